@@ -1,0 +1,92 @@
+# Every target does the set-up it needs, once, in .venv, and needs only Python >= 3.10, make and git.
+# Versions are those of constraints.txt. A stamp file says that a set-up is whole; after that nothing
+# is installed again and no network is needed.
+#
+#   make PYTHON=/path/to/python3.12   another Python      make test TESTS=tests/cli   some tests
+#   make test WORKERS=4               more processes      make test ARGS='-k rank -x' pytest's options
+
+WORKERS ?= 2
+TESTS ?= tests
+ARGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+PINS := pyproject.toml constraints.txt
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --constraint constraints.txt
+
+# One thread a process: the processes share the cores, and results must not depend on their number.
+ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+
+# A user's Python settings must not leak into .venv.
+unexport PYTHONPATH PYTHONHOME
+export PIP_USER := 0
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint bench docs clean
+.DELETE_ON_ERROR:
+
+help:  ## print this list
+	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/  make \1	\2/p' Makefile
+
+setup: $(VENV)/run.stamp  ## install everything the tools need in .venv; then .venv/bin/rb-* work
+	@echo "Ready: $(BIN)/rb-arch, $(BIN)/rb-attack, ..."
+
+demo: $(VENV)/run.stamp  ## six networks on real digits: enumerated, trained, attacked, sampled, scored, ranked
+	@PATH="$(CURDIR)/$(BIN):$$PATH" sh demo.sh
+
+test: $(VENV)/test.stamp  ## run every test
+	$(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(ARGS) $(TESTS)
+
+lint: $(VENV)/lint.stamp  ## check style (ruff) and types (mypy)
+	@status=0; $(BIN)/ruff check . || status=1; $(BIN)/mypy || status=1; exit $$status
+
+bench: $(VENV)/run.stamp  ## measure start-up times; one JSON line a figure (bench/RESULTS.md)
+	$(BIN)/python bench/startup.py
+
+docs: $(VENV)/run.stamp  ## write the man pages and completions anew
+	$(BIN)/python -m rbtools.cli.docs
+
+clean:  ## remove .venv and everything that was built
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --- set-up -------------------------------------------------------------------------------------
+
+# An empty or broken .venv is made anew; the stamp comes last, so that only a whole one counts.
+$(VENV)/venv.stamp:
+	@python='$(PYTHON)'; \
+	if [ -z "$$python" ]; then \
+	    for python in python3 python3.14 python3.13 python3.12 python3.11 python3.10 python; do \
+	        "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && break; \
+	    done; \
+	fi; \
+	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || { \
+	    echo "make: found no Python >= 3.10 (tried: $${python}; its version: `"$$python" --version 2>&1`)." \
+	         "Install one, or name it: make PYTHON=/path/to/python3.12" >&2; exit 1; }; \
+	"$$python" -c 'import ensurepip, venv' 2>/dev/null || { \
+	    echo "make: $$python cannot make virtual environments: its modules venv and ensurepip are missing." \
+	         "On Debian and Ubuntu: apt-get install python3-venv. Or name another: make PYTHON=..." >&2; exit 1; }; \
+	echo "Making $(VENV) with `"$$python" --version`"; \
+	"$$python" -m venv --clear $(VENV)
+	@touch $@
+
+# torch comes first and by its exact version: where a build for the CPU is at hand it is taken, and
+# the packages that depend on torch find it there instead of asking for the newest (CUDA) build.
+# pip writes INSTALLER after everything else: an installation that was killed half-way lacks it, and
+# would be taken for whole.
+$(VENV)/run.stamp: $(VENV)/venv.stamp $(PINS) rbtools/__init__.py
+	@find $(VENV)/lib -name '*.dist-info' -type d ! -exec test -e '{}/INSTALLER' ';' -prune -exec rm -rf {} +
+	@echo "Installing rbtools and what it needs (once; several hundred MB) ..."
+	@$(PIP) "`sed -n 's/^\(torch==[^ ;]*\).*/\1/p' constraints.txt`" setuptools
+	@$(PIP) --quiet --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/test.stamp: $(VENV)/run.stamp
+	@echo "Installing what the tests need (once) ..."
+	@$(PIP) --quiet --no-build-isolation --editable '.[test]'
+	@$(PIP) --quiet --no-deps torchattacks imagecorruptions
+	@touch $@
+
+$(VENV)/lint.stamp: $(VENV)/run.stamp
+	@echo "Installing ruff and mypy (once) ..."
+	@$(PIP) --quiet --no-build-isolation --editable '.[dev]'
+	@touch $@

@@ -1,0 +1,96 @@
+"""How fast the light tools start and list: one JSON line a figure, medians over runs.
+
+    python bench/startup.py [RUNS]
+
+Each figure is measured in fresh processes, as a shell starts them, after one run that is not counted
+(it writes the byte code). `goal` is what the figure has to stay under. A process's peak memory counts from
+before it became the tool, so `peak_mb` is never below this script's own, some 20 MB.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+BIN = Path(sys.executable).parent
+# Where byte code may not be written, every start would compile the package again.
+ENVIRONMENT = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+HEAVY = ("torch", "torchvision", "numpy", "scipy", "sklearn")
+
+
+def megabytes(peak: int) -> float:
+    """A process's ru_maxrss (KiB, on macOS bytes) in MB."""
+    return round(peak * (1 if sys.platform == "darwin" else 1024) / 1e6, 1)
+
+
+def piped_into_wc(*command: str) -> dict[str, Any]:
+    """Run `command | wc -l`: the lines counted, seconds until both ended, peak memory of the command."""
+    start = time.perf_counter()
+    tool = subprocess.Popen(command, stdout=subprocess.PIPE, env=ENVIRONMENT)
+    count = subprocess.Popen(["wc", "-l"], stdin=tool.stdout, stdout=subprocess.PIPE)
+    assert tool.stdout is not None
+    tool.stdout.close()
+    lines = count.communicate()[0]
+    _, status, usage = os.wait4(tool.pid, 0)
+    tool.returncode = os.waitstatus_to_exitcode(status)
+    seconds = time.perf_counter() - start
+    if tool.returncode:
+        raise SystemExit(f"{' '.join(command)} ended with status {tool.returncode}")
+    return {"lines": int(lines), "seconds": seconds, "peak_mb": megabytes(usage.ru_maxrss)}
+
+
+def alone(*command: str) -> dict[str, Any]:
+    """Run a command: seconds, peak memory."""
+    start = time.perf_counter()
+    tool = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=ENVIRONMENT)
+    _, status, usage = os.wait4(tool.pid, 0)
+    tool.returncode = os.waitstatus_to_exitcode(status)
+    if tool.returncode:
+        raise SystemExit(f"{' '.join(command)} ended with status {tool.returncode}")
+    return {"seconds": time.perf_counter() - start, "peak_mb": megabytes(usage.ru_maxrss)}
+
+
+def heavy_imports(*command: str) -> list[str]:
+    """Which heavy packages a command of this environment imports."""
+    traced = [sys.executable, "-X", "importtime", *command]
+    found = subprocess.run(traced, capture_output=True, text=True, check=True, env=ENVIRONMENT)
+    names = {line.rpartition("|")[2].strip() for line in found.stderr.splitlines()}
+    return [name for name in HEAVY if name in names]
+
+
+def medians(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    figures = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
+    figures["seconds"] = round(figures["seconds"], 3)
+    return {**figures, "runs": [round(run["seconds"], 3) for run in runs]}
+
+
+def show(figure: str, **values: Any) -> None:
+    print(json.dumps({"figure": figure, **values}), flush=True)
+
+
+def main(count: int) -> None:
+    show("machine", cores=os.cpu_count(), machine=platform.machine(), python=platform.python_version())
+    arch, rank = str(BIN / "rb-arch"), str(BIN / "rb-rank")
+
+    piped_into_wc(arch, "--unique")
+    runs = [piped_into_wc(arch, "--unique") for _ in range(count)]
+    goal = {"lines": 6466, "seconds": 0.6, "peak_mb": 60}
+    show("rb-arch --unique | wc -l", **medians(runs), imports=heavy_imports(arch, "--unique"), goal=goal)
+
+    alone(rank, "--help")
+    runs = [alone(rank, "--help") for _ in range(count)]
+    goal = {"seconds": 0.25, "imports": []}
+    show("rb-rank --help", **medians(runs), imports=heavy_imports(rank, "--help"), goal=goal)
+
+    show("python -c pass", **medians([alone(sys.executable, "-c", "pass") for _ in range(count)]))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 5)

@@ -1,0 +1,83 @@
+"""What worker processes gain: eight small trainings by one and by two workers, start-up excluded.
+
+    python bench/workers.py [--trainings 8] [--repeats 3]
+
+Interleaved: one worker with one thread, two workers with one thread each, one worker with two threads;
+medians, and the ratios to the first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import queue
+import statistics
+import tempfile
+import time
+from typing import Any
+
+from rbtools.engine.recipe import Recipe
+from rbtools.engine.run import Run
+from rbtools.engine.tasks import Train
+from rbtools.engine.workers import Finished, Pool, Task
+from rbtools.spaces import space
+from rbtools.store import Store
+from rbtools.training import METHODS
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--trainings", type=int, default=8, help="independent trainings [8]")
+    parser.add_argument("--repeats", type=int, default=3, help="times each way is measured [3]")
+    parser.add_argument("--epochs", type=int, default=2, help="of each training [2]")
+    options = parser.parse_args()
+    ways = {"1 worker, 1 thread": (1, 1), "2 workers, 1 thread": (2, 1), "1 worker, 2 threads": (1, 2)}
+    times: dict[str, list[float]] = {way: [] for way in ways}
+    for _ in range(options.repeats):
+        for way, (jobs, threads) in ways.items():
+            times[way].append(seconds(jobs, threads, options.trainings, options.epochs))
+    medians = {way: statistics.median(runs) for way, runs in times.items()}
+    line = {
+        "figure": f"{options.trainings} trainings",
+        "seconds": {way: round(value, 1) for way, value in medians.items()},
+        "two workers against one": round(medians["1 worker, 1 thread"] / medians["2 workers, 1 thread"], 2),
+        "two workers against two threads": round(
+            medians["1 worker, 2 threads"] / medians["2 workers, 1 thread"], 2
+        ),
+    }
+    print(json.dumps(line))
+
+
+def seconds(jobs: int, threads: int, trainings: int, epochs: int) -> float:
+    """The time for all trainings, from when every worker has done a first, tiny one."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = Run(tool="bench", store=Store(folder), jobs=jobs, threads=threads)
+        events: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        method = METHODS.build("pgd", attack_steps=3)
+        works = [Train(method, Recipe(epochs=0), seed, run) for seed in range(jobs)]
+        works += [Train(method, Recipe(epochs=epochs), 100 + seed, run) for seed in range(trainings)]
+        record = {"arch": space("nasbench201").arch(13714, channels=8, cells=1), "dataset": "digits"}
+        with Pool(works, run, events) as pool:
+            for number in range(jobs):
+                pool.submit(Task(number, number, record))
+            finished(events, jobs)
+            start = time.perf_counter()
+            for number in range(jobs, len(works)):
+                pool.submit(Task(number, number, record))
+            finished(events, trainings)
+            return time.perf_counter() - start
+
+
+def finished(events: queue.SimpleQueue[Any], count: int) -> None:
+    while count:
+        event = events.get()
+        if isinstance(event, Finished):
+            if event.report.problem:
+                raise SystemExit(event.report.problem)
+            count -= 1
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,22 @@
+"""rbtools: small Unix tools that measure how robust image classifiers are.
+
+From Python: one function a tool (`attack`, `corrupt`, `pr`, `train`; see `rbtools.api`), `load` for a
+record's model, and the rooms `rbtools.records`, `rbtools.datasets`, `rbtools.models`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__version__ = "0.1.0"
+
+_API = ("attack", "corrupt", "load", "pr", "train")
+
+
+def __getattr__(name: str) -> Any:
+    # On use only: a tool that starts must not pay for the functions of a notebook.
+    if name in _API:
+        from rbtools import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module 'rbtools' has no attribute {name!r}")

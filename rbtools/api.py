@@ -1,0 +1,129 @@
+"""One function a tool, for notebooks: a record in, the record that the tool would write out.
+
+    import rbtools
+    record = rbtools.train({"arch": {"space": "nasbench201", "index": 13714, "cells": 1}}, "trades", epochs=2)
+    record = rbtools.attack(record, "pgd", eps=[8])
+    record["metrics"]["pgd20.8"]
+
+Numbers are those of the command line: L-infinity distances in 1/255 (`8`, `"8/255"`), L2 distances and
+radii on [0, 1]. Further options of a run (`store`, `seed`, `n`, `split`, `batch`, `device`, `threads`,
+`dataset`, `data_dir`, `force`) are keyword arguments; the others are the method's own. Every function
+raises rbtools.errors.RbError where the tool would fail.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from rbtools import edge
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from rbtools.engine.run import Run
+
+Record = dict[str, Any]
+Numbers = float | str | Iterable[float | str]
+
+
+def attack(record: Record, attack: str, eps: Numbers = 8, **options: Any) -> Record:
+    """The record with its accuracy under an attack at every distance; see rb-attack."""
+    from rbtools.attacks import ATTACKS
+    from rbtools.engine.evaluate import ask
+    from rbtools.engine.questions import Attacked
+
+    run, params = _run("rb-attack", options)
+    method = edge.build(ATTACKS, attack, _checked(ATTACKS, attack, params))
+    distances = edge.distances(_text(eps), getattr(method, "norm", "linf"))
+    return ask(record, Attacked(method, distances), run)
+
+
+def corrupt(
+    record: Record, corruptions: str | Iterable[str], severity: Numbers = "1-5", **options: Any
+) -> Record:
+    """The record with its accuracy under corruptions; see rb-corrupt."""
+    from rbtools.corruptions import CORRUPTIONS
+    from rbtools.engine.evaluate import ask
+    from rbtools.engine.questions import Corruptions
+
+    run, params = _run("rb-corrupt", options)
+    names = list(CORRUPTIONS) if corruptions == "all" else _text(corruptions).split(",")
+    chosen = tuple(edge.build(CORRUPTIONS, name, _checked(CORRUPTIONS, name, params)) for name in names)
+    return ask(record, Corruptions(chosen, edge.severities(_text(severity))), run)
+
+
+def pr(
+    record: Record,
+    gamma: Numbers = "8/255,0.08,0.1,0.12",
+    rho: Numbers = "0.1,0.05,0.01",
+    samples: int = 100,
+    noise: str = "uniform",
+    **options: Any,
+) -> Record:
+    """The record with its probabilistic robustness at every radius; see rb-pr."""
+    from rbtools.engine.evaluate import ask
+    from rbtools.engine.questions import Probabilistic
+    from rbtools.probabilistic import NOISES
+
+    run, params = _run("rb-pr", options)
+    chosen = edge.build(NOISES, noise, _checked(NOISES, noise, params))
+    radii, tolerances = edge.radii(_text(gamma)), edge.tolerances(_text(rho))
+    return ask(record, Probabilistic(chosen, radii, tolerances, samples), run)
+
+
+def train(record: Record, method: str = "erm", **options: Any) -> Record:
+    """The record with a trained checkpoint; see rb-train. Recipe and method options are keywords."""
+    from rbtools.engine.recipe import Recipe
+    from rbtools.engine.train import train as work
+    from rbtools.training import METHODS
+
+    run, params = _run("rb-train", options)
+    recipe = {field.name: params.pop(field.name) for field in fields(Recipe) if field.name in params}
+    for key in ("milestones", "augment"):
+        if recipe.get(key) is not None:
+            recipe[key] = tuple(recipe[key])
+    chosen = edge.build(METHODS, method, _checked(METHODS, method, params))
+    return work(record, chosen, Recipe(**recipe), run)
+
+
+def load(record: Record, **options: Any) -> nn.Module:
+    """The record's network with its weights and normalisation, in eval mode: images in [0, 1] -> logits."""
+    from rbtools.engine import device, subject
+
+    run, params = _run("rbtools.load", options)
+    if params:
+        raise TypeError(f"load() got unknown options: {', '.join(params)}")
+    return subject.load_model(record, subject.data_of(record, run), run, device.choose(run))
+
+
+def _run(tool: str, options: dict[str, Any]) -> tuple[Run, dict[str, Any]]:
+    """The run that these options mean, and the options that are not the run's."""
+    from rbtools.engine.run import Run
+    from rbtools.store import Store
+
+    rest = dict(options)
+    folder = rest.pop("store", os.environ.get("RB_STORE", "rb-store"))
+    store = folder if isinstance(folder, Store) else Store(folder, force=bool(rest.pop("force", False)))
+    known = {field.name for field in fields(Run)} - {"tool", "store"}
+    own = {name: rest.pop(name) for name in list(rest) if name in known}
+    return Run(tool=tool, store=store, **own), rest
+
+
+def _checked(methods: Any, name: str, params: dict[str, Any]) -> dict[str, Any]:
+    """Parameters as the command line would hand them on; an unknown one is an error, not left out."""
+    cls = methods.load(name)
+    units = {field.name: field.metadata.get("unit") for field in fields(cls)}
+    unknown = [key for key in params if key not in units]
+    if unknown:
+        methods.build(name, **{unknown[0]: None})  # raises, naming the near misses
+    return {key: str(value) if units[key] == "eps" else value for key, value in params.items()}
+
+
+def _text(numbers: Numbers | str | Iterable[str]) -> str:
+    """Numbers as the command line takes them."""
+    if isinstance(numbers, (str, int, float)):
+        return str(numbers)
+    return ",".join(str(number) for number in numbers)

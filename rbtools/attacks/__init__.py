@@ -1,0 +1,66 @@
+"""Adversarial attacks: pure functions of a model, images, labels and per-example draws.
+
+One file an attack, one line here. An attack knows no device, seed or file; the engine projects its
+result onto the budget again and decides success in float32, so that a wrong attack cannot report a
+false number.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from rbtools.registry import Registry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+ATTACKS = Registry(
+    "attack",
+    {
+        "fgsm": "rbtools.attacks.fgsm:FGSM",
+        "pgd": "rbtools.attacks.pgd:PGD",
+        "apgd-ce": "rbtools.attacks.apgd_ce:APGDCE",
+        "square": "rbtools.attacks.square:Square",
+        "aa": "rbtools.attacks.aa:AutoAttack",
+    },
+)
+
+
+class Attack(Protocol):
+    """What every registered attack offers; a frozen, keyword-only dataclass fulfils it.
+
+    `eps` is the radius of the ball of `norm` ("linf" or "l2"), in pixel units of [0, 1]. `stem` is
+    the metric's name without the radius ("pgd20.l2"). `whole_tiles` is True where the randomness
+    belongs to the batch and not to the example: such an attack must be handed the same examples
+    together every time, whatever the batch that memory allows. `random` is False where the result
+    does not depend on the draws at all.
+    """
+
+    name: ClassVar[str]
+    version: ClassVar[int]
+    whole_tiles: ClassVar[bool]
+
+    @property
+    def eps(self) -> float: ...
+
+    @property
+    def norm(self) -> str: ...
+
+    @property
+    def random(self) -> bool: ...
+
+    @property
+    def stem(self) -> str: ...
+
+    def __call__(
+        self, model: Callable[[Tensor], Tensor], images: Tensor, labels: Tensor, draws: Any
+    ) -> Tensor:
+        """Perturb `images`.
+
+        Shape: images float32 (N, C, H, W) in [0, 1]; labels int64 (N,); the result is as images.
+        `model` maps images to logits (N, classes); `draws` holds the random numbers of these N
+        examples (rbtools.engine.draws.Draws).
+        """
+        ...

@@ -1,0 +1,122 @@
+"""What gradient attacks share: the gradient of an objective, a step, a projection, a start.
+
+Attacks and the inner problems of adversarial training are built from these; there is one PGD step in
+the project. Everything here works example by example, so that no result depends on how examples are
+batched. This module imports torch: import it inside functions only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Model = Callable[[Tensor], Tensor]
+Objective = Callable[[Tensor], Tensor]
+"""From logits (N, classes) to what is to be increased, one value an example (N,)."""
+
+
+def widen(logits: Tensor) -> Tensor:
+    """Return half-precision logits as float32, wider ones as they are.
+
+    Every loss is computed at least in float32: in half precision its gradient is coarse and underflows
+    early, and a gradient of zero looks like robustness.
+    """
+    return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+
+
+def cross_entropy(labels: Tensor) -> Objective:
+    """The cross-entropy with `labels` (N,) as an objective."""
+    return lambda logits: F.cross_entropy(logits, labels, reduction="none")
+
+
+def input_gradient(model: Model, images: Tensor, objective: Objective) -> tuple[Tensor, Tensor]:
+    """Return (gradient of the objective with respect to `images`, the detached logits there).
+
+    The objective is summed over examples, so each example's gradient is its own. Gradients of the
+    model's parameters are neither computed nor stored. Where the logits do not depend on the images
+    (an architecture without a live path) the gradient is zero.
+    """
+    with torch.enable_grad():
+        images = images.detach().requires_grad_(True)
+        logits = widen(model(images))
+        total = objective(logits).sum()
+        gradient = None
+        if total.requires_grad:
+            (gradient,) = torch.autograd.grad(total, images, allow_unused=True)
+    return torch.zeros_like(images) if gradient is None else gradient, logits.detach()
+
+
+def project(perturbed: Tensor, images: Tensor, eps: float, norm: str) -> Tensor:
+    """Project onto the ball of radius `eps` around `images`, then onto the box [0, 1].
+
+    The box comes second and cannot lead out of the ball again: images lie in the box, so clipping
+    moves every pixel towards its original.
+    """
+    if norm == "linf":
+        return torch.clamp(perturbed, images - eps, images + eps).clamp_(0, 1)
+    delta = perturbed - images
+    length = _length(delta)
+    shrink = (eps / length.clamp_min(torch.finfo(delta.dtype).tiny)).clamp_max(1)
+    return (images + delta * shrink).clamp_(0, 1)
+
+
+def ascend(perturbed: Tensor, gradient: Tensor, step_size: float, norm: str) -> Tensor:
+    """Move by `step_size` in the direction of steepest ascent of `norm`; nowhere if the gradient is 0."""
+    if norm == "linf":
+        return perturbed + step_size * gradient.sign()
+    return perturbed + step_size * _unit(gradient)
+
+
+def pgd_step(
+    model: Model,
+    perturbed: Tensor,
+    images: Tensor,
+    objective: Objective,
+    *,
+    eps: float,
+    step_size: float,
+    norm: str = "linf",
+) -> tuple[Tensor, Tensor]:
+    """One step of projected gradient ascent: (the next iterate, the logits at `perturbed`).
+
+    linf: clip[0,1](clip(x' + step_size * sign g, x - eps, x + eps)), Madry et al. 2018.
+    """
+    gradient, logits = input_gradient(model, perturbed, objective)
+    return project(ascend(perturbed, gradient, step_size, norm), images, eps, norm), logits
+
+
+def uniform_start(images: Tensor, draws: Any, eps: float, norm: str = "linf", draw: int = 0) -> Tensor:
+    """Return one point an example, uniform in the ball of radius `eps`, clipped to the box.
+
+    l2: a uniform direction, and a radius eps * u^(1/d) so that equal volumes are equally likely.
+    """
+    shape = tuple(images.shape[1:])
+    if norm == "linf":
+        offset = draws.uniform(shape, draw=draw).to(images) * 2 - 1
+    else:
+        direction = _unit(draws.normal(shape, draw=draw).to(images))
+        radius = draws.child("radius").uniform((1,), draw=draw).to(images) ** (1 / images[0].numel())
+        offset = direction * radius.reshape(-1, *[1] * len(shape))
+    start: Tensor = images + eps * offset
+    return project(start, images, eps, norm)
+
+
+def _length(vectors: Tensor) -> Tensor:
+    """The L2 norm of each example, shaped to broadcast."""
+    length: Tensor = torch.linalg.vector_norm(vectors, dim=tuple(range(1, vectors.ndim)), keepdim=True)
+    return length
+
+
+def _unit(vectors: Tensor) -> Tensor:
+    """Each example scaled to L2 norm 1, zeros left alone.
+
+    The largest entry is divided out first: the gradient of a confident network is often below 1e-20,
+    where squares underflow.
+    """
+    tiny = torch.finfo(vectors.dtype).tiny
+    scaled = vectors / vectors.abs().amax(dim=tuple(range(1, vectors.ndim)), keepdim=True).clamp_min(tiny)
+    return scaled / _length(scaled).clamp_min(tiny)

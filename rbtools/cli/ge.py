@@ -1,0 +1,115 @@
+"""rb-ge: the generalisation error of an evaluation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from rbtools import edge
+from rbtools.attacks import ATTACKS
+from rbtools.cli import shared
+from rbtools.cli.corrupt import severity_option
+from rbtools.cli.pr import pr_options
+from rbtools.cli.pr import question as pr_question
+from rbtools.corruptions import CORRUPTIONS
+from rbtools.probabilistic import NOISES
+
+n_train_option = click.option(
+    "--n-train", type=click.IntRange(1), default=None, help="Only so many training images. [default: all]"
+)
+
+
+def _ge(source: shared.Source, work: Any, question: Any, n_train: int | None) -> int:
+    from rbtools.engine.tasks import Gap
+
+    return shared.filter_models(source, work, Gap(question, n_train, work.run))
+
+
+@shared.group
+def main() -> None:
+    """Measure the generalisation error of an evaluation: its value on train minus that on test.
+
+    Adds ge.NAME to "metrics", with both sides as NAME and train.NAME. The evaluations and their
+    options are those of rb-attack, rb-corrupt and rb-pr; acc is clean accuracy.
+
+    \b
+    Examples:
+      rb-ge acc trained.jsonl
+      rb-ge attack pgd --steps 20 --eps 8 --n-train 1000 trained.jsonl
+      rb-ge pr --gamma 0.08 --samples 20 trained.jsonl
+    """
+
+
+@shared.command()
+@n_train_option
+@shared.source_options
+@shared.both_splits_options
+def acc(source: shared.Source, work: Any, n_train: int | None) -> int:
+    """Clean accuracy on train minus that on test."""
+    from rbtools.engine.questions import Accuracy
+
+    return _ge(source, work, Accuracy(), n_train)
+
+
+@shared.command(choose=ATTACKS)
+@shared.eps_option
+@n_train_option
+@shared.source_options
+@shared.both_splits_options
+def attack(
+    attack: str, params: dict[str, Any], eps: str, source: shared.Source, work: Any, n_train: int | None
+) -> int:
+    """Accuracy under an attack, on train minus on test."""
+    from rbtools.engine.questions import Attacked
+
+    method = shared.build(ATTACKS, attack, params, work.screen.warn)
+    distances = shared.distances(eps, getattr(method, "norm", "linf"), work.screen)
+    return _ge(source, work, Attacked(method, distances), n_train)
+
+
+@shared.command(choose=CORRUPTIONS, many=True)
+@severity_option
+@n_train_option
+@shared.source_options
+@shared.both_splits_options
+def corrupt(
+    corruptions: list[str],
+    params: dict[str, Any],
+    severity: str,
+    source: shared.Source,
+    work: Any,
+    n_train: int | None,
+) -> int:
+    """Accuracy under corruptions, on train minus on test."""
+    from rbtools.engine.questions import Corruptions
+
+    chosen = tuple(shared.build(CORRUPTIONS, name, params) for name in corruptions)
+    return _ge(source, work, Corruptions(chosen, edge.severities(severity)), n_train)
+
+
+@shared.command(choose=NOISES, option="--noise", default="uniform")
+@pr_options
+@n_train_option
+@shared.source_options
+@shared.both_splits_options
+def pr(
+    noise: str,
+    params: dict[str, Any],
+    gamma: str,
+    rho: str,
+    samples: int,
+    source: shared.Source,
+    work: Any,
+    n_train: int | None,
+) -> int:
+    """Probabilistic robustness on train minus that on test."""
+    return _ge(source, work, pr_question(noise, params, gamma, rho, samples), n_train)
+
+
+for _command, _name in ((acc, "acc"), (attack, "attack"), (corrupt, "corrupt"), (pr, "pr")):
+    main.add_command(_command, _name)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,261 @@
+"""The options that tools share, and the decorators that put them on a command."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from rbtools import registry
+from rbtools.cli.commands import CONTEXT, Chooser, Command, Group, OptionChooser, version_option
+from rbtools.cli.screen import Screen
+from rbtools.cli.source import Source
+from rbtools.errors import RbError, UsageError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def command(
+    *,
+    choose: registry.Registry | None = None,
+    many: bool = False,
+    option: str | None = None,
+    default: str = "",
+) -> Callable[[F], click.Command]:
+    """Make a command. With `choose`, a registry's names are its subcommands (`many`: lists of them);
+    with `option` as well, the option of that name chooses among them.
+    """
+
+    def decorate(function: F) -> click.Command:
+        name = _tool_name(function)
+        common: dict[str, Any] = {"context_settings": CONTEXT, "help": function.__doc__}
+        params = list(reversed(getattr(function, "__click_params__", [])))
+        if choose is None:
+            made: Any = Command(name, params=params, callback=function, **common)
+        elif option is not None:
+            made = OptionChooser(
+                name,
+                params=params,
+                callback=function,
+                registry=choose,
+                option=option,
+                default=default,
+                **common,
+            )
+        else:
+            made = Chooser(name, registry=choose, many=many, work=function, **common)
+        named: click.Command = version_option(made)
+        return named
+
+    return decorate
+
+
+def _tool_name(function: Callable[..., Any]) -> str:
+    """rb-attack for what stands in attack.py; by the file, since `python -m` renames the module."""
+    return "rb-" + Path(inspect.unwrap(function).__code__.co_filename).stem
+
+
+def bundle(name: str, make: Callable[..., Any], *options: Callable[[Any], Any]) -> Callable[[F], F]:
+    """A decorator that adds options and hands their values to the command as one object."""
+
+    def decorate(function: F) -> F:
+        @functools.wraps(function)
+        def command_(**kwargs: Any) -> Any:
+            own = {key: kwargs.pop(key) for key in keys}
+            return function(**kwargs, **{name: make(**own)})
+
+        before = len(getattr(command_, "__click_params__", []))
+        for option in reversed(options):
+            option(command_)
+        keys = [param.name for param in command_.__click_params__[before:]]  # type: ignore[attr-defined]
+        return command_  # type: ignore[return-value]
+
+    return decorate
+
+
+_stream_options = (
+    click.argument("files", nargs=-1, metavar="[FILE]..."),
+    click.option("--strict", is_flag=True, help="Stop at the first bad line or failed record."),
+    click.option("--retry-errors", is_flag=True, help="Work again on records that failed before."),
+    click.option(
+        "--shard", default=None, metavar="I/N", help="Only every N-th record, from the I-th on (1/4 to 4/4)."
+    ),
+    click.option("--in-place", is_flag=True, help="Write the records back into the one FILE given."),
+)
+
+stream_options = bundle("source", Source, *_stream_options)
+source_options = bundle(
+    "source",
+    Source,
+    *_stream_options,
+    click.option("--checkpoint", metavar="FILE", help="Evaluate this one checkpoint; no pipe is read."),
+    click.option(
+        "--arch", metavar="NAME", help="Its architecture: resnet18, nb201-13714 or a cell's string."
+    ),
+)
+
+eps_option = click.option(
+    "--eps",
+    default="8",
+    metavar="LIST",
+    help="Distances to attack at: in 1/255 for L-infinity (8, 8/255, 1-4, 1,2,8), on [0, 1] for L2.",
+)
+
+_word_options = (
+    click.option("--quiet", "-q", is_flag=True, help="Say nothing on stderr but warnings and errors."),
+    click.option("--verbose", "-v", is_flag=True, help="Say more on stderr."),
+)
+
+screen_options = bundle("screen", lambda quiet, verbose: _screen(quiet, verbose), *_word_options)
+
+
+def group(function: Callable[..., Any]) -> click.Group:
+    """Make a command that only holds other commands."""
+    name = _tool_name(function)
+    made = Group(name, callback=function, help=function.__doc__, context_settings=CONTEXT)
+    return version_option(made)
+
+
+def _screen(quiet: bool, verbose: bool) -> Screen:
+    return Screen(
+        click.get_current_context().find_root().info_name or "rbtools", quiet=quiet, verbose=verbose
+    )
+
+
+store_option = click.option(
+    "--store",
+    envvar="RB_STORE",
+    default="rb-store",
+    metavar="DIR",
+    show_envvar=True,
+    help="Where finished work is kept and found.",
+)
+
+_store_options = (
+    store_option,
+    click.option("--no-store", is_flag=True, help="Keep nothing, look nothing up."),
+    click.option("--force", is_flag=True, help="Compute again what the store already has."),
+)
+
+_machine_options = (
+    click.option("--device", default="auto", metavar="NAME", help="cpu, cuda, cuda:1, or auto."),
+    click.option(
+        "--jobs",
+        default=None,
+        metavar="N",
+        help="Worker processes, spread over the GPUs where there are some; auto: as many as fit."
+        "  [default: 1; with --engine ray as many as the cluster carries]",
+    ),
+    click.option(
+        "--jobs-per-gpu",
+        default=1,
+        type=click.IntRange(1),
+        help="Workers on each GPU with --jobs auto, and with --engine ray.",
+    ),
+    click.option(
+        "--engine",
+        default="local",
+        type=click.Choice(("local", "ray")),
+        help="Where the workers are: on this machine, or on a Ray cluster (pip install 'rbtools[ray]').",
+    ),
+    click.option(
+        "--ray-address",
+        metavar="HOST:PORT",
+        default=None,
+        help="The Ray cluster.  [default: RAY_ADDRESS, else one that runs on this machine, else a new one]",
+    ),
+    click.option("--unordered", is_flag=True, help="Write records as they finish, not in input order."),
+    click.option(
+        "--threads",
+        type=click.IntRange(1),
+        default=None,
+        help="CPU threads.  [default: all; 1 for nasbench201, whose networks are small]",
+    ),
+    click.option(
+        "--dataset",
+        metavar="NAME",
+        default=None,
+        help="digits, cifar10, cifar10-c:fog.3 ..., or imagefolder:PATH, npz:PATH, parquet:PATH."
+        "  [default: the record's, else digits]",
+    ),
+    click.option(
+        "--data-dir",
+        envvar="RB_DATA",
+        default=None,
+        metavar="DIR",
+        help="Where published data sets lie, packed or not.  [default: data]",
+        show_envvar=True,
+    ),
+    click.option(
+        "--download", is_flag=True, help="Get a published data set that is not there, into --data-dir."
+    ),
+    click.option(
+        "--class-map",
+        default=None,
+        metavar="FILE",
+        help="Class folder to class number, where the checkpoint's order is not alphabetical.",
+    ),
+)
+
+
+def _run(quiet: bool, verbose: bool, store: str, no_store: bool, force: bool, **own: Any) -> Any:
+    from rbtools.engine import placing
+    from rbtools.engine.run import Run
+    from rbtools.store import Store
+
+    screen = _screen(quiet, verbose)
+    if own["ray_address"] is not None and own["engine"] != "ray":
+        raise UsageError("--ray-address names a Ray cluster, but the engine is local. Add --engine ray.")
+    jobs = placing.jobs(own.pop("jobs"), own["threads"], own["jobs_per_gpu"], own["device"], own["engine"])
+    kept = Store(None if no_store else store, force=force)
+    run = Run(tool=screen.tool, store=kept, jobs=jobs, progress=screen.status, remark=screen.once, **own)
+    try:
+        kept.check()
+        if run.dataset is not None:
+            from rbtools import datasets
+
+            datasets.source(run.dataset, run.data_dir, run.class_map)
+    except RbError as wrong:  # before the first record, not once for each of them
+        raise UsageError(str(wrong)) from None
+    if run.class_map is not None and not os.path.isfile(run.class_map):
+        raise UsageError(f"The class map {run.class_map} does not exist. Expected a file.")
+    return _Work(run, screen)
+
+
+class _Work:
+    """A run and the screen that its words go to."""
+
+    def __init__(self, run: Any, screen: Screen) -> None:
+        self.run, self.screen = run, screen
+
+
+train_options = bundle("work", _run, *_machine_options, *_store_options, *_word_options)
+_seed_option = click.option("--seed", default=0, type=click.IntRange(0), help="Seed of all random numbers.")
+_split_option = click.option("--split", default="test", help="Which split to evaluate on.")
+_evaluation_options = (
+    click.option(
+        "--n", type=click.IntRange(1), default=None, help="Only so many images, balanced over classes."
+    ),
+    click.option(
+        "--batch", type=click.IntRange(1), default=None, help="Images at a time: memory only, never a result."
+    ),
+    click.option("--as", "name_as", metavar="NAME", default=None, help="Call the result NAME."),
+    click.option("--replace", is_flag=True, help="Overwrite a result measured with another protocol."),
+    *_store_options,
+    *_word_options,
+)
+_indices_option = click.option(
+    "--indices",
+    default=None,
+    metavar="FILE",
+    help="Only the images whose numbers in the split stand in FILE (or in a list of it: FILE:KEY).",
+)
+run_options = bundle(
+    "work", _run, _seed_option, *_machine_options, _split_option, _indices_option, *_evaluation_options
+)
+both_splits_options = bundle("work", _run, _seed_option, *_machine_options, *_evaluation_options)

@@ -1,0 +1,134 @@
+"""Where records and words go: standard output is for records alone.
+
+A real process gets its standard output pointed at standard error as soon as it starts, and records
+are written to a private copy: whatever a library prints cannot end up among them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import stat
+import sys
+from typing import IO
+
+from rbtools.errors import RbError
+
+
+class Stop(RbError):
+    """The whole run ends here with status 1; what was finished before is out."""
+
+
+class ReaderGone(BaseException):
+    """Nobody reads our standard output any more (status 141)."""
+
+
+class Terminated(BaseException):
+    """SIGTERM arrived (status 143)."""
+
+
+class Output:
+    """Lines out, each whole and at once."""
+
+    def __init__(self) -> None:
+        self._handle: int | None = None
+        self._stream: IO[str] | None = None
+        self._diverted = False
+        if _is_descriptor(sys.__stdout__, 1) and sys.stdout is sys.__stdout__:
+            self._handle = os.dup(1)
+            os.dup2(2 if _open(2) else os.open(os.devnull, os.O_WRONLY), 1)
+        elif sys.stdout is None:
+            raise Stop(
+                "Standard output is closed, so there is nowhere to write records."
+                " Send them to a file or a pipe."
+            )
+        else:  # a test or an embedding program replaced sys.stdout
+            self._stream = sys.stdout
+            sys.stdout = sys.stderr
+
+    def divert(self, handle: int) -> None:
+        """Write to this file descriptor from now on (`--in-place`)."""
+        self.restore()
+        self._handle, self._stream = handle, None
+        self._diverted = True
+
+    def restore(self) -> None:
+        """Give standard output back; only needed where the process goes on."""
+        if self._stream is not None:
+            sys.stdout = self._stream
+        elif self._handle is not None and not self._diverted:
+            with contextlib.suppress(OSError):
+                os.dup2(self._handle, 1)
+                os.close(self._handle)
+            self._handle = None
+
+    def line(self, text: bytes) -> None:
+        """Write one line. Raises ReaderGone, or Stop where the system refuses (a full disk)."""
+        data = text + b"\n"
+        if self._stream is not None:
+            self._stream.write(data.decode())
+            self._stream.flush()
+            return
+        assert self._handle is not None
+        try:
+            while data:
+                data = data[os.write(self._handle, data) :]
+        except BrokenPipeError:
+            raise ReaderGone from None
+        except OSError as error:
+            raise Stop(
+                f"Cannot write to standard output: {error.strerror}. Mend that and run the same command"
+                " again: what is in the store is not computed anew."
+            ) from None
+
+    def poll(self) -> None:
+        """Raise ReaderGone if the other end of our pipe is closed, without writing anything."""
+        if self._handle is None or not hasattr(select, "poll"):
+            return
+        watch = select.poll()
+        watch.register(self._handle, 0)
+        if any(event & select.POLLERR for _, event in watch.poll(0)):
+            raise ReaderGone
+
+    def is_terminal(self) -> bool:
+        """Whether records go to a screen."""
+        return self._handle is not None and os.isatty(self._handle)
+
+    def width(self) -> int:
+        """Columns of the screen that records go to; where they go elsewhere, $COLUMNS or 200."""
+        if self.is_terminal() and self._handle is not None:
+            return os.get_terminal_size(self._handle).columns or 80
+        columns = os.environ.get("COLUMNS", "")
+        return int(columns) if columns.isdecimal() and int(columns) > 0 else 200
+
+    def same_file(self, path: str) -> bool:
+        """Whether `path` is the very file that records are written to."""
+        if self._handle is None:
+            return False
+        with contextlib.suppress(OSError):
+            ours, theirs = os.fstat(self._handle), os.stat(path)
+            return stat.S_ISREG(ours.st_mode) and os.path.samestat(ours, theirs)
+        return False
+
+    def same_as_input(self) -> bool:
+        """Whether standard input is the very file that records are written to."""
+        if self._handle is None or not _open(0):
+            return False
+        ours, theirs = os.fstat(self._handle), os.fstat(0)
+        return stat.S_ISREG(ours.st_mode) and os.path.samestat(ours, theirs)
+
+
+def _is_descriptor(stream: IO[str] | None, number: int) -> bool:
+    with contextlib.suppress(OSError, ValueError):
+        return stream is not None and stream.fileno() == number and _open(number)
+    return False
+
+
+def _open(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError as error:
+        return error.errno != errno.EBADF
+    return True

@@ -1,0 +1,104 @@
+"""Words for people, on standard error.
+
+The stages of a pipe share one terminal. A status line is transient: it is erased before anything
+else is said, and only one process of a pipeline shows one at a time, so that stages do not paint
+over each other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import sys
+import time
+
+_ERASE = "\r\x1b[2K"
+_SECONDS_BETWEEN_PAINTS = 0.1
+
+
+class Screen:
+    """Messages of one tool: `tool: text` lines, and a status line on a terminal."""
+
+    def __init__(self, tool: str, *, quiet: bool = False, verbose: bool = False) -> None:
+        self.tool, self.quiet, self.verbose = tool, quiet, verbose
+        self.terminal = _is_terminal()
+        self._painted = 0.0
+        self._lock: int | None = None
+        self._said: set[str] = set()
+
+    def say(self, text: str) -> None:
+        """A line that people asked for or should know of; `-q` leaves it out."""
+        if not self.quiet:
+            self._line(text)
+
+    def once(self, text: str) -> None:
+        """A line to say, the first time only."""
+        if text not in self._said:
+            self._said.add(text)
+            self.say(text)
+
+    def detail(self, text: str) -> None:
+        """A line for `-v`."""
+        if self.verbose:
+            self._line(text)
+
+    def warn(self, text: str) -> None:
+        """A line that is shown also with `-q`."""
+        self._line(f"warning: {text}")
+
+    def error(self, text: str) -> None:
+        """An error, in one line where it has one."""
+        self._line(f"error: {text}")
+
+    def status(self, text: str) -> None:
+        """What is going on just now; on a terminal only, and only in one stage at a time."""
+        if not self.terminal or self.quiet:
+            return
+        now = time.monotonic()
+        if now - self._painted < _SECONDS_BETWEEN_PAINTS or not self._mine():
+            return
+        self._painted = now
+        width = shutil.get_terminal_size().columns
+        _write((_ERASE + f"{self.tool}: {text}")[: width + len(_ERASE) - 1])
+
+    def clear(self) -> None:
+        """Erase the status line, and let another stage have it."""
+        if self._lock is not None:
+            _write(_ERASE)
+            os.close(self._lock)
+            self._lock = None
+
+    def _line(self, text: str) -> None:
+        start = _ERASE if self.terminal else ""
+        _write(f"{start}{self.tool}: {text}\n")
+
+    def _mine(self) -> bool:
+        """Whether the terminal's status line is ours: who has it holds a lock on the terminal."""
+        if self._lock is not None:
+            return True
+        try:
+            lock = os.open(os.ttyname(2), os.O_WRONLY | os.O_NOCTTY)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(lock)
+            return False
+        self._lock = lock
+        return True
+
+
+def _write(text: str) -> None:
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+
+def _is_terminal() -> bool:
+    try:
+        return sys.stderr.isatty() and os.environ.get("TERM", "") != "dumb"
+    except (AttributeError, ValueError):
+        return False

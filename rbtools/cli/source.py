@@ -1,0 +1,195 @@
+"""Where records come from: standard input, files, or one checkpoint."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from rbtools.cli.output import Output, Stop
+from rbtools.cli.screen import Screen
+from rbtools.errors import UsageError
+from rbtools.records import Line, can_be_retried, lines
+
+
+@dataclass(frozen=True)
+class Source:
+    """The records that a tool works on, and what it does with lines that are none."""
+
+    files: tuple[str, ...] = ()
+    strict: bool = False
+    retry_errors: bool = False
+    in_place: bool = False
+    shard: str | None = None
+    checkpoint: str | None = None
+    arch: str | None = None
+
+    def lines(self, screen: Screen, output: Output) -> Iterator[Line]:
+        """Yield the lines of this shard, refusing first what cannot go well.
+
+        Raises UsageError where nothing is given to read or input and output are one file.
+        """
+        number, of = (1, 1) if self.shard is None else shard(self.shard)
+        return itertools.islice(self._all_lines(output), number - 1, None, of)
+
+    def passes(self, record: dict[str, Any]) -> bool:
+        """Whether a record goes on as it is: it failed before, and cannot or shall not be retried."""
+        return "error" in record and not (self.retry_errors and can_be_retried(record))
+
+    def _all_lines(self, output: Output) -> Iterator[Line]:
+        if self.files:
+            for name in self.files:
+                if name != "-" and output.same_file(name):
+                    raise UsageError(f"{name} is both read and written. Write elsewhere, or use --in-place.")
+            for name in self.files:
+                yield from self._of_file(name)
+            return
+        if sys.stdin is None or sys.stdin.closed:
+            raise UsageError("Standard input is closed. " + self._what_to_give())
+        if sys.stdin.isatty():
+            raise UsageError("No records were given. " + self._what_to_give())
+        if output.same_as_input():
+            raise UsageError(
+                "Standard input and standard output are the same file. Write elsewhere, or name the file"
+                " and use --in-place."
+            )
+        yield from lines(_bytes(sys.stdin))
+
+    def _of_file(self, name: str) -> Iterator[Line]:
+        if name == "-":
+            yield from lines(_bytes(sys.stdin))
+            return
+        try:
+            with open(name, "rb") as stream:
+                yield from lines(stream, name)
+        except OSError as error:
+            raise UsageError(
+                f"Cannot read {name}: {error.strerror}. Expected a file of records, one JSON object per line."
+            ) from None
+
+    def _what_to_give(self) -> str:
+        ways = "Pipe records in (rb-arch --unique --sample 3 | ...), or name a file of records"
+        context = click.get_current_context(silent=True)  # none in the thread that reads ahead
+        if context and any(param.name == "checkpoint" for param in context.command.params):
+            return f"{ways}, or evaluate one model with --checkpoint FILE."
+        return f"{ways}."
+
+
+def _bytes(stream: Any) -> Iterator[bytes]:
+    """The lines of a text stream as bytes: what they encode is judged line by line."""
+    try:
+        handle = os.dup(stream.fileno())
+    except (OSError, ValueError, AttributeError):  # a test or an embedding program replaced sys.stdin
+        yield from stream.buffer
+        return
+    # A copy of our own: Python closes sys.stdin at its end, and aborts where a thread still reads from it.
+    with open(handle, "rb") as copy:
+        yield from copy
+
+
+def shard(text: str) -> tuple[int, int]:
+    """`2/8` as (2, 8). Raises UsageError for what is no shard."""
+    number, slash, of = text.partition("/")
+    if not (slash and number.isdigit() and of.isdigit() and 1 <= int(number) <= int(of)):
+        raise UsageError(f"--shard is '{text}'. Expected I/N with I from 1 to N, such as 2/8.")
+    return int(number), int(of)
+
+
+def name_of(record: dict[str, Any]) -> str:
+    """What people call this record in a message."""
+    arch = record.get("arch")
+    name = arch.get("name") or arch.get("str") if isinstance(arch, dict) else None
+    method = record.get("train", {}).get("method") if isinstance(record.get("train"), dict) else None
+    return " ".join(str(part) for part in (name, method) if part) or "unnamed"
+
+
+def where(line: Line) -> str:
+    """The place of a line, for a message."""
+    return f"line {line.number}" if line.source == "standard input" else f"{line.source}: line {line.number}"
+
+
+def stop_if_strict(strict: bool, message: str) -> None:
+    """End the run at the first failure where `--strict` asks for that."""
+    if strict:
+        raise Stop(f"{message} Stopped there, because of --strict.")
+
+
+def file_path(path: str) -> str:
+    """The absolute path of a user's file. Raises UsageError where there is none."""
+    if not os.path.isfile(path):
+        what = "is a folder" if os.path.isdir(path) else "does not exist"
+        raise UsageError(f"{path} {what}. Expected a file.")
+    return os.path.abspath(path)
+
+
+def bad_line_record(tool: str, line: Line) -> dict[str, Any]:
+    """The record that carries a line that was none through the pipe."""
+    return {
+        "schema": 1,
+        "error": {
+            "tool": tool,
+            "message": f"{where(line)} {line.problem}",
+            "source": line.source,
+            "line": line.number,
+            "text": line.text.decode("utf-8", "replace"),
+        },
+    }
+
+
+@contextlib.contextmanager
+def opened_output(source: Source, screen: Screen) -> Iterator[Output]:
+    """Standard output for records, or with `--in-place` the file itself, replaced at the end."""
+    output = Output()
+    try:
+        if not source.in_place:
+            yield output
+            return
+        if len(source.files) != 1 or source.files[0] == "-":
+            raise UsageError("--in-place needs exactly one FILE to write back into.")
+        if source.shard is not None:
+            raise UsageError("--in-place with --shard would lose the other shards' records. Write elsewhere.")
+        # The file that a link leads to is written anew; the link stays a link.
+        with _replacing(os.path.realpath(source.files[0]), output):
+            yield output
+    finally:
+        screen.clear()
+        output.restore()
+
+
+@contextlib.contextmanager
+def _replacing(path: str, output: Output) -> Iterator[None]:
+    """Let `output` write aside and rename when all is done; on an interruption the file stays."""
+    try:
+        handle, aside = tempfile.mkstemp(prefix=".rb-", dir=os.path.dirname(path))
+    except OSError as error:
+        raise UsageError(f"Cannot write beside {path}: {error.strerror}. --in-place needs that.") from None
+    output.divert(handle)
+    try:
+        yield
+        os.fsync(handle)
+        with contextlib.suppress(OSError):
+            os.fchmod(handle, os.stat(path).st_mode & 0o777)
+        os.replace(aside, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(aside)
+        raise
+    finally:
+        os.close(handle)
+
+
+def read_all(source: Source, screen: Screen, output: Output) -> Iterator[Line]:
+    """The lines of a tool that needs them all; bad ones are named on stderr and carry their problem."""
+    for line in source.lines(screen, output):
+        if line.record is None:
+            message = f"{where(line)} {line.problem}"
+            stop_if_strict(source.strict, message)
+            screen.error(message)
+        yield line

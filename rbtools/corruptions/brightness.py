@@ -1,0 +1,33 @@
+"""Brightness: the HSV value rises, hue and saturation stay."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from rbtools.corruptions.base import Corruption, Draws
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Brightness(Corruption):
+    """Add c to the value V = max over channels, clipped to [0, 1], in HSV.
+
+    At constant hue and saturation every channel is proportional to V, so the way to HSV and back
+    is one scaling by V' / V. A black pixel has no hue and becomes grey. One-channel images
+    are their own value: x + c.
+    """
+
+    name: ClassVar[str] = "brightness"
+    severities: ClassVar[dict[str, tuple[float, ...]]] = {
+        "cifar": (0.05, 0.1, 0.15, 0.2, 0.3),
+        "imagenet": (0.1, 0.2, 0.3, 0.4, 0.5),
+    }
+
+    def corrupt(self, pixels: Tensor, constant: float, draws: Draws) -> Tensor:
+        value = pixels.amax(dim=1, keepdim=True)
+        brighter = (value + constant).clamp_(max=1)
+        # The largest channel is set, not scaled: x * (V' / V) could miss V' by the last bit.
+        return (pixels * (brighter / value)).where(pixels < value, brighter)

@@ -1,0 +1,28 @@
+"""Contrast: every channel shrinks towards its mean over the image."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from rbtools.corruptions.base import Corruption, Draws
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contrast(Corruption):
+    """(x - mean) * c + mean, with the mean of each image and channel; smaller c is more severe."""
+
+    name: ClassVar[str] = "contrast"
+    severities: ClassVar[dict[str, tuple[float, ...]]] = {
+        "cifar": (0.75, 0.5, 0.4, 0.3, 0.15),
+        "imagenet": (0.4, 0.3, 0.2, 0.1, 0.05),
+    }
+
+    def corrupt(self, pixels: Tensor, constant: float, draws: Draws) -> Tensor:
+        # Summed as whole grey levels: exact in any order, so that neither batch nor device shows.
+        total = (pixels * 255).round_().sum(dim=(2, 3), keepdim=True)
+        means = total / (255 * pixels.shape[2] * pixels.shape[3])
+        return pixels.sub_(means).mul_(constant).add_(means)

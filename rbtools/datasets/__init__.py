@@ -1,0 +1,140 @@
+"""Data sets: uint8 images with labels, described and fingerprinted without loading torch.
+
+A name may carry an argument: `digits`, `imagefolder:PATH`. One file and one line below add a data set.
+Published ones are known by name without their files, which lie in a folder of data sets (--data-dir).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from rbtools.datasets import indices
+from rbtools.datasets.base import Cache, Dataset, Description, Source
+from rbtools.datasets.normalization import NORMALIZATIONS
+from rbtools.registry import Registry
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = [
+    "DATASETS",
+    "NORMALIZATIONS",
+    "WITH_PATH",
+    "Dataset",
+    "Description",
+    "describe",
+    "download",
+    "fingerprint",
+    "indices",
+    "load",
+    "source",
+    "subset",
+]
+
+DATASETS = Registry(
+    "data set",
+    {
+        "digits": "rbtools.datasets.digits:Digits",
+        "mnist": "rbtools.datasets.mnist:Mnist",
+        "svhn": "rbtools.datasets.svhn:Svhn",
+        "cifar10": "rbtools.datasets.cifar:Cifar10",
+        "cifar100": "rbtools.datasets.cifar:Cifar100",
+        "cinic10": "rbtools.datasets.photographs:Cinic10",
+        "tinyimagenet": "rbtools.datasets.tinyimagenet:TinyImageNet",
+        "imagenet50": "rbtools.datasets.photographs:ImageNet50",
+        "imagenet16-120": "rbtools.datasets.imagenet16:ImageNet16",
+        "cifar10-c": "rbtools.datasets.corrupted:Cifar10C",
+        "cifar100-c": "rbtools.datasets.corrupted:Cifar100C",
+        "imagefolder": "rbtools.datasets.imagefolder:ImageFolder",
+        "npz": "rbtools.datasets.npz:Npz",
+        "parquet": "rbtools.datasets.parquet:Parquet",
+    },
+)
+
+# Those whose name is followed by a path.
+WITH_PATH = ("imagefolder", "npz", "parquet")
+
+PathLike = str | os.PathLike[str]
+
+
+def source(name: str, data_dir: PathLike | None = None, class_map: PathLike | None = None) -> Source:
+    """The data set of that name, not yet opened. Raises RbError on an unknown name or a bad argument.
+
+    `data_dir` is where published data sets are looked for (else RB_DATA, else the folder data); `class_map`
+    is a file giving class-folder name -> index, for folders whose alphabetical order is not the model's.
+    """
+    word, colon, argument = name.partition(":")
+    found: Source = DATASETS.load(word)(
+        name=name,
+        argument=argument if colon else None,
+        data_dir=None if data_dir is None else os.fspath(data_dir),
+        class_map=None if class_map is None else os.fspath(class_map),
+    )
+    return found
+
+
+def _quiet(text: str) -> None:
+    return None
+
+
+def _alone() -> None:
+    return None
+
+
+def download(
+    name: str,
+    split: str,
+    data_dir: PathLike | None = None,
+    *,
+    say: Callable[[str], None] = _quiet,
+    pulse: Callable[[], None] = _alone,
+) -> None:
+    """Bring the files of a published data set into `data_dir`, where they are not there yet.
+
+    `say` is told how far it is; `pulse` is called often and raises when the work should stop. Nothing
+    happens for data sets that are not published. Raises RbError where the download fails, or brings
+    something else than what was published.
+    """
+    source(name, data_dir).download(split, say, pulse)
+
+
+def describe(
+    name: str, data_dir: PathLike | None = None, *, class_map: PathLike | None = None
+) -> Description:
+    """What is known of a data set without loading it: shape, classes, sizes. Imports no torch."""
+    return source(name, data_dir, class_map).describe()
+
+
+def load(
+    name: str, split: str, data_dir: PathLike | None = None, *, class_map: PathLike | None = None
+) -> Dataset:
+    """One split in memory: `.images` uint8 (N, C, H, W), `.labels` int64 (N,).
+
+    Raises RbError on an unknown name or split, and on anything unreadable, naming the file.
+    """
+    return source(name, data_dir, class_map).load(split)
+
+
+def fingerprint(
+    name: str,
+    split: str,
+    data_dir: PathLike | None = None,
+    cache: Cache | None = None,
+    *,
+    class_map: PathLike | None = None,
+) -> str:
+    """SHA-256 (hex) of what a split holds: equal images, labels and order, and nothing of where they lie.
+
+    Imports no torch. With a `cache`, files whose size, time and inode are those of an earlier call are
+    not read again.
+    """
+    return source(name, data_dir, class_map).fingerprint(split, cache)
+
+
+def subset(labels: Tensor, n: int, seed: int) -> Tensor:
+    """The `n` examples that stand for the whole: see `rbtools.datasets.balanced.subset`."""
+    from rbtools.datasets.balanced import subset as chosen
+
+    return chosen(labels, n, seed)

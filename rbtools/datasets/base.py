@@ -1,0 +1,131 @@
+"""What every data set offers, and the two forms in which it is handed out."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from rbtools.errors import RbError, near
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+    from rbtools.datasets.streaming import Streamed
+
+
+class NotHere(RbError):
+    """The files of a data set were not found."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """A data set as known before it is loaded.
+
+    shape: (C, H, W). sizes: split -> number of images, only the splits that there are.
+    mean, std: the usual normalisation, a value a channel on the [0, 1] scale, or None where there is none.
+    skipped: how many files of its folders are not taken for images. augment: what suits it in training,
+    of "crop" and "flip". notes: what people should know of how it was understood, in sentences.
+    """
+
+    name: str
+    shape: tuple[int, int, int]
+    classes: int
+    class_names: list[str]
+    sizes: dict[str, int]
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    skipped: int = 0
+    augment: tuple[str, ...] = ("crop", "flip")
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Dataset:
+    """One split, on the CPU.
+
+    Shape: images uint8 (N, C, H, W); labels int64 (N,), in [0, classes). An example's number, which
+        its random draws belong to, is its place here. Images are a tensor, or a `Streamed` where they are
+        larger than memory allows.
+    """
+
+    name: str
+    split: str
+    classes: int
+    class_names: list[str]
+    images: Tensor | Streamed = field(repr=False)
+    labels: Tensor = field(repr=False)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+class Cache(Protocol):
+    """Where fingerprints are remembered: a store, or anything with these two methods."""
+
+    def get(self, key: str) -> str | None:
+        """The value kept under that key, or None."""
+
+    def put(self, key: str, value: str) -> None:
+        """Keep a value."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source(ABC):
+    """A data set that can be opened.
+
+    name: as the user wrote it, argument included. argument: what follows the colon, or None.
+    """
+
+    name: str
+    argument: str | None = None
+    data_dir: str | None = None
+    class_map: str | None = None
+
+    @abstractmethod
+    def describe(self) -> Description:
+        """What is known without loading it; imports no torch."""
+
+    @abstractmethod
+    def load(self, split: str) -> Dataset:
+        """One split in memory."""
+
+    @abstractmethod
+    def fingerprint(self, split: str, cache: Cache | None = None) -> str:
+        """SHA-256 (hex) of the content of a split; imports no torch."""
+
+    def download(self, split: str, say: Callable[[str], None], pulse: Callable[[], None]) -> None:
+        """Bring what a split is read from, where that is published and not here yet.
+
+        `say` is told how far it is; `pulse` raises when the work should stop.
+        """
+        return None
+
+    def unknown_split(self, split: str, known: Iterable[str]) -> RbError:
+        """The error for a split that this data set does not have."""
+        known = list(known)
+        listed = ", ".join(known)
+        return RbError(
+            f"The data set {self.name} has no split '{split}'.{near(split, known)} It has: {listed}."
+        )
+
+    def refuse_class_map(self) -> None:
+        """Raise RbError where a class map was given: only folders of the user's own take one."""
+        if self.class_map is not None:
+            raise RbError(
+                f"A class map ({self.class_map}) was given for the data set {self.name}, whose classes have"
+                " their order. A class map is for imagefolder:PATH; leave it out."
+            )
+
+
+def check_labels(name: str, labels: np.ndarray, classes: int | Sequence[str]) -> None:
+    """Raise RbError for a label that is not in [0, classes), naming the first."""
+    count = classes if isinstance(classes, int) else len(classes)
+    wrong = ((labels < 0) | (labels >= count)).nonzero()[0]
+    if len(wrong):
+        raise RbError(
+            f"The data set {name} gives image {wrong[0]} the label {labels[wrong[0]]}, and has {count}"
+            f" classes. Expected labels from 0 to {count - 1}."
+        )

@@ -1,0 +1,103 @@
+"""A class map: which class folder is which index of the model, where that is not the alphabet's order."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from rbtools.errors import RbError, near
+
+FORMS = (
+    'JSON {"cat": 0, "dog": 1} or ["cat", "dog"], or text with a line "cat 0" for each class,'
+    " or with the names alone in the model's order"
+)
+
+PAIR = re.compile(r"(.+?)[\s,:=]+(\d+)")  # "cat 3", "cat,3", "cat: 3", "cat = 3"
+
+
+def read(file: str, folders: list[str]) -> list[str]:
+    """The class folders in the model's order, from a file that gives each its index.
+
+    In place of a file's path, the text of a JSON list may stand: the names in the model's order.
+
+    Raises RbError where the file is unreadable, names an unknown folder, leaves one out, or does not
+    use each index from 0 once.
+    """
+    if file.startswith("["):  # as a record carries it on
+        return _ordered("of the record", _from_json("of the record", file), folders)
+    try:
+        text = Path(file).expanduser().read_text("utf-8-sig")
+    except FileNotFoundError:
+        raise RbError(f"The class map {file} does not exist. Expected a file with {FORMS}.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise RbError(f"The class map {file} cannot be read ({error}). Expected {FORMS}.") from None
+    pairs = _from_json(file, text) if text.lstrip()[:1] in ("{", "[") else _from_lines(file, text, folders)
+    return _ordered(file, pairs, folders)
+
+
+def _from_json(file: str, text: str) -> list[tuple[str, int]]:
+    try:
+        # Pairs, because a dict would drop a name that stands there twice.
+        found: Any = json.loads(text, object_pairs_hook=lambda pairs: pairs)
+    except json.JSONDecodeError as error:
+        raise RbError(f"The class map {file} is not JSON ({error}). Expected {FORMS}.") from None
+    if all(isinstance(item, str) for item in found):
+        return [(name, index) for index, name in enumerate(found)]
+    pairs = []
+    for item in found:
+        if not (isinstance(item, tuple) and isinstance(item[1], int) and not isinstance(item[1], bool)):
+            raise RbError(f"The class map {file} holds {json.dumps(item)}. Expected {FORMS}.")
+        pairs.append((item[0], item[1]))
+    return pairs
+
+
+def _from_lines(file: str, text: str, folders: list[str]) -> list[tuple[str, int]]:
+    lines = [line.strip() for line in text.splitlines()]
+    lines = [line for line in lines if line and not line.startswith("#")]
+    # A folder may be called "class 1": a file of folder names alone is taken as such.
+    if all(line in folders for line in lines):
+        return [(name, index) for index, name in enumerate(lines)]
+    matches = [PAIR.fullmatch(line) for line in lines]
+    if not any(matches):
+        return [(name, index) for index, name in enumerate(lines)]
+    pairs = []
+    for line, match in zip(lines, matches, strict=True):
+        if match is None:
+            raise RbError(f"The class map {file} has the line '{line}'. Expected a name and an index: cat 3.")
+        pairs.append((match[1], int(match[2])))
+    return pairs
+
+
+def _ordered(file: str, pairs: list[tuple[str, int]], folders: list[str]) -> list[str]:
+    by_index: dict[int, str] = {}
+    by_name: dict[str, int] = {}
+    for name, index in pairs:
+        if name not in folders:
+            raise RbError(
+                f"The class map {file} names '{name}', which is no class folder.{near(name, folders)}"
+                f" The class folders are: {', '.join(folders[:40])}{', ...' if len(folders) > 40 else ''}."
+            )
+        if name in by_name:
+            raise RbError(f"The class map {file} names '{name}' twice. Expected each class folder once.")
+        if index in by_index:
+            raise RbError(
+                f"The class map {file} gives index {index} to '{by_index[index]}' and to '{name}'."
+                " Expected another index for each class folder."
+            )
+        by_index[index], by_name[name] = name, index
+    missing = [name for name in folders if name not in by_name]
+    if missing:
+        raise RbError(
+            f"The class map {file} leaves out the class folder{'s' * (len(missing) > 1)}"
+            f" {', '.join(missing[:10])}{', ...' if len(missing) > 10 else ''}. Give each of the"
+            f" {len(folders)} its index."
+        )
+    outside = [index for index in by_index if not 0 <= index < len(folders)]
+    if outside:
+        raise RbError(
+            f"The class map {file} gives '{by_index[outside[0]]}' the index {outside[0]}. There are"
+            f" {len(folders)} class folders, so the indices are 0 to {len(folders) - 1}."
+        )
+    return [by_index[index] for index in range(len(folders))]

@@ -1,0 +1,81 @@
+"""What a data set holds, as one hash; and when a hash that is known may be believed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from rbtools.datasets.base import Cache
+
+if TYPE_CHECKING:
+    import numpy as np
+
+# A file changed so short a time ago may change again within the same time stamp.
+SETTLED_SECONDS = 2.0
+CHUNK = 1 << 20
+
+
+def pixels_hash(shape: tuple[int, ...], chunks: Iterable[np.ndarray], labels: np.ndarray) -> str:
+    """SHA-256 (hex) of the shape (N, C, H, W), the pixels in order, and the labels.
+
+    `chunks` are uint8 arrays that make up the images, one after the other. Labels are single bytes where
+    they all fit, else four.
+    """
+    total = hashlib.sha256(f"rbtools images 1 {shape}".encode())
+    for chunk in chunks:
+        total.update(chunk.reshape(-1).data)  # a view where the pixels lie in order, else a copy
+    total.update(labels.astype("u1" if labels.max(initial=0) < 256 else "<u4").tobytes())
+    return total.hexdigest()
+
+
+def lines(*fields: str) -> bytes:
+    """Fields that cannot run into each other: a file's name holds no zero byte."""
+    return b"".join(os.fsencode(field) + b"\0" for field in fields)
+
+
+def remembered(
+    cache: Cache | None,
+    what: Iterable[str],
+    files: Iterable[tuple[str, str | os.PathLike[str]]],
+    make: Callable[[], str],
+) -> str:
+    """The hash that `make` finds, or that an earlier call kept for the very same files.
+
+    what: what besides the files decides the hash. files: (a name, a path) of each. Raises OSError for a
+    file that is not there.
+    """
+    if cache is None:
+        return make()
+    key, settled = _stamp(what, files)
+    known = cache.get(key)
+    if known is None:
+        known = make()
+        if settled:
+            cache.put(key, known)
+    return known
+
+
+def _stamp(what: Iterable[str], files: Iterable[tuple[str, str | os.PathLike[str]]]) -> tuple[str, bool]:
+    """A cache key that changes when any file does, and whether all files are old enough to trust it."""
+    total = hashlib.sha256(lines(*what))
+    newest = 0
+    for name, path in files:
+        status = os.stat(path)
+        total.update(lines(name, f"{status.st_size} {status.st_mtime_ns} {status.st_ino}"))
+        newest = max(newest, status.st_mtime_ns)
+    return f"data:{total.hexdigest()}", newest / 1e9 < time.time() - SETTLED_SECONDS
+
+
+def md5_of(path: str | os.PathLike[str], offset: int = 0, length: int | None = None) -> str:
+    """The MD5, which is what publishers of data sets print, of a file's bytes, or of a part of it."""
+    total = hashlib.md5(usedforsecurity=False)
+    left = os.stat(path).st_size if length is None else length
+    with open(path, "rb") as file:
+        file.seek(offset)
+        while left > 0 and (chunk := file.read(min(CHUNK, left))):
+            total.update(chunk)
+            left -= len(chunk)
+    return total.hexdigest()

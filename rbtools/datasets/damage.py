@@ -1,0 +1,36 @@
+"""Files that are not what they should be: what one finds there, in words."""
+
+from __future__ import annotations
+
+import os
+
+from rbtools.errors import RbError
+
+_HTML = (b"<!doctype html", b"<html", b"<head", b"<body", b"<script")
+
+
+def is_html(start: bytes) -> bool:
+    """Whether a file that begins with these bytes is a web page."""
+    return start.lstrip(b"\xef\xbb\xbf \t\r\n").lower().startswith(_HTML)
+
+
+def damaged(path: str | os.PathLike[str], expected: str, error: Exception | str, advice: str = "") -> RbError:
+    """The error for a file that cannot be read as what it should be.
+
+    Empty files and web pages that were saved as data are called that; else the reader's own reason is
+    given.
+    """
+    advice = advice or "Get the file again."
+    try:
+        with open(path, "rb") as file:
+            start = file.read(512)
+    except OSError as wrong:
+        return RbError(f"The file {path} cannot be read ({wrong.strerror}). Expected {expected}. {advice}")
+    if not start:
+        found = "is empty"
+    elif is_html(start):
+        found = "is an HTML page that was saved as data"
+    else:
+        reason = str(error) or type(error).__name__
+        found = f"cannot be read ({reason}): it is cut off, damaged or something else"
+    return RbError(f"The file {path} {found}. Expected {expected}. {advice}")

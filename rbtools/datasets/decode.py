@@ -1,0 +1,181 @@
+"""Image files into one uint8 array, with Pillow."""
+
+from __future__ import annotations
+
+import io
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING, Any, Protocol
+
+from rbtools.errors import RbError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from PIL import Image
+
+# Files a thread takes at a time: enough that handing them out costs nothing, few enough that an
+# unreadable image is reported soon.
+CHUNK = 64
+
+# More than 8 bits a channel; Pillow's own conversion would turn most of it white.
+DEEP_MODES = ("I", "F")
+GREY_MODES = ("L", "1")
+
+
+class Encoded(Protocol):
+    """Encoded images by number, wherever they lie: the files of a folder, the members of an archive."""
+
+    def __len__(self) -> int: ...
+
+    def path(self, index: int) -> str:
+        """What one image is called in messages."""
+
+    def open(self, index: int) -> IO[bytes]:
+        """Its bytes, to be read and closed."""
+
+
+def size_of(images: Encoded, index: int) -> tuple[int, int]:
+    """(height, width) of an image, from its header alone. Raises RbError naming an unreadable file."""
+    with _quiet():
+        return _header(images, index)[0]
+
+
+def is_grey(images: Encoded, index: int) -> bool:
+    """Whether an image has one channel."""
+    with _quiet():
+        return _header(images, index)[1]
+
+
+def check_sizes(images: Encoded) -> None:
+    """Raise RbError where the images are not all of one size, by their headers alone."""
+    first = size_of(images, 0)
+
+    def work(index: int) -> None:
+        size, _ = _header(images, index)
+        if size != first:
+            raise mixed_sizes(images.path(0), first, images.path(index), size)
+
+    _in_threads(len(images), work)
+
+
+def decode(
+    images: Encoded, ids: Sequence[int] | np.ndarray, out: np.ndarray, resize: int | None = None
+) -> None:
+    """Read images as RGB into `out`, uint8 (N, 3, H, W), in the order of `ids`, by a few threads.
+
+    Greyscale, palette and CMYK images become RGB as Pillow's convert("RGB") does it, which is what
+    torchvision's ImageFolder gives; transparency is dropped. With (N, 1, H, W) they are greyscale. With
+    `resize`, an image of another size is scaled so that its shorter side is that, and its middle taken, as
+    torchvision's Resize (bilinear) and CenterCrop do it. Raises RbError naming the first file that is
+    unreadable, or of another size.
+    """
+    numbers = [int(number) for number in ids]
+    _in_threads(len(numbers), lambda place: _decode_one(images, numbers[place], out[place], resize))
+
+
+def _in_threads(count: int, work: Callable[[int], None]) -> None:
+    """Do work for 0 ... count - 1; of several errors the first one is raised."""
+    # Pillow lets other threads run while it decodes, so large images scale with the cores. Small ones
+    # are bound by the interpreter: 32x32 JPEGs take 0.1 ms each, however many threads there are.
+    threads = min(8, os.cpu_count() or 1)
+    size = max(1, min(CHUNK, count // (2 * threads)))
+    starts = range(0, count, size)
+
+    def piece(start: int) -> None:
+        for number in range(start, min(start + size, count)):
+            work(number)
+
+    with _quiet(), ThreadPoolExecutor(threads) as pool:
+        tasks = [pool.submit(piece, start) for start in starts]
+        try:
+            for task in tasks:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+
+
+def mixed_sizes(first: str, size: tuple[int, int], other: str, other_size: tuple[int, int]) -> RbError:
+    """The error for two images of different (height, width)."""
+    wanted = f"{size[1]}x{size[0]}"
+    return RbError(
+        f"The images have different sizes: {first} is {wanted}, {other} is {other_size[1]}x{other_size[0]}."
+        f" Expected one size; resize them, for example with ImageMagick: mogrify -resize {wanted}! FILES."
+    )
+
+
+def _header(images: Encoded, index: int) -> tuple[tuple[int, int], bool]:
+    """(height, width), and whether there is one channel."""
+    try:
+        with images.open(index) as file:
+            image = _open(file)
+            return image.size[::-1], image.mode in GREY_MODES
+    except Exception as error:
+        raise _unreadable(images.path(index), error) from None
+
+
+def _decode_one(images: Encoded, index: int, target: np.ndarray, resize: int | None) -> None:
+    import numpy as np
+
+    channels, height, width = target.shape
+    mode = "RGB" if channels == 3 else "L"
+    try:
+        with images.open(index) as file:
+            image = _open(io.BytesIO(file.read()))
+        if mode == "L" and image.mode not in GREY_MODES:
+            raise ValueError(f"it is no greyscale image, Pillow's mode {image.mode}, and others are")
+        size = image.size
+        # The size is compared before the pixels are decoded: a stray huge image costs nothing.
+        if size == (width, height):
+            pixels = image.convert(mode).tobytes()
+        elif resize is not None:
+            pixels = _middle(image.convert(mode), resize, width, height).tobytes()
+        else:
+            pixels = b""
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise _unreadable(images.path(index), error) from None
+    if not pixels:
+        raise mixed_sizes(images.path(0), (height, width), images.path(index), size[::-1])
+    target[:] = np.frombuffer(pixels, np.uint8).reshape(height, width, channels).transpose(2, 0, 1)
+
+
+def _middle(image: Image.Image, side: int, width: int, height: int) -> Image.Image:
+    """Scale so that the shorter side is `side`, then take the middle (height, width)."""
+    from PIL import Image
+
+    old_width, old_height = image.size
+    if old_width <= old_height:
+        size = (side, int(side * old_height / old_width))
+    else:
+        size = (int(side * old_width / old_height), side)
+    scaled = image.resize(size, Image.Resampling.BILINEAR)
+    left, top = round((size[0] - width) / 2), round((size[1] - height) / 2)
+    return scaled.crop((left, top, left + width, top + height))
+
+
+def _open(file: Any) -> Image.Image:
+    from PIL import Image
+
+    image = Image.open(file)
+    if image.mode.split(";")[0] in DEEP_MODES:
+        raise ValueError(f"it has more than 8 bits a channel, Pillow's mode {image.mode}; save it with 8")
+    return image
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Pillow's remarks on odd but readable files (transparent palettes, EXIF) are not the user's concern."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _unreadable(path: str, error: Exception) -> RbError:
+    # Pillow's message ends with a file object where the image came from memory.
+    reason = str(error).split(" <_io")[0] or type(error).__name__
+    return RbError(f"The image {path} cannot be read ({reason}). Repair it, or remove it from the folder.")

@@ -1,0 +1,173 @@
+"""Downloads, only where they were asked for: written aside, checked, and then renamed."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import os
+import shutil
+import tarfile
+import time
+import urllib.error
+import urllib.request
+import uuid
+import zlib
+from collections.abc import Callable, Generator
+from http.client import HTTPException
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from rbtools.datasets.content import md5_of
+from rbtools.datasets.damage import damaged, is_html
+from rbtools.datasets.named import Remote
+from rbtools.errors import RbError
+from rbtools.store import holder, lease
+from rbtools.store.files import ASIDE, is_abandoned, written_whole
+
+CHUNK = 1 << 20
+TIMEOUT_SECONDS = 60.0
+HINT = "Free some space, or name another folder with --data-dir (or RB_DATA)."
+
+
+def bring(remote: Remote, home: Path, say: Callable[[str], None], pulse: Callable[[], None]) -> None:
+    """Download a file into the folder of data sets, check it, and unpack it where it has to be.
+
+    Of several processes that want it one downloads and the others wait. Raises RbError where no address
+    answers with the file that is meant; what came instead is not kept.
+    """
+    target = home / remote.name
+    result = home / remote.into if remote.into else target
+    there = target.exists()  # a damaged one: whoever brings it anew replaces it
+
+    def done() -> bool:
+        return result.exists() and not there
+
+    try:
+        held = lease.wait(home / f".downloading-{remote.name}", pulse, done)
+    except OSError as error:
+        raise RbError(f"Cannot write to {home}: {error.strerror}. {HINT}") from None
+    if held is None:
+        return
+    try:
+        if remote.into and result.exists():  # somebody was quicker
+            return
+        _clear(home)
+        if not (there and (remote.md5 is None or md5_of(target) == remote.md5)):
+            _from_any(remote, target, say, pulse)
+        if remote.into:
+            say(f"unpacking {target}")
+            unpack(target, home / remote.into, pulse)
+    finally:
+        held.release()
+
+
+def _clear(home: Path) -> None:
+    """Remove what processes that were killed left half-written."""
+    for path in home.glob(f"{ASIDE}*"):
+        with contextlib.suppress(OSError):
+            if is_abandoned(path, time.time()):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _from_any(remote: Remote, target: Path, say: Callable[[str], None], pulse: Callable[[], None]) -> None:
+    """Try the addresses in turn; of several failures the last is raised."""
+    for number, url in enumerate(remote.urls, 1):
+        try:
+            with written_whole(target, hint=HINT) as out:
+                _fetch(url, remote, out, say, pulse)
+            return
+        except RbError:
+            if number == len(remote.urls):
+                raise
+
+
+def _fetch(
+    url: str, remote: Remote, out: IO[bytes], say: Callable[[str], None], pulse: Callable[[], None]
+) -> None:
+    """Copy what an address answers with, and raise RbError where it is not what was published."""
+    total, received, start = hashlib.md5(usedforsecurity=False), 0, b""
+    with contextlib.closing(_chunks(url)) as chunks:
+        for chunk, length in chunks:
+            start = start or chunk[:512]
+            total.update(chunk)
+            out.write(chunk)
+            received += len(chunk)
+            whole = "" if length is None else f"/{length / 1e6:.0f}"
+            say(f"downloading {remote.name}  {received / 1e6:.0f}{whole} MB")
+            pulse()
+    if is_html(start):
+        raise RbError(
+            f"{url} answered with a web page, not with {remote.name}: an HTML page saved as data would be"
+            " useless. A proxy or a log-in may stand in between; get the file yourself, and put it where"
+            " --data-dir (or RB_DATA) says."
+        )
+    if length is not None and received != length:
+        raise RbError(
+            f"The download of {url} broke off after {received} of {length} bytes. Try again; nothing is kept."
+        )
+    if remote.md5 is not None and total.hexdigest() != remote.md5:
+        raise RbError(
+            f"What {url} answered with is not the file that was published: its MD5 is {total.hexdigest()},"
+            f" expected {remote.md5}. Nothing is kept. Try again, or get the file elsewhere."
+        )
+
+
+def _chunks(url: str) -> Generator[tuple[bytes, int | None], None, None]:
+    """What an address answers with, in pieces, each with the length that was announced."""
+    request = urllib.request.Request(url, headers={"User-Agent": "rbtools"})
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:
+            announced = answer.headers.get("Content-Length")
+            length = int(announced) if announced else None
+            yield b"", length
+            while chunk := answer.read(CHUNK):
+                yield chunk, length
+    except (OSError, HTTPException, ValueError) as error:
+        reason = getattr(error, "reason", None) or error
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()  # it holds the connection
+        raise RbError(
+            f"Cannot download {url}: {reason}. Check the network (and https_proxy, where there is a proxy),"
+            " or get the file yourself and put it where --data-dir (or RB_DATA) says."
+        ) from None
+
+
+def unpack(archive: Path, target: Path, pulse: Callable[[], None]) -> None:
+    """Unpack a tar archive so that the folder `target` appears whole or not at all.
+
+    Where all that is in the archive lies in a folder of that name, this becomes it. Only files and folders
+    are taken, and none outside. Raises RbError where the archive is damaged or the disk is full.
+    """
+    aside = target.with_name(f"{ASIDE}{holder.label()}-{uuid.uuid4().hex}")
+    try:
+        with tarfile.open(archive) as tar:
+            for member in tar:
+                _take(tar, member, aside)
+                pulse()
+            # tarfile takes a damaged header for the end; the checksum at gzip's own end tells.
+            while tar.fileobj is not None and tar.fileobj.read(CHUNK):
+                pulse()
+        inner = aside / target.name
+        os.replace(inner if inner.is_dir() else aside, target)
+    except (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, ValueError) as error:
+        raise damaged(archive, "a tar archive", error, "Remove it, and get it again.") from None
+    except OSError as error:
+        raise RbError(f"Cannot unpack {archive} into {target}: {error.strerror or error}. {HINT}") from None
+    finally:
+        with contextlib.suppress(OSError):
+            shutil.rmtree(aside)
+
+
+def _take(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
+    parts = PurePosixPath(member.name).parts
+    if ".." in parts or member.name.startswith("/"):
+        raise ValueError(f"it has a file that would lie outside, {member.name}")
+    stream = tar.extractfile(member) if member.isfile() else None
+    if stream is None:
+        return
+    path = folder.joinpath(*parts)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with stream, open(path, "wb") as out:
+        shutil.copyfileobj(stream, out, CHUNK)
+    os.utime(path, (time.time(), member.mtime))

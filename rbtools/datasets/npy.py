@@ -1,0 +1,68 @@
+"""numpy's array files: by memory map where they lie as they are, never with a pickle inside."""
+
+from __future__ import annotations
+
+import math
+import struct
+import zipfile
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+from numpy.lib import format as npy
+
+_LOCAL_HEADER = struct.Struct("<26xHH")  # of a zip's member, up to the lengths of its name and extras
+_LOCAL_SIZE = 30
+
+
+class Header(NamedTuple):
+    """What an .npy file begins with, and where its numbers begin."""
+
+    shape: tuple[int, ...]
+    fortran: bool
+    dtype: np.dtype[Any]
+    size: int
+
+
+def header(file: IO[bytes]) -> Header:
+    """Read the header of an .npy file. Raises ValueError where it is none, or holds Python objects."""
+    start = file.tell()
+    version = npy.read_magic(file)
+    if version == (1, 0):
+        shape, fortran, dtype = npy.read_array_header_1_0(file)
+    elif version == (2, 0):
+        shape, fortran, dtype = npy.read_array_header_2_0(file)
+    else:
+        raise ValueError(f"its format version {version} is unknown")
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects, which are never loaded")
+    return Header(shape, fortran, dtype, file.tell() - start)
+
+
+def mapped(path: Path, offset: int = 0, length: int | None = None) -> np.ndarray:
+    """The array of an .npy file that begins at that byte of a file and has that length, as a memory map.
+
+    Raises ValueError where it is none, holds Python objects, or ends early; OSError.
+    """
+    with open(path, "rb") as file:
+        file.seek(offset)
+        found = header(file)
+        needed = found.dtype.itemsize * math.prod(found.shape)
+        end = file.seek(0, 2) if length is None else offset + length
+        there = min(end, file.seek(0, 2)) - offset - found.size
+    if there < needed:
+        raise ValueError(f"it ends after {there} of {needed} bytes")
+    # Copy on write: torch asks for arrays that may be written, and the file stays as it is.
+    return np.memmap(
+        path, found.dtype, "c", offset + found.size, found.shape, order="F" if found.fortran else "C"
+    )
+
+
+def offset_in_zip(path: Path, member: zipfile.ZipInfo) -> int | None:
+    """Where a member's bytes begin in a zip, or None where they are packed."""
+    if member.compress_type != zipfile.ZIP_STORED:
+        return None
+    with open(path, "rb") as file:
+        file.seek(member.header_offset)
+        name, extra = _LOCAL_HEADER.unpack(file.read(_LOCAL_SIZE))
+    return member.header_offset + _LOCAL_SIZE + int(name) + int(extra)

@@ -1,0 +1,217 @@
+"""npz:PATH, the user's own arrays: images and labels in numpy's archive."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rbtools.datasets import content
+from rbtools.datasets.base import Cache, Dataset, Description, Source, check_labels
+from rbtools.datasets.damage import damaged
+from rbtools.errors import RbError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+EXPECTED = (
+    "an .npz file with `test_images` and `test_labels` (and train_images, train_labels), or `images` and"
+    " `labels`, or `x_test` and `y_test`: uint8 images (N, H, W), (N, H, W, C) or (N, C, H, W), whole numbers"
+    " as labels"
+)
+# (images, labels) of each split, in the words of numpy's users, of Keras' files, and of MedMNIST's.
+_SPLITS = {
+    "train": ("train_images train_labels", "x_train y_train", "X_train y_train"),
+    "test": ("test_images test_labels", "x_test y_test", "X_test y_test", "images labels", "x y", "X y"),
+    "val": ("val_images val_labels", "x_val y_val", "X_val y_val"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Npz(Source):
+    """Arrays by split. `images` and `labels` alone are the split test.
+
+    There are as many classes as the highest label tells, or as `class_names` (an array of texts) or
+    `classes` (a number) in the file says. Arrays that are not packed are read by memory map.
+    """
+
+    def __post_init__(self) -> None:
+        self.refuse_class_map()
+        if not self.argument:
+            raise RbError(f"The data set '{self.name}' names no file. Write npz:PATH; expected {EXPECTED}.")
+
+    def describe(self) -> Description:
+        """Reads the headers and the labels only."""
+        with _Archive(self._path) as archive:
+            shapes = {split: _layout(archive, names[0])[0] for split, names in archive.splits.items()}
+            class_names = archive.class_names()
+        first = next(iter(shapes.values()))
+        if any(shape[1:] != first[1:] for shape in shapes.values()):
+            raise archive.wrong(f"its splits hold images of different shapes: {_listed(shapes)}")
+        channels, height, width = first[1:]
+        return Description(
+            name=self.name,
+            shape=(channels, height, width),
+            classes=len(class_names),
+            class_names=class_names,
+            sizes={split: shape[0] for split, shape in shapes.items()},
+            augment=("crop", "flip") if channels == 3 else (),
+        )
+
+    def load(self, split: str) -> Dataset:
+        """Raises RbError where the arrays do not fit each other, or a label is out of range."""
+        images, labels, class_names = self._arrays(split)
+        import torch
+
+        from rbtools.datasets import streaming
+
+        def fetch(ids: np.ndarray, out: np.ndarray) -> None:
+            out[:] = images[ids]
+
+        count, channels, height, width = images.shape
+        return Dataset(
+            name=self.name,
+            split=split,
+            classes=len(class_names),
+            class_names=class_names,
+            images=streaming.images((count, channels, height, width), fetch),
+            labels=torch.from_numpy(labels),
+        )
+
+    def fingerprint(self, split: str, cache: Cache | None = None) -> str:
+        """Covers the pixels and labels of the split, however they are laid out."""
+
+        def make() -> str:
+            images, labels, _ = self._arrays(split)
+            parts = (images[start : start + 1000] for start in range(0, len(images), 1000))
+            return content.pixels_hash(images.shape, parts, labels)
+
+        with _Archive(self._path) as archive:
+            path = archive.path
+        return content.remembered(cache, ("npz", split, os.path.realpath(path)), [("", path)], make)
+
+    @property
+    def _path(self) -> Path:
+        return Path(self.argument or "").expanduser()
+
+    def _arrays(self, split: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
+        """Images (N, C, H, W), perhaps a view of a memory map; labels int64 (N,); the classes' names."""
+        with _Archive(self._path) as archive:
+            if split not in archive.splits:
+                raise self.unknown_split(split, archive.splits)
+            of_images, of_labels = archive.splits[split]
+            _, axes = _layout(archive, of_images)
+            images, labels = archive.array(of_images), archive.labels(of_labels)
+            class_names = archive.class_names()
+        if len(images) != len(labels):
+            raise archive.wrong(f"it has {len(images)} images and {len(labels)} labels in the split {split}")
+        images = images[:, None] if images.ndim == 3 else images.transpose(axes)
+        check_labels(self.name, labels, class_names)
+        return images, labels, class_names
+
+
+class _Archive:
+    """An open .npz file. `splits`: split -> the names of its images and of its labels."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        if path.is_dir() or not path.exists():
+            what = "is a folder" if path.is_dir() else "does not exist"
+            raise RbError(f"The file {path} {what}. Expected {EXPECTED}.")
+        try:
+            self._zip = zipfile.ZipFile(path)
+        except (zipfile.BadZipFile, OSError) as error:
+            raise damaged(path, EXPECTED, error) from None
+        self._members = {one.filename.removesuffix(".npy"): one for one in self._zip.infolist()}
+        self.splits: dict[str, tuple[str, str]] = {}
+        for split, spellings in _SPLITS.items():
+            pairs = ((images, labels) for images, labels in map(str.split, spellings))
+            found = next((pair for pair in pairs if all(name in self._members for name in pair)), None)
+            if found is not None:
+                self.splits[split] = found
+        if not self.splits:
+            raise self.wrong(f"it holds the arrays {', '.join(self._members) or '(none)'}")
+
+    def __enter__(self) -> _Archive:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._zip.close()
+
+    def wrong(self, found: str) -> RbError:
+        """The error for a file that is no data set."""
+        return RbError(f"The file {self.path} is no data set: {found}. Expected {EXPECTED}.")
+
+    def header(self, name: str) -> Any:
+        """Shape and type of an array, which are all that is read of it."""
+        from rbtools.datasets import npy
+
+        try:
+            with self._zip.open(self._members[name]) as file:
+                return npy.header(file)
+        except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            raise damaged(self.path, f"{name} to be an array of numbers", error) from None
+
+    def array(self, name: str) -> np.ndarray:
+        """An array, by memory map where it is not packed."""
+        import numpy as np
+
+        from rbtools.datasets import npy
+
+        member = self._members[name]
+        self.header(name)  # it refuses Python objects in words
+        try:
+            offset = npy.offset_in_zip(self.path, member)
+            if offset is not None and member.file_size:
+                return npy.mapped(self.path, offset, member.file_size)
+            with self._zip.open(member) as file:
+                found: np.ndarray = np.lib.format.read_array(file, allow_pickle=False)
+                return found
+        except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            raise damaged(self.path, f"{name} to be an array of numbers", error) from None
+
+    def labels(self, name: str) -> np.ndarray:
+        """Labels int64 (N,), from (N,) or (N, 1)."""
+        import numpy as np
+
+        found = self.array(name)
+        if found.dtype.kind not in "iu" or found.ndim == 0 or found.size != len(found):
+            what = f"`{name}` is {found.dtype} {found.shape}"
+            raise self.wrong(f"{what}, which is no whole number for each image")
+        return found.reshape(-1).astype(np.int64)
+
+    def class_names(self) -> list[str]:
+        """As the file says, else numbers up to the highest label of all its splits."""
+        if "class_names" in self._members:
+            return [str(name) for name in self.array("class_names").reshape(-1)]
+        if "classes" in self._members:
+            return [str(number) for number in range(int(self.array("classes").reshape(-1)[0]))]
+        highest = max(int(self.labels(labels).max(initial=-1)) for _, labels in self.splits.values())
+        return [str(number) for number in range(highest + 1)]
+
+
+def _layout(archive: _Archive, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The shape (N, C, H, W) of an array of images, and the order of axes that makes it that."""
+    import numpy as np
+
+    found = archive.header(name)
+    shape = tuple(found.shape)
+    if found.dtype != np.uint8:
+        hint = ", and images in [0, 1] become bytes by (255 * images).round().astype('uint8')"
+        raise archive.wrong(f"`{name}` is {found.dtype}{hint if found.dtype.kind == 'f' else ''}")
+    if len(shape) == 3 and shape[0]:
+        return (shape[0], 1, *shape[1:]), (0, 1, 2)
+    if len(shape) == 4 and shape[0]:
+        last, second = shape[3] in (1, 3), shape[1] in (1, 3)
+        if last and not second:
+            return (shape[0], shape[3], shape[1], shape[2]), (0, 3, 1, 2)
+        if second and not last:
+            return shape, (0, 1, 2, 3)
+    raise archive.wrong(f"`{name}` has the shape {shape}, which tells no 1 or 3 channels of some images")
+
+
+def _listed(shapes: dict[str, tuple[int, ...]]) -> str:
+    return ", ".join(f"{split} {'x'.join(map(str, shape[1:]))}" for split, shape in shapes.items())

@@ -1,0 +1,234 @@
+"""parquet:PATH, data sets in the layout of the Hugging Face Hub: a column of encoded images, one of labels.
+
+PATH is a .parquet file, or a folder with data/train-00000-of-00001.parquet ... or train/0000.parquet ...
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from rbtools.datasets import content, decode
+from rbtools.datasets.base import Cache, Dataset, Description, Source, check_labels
+from rbtools.datasets.damage import damaged
+from rbtools.errors import RbError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+EXPECTED = (
+    "a .parquet file, or a folder with such files for each split (data/train-00000-of-00001.parquet or"
+    " train/0000.parquet), with encoded images in one column and whole numbers as labels in another"
+)
+# The Hub's words for splits; those that serve as `test` where there is none.
+_SPLIT = re.compile(r"(?:partial-)?(train|test|validation|valid|val|dev)\b")
+_SAME = {"valid": "validation", "val": "validation", "dev": "validation"}
+_IMAGES, _LABELS = ("image", "img"), ("label", "labels", "fine_label")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parquet(Source):
+    """Images as PNG, JPEG ... in a column, labels in another; `validation` serves where there is no `test`.
+
+    Classes are those that the file's Hub features name, else as many as the highest label tells. Images
+    are RGB, or of one channel where the first one is greyscale, and must have one size. Encoded images are
+    held in memory; decoded ones too, where they fit.
+    """
+
+    def __post_init__(self) -> None:
+        self.refuse_class_map()
+        if not self.argument:
+            raise RbError(
+                f"The data set '{self.name}' names no file. Write parquet:PATH; expected {EXPECTED}."
+            )
+
+    def describe(self) -> Description:
+        """Reads the labels, and the first image of each split."""
+        splits = _splits(self._path)
+        tables = {split: _Table(files) for split, files in splits.items()}
+        shapes = {split: table.shape() for split, table in tables.items()}
+        (first, shape), *others = shapes.items()
+        for split, other in others:
+            if other != shape:
+                raise decode.mixed_sizes(f"{self.name} {first}", shape[1:], f"{self.name} {split}", other[1:])
+        class_names = _class_names(tables)
+        return Description(
+            name=self.name,
+            shape=shape,
+            classes=len(class_names),
+            class_names=class_names,
+            sizes={split: len(table) for split, table in tables.items()},
+            augment=("crop", "flip") if shape[0] == 3 else (),
+        )
+
+    def load(self, split: str) -> Dataset:
+        """Raises RbError naming the row of an image that is unreadable or of another size."""
+        tables = {name: _Table(files) for name, files in self._splits_with(split).items()}
+        table, class_names = tables[split], _class_names(tables)
+        check_labels(self.name, table.labels, class_names)
+        import torch
+
+        from rbtools.datasets import streaming
+
+        shape = table.shape()
+        images = streaming.images((len(table), *shape), lambda ids, out: decode.decode(table, ids, out))
+        if isinstance(images, streaming.Streamed):
+            decode.check_sizes(table)  # a wrong one is told of now, not in the middle of the work
+        return Dataset(
+            name=self.name,
+            split=split,
+            classes=len(class_names),
+            class_names=class_names,
+            images=images,
+            labels=torch.from_numpy(table.labels),
+        )
+
+    def fingerprint(self, split: str, cache: Cache | None = None) -> str:
+        """Covers the labels and the encoded images in order, and not how they are shared out to files."""
+        files = self._splits_with(split)[split]
+
+        def make() -> str:
+            table = _Table(files)
+            total = hashlib.sha256(content.lines("rbtools parquet 1"))
+            for row, label in enumerate(table.labels):
+                with table.open(row) as image:
+                    total.update(content.lines(str(label), hashlib.sha256(image.read()).hexdigest()))
+            return total.hexdigest()
+
+        what = ("parquet", *(os.path.realpath(file) for file in files))
+        return content.remembered(cache, what, [(file.name, file) for file in files], make)
+
+    @property
+    def _path(self) -> Path:
+        return Path(self.argument or "").expanduser()
+
+    def _splits_with(self, split: str) -> dict[str, list[Path]]:
+        splits = _splits(self._path)
+        if split not in splits:
+            raise self.unknown_split(split, splits)
+        return splits
+
+
+def _splits(path: Path) -> dict[str, list[Path]]:
+    """split -> its files in order. Raises RbError where there is none, or which they are is not clear."""
+    if not path.exists():
+        raise RbError(f"The path {path} does not exist. Expected {EXPECTED}.")
+    files = [path] if path.is_file() else sorted(path.rglob("*.parquet"))
+    files = [file for file in files if not any(part.startswith(".") for part in file.relative_to(path).parts)]
+    found: dict[str, list[Path]] = {}
+    for file in files:
+        word = _SPLIT.match(file.name) or _SPLIT.fullmatch(file.parent.name)
+        if word is None and not path.is_file():
+            raise RbError(f"The file {file} does not say which split it is of. Expected {EXPECTED}.")
+        split = "test" if word is None else word[1]
+        found.setdefault(_SAME.get(split, split), []).append(file)
+    if not found:
+        raise RbError(f"The folder {path} has no .parquet file. Expected {EXPECTED}.")
+    for split, of_split in found.items():
+        folders = {file.parent for file in of_split}
+        if len(folders) > 1:
+            names = ", ".join(str(folder) for folder in sorted(folders)[:4])
+            raise RbError(
+                f"The folder {path} has files of the split {split} in several folders: {names}. Name the one"
+                " that is meant: parquet:PATH/FOLDER."
+            )
+    if "test" not in found and "validation" in found:
+        found["test"] = found.pop("validation")
+    return found
+
+
+class _Table:
+    """The rows of a split: labels int64 (N,), and encoded images by number."""
+
+    def __init__(self, files: list[Path]) -> None:
+        import numpy as np
+
+        self._files = files
+        pa, pq = _pyarrow()
+        try:
+            schema = pq.read_schema(files[0])
+            image, label = _columns(pa, schema, files[0])
+            tables = [pq.read_table(file, columns=[image, label], memory_map=True) for file in files]
+            table = pa.concat_tables(tables)
+            column = table.column(label)
+            if column.null_count:
+                raise ValueError(f"its column {label} has rows without a value")
+            self.labels: np.ndarray = column.to_numpy().astype(np.int64)
+        except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+            raise damaged(files[0], EXPECTED, str(error).split("\n")[0]) from None
+        self.class_names = _named_in(schema, label)
+        self._images = table.column(image)
+        if not len(self.labels):
+            raise RbError(f"The file {files[0]} has no rows. Expected {EXPECTED}.")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def path(self, index: int) -> str:
+        return f"in row {index} of {self._files[0]}{' and the following' if len(self._files) > 1 else ''}"
+
+    def open(self, index: int) -> IO[bytes]:
+        row = self._images[index].as_py()
+        data = row["bytes"] if isinstance(row, dict) else row
+        if not data:
+            raise OSError("it is not in the file, which only names it")
+        return io.BytesIO(data)
+
+    def shape(self) -> tuple[int, int, int]:
+        """(C, H, W), as the first image has it."""
+        return (1 if decode.is_grey(self, 0) else 3, *decode.size_of(self, 0))
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise RbError(
+            "Data sets in parquet files need pyarrow, which is not installed. Run: pip install pyarrow"
+            " (or install rbtools with its extra: rbtools[parquet])."
+        ) from None
+    return pyarrow, pyarrow.parquet
+
+
+def _columns(pa: Any, schema: Any, file: Path) -> tuple[str, str]:
+    """The names of the columns with the images and with the labels."""
+    types = pa.types
+
+    def encoded(kind: Any) -> bool:
+        inner = [field.type for field in kind if field.name == "bytes"] if types.is_struct(kind) else [kind]
+        return any(types.is_binary(one) or types.is_large_binary(one) for one in inner)
+
+    images = [field.name for field in schema if encoded(field.type)]
+    labels = [field.name for field in schema if types.is_integer(field.type)]
+    image = next((name for name in _IMAGES if name in images), images[0] if len(images) == 1 else None)
+    label = next((name for name in _LABELS if name in labels), labels[0] if len(labels) == 1 else None)
+    if image is None or label is None:
+        there = ", ".join(f"{field.name} ({field.type})" for field in schema)
+        what = "encoded images (image, img)" if image is None else "labels (label, labels, fine_label)"
+        raise RbError(f"The file {file} has no one column of {what}. It has: {there}.")
+    return image, label
+
+
+def _named_in(schema: Any, label: str) -> list[str] | None:
+    """The classes' names in the Hub's description of the columns, which the file may carry."""
+    try:
+        about = json.loads((schema.metadata or {})[b"huggingface"])
+        names = about["info"]["features"][label]["names"]
+        return [str(name) for name in names]
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _class_names(tables: dict[str, _Table]) -> list[str]:
+    named = next((table.class_names for table in tables.values() if table.class_names), None)
+    if named is not None:
+        return named
+    highest = max(int(table.labels.max()) for table in tables.values())
+    return [str(number) for number in range(highest + 1)]

@@ -1,0 +1,114 @@
+"""Images in memory where they fit, and made when they are asked for where they do not.
+
+Whoever uses images indexes them with numbers of examples and moves them to a device. A uint8 tensor can
+do that, and so can `Streamed`, which holds no pixels: nobody has to know which of the two it has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rbtools.errors import RbError
+
+# fetch(ids, out): write the images of these examples, int64 (n,), into uint8 (n, C, H, W).
+Fetch = Callable[[np.ndarray, np.ndarray], None]
+
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_UNKNOWN_MEMORY = 4 * 2**30
+
+
+class Streamed:
+    """Images that are made when they are indexed, of the shape (N, C, H, W).
+
+    Index with anything that a tensor's first dimension takes: a number, a slice, numbers, or truth values.
+    Equal to the tensor of all images at that index.
+    """
+
+    dtype = torch.uint8
+
+    def __init__(self, shape: tuple[int, ...], fetch: Fetch, device: torch.device | None = None) -> None:
+        self.shape = torch.Size(shape)
+        self.device = device or torch.device("cpu")
+        self._fetch = fetch
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, index: Any) -> Tensor:
+        ids = torch.arange(len(self))[index.cpu() if isinstance(index, Tensor) else index]
+        out = torch.empty(ids.numel(), *self.shape[1:], dtype=torch.uint8)
+        self._fetch(ids.reshape(-1).numpy(), out.numpy())
+        return out.reshape(*ids.shape, *self.shape[1:]).to(self.device)
+
+    def to(self, device: torch.device | str) -> Streamed:
+        """The same images, handed out on that device."""
+        return Streamed(tuple(self.shape), self._fetch, torch.device(device))
+
+
+def images(shape: tuple[int, int, int, int], fetch: Fetch) -> Tensor | Streamed:
+    """All images (N, C, H, W) as one uint8 tensor; streamed where they would take too much memory."""
+    if math.prod(shape) > limit():
+        return Streamed(shape, fetch)
+    found = torch.empty(shape, dtype=torch.uint8)
+    fetch(np.arange(shape[0]), found.numpy())
+    return found
+
+
+def placed(found: Tensor | Streamed, device: torch.device) -> Tensor | Streamed:
+    """Images on a device; those that do not fit on it stay where they are and are handed out there."""
+    if isinstance(found, Streamed) or device.type != "cuda" or found.nbytes <= _free_on(device) // 2:
+        return found.to(device)
+    return Streamed(tuple(found.shape), lambda ids, out: _gather(found, ids, out), device)
+
+
+def _gather(found: Tensor, ids: np.ndarray, out: np.ndarray) -> None:
+    torch.index_select(found, 0, torch.from_numpy(ids), out=torch.from_numpy(out))
+
+
+def _free_on(device: torch.device) -> int:
+    return int(torch.cuda.mem_get_info(device)[0])
+
+
+def limit() -> int:
+    """How many bytes of images are held in memory: RB_IMAGE_MEMORY (8G, 500M), else half of what is free.
+
+    Raises RbError where RB_IMAGE_MEMORY is no such size.
+    """
+    asked = os.environ.get("RB_IMAGE_MEMORY")
+    if not asked:
+        return _free() // 2
+    number, unit = asked.upper().removesuffix("B"), ""
+    if number[-1:] in _UNITS:
+        number, unit = number[:-1], number[-1]
+    try:
+        found = float(number) * _UNITS[unit]
+        if not 0 <= found < float("inf"):
+            raise ValueError
+    except ValueError:
+        raise RbError(f"RB_IMAGE_MEMORY is '{asked}'. Expected a size such as 500M or 8G.") from None
+    return int(found)
+
+
+def _free() -> int:
+    """Memory that this process may still take: the machine's, or less where its container has less."""
+    free = _UNKNOWN_MEMORY
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        lines = Path("/proc/meminfo").read_text("ascii").splitlines()
+        free = 1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
+    with contextlib.suppress(OSError, ValueError):
+        group = Path("/sys/fs/cgroup")
+        most = int((group / "memory.max").read_text("ascii"))
+        used = int((group / "memory.current").read_text("ascii"))
+        # Files that were read lately count as used, but give way.
+        counted = dict(line.split() for line in (group / "memory.stat").read_text("ascii").splitlines())
+        free = min(free, most - used + int(counted.get("inactive_file", 0)))
+    return max(free, 0)

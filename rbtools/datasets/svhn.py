@@ -1,0 +1,66 @@
+"""svhn: 32x32 photographs of house numbers, in MATLAB's files.
+
+Netzer et al., "Reading digits in natural images with unsupervised feature learning", 2011. MD5 sums and
+addresses are those that torchvision lists.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from rbtools.datasets.damage import damaged
+from rbtools.datasets.named import Arrays, Part, Remote
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+@dataclass(frozen=True, kw_only=True)
+class Svhn(Arrays):
+    """The files call the digit 0 ten; here it is class 0. No flips: mirrored digits are none."""
+
+    shape: ClassVar[tuple[int, int, int]] = (3, 32, 32)
+    sizes: ClassVar[dict[str, int]] = {"train": 73_257, "test": 26_032, "extra": 531_131}
+    normalization: ClassVar[str] = "svhn"
+    augment: ClassVar[tuple[str, ...]] = ("crop",)
+    class_names: ClassVar[tuple[str, ...]] = tuple(str(digit) for digit in range(10))
+    folders: ClassVar[tuple[str, ...]] = (".", "svhn", "SVHN")
+    archives: ClassVar[dict[str, Remote]] = {
+        split: Remote((f"http://ufldl.stanford.edu/housenumbers/{split}_32x32.mat",), md5, size)
+        for split, md5, size in (
+            ("train", "e26dedcc434d2e4c54c9b2d4a06d8373", "182 MB"),
+            ("test", "eb5a983be6a315427106f1b164d9cef3", "64 MB"),
+            ("extra", "a93ce644f1a588dc4d68dda5feec44a7", "1.3 GB"),
+        )
+    }
+
+    def remotes(self, split: str) -> list[Remote]:
+        return [self.archives[split]]
+
+    def parts(self, split: str) -> list[Part]:
+        remote = self.archives[split]
+        path = self.found(remote.name)
+        if path is None:
+            raise self.not_here(split, f"{remote.name} (torchvision's layout)")
+        return [Part(path, remote.md5)]
+
+    def read(self, split: str) -> tuple[np.ndarray, np.ndarray]:
+        import numpy as np
+        from scipy.io import loadmat
+
+        (part,) = self.parts(split)
+        expected = "a MATLAB file with X, bytes of 32 x 32 x 3 x N, and y, N labels from 1 to 10"
+        try:
+            with open(part.path, "rb") as file:
+                found = loadmat(file, variable_names=["X", "y"])
+            pixels, labels = found["X"], found["y"].reshape(-1)
+            if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[3] != len(labels):
+                raise ValueError(f"X is {pixels.dtype} {pixels.shape}, y {found['y'].shape}")
+            wrong = labels[(labels < 1) | (labels > 10)]
+            if len(wrong):
+                raise ValueError(f"it has the label {wrong[0]}")
+        except Exception as error:  # scipy raises many kinds
+            raise damaged(part.path, expected, error) from None
+        # Row, column, colour, number -> number, colour, row, column.
+        return np.ascontiguousarray(pixels.transpose(3, 2, 0, 1)), labels.astype(np.int64) % 10

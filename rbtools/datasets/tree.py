@@ -1,0 +1,205 @@
+"""The files of an image folder: PATH/split/class/image, in the order that numbers the examples."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from rbtools.errors import RbError
+
+# Those that torchvision's ImageFolder takes.
+IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+# Folder names that hold a split, the preferred one first.
+SPLITS = {"train": ("train",), "test": ("test", "val")}
+EXPECTED = "PATH/train/<class>/*.png (or .jpg ...) and PATH/test/<class>/*.png"
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The images of one split.
+
+    root: the split's folder. classes: its class folders in alphabetical order. files: for each
+    image the position of its class in `classes` and its path below `root`, in order. skipped: how many
+    files are hidden or do not end like an image.
+    """
+
+    root: Path
+    classes: list[str]
+    files: list[tuple[int, str]]
+    skipped: int
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def path(self, index: int) -> str:
+        """The path of one image."""
+        return os.path.join(self.root, self.files[index][1])
+
+    def open(self, index: int) -> IO[bytes]:
+        """The encoded image. Raises OSError."""
+        return open(self.path(index), "rb")
+
+
+def split_folders(path: str) -> dict[str, Path]:
+    """split -> folder, for the splits that PATH has; PATH itself is `test` where it holds the classes.
+
+    Raises RbError where it has no split.
+    """
+    root = Path(path).expanduser()
+    if not root.is_dir():
+        what = "is a file" if root.exists() else "does not exist"
+        raise RbError(f"The image folder {path} {what}. Expected a folder with {EXPECTED}.")
+    found: dict[str, Path] = {}
+    for split, names in SPLITS.items():
+        present = [root / name for name in names if (root / name).is_dir()]
+        if present:
+            found[split] = present[0]
+    if not found and _is_split(root):
+        return {"test": root}
+    if not found:
+        raise _no_split(path, root)
+    if len(found) > 1:
+        same_classes(found)
+    return found
+
+
+def scan(root: Path) -> Tree:
+    """List one split's folder as torchvision's ImageFolder orders it, hidden files left out.
+
+    Classes in alphabetical order; in a class, folders by their path and then files by name (code point
+    order, so upper case first). Raises RbError on no class, a class without images, or a link in a loop.
+    """
+    classes = class_folders(root)
+    if not classes:
+        raise RbError(
+            f"The folder {root} has no class folders. Expected a folder for each class with its images in it:"
+            f" {root / 'cat' / 'image.png'}."
+        )
+    real = root.resolve()
+    above = tuple(_identity(folder) for folder in (real, *real.parents))
+    files: list[tuple[int, str]] = []
+    skipped, empty = 0, []
+    for position, name in enumerate(classes):
+        folders = sorted(_walk(root / name, name, above))
+        images = [os.path.join(folder, file) for folder, names in folders for file in sorted(names)]
+        chosen = [image for image in images if is_image(os.path.basename(image))]
+        skipped += len(images) - len(chosen)
+        files += [(position, image) for image in chosen]
+        if not chosen:
+            empty.append(name)
+    if empty:
+        raise RbError(
+            f"In {root} no image is in the class folder{'s' * (len(empty) > 1)} {some(empty)}. Expected"
+            f" files ending in {', '.join(IMAGE_ENDINGS)}; add some, or remove the folder from both splits."
+        )
+    return Tree(root, classes, files, skipped)
+
+
+def _is_split(root: Path) -> bool:
+    """Whether a folder can only be meant as a test split: each of its folders has images in it.
+
+    A folder called train is not taken for one: its images are to train with.
+    """
+    names = class_folders(root)
+    if root.resolve().name == "train" or not names:
+        return False
+    for name in names:
+        with _scandir(root / name) as entries:
+            if not any(is_image(entry.name) and not _is_folder(entry) for entry in entries):
+                return False
+    return True
+
+
+def class_folders(root: Path) -> list[str]:
+    """The names of the class folders in alphabetical order, hidden ones left out."""
+    with _scandir(root) as entries:
+        return sorted(entry.name for entry in entries if not _hidden(entry.name) and _is_folder(entry))
+
+
+def is_image(name: str) -> bool:
+    """Whether a file's name says that it is an image to be read."""
+    return not _hidden(name) and name.lower().endswith(IMAGE_ENDINGS)
+
+
+def _hidden(name: str) -> bool:
+    return name.startswith(".")
+
+
+def _walk(folder: Path, relative: str, above: tuple[tuple[int, int], ...]) -> Iterator[tuple[str, list[str]]]:
+    """(relative folder, names of its files) of a folder and all below it, links followed."""
+    here = _identity(folder)
+    if here in above:
+        raise RbError(
+            f"The folder {folder} is a link to a folder that it lies in, so the images below it have no end."
+            " Remove the link."
+        )
+    files = []
+    with _scandir(folder) as entries:
+        for entry in entries:
+            if not _is_folder(entry):
+                files.append(entry.name)
+            elif not _hidden(entry.name):
+                yield from _walk(folder / entry.name, os.path.join(relative, entry.name), (*above, here))
+    yield relative, files
+
+
+def _identity(folder: Path) -> tuple[int, int]:
+    status = os.stat(folder)
+    return status.st_dev, status.st_ino
+
+
+def _scandir(folder: Path) -> AbstractContextManager[Iterator[os.DirEntry[str]]]:
+    try:
+        return os.scandir(folder)
+    except OSError as error:
+        raise RbError(
+            f"The folder {folder} cannot be read ({error.strerror}). Check its permissions."
+        ) from None
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError as error:
+        raise RbError(
+            f"{entry.path} cannot be followed ({error.strerror}). Remove or repair the link."
+        ) from None
+
+
+def same_classes(folders: dict[str, Path]) -> None:
+    """Raise RbError where `train` and `test` have different class folders."""
+    train, test = (set(class_folders(folders[split])) for split in ("train", "test"))
+    if train == test or not train or not test:
+        return
+    lacking = [
+        f"{folders[split]} lacks {some(sorted(missing))}"
+        for split, missing in (("train", test - train), ("test", train - test))
+        if missing
+    ]
+    raise RbError(
+        f"The splits have different class folders: {'; '.join(lacking)}. The class folders of train and test"
+        " must have the same names, because the place in their order is the label."
+    )
+
+
+def _no_split(path: str, root: Path) -> RbError:
+    names = class_folders(root)
+    if not names:
+        return RbError(f"The image folder {path} has no train or test folder. Expected {EXPECTED}.")
+    if root.resolve().name in ("train", "test", "val"):
+        return RbError(
+            f"{path} is itself a split: it holds the class folders {some(names)}. Expected the folder above"
+            f" it: imagefolder:{os.path.dirname(path.rstrip(os.sep)) or '.'}."
+        )
+    return RbError(
+        f"The image folder {path} has no train or test folder, but the folders {some(names)}, and not all of"
+        f" these have images in them. If they are classes, put images into each; expected {EXPECTED}."
+    )
+
+
+def some(names: list[str]) -> str:
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

@@ -1,0 +1,93 @@
+"""The edge between users and rooms: what is typed, or given to a Python function, made into values.
+
+Distances become pixel units of [0, 1] here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from rbtools import registry, units
+from rbtools.errors import RbError, UsageError
+
+SEVERITIES = range(1, 6)
+
+
+def severities(text: str) -> tuple[int, ...]:
+    """`3`, `1-5` or `1,3,5` as severities. Raises UsageError for what is none."""
+    found = units.number_list(text, "--severity")
+    wrong = [value for value in found if value not in SEVERITIES]
+    if wrong:
+        raise UsageError(f"--severity is {wrong[0]:g}. Severities are 1, 2, 3, 4 and 5; write 3 or 1-5.")
+    return tuple(dict.fromkeys(int(value) for value in found))
+
+
+def build(
+    methods: registry.Registry, name: str, params: dict[str, Any], warn: Callable[[str], Any] | None = None
+) -> Any:
+    """Make a registered method from what the command line gave, distances turned into pixel units.
+
+    Parameters of other methods in the same list are left out. `warn` hears of what looks like a slip
+    of unit. Raises UsageError.
+    """
+    cls = methods.load(name)
+    fields = {field.name: field for field in dataclasses.fields(cls)}
+    norm = params.get("norm", getattr(cls, "norm", "linf"))
+    values = {}
+    for key, value in params.items():
+        if key not in fields:
+            continue
+        if fields[key].metadata.get("unit") == "eps" and isinstance(value, str):
+            flag = "--" + key.replace("_", "-")
+            slip = units.eps_slip(value, norm)
+            if slip and warn:
+                warn(f"{flag} {value} {slip}")
+            value = units.eps_to_pixels(value, norm, flag)
+        values[key] = value
+    try:
+        return methods.build(name, **values)
+    except RbError as wrong:
+        raise UsageError(str(wrong)) from None
+
+
+def distances(text: str, norm: str, warn: Callable[[str], Any] | None = None) -> tuple[float, ...]:
+    """`--eps` in pixel units, with a warning for what looks like a slip of unit."""
+    pieces = text.split(",")
+    found: list[float] = []
+    for piece in filter(None, (piece.strip() for piece in pieces)):
+        slip = units.eps_slip(piece, norm) if piece.replace(".", "").isdigit() else None
+        if slip and warn:
+            warn(f"--eps {piece} {slip}")
+        whole = "/" in piece
+        for value in [piece] if whole else units.number_list(piece, "--eps"):
+            found.append(units.eps_to_pixels(value, norm))
+    if not found:
+        raise UsageError("--eps is empty. Expected distances such as 8 or 1,2,8.")
+    return tuple(dict.fromkeys(found))
+
+
+def radii(text: str) -> tuple[float, ...]:
+    """`--gamma` as radii on [0, 1]. Raises UsageError with the likely slip of unit."""
+    found: list[float] = []
+    for piece in filter(None, (piece.strip() for piece in text.split(","))):
+        for value in (
+            [units.number(piece, "--gamma")] if "/" in piece else units.number_list(piece, "--gamma")
+        ):
+            if not 0 < value <= 1:
+                hint = f" Did you mean {value:g}/255?" if 1 < value <= 255 else ""
+                raise UsageError(f"--gamma {value:g} is not in (0, 1]: radii are on the [0, 1] scale.{hint}")
+            found.append(value)
+    if not found:
+        raise UsageError("--gamma is empty. Expected radii such as 8/255,0.08,0.1,0.12.")
+    return tuple(dict.fromkeys(found))
+
+
+def tolerances(text: str) -> tuple[float, ...]:
+    """`--rho` as tolerated failure rates in [0, 1). Raises UsageError."""
+    found = units.number_list(text, "--rho")
+    for value in found:
+        if not 0 <= value < 1:
+            raise UsageError(f"--rho {value:g} is not in [0, 1): it is the failure rate that is tolerated.")
+    return tuple(dict.fromkeys(found))

@@ -1,0 +1,53 @@
+"""One piece of work on one record, wherever it runs, and what comes back from it."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from rbtools.engine.run import Run, quiet
+from rbtools.errors import RbError
+
+Work = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+@dataclass
+class Report:
+    """What became of a record: the result, or why there is none; and how the store was used.
+
+    remarks: what people should know, of a worker that cannot say it itself.
+    """
+
+    result: dict[str, Any] | None = None
+    problem: str | None = None
+    trace: str | None = None
+    found: int = 0
+    computed: int = 0
+    damaged: list[str] = field(default_factory=list)
+    trouble: str | None = None
+    remarks: list[str] = field(default_factory=list)
+
+
+def attempt(work: Work, record: dict[str, Any], run: Run | None) -> Report:
+    """Do the work. An error that is the user's becomes its message, any other keeps its traceback."""
+    report = Report()
+    unheard = run is not None and run.remark is quiet
+    if run and unheard:
+        run.remark = report.remarks.append
+    before = (run.store.found, run.store.computed, len(run.store.damaged)) if run else (0, 0, 0)
+    try:
+        report.result = work(record)
+    except RbError as wrong:
+        report.problem = str(wrong)
+    except Exception as bug:
+        report.problem = f"{type(bug).__name__}: {bug} (a bug in rbtools; see the traceback)"
+        report.trace = traceback.format_exc()
+    if run:
+        run.remark = quiet if unheard else run.remark
+        report.found = run.store.found - before[0]
+        report.computed = run.store.computed - before[1]
+        report.damaged = [str(path) for path in run.store.damaged[before[2] :]]
+        report.trouble, run.store.trouble = run.store.trouble, None
+    return report

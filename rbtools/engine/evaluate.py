@@ -1,0 +1,157 @@
+"""The evaluations of the suite, one function a tool: a record in, the record with results out.
+
+An evaluation asks a `Question`: a few `Column`s of outcomes, one whole number per example (is it
+still classified right; how many of its noisy copies are). Outcomes are kept in the store under a
+key that does not contain `n`, in one fixed order of the examples, so that more examples, a later
+epsilon, or an interrupted run go on from what is there. (Attacks that draw for a tile as a whole are
+the exception: for them another `n` is other work.)
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from rbtools.engine import GENERATOR, subject
+from rbtools.engine.questions import Column, Question
+from rbtools.engine.run import Run
+from rbtools.errors import RbError
+from rbtools.records import metrics, results
+from rbtools.store import digest
+
+VERSION = 1
+
+
+def ask(record: dict[str, Any], question: Question, run: Run) -> dict[str, Any]:
+    """Answer the question for this record's model and put the answers into the record.
+
+    Raises RbError where the model or the data cannot be had, or an answer of that name is there
+    with another protocol.
+    """
+    entries, byproducts = answers(record, question, run)
+    record = subject.with_data(record, run)
+    for entry in byproducts:
+        record = results.add_byproduct(record, entry)
+    return put(record, entries, run)
+
+
+def put(record: dict[str, Any], entries: Sequence[dict[str, Any]], run: Run) -> dict[str, Any]:
+    """Add entries under their names, or under `--as NAME`."""
+    if run.name_as is not None:
+        if len(entries) != 1:
+            names = ", ".join(entry["metric"] for entry in entries)
+            raise RbError(f"--as names one result, but this run gives {len(entries)}: {names}.")
+        entries = [{**entries[0], "metric": run.name_as}]
+    for entry in entries:
+        record = results.add(record, entry, replace=run.replace)
+    return record
+
+
+def answers(
+    record: dict[str, Any], question: Question, run: Run, split: str | None = None
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The entries of a question on one split, from the store or computed: (asked for, byproducts)."""
+    data = subject.data_of(record, run, split)
+    n = data.size if run.n is None else min(run.n, data.size)
+    checkpoint = subject.checkpoint_name(record, run)
+    units = [_unit(record, checkpoint, column, data, n, run) for column in question.columns()]
+
+    def look() -> list[Any]:
+        return [run.store.result(unit.key) for unit in units]
+
+    finished = look()
+    if None in finished:
+        missing = [unit.outcomes for unit, found in zip(units, finished, strict=True) if found is None]
+        with run.store.claimed(missing, lambda: None not in look(), run.pulse) as ours:
+            finished = look()
+            if ours:
+                _compute(record, question, units, finished, data, n, run)
+        run.store.computed += ours
+        run.store.found += not ours
+    else:
+        run.store.found += 1
+    asked: list[dict[str, Any]] = []
+    byproducts: list[dict[str, Any]] = []
+    for unit, found in zip(units, finished, strict=True):
+        for entry in found or []:
+            shown = _shown(entry, record, data, run)
+            (byproducts if unit.column.byproduct else asked).append(shown)
+    return asked, byproducts
+
+
+def _shown(entry: dict[str, Any], record: dict[str, Any], data: subject.Data, run: Run) -> Any:
+    """An entry as it stands in the record: named for its split, with the tool that asked."""
+    name = metrics.split_name(entry["metric"], data.split)
+    shown = {"tool": run.tool, **entry, "metric": name}
+    if subject.named_data(record, data.name) != data.name:
+        shown["dataset"] = data.name
+    return shown
+
+
+class _Unit(NamedTuple):
+    """A column and where its outcomes and its entries are kept: what determines them, and its digest."""
+
+    column: Column
+    what: dict[str, Any]
+    outcomes: str
+    reading: dict[str, Any]
+    key: str
+
+
+def _unit(
+    record: dict[str, Any], checkpoint: str, column: Column, data: subject.Data, n: int, run: Run
+) -> _Unit:
+    what = {
+        "kind": "outcomes",
+        "version": VERSION,
+        "checkpoint": checkpoint,
+        "arch": subject.identity(record["arch"]),
+        "data": data.fingerprint,
+        "split": data.split,
+        "precision": "fp32",
+        "column": column.what(),
+    }
+    if column.random:
+        what |= {"seed": run.seed, "draws": GENERATOR}
+    if getattr(column, "whole_tiles", False):
+        what["n"] = n  # it ends the last tile, and what such an attack draws belongs to the whole tile
+    outcomes = digest(what)
+    reading = {"outcomes": outcomes, "n": n, **column.reading()}
+    return _Unit(column, what, outcomes, reading, digest(reading))
+
+
+def _compute(
+    record: dict[str, Any],
+    question: Question,
+    units: Sequence[_Unit],
+    finished: list[Any],
+    data: subject.Data,
+    n: int,
+    run: Run,
+) -> None:
+    """Put what the store does not have into `finished`; keep outcomes as they come, and the entries."""
+    from rbtools.engine.outcomes import Outcomes
+
+    start = time.perf_counter()
+    missing = [i for i, found in enumerate(finished) if found is None]
+    outcomes = [Outcomes(run.store, units[i].outcomes) for i in missing]
+    device_kind = "cpu"
+    if any(len(one) < n for one in outcomes):
+        subject.checkpoint_of(record, run)  # where it is not to be had, that need not wait for torch
+        from rbtools.engine import device, tiles
+
+        with device.taken(run, record["arch"]) as chosen:
+            device_kind = chosen.type
+            model = subject.load_model(record, data, run, chosen)
+            wanted = [units[i].column for i in missing]
+            tiles.fill(model, data, question, wanted, outcomes, n, chosen, run)
+    seconds = time.perf_counter() - start
+    names = subject.names(record, data)
+    for i, one in zip(missing, outcomes, strict=True):
+        column, what, _, reading, key = units[i]
+        chance = {"seed": run.seed, "draws": GENERATOR} if column.random else {}
+        common = {"split": data.split, **data.protocol(), **chance}
+        cost = {"seconds": round(seconds, 3), "device": device_kind, "precision": "fp32"}
+        finished[i] = [{**entry, **common, **cost} for entry in column.entries(one.values(n))]
+        run.store.keep_result(key, reading, finished[i], {"kind": "evaluation", "of": what, **names})

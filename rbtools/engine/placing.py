@@ -1,0 +1,52 @@
+"""How many workers there are, and how many threads each of them takes."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from rbtools.engine import cores
+from rbtools.engine.run import Run
+from rbtools.errors import UsageError
+
+
+def jobs(text: str | None, threads: int | None, per_gpu: int, device: str, engine: str) -> int:
+    """The number of workers that `--jobs N|auto` means. Raises UsageError.
+
+    `auto`: on GPUs `per_gpu` for each of them, else as many as the cores carry with `threads` each. With
+    Ray that is also what is meant where nothing is said, and 0: the cluster tells when it is reached.
+    """
+    if engine == "ray" and text in (None, "auto"):
+        return 0
+    if text is None:
+        return 1
+    if text != "auto":
+        if not text.isdigit() or int(text) < 1:
+            raise UsageError(f"--jobs is '{text}'. Expected a whole number from 1 on, or auto.")
+        return int(text)
+    cards = 0 if device == "cpu" else 1 if ":" in device else visible_gpus()
+    return cards * per_gpu if cards else max(cores.count() // (threads or 1), 1)
+
+
+def threads_for(run: Run, arch: Any, share: int | None = None) -> int:
+    """CPU threads of one piece of work: `--threads`, else one for a small network, else a fair share.
+
+    The networks of NAS-Bench-201 are small: a second thread gains them little, and several of them
+    then share the cores without fighting. `share`: the fair share, where it is not that of this machine.
+    """
+    if run.threads is not None:
+        return run.threads
+    if isinstance(arch, Mapping) and arch.get("space") == "nasbench201":
+        return 1
+    return share or max(cores.count() // run.jobs, 1)
+
+
+def visible_gpus() -> int:
+    """The GPUs that this process may use, counted without importing torch."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    there = len(glob.glob("/dev/nvidia[0-9]*"))
+    if named is None:
+        return there
+    return min(there, len([one for one in named.split(",") if one.strip() not in ("", "-1")]))

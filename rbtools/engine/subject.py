@@ -1,0 +1,282 @@
+"""What is under study: a record's model and the data it meets, described without loading either."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from rbtools import datasets, spaces
+from rbtools.engine.run import Run
+from rbtools.errors import RbError
+from rbtools.records import SCHEMA
+from rbtools.store import canonical, digest
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+DEFAULT_DATASET = "digits"
+
+
+@dataclass(frozen=True)
+class Data:
+    """One split of a data set: what is known of it, and its content's fingerprint."""
+
+    name: str
+    split: str
+    about: datasets.Description
+    fingerprint: str
+    size: int
+    data_dir: str | None
+    class_map: str | None
+    indices: datasets.indices.Indices | None = None
+
+    def load(self) -> datasets.Dataset:
+        """The images and labels; the last data set stays in memory for the next record."""
+        return _loaded(self.name, self.split, self.data_dir, self.class_map, self.fingerprint)
+
+    def order(self, labels: torch.Tensor) -> torch.Tensor:
+        """The examples (their places in the split) in the one order in which they are met: `--n` takes a
+        beginning of it, `--indices` only some of them.
+        """
+        if self.indices is None:
+            return datasets.subset(labels, self.size, seed=0)
+        import torch
+
+        chosen = torch.tensor(self.indices.numbers)
+        return chosen[datasets.subset(labels[chosen], self.size, seed=0)]
+
+    def protocol(self) -> dict[str, str]:
+        """What an entry says of the examples besides their split and number."""
+        found = {} if self.indices is None else {"indices": self.indices.name}
+        if self.class_map is not None:
+            found["class_map"] = digest({"classes": self.about.class_names})[:16]
+        return found
+
+
+@lru_cache(maxsize=2)
+def _loaded(
+    name: str, split: str, data_dir: str | None, class_map: str | None, fingerprint: str
+) -> datasets.Dataset:
+    return datasets.load(name, split, data_dir, class_map=class_map)
+
+
+@lru_cache(maxsize=8)
+def _described(
+    name: str, split: str, data_dir: str | None, class_map: str | None, chosen: str | None, store: Any
+) -> Data:
+    about = datasets.describe(name, data_dir, class_map=class_map)
+    fingerprint = datasets.fingerprint(name, split, data_dir, cache=store, class_map=class_map)
+    size = about.sizes.get(split)
+    if size is None:
+        known = ", ".join(about.sizes)
+        raise RbError(f"The data set {name} has no split '{split}'. It has: {known}.")
+    if chosen is None:
+        return Data(name, split, about, fingerprint, size, data_dir, class_map)
+    indices = datasets.indices.read(chosen, size)
+    part = digest({"data": fingerprint, "indices": indices.name})
+    return Data(name, split, about, part, len(indices.numbers), data_dir, class_map, indices)
+
+
+# What was downloaded, or was there already, in this process.
+_here: set[tuple[str, str, str | None]] = set()
+
+
+def data_of(record: dict[str, Any], run: Run, split: str | None = None) -> Data:
+    """The data that this run meets: `--dataset`, else the record's own, else digits.
+
+    Raises RbError where they are not here, damaged, or not what their name says.
+    """
+    name = run.dataset or record.get("dataset") or DEFAULT_DATASET
+    if not isinstance(name, str):
+        raise RbError(
+            f"The record's dataset is {name!r}. Expected a name such as digits or imagefolder:PATH."
+        )
+    split = split or run.split
+    if run.download and (name, split, run.data_dir) not in _here:
+        datasets.download(name, split, run.data_dir, say=run.progress, pulse=run.pulse)
+        _here.add((name, split, run.data_dir))
+    class_map = run.class_map
+    if class_map is None and "class_map" in record:
+        class_map = json.dumps(record["class_map"])
+    data = _described(_absolute(name), split, run.data_dir, class_map, run.indices, run.store)
+    for note in data.about.notes:
+        run.remark(note)
+    return data
+
+
+def _absolute(name: str) -> str:
+    """The data set's name with the path in it made absolute: a record may be read in another folder."""
+    word, colon, argument = name.partition(":")
+    return f"{word}:{os.path.abspath(argument)}" if colon and os.path.exists(argument) else name
+
+
+def of_data(data: Data) -> dict[str, Any]:
+    """The fields of a record that say what data its model meets."""
+    found: dict[str, Any] = {"dataset": data.name}
+    if data.class_map is not None:
+        found["class_map"] = list(data.about.class_names)
+    return found
+
+
+def named_data(record: dict[str, Any], default: str) -> str:
+    """The data set that the record names, as `Data.name` has it."""
+    name = record.get("dataset", default)
+    return _absolute(name) if isinstance(name, str) else default
+
+
+def with_data(record: dict[str, Any], run: Run) -> dict[str, Any]:
+    """The record with the data that it was evaluated on first, and the order of their classes.
+
+    Without that order the next stage of a pipe would take the alphabet's.
+    """
+    data = data_of(record, run)
+    if "dataset" not in record:
+        return {**record, **of_data(data)}
+    if data.class_map is not None and named_data(record, data.name) == data.name:
+        return {**record, "class_map": list(data.about.class_names)}
+    return record
+
+
+def record_of(path: str, arch_text: str | None, run: Run) -> dict[str, Any]:
+    """The record of one checkpoint file: its architecture by `--arch`, else as its content tells.
+
+    Raises RbError where the file is no checkpoint or its architecture cannot be told.
+    """
+    data = data_of({}, run)
+    name = _hash_of(path, run)
+    asked = f"arch:{name}:{arch_text}:{data.about.classes}:{data.about.shape}"
+    known = run.store.get(asked)
+    if known is None:
+        from rbtools.models import checkpoint
+
+        given = None if arch_text is None else named_arch(arch_text)
+        _, arch, facts = checkpoint.load(path, given, classes=data.about.classes, shape=data.about.shape)
+        known = canonical({"arch": arch, "facts": facts}).decode()
+        run.store.put(asked, known)
+    found = orjson.loads(known)
+    return {
+        "schema": SCHEMA,
+        "arch": spaces.describe(found["arch"], data.about.classes, data.about.shape),
+        **of_data(data),
+        "checkpoint": name,
+        "checkpoint_file": path,
+        "recognised": found["facts"],
+    }
+
+
+def named_arch(text: str) -> dict[str, Any]:
+    """The `arch` that a user's word means: resnet18, nb201-13714, or a cell's string."""
+    if text.startswith("nb201-") or "|" in text:
+        kept = spaces.space("nasbench201")
+        found = kept.arch(kept.find(text))
+        return {key: found[key] for key in ("space", "name", "index", "str")}
+    zoo = spaces.space("zoo")
+    return {"space": "zoo", "name": zoo.arch(zoo.find(text))["name"]}
+
+
+def identity(arch: dict[str, Any]) -> dict[str, Any]:
+    """The fields of an architecture that decide what network it is, and nothing derived.
+
+    Raises RbError where one is not what rb-arch writes: a record may come from anywhere.
+    """
+    kept = ("space", "str", "channels", "cells", "normalize")
+    found = {key: arch[key] for key in kept if key in arch}
+    if "str" not in arch:
+        found["name"] = arch.get("name")
+    for key, value in found.items():
+        size = key in ("channels", "cells") and type(value) is int and 0 < value < 1 << 31
+        text = key in ("space", "str", "name") and isinstance(value, str)
+        if not (size or text or (key == "normalize" and _is_normalization(value))):
+            raise RbError(
+                f"The record's arch has the {key} {value!r}. Expected what rb-arch writes: make the record"
+                " with it anew."
+            )
+    return found
+
+
+def _is_normalization(value: Any) -> bool:
+    """Whether this is none, or the means and standard deviations of the channels."""
+    if value in (None, "none"):
+        return True
+    return isinstance(value, list) and len(value) == 2 and all(map(_are_numbers, value))
+
+
+def _are_numbers(values: Any) -> bool:
+    return isinstance(values, list) and bool(values) and all(type(x) in (int, float) for x in values)
+
+
+def names(record: dict[str, Any], data: Data) -> dict[str, Any]:
+    """What people call a record's model and data. No key has it: the same results go by other names too."""
+    found = {"arch": _some(record["arch"], ("name", "index")), "dataset": data.name}
+    if isinstance(record.get("train"), dict):
+        found["train"] = _some(record["train"], ("method", "seed", "epochs"))
+    return found
+
+
+def _some(fields: dict[str, Any], wanted: Sequence[str]) -> dict[str, Any]:
+    return {name: fields[name] for name in wanted if name in fields}
+
+
+def checkpoint_name(record: dict[str, Any], run: Run) -> str:
+    """The name ("sha256:...") of the record's checkpoint, which is all that finding results takes.
+
+    The file itself may be gone; a user's file that is there must still be the one that was named.
+    Raises RbError where the record has no checkpoint, or the file's content changed since.
+    """
+    name = record.get("checkpoint")
+    if not name:
+        raise RbError(
+            "The record has no checkpoint, so there is nothing to evaluate. Train it first"
+            " (rb-train --method trades), or name a file with --checkpoint."
+        )
+    if not isinstance(name, str) or not re.fullmatch("sha256:[0-9a-f]{64}", name):
+        raise RbError(f"The record's checkpoint is {name!r}. Expected 'sha256:' and 64 hexadecimal digits.")
+    file = record.get("checkpoint_file")
+    if isinstance(file, str) and os.path.isfile(file) and _hash_of(file, run) != name:
+        raise RbError(
+            f"The checkpoint {file} is not the file that the record was made with: its content has"
+            f" changed ({name[:19]}... expected). Make a new record with --checkpoint {file}."
+        )
+    return name
+
+
+def checkpoint_of(record: dict[str, Any], run: Run) -> tuple[str, Path]:
+    """The name and the file of the record's checkpoint.
+
+    Raises RbError where the record has none, the file is gone, or its content changed since.
+    """
+    name, file = checkpoint_name(record, run), record.get("checkpoint_file")
+    if file is None:
+        return name, run.store.object(name)
+    if not isinstance(file, str) or not os.path.isfile(file):
+        raise RbError(f"The checkpoint {file} does not exist. Check the path in the record.")
+    return name, Path(file)
+
+
+def _hash_of(path: str, run: Run) -> str:
+    try:
+        return run.store.file_hash(path)
+    except OSError as error:
+        raise RbError(
+            f"The checkpoint {path} cannot be read: {error.strerror}. Check that you may read it."
+        ) from None
+
+
+def load_model(record: dict[str, Any], data: Data, run: Run, device: torch.device) -> nn.Module:
+    """The record's network with its weights and normalisation: eval mode, parameters frozen."""
+    from rbtools.models import checkpoint
+
+    _, file = checkpoint_of(record, run)
+    model, _, _ = checkpoint.load(
+        file, arch=record["arch"], classes=data.about.classes, shape=data.about.shape
+    )
+    return model.to(device).eval().requires_grad_(False)

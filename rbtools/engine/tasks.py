@@ -1,0 +1,65 @@
+"""The works that tools put records through, as values that travel to other processes."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from rbtools.engine.recipe import Recipe
+from rbtools.engine.run import Run
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Ask a question about the record's model."""
+
+    question: Any
+    run: Run
+
+    def with_run(self, run: Run) -> Ask:
+        """The same with another process's run."""
+        return dataclasses.replace(self, run=run)
+
+    def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+        from rbtools.engine.evaluate import ask
+
+        return ask(record, self.question, self.run)
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Ask on train and test, and take the difference."""
+
+    question: Any
+    n_train: int | None
+    run: Run
+
+    def with_run(self, run: Run) -> Gap:
+        """The same with another process's run."""
+        return dataclasses.replace(self, run=run)
+
+    def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+        from rbtools.engine.generalisation import ge
+
+        return ge(record, self.question, self.run, self.n_train)
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train the record's architecture with one method and seed."""
+
+    method: Any
+    how: Recipe
+    seed: int
+    run: Run
+
+    def with_run(self, run: Run) -> Train:
+        """The same with another process's run."""
+        return dataclasses.replace(self, run=run)
+
+    def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+        from rbtools.engine.train import train
+
+        # The store's counters are shared: `replace` keeps the very store object.
+        return train(record, self.method, self.how, dataclasses.replace(self.run, seed=self.seed))

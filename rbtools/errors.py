@@ -1,0 +1,33 @@
+"""Errors that are the user's to mend, written as finished sentences.
+
+A message says what was found, what was expected and what to do next. Any exception that is not an
+`RbError` is a bug of rbtools and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class RbError(Exception):
+    """The work cannot be done as asked; `str(error)` is the whole message."""
+
+
+class UsageError(RbError):
+    """The command line itself is wrong (exit status 2)."""
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """Return " Did you mean 'x'?" with the nearest known names, or an empty string."""
+    close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+    if not close:
+        return ""
+    return " Did you mean " + " or ".join(f"'{word}'" for word in close) + "?"
+
+
+def unknown(kind: str, name: str, known: Iterable[str], error: type[RbError] = RbError) -> RbError:
+    """Return the error for a `name` that is not among the `known` ones of this `kind`."""
+    known = list(known)
+    listed = ", ".join(known[:40]) + (", ..." if len(known) > 40 else "")
+    return error(f"Unknown {kind} '{name}'.{near(name, known)} Known: {listed}.")

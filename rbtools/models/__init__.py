@@ -1,0 +1,80 @@
+"""Networks by architecture record; torch is imported when the first one is built, not before.
+
+A new family of the zoo is one file, one line in `FAMILIES` and a form in `rbtools.spaces.zoo_forms`; a
+new space is one file with a `from_arch(arch, *, classes, shape)` and one line in `SPACES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from rbtools.errors import RbError
+from rbtools.registry import Registry
+from rbtools.spaces import zoo
+
+if TYPE_CHECKING:
+    from torch import nn
+
+SPACES = Registry(
+    "architecture space",
+    {
+        "nasbench201": "rbtools.models.nasbench201:from_arch",
+        "zoo": "rbtools.models:from_zoo",
+        "torchvision": "rbtools.models.libraries:from_torchvision",
+        "timm": "rbtools.models.libraries:from_timm",
+        "python": "rbtools.models.libraries:from_python",
+        "checkpoint": "rbtools.models.programs:from_arch",
+    },
+)
+RUNS_CODE = ("python",)  # spaces whose networks are the user's own code
+
+FAMILIES = Registry(
+    "model family",
+    {
+        "simplecnn": "rbtools.models.simplecnn:from_form",
+        "vgg": "rbtools.models.vgg:from_form",
+        "resnet": "rbtools.models.resnet:from_form",
+        "preactresnet": "rbtools.models.preactresnet:from_form",
+        "wideresnet": "rbtools.models.wideresnet:from_form",
+        "vit": "rbtools.models.vit:from_form",
+    },
+)
+
+
+def build(
+    arch: Mapping[str, Any], *, classes: int, shape: tuple[int, int, int], allow_code: bool = False
+) -> nn.Module:
+    """Return the network of an architecture record, freshly initialised under torch's current seed.
+
+    `classes` is the number of logits, `shape` the images' (C, H, W). The network takes normalised
+    images (see `normalize.Normalized`). `allow_code` lets a record of the space python run the function
+    that it names. Raises RbError for an unknown space or name, naming the near misses, and for a record
+    that does not describe a network for such images.
+    """
+    space = arch.get("space")
+    if not isinstance(space, str):
+        raise RbError(
+            f"The architecture {dict(arch)} has no space. Expected one of: {', '.join(SPACES)};"
+            " for example {'space': 'zoo', 'name': 'resnet18'}."
+        )
+    if classes < 1 or len(shape) != 3 or min(shape) < 1:
+        raise RbError(
+            f"No network has {classes} classes and images of shape {tuple(shape)}."
+            " Expected at least one class and (channels, height, width)."
+        )
+    if space in RUNS_CODE and not allow_code:
+        raise RbError(
+            f"The architecture {space}:{arch.get('name')} runs Python code of yours, and a name in a record"
+            " never does that by itself. If you trust it, add --allow-code."
+        )
+    network: nn.Module = SPACES.load(space)(arch, classes=classes, shape=tuple(shape))
+    return network
+
+
+def from_zoo(arch: Mapping[str, Any], *, classes: int, shape: tuple[int, int, int]) -> nn.Module:
+    """Build the zoo network called `arch["name"]`. Raises RbError for an unknown name."""
+    fields = zoo.completed(arch, shape)
+    form = zoo.form(fields["name"])
+    network: nn.Module = FAMILIES.load(form.family)(form, fields, classes=classes, shape=shape)
+    return network

@@ -1,0 +1,22 @@
+"""Families of networks, each told from the names and shapes of its tensors.
+
+A new family is one function `(state, metadata) -> Inferred | None` (see `base.Family`) and one line here.
+"""
+
+from __future__ import annotations
+
+from rbtools.models.families import nasbench201, small, torchvision, vit
+from rbtools.models.families.base import Ambiguous, Family, Inferred
+
+__all__ = ["FAMILIES", "Ambiguous", "Family", "Inferred"]
+
+FAMILIES: dict[str, Family] = {
+    "NAS-Bench-201 (stem, cells, lastact, classifier)": nasbench201.infer,
+    "ResNet (conv1, bn1, layer1 to layer4, linear or fc)": small.resnet,
+    "PreActResNet (conv1, layer1 to layer4, linear)": small.preactresnet,
+    "Wide ResNet (conv1, block1 to block3, bn1, fc)": small.wideresnet,
+    "VGG with one linear layer (features, classifier)": small.vgg,
+    "the four-layer network for MNIST (conv1, conv2, fc1, fc2)": small.simplecnn,
+    "vision transformers in torchvision's or timm's naming": vit.infer,
+    "every classification network of torchvision": torchvision.infer,
+}

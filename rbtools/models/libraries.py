@@ -1,0 +1,138 @@
+"""Networks of torchvision and timm, and those that a user's own function makes."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rbtools.errors import RbError, near, unknown
+from rbtools.models.torchvision_import import torchvision
+from rbtools.spaces import named
+
+Shape = tuple[int, int, int]
+
+
+def from_torchvision(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> nn.Module:
+    """torchvision's classification network called `arch["name"]`, without its published weights.
+
+    Its first convolution takes the images' channels. A network for one size of images only resizes
+    them inside; auxiliary heads, which serve training alone, are left out. Raises RbError for an
+    unknown name and for images that are too small.
+    """
+    about = named.torchvision(str(arch.get("name")))
+    options = {"aux_logits": False, "init_weights": True} if about["auxiliary"] else {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it warns of a slow initialisation
+        network: nn.Module = torchvision.models.get_model(
+            about["name"], weights=None, num_classes=classes, **options
+        )
+    named.refuse_small_images(about, shape)
+    if shape[0] != 3:
+        _let_in(network, about["stem"].removesuffix(".weight"), shape[0])
+    return _resizing(network, about["fixed"]) if about["fixed"] else network
+
+
+def _let_in(network: nn.Module, place: str, channels: int) -> None:
+    """Replace the first convolution by one for images of that many channels."""
+    parent, _, name = place.rpartition(".")
+    old = network.get_submodule(place)
+    assert isinstance(old, nn.Conv2d)
+    new = nn.Conv2d(
+        channels,
+        old.out_channels,
+        old.kernel_size,  # type: ignore[arg-type]
+        old.stride,  # type: ignore[arg-type]
+        old.padding,  # type: ignore[arg-type]
+        bias=old.bias is not None,
+    )
+    setattr(network.get_submodule(parent), name, new)
+
+
+def _resizing(network: nn.Module, side: int) -> nn.Module:
+    """Let a network resize images of another size to its own before anything else."""
+
+    def resized(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        (images,) = inputs
+        if tuple(images.shape[2:]) == (side, side):
+            return inputs
+        return (F.interpolate(images, (side, side), mode="bilinear", align_corners=False),)
+
+    network.register_forward_pre_hook(resized)
+    return network
+
+
+def from_timm(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> nn.Module:
+    """timm's network called `arch["name"]`, without its published weights. Nothing is downloaded.
+
+    Raises RbError where timm is not installed or has no network of that name.
+    """
+    try:
+        import timm  # type: ignore[import-not-found,unused-ignore]
+    except ImportError:
+        raise RbError(
+            "The space timm needs the package timm, which is not installed. Install it with"
+            " pip install 'rbtools[timm]'."
+        ) from None
+    name = str(arch.get("name"))
+    if not timm.is_model(name):  # so nothing that timm would fetch: "hf-hub:..." is no name of its list
+        raise unknown("timm model", name, timm.list_models())
+    network: nn.Module = timm.create_model(name, pretrained=False, num_classes=classes, in_chans=shape[0])
+    cfg = getattr(network, "pretrained_cfg", {})
+    return _resizing(network, cfg["input_size"][-1]) if cfg.get("fixed_input_size") else network
+
+
+# What a factory may call the number of classes, and what it may want to know of the images.
+_CLASSES = ("classes", "num_classes", "n_classes")
+_CHANNELS = ("in_channels", "in_chans", "channels")
+
+
+def from_python(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> nn.Module:
+    """What the user's function `arch["name"]`, written module:factory, returns.
+
+    It is given the number of classes, of channels, and the images' shape where it has parameters of
+    the usual names. `models.build` lets this run only where the user said so. Raises RbError where the
+    module or the function is not there, or does not give a network.
+    """
+    text = str(arch.get("name"))
+    factory = _factory(text)
+    accepted = inspect.signature(factory).parameters
+    offered: dict[str, Any] = {"shape": shape, "input_shape": shape}
+    offered |= dict.fromkeys(_CLASSES, classes) | dict.fromkeys(_CHANNELS, shape[0])
+    network = factory(**{name: value for name, value in offered.items() if name in accepted})
+    if not isinstance(network, nn.Module):
+        raise RbError(f"python:{text} gave a {type(network).__name__}. Expected a torch.nn.Module.")
+    return network
+
+
+def _factory(text: str) -> Callable[..., Any]:
+    module_name, colon, attribute = text.partition(":")
+    if not (colon and module_name and attribute):
+        raise RbError(f"The architecture python:{text} names no function. Expected python:MODULE:FUNCTION.")
+    here = str(Path.cwd())
+    added = here not in sys.path
+    if added:
+        sys.path.append(here)  # as `python -m` would see the user's own modules
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not module_name.startswith(error.name):
+            raise
+        raise RbError(
+            f"There is no Python module {module_name}, in {here} or installed. Check the name."
+        ) from None
+    finally:
+        if added:
+            sys.path.remove(here)
+    factory = getattr(module, attribute, None)
+    if not callable(factory):
+        there = [name for name, value in vars(module).items() if callable(value) and name[0] != "_"]
+        raise RbError(f"The module {module_name} has no function {attribute}.{near(attribute, there)}")
+    return factory  # type: ignore[no-any-return]

@@ -1,0 +1,76 @@
+"""One function under several names: what a tensor is called here, from what others call it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rbtools.models.families.base import HEAD
+
+# Words for the same part: kuangliu's (advbench, MART, Rice) and torchvision's.
+SYNONYMS = (("shortcut", "downsample"), ("linear", "fc"))
+
+# timm's (and DeiT's) vision transformer in torchvision's words.
+TIMM_VIT = (
+    (r"cls_token", "class_token"),
+    (r"pos_embed", "encoder.pos_embedding"),
+    (r"patch_embed\.proj\.", "conv_proj."),
+    (r"blocks\.(\d+)\.norm1\.", r"encoder.layers.encoder_layer_\1.ln_1."),
+    (r"blocks\.(\d+)\.norm2\.", r"encoder.layers.encoder_layer_\1.ln_2."),
+    (r"blocks\.(\d+)\.attn\.qkv\.", r"encoder.layers.encoder_layer_\1.self_attention.in_proj_"),
+    (r"blocks\.(\d+)\.attn\.proj\.", r"encoder.layers.encoder_layer_\1.self_attention.out_proj."),
+    (r"blocks\.(\d+)\.mlp\.fc1\.", r"encoder.layers.encoder_layer_\1.mlp.0."),
+    (r"blocks\.(\d+)\.mlp\.fc2\.", r"encoder.layers.encoder_layer_\1.mlp.3."),
+    (r"norm\.", "encoder.ln."),
+)
+_TIMM_VIT = [(re.compile(pattern), words) for pattern, words in TIMM_VIT]
+
+# The same layer in files of torchvision before 0.3.
+_OLD_DENSENET = re.compile(r"(.*denselayer\d+\.(?:norm|relu|conv))\.([12]\..*)")
+
+# What a file may have beyond the network that is built, and the tensor that tells the network: the
+# block that TRADES and MART leave unused, and heads for training alone.
+UNUSED = (
+    ("sub_block1.", "block1.layer.0.conv1.weight"),
+    ("AuxLogits.", "Mixed_7c.branch_pool.conv.weight"),
+    ("aux1.", "inception5b.branch4.1.conv.weight"),
+    ("aux2.", "inception5b.branch4.1.conv.weight"),
+)
+
+
+def modern(key: str) -> str:
+    """The name that torchvision gives this tensor today."""
+    return _OLD_DENSENET.sub(r"\1\2", key)
+
+
+def translation(given: Iterable[str], wanted: Mapping[str, Any]) -> dict[str, str]:
+    """The name among `wanted` for each given one; itself where there is none. Unused ones are left out."""
+    heads = [key for key in wanted if HEAD.fullmatch(key)]
+    head = heads[0].removesuffix("weight") if len(heads) == 1 else None
+    return {
+        key: translated(key, wanted, head)
+        for key in given
+        if key in wanted or not any(key.startswith(start) and tell in wanted for start, tell in UNUSED)
+    }
+
+
+def translated(key: str, wanted: Mapping[str, Any], head: str | None = None) -> str:
+    """The name among `wanted` that means the same as `key`; else `key` itself.
+
+    `head` is what the last layer's names begin with, where there is only one.
+    """
+    if key in wanted:
+        return key
+    words = key.split(".")
+    other = {a: b for pair in SYNONYMS for a, b in (pair, pair[::-1])}
+    tries = [".".join(other.get(word, word) for word in words), *_from_timm(key)]
+    if head is not None and HEAD.fullmatch(".".join([*words[:-1], "weight"])):
+        tries.append(head + words[-1])
+    return next((name for name in tries if name in wanted), key)
+
+
+def _from_timm(key: str) -> Iterable[str]:
+    for pattern, words in _TIMM_VIT:
+        if pattern.match(key):
+            yield pattern.sub(words, key, count=1)

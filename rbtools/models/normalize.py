@@ -1,0 +1,51 @@
+"""Normalisation as a model's first layer, so that everything outside works on pixels in [0, 1]."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from rbtools.errors import RbError
+
+
+class Normalized(nn.Module):
+    """`network` after (images - mean) / std: images (N, C, H, W) in [0, 1] -> what the network gives.
+
+    `mean` and `std` are on the [0, 1] scale, one number per channel or one for all; they are buffers
+    of shape (C, 1, 1). Raises RbError for numbers that cannot normalise anything.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self, network: nn.Module, mean: Sequence[float] | Tensor, std: Sequence[float] | Tensor
+    ) -> None:
+        super().__init__()
+        mean, std = per_channel(mean), per_channel(std)
+        if len(mean) != len(std):
+            raise RbError(
+                f"The normalisation has {len(mean)} means and {len(std)} standard deviations."
+                " Give one of each per channel."
+            )
+        for values, low in ((mean, -math.inf), (std, 0.0)):
+            if not (torch.isfinite(values).all() and (values > low).all()):
+                raise RbError(
+                    f"Nothing can be normalised with mean {mean.tolist()} and std {std.tolist()}."
+                    " Expected finite numbers, and standard deviations above 0."
+                )
+        self.network = network
+        self.register_buffer("mean", mean.view(-1, 1, 1))
+        self.register_buffer("std", std.view(-1, 1, 1))
+
+    def forward(self, images: Tensor) -> Tensor:
+        out: Tensor = self.network((images - self.mean) / self.std)
+        return out
+
+
+def per_channel(values: Sequence[float] | Tensor) -> Tensor:
+    """A float32 copy of shape (C,), from numbers or from a tensor such as (1, C, 1, 1)."""
+    return torch.as_tensor(values, dtype=torch.float32).detach().clone().reshape(-1)

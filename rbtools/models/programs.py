@@ -1,0 +1,101 @@
+"""Checkpoints that are programs: TorchScript and torch.export files bring their own network along."""
+
+from __future__ import annotations
+
+import warnings
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rbtools.errors import RbError
+
+TORCHSCRIPT, EXPORT = "torchscript", "torch.export"
+
+
+class Program(nn.Module):
+    """A loaded program behind the interface of a network; it stays in the mode that it was saved in."""
+
+    def __init__(self, program: Any) -> None:
+        super().__init__()
+        self.program = program
+
+    def train(self, mode: bool = True) -> Program:
+        return self
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.program(images)
+        return logits
+
+
+def kind(path: Path) -> str | None:
+    """Which kind of program a file is; None for plain weights and for what is no zip archive."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return kind_of(archive.namelist())
+    except (zipfile.BadZipFile, OSError, ValueError):
+        return None
+
+
+def kind_of(names: Sequence[str]) -> str | None:
+    """Which kind of program a zip archive with these members is."""
+    if any(name.endswith(("archive_format", "serialized_exported_program.json")) for name in names):
+        return EXPORT
+    if any("/code/" in name or name.endswith("/constants.pkl") for name in names):
+        return TORCHSCRIPT
+    return None
+
+
+def refusal(path: Path, found: str) -> RbError:
+    """The error where the user has not said that code may run."""
+    what = "a TorchScript program" if found == TORCHSCRIPT else "a program from torch.export"
+    return RbError(
+        f"The checkpoint {path} is {what}, and loading it could run code. If you trust it, add --allow-code;"
+        " else save the weights alone: torch.save(model.state_dict(), FILE)."
+    )
+
+
+def load(path: Path, found: str) -> Program:
+    """Load a program, which may run code: only after the user allowed it. Raises RbError."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # TorchScript is deprecated; its files are still about
+            if found == TORCHSCRIPT:
+                return Program(torch.jit.load(str(path), map_location="cpu").eval())
+            return Program(torch.export.load(path).module())
+    except Exception as error:  # whatever the program's loader raises
+        first = (str(error).splitlines() or [""])[0][:160]
+        raise RbError(
+            f"The checkpoint {path} looks like a {found} program and does not load"
+            f" ({type(error).__name__}: {first}). Was it saved by another version of torch?"
+        ) from None
+
+
+def classes_of(program: Program, shape: tuple[int, int, int], path: Path) -> int:
+    """The number of logits for images of this shape. Raises RbError where there are none."""
+    try:
+        with torch.no_grad():
+            logits = program(torch.zeros(2, *shape))
+    except Exception as error:
+        lines = [line for line in str(error).splitlines() if line.strip()] or [""]
+        raise RbError(
+            f"The program {path} fails on two images of {'x'.join(map(str, shape))}"
+            f" ({type(error).__name__}: {lines[-1].strip()[:160]}). Was it saved for another size, number of"
+            " channels or number of images at a time? torch.export keeps the latter open with"
+            " dynamic_shapes."
+        ) from None
+    if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != 2:
+        what = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
+        raise RbError(f"The program {path} gives {what} for two images. Expected logits (2, classes).")
+    return logits.shape[1]
+
+
+def from_arch(arch: Mapping[str, Any], *, classes: int, shape: tuple[int, int, int]) -> nn.Module:
+    """There is no network apart from the file, so none can be built. Raises RbError always."""
+    raise RbError(
+        f"The architecture checkpoint:{arch.get('name')} is a program that lives in its checkpoint: it can"
+        " be evaluated, and not trained anew."
+    )

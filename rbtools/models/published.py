@@ -1,0 +1,124 @@
+"""The published weights of NAS-Bench-201 and NATS-Bench: a file for each architecture, by its index.
+
+NAS-Bench-201's archive has `000123-FULL.pth`, made by torch.save; NATS-Bench's full archive of the
+topology space `000123.pickle.pbz2`, a pickle in bzip2. Either holds the runs of one architecture, by
+data set and seed, as `nas_201_api` and `nats_bench` (Dong et al.) read them: {"full" or the number of
+epochs: {"all_results": {(data set, seed): {"net_state_dict": ..., "arch_config": ...}}}}.
+"""
+
+from __future__ import annotations
+
+import bz2
+import io
+import pickle
+from collections import OrderedDict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rbtools.errors import RbError, near
+
+# The longest training first: 200 epochs, which NAS-Bench-201 calls full.
+BUDGETS = ("full", "200", "90", "12", "less", "01")
+_TORCH = {
+    ("torch._utils", "_rebuild_tensor_v2"),
+    ("torch._utils", "_rebuild_parameter"),
+    ("torch", "Size"),
+    ("torch", "device"),
+}
+
+
+def is_published(raw: Any) -> bool:
+    """Whether a file's content has the layout of these archives."""
+    return isinstance(raw, Mapping) and any(
+        isinstance(raw.get(budget), Mapping) and "all_results" in raw[budget] for budget in BUDGETS
+    )
+
+
+def run_of(raw: Mapping[str, Any], member: str | None, path: object) -> dict[str, Any]:
+    """One run as {"state_dict", "arch_str", ...}: that of `member`, "DATASET" or "DATASET/SEED".
+
+    Without a seed, the run with the lowest one. Raises RbError where there is no such run, or where
+    the file holds results without weights.
+    """
+    budget = next(budget for budget in BUDGETS if budget in raw)
+    runs = {f"{dataset}/{seed}": run for (dataset, seed), run in raw[budget]["all_results"].items()}
+    with_weights = {name: run for name, run in runs.items() if run.get("net_state_dict")}
+    if not with_weights:
+        raise RbError(
+            f"The file {path} has the results of {len(runs)} trainings without their weights. Download the"
+            " archive with the full files (NATS-tss-v1_0-3ffb9-full, or NAS-Bench-201-v1_1-archive)."
+        )
+    chosen = _chosen(with_weights, member, path)
+    run = with_weights[chosen]
+    config = run.get("arch_config") or {}
+    return {
+        "state_dict": run["net_state_dict"],
+        "arch_str": config.get("arch_str", raw[budget].get("arch_str")),
+        "run": chosen,
+        "epochs": run.get("epochs"),
+    }
+
+
+def _chosen(runs: Mapping[str, Any], member: str | None, path: object) -> str:
+    in_order = sorted(runs, key=lambda name: (name.rpartition("/")[0], int(name.rpartition("/")[2])))
+    datasets = list(dict.fromkeys(name.rpartition("/")[0] for name in in_order))
+    if member is None:
+        if len(datasets) > 1:
+            raise RbError(
+                f"The file {path} has weights for {len(datasets)} data sets: {', '.join(datasets)}."
+                f" Say which are meant, such as --member {datasets[0]} or --member {in_order[0]}."
+            )
+        return in_order[0]
+    found = [name for name in in_order if member in (name, name.rpartition("/")[0])]
+    if not found:
+        known = [*datasets, *in_order]
+        raise RbError(
+            f"The file {path} has no weights for '{member}'.{near(member, known)}"
+            f" It has: {', '.join(in_order)}."
+        )
+    return found[0]
+
+
+def read_pickle(path: Path) -> Any:
+    """The content of a NATS-Bench file (a pickle in bzip2), without running anything in it. RbError."""
+    try:
+        with bz2.BZ2File(path) as stream:
+            return _Reader(io.BytesIO(stream.read())).load()
+    except RbError as error:
+        raise RbError(f"The file {path} {error}") from None
+    except Exception as error:  # a damaged pickle can raise anything
+        raise RbError(
+            f"The file {path} is cut off, damaged or no file of NATS-Bench"
+            f" ({type(error).__name__}: {str(error)[:80]}). Copy or download it again."
+        ) from None
+
+
+class _Reader(pickle.Unpickler):
+    """Admits tensors, arrays, numbers and containers."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("collections", "OrderedDict"):
+            return OrderedDict
+        if (module, name) in _TORCH:
+            return super().find_class(module, name)
+        if (module, name) == ("torch.storage", "_load_from_bytes"):
+            return _storage
+        if module in ("numpy.core.multiarray", "numpy._core.multiarray", "numpy") and name in (
+            "scalar",
+            "_reconstruct",
+            "dtype",
+            "ndarray",
+        ):
+            return super().find_class(module.replace("numpy.core", "numpy._core"), name)
+        raise RbError(
+            f"holds the Python object {module}.{name} beside its weights. Loading that could run code, so"
+            " it was not loaded."
+        )
+
+
+def _storage(data: bytes) -> Any:
+    """A tensor's numbers, which torch pickles as a file inside the file."""
+    return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)

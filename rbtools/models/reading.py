@@ -1,0 +1,53 @@
+"""Reading weights files: the many ways of saving them brought to one form, without running anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from rbtools.errors import RbError
+from rbtools.models import names, published, unpack, weights_file
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A weights file in one form: the bare network's tensors, and what stood beside them.
+
+    `mean` and `std`, shape (C,), are the normalisation found in the file, for images in [0, 1].
+    `found` says where the weights were: the nesting keys, the prefix taken off.
+    """
+
+    path: Path
+    state: dict[str, Tensor]
+    metadata: dict[str, Any] = field(default_factory=dict)
+    mean: Tensor | None = None
+    std: Tensor | None = None
+    found: dict[str, Any] = field(default_factory=dict)
+
+
+def read(path: str | Path, member: str | None = None) -> Checkpoint:
+    """Read a .pt, .pth, .pth.tar, .ckpt or .safetensors file (the content decides which it is).
+
+    `member` names the weights that are meant where a file holds several: a key of its nesting ("best",
+    "ema"), or a run of NAS-Bench-201's archives ("cifar10", "cifar10/777"). Raises RbError where the
+    file is missing, empty, cut off, something else, needs code to load, or holds no weights.
+    """
+    path = Path(path)
+    raw, metadata, kind = weights_file.read(path)
+    if not isinstance(raw, Mapping):
+        what = "a single tensor" if isinstance(raw, Tensor) else f"a {type(raw).__name__}"
+        raise RbError(f"The checkpoint {path} holds {what}. Expected a state dict: names and tensors.")
+    if published.is_published(raw):
+        raw, member = published.run_of(raw, member, path), None
+    weights, nesting, others = unpack.unwrapped(raw, path, metadata, member)
+    state = {names.modern(str(k)): v.detach() for k, v in weights.items() if isinstance(v, Tensor)}
+    mean, std = unpack.take_normalisation(state, path, metadata)
+    prefix = unpack.strip(state)
+    found: dict[str, Any] = {"format": kind, "nesting": nesting, "prefix": prefix}
+    if others:
+        found["others"] = others
+    return Checkpoint(path, state, metadata, mean, std, found)

@@ -1,0 +1,53 @@
+"""Which network a state dict holds, told from the names and shapes of its tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rbtools.errors import RbError
+from rbtools.models.families import FAMILIES, Ambiguous, Inferred
+from rbtools.models.families.base import State, head_of
+from rbtools.models.families.nasbench201 import skeleton
+
+__all__ = ["Ambiguous", "Inferred", "classes_of", "in_channels_of", "infer", "skeleton"]
+
+HEADS = ("fc2.weight", "classifier.6.weight", "classifier.3.weight", "classifier.2.weight")
+STEMS = ("stem.0.weight", "conv1.weight", "features.0.weight", "features.0.0.weight", "conv_proj.weight")
+
+
+def infer(state: State, metadata: Mapping[str, Any] | None = None) -> Inferred:
+    """Tell the network of a bare state dict (no prefixes, no normalisation).
+
+    `metadata` is what the file says beside the weights; an architecture string in it settles what
+    the weights leave open. Raises RbError where no family fits, and `Ambiguous` where several networks
+    do.
+    """
+    for family in FAMILIES.values():
+        found = family(state, metadata or {})
+        if found is not None:
+            return found
+    raise RbError(
+        f"The checkpoint's network is not recognised: its {len(state)} tensors are {_outline(state)}."
+        f" Recognised are: {'; '.join(FAMILIES)}. Say which network it is with --arch: a name of"
+        " rb-arch --space zoo, torchvision:NAME, timm:NAME, or python:MODULE:FUNCTION for your own."
+    )
+
+
+def classes_of(state: State) -> int | None:
+    """The number of logits, by the usual names of a last layer; None where there is none of them."""
+    head = head_of(state)
+    if head is None:
+        head = next((state[name] for name in HEADS if name in state), None)
+    return None if head is None or head.ndim != 2 else head.shape[0]
+
+
+def in_channels_of(state: State) -> int | None:
+    """The number of image channels, by the usual names of a first convolution."""
+    stem = next((state[name] for name in STEMS if name in state), None)
+    return None if stem is None or stem.ndim != 4 else stem.shape[1]
+
+
+def _outline(state: State) -> str:
+    tops = list(dict.fromkeys(key.partition(".")[0] for key in state))
+    return "named " + ", ".join(tops[:8]) + (", ..." if len(tops) > 8 else "")

@@ -1,0 +1,117 @@
+"""ResNet (He et al., CVPR 2016), named as kuangliu/pytorch-cifar names it.
+
+The shortcut is a 1x1 convolution with BatchNorm (`shortcut.0`, `shortcut.1`) and the head `linear`. The
+stem for small images is a 3x3 convolution with stride 1 and without pooling; that of the paper, for
+224x224 ones, is a 7x7 convolution with stride 2 and max-pooling. Average pooling adapts to the image, so
+that 64x64 and 8x8 images fit as well as 32x32 ones; on those it is the fixed 4x4 pooling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rbtools.spaces import zoo_forms
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions beside a shortcut: (N, C, H, W) -> (N, C', H/stride, W/stride)."""
+
+    expansion = 1
+
+    def __init__(self, channels_in: int, channels_out: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels_in, channels_out, 3, stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels_out)
+        self.conv2 = nn.Conv2d(channels_out, channels_out, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(channels_out)
+        self.shortcut = _shortcut(channels_in, channels_out, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
+        return F.relu(out + self.shortcut(x))
+
+
+class Bottleneck(nn.Module):
+    """1x1, 3x3 and 1x1 convolutions beside a shortcut: (N, C, H, W) -> (N, 4 C', H/stride, W/stride)."""
+
+    expansion = 4
+
+    def __init__(self, channels_in: int, width: int, stride: int) -> None:
+        super().__init__()
+        channels_out = self.expansion * width
+        self.conv1 = nn.Conv2d(channels_in, width, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, stride, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv3 = nn.Conv2d(width, channels_out, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(channels_out)
+        self.shortcut = _shortcut(channels_in, channels_out, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = F.relu(self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x))))))
+        return F.relu(self.bn3(self.conv3(out)) + self.shortcut(x))
+
+
+def _shortcut(channels_in: int, channels_out: int, stride: int) -> nn.Sequential:
+    if stride == 1 and channels_in == channels_out:
+        return nn.Sequential()
+    return nn.Sequential(
+        nn.Conv2d(channels_in, channels_out, 1, stride, bias=False), nn.BatchNorm2d(channels_out)
+    )
+
+
+class ResNet(nn.Module):
+    """Images (N, in_channels, H, W) -> logits (N, classes).
+
+    `blocks` are the blocks in each of the four stages, (2, 2, 2, 2) for ResNet-18; `width` is the number
+    of channels in the first; `stem` is "cifar" or "imagenet". Weights have PyTorch's default
+    initialisation.
+    """
+
+    layer1: nn.Sequential
+    layer2: nn.Sequential
+    layer3: nn.Sequential
+    layer4: nn.Sequential
+
+    def __init__(
+        self,
+        blocks: Sequence[int],
+        *,
+        classes: int,
+        in_channels: int = 3,
+        width: int = 64,
+        block: type[BasicBlock | Bottleneck] = BasicBlock,
+        stem: str = "cifar",
+    ) -> None:
+        super().__init__()
+        kernel, stride = (7, 2) if stem == "imagenet" else (3, 1)
+        self.conv1 = nn.Conv2d(in_channels, width, kernel, stride, padding=kernel // 2, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.maxpool = nn.MaxPool2d(3, 2, padding=1) if stem == "imagenet" else nn.Identity()
+        channels = width
+        for stage, count in enumerate(blocks):
+            layers: list[nn.Module] = []
+            for number in range(count):
+                layers.append(block(channels, width << stage, 2 if stage and not number else 1))
+                channels = (width << stage) * block.expansion
+            setattr(self, f"layer{stage + 1}", nn.Sequential(*layers))
+        self.linear = nn.Linear(channels, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.maxpool(F.relu(self.bn1(self.conv1(images))))
+        for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
+            x = stage(x)
+        logits: Tensor = self.linear(x.mean((2, 3)))
+        return logits
+
+
+def from_form(
+    form: zoo_forms.ResNet, fields: Mapping[str, Any], *, classes: int, shape: tuple[int, int, int]
+) -> ResNet:
+    """The zoo's ResNet of that form: ResNet-18 has 11,173,962 parameters for 32x32 images and 10 classes."""
+    block = Bottleneck if form.bottleneck else BasicBlock
+    return ResNet(form.blocks, classes=classes, in_channels=shape[0], block=block, stem=fields["stem"])

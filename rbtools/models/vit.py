@@ -1,0 +1,50 @@
+"""Vision transformers: torchvision's, for images of any size and number of channels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rbtools.models.torchvision_import import torchvision
+from rbtools.spaces import zoo_forms
+
+
+class VisionTransformer(torchvision.models.VisionTransformer):
+    """Images (N, in_channels, H, W) -> logits (N, classes); the parameters' names are torchvision's.
+
+    Images that are not `side` pixels square are resized to that inside (bilinear, without
+    antialiasing, so that the gradient reaches every pixel).
+    """
+
+    def __init__(
+        self, form: zoo_forms.ViT, *, classes: int, in_channels: int = 3, patch: int = 16, side: int = 224
+    ) -> None:
+        super().__init__(
+            image_size=side,
+            patch_size=patch,
+            num_layers=form.depth,
+            num_heads=form.heads,
+            hidden_dim=form.width,
+            mlp_dim=4 * form.width,
+            num_classes=classes,
+        )
+        if in_channels != 3:
+            self.conv_proj = nn.Conv2d(in_channels, form.width, patch, patch)
+
+    def forward(self, images: Tensor) -> Tensor:
+        side = self.image_size
+        if tuple(images.shape[2:]) != (side, side):
+            images = F.interpolate(images, (side, side), mode="bilinear", align_corners=False)
+        logits: Tensor = super().forward(images)
+        return logits
+
+
+def from_form(
+    form: zoo_forms.ViT, fields: Mapping[str, Any], *, classes: int, shape: tuple[int, int, int]
+) -> VisionTransformer:
+    """The zoo's vision transformer of that form: ViT-B has 85,806,346 parameters for 10 classes."""
+    sizes = {name: int(fields[name]) for name in ("patch", "side") if name in fields}
+    return VisionTransformer(form, classes=classes, in_channels=shape[0], **sizes)

@@ -1,0 +1,158 @@
+"""Reading a weights file without running anything in it; the content decides the format, not the ending."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import warnings
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rbtools.errors import RbError
+from rbtools.models import programs, published
+
+WANTED = "Expected a PyTorch checkpoint (.pt, .pth, .pth.tar, .ckpt) or a .safetensors file"
+METADATA_KEY = "rbtools"
+
+_OTHER_FORMATS = (
+    (b"\x1f\x8b", "a gzip archive"),
+    (b"\xfd7zXZ\x00", "an xz archive"),
+    (b"7z\xbc\xaf\x27\x1c", "a 7z archive"),
+    (b"Rar!", "a rar archive"),
+    (b"\x28\xb5\x2f\xfd", "a zstd archive"),
+    (b"\x89HDF", "an HDF5 file"),
+    (b"\x93NUMPY", "a NumPy array"),
+    (b"\x89PNG", "a PNG image"),
+    (b"\xff\xd8\xff", "a JPEG image"),
+    (b"%PDF", "a PDF document"),
+)
+
+
+def read(path: Path) -> tuple[Any, dict[str, Any], str]:
+    """Return what the file holds, its metadata and its format, "torch" or "safetensors".
+
+    Tensors come on the CPU. Raises RbError where the file is missing, empty, cut off, no weights
+    file, or a pickle that would have to run code.
+    """
+    try:
+        size = path.stat().st_size
+        if path.is_dir():
+            raise RbError(f"The checkpoint {path} is a folder. {WANTED}.")
+        with path.open("rb") as file:
+            head = file.read(1024)
+    except FileNotFoundError:
+        raise RbError(f"The checkpoint {path} does not exist. Check the path.") from None
+    except OSError as error:
+        raise RbError(f"The checkpoint {path} cannot be read: {error.strerror or error}.") from None
+    if not head:
+        raise RbError(f"The checkpoint {path} is empty (0 bytes). Copy or download it again.")
+    if head[8:9] == b"{" and int.from_bytes(head[:8], "little") < 2**32:
+        return _read_safetensors(path, size)
+    if head.startswith(b"BZh"):
+        return published.read_pickle(path), {}, "nats-bench"
+    if head.startswith(b"PK\x03\x04"):
+        _refuse_other_zips(path, size)
+    elif not re.match(rb"\x80[\x02-\x05]", head):
+        raise RbError(f"The checkpoint {path} is {_description(path, head)}. {WANTED}.")
+    return _read_torch(path, size), {}, "torch"
+
+
+def _read_safetensors(path: Path, size: int) -> tuple[dict[str, torch.Tensor], dict[str, Any], str]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+            metadata = dict(file.metadata() or {})
+        own = json.loads(metadata[METADATA_KEY]) if METADATA_KEY in metadata else metadata
+    except (SafetensorError, ValueError, OSError) as error:
+        raise RbError(
+            f"The checkpoint {path} is a safetensors file that is cut off or damaged ({size} bytes are"
+            f" there; {_brief(error)}). Copy or download it again."
+        ) from None
+    return tensors, own if isinstance(own, dict) else {}, "safetensors"
+
+
+def _refuse_other_zips(path: Path, size: int) -> None:
+    """torch.save writes a zip, and so do others; a zip whose end is missing was cut off."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except (zipfile.BadZipFile, OSError, ValueError):
+        raise RbError(
+            f"The checkpoint {path} is cut off or damaged: {size} bytes are there and the end of the"
+            " archive is missing. Copy or download it again."
+        ) from None
+    program = programs.kind_of(names)
+    if program is not None:
+        raise programs.refusal(path, program)
+    if not any(name.endswith("data.pkl") for name in names):
+        inside = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+        raise RbError(f"The checkpoint {path} is a zip archive of other files ({inside}). {WANTED}.")
+
+
+def _read_torch(path: Path, size: int) -> Any:
+    try:
+        # Given a path, torch goes by its ending; and what it warns of either works or is an error below.
+        with path.open("rb") as file, warnings.catch_warnings(), _harmless():
+            warnings.simplefilter("ignore")
+            return torch.load(file, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise RbError(f"The checkpoint {path} cannot be read: {error.strerror or error}.") from None
+    except Exception as error:  # a hostile or damaged pickle can raise anything
+        words = str(error)
+        # torch names what it refused as "GLOBAL module.name" or "class module.name".
+        refused = re.search(r"(?:GLOBAL|[Uu]nsupported class|function) ([\w.]+)", words)
+        if refused:
+            raise RbError(
+                f"The checkpoint {path} holds the Python object {refused[1]} beside its weights. Loading that"
+                " could run code, so it was not loaded. Save the weights alone, where the file comes from:"
+                " torch.save(model.state_dict(), FILE)."
+            ) from None
+        if "Unsupported" in words or "persistent_load" in words or "magic number" in words:
+            raise RbError(
+                f"The checkpoint {path} is a Python pickle with more than weights in it, which was not"
+                f" loaded because it could run code. {WANTED}."
+            ) from None
+        raise RbError(
+            f"The checkpoint {path} is cut off or damaged ({size} bytes are there; {_brief(error)})."
+            " Copy or download it again."
+        ) from None
+
+
+def _harmless() -> Any:
+    """Admits what training scripts note beside the weights and what runs nothing: numbers and options."""
+    dtypes = {type(np.dtype(kind)) for kind in "?bBhHiIlLqQefdgFDGSU"}
+    makers: list[Any] = [np.float64(0).__reduce__()[0], np.empty(0).__reduce__()[0]]  # scalars and arrays
+    # Files that were written before NumPy 2 have the older name of its module.
+    older: list[Any] = [(one, f"numpy.core.multiarray.{one.__name__}") for one in makers]
+    admitted: list[Any] = [argparse.Namespace, np.dtype, np.ndarray, *dtypes, *makers, *older]
+    return torch.serialization.safe_globals(admitted)
+
+
+def _brief(error: Exception) -> str:
+    first = (str(error).splitlines() or [""])[0]
+    return (first[:100] or type(error).__name__).rstrip(".")
+
+
+def _description(path: Path, head: bytes) -> str:
+    for magic, name in _OTHER_FORMATS:
+        if head.startswith(magic):
+            return f"{name}, which may contain the weights: unpack it first" if "archive" in name else name
+    if head[257:262] == b"ustar":
+        return "a tar archive, which may contain the weights: unpack it first"
+    text = head.decode("utf-8", "replace").strip()
+    if re.match(r"<(!doctype|html|head|\?xml|body)", text, re.IGNORECASE):
+        title = re.search(r"<title[^>]*>\s*(.*?)\s*</title>", text, re.IGNORECASE | re.DOTALL)
+        said = f", titled '{title[1][:60]}'" if title else ""
+        return f"a web page{said}: the download did not give the file itself"
+    if text.startswith("version https://git-lfs"):
+        return "a Git LFS pointer and not the file itself: run git lfs pull"
+    if "\ufffd" not in text[:-1] and all(letter.isprintable() or letter.isspace() for letter in text):
+        return f"a text file that begins with '{' '.join(text.split())[:40]}'"
+    return f"no format known here (it begins with the bytes {head[:8].hex(' ')})"

@@ -1,0 +1,94 @@
+"""Confidence intervals for proportions and for differences, in plain Python.
+
+Evaluators use these for every accuracy, so nothing heavy is imported: Wilson and Newcombe need a
+square root, only Clopper-Pearson loads scipy.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+
+Interval = tuple[float, float]
+
+
+@functools.lru_cache(maxsize=64)
+def normal_quantile(confidence: float) -> float:
+    """z with P(|Z| <= z) = confidence for a standard normal Z: 1.96 for 0.95."""
+    from statistics import NormalDist
+
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence {confidence} is not between 0 and 1")
+    return NormalDist().inv_cdf((1 + confidence) / 2)
+
+
+def wilson(successes: float, trials: int, confidence: float = 0.95) -> Interval:
+    """Wilson's score interval of a proportion (JASA 22, 1927).
+
+    Good for any proportion and from few trials on; its ends stay in [0, 1]. Mean coverage is near
+    the nominal one, not above it everywhere: for a guarantee use `clopper_pearson`.
+    """
+    _check(successes, trials)
+    z2 = normal_quantile(confidence) ** 2
+    share = successes / trials
+    centre = (share + z2 / (2 * trials)) / (1 + z2 / trials)
+    half = math.sqrt(z2 * (share * (1 - share) / trials + z2 / (4 * trials**2))) / (1 + z2 / trials)
+    # At 0 and at all successes the end is 0 or 1 in exact arithmetic; rounding may miss it.
+    low = 0.0 if successes == 0 else max(0.0, centre - half)
+    high = 1.0 if successes == trials else min(1.0, centre + half)
+    return low, high
+
+
+def clopper_pearson(successes: float, trials: int, confidence: float = 0.95) -> Interval:
+    """The exact interval of a proportion (Biometrika 26, 1934): covers at least as often as said.
+
+    [Beta(a/2; k, n-k+1), Beta(1-a/2; k+1, n-k)], a = 1 - confidence; ends 0 and 1 at k = 0 and
+    k = n. A fractional `successes`, a sum of values in [0, 1], is accepted.
+    """
+    from scipy.special import betaincinv
+
+    _check(successes, trials)
+    normal_quantile(confidence)  # refuses a confidence out of range
+    tail = (1 - confidence) / 2
+    failures = trials - successes
+    low = 0.0 if successes <= 0 else float(betaincinv(successes, failures + 1, tail))
+    high = 1.0 if failures <= 0 else float(betaincinv(successes + 1, failures, 1 - tail))
+    return low, high
+
+
+def mean_interval(mean: float, deviation: float, count: int, confidence: float = 0.95) -> Interval:
+    """The normal interval of a mean of `count` values in [0, 1] with that standard deviation.
+
+    Where the sample shows no spread (every value equal, or a single one) the normal interval would
+    have width 0. Then the exact binomial interval is given: no variable in [0, 1] of the same mean
+    varies more than one that is 0 or 1.
+    """
+    if count < 1:
+        raise ValueError("the mean of no values has no interval")
+    if count == 1 or deviation == 0:
+        return clopper_pearson(mean * count, count, confidence)
+    half = normal_quantile(confidence) * deviation / math.sqrt(count)
+    return max(0.0, mean - half), min(1.0, mean + half)
+
+
+def square_and_add(first: float, of_first: Interval, second: float, of_second: Interval) -> Interval:
+    """Interval of `first - second` from an interval of each, which must be independent.
+
+    Zou and Donner's MOVER (Stat. Med. 27, 2008): the distances from estimate to limit that work
+    together are squared and added. Unlike a normal interval it keeps the asymmetry of its parts.
+    """
+    difference = first - second
+    below = math.hypot(first - of_first[0], of_second[1] - second)
+    above = math.hypot(of_first[1] - first, second - of_second[0])
+    return difference - below, difference + above
+
+
+def newcombe(k1: int, n1: int, k2: int, n2: int, confidence: float = 0.95) -> Interval:
+    """Interval of k1/n1 - k2/n2 for independent samples: Newcombe's method 10 (Stat. Med. 17, 1998)."""
+    first, second = wilson(k1, n1, confidence), wilson(k2, n2, confidence)
+    return square_and_add(k1 / n1, first, k2 / n2, second)
+
+
+def _check(successes: float, trials: int) -> None:
+    if trials < 1 or not 0 <= successes <= trials:
+        raise ValueError(f"{successes} successes of {trials} trials is no proportion")

@@ -1,0 +1,32 @@
+"""Records: one model under study, one JSON object on one line.
+
+`read` and `write` are the public way in and out; `parse` and `dumps` work on single lines.
+"""
+
+from __future__ import annotations
+
+from rbtools.records.lines import (
+    SCHEMA,
+    BadLine,
+    Line,
+    can_be_retried,
+    dumps,
+    lines,
+    parse,
+    parse_again,
+    read,
+    write,
+)
+
+__all__ = [
+    "SCHEMA",
+    "BadLine",
+    "Line",
+    "can_be_retried",
+    "dumps",
+    "lines",
+    "parse",
+    "parse_again",
+    "read",
+    "write",
+]

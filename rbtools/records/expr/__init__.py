@@ -1,0 +1,68 @@
+"""The expressions of `--where` and `--by` are a small language over records; it cannot run code.
+
+    acc > 0.8 and arch.none == 0
+    mean(fgsm.*, pgd20.*) - 0.5 * std(corrupt.*.3)
+    train.method in ['trades', 'pgd'] and not 0.2 < apgd-ce.8 <= 0.3
+
+**Values** are numbers (`0.8`, `1e-3`), texts in either quotes, `true`, `false` and `null`.
+**Operators**, from the loosest: `or`; `and`; `not`; `== != < <= > >=`, `in [...]`, `not in [...]`
+(comparisons chain); `+ -`; `* /`; a sign in front. There are no powers. `and`, `or` and `not` take
+conditions, arithmetic takes numbers, and an order is between two numbers or two texts; everything
+else is an error, and so is a result that is not finite.
+**Functions** `mean min max sum std count` take any number of values, `abs log sqrt` one. `log` is
+natural, `std` that of a sample (n - 1), `count` says how many values there are.
+**Names** are those of metrics (`pgd20.l2.0.5`), else paths in the record (`train.method`), else
+fields of its architecture (`kernel_params`). A hyphen or `*` inside a name without spaces belongs to
+the name; spaces make it an operator: `acc-pgd20.8` is one name, `acc - pgd20.8` a difference.
+**Globs**, names with `*` (`fgsm.*`, `corrupt.*.3`, `*`), are arguments of functions and stand for all
+metrics that match; one that is named there already is not counted again. A list of metrics may hold
+globs, too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rbtools.errors import RbError
+from rbtools.records.expr.names import MissingName, Record, expand, is_glob, select
+from rbtools.records.expr.parser import Parser
+from rbtools.records.expr.values import kind
+
+__all__ = ["Expression", "MissingName", "compile", "expand", "is_glob", "select"]
+
+
+class Expression:
+    """A parsed expression; call it with a record.
+
+    `text` is what was written, `names` the names and globs in it, each once, in their order.
+    """
+
+    def __init__(self, text: str) -> None:
+        parser = Parser(text)
+        self.text = text
+        self._node = parser.parse()
+        self.names: tuple[str, ...] = tuple(parser.names)
+
+    def __call__(self, record: Record) -> Any:
+        """The value for this record.
+
+        Raises MissingName for a name that it does not have, RbError where values do not fit.
+        """
+        return self._node(record)
+
+    def holds(self, record: Record) -> bool:
+        """The value, for an expression that is a condition; RbError where it is not true or false."""
+        value = self(record)
+        if not isinstance(value, bool):
+            raise RbError(
+                f"Expression '{self.text}' is {kind(value)}, not a condition. Write one such as acc > 0.5."
+            )
+        return value
+
+    def __repr__(self) -> str:
+        return f"compile({self.text!r})"
+
+
+def compile(text: str) -> Expression:
+    """Parse an expression. Raises RbError that shows the place where it does not parse."""
+    return Expression(text)

@@ -1,0 +1,131 @@
+"""Names in an expression: what they mean in a record, globs, and what to say when there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from rbtools.errors import RbError, near
+from rbtools.records.expr.tokens import NAMES_RULE
+
+Record = Mapping[str, Any]
+ABSENT = object()
+
+
+class MissingName(RbError):
+    """The record has no such name, or no metric that the glob matches.
+
+    The message is made when it is read: a filter over thousands of records throws most of them away.
+    """
+
+    def __init__(self, name: str, record: Record) -> None:
+        super().__init__(name, record)
+        self.name, self.record = name, record
+
+    def __str__(self) -> str:
+        metrics, fields = list(metrics_of(self.record)), list(_fields(self.record))
+        if is_glob(self.name):
+            message = f"No metric matches '{self.name}'."
+        else:
+            message = f"There is no metric or field '{self.name}'.{self._hint([*metrics, *fields])}"
+        message += f" Metrics: {_listed(metrics)}."
+        return message if is_glob(self.name) or not fields else f"{message} Fields: {_listed(fields)}."
+
+    def _hint(self, known: list[str]) -> str:
+        parts = self.name.split("-")
+        if any("-".join(parts[:end]) in known for end in range(1, len(parts))):
+            return f" {NAMES_RULE}."
+        return near(self.name, known)
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:40]) + (", ..." if len(names) > 40 else "") if names else "none"
+
+
+def metrics_of(record: Record) -> Record:
+    """The record's metrics; empty where it has none."""
+    metrics = record.get("metrics")
+    return metrics if isinstance(metrics, Mapping) else {}
+
+
+def _fields(record: Record) -> Iterable[str]:
+    """The names that a user would write: an architecture's fields bare, others with their dots."""
+    for key, value in record.items():
+        if key in ("metrics", "evals"):
+            continue
+        if not isinstance(value, Mapping):
+            yield key
+        for inner in value if isinstance(value, Mapping) else ():
+            yield inner if key == "arch" else f"{key}.{inner}"
+
+
+def lookup(record: Record, name: str) -> Any:
+    """The metric of that name, else the dotted path in the record, else the field of its `arch`.
+
+    Raises MissingName.
+    """
+    for place in (record.get("metrics"), record, record.get("arch")):
+        value = _walk(place, name)
+        if value is not ABSENT:
+            return value
+    raise MissingName(name, record)
+
+
+def _walk(place: Any, name: str) -> Any:
+    while isinstance(place, Mapping):
+        if name in place:
+            return place[name]
+        head, _, name = name.partition(".")
+        place = place.get(head) if name else ABSENT
+    return ABSENT
+
+
+def is_glob(name: str) -> bool:
+    """Whether the name stands for all metrics that it matches."""
+    return "*" in name
+
+
+def matcher(pattern: str) -> Callable[[str], bool]:
+    """A test for names: `*` is any run of characters, dots and none included.
+
+    Piece by piece from the left: unlike a regular expression, never slow, whatever the pattern.
+    """
+    if not is_glob(pattern):
+        return pattern.__eq__
+    first, *middle, last = pattern.split("*")
+
+    def matches(name: str) -> bool:
+        if not (name.startswith(first) and name.endswith(last)):
+            return False
+        at, end = len(first), len(name) - len(last)
+        for piece in middle:
+            found = name.find(piece, at, end)
+            if found < 0:
+                return False
+            at = found + len(piece)
+        return at <= end
+
+    return matches
+
+
+def expand(pattern: str, names: Iterable[str]) -> list[str]:
+    """The names that a glob matches, in their order; of a plain name itself, if it is among them."""
+    return list(filter(matcher(pattern), names))
+
+
+def select(metrics: Iterable[str], text: str) -> list[str]:
+    """Read a list such as `acc, fgsm.*`: the metrics it names, each once, in the order of the list.
+
+    Raises MissingName for an item that names none of them, RbError for an empty list.
+    """
+    metrics = list(metrics)
+    items = [item.strip() for item in text.split(",") if item.strip()]
+    if not items:
+        raise RbError("The list of metrics is empty. Expected names or globs with commas, such as acc,fgsm.*")
+    chosen: dict[str, None] = {}
+    for item in items:
+        found = expand(item, metrics)
+        if not found:
+            raise MissingName(item, {"metrics": dict.fromkeys(metrics)})
+        chosen.update(dict.fromkeys(found))
+    return list(chosen)

@@ -1,0 +1,122 @@
+"""What an expression becomes: functions of a record, made once and called for every record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from rbtools.records.expr import values
+from rbtools.records.expr.names import MissingName, Record, lookup, matcher, metrics_of
+from rbtools.records.expr.tokens import Token, value_error
+
+Node = Callable[[Record], Any]
+Row = list[tuple[Token, Node]]
+"""Operators of one level that follow each other, each with its right side."""
+
+
+class Argument(NamedTuple):
+    """A glob (no node), or a node and, where it is nothing but a name, that name."""
+
+    word: str
+    node: Node | None
+
+
+def constant(value: Any) -> Node:
+    return lambda record: value
+
+
+def field(name: str) -> Node:
+    return lambda record: lookup(record, name)
+
+
+def items(nodes: list[Node]) -> Node:
+    return lambda record: [node(record) for node in nodes]
+
+
+def negation(token: Token, node: Node) -> Node:
+    return _pointing(token, lambda record: not values.truth(node(record), "'not'"))
+
+
+def signed(token: Token, node: Node) -> Node:
+    factor = -1 if token.text == "-" else 1
+    return _pointing(token, lambda record: factor * values.number(node(record), f"'{token.text}'"))
+
+
+def _pointing(token: Token, node: Node) -> Node:
+    """The node, whose failures point at the token."""
+
+    def evaluate(record: Record) -> Any:
+        try:
+            return node(record)
+        except values.NoValue as reason:
+            raise value_error(token, str(reason)) from None
+
+    return evaluate
+
+
+def logic(first: Node, row: Row) -> Node:
+    """The first condition that decides; those after it are not looked at."""
+
+    def condition(token: Token, node: Node) -> Node:
+        return _pointing(token, lambda record: values.truth(node(record), f"'{token.text}'"))
+
+    conditions = [condition(row[0][0], first), *(condition(token, node) for token, node in row)]
+    decide = any if row[0][0].text == "or" else all
+    return lambda record: decide(node(record) for node in conditions)
+
+
+def comparison(first: Node, row: Row) -> Node:
+    """`0.2 < acc < 0.7` holds where each neighbouring pair does."""
+
+    def evaluate(record: Record) -> bool:
+        left = first(record)
+        for token, node in row:
+            right = node(record)
+            try:
+                if not values.compare(token.text, left, right):
+                    return False
+            except values.NoValue as reason:
+                raise value_error(token, str(reason)) from None
+            left = right
+        return True
+
+    return evaluate
+
+
+def arithmetic(first: Node, row: Row) -> Node:
+    """From left to right, all of one level."""
+
+    def evaluate(record: Record) -> Any:
+        result = first(record)
+        for token, node in row:
+            right = node(record)
+            try:
+                result = values.calculate(token.text, result, right)
+            except values.NoValue as reason:
+                raise value_error(token, str(reason)) from None
+        return result
+
+    return evaluate
+
+
+def function(token: Token, arguments: list[Argument]) -> Node:
+    """A call; a metric that is named as an argument, or that a glob before matched, comes once."""
+    named = {argument.word for argument in arguments if argument.node}
+    places = [(argument.word, argument.node, matcher(argument.word)) for argument in arguments]
+
+    def evaluate(record: Record) -> values.Number:
+        found: list[Any] = []
+        taken = set(named)
+        for word, node, matches in places:
+            if node:
+                found.append(node(record))
+                continue
+            metrics = metrics_of(record)
+            matching = [name for name in metrics if matches(name)]
+            if not matching and token.text != "count":
+                raise MissingName(word, record)
+            found += [metrics[name] for name in matching if name not in taken]
+            taken.update(matching)
+        return values.call(token.text, found)
+
+    return _pointing(token, evaluate)

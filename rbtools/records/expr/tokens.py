@@ -1,0 +1,104 @@
+"""The words of an expression, and the errors that point into it."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import NamedTuple
+
+from rbtools.errors import RbError
+
+NAMES_RULE = "A hyphen or * without spaces belongs to the name ('apgd-ce.8'); with spaces it calculates"
+KEYWORDS = frozenset(("and", "or", "not", "in", "true", "false", "null"))
+
+_SPACE = re.compile(r"\s*")
+_NUMBER = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+# Ends in a letter, digit or *, so that "acc- 0.1" is a name and a minus.
+_NAME = re.compile(r"(?:[^\W\d]|\*)(?:[\w.*-]*[\w*])?")
+_SIGN = re.compile(r"\*\*|&&|\|\||[=!<>]=|[-+*/<>()\[\],=&|!%^]")
+_INSTEAD = {
+    "**": "; there are no powers: multiply, or use sqrt()",
+    "^": "; there are no powers: multiply, or use sqrt()",
+    "=": "; equality is written ==",
+    "&": "; write 'and'",
+    "&&": "; write 'and'",
+    "|": "; write 'or'",
+    "||": "; write 'or'",
+    "!": "; write 'not'",
+    "%": "; write a fraction, 0.8 for 80%",
+}
+
+
+class Token(NamedTuple):
+    """`kind` is number, text, name, glob, sign (keywords too) or end; `at` its place in `source`, from 0."""
+
+    kind: str
+    text: str
+    source: str
+    at: int
+
+
+def tokenize(text: str) -> list[Token]:
+    """Split an expression into words, the last one of kind "end".
+
+    After a value `*` multiplies; elsewhere it begins a glob. Raises RbError at what is no word.
+    """
+    tokens: list[Token] = []
+    at = 0
+    while True:
+        at = _SPACE.match(text, at).end()  # type: ignore[union-attr]  # it matches nothing, too
+        if at == len(text):
+            return [*tokens, Token("end", "", text, at)]
+        token, at = _next(text, at, bool(tokens) and _is_value(tokens[-1]))
+        tokens.append(token)
+
+
+def _is_value(token: Token) -> bool:
+    return token.kind not in ("sign", "end") or token.text in (")", "]", "true", "false", "null")
+
+
+def _next(text: str, at: int, after_value: bool) -> tuple[Token, int]:
+    here = Token("sign", text[at], text, at)
+    if here.text in "'\"":
+        end = text.find(here.text, at + 1)
+        if end < 0:
+            raise syntax_error(here, f"the quoted text has no end; close it with {here.text}")
+        return here._replace(kind="text", text=text[at + 1 : end]), end + 1
+    if found := _NUMBER.match(text, at):
+        return _number(here._replace(kind="number", text=found[0])), found.end()
+    if not (after_value and here.text == "*") and (found := _NAME.match(text, at)):
+        kind = "sign" if found[0] in KEYWORDS else "glob" if "*" in found[0] else "name"
+        return here._replace(kind=kind, text=found[0]), found.end()
+    if (found := _SIGN.match(text, at)) and found[0] not in _INSTEAD:
+        return here._replace(text=found[0]), found.end()
+    word = found[0] if found else here.text
+    raise syntax_error(here, f"{word!r} is no operator{_INSTEAD.get(word, '')}")
+
+
+def _number(token: Token) -> Token:
+    end = token.at + len(token.text)
+    following = token.source[end : end + 1]
+    if following.isalnum() or following in ("_", "."):
+        word = token.text + following
+        raise syntax_error(token, f"'{word}' is neither a number nor a name, which begins with a letter")
+    if not math.isfinite(float(token.text)):
+        raise syntax_error(token, "the number is too large")
+    return token
+
+
+def syntax_error(token: Token, message: str) -> RbError:
+    """The error for an expression that does not parse: `^` stands before the place."""
+    return RbError(f"Expression {_pointed(token, 'does not parse')}: {message}.")
+
+
+def value_error(token: Token, message: str) -> RbError:
+    """The error for an expression that has no value for this record."""
+    return RbError(f"Expression {_pointed(token, 'has no value')}: {message}.")
+
+
+def _pointed(token: Token, verb: str, around: int = 40) -> str:
+    text, at = token.source, token.at
+    before, after = text[max(0, at - around) : at], text[at : at + around]
+    shown = f"{'...' * (at > around)}{before}^{after}{'...' * (at + around < len(text))}"
+    line = "".join(character if character.isprintable() else " " for character in shown)
+    return f"'{line}' {verb} at the ^ (character {at + 1})"

@@ -1,0 +1,154 @@
+"""What operators and functions do to values. Nothing here knows of names, records or syntax.
+
+Values are JSON's: numbers, texts, true and false, null. Numbers stay finite.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+Number = int | float
+
+
+class NoValue(Exception):
+    """An operator or function has no result for these values. The message is not a whole sentence."""
+
+
+_ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+}
+_ORDER: dict[str, Callable[[Any, Any], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+def kind(value: Any) -> str:
+    """A value as an error names it."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, str):
+        return f"the text {value[:40]!r}"
+    if isinstance(value, int | float):
+        return "a number"
+    return "a list" if isinstance(value, list) else "an object"
+
+
+def number(value: Any, taker: str) -> Number:
+    """Return the value if it is a finite number; true and false are none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise NoValue(f"{taker} takes numbers, found {kind(value)}")
+    return _finite(value)
+
+
+def _finite(value: Number) -> Number:
+    # Integers too: whatever is stored or compared further on must fit a float.
+    if not abs(value) <= sys.float_info.max:
+        raise NoValue("the result is not a finite number")
+    return value
+
+
+def truth(value: Any, taker: str) -> bool:
+    """Return the value if it is true or false."""
+    if not isinstance(value, bool):
+        raise NoValue(f"{taker} takes conditions such as acc > 0.5, found {kind(value)}")
+    return value
+
+
+def calculate(sign: str, left: Any, right: Any) -> Number:
+    """left + right and so on. Raises NoValue for other than numbers, division by 0, overflow."""
+    left, right = number(left, f"'{sign}'"), number(right, f"'{sign}'")
+    try:
+        result: Number = _ARITHMETIC[sign](left, right)
+    except ZeroDivisionError:
+        raise NoValue("division by 0") from None
+    except OverflowError:
+        raise NoValue("the result is not a finite number") from None
+    return _finite(result)
+
+
+def same(left: Any, right: Any) -> bool:
+    """JSON's equality: 1 and 1.0 are equal, 1 and true are not."""
+    return isinstance(left, bool) == isinstance(right, bool) and bool(left == right)
+
+
+def compare(sign: str, left: Any, right: Any) -> bool:
+    """Compare two values; an order there is only between two numbers or two texts, else NoValue."""
+    if sign in ("in", "not in"):
+        return any(same(left, item) for item in right) == (sign == "in")
+    if sign in ("==", "!="):
+        return same(left, right) == (sign == "==")
+    if not (isinstance(left, str) and isinstance(right, str)):
+        for value, other in ((left, right), (right, left)):
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise NoValue(
+                    f"'{sign}' compares two numbers or two texts, found {kind(value)} and {kind(other)}"
+                )
+    return _ORDER[sign](left, right)
+
+
+def _mean(values: Sequence[Number]) -> Number:
+    return math.fsum(values) / len(values)
+
+
+def _total(values: Sequence[Number]) -> Number:
+    return sum(values) if all(isinstance(value, int) for value in values) else math.fsum(values)
+
+
+def _std(values: Sequence[Number]) -> Number:
+    if len(values) < 2:
+        raise NoValue("std() needs two values or more")
+    mean = _mean(values)
+    return math.sqrt(math.fsum((value - mean) * (value - mean) for value in values) / (len(values) - 1))
+
+
+def _log(values: Sequence[Number]) -> Number:
+    if values[0] <= 0:
+        raise NoValue(f"log() takes a number above 0, found {values[0]}")
+    return math.log(values[0])
+
+
+def _sqrt(values: Sequence[Number]) -> Number:
+    if values[0] < 0:
+        raise NoValue(f"sqrt() takes a number of 0 or more, found {values[0]}")
+    return math.sqrt(values[0])
+
+
+_OF_ONE: dict[str, Callable[[Sequence[Number]], Number]] = {
+    "abs": lambda values: abs(values[0]),
+    "log": _log,
+    "sqrt": _sqrt,
+}
+_OF_MANY: dict[str, Callable[[Sequence[Number]], Number]] = {
+    "mean": _mean,
+    "min": min,
+    "max": max,
+    "sum": _total,
+    "std": _std,
+}
+FUNCTIONS = (*_OF_MANY, "count", *_OF_ONE)
+
+
+def takes_one(function: str) -> bool:
+    """Whether the function has exactly one argument; the others have one or more."""
+    return function in _OF_ONE
+
+
+def call(function: str, values: Sequence[Any]) -> Number:
+    """Apply a function. Raises NoValue for a value that it does not take."""
+    if function == "count":
+        return len(values)
+    apply = _OF_ONE.get(function) or _OF_MANY[function]
+    try:
+        return _finite(apply([number(value, f"{function}()") for value in values]))
+    except OverflowError:
+        raise NoValue("the result is not a finite number") from None

@@ -1,0 +1,78 @@
+"""Putting results into a record: one entry a metric, and no silent change of protocol."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rbtools.errors import RbError
+
+# What a run found out or cost. Everything else in an entry is the protocol: it says what was asked.
+FOUND = frozenset(
+    "value ci95 reason seconds device stored warnings undecided draws_spent passes detail tool".split()
+)
+
+
+def protocol(entry: dict[str, Any]) -> dict[str, Any]:
+    """The part of an entry that says what was measured, without what came out."""
+    return {key: value for key, value in entry.items() if key not in FOUND}
+
+
+def add(record: dict[str, Any], entry: dict[str, Any], *, replace: bool = False) -> dict[str, Any]:
+    """Return the record with this entry in `evals` and its value in `metrics`.
+
+    A metric of that name with the same protocol is replaced. With another protocol it is an error
+    that shows the difference, unless `replace`. An entry whose value is None leaves `metrics`.
+    """
+    name = entry["metric"]
+    evals, metrics = list(record.get("evals", [])), dict(record.get("metrics", {}))
+    for old in evals:
+        if old.get("metric") == name and not replace and protocol(old) != protocol(entry):
+            raise RbError(
+                f"The record already has '{name}', measured differently: {difference(old, entry)}."
+                " Keep both with --as NAME, or overwrite with --replace."
+            )
+    evals = [old for old in evals if old.get("metric") != name] + [entry]
+    metrics.pop(name, None)
+    if entry["value"] is not None:
+        metrics[name] = entry["value"]
+    return {**record, "metrics": metrics, "evals": evals}
+
+
+def add_byproduct(record: dict[str, Any], entry: dict[str, Any]) -> dict[str, Any]:
+    """Like `add`, but a metric that is already there under another protocol stays as it is.
+
+    More examples of the same are welcome: clean accuracy on fifty images gives way to that on all, so
+    that it stands on the same images as the attack that came last.
+    """
+    for old in record.get("evals", []):
+        if old.get("metric") != entry["metric"] or protocol(old) == protocol(entry):
+            continue
+        alike = {**protocol(old), "n": 0} == {**protocol(entry), "n": 0}
+        if not (alike and isinstance(old.get("n"), int) and entry.get("n", 0) > old["n"]):
+            return record
+    return add(record, entry, replace=True)
+
+
+def difference(old: dict[str, Any], new: dict[str, Any]) -> str:
+    """Say in which fields two entries' protocols differ, such as "steps 20 there, 40 here"."""
+    before, after = protocol(old), protocol(new)
+    fields = [key for key in {**before, **after} if before.get(key) != after.get(key)]
+    return ", ".join(f"{key} {before.get(key)!r} there and {after.get(key)!r} here" for key in fields)
+
+
+def forget_evaluations(record: dict[str, Any]) -> dict[str, Any]:
+    """The record without results that belong to its former weights: a training makes new ones.
+
+    An entry with a `split` was measured on trained weights, seconds per epoch tell of their training, and
+    a score is made of such results; a measure of the architecture is none of these.
+    """
+    stale = {entry.get("metric") for entry in record.get("evals", []) if _of_weights(entry)}
+    if not stale:
+        return record
+    kept = [entry for entry in record["evals"] if not _of_weights(entry)]
+    metrics = {name: value for name, value in record.get("metrics", {}).items() if name not in stale}
+    return {**record, "metrics": metrics, "evals": kept}
+
+
+def _of_weights(entry: dict[str, Any]) -> bool:
+    return "split" in entry or entry.get("metric") == "seconds_per_epoch" or entry.get("tool") == "rb-score"

@@ -1,0 +1,112 @@
+"""Names of attacks, methods, corruptions ... and the classes behind them, imported on use.
+
+A registered class is a frozen, keyword-only dataclass. Its fields are its configuration: they
+become long options on the command line, and they stand in the record and in the store's key. The
+module that holds it imports torch inside its functions only, so that `--help` and a look-up in the
+store stay fast.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rbtools.errors import RbError, near, unknown
+
+
+def param(
+    default: Any,
+    help: str,
+    *,
+    choices: tuple[str, ...] | None = None,
+    unit: str | None = None,
+    name: str | None = None,
+    check: str | None = None,
+) -> Any:
+    """Return a dataclass field that is also a command-line option.
+
+    `unit="eps"` marks a distance in pixel units of [0, 1]: the command line reads it as `--eps` is
+    read (1/255 for L-infinity). `name` is the public name where Python forbids it ("lambda").
+    `check` is one of "positive", "non-negative", "fraction".
+    """
+    metadata = {"help": help, "choices": choices, "unit": unit, "name": name, "check": check}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def public_name(field: dataclasses.Field[Any]) -> str:
+    """The name of a field in records and, hyphenated, on the command line."""
+    return field.metadata.get("name") or field.name
+
+
+def options(cls: type) -> list[dataclasses.Field[Any]]:
+    """The fields of a registered class that users may set: those made by `param`."""
+    return [field for field in dataclasses.fields(cls) if "help" in field.metadata]
+
+
+def config(method: Any) -> dict[str, Any]:
+    """The configuration of a method as it stands in a record: public name -> value."""
+    return {public_name(f): getattr(method, f.name) for f in dataclasses.fields(method)}
+
+
+class Registry(Mapping[str, str]):
+    """name -> "module:Class"; classes are imported by `load` and made by `build`."""
+
+    def __init__(self, kind: str, entries: Mapping[str, str]) -> None:
+        self.kind = kind
+        self._entries = dict(entries)
+
+    def __getitem__(self, name: str) -> str:
+        return self._entries[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def load(self, name: str) -> type:
+        """Import the class of that name. Raises RbError naming the near misses."""
+        if name not in self._entries:
+            raise unknown(self.kind, name, self._entries)
+        module, _, attribute = self._entries[name].partition(":")
+        loaded: type = getattr(importlib.import_module(module), attribute)
+        return loaded
+
+    def build(self, name: str, **params: Any) -> Any:
+        """Make the method with these parameters (public or Python names).
+
+        Raises RbError on an unknown name, an unknown parameter or a value out of range.
+        """
+        cls = self.load(name)
+        fields = {f.name: f for f in dataclasses.fields(cls)}
+        by_public = {public_name(f): f.name for f in fields.values()}
+        values = {}
+        for key, value in params.items():
+            python_name = by_public.get(key, key)
+            if python_name not in fields:
+                raise RbError(
+                    f"{self.kind.capitalize()} '{name}' has no parameter '{key}'."
+                    f"{near(key, by_public)} It has: {', '.join(by_public) or 'none'}."
+                )
+            values[python_name] = value
+            _check(self.kind, name, fields[python_name], value)
+        return cls(**values)
+
+
+def _check(kind: str, name: str, field: dataclasses.Field[Any], value: Any) -> None:
+    choices, rule = field.metadata.get("choices"), field.metadata.get("check")
+    label = f"{public_name(field)} of {kind} '{name}'"
+    if choices and value is not None and value not in choices:
+        raise RbError(f"{label} is '{value}'.{near(str(value), choices)} Choose from: {', '.join(choices)}.")
+    if rule is None or value is None:
+        return
+    wanted = {
+        "positive": (value > 0, "above 0"),
+        "non-negative": (value >= 0, "0 or more"),
+        "fraction": (0 <= value <= 1, "from 0 to 1"),
+    }
+    good, words = wanted[rule]
+    if not good:
+        raise RbError(f"{label} is {value:g}. It must be {words}.")

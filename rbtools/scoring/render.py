@@ -1,0 +1,97 @@
+"""Tables as text that other programs read: CSV, Markdown, LaTeX. Everything is escaped."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable
+from typing import Any
+
+from rbtools.scoring.table import Table, plain, text
+
+# CommonMark lets every ASCII punctuation mark be escaped; these can mean something inside a cell.
+_MARKDOWN = re.compile(r"[\\`*_\[\]<>|~&$#!:@]")
+_LATEX = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        "{": r"\{",
+        "}": r"\}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "|": r"\textbar{}",
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+        "`": r"\textasciigrave{}",
+        '"': r"{''}",
+        **{mark: "\\" + mark for mark in "&%$#_"},
+    }
+)
+
+
+def to_csv(table: Table) -> str:
+    """Comma-separated values: numbers in full precision, intervals in columns NAME_low and NAME_high."""
+    measured = [any(row[i].interval for row in table.rows) for i in range(len(table.headings))]
+    lines = [_csv_line(_csv_titles(table, measured))]
+    for row in table.rows:
+        values: list[Any] = []
+        for cell, interval in zip(row, measured, strict=True):
+            values.append(cell.value)
+            if interval:
+                values += cell.interval or (None, None)
+        lines.append(_csv_line(values))
+    return "".join(lines)
+
+
+def to_markdown(table: Table) -> str:
+    """A pipe table of GitHub-flavoured Markdown, numbers to the right."""
+    titles = [markdown(heading.title) for heading in table.headings]
+    rules = ["---:" if heading.numeric else "---" for heading in table.headings]
+    rows = [[markdown(text(cell)) or "–" for cell in row] for row in table.rows]
+    return "".join("| " + " | ".join(cells) + " |\n" for cells in [titles, rules, *rows])
+
+
+def to_latex(table: Table) -> str:
+    r"""A `tabular` for the booktabs package (`\usepackage{booktabs}`)."""
+    layout = "".join("r" if heading.numeric else "l" for heading in table.headings)
+    head = _latex_row([latex(heading.title) for heading in table.headings])
+    body = "".join(_latex_row([latex(text(cell)) or "--" for cell in row]) for row in table.rows)
+    return (
+        f"\\begin{{tabular}}{{{layout}}}\n\\toprule\n{head}\\midrule\n{body}\\bottomrule\n\\end{{tabular}}\n"
+    )
+
+
+RENDERERS: dict[str, Callable[[Table], str]] = {"csv": to_csv, "md": to_markdown, "latex": to_latex}
+
+
+def markdown(words: str) -> str:
+    """Text that Markdown shows as it is, inside a table cell too."""
+    return _MARKDOWN.sub(r"\\\g<0>", plain(words)).strip()
+
+
+def latex(words: str) -> str:
+    """Text that LaTeX sets as it is: no command, no ligature of hyphens, no argument of a line break."""
+    escaped = plain(words).translate(_LATEX)
+    escaped = re.sub(r"-(?=-)", "-{}", escaped)
+    # A row is preceded by \\, which would take a leading [ or * as its own.
+    return "{}" + escaped if escaped[:1] in ("[", "*") else escaped
+
+
+def _csv_titles(table: Table, measured: list[bool]) -> list[str]:
+    titles = []
+    for heading, interval in zip(table.headings, measured, strict=True):
+        titles += [heading.title, *([f"{heading.title}_low", f"{heading.title}_high"] if interval else [])]
+    return titles
+
+
+def _csv_line(values: list[Any]) -> str:
+    # Written with CRLF, so that the csv module quotes both characters, and ended as Unix lines end.
+    # A zero byte is no text; Python's csv writes it from 3.11 on only.
+    kept = [value.replace("\0", "\ufffd") if isinstance(value, str) else value for value in values]
+    line = io.StringIO()
+    csv.writer(line, lineterminator="\r\n").writerow(kept)
+    return line.getvalue()[:-2] + "\n"
+
+
+def _latex_row(cells: list[str]) -> str:
+    return " & ".join(cells) + r" \\" + "\n"

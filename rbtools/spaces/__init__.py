@@ -1,0 +1,82 @@
+"""What an architecture is: the spaces that rb-arch lists, and their costs, without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any, Protocol
+
+from rbtools.errors import RbError, unknown
+from rbtools.registry import Registry
+
+SPACES = Registry(
+    "space",
+    {
+        "nasbench201": "rbtools.spaces.nasbench201:NASBench201",
+        "zoo": "rbtools.spaces.zoo:Zoo",
+        "torchvision": "rbtools.spaces.named:Torchvision",
+    },
+)
+
+# Spaces whose architectures are known by name, and cannot be listed.
+BY_NAME = Registry(
+    "space",
+    {
+        "timm": "rbtools.spaces.named:timm",
+        "python": "rbtools.spaces.named:python",
+        "checkpoint": "rbtools.spaces.named:checkpoint",
+    },
+)
+
+
+class Space(Protocol):
+    """A numbered set of architectures. Every method raises RbError for what the space does not have."""
+
+    def __len__(self) -> int: ...
+
+    def indices(self, unique: bool = False) -> Iterable[int]:
+        """All indices, ascending; with `unique` one for each class of equal networks."""
+
+    def arch(
+        self,
+        index: int,
+        *,
+        channels: int | None = None,
+        cells: int | None = None,
+        classes: int = 10,
+        shape: Iterable[int] = (3, 32, 32),
+    ) -> dict[str, Any]:
+        """A record's `arch`, with the counts for `classes` outputs and images of `shape` (C, H, W).
+
+        `channels` and `cells` size the skeleton; None is the published size.
+        """
+
+    def find(self, text: str) -> int:
+        """The index that a user's word means: a number, a name, or the space's own notation."""
+
+    def neighbours(self, index: int) -> list[int]:
+        """The indices one small change away."""
+
+    def describe(self, arch: Mapping[str, Any], classes: int, shape: Iterable[int]) -> dict[str, Any]:
+        """`arch` as it was given, with its fields completed and its counts made anew."""
+
+
+@cache
+def space(name: str) -> Space:
+    """The space of that name. Raises RbError naming the near misses."""
+    if name not in SPACES and name not in BY_NAME:
+        raise unknown("space", name, [*SPACES, *BY_NAME])
+    built: Space = (BY_NAME if name in BY_NAME else SPACES).load(name)()
+    return built
+
+
+def describe(arch: Mapping[str, Any], classes: int, shape: Iterable[int]) -> dict[str, Any]:
+    """Complete a record's `arch` and count it for this data set: `classes` outputs, images (C, H, W).
+
+    Fields that are not the space's pass through. Raises RbError for an unknown space or architecture,
+    and for a network that does not fit the images.
+    """
+    name = arch.get("space")
+    if not isinstance(name, str):
+        raise RbError(f"The record's arch has the space {name!r}. Expected one of: {', '.join(SPACES)}.")
+    return space(name).describe(arch, classes, shape)

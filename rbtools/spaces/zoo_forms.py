@@ -1,0 +1,260 @@
+"""The forms of the zoo's networks: their sizes, and their costs in closed form.
+
+A form knows what its architecture record may say beside the name (`fields`), and counts: parameters,
+and the multiply-adds of convolutions, linear layers and attention for one image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+from rbtools.errors import RbError
+
+LARGEST_SMALL_IMAGE = 96  # pixels a side; up to here a ResNet has the stem for small images
+STEMS = ("cifar", "imagenet")
+
+Shape = tuple[int, int, int]
+
+
+class Form(Protocol):
+    """The sizes of a network; `family` names the module that builds it."""
+
+    @property
+    def family(self) -> str: ...
+
+    def fields(self, arch: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
+        """What the record has to say besides the name, completed for images of this shape. RbError."""
+
+    def count(self, fields: Mapping[str, Any], classes: int, shape: Shape) -> tuple[int, int]:
+        """Parameters and multiply-adds."""
+
+
+class Tally:
+    """Adds up layers as the image goes through them."""
+
+    def __init__(self, shape: Shape) -> None:
+        self.channels, self.height, self.width = shape
+        self.params = self.macs = 0
+
+    def conv(
+        self, outputs: int, kernel: int, stride: int = 1, *, padding: int | None = None, bias: bool = False
+    ) -> None:
+        """A convolution; `padding` None keeps the size at stride 1."""
+        padding = kernel // 2 if padding is None else padding
+        self.shrink(kernel, stride, padding)
+        weights = kernel * kernel * self.channels * outputs
+        self.params += weights + outputs * bias
+        self.macs += weights * self.height * self.width
+        self.channels = outputs
+
+    def norm(self) -> None:
+        """A BatchNorm or LayerNorm over the channels."""
+        self.params += 2 * self.channels
+
+    def shrink(self, kernel: int, stride: int, padding: int = 0) -> None:
+        """What a window without weights, such as pooling, does to the size."""
+        self.height, self.width = (
+            (side + 2 * padding - kernel) // stride + 1 for side in (self.height, self.width)
+        )
+
+    def beside(self, outputs: int, stride: int) -> tuple[int, int]:
+        """The costs of a 1x1 shortcut from here: its weights, and its multiply-adds."""
+        weights = self.channels * outputs
+        return weights, weights * ((self.height - 1) // stride + 1) * ((self.width - 1) // stride + 1)
+
+    def linear(self, inputs: int, outputs: int) -> None:
+        self.params += inputs * outputs + outputs
+        self.macs += inputs * outputs
+
+
+@dataclass(frozen=True)
+class NoFields:
+    """A form whose record says nothing besides its name."""
+
+    def fields(self, arch: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
+        return {}
+
+
+@dataclass(frozen=True)
+class ResNet:
+    """ResNet (He et al., CVPR 2016) with `blocks` in each of four stages.
+
+    `stem` in the record: "cifar", a 3x3 convolution of stride 1 and no pooling (kuangliu/pytorch-cifar),
+    or "imagenet", the paper's 7x7 one of stride 2 and max-pooling; by the size of the images where the
+    record does not say.
+    """
+
+    blocks: Sequence[int]
+    bottleneck: bool = False
+    family: ClassVar[str] = "resnet"
+
+    def fields(self, arch: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
+        default = STEMS[min(shape[1:]) > LARGEST_SMALL_IMAGE]
+        stem = arch.get("stem", default)
+        if stem not in STEMS:
+            raise RbError(f"A ResNet of the zoo has no stem {stem!r}. Choose from: {', '.join(STEMS)}.")
+        return {"stem": stem}
+
+    def count(self, fields: Mapping[str, Any], classes: int, shape: Shape) -> tuple[int, int]:
+        tally = Tally(shape)
+        if fields["stem"] == "imagenet":
+            tally.conv(64, 7, 2)
+            tally.shrink(3, 2, 1)
+        else:
+            tally.conv(64, 3)
+        tally.params += 2 * 64
+        for stage, blocks in enumerate(self.blocks):
+            for block in range(blocks):
+                self._block(tally, 64 << stage, 2 if stage and not block else 1)
+        tally.linear(tally.channels, classes)
+        return tally.params, tally.macs
+
+    def _block(self, tally: Tally, width: int, stride: int) -> None:
+        outputs = 4 * width if self.bottleneck else width
+        if stride != 1 or tally.channels != outputs:
+            weights, macs = tally.beside(outputs, stride)
+            tally.params += weights + 2 * outputs
+            tally.macs += macs
+        layers: tuple[tuple[int, int, int], ...] = ((3, stride, width), (3, 1, width))
+        if self.bottleneck:
+            layers = ((1, 1, width), (3, stride, width), (1, 1, outputs))
+        for kernel, step, target in layers:
+            tally.conv(target, kernel, step)
+            tally.norm()
+
+
+@dataclass(frozen=True)
+class PreActResNet(NoFields):
+    """Pre-activation ResNet (He et al., ECCV 2016): normalise, activate, convolve.
+
+    `final_norm`: whether BatchNorm and ReLU follow the last block, as in locuslab/robust_overfitting;
+    kuangliu/pytorch-cifar leaves them out.
+    """
+
+    blocks: Sequence[int]
+    final_norm: bool = True
+    family: ClassVar[str] = "preactresnet"
+
+    def count(self, fields: Mapping[str, Any], classes: int, shape: Shape) -> tuple[int, int]:
+        tally = Tally(shape)
+        tally.conv(64, 3)
+        for stage, blocks in enumerate(self.blocks):
+            for block in range(blocks):
+                _preactivation_block(tally, 64 << stage, 2 if stage and not block else 1)
+        tally.params += 2 * tally.channels * self.final_norm
+        tally.linear(tally.channels, classes)
+        return tally.params, tally.macs
+
+
+def _preactivation_block(tally: Tally, width: int, stride: int, always: bool = True) -> None:
+    """`always`: whether a stride alone also brings a convolution into the shortcut."""
+    tally.norm()
+    if tally.channels != width or (always and stride != 1):
+        weights, macs = tally.beside(width, stride)
+        tally.params, tally.macs = tally.params + weights, tally.macs + macs
+    tally.conv(width, 3, stride)
+    tally.norm()
+    tally.conv(width, 3)
+
+
+@dataclass(frozen=True)
+class WideResNet(NoFields):
+    """Wide ResNet (Zagoruyko and Komodakis, 2016): depth 6n+4, widths 16, 32, 64 times `widen`."""
+
+    depth: int
+    widen: int
+    family: ClassVar[str] = "wideresnet"
+
+    def count(self, fields: Mapping[str, Any], classes: int, shape: Shape) -> tuple[int, int]:
+        tally = Tally(shape)
+        tally.conv(16, 3)
+        for stage in range(3):
+            for block in range((self.depth - 4) // 6):
+                stride = 2 if stage and not block else 1
+                _preactivation_block(tally, (16 << stage) * self.widen, stride, always=False)
+        tally.norm()
+        tally.linear(tally.channels, classes)
+        return tally.params, tally.macs
+
+
+@dataclass(frozen=True)
+class VGG(NoFields):
+    """VGG with BatchNorm in its CIFAR form (kuangliu/pytorch-cifar): one linear layer after five stages."""
+
+    convs: Sequence[int]
+    widths: ClassVar[Sequence[int]] = (64, 128, 256, 512, 512)
+    family: ClassVar[str] = "vgg"
+
+    def count(self, fields: Mapping[str, Any], classes: int, shape: Shape) -> tuple[int, int]:
+        tally = Tally(shape)
+        for convs, width in zip(self.convs, self.widths, strict=True):
+            for _ in range(convs):
+                tally.conv(width, 3, bias=True)
+                tally.norm()
+            tally.height, tally.width = (tally.height + 1) // 2, (tally.width + 1) // 2
+        tally.linear(tally.channels, classes)
+        return tally.params, tally.macs
+
+
+@dataclass(frozen=True)
+class SimpleCNN(NoFields):
+    """The four layers of MNISTNet (advbench; PyTorch's own MNIST example)."""
+
+    side: ClassVar[int] = 12  # of the features that the linear layers see, at most
+    family: ClassVar[str] = "simplecnn"
+
+    def fields(self, arch: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
+        if min(shape[1:]) < 6:
+            raise RbError(
+                f"simplecnn takes images from 6x6 pixels on, and these have {shape[1]}x{shape[2]}."
+                " Choose another model."
+            )
+        return {}
+
+    def count(self, fields: Mapping[str, Any], classes: int, shape: Shape) -> tuple[int, int]:
+        tally = Tally(shape)
+        tally.conv(32, 3, padding=0, bias=True)
+        tally.conv(64, 3, padding=0, bias=True)
+        tally.shrink(2, 2)
+        tally.linear(64 * min(tally.height, self.side) * min(tally.width, self.side), 128)
+        tally.linear(128, classes)
+        return tally.params, tally.macs
+
+
+@dataclass(frozen=True)
+class ViT:
+    """Vision transformer (Dosovitskiy et al., ICLR 2021; Touvron et al., ICML 2021).
+
+    `patch` and `side` in the record: the pixels of a patch and of the images inside, 16 and 224 where
+    it does not say; images of another size are resized to that inside the model.
+    """
+
+    width: int
+    depth: int
+    family: ClassVar[str] = "vit"
+
+    @property
+    def heads(self) -> int:
+        return self.width // 64
+
+    def fields(self, arch: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
+        patch, side = arch.get("patch", 16), arch.get("side", 224)
+        if not (isinstance(patch, int) and isinstance(side, int) and 0 < patch <= side and not side % patch):
+            raise RbError(
+                f"A vision transformer cannot cut images of {side} pixels a side into patches of {patch}."
+                " Expected whole numbers, the first a multiple of the second, such as 224 and 16."
+            )
+        return {name: arch[name] for name in ("patch", "side") if name in arch}
+
+    def count(self, fields: Mapping[str, Any], classes: int, shape: Shape) -> tuple[int, int]:
+        patch, side, width = fields.get("patch", 16), fields.get("side", 224), self.width
+        tally = Tally((shape[0], side, side))
+        tally.conv(width, patch, patch, padding=0, bias=True)
+        tokens = tally.height * tally.width + 1
+        tally.params += width + tokens * width  # class token, positions
+        tally.params += self.depth * (12 * width * width + 13 * width) + 2 * width
+        tally.macs += self.depth * (tokens * 12 * width * width + 2 * tokens * tokens * width)
+        tally.linear(width, classes)
+        return tally.params, tally.macs

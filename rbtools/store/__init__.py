@@ -1,0 +1,7 @@
+"""The store of finished work: results and checkpoints, found by what determines them."""
+
+from __future__ import annotations
+
+from rbtools.store.store import Store, canonical, digest
+
+__all__ = ["Store", "canonical", "digest"]

@@ -1,0 +1,197 @@
+"""A part of a store as one archive, to be taken into another store.
+
+The archive is a tar file whose names are those of the store, so that unpacked it is one. It begins with
+the store's `format.json` and ends with the number of its files, so that one which was cut off is known.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import tarfile
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, NamedTuple
+
+import orjson
+
+from rbtools.errors import RbError
+from rbtools.store import listing, verify
+from rbtools.store.files import written_whole
+from rbtools.store.store import FORMAT, MARKER, Store
+
+FIRST, LAST = "format.json", "complete.json"
+_MEMBER = re.compile(r"(objects|results|outcomes|state)/([0-9a-f]{2})/(\2[0-9a-f]{62})")
+_CHUNK = 1 << 20
+_SMALL = 1 << 16
+
+
+class Cut(RbError):
+    """The archive ends early, or is damaged; what was taken in before stays."""
+
+
+class File(NamedTuple):
+    """A file of the store, of one kind."""
+
+    kind: str
+    path: str
+
+
+def everything(store: Store, *, weights: bool) -> Iterator[File]:
+    """All that is kept; without `weights` no checkpoints and no unfinished trainings."""
+    for kind in ("results", "outcomes", *(("objects", "state") if weights else ())):
+        for path in listing.paths(store, kind):
+            yield File(kind, path)
+
+
+def belonging(store: Store, results: Iterable[listing.Found], *, weights: bool) -> Iterator[File]:
+    """Some results with what was found for each example and, with `weights`, the checkpoints trained."""
+    seen: set[str] = set()
+    for path, record in results:
+        yield File("results", path)
+        stored = {} if record is None else record["stored"]
+        wanted = {"outcomes": stored.get("outcomes")}
+        if weights and record is not None:
+            wanted["objects"] = listing.checkpoint_of(record)
+        for kind, name in wanted.items():
+            place = None if name is None else store.path(kind, name)
+            if place is not None and str(place) not in seen:
+                seen.add(str(place))
+                yield File(kind, str(place))
+
+
+class Written(NamedTuple):
+    """What became of a file on its way into an archive: why it was left out, or nothing."""
+
+    bytes: int
+    problem: str | None
+
+
+def put(files: Iterable[File], stream: IO[bytes]) -> Iterator[Written]:
+    """Write files into an archive, each checked first. Raises OSError where it cannot be written."""
+    count = 0
+    with tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT) as tar:
+        _add(tar, FIRST, MARKER)
+        for kind, path in files:
+            try:
+                wrong = verify.problem(kind, path)
+                if wrong is None:
+                    size = _add_file(tar, kind, path)
+            except FileNotFoundError:  # a checkpoint that was dropped
+                continue
+            count += wrong is None
+            yield Written(0 if wrong else size, f"{path} is damaged: {wrong}" if wrong else None)
+        _add(tar, LAST, orjson.dumps({"files": count}))
+
+
+def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size = len(data)
+    tar.addfile(entry, io.BytesIO(data))
+
+
+def _add_file(tar: tarfile.TarFile, kind: str, path: str) -> int:
+    with open(path, "rb") as stream:
+        status = os.fstat(stream.fileno())
+        name = os.path.basename(path)
+        entry = tarfile.TarInfo(f"{kind}/{name[:2]}/{name}")
+        entry.size, entry.mtime = status.st_size, int(status.st_mtime)
+        tar.addfile(entry, stream)
+    tar.members = []  # type: ignore[attr-defined]  # it would keep an object for every file
+    return entry.size
+
+
+class Taken(NamedTuple):
+    """What became of an entry: taken in, there already (`new` is False), or refused and why."""
+
+    name: str
+    bytes: int
+    new: bool
+    problem: str | None = None
+
+
+def take(store: Store, stream: IO[bytes], name: str) -> Iterator[Taken]:
+    """Take the entries of an archive into the store; those that are there whole are kept.
+
+    Every entry is checked before it appears under its name. What is no file of a store, a link, or a
+    name that leads elsewhere is refused. Raises RbError for what is no archive or of another format,
+    Cut where it ends early or is damaged.
+    """
+    count, promised = 0, None
+    try:
+        with tarfile.open(fileobj=stream, mode="r|*") as tar:
+            _check_first(tar, name)
+            while (entry := tar.next()) is not None:
+                tar.members = []  # type: ignore[attr-defined]  # as above
+                if entry.name == LAST and entry.isreg() and entry.size < _SMALL:
+                    promised = _json(tar, entry).get("files")
+                    continue
+                count += 1
+                yield _take_one(store, tar, entry)
+    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
+        raise Cut(f"The archive {name} is damaged or ends early: {error}.") from error
+    if promised is None:
+        raise Cut(f"The archive {name} ends early: it does not say how many files it holds.")
+    if promised != count:
+        raise Cut(f"The archive {name} is damaged: it holds {count} files and says {promised}.")
+
+
+def _check_first(tar: tarfile.TarFile, name: str) -> None:
+    entry = tar.next()
+    found = entry is not None and entry.name == FIRST and entry.isreg() and entry.size < _SMALL
+    version = _json(tar, entry).get("format") if found and entry is not None else None
+    if version is None:
+        raise RbError(f"{name} is no archive of a store. Expected one that rb-store export wrote.")
+    if version != FORMAT:
+        raise RbError(
+            f"The archive {name} has format {version}; this rbtools reads format {FORMAT}. Use the rbtools"
+            " that wrote it."
+        )
+
+
+def _json(tar: tarfile.TarFile, entry: tarfile.TarInfo) -> dict[str, object]:
+    stream = tar.extractfile(entry)
+    with contextlib.suppress(orjson.JSONDecodeError):
+        found = orjson.loads(stream.read() if stream is not None else b"")
+        return found if isinstance(found, dict) else {}
+    return {}
+
+
+def _take_one(store: Store, tar: tarfile.TarFile, entry: tarfile.TarInfo) -> Taken:
+    place = _MEMBER.fullmatch(entry.name)
+    if place is None or entry.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or entry.issparse():
+        return Taken(entry.name, 0, False, "it is no file of a store")
+    kind, _, name = place.groups()
+    path = store.path(kind, name)
+    stream = tar.extractfile(entry)
+    if path is None or stream is None:
+        return Taken(entry.name, 0, False, "there is no store to take it in")
+    with contextlib.suppress(FileNotFoundError):
+        if verify.problem(kind, str(path)) is None:
+            return Taken(entry.name, 0, False)
+    store.mark()
+    return _checked_in(store, kind, path, stream, entry)
+
+
+class _Refused(Exception):
+    """An entry that is not what its name says."""
+
+
+def _checked_in(store: Store, kind: str, path: Path, stream: IO[bytes], entry: tarfile.TarInfo) -> Taken:
+    try:
+        # Only objects can be taken for whole without being read, so only they wait for the disk.
+        with written_whole(path, sync=kind == "objects") as aside:
+            while chunk := stream.read(_CHUNK):
+                aside.write(chunk)
+            aside.flush()
+            if wrong := verify.problem(kind, aside.name, path.name):
+                raise _Refused(wrong)
+            if kind == "results":  # when it was computed
+                with contextlib.suppress(OverflowError):
+                    os.utime(aside.name, (entry.mtime, entry.mtime))
+    except _Refused as wrong:
+        return Taken(entry.name, 0, False, str(wrong))
+    return Taken(entry.name, entry.size, True)

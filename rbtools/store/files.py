@@ -1,0 +1,90 @@
+"""Files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from rbtools.errors import RbError
+from rbtools.store import holder
+
+ASIDE = ".aside-"
+# Longer than any pause between two writes to one file: an older one belongs to nobody any more.
+ABANDONED_SECONDS = 3600.0
+_HINT = "Free some space, or name another folder with --store (or RB_STORE)."
+
+
+def write_whole(path: Path, data: bytes, *, sync: bool = True) -> None:
+    """Write aside, sync, rename. Readers see the old file or the new one, never a part.
+
+    Without `sync` a power cut may leave an empty file: for what is checked when it is read, and is
+    cheap to make again. Raises RbError, with the system's reason, where the folder cannot be written.
+    """
+    with written_whole(path, sync=sync) as stream:
+        stream.write(data)
+
+
+@contextlib.contextmanager
+def written_whole(path: Path, *, sync: bool = True, hint: str = _HINT) -> Iterator[IO[bytes]]:
+    """A stream whose content appears under `path` when the block ends well, else not at all.
+
+    Its `name` is that of the file aside. Raises RbError, with the system's reason and the hint what to
+    do, where it cannot be written.
+    """
+    # The name tells whose it is, so that it can be cleared up when that process is gone.
+    aside = f"{path.parent}/{ASIDE}{holder.label()}-{uuid.uuid4().hex}"
+    try:
+        stream = _opened(aside)
+    except OSError as error:
+        raise cannot_write(path, error, hint) from error
+    try:
+        with stream:
+            yield stream
+            stream.flush()
+            if sync:
+                os.fsync(stream.fileno())
+        os.replace(aside, path)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            os.unlink(aside)
+        if isinstance(error, OSError):
+            raise cannot_write(path, error, hint) from error
+        raise
+
+
+def check_writable(folder: Path) -> None:
+    """Raise RbError where a file in this folder cannot be written, before anybody works for it."""
+    aside = f"{folder}/{ASIDE}{holder.label()}-{uuid.uuid4().hex}"
+    try:
+        with _opened(aside) as stream:
+            stream.write(b"\0")
+        os.unlink(aside)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.unlink(aside)
+        raise cannot_write(folder, error) from error
+
+
+def _opened(aside: str) -> IO[bytes]:
+    try:
+        return open(aside, "xb")
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(aside), exist_ok=True)
+        return open(aside, "xb")
+
+
+def is_abandoned(path: Path, now: float) -> bool:
+    """Whether a file that was written aside will never be renamed: its writer is gone, or long silent."""
+    label = path.name.removeprefix(ASIDE).partition("-")[0]
+    if path.name.startswith(ASIDE) and holder.is_gone(holder.from_label(label)):
+        return True
+    return now - path.stat().st_mtime > ABANDONED_SECONDS
+
+
+def cannot_write(path: Path, error: OSError, hint: str = _HINT) -> RbError:
+    """The error for a file that the system would not let us write."""
+    return RbError(f"Cannot write {path}: {error.strerror or error}. {hint}")

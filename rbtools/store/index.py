@@ -1,0 +1,113 @@
+"""The texts of a store's records, remembered for each folder of results.
+
+An entry counts only while size, time and inode of its result's file are what they were when it was read:
+a text that is out of date is never shown, and the index may be deleted at any time. It makes listing
+100,000 results a matter of as many `stat` calls.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import orjson
+
+from rbtools import __version__
+from rbtools.errors import RbError
+from rbtools.records import dumps
+from rbtools.store import listing
+from rbtools.store.files import write_whole
+from rbtools.store.seal import sealed, unsealed
+from rbtools.store.store import Store
+
+# Of the shape of records and of this file; a development version may change without its number.
+VERSION = f"{__version__}/1"
+WORTH_WRITING = 16  # entries that are new: fewer are read again next time
+
+
+class _Entry(NamedTuple):
+    """A result's file as it was when read, the checkpoint of a training, and the record's text."""
+
+    name: str
+    stamp: list[int]
+    checkpoint: str | None
+    text: bytes
+
+
+class Texts(NamedTuple):
+    """The records of one folder as JSON, in the order of their keys, and the files that are damaged."""
+
+    lines: list[bytes]
+    damaged: list[str]
+
+
+def texts(store: Store, folder: str) -> Texts:
+    """What `listing.records_in` gives for a folder, as lines; only what has changed is read."""
+    place = Path(listing.existing(store), "index", folder)
+    known = _read(place)
+    entries: list[_Entry] = []
+    damaged: list[str] = []
+    fresh = 0
+    for name, path, stamp in _files(f"{store.folder}/results/{folder}"):
+        size, time, _ = stamp
+        entry = known.get(name)
+        if entry is None or entry.stamp != stamp:
+            try:
+                found = listing.record(name, listing.read(path, size), time / 1e9)
+            except FileNotFoundError:  # dropped just now
+                continue
+            if found is None:
+                damaged.append(path)
+                continue
+            entry = _Entry(name, stamp, listing.checkpoint_of(found), dumps(found))
+            fresh += 1
+        entries.append(entry)
+    if fresh >= WORTH_WRITING:
+        _write(place, entries)
+    return Texts([_line(store, entry) for entry in entries], damaged)
+
+
+def _files(folder: str) -> list[tuple[str, str, list[int]]]:
+    found = []
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as files:
+        for file in files:
+            if not file.name.startswith("."):
+                with contextlib.suppress(FileNotFoundError):
+                    status = file.stat()
+                    stamp = [status.st_size, status.st_mtime_ns, status.st_ino]
+                    found.append((file.name, file.path, stamp))
+    return sorted(found)
+
+
+def _line(store: Store, entry: _Entry) -> bytes:
+    """The text, with what may have changed since: whether a training's checkpoint is there."""
+    if entry.checkpoint is None:
+        return entry.text
+    # "stored" is the record's last field, so the text ends with its brace and the record's.
+    return entry.text[:-2] + b',"checkpoint_bytes":%d}}' % listing.size_of(store, entry.checkpoint)
+
+
+def _read(place: Path) -> dict[str, _Entry]:
+    """The entries of an index that is whole and of this version; none of any other."""
+    try:
+        body = unsealed(place.read_bytes())
+    except OSError:
+        return {}
+    if body is None:
+        return {}
+    head, *lines = body.split(b"\n")
+    found = orjson.loads(head)
+    if found["version"] != VERSION:
+        return {}
+    return {
+        name: _Entry(name, stamp, checkpoint, text)
+        for (name, stamp, checkpoint), text in zip(found["files"], lines, strict=True)
+    }
+
+
+def _write(place: Path, entries: list[_Entry]) -> None:
+    head = orjson.dumps({"version": VERSION, "files": [entry[:3] for entry in entries]})
+    with contextlib.suppress(RbError):  # a store that cannot be written is read file by file
+        write_whole(place, sealed(b"\n".join([head, *(entry.text for entry in entries)])), sync=False)

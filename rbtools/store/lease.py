@@ -1,0 +1,157 @@
+"""Claims on work in progress, by files that work on a network file system too.
+
+A lease is a file made by exclusive creation; it names its host and process, and its holder touches it
+every few seconds. A lease that was silent for a minute belongs to nobody any more, nor does one of a
+process on this host that is gone. Results do not depend on leases: if two ever hold the same one, both
+compute the same thing and one of them has wasted its time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+from rbtools.store import holder
+
+SILENCE_SECONDS = 60.0
+HEARTBEAT_SECONDS = 10.0
+
+
+class Lease:
+    """A claim that this process holds until `release`."""
+
+    def __init__(self, path: Path, token: bytes) -> None:
+        self.path, self.token = path, token
+        with _held_lock:
+            _held.add(self)
+
+    def release(self) -> None:
+        """Give the work free. A lease that others took over meanwhile stays theirs."""
+        with _held_lock:
+            _held.discard(self)
+        with contextlib.suppress(OSError):
+            if self.path.read_bytes() == self.token:
+                self.path.unlink()
+
+
+def claim(path: Path) -> Lease | None:
+    """Take the lease at `path`, or return None where somebody else holds it. Raises OSError."""
+    token = json.dumps({**holder.myself(), "token": uuid.uuid4().hex}).encode()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for _ in range(2):
+        try:
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        except FileExistsError:
+            if not take_away(path):
+                return None
+            continue
+        try:
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(token)
+        except OSError:  # a full disk: an empty lease would make others wait for nobody
+            with contextlib.suppress(OSError):
+                path.unlink()
+            raise
+        _start_heart()
+        return Lease(path, token)
+    return None
+
+
+def wait(path: Path, pulse: Callable[[], None], done: Callable[[], bool]) -> Lease | None:
+    """Wait until the lease is ours, or until `done()` says that there is nothing left to do (None)."""
+    pause = 0.05
+    while not done():
+        lease = claim(path)
+        if lease is not None:
+            return lease
+        pulse()
+        time.sleep(pause)
+        pause = min(pause * 1.5, 2.0)
+    return None
+
+
+def is_alive(path: Path) -> bool:
+    """Whether somebody works under this lease. Raises OSError, FileNotFoundError where it is given back."""
+    return _looked_at(path) is None
+
+
+def _looked_at(path: Path) -> bytes | None:
+    """The content of a lease that belongs to nobody any more; None for one that is alive."""
+    found = path.read_bytes()
+    silent = _now(path.parent) - path.stat().st_mtime
+    return found if silent >= SILENCE_SECONDS or _holder_is_gone(found) else None
+
+
+def take_away(path: Path) -> bool:
+    """Remove a lease that belongs to nobody any more; False where it is alive. Raises OSError."""
+    try:
+        found = _looked_at(path)
+    except FileNotFoundError:
+        return True
+    if found is None:
+        return False
+    aside = path.with_name(f".stale-{uuid.uuid4().hex}")
+    try:
+        os.rename(path, aside)
+    except FileNotFoundError:
+        return True
+    try:
+        if aside.read_bytes() != found:  # somebody was quicker: this is the new holder's
+            with contextlib.suppress(OSError):
+                os.link(aside, path)
+            return False
+    finally:
+        aside.unlink(missing_ok=True)
+    return True
+
+
+def _holder_is_gone(token: bytes) -> bool:
+    """Whether the lease names a process of this very host that does not exist."""
+    try:
+        found = json.loads(token)
+    except ValueError:
+        return False  # being written just now, or damaged: silence will tell
+    return isinstance(found, dict) and holder.is_gone(found)
+
+
+def _now(folder: Path) -> float:
+    """The file system's own clock, so that hosts need not agree on the time."""
+    with tempfile.NamedTemporaryFile(prefix=".now-", dir=folder) as probe:
+        return os.fstat(probe.fileno()).st_mtime
+
+
+_held: set[Lease] = set()
+_held_lock = threading.Lock()
+_heart: threading.Thread | None = None
+_heart_pid = 0
+
+
+def _start_heart() -> None:
+    global _heart, _heart_pid
+    if _heart is None or _heart_pid != os.getpid():
+        _heart_pid = os.getpid()
+        _heart = threading.Thread(target=_beat, name="rbtools-leases", daemon=True)
+        _heart.start()
+
+
+def _beat() -> None:
+    while True:
+        time.sleep(HEARTBEAT_SECONDS)
+        touch_all()
+
+
+def touch_all() -> None:
+    """Say of every lease that this process holds that it is alive. One that others took stays theirs."""
+    with _held_lock:
+        leases = list(_held)
+    for lease in leases:
+        with contextlib.suppress(OSError):
+            if lease.path.read_bytes() == lease.token:
+                os.utime(lease.path)

@@ -1,0 +1,213 @@
+"""The finished results of a store as records, read file by file.
+
+100,000 results are 100,000 small files, of which reading, checking and showing one takes some 25
+microseconds. `rbtools.store.index` remembers the texts; here nothing is remembered.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime, timezone
+from typing import Any, NamedTuple
+
+import orjson
+
+from rbtools.errors import RbError
+from rbtools.records import SCHEMA, metrics, trained
+from rbtools.store.seal import unsealed
+from rbtools.store.store import Store
+
+_CHUNK = 1 << 20
+
+
+class Found(NamedTuple):
+    """A result's file, and its record; None where it is damaged."""
+
+    path: str
+    record: dict[str, Any] | None
+
+
+def records(store: Store, keys: Iterable[str] | None = None) -> Iterator[Found]:
+    """All results in the order of their keys, or those whose keys begin with one of `keys`.
+
+    Raises RbError for a key that nothing has.
+    """
+    if keys is None:
+        for folder in folders(store, "results"):
+            yield from records_in(store, folder)
+    else:
+        yield from _found(store, _named(store, keys))
+
+
+def records_in(store: Store, folder: str) -> Iterator[Found]:
+    """The results of one folder, which has one in 256 of all."""
+    return _found(store, paths(store, "results", [folder]))
+
+
+def _found(store: Store, files: Iterable[str]) -> Iterator[Found]:
+    for path in files:
+        try:
+            status = os.stat(path)
+            data = read(path, status.st_size)
+        except FileNotFoundError:  # dropped just now
+            continue
+        found = record(path.rpartition("/")[2], data, status.st_mtime)
+        if found is not None and (name := checkpoint_of(found)) is not None:
+            found["stored"]["checkpoint_bytes"] = size_of(store, name)
+        yield Found(path, found)
+
+
+def folders(store: Store, kind: str) -> list[str]:
+    """The folders that the files of one kind are spread over."""
+    return _listed(f"{existing(store)}/{kind}")
+
+
+def paths(store: Store, kind: str, only: Iterable[str] | None = None) -> Iterator[str]:
+    """The files of one kind in the order of their names; those written aside are left out."""
+    base = f"{existing(store)}/{kind}"
+    for folder in _listed(base) if only is None else only:
+        for name in _listed(f"{base}/{folder}"):
+            yield f"{base}/{folder}/{name}"
+
+
+def existing(store: Store) -> str:
+    """The folder of a store that is there. Raises RbError where it is not, or is none."""
+    if store.folder is None:
+        raise RbError("No store is named. Name one with --store (or RB_STORE).")
+    if not store.folder.exists():
+        raise RbError(
+            f"There is no store {store.folder}. The tools make it when they keep their first result; name"
+            " another with --store (or RB_STORE)."
+        )
+    store.path("results", "0")  # its format is checked here
+    if not (store.folder / "format.json").exists() and any(store.folder.iterdir()):
+        raise RbError(
+            f"The folder {store.folder} is no store: it has no format.json. Name another with --store (or"
+            " RB_STORE)."
+        )
+    return str(store.folder)
+
+
+def read(path: str, size: int) -> bytes:
+    """The bytes of a file, read at once where it has the size that is expected. Raises OSError."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        data = os.read(handle, size + 1)
+        if len(data) != size:  # it was replaced just now, or one read is not enough for it
+            while more := os.read(handle, _CHUNK):
+                data += more
+        return data
+    finally:
+        os.close(handle)
+
+
+def record(key: str, data: bytes, time: float) -> dict[str, Any] | None:
+    """The record of a result's file, fit to go on in a pipe; None where the file is damaged.
+
+    `stored`, the last field, says what it is: `kind` (training, evaluation, ...), `key`, `bytes` and
+    `time` of its file, and for an evaluation `outcomes`, the key of what was found for each example.
+    """
+    body = unsealed(data)
+    if body is None:
+        return None
+    try:
+        kept = orjson.loads(body)
+        what, about = kept["what"], kept.get("about", {})
+        kind = about.get("kind") or what.get("kind", "other")
+        found = _MAKERS.get(kind, _other)(what, kept["value"], about)
+    except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError, ValueError):
+        return None
+    stored = {"kind": kind, "key": key, "bytes": len(data), "time": _in_words(int(time))}
+    if "outcomes" in what:
+        stored["outcomes"] = what["outcomes"]
+    return {"schema": SCHEMA, **found, "stored": stored}
+
+
+@functools.lru_cache(maxsize=1024)
+def _in_words(time: int) -> str:
+    return datetime.fromtimestamp(time, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _training(what: dict[str, Any], value: dict[str, Any], about: dict[str, Any]) -> dict[str, Any]:
+    entries = trained.entries(value)
+    return {
+        "arch": _arch(what["arch"], about),
+        **{key: about[key] for key in ("dataset",) if key in about},
+        "train": trained.section(what, value),
+        "checkpoint": value["checkpoint"],
+        "metrics": {entry["metric"]: entry["value"] for entry in entries},
+        "evals": entries,
+    }
+
+
+def _evaluation(what: dict[str, Any], value: list[dict[str, Any]], about: dict[str, Any]) -> dict[str, Any]:
+    of = about["of"]
+    entries, split = value, of["split"]
+    if split != "test":
+        entries = [{**entry, "metric": metrics.split_name(entry["metric"], split)} for entry in value]
+    return {
+        "arch": _arch(of["arch"], about),
+        **{key: about[key] for key in ("dataset", "train") if key in about},
+        "checkpoint": of["checkpoint"],
+        "metrics": {entry["metric"]: entry["value"] for entry in entries if entry["value"] is not None},
+        "evals": entries,
+    }
+
+
+def _other(what: dict[str, Any], value: Any, about: dict[str, Any]) -> dict[str, Any]:
+    """A result of a kind that this version does not know: shown as it is kept."""
+    return {"arch": _arch(what.get("arch", {}), about), "what": what, "value": value}
+
+
+_MAKERS: dict[str, Callable[[Any, Any, Any], dict[str, Any]]] = {
+    "training": _training,
+    "evaluation": _evaluation,
+}
+
+
+def _arch(identity: dict[str, Any], about: dict[str, Any]) -> dict[str, Any]:
+    """An architecture's name before what identifies it, as rb-arch writes it."""
+    space = {"space": identity["space"]} if "space" in identity else {}
+    return {**space, **about.get("arch", {}), **identity}
+
+
+def checkpoint_of(record: dict[str, Any]) -> str | None:
+    """The file name of a training's checkpoint among the objects; None for what is no training."""
+    if record["stored"]["kind"] != "training":
+        return None
+    return str(record["checkpoint"]).removeprefix("sha256:")
+
+
+def size_of(store: Store, name: str) -> int:
+    """The bytes of a checkpoint; 0 where it was dropped."""
+    path = store.path("objects", name)
+    try:
+        return 0 if path is None else os.stat(path).st_size
+    except OSError:
+        return 0
+
+
+def _listed(folder: str) -> list[str]:
+    try:
+        return sorted(name for name in os.listdir(folder) if not name.startswith("."))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _named(store: Store, keys: Iterable[str]) -> Iterator[str]:
+    """The files that the beginnings of keys name, each once."""
+    seen: set[str] = set()
+    for key in keys:
+        key = key.lower()
+        if len(key) < 4 or not set(key) <= set("0123456789abcdef"):
+            raise RbError(f"'{key}' is no key. Expected 4 or more hexadecimal digits, as rb-store ls shows.")
+        near = paths(store, "results", [key[:2]])
+        found = [path for path in near if os.path.basename(path).startswith(key)]
+        if not found:
+            raise RbError(
+                f"The store {store.folder} has no result with the key {key}. rb-store ls lists all."
+            )
+        yield from (path for path in found if path not in seen)
+        seen.update(found)

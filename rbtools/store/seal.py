@@ -1,0 +1,40 @@
+"""Keys, and checksums at the end of what is kept."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+
+def canonical(description: Mapping[str, Any]) -> bytes:
+    """The one JSON text of a description: keys sorted, no white space."""
+    return orjson.dumps(description, option=orjson.OPT_SORT_KEYS)
+
+
+def digest(description: Mapping[str, Any]) -> str:
+    """The key of a description: 64 hexadecimal digits."""
+    return hashlib.sha256(canonical(description)).hexdigest()
+
+
+def sealed(data: bytes) -> bytes:
+    """Data with its checksum at the end."""
+    return data + b"\n" + hashlib.sha256(data).hexdigest().encode() + b"\n"
+
+
+def unsealed(data: bytes) -> bytes | None:
+    """What was sealed, or None where the checksum does not fit."""
+    body, mark = data[:-66], data[-66:]
+    return body if mark == b"\n" + hashlib.sha256(body).hexdigest().encode() + b"\n" else None
+
+
+def hash_of_file(path: str | os.PathLike[str]) -> str:
+    """SHA-256 of a file's bytes, in hexadecimal."""
+    sha = hashlib.sha256()
+    with open(path, "rb") as stream:
+        while chunk := stream.read(1 << 20):
+            sha.update(chunk)
+    return sha.hexdigest()

@@ -1,0 +1,76 @@
+"""Every file of a store held against what it says of itself: its name, or the checksum at its end."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import orjson
+
+from rbtools.store import listing
+from rbtools.store.seal import digest, hash_of_file, unsealed
+from rbtools.store.store import KINDS, Store
+
+CHECKED = (*KINDS, "cache")
+_NAME = re.compile("[0-9a-f]{64}")
+
+
+class Checked(NamedTuple):
+    """A file, and what is wrong with it; None where nothing is."""
+
+    kind: str
+    path: str
+    problem: str | None
+
+
+def verify(store: Store) -> Iterator[Checked]:
+    """Check every file that is kept. Nothing is taken from the cache: each is read and hashed."""
+    for kind in CHECKED:
+        for path in listing.paths(store, kind):
+            try:
+                yield Checked(kind, path, problem(kind, path))
+            except FileNotFoundError:  # finished and dropped just now
+                continue
+
+
+def problem(kind: str, path: str, name: str | None = None) -> str | None:
+    """What is wrong with a file of that kind and name (its own by default), in words.
+
+    Raises FileNotFoundError where it is not there.
+    """
+    name = os.path.basename(path) if name is None else name
+    if not _NAME.fullmatch(name) or os.path.islink(path):
+        return "it is no file of a store"
+    try:
+        if kind == "objects":
+            return None if hash_of_file(path) == name else "its content does not fit its name"
+        status = os.stat(path)
+        data = listing.read(path, status.st_size)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        return f"it cannot be read ({error.strerror})"
+    body = unsealed(data)
+    if body is None:
+        return "its content does not fit its checksum"
+    try:
+        fits = _fits(kind, name, data, status.st_mtime, body)
+    except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
+        fits = False
+    return None if fits else "what it describes does not fit its name"
+
+
+def _fits(kind: str, name: str, data: bytes, time: float, body: bytes) -> bool:
+    """Whether what a whole file says of itself gives its name."""
+    if kind == "cache":
+        return hashlib.sha256(orjson.loads(body)["key"].encode()).hexdigest() == name
+    if kind != "results":
+        return True  # outcomes and states do not say what they are
+    if listing.record(name, data, time) is None:
+        return False
+    kept = orjson.loads(body)
+    of = kept.get("about", {}).get("of")
+    return digest(kept["what"]) == name and (of is None or digest(of) == kept["what"].get("outcomes"))

@@ -1,0 +1,17 @@
+"""Training methods: each gives the loss of one batch and says what its inner problem is.
+
+One file a method, one line here. The engine owns data, augmentation, schedule, checkpoints, time.
+"""
+
+from __future__ import annotations
+
+from rbtools.registry import Registry
+
+METHODS = Registry(
+    "training method",
+    {
+        "erm": "rbtools.training.erm:ERM",
+        "pgd": "rbtools.training.pgd:PGD",
+        "trades": "rbtools.training.trades:TRADES",
+    },
+)

@@ -1,0 +1,82 @@
+"""Units at the edge: what a user types becomes pixel units of [0, 1], once.
+
+The command line and the public Python functions take L-infinity distances in 1/255 (`8`, `8/255`)
+and L2 distances and probabilistic radii on the [0, 1] scale; everything inside works on [0, 1].
+"""
+
+from __future__ import annotations
+
+from rbtools.errors import UsageError
+
+
+def number(text: str | float, what: str) -> float:
+    """Read `8`, `0.03` or a fraction `8/255`. Raises UsageError naming `what` was being read."""
+    try:
+        top, slash, bottom = str(text).partition("/")
+        value = float(top) / float(bottom) if slash else float(top)
+    except (ValueError, ZeroDivisionError):
+        raise UsageError(f"{what} is '{text}'. Expected a number such as 8, 0.03 or 8/255.") from None
+    if value != value or abs(value) == float("inf"):
+        raise UsageError(f"{what} is '{text}'. Expected a finite number.")
+    return value
+
+
+def number_list(text: str | float, what: str) -> list[float]:
+    """Read `1,2,8`, the integer range `1-5`, `0:0.15:31` (start, stop, count), or a mix of them."""
+    if not isinstance(text, str):
+        return [number(text, what)]
+    values: list[float] = []
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        first, dash, last = part.partition("-")
+        if part.count(":") == 2:
+            start, stop, count = part.split(":")
+            values += _spaced(number(start, what), number(stop, what), count, what)
+        elif dash and first.isdigit() and last.isdigit():
+            if int(first) > int(last):
+                raise UsageError(
+                    f"{what} has the range '{part}', which runs backwards. Write '{last}-{first}'."
+                )
+            values += map(float, range(int(first), int(last) + 1))
+        else:
+            values.append(number(part, what))
+    if not values:
+        raise UsageError(f"{what} is empty. Expected numbers such as 1,2,8 or 1-5 or 0:0.15:31.")
+    return values
+
+
+def _spaced(start: float, stop: float, count: str, what: str) -> list[float]:
+    if not count.isdigit() or int(count) < 1:
+        raise UsageError(f"{what} has the count '{count}'. Write start:stop:count, such as 0:0.15:31.")
+    steps = int(count) - 1
+    # Rounded so that 0:0.15:31 holds 0.005 and not 0.005000000000000001: these become names.
+    return [round(start + (stop - start) * i / steps, 12) if steps else start for i in range(int(count))]
+
+
+def eps_to_pixels(text: str | float, norm: str = "linf", what: str = "--eps") -> float:
+    """Turn what a user typed for an attack's distance into pixel units of [0, 1].
+
+    L-infinity: `8` and `8/255` are both 8/255. L2: the number itself.
+    Raises UsageError for a negative or unreadable number, and for L-infinity above 255/255.
+    """
+    value = number(text, what)
+    if value < 0:
+        raise UsageError(f"{what} is {value:g}. A distance is 0 or more; write for example {what} 8.")
+    if norm != "linf":
+        return value
+    pixels = value if "/" in str(text) else value / 255
+    if pixels > 1:
+        raise UsageError(
+            f"{what} is {value:g}, which is more than the whole pixel range. L-infinity distances are in"
+            f" 1/255: write for example {what} 8 (or 8/255)."
+        )
+    return pixels
+
+
+def eps_slip(text: str | float, norm: str = "linf") -> str | None:
+    """The warning for `--eps 0.031`, which reads as 0.031/255; None where nothing looks wrong."""
+    value = number(text, "eps")
+    if norm != "linf" or "/" in str(text) or not 0 < value < 0.1:
+        return None
+    meant = value * 255
+    whole = abs(meant - round(meant)) <= 0.05 * meant  # 0.03 and 0.031 are roundings of 8/255
+    return f"means {value:g}/255; did you mean {round(meant) if whole else f'{meant:.3g}'}?"

@@ -1,0 +1,393 @@
+"""apgd-ce, square and aa: pyautoattack's own results, without its side effects and crashes."""
+
+from __future__ import annotations
+
+import random
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from rbtools.attacks import ATTACKS, aa, pyauto
+from rbtools.engine.draws import Draws
+from rbtools.errors import RbError
+
+SHAPE = (1, 8, 8)
+SMALL = {"apgd-ce": {"steps": 6}, "square": {"queries": 12}}
+
+
+def draws_for(count, seed=0):
+    return Draws(seed, "test", torch.arange(count))
+
+
+class Linear(nn.Module):
+    """Templates, as a digit classifier would have them; the worst case can be written down."""
+
+    def __init__(self, classes=10, seed=0):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.weight = nn.Parameter(0.5 * torch.randn(classes, 64))
+
+    def forward(self, images):
+        return images.flatten(1) @ self.weight.T
+
+    def margin(self, images, labels, eps):
+        """The smallest z_y - z_t over wrong classes and over the ball and box, in closed form (N,)."""
+        slope = self.weight.detach().double()
+        slope = slope[labels][:, None] - slope[None]  # (N, K, d)
+        flat = images.flatten(1).double()[:, None]
+        worst = (slope * (flat - eps * slope.sign()).clamp(0, 1)).sum(2)
+        return worst.scatter(1, labels[:, None], torch.inf).amin(1)
+
+
+class Net(nn.Module):
+    """A small convolutional network that fails on an empty batch, as many do."""
+
+    def __init__(self, classes=5):
+        super().__init__()
+        torch.manual_seed(1)
+        self.features = nn.Sequential(
+            nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.AvgPool2d(2)
+        )
+        self.classifier = nn.Linear(8 * 16, classes)
+
+    def forward(self, images):
+        return self.classifier(self.features(images).reshape(images.size(0), -1))
+
+
+def images_for(count, shape=SHAPE, seed=0):
+    return torch.rand(count, *shape, generator=torch.Generator().manual_seed(seed))
+
+
+def shorten(monkeypatch, queries, **lengths):
+    """Shorten AutoAttack's sequence, whose lengths are no option of ours."""
+    import pyautoattack
+
+    class Short(pyautoattack.AutoAttack):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            self.square.n_queries = queries
+            for part in (self.apgd, self.apgd_targeted, self.fab):
+                vars(part).update(lengths)
+
+    monkeypatch.setattr(pyautoattack, "AutoAttack", Short)
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    shorten(monkeypatch, queries=10, n_iter=2, eot_iter=2, n_restarts=1)
+
+
+def build(name, eps=0.05, **params):
+    return ATTACKS.build(name, eps=eps, **{**SMALL.get(name, {}), **params})
+
+
+ALL = [("apgd-ce", {}), ("apgd-ce", {"norm": "l2"}), ("square", {}), ("aa", {}), ("aa", {"norm": "l2"})]
+VARIANTS = [*ALL, ("aa", {"variant": "plus"}), ("aa", {"variant": "rand"})]
+
+
+@pytest.mark.parametrize(("name", "params"), VARIANTS)
+def test_budget_kept_and_model_and_images_as_before(name, params, quick):
+    model, images = Net().eval(), images_for(7, (3, 8, 8))
+    labels = model(images).argmax(1)
+    labels[0] = (labels[0] + 1) % 5
+    model.classifier.bias.requires_grad_(False)
+    before, labels_before = images.clone(), labels.clone()
+    perturbed = build(name, **params)(model, images, labels, draws_for(7))
+    assert torch.equal(images, before) and torch.equal(labels, labels_before)
+    assert (
+        perturbed.dtype == torch.float32 and perturbed.shape == images.shape and not perturbed.requires_grad
+    )
+    assert perturbed.min() >= 0 and perturbed.max() <= 1
+    delta = (perturbed - images).flatten(1)
+    assert (delta.abs().amax(1) if params.get("norm") != "l2" else delta.norm(dim=1)).max() <= 0.05 + 1e-6
+    assert [p.requires_grad for p in model.parameters()] == [True] * 5 + [False]
+    assert all(p.grad is None for p in model.parameters())
+
+
+@pytest.mark.parametrize(("name", "params"), ALL)
+def test_eps_zero_returns_the_images(name, params):
+    images = images_for(3)
+    assert torch.equal(
+        build(name, eps=0.0, **params)(Linear(), images, torch.zeros(3).long(), draws_for(3)), images
+    )
+
+
+@pytest.mark.parametrize(("name", "params"), VARIANTS)
+def test_global_random_state_and_tracing_stay_and_do_not_matter(name, params, quick, capfd):
+    model, images = Linear(5), images_for(6)
+    labels = model(images).argmax(1)
+    attack = build(name, **params)
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    before = random.getstate(), np.random.get_state()[1].copy(), torch.get_rng_state()
+
+    def tracer(*_):
+        return None
+
+    sys.settrace(tracer)
+    try:
+        first = attack(model, images, labels, draws_for(6))
+        assert sys.gettrace() is tracer
+    finally:
+        sys.settrace(None)
+    assert random.getstate() == before[0]
+    assert (np.random.get_state()[1] == before[1]).all()
+    assert torch.equal(torch.get_rng_state(), before[2])
+    random.seed(2), np.random.seed(2), torch.manual_seed(2)
+    assert torch.equal(attack(model, images, labels, draws_for(6)), first)
+    assert capfd.readouterr().out == ""
+
+
+@pytest.mark.parametrize("name", ["apgd-ce", "square"])
+def test_seed_of_the_draws_matters(name):
+    model, images = Linear(), images_for(6)
+    labels = model(images).argmax(1)
+    one, two = (build(name, eps=0.3)(model, images, labels, draws_for(6, seed)) for seed in (0, 1))
+    assert not torch.equal(one, two)
+
+
+@pytest.mark.parametrize(("name", "params"), [("apgd-ce", {}), ("square", {}), ("aa", {})])
+def test_prints_of_the_package_do_not_reach_stdout(name, params, monkeypatch, capfd, quick):
+    import pyautoattack
+
+    perturb = pyautoattack.autopgd_base.APGDAttack.perturb
+    search = pyautoattack.square.SquareAttack.perturb
+
+    def loud(function):
+        def wrapped(*args, **kwargs):
+            print("noise")
+            return function(*args, **kwargs)
+
+        return wrapped
+
+    monkeypatch.setattr(pyautoattack.autopgd_base.APGDAttack, "perturb", loud(perturb))
+    monkeypatch.setattr(pyautoattack.square.SquareAttack, "perturb", loud(search))
+    model, images = Linear(5), images_for(3)
+    build(name, **params)(model, images, model(images).argmax(1), draws_for(3))
+    captured = capfd.readouterr()
+    assert captured.out == "" and "noise" in captured.err
+
+
+@pytest.mark.parametrize(("name", "params"), VARIANTS)
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_batches_of_none_and_one_and_all_wrong(name, params, count, quick):
+    model, images = Net().eval(), images_for(count, (3, 8, 8))
+    right = model(images_for(2, (3, 8, 8))).argmax(1)[:count]
+    for labels in (right, (right + 1) % 5):
+        perturbed = build(name, **params)(model, images, labels, draws_for(count))
+        assert perturbed.shape == images.shape
+        if count and (labels != right).all():
+            assert (model(perturbed).argmax(1) != labels).all()
+
+
+@pytest.mark.parametrize(("name", "params"), VARIANTS)
+def test_channels_last_gives_the_same_result(name, params, quick):
+    model, images = Net().double().eval(), images_for(4, (3, 8, 8))
+    model.forward = lambda x, forward=model.forward: forward(x.double()).float()
+    labels = model(images).argmax(1)
+    attack = build(name, **params)
+    plain = attack(model, images, labels, draws_for(4))
+    model.to(memory_format=torch.channels_last)
+    other = attack(model, images.to(memory_format=torch.channels_last), labels, draws_for(4))
+    assert torch.allclose(other, plain, atol=1e-5)
+
+
+class Constant(nn.Module):
+    """A network without a live path: its logits do not know the image, and it hands out one tensor."""
+
+    def __init__(self, classes):
+        super().__init__()
+        self.bias = nn.Parameter(torch.arange(classes).float().flip(0))
+
+    def forward(self, images):
+        return self.bias.expand(len(images), -1)
+
+
+@pytest.mark.parametrize(("name", "params"), VARIANTS)
+@pytest.mark.parametrize("flat", [False, True])
+def test_constant_model_stays_at_chance(name, params, flat, quick):
+    model, images = Constant(5), images_for(6)
+    if flat:  # all logits equal: the margin is exactly 0 and Square's own set of survivors is empty
+        nn.init.zeros_(model.bias)
+    labels = torch.tensor([0, 0, 1, 2, 3, 4])
+    perturbed = build(name, **params)(model, images, labels, draws_for(6))
+    assert torch.isfinite(perturbed).all()
+    assert (model(perturbed).argmax(1) == labels).sum() == 2
+    assert torch.equal(model.bias, torch.zeros(5) if flat else torch.arange(5).float().flip(0))
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("name", ["apgd-ce", "square"])
+def test_few_classes_are_no_obstacle_where_the_loss_needs_no_more(name, classes):
+    model, images = Linear(classes), images_for(10)
+    labels = model(images).argmax(1)
+    perturbed = build(name, eps=0.6)(model, images, labels, draws_for(10))
+    assert (model(perturbed).argmax(1) != labels).any()
+
+
+@pytest.mark.parametrize(
+    ("version", "classes", "words"),
+    [
+        ("standard", 3, r"aa \(standard\)' uses the targeted DLR loss, which needs 4 classes"),
+        ("plus", 2, "needs 4 classes or more; the model has 2. Use 'apgd-ce'"),
+        ("rand", 2, r"aa \(rand\)' uses the DLR loss, which needs 3 classes"),
+    ],
+)
+def test_too_few_classes_for_autoattack_are_refused(version, classes, words):
+    with pytest.raises(RbError, match=words):
+        build("aa", variant=version)(Linear(classes), images_for(2), torch.zeros(2).long(), draws_for(2))
+
+
+@pytest.mark.parametrize("classes", [4, 9, 12])
+@pytest.mark.parametrize("version", ["standard", "plus"])
+def test_autoattack_takes_as_many_targets_as_there_are(classes, version, quick, caplog):
+    model, images = Linear(classes), images_for(5)
+    labels = model(images).argmax(1)
+    perturbed = build("aa", variant=version)(model, images, labels, draws_for(5))
+    assert perturbed.shape == images.shape and "target" not in caplog.text
+
+
+def test_autoattack_rand_takes_three_classes(quick):
+    model, images = Linear(3), images_for(4)
+    build("aa", variant="rand")(model, images, model(images).argmax(1), draws_for(4))
+
+
+@pytest.mark.parametrize(("height", "width"), [(4, 4), (12, 12), (14, 14), (24, 24)])
+def test_l2_autoattack_says_which_sizes_its_squares_do_not_fit(height, width):
+    images = images_for(2, (1, height, width))
+
+    def model(x):
+        return x.flatten(1)[:, :5]
+
+    with pytest.raises(RbError, match=f"images of {height}x{width} pixels"):
+        build("aa", norm="l2")(model, images, torch.zeros(2).long(), draws_for(2))
+
+
+def test_l2_squares_are_refused_exactly_where_the_package_fails():
+    from pyautoattack.square import SquareAttack
+
+    for height, width in [(side, side) for side in range(3, 33)] + [(32, 20), (32, 14), (14, 32), (30, 17)]:
+        images = images_for(2, (1, height, width))
+
+        def model(x):
+            return x.flatten(1)[:, :5].clone()
+
+        try:
+            square = SquareAttack(model, norm="L2", n_queries=1, eps=0.1, seed=0, device="cpu")
+            square.perturb(images, model(images).argmax(1))
+            fails = False
+        except (ZeroDivisionError, RuntimeError):
+            fails = True
+        try:
+            pyauto.need_l2_tiles(images, "aa")
+            refused = False
+        except RbError:
+            refused = True
+        assert refused == fails, (height, width)
+
+
+def test_verdicts_are_those_of_the_closed_form(monkeypatch):
+    # AutoAttack standard, only Square cut short, on a model whose robustness is known exactly.
+    shorten(monkeypatch, queries=50)
+    model, images, eps = Linear(4), images_for(24), 0.03
+    labels = model(images).argmax(1)
+    worst = model.margin(images, labels, eps)
+    robust = worst > 0
+    assert worst.abs().min() > 1e-3 and 5 < robust.sum() < 19
+    perturbed = ATTACKS.build("aa", eps=eps)(model, images, labels, draws_for(24))
+    assert torch.equal(model(perturbed).argmax(1) == labels, robust)
+    assert torch.equal(perturbed[robust], images[robust])
+    apgd = ATTACKS.build("apgd-ce", eps=eps, restarts=2)(model, images, labels, draws_for(24))
+    still = model(apgd).argmax(1) == labels
+    assert still[robust].all() and (still != robust).sum() <= 2  # CE is blind to the best target at times
+
+
+def seed_of(draws):
+    return int(draws.bits(1)[0, 0])
+
+
+def test_equals_the_package_run_by_hand():
+    from pyautoattack.autopgd_base import APGDAttack
+    from pyautoattack.square import SquareAttack
+
+    model, images = Linear(10).requires_grad_(False), images_for(8)
+    labels = model(images).argmax(1)
+    draws = draws_for(8)
+    common = {"eps": 0.1, "seed": seed_of(draws), "device": "cpu", "n_restarts": 1}
+    for name, theirs, params in (
+        ("apgd-ce", APGDAttack(model, n_iter=10, norm="Linf", **common), {"steps": 10}),
+        ("apgd-ce", APGDAttack(model, n_iter=10, norm="L2", **common), {"steps": 10, "norm": "l2"}),
+        (
+            "square",
+            SquareAttack(model, n_queries=30, p_init=0.5, resc_schedule=False, **common),
+            {"queries": 30, "p": 0.5},
+        ),
+    ):
+        expected = theirs.perturb(images, labels)
+        assert torch.equal(build(name, eps=0.1, **params)(model, images, labels, draws), expected)
+        assert not torch.equal(expected, images)
+
+
+def test_autoattack_equals_the_package_run_by_hand(quick):
+    import pyautoattack
+
+    model, images = Linear(10).requires_grad_(False), images_for(8)
+    labels = model(images).argmax(1)
+    draws = draws_for(8)
+    theirs = pyautoattack.AutoAttack(model, norm="Linf", eps=0.05, seed=seed_of(draws))
+    theirs.verbose = False
+    expected = theirs.run_standard_evaluation(images, labels, batch_size=8)[0]
+    found = build("aa")(model, images, labels, draws)
+    assert torch.equal(found, expected) and not torch.equal(found, images)
+
+
+def test_standard_keeps_the_lengths_of_the_standard(monkeypatch):
+    import pyautoattack
+
+    made = []
+
+    class Recorded(pyautoattack.AutoAttack):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            made.append(self)
+
+        def run_standard_evaluation(self, images, labels, **_):
+            return images, labels
+
+    monkeypatch.setattr(pyautoattack, "AutoAttack", Recorded)
+    aa.AutoAttack(eps=0.1)(Linear(10), images_for(2), torch.zeros(2).long(), draws_for(2))
+    (theirs,) = made
+    assert theirs.attacks_to_run == ["apgd-ce", "apgd-t", "fab-t", "square"]
+    assert theirs.apgd.n_iter == theirs.apgd_targeted.n_iter == theirs.fab.n_iter == 100
+    assert theirs.apgd.n_restarts == theirs.apgd_targeted.n_restarts == theirs.fab.n_restarts == 1
+    assert theirs.apgd_targeted.n_target_classes == theirs.fab.n_target_classes == 9
+    assert theirs.square.n_queries == 5000 and not theirs.square.rescale_schedule
+
+
+def test_warnings_of_the_package_are_said_once(caplog, quick):
+    def softmax(images):
+        return torch.softmax(images.flatten(1)[:, :5], 1)
+
+    images = images_for(4)
+    pyauto.logger.filters[0].seen.clear()
+    with caplog.at_level("WARNING", logger=pyauto.logger.name):
+        for _ in range(3):
+            build("aa")(softmax, images, softmax(images).argmax(1), draws_for(4))
+    texts = [record.getMessage() for record in caplog.records]
+    assert len([text for text in texts if "probability distribution" in text]) == 1
+
+
+def test_half_precision_logits_are_widened():
+    model = Net().eval()
+    images = images_for(4, (3, 8, 8))
+    perturbed = build("square")(lambda x: model(x).bfloat16(), images, model(images).argmax(1), draws_for(4))
+    assert perturbed.dtype == torch.float32
+
+
+def test_stems():
+    assert build("apgd-ce").stem == "apgd-ce" and build("apgd-ce", norm="l2").stem == "apgd-ce.l2"
+    assert build("square").stem == "square"
+    assert build("aa").stem == "aa" and build("aa", norm="l2").stem == "aa.l2"
+    assert all(build(name).whole_tiles for name in ("apgd-ce", "square", "aa"))

@@ -1,0 +1,285 @@
+"""FGSM and PGD: closed forms, budgets, semantics of iterates and restarts, independence of batches."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from rbtools.attacks import ATTACKS, steps
+from rbtools.engine.draws import Draws
+from rbtools.errors import RbError
+
+
+def draws_for(count, seed=0):
+    return Draws(seed, "test", torch.arange(count))
+
+
+def linear(classes, shape=(1, 4, 4), seed=0, scale=1.0):
+    """A linear model whose worst case can be written down."""
+    generator = torch.Generator().manual_seed(seed)
+    weight = scale * torch.randn(classes, torch.Size(shape).numel(), generator=generator)
+
+    def model(images):
+        return images.flatten(1) @ weight.to(images.dtype).T
+
+    model.weight = weight
+    return model
+
+
+def images_for(count, shape=(1, 4, 4), seed=0, low=0.0, high=1.0):
+    generator = torch.Generator().manual_seed(seed + 100)
+    return low + (high - low) * torch.rand(count, *shape, generator=generator)
+
+
+def two_class_direction(model, labels):
+    """The gradient of the margin against the true class, z_other - z_y, (N, d)."""
+    return (model.weight[1 - labels] - model.weight[labels]).double()
+
+
+@pytest.mark.parametrize("eps", [1 / 255, 0.1, 0.6, 1.0])
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [("fgsm", {}), ("pgd", {"iterate": "last", "steps": 20}), ("pgd", {"iterate": "last", "start": "zero"})],
+)
+def test_linf_reaches_the_exact_worst_case_of_a_linear_model(name, params, eps):
+    model, images = linear(2), images_for(40)
+    labels = model(images).argmax(1)
+    if name == "pgd":
+        params = {**params, "step_size": 2.5 * eps / 20}
+    found = ATTACKS.build(name, eps=eps, **params)(model, images, labels, draws_for(40))
+    # In the box and the ball each pixel goes as far as it may along the sign of its weight.
+    direction = two_class_direction(model, labels).view_as(images)
+    expected = (images.double() + eps * direction.sign()).clamp(0, 1)
+    assert torch.allclose(found.double(), expected, atol=1e-6)
+
+
+def test_l2_reaches_the_exact_worst_case_of_a_linear_model():
+    # Away from the walls of the box the worst point is x + eps * w / |w|.
+    model, images, eps = linear(2), images_for(40, low=0.4, high=0.6), 0.3
+    labels = model(images).argmax(1)
+    direction = two_class_direction(model, labels)
+    expected = images.double() + eps * (direction / direction.norm(dim=1, keepdim=True)).view_as(images)
+    assert expected.min() > 0 and expected.max() < 1
+    from_image = ATTACKS.build("pgd", eps=eps, norm="l2", start="zero", iterate="last")
+    assert torch.allclose(from_image(model, images, labels, draws_for(40)).double(), expected, atol=2e-6)
+    from_ball = ATTACKS.build("pgd", eps=eps, norm="l2", iterate="last", steps=40, step_size=eps / 4)
+    gain = ((from_ball(model, images, labels, draws_for(40)) - images).flatten(1).double() * direction).sum(1)
+    best = eps * direction.norm(dim=1)
+    assert (gain > 0.999 * best).all() and (gain < (1 + 1e-6) * best).all()
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_robust_accuracy_is_that_of_the_closed_form(norm):
+    model, images, eps = linear(2), images_for(300, low=0.4, high=0.6), 0.05 if norm == "linf" else 0.2
+    labels = torch.randint(2, (300,), generator=torch.Generator().manual_seed(3))
+    direction = two_class_direction(model, labels)
+    margin = -(images.flatten(1).double() * direction).sum(1)
+    reach = eps * (direction.abs().sum(1) if norm == "linf" else direction.norm(dim=1))
+    robust = margin > reach
+    assert 0.1 < robust.float().mean() < 0.5 < (margin > 0).float().mean() + 0.2
+    for params in ({}, {"iterate": "last"}, {"restarts": 3}, {"start": "zero"}):
+        attack = ATTACKS.build("pgd", eps=eps, norm=norm, steps=40, step_size=eps / 4, **params)
+        perturbed = attack(model, images, labels, draws_for(300))
+        near = (margin - reach).abs() < 0.01 * reach
+        assert near.float().mean() < 0.05
+        assert torch.equal((model(perturbed).argmax(1) == labels)[~near], robust[~near])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    eps=st.floats(0, 1.5),
+    step=st.none() | st.floats(0, 2),
+    norm=st.sampled_from(["linf", "l2"]),
+    start=st.sampled_from(["uniform", "zero"]),
+    iterate=st.sampled_from(["any", "last"]),
+    restarts=st.integers(1, 3),
+    steps_=st.integers(1, 4),
+    seed=st.integers(0, 2**31),
+    channels_last=st.booleans(),
+)
+def test_pgd_never_leaves_ball_or_box(eps, step, norm, start, iterate, restarts, steps_, seed, channels_last):
+    if start == "zero":
+        restarts = 1
+    images = images_for(5, (3, 4, 2), seed % 1000).round(decimals=1)  # some pixels lie on the walls
+    if channels_last:
+        images = images.to(memory_format=torch.channels_last)
+    labels = torch.arange(5) % 3
+    attack = ATTACKS.build(
+        "pgd",
+        eps=eps,
+        step_size=step,
+        norm=norm,
+        start=start,
+        iterate=iterate,
+        restarts=restarts,
+        steps=steps_,
+    )
+    before = images.clone()
+    perturbed = attack(linear(3, (3, 4, 2), seed % 7, scale=30.0), images, labels, draws_for(5, seed))
+    assert torch.equal(images, before), "the attack wrote into its input"
+    inside_budget(perturbed, images, eps, norm)
+
+
+@settings(max_examples=30, deadline=None)
+@given(eps=st.floats(0, 1.5), seed=st.integers(0, 1000))
+def test_fgsm_never_leaves_ball_or_box(eps, seed):
+    images = images_for(5, (3, 4, 2), seed).round(decimals=1)
+    perturbed = ATTACKS.build("fgsm", eps=eps)(
+        linear(3, (3, 4, 2)), images, torch.zeros(5).long(), draws_for(5)
+    )
+    inside_budget(perturbed, images, eps, "linf")
+
+
+def inside_budget(perturbed, images, eps, norm):
+    assert perturbed.shape == images.shape and perturbed.dtype == torch.float32
+    assert perturbed.min() >= 0 and perturbed.max() <= 1
+    delta = (perturbed.double() - images.double()).flatten(1)
+    size = delta.abs().amax(1) if norm == "linf" else delta.norm(dim=1)
+    assert (size <= eps + 1e-6).all()
+
+
+def curved(seed=0):
+    """A small network, computed in float64 so that batch size cannot show through rounding."""
+    torch.manual_seed(seed)
+    net = nn.Sequential(
+        nn.Conv2d(2, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU(), nn.Flatten(), nn.Linear(6 * 25, 4)
+    )
+    net = net.double().eval().requires_grad_(False)
+    return lambda images: net(images.double())
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"norm": n, "iterate": i, "restarts": r}
+        for n in ("linf", "l2")
+        for i in ("any", "last")
+        for r in (1, 3)
+    ],
+)
+def test_result_does_not_depend_on_batch_or_order(params):
+    model, images = curved(), images_for(13, (2, 5, 5))
+    labels = model(images).argmax(1)
+    draws = draws_for(13)
+    eps = 0.03 if params["norm"] == "linf" else 0.12
+    attack = ATTACKS.build("pgd", eps=eps, steps=5, **params)
+    whole = attack(model, images, labels, draws)
+    broken = model(whole).argmax(1) != labels
+    assert 0 < broken.sum() < 13  # both kinds of example are there, so some leave the batch early
+    for size in (1, 4, 5):
+        parts = [
+            attack(
+                model, images[i : i + size], labels[i : i + size], draws.take(torch.arange(13)[i : i + size])
+            )
+            for i in range(0, 13, size)
+        ]
+        assert torch.equal(torch.cat(parts), whole)
+    order = torch.randperm(13)
+    shuffled = attack(model, images[order], labels[order], draws.take(order))
+    assert torch.equal(shuffled, whole[order])
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("iterate", ["any", "last"])
+@pytest.mark.parametrize("start", ["uniform", "zero"])
+def test_eps_zero_returns_the_images(norm, iterate, start):
+    images = images_for(6, (2, 5, 5))
+    for step_size in (None, 0.1):
+        attack = ATTACKS.build("pgd", eps=0.0, norm=norm, iterate=iterate, start=start, step_size=step_size)
+        assert torch.equal(attack(curved(), images, torch.zeros(6).long(), draws_for(6)), images)
+    assert torch.equal(ATTACKS.build("fgsm", eps=0.0)(curved(), images, torch.zeros(6).long(), None), images)
+
+
+def band(images):
+    """Wrong only for a pixel in (0.515, 0.525), though the gradient always points upward."""
+    pixel = images.flatten(1)[:, 0]
+    inside = ((pixel > 0.515) & (pixel < 0.525)).float()
+    return torch.stack([torch.zeros_like(pixel), 0.1 * pixel - 1 + 2 * inside], dim=1)
+
+
+def test_any_returns_the_first_iterate_that_fools_and_last_the_last():
+    images, labels = torch.full((1, 1, 1, 1), 0.5), torch.tensor([0])
+    settings_ = {"eps": 0.1, "steps": 5, "step_size": 0.01, "start": "zero"}
+    first = ATTACKS.build("pgd", iterate="any", **settings_)(band, images, labels, draws_for(1))
+    last = ATTACKS.build("pgd", iterate="last", **settings_)(band, images, labels, draws_for(1))
+    assert first.item() == pytest.approx(0.52, abs=1e-6)  # the second step; the third would leave the band
+    assert last.item() == pytest.approx(0.55, abs=1e-6)
+
+
+def test_any_counts_the_start():
+    images, labels = torch.full((1, 1, 1, 1), 0.52), torch.tensor([0])
+    attack = ATTACKS.build("pgd", eps=0.1, start="zero", step_size=0.01)
+    assert torch.equal(attack(band, images, labels, draws_for(1)), images)
+
+
+def cliff(images):
+    """Wrong above 0.58, and no gradient anywhere: only the start decides."""
+    pixel = images.flatten(1)[:, 0]
+    wrong = (pixel > 0.58).float()
+    return torch.stack([torch.zeros_like(pixel), 0 * pixel - 1 + 2 * wrong], dim=1)
+
+
+@pytest.mark.parametrize("iterate", ["any", "last"])
+def test_restarts_keep_what_an_earlier_one_broke(iterate):
+    images, labels, draws = torch.full((200, 1, 1, 1), 0.5), torch.zeros(200).long(), draws_for(200)
+    attack = ATTACKS.build("pgd", eps=0.1, steps=2, restarts=4, iterate=iterate)
+    perturbed = attack(cliff, images, labels, draws)
+    starts = torch.stack([steps.uniform_start(images, draws, 0.1, draw=r).flatten() for r in range(4)])
+    fooled = starts > 0.58
+    assert 0.05 < fooled[0].float().mean() < 0.16 and fooled.any(0).float().mean() > 0.25
+    first = torch.where(fooled.any(0), fooled.float().argmax(0), torch.tensor(3))
+    assert torch.equal(perturbed.flatten(), starts.gather(0, first[None])[0])
+
+
+def test_restarts_from_the_same_start_are_refused():
+    with pytest.raises(RbError, match=r"3 restarts but starts at the image.*start 'uniform', or restarts 1"):
+        ATTACKS.build("pgd", restarts=3, start="zero")
+
+
+def test_only_a_random_start_depends_on_the_draws():
+    images, labels = images_for(4, (2, 5, 5)), torch.zeros(4).long()
+    for name, params in (("fgsm", {}), ("pgd", {"start": "zero"}), ("pgd", {}), ("pgd", {"norm": "l2"})):
+        attack = ATTACKS.build(name, eps=0.1, **params)
+        one, two = (attack(curved(), images, labels, draws_for(4, seed)) for seed in (0, 1))
+        assert torch.equal(one, two) != attack.random
+
+
+def test_other_seed_other_start():
+    images = images_for(3)
+    attack = ATTACKS.build("pgd", eps=0.1, steps=1, step_size=0.0, iterate="last")
+    one, two = (attack(linear(2), images, torch.zeros(3).long(), draws_for(3, seed)) for seed in (0, 1))
+    assert not torch.equal(one, two)
+
+
+def test_default_step_and_stem():
+    def build(**params):
+        return ATTACKS.build("pgd", **params)
+
+    assert build(eps=8 / 255).effective_step_size == pytest.approx(1 / 255)  # 2.5 * 8 / 20
+    assert build(eps=8 / 255, steps=10).effective_step_size == pytest.approx(2 / 255)
+    assert build(eps=32 / 255).effective_step_size == pytest.approx(4 / 255)
+    assert build(eps=0.5, norm="l2").effective_step_size == pytest.approx(0.0625)
+    assert build(eps=8 / 255, step_size=0.003).effective_step_size == 0.003
+    assert build(steps=7).stem == "pgd7"
+    assert build(norm="l2").stem == "pgd20.l2"
+    assert ATTACKS.build("fgsm").stem == "fgsm"
+
+
+@pytest.mark.parametrize("params", [{"steps": 0}, {"restarts": 0}, {"step_size": -0.1}, {"norm": "l1"}])
+def test_values_out_of_range_are_refused(params):
+    with pytest.raises(RbError, match=next(iter(params))):
+        ATTACKS.build("pgd", **params)
+
+
+@pytest.mark.parametrize("name", list(ATTACKS))
+def test_attacks_are_frozen_and_carry_what_the_engine_reads(name):
+    attack = ATTACKS.build(name, eps=0.01)
+    assert attack.name == name and attack.version >= 1 and attack.norm == "linf"
+    assert attack.stem.startswith(name) and isinstance(attack.whole_tiles, bool)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        attack.eps = 1.0

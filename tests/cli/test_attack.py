@@ -1,0 +1,372 @@
+"""rb-attack at the command line: records in and out, one checkpoint, protocols, what goes wrong."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner, Result
+from PIL import Image
+
+from rbtools.attacks import ATTACKS
+from rbtools.cli.attack import main
+from rbtools.engine.recipe import Recipe
+from rbtools.engine.run import Run
+from rbtools.engine.train import train
+from rbtools.models import checkpoint
+from rbtools.store import Store
+from rbtools.training import METHODS
+
+Record = dict[str, Any]
+CPU = ["--device", "cpu"]
+
+
+def run(arguments: list[str], *records: Record) -> Result:
+    text = "".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records)
+    return CliRunner().invoke(main, [*arguments, *CPU], input=text)
+
+
+def records(result: Result) -> list[Record]:
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def one(result: Result) -> Record:
+    assert result.exit_code == 0, result.stderr
+    (record,) = records(result)
+    return record
+
+
+# --- records in, records out ----------------------------------------------------------------------
+
+
+def test_an_attack_adds_its_results_and_passes_the_rest(trained: dict[str, Record]) -> None:
+    before = trained["erm"]
+    result = run(["pgd", "--steps", "3", "--eps", "4,16/255", "--n", "50", "--seed", "5"], before)
+    record = one(result)
+    assert result.stderr == "rb-attack: 1 record: 1 computed, 0 found in the store.\n"
+    assert {key: record[key] for key in before if key not in ("metrics", "evals")} == {
+        key: before[key] for key in before if key not in ("metrics", "evals")
+    }
+    assert list(record["metrics"]) == ["seconds_per_epoch", "acc", "pgd3.4", "pgd3.16"]
+    assert record["metrics"]["acc"] >= record["metrics"]["pgd3.4"] > record["metrics"]["pgd3.16"]
+    entry = record["evals"][-1]
+    assert 0 <= entry.pop("ci95")[0] <= entry.pop("value") and entry.pop("seconds") > 0
+    assert entry == {
+        "tool": "rb-attack",
+        "metric": "pgd3.16",
+        "attack": "pgd",
+        "norm": "linf",
+        "eps": 16 / 255,
+        "steps": 3,
+        "step_size": ATTACKS.build("pgd", steps=3, eps=16 / 255).effective_step_size,
+        "start": "uniform",
+        "restarts": 1,
+        "iterate": "any",
+        "split": "test",
+        "seed": 5,
+        "draws": "philox4x32-10/1",
+        "n": 50,
+        "device": "cpu",
+        "precision": "fp32",
+    }
+
+
+def test_distances_have_names_that_people_type(trained: dict[str, Record]) -> None:
+    result = run(["fgsm", "--eps", "1-2,0.5,8/255,8", "--n", "10"], trained["erm"])
+    assert list(one(result)["metrics"])[2:] == ["fgsm.1", "fgsm.2", "fgsm.0.5", "fgsm.8"]
+    result = run(["pgd", "--norm", "l2", "--eps", "0.5", "--steps", "2", "--n", "10"], trained["erm"])
+    assert "pgd2.l2.0.5" in one(result)["metrics"]
+
+
+def test_at_distance_0_nothing_is_lost(trained: dict[str, Record]) -> None:
+    metrics = one(run(["pgd", "--eps", "0"], trained["erm"]))["metrics"]
+    assert metrics["pgd20.0"] == metrics["acc"]
+
+
+def test_records_come_out_as_they_came_in(trained: dict[str, Record]) -> None:
+    failed = {"schema": 1, "error": {"message": "before"}, "text": "hello"}
+    result = run(["fgsm", "--n", "5", "--retry-errors"], trained["erm"], failed, trained["pgd"])
+    first, second, third = records(result)
+    assert second == failed  # what was no record cannot be tried again
+    assert (first["train"]["method"], third["train"]["method"]) == ("erm", "pgd")
+    assert result.stderr.endswith("2 computed, 0 found in the store, 1 passed on with their error.\n")
+
+
+GARBAGE: list[Any] = [True, -1, 1.5, "", "../x", [], ["a", "b"], {"a": 1}, 10**30]
+
+
+@pytest.mark.parametrize("field", ["space", "str", "channels", "cells", "normalize"])
+def test_garbage_in_an_architecture_is_the_records_fault_and_not_a_bug(
+    field: str, trained: dict[str, Record]
+) -> None:
+    arch = trained["erm"]["arch"]
+    wrong = [{**trained["erm"], "arch": {**arch, field: value}} for value in GARBAGE]
+    result = run(["fgsm", "--n", "5"], *wrong)
+    assert result.exit_code == 1 and len(records(result)) == len(GARBAGE)
+    assert all("error" in record for record in records(result))
+    assert "a bug in rbtools" not in result.stderr and "Traceback" not in result.stderr
+
+
+def test_a_failing_record_does_not_stop_the_others(trained: dict[str, Record]) -> None:
+    lost = {**trained["erm"], "checkpoint": "sha256:" + 64 * "0"}
+    result = run(["fgsm", "--n", "5"], lost, trained["pgd"])
+    assert result.exit_code == 1
+    first, second = records(result)
+    assert "is not in the store" in first["error"]["message"]
+    assert {key: value for key, value in first.items() if key != "error"} == lost
+    assert "fgsm.8" in second["metrics"]
+    retried = one(run(["fgsm", "--n", "5", "--retry-errors"], {**trained["erm"], "error": first["error"]}))
+    assert "error" not in retried and "fgsm.8" in retried["metrics"]
+
+
+# --- protocols ------------------------------------------------------------------------------------
+
+
+def test_another_protocol_is_refused_renamed_or_replaced(trained: dict[str, Record]) -> None:
+    first = one(run(["pgd", "--steps", "2", "--n", "20"], trained["erm"]))
+    again = ["pgd", "--steps", "2", "--n", "20", "--restarts", "2"]
+    result = run(again, first)
+    assert result.exit_code == 1
+    message = records(result)[0]["error"]["message"]
+    assert "already has 'pgd2.8', measured differently: restarts 1 there and 2 here." in message
+    assert "--as NAME" in message and "--replace" in message
+    named = one(run([*again, "--as", "mine"], first))
+    assert {"pgd2.8", "mine"} <= named["metrics"].keys()
+    replaced = one(run([*again, "--replace"], first))
+    assert [entry["restarts"] for entry in replaced["evals"] if entry["metric"] == "pgd2.8"] == [2]
+
+
+def test_as_with_several_results_is_refused(trained: dict[str, Record]) -> None:
+    result = run(["fgsm", "--eps", "1,2", "--as", "mine", "--n", "5"], trained["erm"])
+    assert result.exit_code in (1, 2) and "--as names one result" in result.stderr
+
+
+# --- the store ------------------------------------------------------------------------------------
+
+
+def test_a_run_that_finds_everything_imports_no_torch(trained: dict[str, Record]) -> None:
+    chosen = ["pgd", "--steps", "2", "--eps", "8,16", "--n", "20", *CPU]
+    first = run(chosen[:-2], trained["erm"], trained["pgd"])
+    code = (
+        "import atexit, sys\n"
+        "atexit.register(lambda: open('modules', 'w').write(' '.join(sys.modules)))\n"
+        f"sys.argv = ['rb-attack', *{chosen!r}]\n"
+        "from rbtools.cli.attack import main\n"
+        "main()\n"
+    )
+    again = subprocess.run(
+        [sys.executable, "-c", code],
+        input="".join(json.dumps(record) + "\n" for record in trained.values()),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert again.stdout == first.stdout
+    assert again.stderr == "rb-attack: 2 records: 0 computed, 2 found in the store.\n"
+    assert not {"torch", "numpy", "scipy", "sklearn"} & set(Path("modules").read_text().split())
+
+
+def test_a_full_disk_loses_no_result(trained: dict[str, Record], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "replace", refuse)
+        result = run(["fgsm", "--n", "20"], trained["erm"], trained["pgd"])
+    assert result.exit_code == 0
+    assert all("fgsm.8" in record["metrics"] for record in records(result))
+    warning, *others = [line for line in result.stderr.splitlines() if "warning" in line]
+    assert "No space left on device" in warning and "not kept" in warning
+    assert not others  # once is enough, however many records there are
+
+
+def test_a_store_of_another_format_is_refused(trained: dict[str, Record]) -> None:
+    Path("rb-store/format.json").write_text('{"format": 9}')
+    result = run(["fgsm"], trained["erm"])
+    assert result.exit_code == 2 and result.stdout == ""
+    assert "has format 9; this rbtools reads format 1" in result.stderr
+
+
+# --- one checkpoint -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def published() -> Path:
+    """A published CIFAR-10 ResNet-18, which comes with pyautoattack."""
+    found = importlib.util.find_spec("pyautoattack")
+    assert found is not None and found.submodule_search_locations
+    package = Path(found.submodule_search_locations[0])
+    (file,) = [*package.rglob("model_test.pt"), *package.parent.glob("examples/model_test.pt")][:1]
+    return file
+
+
+def test_a_published_checkpoint_is_evaluated_without_a_pipe(published: Path, photos: Path) -> None:
+    where = ["--checkpoint", str(published), "--dataset", f"imagefolder:{photos}", "--n", "6"]
+    record = one(run(["fgsm", "--eps", "8", "--arch", "resnet18", *where]))
+    assert record["arch"]["name"] == "resnet18" and record["arch"]["params"] == 11173962
+    assert record["checkpoint_file"] == str(published) and record["checkpoint"].startswith("sha256:")
+    assert record["dataset"] == f"imagefolder:{photos}"
+    assert record["evals"][-1]["n"] == 6
+    assert record["metrics"]["fgsm.8"] <= record["metrics"]["acc"]
+    told = run(["fgsm", "--eps", "8", *where])  # the file tells what network it holds
+    assert one(told)["arch"] == record["arch"] and one(told)["metrics"] == record["metrics"]
+    assert told.stderr.endswith("0 computed, 1 found in the store.\n")
+    again = one(run(["fgsm", "--eps", "8,0", "--n", "6"], record))  # in a pipe
+    assert again["metrics"]["fgsm.0"] == record["metrics"]["acc"]
+
+
+@pytest.fixture(scope="module")
+def _photo_model(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    folder = tmp_path_factory.mktemp("photos") / "rb-store"
+    arch = {"space": "nasbench201", "str": "|nor_conv_3x3~0|+|none~0|none~1|+|none~0|nor_conv_1x1~1|none~2|"}
+    run = Run("rb-train", Store(folder), dataset=f"imagefolder:{photos}", device="cpu", threads=1)
+    how = Recipe(epochs=40, batch_size=20, lr=0.1, augment=())
+    record = {"schema": 1, "arch": {**arch, "channels": 4, "cells": 1}}
+    return folder, json.dumps(train(record, METHODS.build("erm"), how, run))
+
+
+@pytest.fixture
+def photo_model(_photo_model: tuple[Path, str]) -> Record:
+    """A small network that knows the 20 training photographs by heart."""
+    folder, text = _photo_model
+    shutil.copytree(folder, "rb-store")
+    found: Record = json.loads(text)
+    return found
+
+
+def predictions(record: Record, files: list[Path]) -> list[int]:
+    file = Store("rb-store").object(record["checkpoint"])
+    model, _, _ = checkpoint.load(file, classes=10, shape=(3, 32, 32))
+    images = torch.stack(
+        [
+            torch.frombuffer(bytearray(Image.open(path).convert("RGB").tobytes()), dtype=torch.uint8)
+            for path in files
+        ]
+    )
+    pixels = images.view(-1, 32, 32, 3).permute(0, 3, 1, 2).float() / 255
+    found: list[int] = model(pixels).argmax(1).tolist()
+    return found
+
+
+def test_a_class_map_says_which_folder_is_which_class(photo_model: Record, photos: Path) -> None:
+    folders = sorted(folder.name for folder in (photos / "train").iterdir())
+    files = sorted((photos / "train").rglob("*.png"))
+    found = predictions(photo_model, files)
+    plain = sum(found[i] == folders.index(path.parent.name) for i, path in enumerate(files)) / len(files)
+    turned = sum(found[i] == 9 - folders.index(path.parent.name) for i, path in enumerate(files)) / len(files)
+    assert plain > 0.7 and turned < 0.3
+    Path("map.json").write_text(json.dumps({name: 9 - index for index, name in enumerate(folders)}))
+    asked = ["fgsm", "--eps", "0", "--split", "train"]
+    assert one(run(asked, photo_model))["metrics"]["train.acc"] == pytest.approx(plain)
+    mapped = one(run([*asked, "--class-map", "map.json"], photo_model))
+    assert mapped["metrics"]["train.acc"] == pytest.approx(turned)
+    # The next stage of a pipe is not told again, and must not take the alphabet's order.
+    assert mapped["class_map"] == folders[::-1]
+    again = one(run([*asked, "--force"], mapped))
+    assert again["metrics"]["train.acc"] == pytest.approx(turned)
+    Path("map.json").write_text('{"airplane": 0}')
+    result = run([*asked, "--class-map", "map.json"], photo_model)
+    assert result.exit_code == 1 and "leaves out the class folders automobile" in result.stderr
+
+
+def test_val_serves_where_there_is_no_test(photo_model: Record, photos: Path) -> None:
+    record = one(run(["fgsm"], photo_model))
+    assert record["evals"][-1]["n"] == 30 and record["evals"][-1]["split"] == "test"
+    result = run(["fgsm", "--split", "val"], photo_model)
+    assert result.exit_code == 1 and "Ask for --split test" in result.stderr
+
+
+def test_an_unreadable_image_is_named(photo_model: Record, photos: Path) -> None:
+    shutil.copytree(photos, "broken")
+    bad = Path("broken/val/cat/1.png")
+    bad.write_bytes(bad.read_bytes()[:100])
+    Path("broken/val/cat/.hidden.png").write_text("no image")
+    Path("broken/val/cat/notes.txt").write_text("no image")
+    result = run(["fgsm", "--dataset", "imagefolder:broken"], photo_model)
+    assert result.exit_code == 1
+    assert "broken/val/cat/1.png" in result.stderr and result.stderr.count("\n") == 2
+
+
+def test_an_unknown_data_set_is_answered_with_near_misses(trained: dict[str, Record]) -> None:
+    result = run(["fgsm", "--dataset", "digit"], trained["erm"])
+    assert result.exit_code == 2 and result.stdout == ""
+    assert "Unknown data set 'digit'. Did you mean 'digits'?" in result.stderr
+
+
+# --- what is wrong with a checkpoint --------------------------------------------------------------
+
+
+@pytest.fixture
+def file(trained: dict[str, Record]) -> Path:
+    """A checkpoint for digits as a file of the user's."""
+    shutil.copyfile(Store("rb-store").object(trained["erm"]["checkpoint"]), "model.safetensors")
+    return Path("model.safetensors")
+
+
+def test_a_checkpoint_of_our_own_needs_no_arch(file: Path, trained: dict[str, Record]) -> None:
+    record = one(run(["fgsm", "--checkpoint", str(file)]))
+    (piped,) = records(run(["fgsm"], trained["erm"]))
+    assert record["metrics"]["fgsm.8"] == piped["metrics"]["fgsm.8"]
+    assert record["arch"]["str"] == trained["erm"]["arch"]["str"]
+
+
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        (lambda data: data[:-1000], "is a safetensors file that is cut off or damaged"),
+        (lambda data: data[:100], "cut off or damaged"),
+        (lambda data: b"", "is empty (0 bytes)"),
+        (lambda data: b"<!doctype html><title>404</title>", "is a web page, titled '404'"),
+    ],
+)
+def test_a_damaged_checkpoint_is_an_error_record(harm: Any, message: str, file: Path) -> None:
+    file.write_bytes(harm(file.read_bytes()))
+    result = run(["fgsm", "--checkpoint", str(file)])
+    assert result.exit_code == 1
+    (record,) = records(result)
+    assert message in record["error"]["message"] and str(file.absolute()) in record["error"]["message"]
+    assert result.stderr.splitlines()[0] == f"rb-attack: error: {record['error']['message']}"
+
+
+def test_a_checkpoint_of_another_architecture_says_which_keys(file: Path) -> None:
+    result = run(["fgsm", "--checkpoint", str(file), "--arch", "resnet18"])
+    assert result.exit_code == 1
+    message = records(result)[0]["error"]["message"]
+    assert "Keys missing: conv1.weight" in message and "unexpected: cells.0" in message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--checkpoint", "gone.pt"], "gone.pt does not exist. Expected a file."),
+        (["--checkpoint", "."], ". is a folder. Expected a file."),
+        (["--checkpoint", "model.safetensors", "in.jsonl"], "Both --checkpoint and FILE are given."),
+        (["--arch", "resnet18"], "--arch describes a --checkpoint, but none is given."),
+        (["--n", "0"], "Invalid value for '--n'"),
+        (["--eps", ","], "--eps is empty. Expected distances such as 8 or 1,2,8."),
+    ],
+)
+def test_wrong_use_is_a_usage_error(arguments: list[str], message: str, file: Path) -> None:
+    result = run(["fgsm", *arguments])
+    assert result.exit_code == 2 and result.stdout == ""
+    assert message in result.stderr and result.stderr.count("\n") == 1
+
+
+def test_an_unknown_arch_names_near_misses(file: Path) -> None:
+    result = run(["fgsm", "--checkpoint", str(file), "--arch", "resnet81"])
+    assert result.exit_code in (1, 2)
+    assert "Unknown model 'resnet81'. Did you mean 'resnet18'" in result.stderr
+
+
+def test_a_device_that_is_not_there_is_said(trained: dict[str, Record]) -> None:
+    result = CliRunner().invoke(main, ["fgsm", "--device", "gpu"], input=json.dumps(trained["erm"]))
+    assert result.exit_code == 1 and "The device 'gpu' cannot be used" in result.stderr
+    assert "Use --device cpu or auto." in result.stderr

@@ -1,0 +1,117 @@
+"""How commands are made of registered things: their options, their help, and what a slip is answered with."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from rbtools.cli import commands
+from rbtools.registry import param
+
+
+def run(tool: str, *arguments: str) -> Result:
+    command: click.Command = importlib.import_module(f"rbtools.cli.{tool}").main
+    return CliRunner().invoke(command, list(arguments))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sample:
+    """Sampling (Author et al. 2020), where `order="any"` may be said and `numbers` are taken.
+
+    The second paragraph stays.
+
+    Shape:
+        images (N, C, H, W): for readers of Python.
+    """
+
+    radius: float = param(8 / 255, "Radius of the ball.", unit="eps")
+    order: str = param("last", "Which come first.", choices=("any", "last"))
+    lambda_: float = param(6.0, "Weight of it.", name="lambda")
+    clip: bool = param(True, "Clip the image.")
+    length: float | None = param(None, "Length of a step, in the unit of --eps.", unit="eps")
+    inside: int = 3
+
+
+def test_fields_become_options() -> None:
+    options = {option.name: option for option in commands.method_options([Sample, Sample])}
+    assert list(options) == ["radius", "order", "lambda_", "clip", "length"]
+    assert options["radius"].metavar == "DISTANCE"
+    assert options["radius"].help == "Radius of the ball, in 1/255.  [default: 8]"
+    assert options["length"].help == "Length of a step, in the unit of --eps."
+    assert options["order"].type.choices == ("any", "last")  # type: ignore[attr-defined]
+    assert options["lambda_"].opts == ["--lambda"]
+    assert (options["clip"].opts, options["clip"].secondary_opts) == (["--clip"], ["--no-clip"])
+    assert options["clip"].help == "Clip the image.  [default: on]"
+
+
+def test_a_docstring_becomes_help_without_python() -> None:
+    assert commands.for_people(Sample) == (
+        "Sampling (Author et al. 2020), where --order any may be said and numbers are taken.\n\n"
+        "The second paragraph stays."
+    )
+
+
+def test_a_list_of_commands_shows_whole_sentences() -> None:
+    shown = " ".join(run("attack", "--help").stdout.split())
+    assert (
+        "fgsm Fast gradient sign method (Goodfellow et al. 2015, arXiv:1412.6572), L-infinity. pgd" in shown
+    )
+
+
+def test_help_of_a_chosen_method_says_what_it_is_and_has_its_options() -> None:
+    shown = run("train", "--method", "trades", "--help").stdout
+    assert "--method trades:\n  TRADES (Zhang et al. 2019" in shown and "--lambda X " in shown
+    both = run("train", "--help", "--method", "erm,trades").stdout
+    assert "--method erm:" in both and "--method trades:" in both
+    plain = run("train", "--help").stdout
+    assert "TRADES" not in plain and "--lambda" not in plain
+
+
+def test_numbers_are_named_shortly_and_empty_defaults_not_at_all() -> None:
+    shown = run("train", "--help").stdout
+    assert "--epochs N " in shown and "--lr X " in shown
+    assert "INTEGER" not in shown and '""' not in shown
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "message"),
+    [
+        ("attack", [], "No attack is named. Choose one of: fgsm, pgd,"),
+        ("ge", [], "No command is named. Choose one of: acc, attack, corrupt, pr. Try 'rb-ge --help'."),
+        ("ge", ["attack"], "No attack is named. Choose one of: fgsm, pgd,"),
+        (
+            "attack",
+            ["--eps", "8", "pgd"],
+            "No option '--eps' stands before the attack. Options follow it: rb-attack fgsm --eps ...",
+        ),
+        ("train", ["--lambda", "3"], "Option '--lambda' belongs to --method trades, but --method is erm."),
+        ("train", ["--method", "pgd", "--lambda", "3"], "belongs to --method trades, but --method is pgd."),
+        ("train", ["--method=erm", "--eps", "3"], "Option '--eps' belongs to --method pgd and "),
+        ("train", ["--epoch", "3"], "No such option '--epoch'. Did you mean '--epochs'?"),
+        ("train", ["--method"], "Option '--method' requires an argument."),
+    ],
+)
+def test_a_slip_is_answered_in_one_line(tool: str, arguments: list[str], message: str) -> None:
+    result = run(tool, *arguments)
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert result.stderr.startswith(f"rb-{tool}: error: ") and message in result.stderr
+
+
+@pytest.mark.parametrize(("tool", "kept"), [("rank", False), ("attack", True), ("train", True)])
+def test_an_interruption_promises_only_what_is_true(
+    tool: str, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command: click.Command = importlib.import_module(f"rbtools.cli.{tool}").main
+
+    def interrupted(context: click.Context) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "invoke", interrupted)
+    result = CliRunner().invoke(command, ["fgsm"] if tool == "attack" else [])
+    assert result.exit_code == 130
+    promise = "; what was finished is written and in the store" if kept else ""
+    assert result.stderr == f"rb-{tool}: error: interrupted{promise}.\n"

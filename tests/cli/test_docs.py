@@ -1,0 +1,247 @@
+"""Man pages and completions: those in the repository are the generator's, and they work."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import click
+import pytest
+
+from rbtools.attacks import ATTACKS
+from rbtools.cli import completion, docs, manual
+from rbtools.cli.commands import OptionChooser
+from rbtools.training import METHODS
+
+ROOT = Path(__file__).resolve().parents[2]
+GENERATED = docs.files()
+PAGES = [page for name in docs.TOOLS for page in docs.pages(docs.tool(name))]
+MAN_PAGES = [path for path in GENERATED if path.startswith("man/")]
+
+
+def options(page: docs.Page) -> list[click.Option]:
+    return [param for param in page.command.get_params(page.context) if isinstance(param, click.Option)]
+
+
+# --- the files in the repository ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", GENERATED)
+def test_file_is_what_the_commands_say(path: str) -> None:
+    assert (ROOT / path).is_file(), f"{path} is missing: run `make docs` and commit it"
+    assert (ROOT / path).read_text("utf-8") == GENERATED[path], f"{path} is stale: run `make docs`, commit it"
+
+
+def test_no_file_is_left_of_a_tool_that_is_gone() -> None:
+    found = {
+        f"{folder}/{path.name}" for folder in ("man", "completions") for path in (ROOT / folder).iterdir()
+    }
+    assert found == set(GENERATED)
+
+
+def test_files_are_written_below_a_folder_of_choice() -> None:
+    docs.main("elsewhere")
+    written = {str(path.relative_to("elsewhere")) for path in Path("elsewhere").rglob("*.*")}
+    assert written | {"completions/_rbtools"} == set(GENERATED)
+
+
+# --- words for people -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.words)
+def test_help_is_of_finished_sentences_without_python(page: docs.Page) -> None:
+    texts = {"the command": page.command.help or ""} | {one.opts[0]: one.help or "" for one in options(page)}
+    for name, text in texts.items():
+        sentence = re.sub(r"\s*\[default: .*\]$", "", text.strip(), flags=re.S)
+        assert sentence, f"{name} has no help"
+        if name != "the command" or "\b" not in text:
+            assert sentence.endswith((".", ":")), f"the help of {name} ends in '{sentence[-20:]}'"
+        assert not re.search(r"`|\bNone\b|\bTrue\b|\bFalse\b|\w=\"", text), f"{name}: {text}"
+
+
+@pytest.mark.parametrize("page", [one for one in PAGES if "--" not in one.words], ids=lambda page: page.words)
+def test_short_help_is_a_whole_sentence(page: docs.Page) -> None:
+    text = page.command.get_short_help_str(1000)
+    assert not text.endswith(("...", " al", " al."))
+
+
+# --- man pages ------------------------------------------------------------------------------------
+
+
+def rendered(path: str) -> str:
+    """A man page as a reader sees it on a wide terminal, unformatted."""
+    command = f"MANWIDTH=400 MANROFFOPT=-c man --warnings=all -l {ROOT / path} | col -bx"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and done.stderr == ""
+    return re.sub(r"[ \n]+", " ", done.stdout.replace("‐\n", ""))
+
+
+@pytest.mark.skipif(
+    not (shutil.which("man") and shutil.which("groff") and shutil.which("col")),
+    reason="needs man, groff, col",
+)
+@pytest.mark.parametrize("path", MAN_PAGES)
+def test_man_takes_the_page_without_a_warning_and_shows_every_option(path: str) -> None:
+    shown = rendered(path)
+    tool = Path(path).stem
+    for page in PAGES:
+        if page.words.split()[0] == tool and not isinstance(page.command, OptionChooser):
+            for option in options(page):
+                assert option.opts[0] in shown
+    for heading in ("NAME", "SYNOPSIS", "DESCRIPTION", "EXAMPLES", "EXIT STATUS", "ENVIRONMENT", "SEE ALSO"):
+        assert f" {heading} " in shown
+
+
+@pytest.mark.parametrize("path", MAN_PAGES)
+def test_no_line_of_text_is_taken_for_a_request(path: str) -> None:
+    known = re.compile(r"\.(TH|SH|SS|PP|TP|br|nf|fi|RS|RE)( |$)")
+    for line in GENERATED[path].splitlines():
+        assert known.match(line) or line[:1] not in (".", "'"), line
+        assert line.isascii()
+
+
+@pytest.mark.skipif(not shutil.which("groff"), reason="needs groff")
+def test_marks_that_roff_knows_come_out_as_they_went_in() -> None:
+    odd = [".start", "'start", "a\\b", "x - y", "--eps", "`q` 'r' ^ ~", "λ · ε ≤ 1"]
+    source = "".join(f".PP\n{manual._escape(text)}\n" for text in odd)
+    done = subprocess.run(
+        ["groff", "-Tutf8", "-man", "-Kutf8", "-ww"],
+        input=".TH X 1\n.SH A\n" + source,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stderr == ""
+    plain = re.sub(r"\x1b\[[0-9;]*m|.\x08", "", done.stdout)
+    assert [line.strip() for line in plain.splitlines() if line.strip()][2:-1] == odd
+
+
+def test_man_page_says_whether_the_tool_waits_for_all_records() -> None:
+    waiting = {path for path in MAN_PAGES if "This tool needs all records" in GENERATED[path]}
+    assert waiting == {"man/rb-score.1", "man/rb-rank.1"}
+
+
+def test_man_page_explains_expressions_where_one_is_asked_for() -> None:
+    for name in ("rb-arch", "rb-rank"):
+        text = GENERATED[f"man/{name}.1"]
+        assert ".SH EXPRESSIONS" in text and "\\fBGlobs\\fR" in text
+    assert ".SH EXPRESSIONS" not in GENERATED["man/rb-train.1"]
+
+
+# --- completions ----------------------------------------------------------------------------------
+
+CASES = {
+    ("rb-attack", ""): [*ATTACKS],
+    ("rb-attack", "pg"): ["pgd"],
+    ("/usr/bin/rb-attack", "pg"): ["pgd"],
+    ("rb-attack", "pgd", "--norm", ""): ["linf", "l2"],
+    ("rb-attack", "pgd", "--norm", "l2", "--start", "u"): ["uniform"],
+    ("rb-attack", "pgd", "--norm", "=", "li"): ["linf"],
+    ("rb-attack", "pgd", "--norm", "="): ["linf", "l2"],
+    ("rb-attack", "pgd", "--iter"): ["--iterate"],
+    ("rb-attack", "fgsm", "--iter"): [],
+    ("rb-attack", "pgd", "--eps", ""): [],
+    ("rb-attack", "pgd", "--checkpoint", "mod"): ["model.pt"],
+    ("rb-attack", "pgd", "res"): ["results.jsonl"],
+    ("rb-attack", "pgd", "--store", ""): ["photos"],
+    ("rb-attack", "pgd", "--dataset", "imagef"): ["imagefolder:"],
+    ("rb-attack", "pgd", "--dataset", "imagefolder", ":", "ph"): ["photos"],
+    ("rb-attack", "pgd", "--dataset", "imagefolder", ":"): ["photos"],
+    ("rb-attack", "pgd", "--dataset", "cinic"): ["cinic10"],
+    ("rb-attack", "pgd", "--dataset", "np"): ["npz:"],
+    ("rb-attack", "pgd", "--dataset", "npz", ":", "mo"): ["model.pt"],
+    ("rb-ge", "att"): ["attack"],
+    ("rb-ge", "attack", "pgd", "--iterate", ""): ["any", "last"],
+    ("rb-corrupt", "contrast,br"): ["contrast,brightness"],
+    ("rb-corrupt", "contrast,brightness", "--sev"): ["--severity"],
+    ("rb-train", "--method", ""): [*METHODS],
+    ("rb-train", "--method", "erm,tr"): ["erm,trades"],
+    ("rb-train", "--method", "trades", "--lam"): ["--lambda"],
+    ("rb-rank", "--format", "l"): ["latex"],
+    ("rb-score", "--missing", "w"): ["worst"],
+    ("rb-arch", "--space", "nas"): ["nasbench201"],
+    ("rb-arch", "--uni"): ["--unique"],
+}
+
+
+@pytest.fixture
+def _files_of_a_user() -> None:
+    Path("photos/test").mkdir(parents=True)
+    for name in ("results.jsonl", "model.pt"):
+        Path(name).touch()
+
+
+def has_bash() -> bool:
+    check = ["bash", "-c", "(( BASH_VERSINFO[0] * 10 + BASH_VERSINFO[1] >= 43 ))"]
+    return bool(shutil.which("bash")) and subprocess.run(check).returncode == 0
+
+
+@pytest.mark.skipif(not has_bash(), reason="needs bash 4.3 or newer")
+@pytest.mark.usefixtures("_files_of_a_user")
+def test_bash_completes() -> None:
+    calls = "\n".join(
+        f"COMP_WORDS=({' '.join(map(repr, words))}) COMP_CWORD={len(words) - 1}; _rbtools;"
+        ' echo "${COMPREPLY[*]}"'
+        for words in CASES
+    )
+    script = f"source '{ROOT / 'completions/rbtools.bash'}'\n{calls}"
+    done = subprocess.run(["bash", "-uc", script], capture_output=True, text=True, timeout=60)
+    assert done.stderr == ""
+    found = [line.split() for line in done.stdout.splitlines()]
+    assert dict(zip(CASES, found, strict=True)) == CASES
+
+
+@pytest.mark.skipif(not shutil.which("fish"), reason="needs fish")
+@pytest.mark.usefixtures("_files_of_a_user")
+@pytest.mark.parametrize(
+    ("line", "first"),
+    [
+        ("rb-attack ", "aa"),
+        ("rb-attack pgd --iter", "--iterate"),
+        ("rb-attack pgd --norm ", "l2"),
+        ("rb-attack pgd --checkpoint mod", "model.pt"),
+        ("rb-attack fgsm --iter", ""),
+        ("rb-ge attack pgd --iterate ", "any"),
+        ("rb-corrupt contrast,br", "contrast,brightness"),
+        ("rb-corrupt contrast,brightness --sev", "--severity"),
+        ("rb-train --method erm,tr", "erm,trades"),
+        ("rb-arch ", ""),
+    ],
+)
+def test_fish_completes(line: str, first: str) -> None:
+    script = f"source '{ROOT / 'completions/rbtools.fish'}'; complete -C {json.dumps(line)}"
+    done = subprocess.run(["fish", "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.stderr == ""
+    assert (done.stdout.split() or [""])[0] == first
+
+
+@pytest.mark.skipif(not shutil.which("zsh"), reason="needs zsh")
+def test_zsh_takes_the_file_and_knows_every_place() -> None:
+    path = ROOT / "completions/_rbtools"
+    done = subprocess.run(["zsh", "-n", str(path)], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    tables = path.read_text("utf-8").partition("\n_rbtools() {")[0]
+    script = tables + '\n_rbtools_value "rb-attack pgd --norm" && print -r -- $choices'
+    done = subprocess.run(["zsh", "-fc", script], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("linf l2\n", "")
+
+
+def test_completions_start_no_python() -> None:
+    for path, text in GENERATED.items():
+        if path.startswith("completions/"):
+            assert "python" not in text and "_COMPLETE" not in text
+
+
+def test_an_option_that_differs_between_places_is_told_by_its_place() -> None:
+    def page(words: str, *params: click.Parameter) -> docs.Page:
+        command = click.Command(words, params=list(params))
+        return docs.Page(words, command, click.Context(command))
+
+    flag = page("rb-x a", click.Option(["--kind"], is_flag=True), click.Option(["--n"], type=int))
+    value = page(
+        "rb-x b", click.Option(["--kind"], type=click.Choice(["p", "q"])), click.Option(["--n"], type=int)
+    )
+    assert list(completion._values([flag, value])) == ["rb-x b --kind", "--n"]

@@ -1,0 +1,189 @@
+"""What is the same in every tool: help, version, usage errors, bad lines, what passes through."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+FILTERS = {
+    "train": ["--epochs", "0"],
+    "attack": ["fgsm"],
+    "corrupt": ["contrast"],
+    "pr": [],
+    "ge": ["acc"],
+    "score": ["--metric", "acc"],
+}
+READERS = {**FILTERS, "rank": ["--by", "acc"]}
+TOOLS = {**READERS, "arch": [], "store": ["ls"]}
+GOOD = '{"schema":1,"arch":{"space":"zoo","name":"resnet18"},"metrics":{"acc":0.5},"mine":{"kept":[1,2]}}'
+
+
+def run(tool: str, arguments: list[str], text: str | bytes = "") -> Result:
+    command: click.Command = importlib.import_module(f"rbtools.cli.{tool}").main
+    return CliRunner().invoke(command, arguments, input=text)
+
+
+def records(result: Result) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_help_shows_an_example_and_says_nothing_on_stderr(tool: str) -> None:
+    result = run(tool, ["--help"])
+    assert result.exit_code == 0 and result.stderr == ""
+    assert f"rb-{tool}" in result.stdout and "Example" in result.stdout
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_version_names_the_tool(tool: str) -> None:
+    from rbtools import __version__
+
+    assert run(tool, ["--version"]).stdout == f"rb-{tool} (rbtools) {__version__}\n"
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_unknown_option_is_one_line_and_status_2(tool: str) -> None:
+    result = run(tool, [*TOOLS[tool], "--no-such-thing"])
+    assert result.exit_code == 2 and result.stdout == ""
+    assert result.stderr.count("\n") == 1 and "No such option" in result.stderr
+    assert result.stderr.startswith(f"rb-{tool}: error: ")
+
+
+@pytest.mark.parametrize("tool", READERS)
+def test_no_records_is_status_0_and_one_line(tool: str) -> None:
+    result = run(tool, READERS[tool])
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr == f"rb-{tool}: no records came in.\n"
+
+
+BAD_LINES = {
+    "not json": ("hello", "line 1 is not JSON"),
+    "no object": ("[1]", "line 1 is a list, not a JSON object"),
+    "no arch": ('{"metrics":{"acc":1}}', 'line 1 is no record: it has no "arch"'),
+    "nan": ('{"arch":{},"metrics":{"acc":NaN}}', "line 1 holds NaN"),
+    "infinity": ('{"arch":{},"x":-Infinity}', "line 1 holds -Infinity"),
+    "twice": ('{"arch":{},"x":1,"x":2}', 'line 1 has the key "x" twice'),
+    "newer": ('{"schema":2,"arch":{}}', "line 1 has schema 2, which is newer"),
+    "metrics": ('{"arch":{},"metrics":[1]}', 'line 1 has "metrics" that is a list'),
+}
+
+
+@pytest.mark.parametrize("tool", FILTERS)
+@pytest.mark.parametrize("kind", BAD_LINES)
+def test_a_bad_line_is_named_carried_along_and_status_1(tool: str, kind: str) -> None:
+    text, message = BAD_LINES[kind]
+    result = run(tool, FILTERS[tool], text + "\n")
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[0].startswith(f"rb-{tool}: error: {message}")
+    (record,) = records(result)
+    assert record["error"]["text"] == text and record["error"]["line"] == 1
+    assert record["error"]["tool"] == f"rb-{tool}"
+
+
+@pytest.mark.parametrize("tool", FILTERS)
+def test_a_cut_last_line_is_called_that(tool: str) -> None:
+    result = run(tool, FILTERS[tool], GOOD[:40])
+    assert result.exit_code == 1 and "line 1 is cut off: it ends after 40 bytes" in result.stderr
+
+
+@pytest.mark.parametrize("tool", FILTERS)
+def test_strict_stops_at_the_first_bad_line(tool: str) -> None:
+    result = run(tool, [*FILTERS[tool], "--strict"], "hello\nworld\n")
+    assert result.exit_code == 1 and result.stdout == ""
+    assert "line 2" not in result.stderr
+
+
+@pytest.mark.parametrize("tool", FILTERS)
+def test_a_failed_record_passes_unworked_and_uncounted(tool: str) -> None:
+    failed = '{"schema":1,"arch":{"name":"x"},"error":{"tool":"rb-train","message":"no"},"mine":1}'
+    result = run(tool, FILTERS[tool], failed + "\n")
+    assert (result.exit_code, result.stdout) == (0, failed + "\n")
+
+
+@pytest.mark.parametrize("tool", FILTERS)
+def test_bom_crlf_blank_lines_and_a_missing_newline_are_fine(tool: str) -> None:
+    failed = '{"schema":1,"arch":{},"error":{"message":"no"}}'
+    text = b"\xef\xbb\xbf" + failed.encode() + b"\r\n\r\n  \n" + failed.encode()
+    result = run(tool, FILTERS[tool], text)
+    assert (result.exit_code, result.stdout) == (0, f"{failed}\n{failed}\n")
+
+
+@pytest.mark.parametrize("tool", ["attack", "corrupt", "pr", "ge"])
+def test_a_record_without_checkpoint_fails_with_its_input_intact(tool: str) -> None:
+    result = run(tool, FILTERS[tool], GOOD + "\n")
+    assert result.exit_code == 1
+    (record,) = records(result)
+    assert record["mine"] == {"kept": [1, 2]} and record["metrics"] == {"acc": 0.5}
+    assert "has no checkpoint" in record["error"]["message"]
+    assert f"rb-{tool}: error: line 1 (resnet18): " in result.stderr
+
+
+@pytest.mark.parametrize("tool", ["attack", "corrupt", "pr", "ge"])
+def test_retry_errors_works_again_on_what_failed(tool: str) -> None:
+    failed = json.dumps({**json.loads(GOOD), "error": {"tool": "rb-x", "message": "old"}})
+    result = run(tool, [*FILTERS[tool], "--retry-errors"], failed + "\n")
+    assert "has no checkpoint" in records(result)[0]["error"]["message"]
+
+
+@pytest.mark.parametrize("tool", READERS)
+def test_a_missing_file_is_a_usage_error(tool: str) -> None:
+    result = run(tool, [*READERS[tool], "nowhere.jsonl"])
+    assert result.exit_code == 2
+    assert "Cannot read nowhere.jsonl: No such file or directory" in result.stderr
+
+
+@pytest.mark.parametrize("tool", FILTERS)
+def test_in_place_needs_one_file(tool: str) -> None:
+    result = run(tool, [*FILTERS[tool], "--in-place"], "")
+    assert result.exit_code == 2 and "--in-place needs exactly one FILE" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "message"),
+    [
+        ("attack", ["pdg"], "Unknown attack 'pdg'. Did you mean 'pgd'?"),
+        ("corrupt", ["contras"], "Unknown corruption 'contras'. Did you mean 'contrast'?"),
+        ("ge", ["attack", "pdg"], "Unknown attack 'pdg'. Did you mean 'pgd'?"),
+        ("train", ["--method", "trade"], "Unknown training method 'trade'. Did you mean 'trades'?"),
+        ("attack", ["pgd", "--eps", "-1"], "--eps is -1. A distance is 0 or more"),
+        ("attack", ["pgd", "--eps", "300"], "more than the whole pixel range"),
+        ("attack", ["pgd", "--eps", "eight"], "--eps is 'eight'. Expected a number"),
+        ("attack", ["pgd", "--steps", "0"], "steps of attack 'pgd' is 0. It must be above 0."),
+        ("attack", ["pgd", "--arch", "resnet18"], "--arch describes a --checkpoint"),
+        (
+            "pr",
+            ["--gamma", "8"],
+            "--gamma 8 is not in (0, 1]: radii are on the [0, 1] scale. Did you mean 8/255?",
+        ),
+        ("pr", ["--rho", "1"], "--rho 1 is not in [0, 1)"),
+        ("corrupt", ["all", "--severity", "6"], "--severity is 6. Severities are 1, 2, 3, 4 and 5"),
+        ("train", ["--seed", "1.5"], "--seed has 1.5. Expected whole numbers"),
+        ("train", ["--augment", "rotate"], "--augment has 'rotate'"),
+        ("arch", ["--index", "99999"], "no architecture with the index 99999"),
+        ("arch", ["--str", "|conv~0|"], "conv"),
+        ("arch", ["--where", "kernel_params =="], "--where"),
+        ("arch", ["--dataset", "digit"], "Unknown data set 'digit'. Did you mean 'digits'?"),
+    ],
+)
+def test_wrong_use_says_what_was_found_and_what_was_expected(
+    tool: str, arguments: list[str], message: str
+) -> None:
+    result = run(tool, arguments)
+    assert result.exit_code == 2 and result.stdout == ""
+    assert message in result.stderr and result.stderr.count("\n") == 1
+
+
+def test_a_slip_of_unit_is_warned_about() -> None:
+    result = run("attack", ["pgd", "--eps", "0.031"], "")
+    assert "warning: --eps 0.031 means 0.031/255; did you mean 8?" in result.stderr
+
+
+def test_a_big_integer_and_odd_spacing_of_another_tool_come_through() -> None:
+    text = '{ "arch": {}, "error": {}, "big": 123456789012345678901234567890, "x": 1.0 }'
+    result = run("pr", [], text + "\n")
+    assert result.stdout == text + "\n"

@@ -1,0 +1,278 @@
+"""rb-train at the command line: fanning out, failing, being found, interrupted and left alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from rbtools.cli.attack import main as attack
+from rbtools.cli.train import main
+from rbtools.training import METHODS
+
+Record = dict[str, Any]
+ARCH = {
+    "space": "nasbench201",
+    "str": "|none~0|+|none~0|none~1|+|nor_conv_1x1~0|none~1|none~2|",
+    "channels": 2,
+    "cells": 1,
+}
+LINE = json.dumps({"schema": 1, "arch": ARCH, "mine": {"kept": [1, 2]}}, separators=(",", ":")) + "\n"
+FAST = ["--epochs", "1", "--batch-size", "721", "--device", "cpu"]
+
+
+def run(arguments: list[str], text: str = LINE) -> Result:
+    return CliRunner().invoke(main, arguments, input=text)
+
+
+def records(result: Result) -> list[Record]:
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_methods_and_seeds_fan_out_each_with_its_own_options() -> None:
+    chosen = [
+        "--method",
+        "erm,trades",
+        "--seed",
+        "0,2",
+        "--lambda",
+        "2",
+        "--eps",
+        "16",
+        "--attack-steps",
+        "1",
+    ]
+    result = run([*FAST, *chosen])
+    assert result.exit_code == 0
+    assert result.stderr == "rb-train: 4 records: 4 computed, 0 found in the store.\n"
+    found = records(result)
+    told = [record["train"] for record in found]
+    assert [(one["method"], one["seed"]) for one in told] == [
+        ("erm", 0),
+        ("erm", 2),
+        ("trades", 0),
+        ("trades", 2),
+    ]
+    assert "lambda" not in told[0]["config"]
+    assert told[2]["config"]["lambda"] == 2 and told[2]["config"]["eps"] == 16 / 255
+    assert len({record["checkpoint"] for record in found}) == 4
+    assert all(record["mine"] == {"kept": [1, 2]} and record["dataset"] == "digits" for record in found)
+    assert all(record["metrics"]["seconds_per_epoch"] > 0 for record in found)
+
+
+def test_seeds_may_be_a_range() -> None:
+    found = records(run(["--epochs", "0", "--seed", "3-5"]))
+    assert [record["train"]["seed"] for record in found] == [3, 4, 5]
+
+
+def test_a_second_run_finds_everything() -> None:
+    first = run([*FAST, "--seed", "0,1"])
+    again = run([*FAST, "--seed", "0,1"])
+    assert again.stdout == first.stdout
+    assert again.stderr == "rb-train: 2 records: 0 computed, 2 found in the store.\n"
+    assert run([*FAST, "--force", "-q"]).stderr == ""
+
+
+def test_the_initial_network_can_be_evaluated() -> None:
+    (record,) = records(run(["--epochs", "0"]))
+    assert "metrics" not in record
+    result = CliRunner().invoke(attack, ["fgsm", "--n", "20", "--device", "cpu"], input=json.dumps(record))
+    assert result.exit_code == 0 and set(records(result)[0]["metrics"]) == {"acc", "fgsm.8"}
+
+
+@pytest.fixture
+def exploding() -> Iterator[str]:
+    """A registered training method whose loss is infinite from the second batch on."""
+    from rbtools.training.base import Loss
+    from rbtools.training.erm import ERM
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Exploding(ERM):
+        """Diverges."""
+
+        name = "exploding"
+
+        def __call__(self, model: Any, images: Any, labels: Any, draws: Any) -> Loss:
+            loss = super().__call__(model, images, labels, draws)
+            seen.append(1)
+            return loss if len(seen) == 1 else loss._replace(value=loss.value * float("inf"))
+
+    seen: list[int] = []
+    module = types.ModuleType("exploding")
+    module.Exploding = Exploding  # type: ignore[attr-defined]
+    sys.modules["exploding"] = module
+    METHODS._entries["exploding"] = "exploding:Exploding"
+    yield "exploding"
+    del METHODS._entries["exploding"], sys.modules["exploding"]
+
+
+def test_a_diverging_training_is_an_error_record_and_the_stream_goes_on(exploding: str) -> None:
+    result = run([*FAST, "--method", f"{exploding},erm"], LINE + LINE)
+    assert result.exit_code == 1
+    first, second, *rest = records(result)
+    assert "The training diverged: the loss is inf in epoch 1." in first["error"]["message"]
+    assert first["error"]["tool"] == "rb-train"
+    assert {key: first[key] for key in first if key != "error"} == json.loads(LINE)  # the input, intact
+    assert "error" not in second and second["train"]["method"] == "erm"
+    assert ["error" in record for record in rest] == [True, False]
+    (line, _, summary) = result.stderr.splitlines()
+    assert line.startswith("rb-train: error: line 1 (|none~0|+") and "Lower the learning rate (--lr)" in line
+    assert summary.endswith("4 records: 2 computed, 1 found in the store, 2 failed.") or "2 failed" in summary
+
+
+def test_strict_stops_at_the_first_failure_and_says_it_once(exploding: str) -> None:
+    result = run([*FAST, "--method", f"erm,{exploding},erm", "--strict"], LINE)
+    assert result.exit_code == 1
+    (record,) = records(result)
+    assert record["train"]["method"] == "erm"
+    assert result.stderr.count("diverged") == 1 and "because of --strict" in result.stderr
+
+
+def test_an_architecture_that_cannot_be_built_fails_alone() -> None:
+    wrong = LINE.replace("nor_conv_1x1", "conv_9x9")
+    result = run(["--epochs", "0"], wrong + LINE)
+    assert result.exit_code == 1
+    first, second = records(result)
+    assert "conv_9x9" in first["error"]["message"] and "checkpoint" in second
+
+
+def test_the_batch_cannot_be_larger_than_the_data() -> None:
+    result = run(["--batch-size", "2000"])
+    assert result.exit_code == 1
+    assert "there are only 1442 training images. Use --batch-size 1442 or less." in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--method", ","], "--method is empty. Known methods: erm, pgd, trades."),
+        (["--seed", "1,-2"], "--seed has -2. Expected whole numbers from 0 on, such as 0,1,2."),
+        (["--milestones", "7.5", "--schedule", "step"], "--milestones has 7.5. Expected whole numbers"),
+        (["--no-store"], "--no-store leaves no place for the checkpoints"),
+        (["--momentum", "0.8"], "--momentum has no effect with the schedule onecycle"),
+        (["--decay", "0.5", "--schedule", "cosine"], "--decay has no effect with the schedule cosine"),
+        (["--augment", "crop,rotate"], "--augment has 'rotate'. Choose from: crop, flip, none, auto."),
+        (["--method", "trades", "--lambda", "-1"], "lambda of training method 'trades' is -1."),
+        (["--method", "pgd", "--lambda", "1"], "No such option '--lambda'"),
+        (["--method", "pgd", "--eps", "-3"], "--eps is -3. A distance is 0 or more"),
+        (["--method", "pgd", "--inner-mode", "both"], "Invalid value for '--inner-mode'"),
+    ],
+)
+def test_wrong_options_are_usage_errors(arguments: list[str], message: str) -> None:
+    result = run(arguments)
+    assert result.exit_code == 2 and result.stdout == ""
+    assert message in result.stderr and result.stderr.count("\n") == 1
+
+
+def test_a_slip_of_unit_is_warned_about_once() -> None:
+    result = run(["--method", "pgd,trades", "--eps", "0.03", "--epochs", "0"])
+    assert result.exit_code == 0
+    assert result.stderr.count("warning: --eps 0.03 means 0.03/255; did you mean 8?") == 1
+
+
+def test_a_full_disk_is_an_error_record_and_a_later_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    run(["--epochs", "0"])  # makes the store
+    with monkeypatch.context() as full:
+
+        def refuse(*_: Any) -> None:
+            raise OSError(28, "No space left on device")
+
+        full.setattr(os, "replace", refuse)
+        result = run(FAST)
+    assert result.exit_code == 1
+    assert "No space left on device. Free some space" in records(result)[0]["error"]["message"]
+    later = CliRunner().invoke(main, [*FAST, "--retry-errors"], input=result.stdout)
+    assert later.exit_code == 0 and "checkpoint" in records(later)[0]
+
+
+# --- real processes -------------------------------------------------------------------------------
+
+
+def states() -> list[Path]:
+    return [path for path in Path("rb-store/state").glob("*/*") if not path.name.startswith(".")]
+
+
+def kept_seconds(state: Path) -> list[float]:
+    """How long the epochs took whose end a kept state holds."""
+    import io
+
+    import torch
+
+    from rbtools.store.store import unsealed
+
+    data = unsealed(state.read_bytes())
+    assert data is not None
+    found: list[float] = torch.load(io.BytesIO(data), weights_only=True)["history"]["seconds"]
+    return found
+
+
+def test_ctrl_c_ends_in_two_seconds_and_the_next_run_goes_on() -> None:
+    how = ["--method", "pgd", "--attack-steps", "4", "--epochs", "60", "--batch-size", "721"]
+    Path("in.jsonl").write_text(LINE)
+    with subprocess.Popen(
+        ["rb-train", *how, "in.jsonl"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        deadline = time.monotonic() + 60
+        while not states() and time.monotonic() < deadline:
+            assert process.poll() is None
+            time.sleep(0.02)
+        start = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    assert time.monotonic() - start < 2
+    assert (process.returncode, out) == (130, "")
+    assert err == "rb-train: error: interrupted; what was finished is written and in the store.\n"
+    (state,) = states()
+    done = kept_seconds(state)
+    assert 1 <= len(done) < 60
+    (record,) = records(run([*how, "in.jsonl"]))
+    assert record["train"]["history"]["seconds"][: len(done)] == done  # these were not trained again
+    assert len(record["train"]["history"]["seconds"]) == 60 and not states()
+
+
+def test_a_training_whose_reader_is_gone_stops_within_an_epoch() -> None:
+    """The reader takes one record and stays until the next training, of some minutes, has begun."""
+    failed = '{"schema":1,"arch":{},"error":{"message":"before"}}\n'
+    Path("in.jsonl").write_text(failed + LINE)
+    done = subprocess.run(
+        [
+            "bash",
+            "-c",
+            "rb-train --epochs 3000 --batch-size 721 in.jsonl"
+            " | { head -1; until ls rb-store/state/*/* >/dev/null 2>&1; do sleep 0.05; done; };"
+            " echo ${PIPESTATUS[*]}",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.stdout == failed + "141 0\n" and done.stderr == ""
+    (state,) = states()  # what was trained is kept, so that it can go on
+    assert 1 <= len(kept_seconds(state)) < 1000
+
+
+def test_a_run_that_finds_everything_imports_no_torch() -> None:
+    first = run(FAST)
+    code = (
+        "import atexit, sys\n"
+        "atexit.register(lambda: open('modules', 'w').write(' '.join(sys.modules)))\n"
+        f"sys.argv = ['rb-train', *{FAST!r}]\n"
+        "from rbtools.cli.train import main\n"
+        "main()\n"
+    )
+    again = subprocess.run(
+        [sys.executable, "-c", code], input=LINE, capture_output=True, text=True, timeout=60
+    )
+    assert again.stdout == first.stdout and again.stderr.endswith("0 computed, 1 found in the store.\n")
+    assert not {"torch", "numpy", "sklearn"} & set(Path("modules").read_text().split())

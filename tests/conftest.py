@@ -1,0 +1,168 @@
+"""What every test stands on: its own home, store and folder, one thread, no network, no chance."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# Before anything imports numpy or torch: the test processes share the cores, and sums must not
+# depend on how many threads made them.
+for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ[_variable] = "1"
+
+from hypothesis import HealthCheck, settings  # noqa: E402  (numpy, if it is there, comes with it)
+
+# The same examples in every run: a failure must be there again when it is looked for. The isolating
+# fixture below is made once for all examples of a test, which is what is wanted of it.
+settings.register_profile(
+    "repeatable",
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+settings.load_profile("repeatable")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test, nor a process it starts, sees the user's files, settings or terminal."""
+    home = tmp_path_factory.mktemp("home")
+    here = Path.cwd()
+    with pytest.MonkeyPatch.context() as patch:
+        for name in list(os.environ):
+            if name.startswith(("RB_", "XDG_", "TORCH_")) or name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS"):
+                patch.delenv(name)
+        patch.setenv("HOME", str(home))
+        patch.setenv("RB_STORE", str(home / "rb-store"))
+        # Commands typed as in the README (`rb-arch | ...`) are those of this environment and tree.
+        patch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+        patch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
+        os.chdir(home)
+        yield
+        os.chdir(here)
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test starts in an empty folder of its own, with an empty store beside what it writes."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RB_STORE", str(tmp_path / "rb-store"))
+
+
+# Two convolutions and a skip in a cell: an epoch on digits takes some 0.3 s on one core.
+SMALL_ARCH = {
+    "space": "nasbench201",
+    "name": "small",
+    "str": "|nor_conv_3x3~0|+|none~0|none~1|+|skip_connect~0|nor_conv_1x1~1|none~2|",
+    "channels": 4,
+    "cells": 1,
+}
+
+
+@pytest.fixture(scope="session")
+def _trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+    """A store with small networks trained on digits, and their records as JSON by method."""
+    from rbtools.engine.recipe import Recipe
+    from rbtools.engine.run import Run
+    from rbtools.engine.train import train
+    from rbtools.store import Store
+    from rbtools.training import METHODS
+
+    folder = tmp_path_factory.mktemp("trained") / "rb-store"
+    run = Run(tool="rb-train", store=Store(folder), device="cpu", threads=1)
+    methods = {
+        "erm": (METHODS.build("erm"), Recipe(epochs=2, lr=0.2)),
+        "pgd": (
+            METHODS.build("pgd", attack_steps=2, eps=16 / 255, step_size=8 / 255),
+            Recipe(epochs=1, lr=0.2),
+        ),
+    }
+    record = {"schema": 1, "arch": SMALL_ARCH, "dataset": "digits", "mine": {"kept": [1, 2]}}
+    return folder, {name: json.dumps(train(record, *how, run)) for name, how in methods.items()}
+
+
+@pytest.fixture
+def trained(_trained: tuple[Path, dict[str, str]], tmp_path: Path) -> dict[str, dict[str, Any]]:
+    """Records of trained networks, "erm" and "pgd"; the test's own store has their checkpoints."""
+    folder, records = _trained
+    shutil.copytree(folder, tmp_path / "rb-store")
+    return {name: json.loads(text) for name, text in records.items()}
+
+
+@pytest.fixture(scope="session")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of generated 32x32 photographs, ten classes, `train` (2 each) and `val` (3 each)."""
+    import numpy as np
+    from PIL import Image
+
+    root = tmp_path_factory.mktemp("data") / "photos"
+    generator = np.random.default_rng(0)
+    names = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+    for split, count in (("train", 2), ("val", 3)):
+        for name in names:
+            folder = root / split / name
+            folder.mkdir(parents=True)
+            for number in range(count):
+                # Smooth like a photograph: noise of 4x4 pixels, enlarged.
+                pixels = generator.integers(0, 256, (4, 4, 3), dtype=np.uint8)
+                image = Image.fromarray(pixels).resize((32, 32), Image.Resampling.BICUBIC)
+                image.save(folder / f"{number}.png")
+    return root
+
+
+class NetworkUsed(AssertionError):
+    """A test reached for another machine."""
+
+
+def _refuse_other_machines(address: Any) -> None:
+    host = address[0] if isinstance(address, tuple) else address
+    name = host.decode() if isinstance(host, bytes) else host
+    if isinstance(address, tuple) and not (name in ("localhost", "::1", "") or str(name).startswith("127.")):
+        raise NetworkUsed(f"A test reached for {name!r}. Tests make or ship their data, they never download.")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_network() -> Iterator[None]:
+    """Refuse connections and name look-ups beyond this machine."""
+    connect, connect_ex, getaddrinfo = socket.socket.connect, socket.socket.connect_ex, socket.getaddrinfo
+
+    def guarded_connect(self: socket.socket, address: Any) -> None:
+        _refuse_other_machines(address)
+        connect(self, address)
+
+    def guarded_connect_ex(self: socket.socket, address: Any) -> int:
+        _refuse_other_machines(address)
+        return connect_ex(self, address)
+
+    def guarded_getaddrinfo(host: Any, *rest: Any, **options: Any) -> Any:
+        _refuse_other_machines((host or "", 0))
+        return getaddrinfo(host, *rest, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket.socket, "connect", guarded_connect)
+        patch.setattr(socket.socket, "connect_ex", guarded_connect_ex)
+        patch.setattr(socket, "getaddrinfo", guarded_getaddrinfo)
+        yield
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests marked `gpu` are skipped where there is none; torch is asked only if there are such."""
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if not marked:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))

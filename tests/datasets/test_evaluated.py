@@ -1,0 +1,255 @@
+"""Data sets at the command line: subsets, downloads, streams, and bad data told before anything runs."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+
+import rbtools
+from rbtools.datasets import cifar, mnist, streaming
+from rbtools.engine import subject
+from rbtools.engine.tiles import Tile
+from tests.conftest import SMALL_ARCH
+from tests.datasets import archives
+from tests.datasets.test_fetch import Server
+
+
+def run(tool, *arguments, records=()):
+    command = importlib.import_module(f"rbtools.cli.{tool}").main
+    text = "".join(json.dumps(record) + "\n" for record in records)
+    return CliRunner().invoke(command, [str(argument) for argument in arguments], input=text)
+
+
+def only(result, status=0):
+    assert result.exit_code == status, result.stderr
+    (line,) = result.stdout.splitlines()
+    return json.loads(line)
+
+
+@pytest.fixture(scope="module")
+def colour(tmp_path_factory):
+    """A record of an untrained network for 32x32 colour images of ten classes, and its store."""
+    folder = tmp_path_factory.mktemp("colour")
+    np.savez(folder / "ten.npz", x_train=archives.pixels(0, 10, 3, 32, 32), y_train=np.arange(10))
+    record = {"schema": 1, "arch": SMALL_ARCH, "dataset": f"npz:{folder / 'ten.npz'}"}
+    return rbtools.train(record, "erm", epochs=0, batch_size=10, store=folder / "store", device="cpu"), folder
+
+
+# --- subsets --------------------------------------------------------------------------------------
+
+
+def test_indices_choose_examples_and_nothing_else_changes(trained, tmp_path):
+    """What is found for an example is what is found for it in the whole split, random starts included."""
+    record = trained["erm"]
+    options = ("pgd", "--eps", 16, "--steps", 2, "--device", "cpu")
+    parts = {"odd": range(1, 355, 2), "even": range(0, 355, 2)}
+    (tmp_path / "parts.json").write_text(json.dumps({name: list(part) for name, part in parts.items()}))
+    right = {}
+    for name, part in parts.items():
+        result = only(run("attack", *options, "--indices", f"parts.json:{name}", records=[record]))
+        entries = {entry["metric"]: entry for entry in result["evals"]}
+        entry = entries["pgd2.16"]
+        assert entry["n"] == len(part) and entry["indices"].startswith("sha256:")
+        assert entries["acc"]["indices"] == entry["indices"]
+        right[name] = round(entry["value"] * entry["n"])
+    whole = only(run("attack", *options, records=[record]))
+    (entry,) = [entry for entry in whole["evals"] if entry["metric"] == "pgd2.16"]
+    assert entry["n"] == 355 and "indices" not in entry
+    assert round(entry["value"] * 355) == sum(right.values()) and 0 < sum(right.values()) < 355
+
+
+def test_results_on_other_examples_are_not_mixed_up(trained, tmp_path):
+    (tmp_path / "few").write_text(" ".join(map(str, range(100))))
+    chosen = only(run("attack", "fgsm", "--indices", "few", records=[trained["erm"]]))
+    refused = run("attack", "fgsm", "--n", 100, records=[chosen])
+    assert "measured differently" in only(refused, 1)["error"]["message"] and "indices" in refused.stderr
+    kept = only(run("attack", "fgsm", "--indices", "few", "--n", 30, "--as", "x", records=[chosen]))
+    assert {entry["n"] for entry in kept["evals"] if entry["metric"] == "x"} == {30}
+    again = run("attack", "fgsm", "--indices", "few", records=[chosen])
+    assert "1 found in the store" in again.stderr and only(again) == chosen
+
+
+def test_bad_indices_are_one_error(trained, tmp_path):
+    (tmp_path / "few").write_text("1 355")
+    result = run("attack", "fgsm", "--indices", "few", records=[trained["erm"]])
+    message = only(result, 1)["error"]["message"]
+    assert "names the example 355, and the split has 355. Expected numbers from 0 to 354." in message
+
+
+# --- folders, streams, downloads ------------------------------------------------------------------
+
+
+def test_streamed_images_give_the_same_numbers(colour, photos, tmp_path, monkeypatch):
+    record, folder = colour
+    record = {**record, "dataset": f"imagefolder:{photos}"}
+    options = {"device": "cpu", "threads": 1}
+    results, seen = [], []
+    placed = streaming.placed
+    monkeypatch.setattr(
+        streaming, "placed", lambda found, device: seen.append(type(found)) or placed(found, device)
+    )
+    for name, memory in (("all", "1G"), ("streamed", "1")):
+        monkeypatch.setenv("RB_IMAGE_MEMORY", memory)
+        store = rbtools.store.Store(tmp_path / name)
+        for kept in (folder / "store").rglob("objects/*/*"):
+            target = tmp_path / name / kept.relative_to(folder / "store")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(kept.read_bytes())
+        subject._loaded.cache_clear()
+        attacked = rbtools.attack(record, "pgd", eps=4, steps=2, store=store, **options)
+        learned = rbtools.train(record, "erm", epochs=1, batch_size=8, store=store, **options)
+        results.append((attacked["metrics"], learned["checkpoint"]))
+    assert results[0] == results[1]
+    assert seen == [torch.Tensor, streaming.Streamed]
+
+
+def test_a_folder_taken_for_the_test_split_is_said_once(colour, photos):
+    record, folder = colour
+    line = {**record, "dataset": f"imagefolder:{photos / 'val'}"}
+    result = run("attack", "fgsm", "--n", 2, "--store", folder / "store", records=[line, line])
+    assert result.exit_code == 0
+    assert result.stderr.count("its images are taken for the split test") == 1
+    apart = run("attack", "fgsm", "--n", 2, "--jobs", 2, "--store", folder / "store", records=[line, line])
+    assert apart.exit_code == 0
+    assert apart.stderr.count("its images are taken for the split test") == 1
+    quiet = run("attack", "fgsm", "--n", 2, "-q", "--store", folder / "store", records=[line])
+    assert quiet.stderr == ""
+
+
+def test_download_brings_what_is_missing_and_only_when_asked(trained, tmp_path, monkeypatch):
+    monkeypatch.setenv("no_proxy", "*")
+    server = Server()
+    archives.mnist(tmp_path / "made", count=12, packed=True)
+    sums = {
+        path.name: server.offer(path.name, path.read_bytes()).md5
+        for path in (tmp_path / "made/MNIST/raw").iterdir()
+    }
+    monkeypatch.setattr(mnist, "_MIRRORS", (f"{server.address}/",))
+    monkeypatch.setattr(mnist.Mnist, "sizes", {"train": 12, "test": 12})
+    listed = {
+        split: tuple((name, sums[f"{name}.gz"]) for name, _ in parts)
+        for split, parts in mnist.Mnist.files.items()
+    }
+    monkeypatch.setattr(mnist.Mnist, "files", listed)
+    line = trained["erm"]
+    asked = ("fgsm", "--dataset", "mnist", "--data-dir", tmp_path / "sets")
+    try:
+        result = run("attack", *asked, records=[line])
+        assert "The data set mnist was not found" in only(result, 1)["error"]["message"]
+        assert server.asked == [] and not (tmp_path / "sets").exists()
+        found = only(run("attack", *asked, "--download", records=[line]))
+        entry = found["evals"][-1]
+        assert entry["dataset"] == "mnist" and entry["n"] == 12 and len(server.asked) == 2
+        only(run("attack", *asked, "--download", records=[line]))
+        assert len(server.asked) == 2
+    finally:
+        server.http.shutdown()
+        server.http.server_close()
+
+
+def test_counts_need_no_files(tmp_path):
+    for name, params in (
+        ("cifar100", 1_537_396),
+        ("imagenet16-120", 1_538_696),
+        ("cifar10-c:fog.3", 1_531_546),
+    ):
+        record = only(run("arch", "--index", 1462, "--dataset", name, "--data-dir", tmp_path / "nowhere"))
+        assert record["arch"]["params"] == params and record["dataset"] == name
+
+
+# --- bad data -------------------------------------------------------------------------------------
+
+
+def refused(record, folder, name, monkeypatch):
+    """The one error that an evaluation of that data set ends in, before the model saw an image."""
+
+    def never(*arguments):
+        raise AssertionError("the evaluation started")
+
+    monkeypatch.setattr(Tile, "logits", never)
+    result = run("attack", "fgsm", "--dataset", name, "--store", folder, "--device", "cpu", records=[record])
+    failed = only(result, 1)
+    errors = [line for line in result.stderr.splitlines() if ": error: " in line]
+    assert len(errors) == 1 and errors[0].endswith(failed["error"]["message"])
+    assert "Traceback" not in result.stderr and "evals" not in failed
+    return failed["error"]["message"]
+
+
+def save(path, images, labels):
+    np.savez(path, images=images, labels=labels)
+    return f"npz:{path}"
+
+
+def test_eleven_classes_for_a_model_of_ten(colour, tmp_path, monkeypatch):
+    record, folder = colour
+    for number in range(11):
+        archives.put(
+            tmp_path / f"d/test/c{number:02}/1.png", archives.png(archives.pixels(number, 3, 32, 32))
+        )
+    message = refused(record, folder / "store", f"imagefolder:{tmp_path / 'd'}", monkeypatch)
+    assert "10 classes" in message and "11" in message
+
+
+def test_greyscale_for_a_model_of_colour_and_the_other_way(colour, trained, tmp_path, monkeypatch):
+    record, folder = colour
+    grey = save(tmp_path / "grey.npz", archives.pixels(0, 10, 32, 32), np.arange(10))
+    message = refused(record, folder / "store", grey, monkeypatch)
+    assert "3 channels" in message and "have 1" in message
+    colours = save(tmp_path / "colour.npz", archives.pixels(0, 10, 8, 8, 3), np.arange(10))
+    line = {key: value for key, value in trained["erm"].items() if key not in ("evals", "metrics")}
+    message = refused(line, tmp_path / "rb-store", colours, monkeypatch)
+    assert "1 channel" in message and "have 3" in message
+
+
+def test_images_of_mixed_sizes(colour, tmp_path, monkeypatch):
+    record, folder = colour
+    for number in range(10):
+        image = archives.pixels(number, 3, 32, 32 + (number == 7))
+        archives.put(tmp_path / f"d/test/c{number}/1.png", archives.png(image))
+    for memory in ("1G", "1"):
+        monkeypatch.setenv("RB_IMAGE_MEMORY", memory)
+        message = refused(record, folder / "store", f"imagefolder:{tmp_path / 'd'}", monkeypatch)
+        assert "c0/1.png is 32x32" in message and "c7/1.png is 33x32" in message
+
+
+def test_labels_out_of_range(colour, tmp_path, monkeypatch):
+    record, folder = colour
+    path = tmp_path / "wrong.npz"
+    np.savez(path, images=archives.pixels(0, 4, 32, 32, 3), labels=[0, 1, 10, 2], classes=10)
+    message = refused(record, folder / "store", f"npz:{path}", monkeypatch)
+    assert "gives image 2 the label 10, and has 10 classes" in message
+
+
+@pytest.mark.parametrize("kind", ["truncated", "empty", "html", "checksum", "malicious"])
+def test_broken_archives(colour, tmp_path, monkeypatch, kind):
+    record, folder = colour
+    archives.cifar10(tmp_path / "data")
+    victim, trace = tmp_path / "data/cifar-10-batches-py/test_batch", tmp_path / "it ran"
+    data = victim.read_bytes()
+
+    class Evil:
+        def __reduce__(self):
+            return os.system, (f"touch '{trace}'",)
+
+    broken = {
+        "truncated": data[:900],
+        "empty": b"",
+        "html": b"<!DOCTYPE html><html>",
+        "checksum": data[:-999] + b"x" + data[-998:],
+        "malicious": pickle.dumps({"data": Evil(), "labels": [0]}),
+    }
+    victim.write_bytes(broken[kind])
+    sums = archives.md5(victim) if kind == "malicious" else "0" * 32  # as if somebody had published it
+    monkeypatch.setattr(cifar.Cifar10, "files", {"test": (("test_batch", sums),)})
+    monkeypatch.setattr(cifar.Cifar10, "sizes", {"test": 4})
+    message = refused(record, folder / "store", "cifar10", monkeypatch)
+    assert "test_batch" in message and not trace.exists()
+    expected = {"empty": "is empty", "html": "HTML page", "malicious": "could run code"}
+    assert expected.get(kind, "its MD5 is ") in message

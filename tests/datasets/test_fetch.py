@@ -1,0 +1,319 @@
+"""Downloads, from a server on this very machine: kept only where they are what was published."""
+
+from __future__ import annotations
+
+import http.server
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rbtools import datasets
+from rbtools.datasets import cifar, fetch, mnist, photographs, svhn
+from rbtools.datasets.named import Remote
+from rbtools.errors import RbError
+from rbtools.store import holder
+from tests.datasets import archives
+
+
+class Server:
+    """Files by name, and how each is answered; `asked` counts."""
+
+    def __init__(self):
+        self.files, self.asked, self.delay = {}, [], 0.0
+        outer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                name = self.path.rpartition("/")[2]
+                outer.asked.append(self.path)
+                time.sleep(outer.delay)
+                status, data, length = outer.files.get(name, (404, b"<html>no</html>", None))
+                self.send_response(status)
+                if length is not None:
+                    self.send_header("Content-Length", str(length))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, *arguments):
+                pass
+
+        self.http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"http://127.0.0.1:{self.http.server_address[1]}"
+        threading.Thread(target=self.http.serve_forever, args=(0.02,), daemon=True).start()
+
+    def offer(self, name, data, status=200, length=-1):
+        self.files[name] = status, data, len(data) if length == -1 else length
+        return Remote((f"{self.address}/path/{name}",), archives.hashlib.md5(data).hexdigest(), "1 MB")
+
+
+@pytest.fixture
+def server(monkeypatch):
+    monkeypatch.setenv("no_proxy", "*")
+    made = Server()
+    yield made
+    made.http.shutdown()
+    made.http.server_close()
+
+
+def quiet(*arguments):
+    pass
+
+
+def bring(remote, home, say=quiet, pulse=quiet):
+    fetch.bring(remote, Path(home), say, pulse)
+
+
+def error_of(call, *arguments, **options):
+    with pytest.raises(RbError) as caught:
+        call(*arguments, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def left(home):
+    return sorted(path.name for path in Path(home).iterdir())
+
+
+# --- one file -------------------------------------------------------------------------------------
+
+
+def test_a_file_arrives_whole_and_says_how_far_it_is(server, tmp_path):
+    data = archives.pixels(0, 3_000_000).tobytes()
+    remote, said, beats = server.offer("a.bin", data), [], []
+    bring(remote, tmp_path / "sets", said.append, lambda: beats.append(1))
+    assert (tmp_path / "sets/a.bin").read_bytes() == data and left(tmp_path / "sets") == ["a.bin"]
+    assert said[-1] == "downloading a.bin  3/3 MB" and len(beats) >= 3
+    bring(remote, tmp_path / "sets")
+    assert len(server.asked) == 1  # there already
+
+
+def test_a_length_that_is_not_announced_will_do(server, tmp_path):
+    remote = server.offer("a.bin", b"x" * 100, length=None)
+    bring(remote, tmp_path)
+    assert left(tmp_path) == ["a.bin"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ((200, b" \n<!doctype HTML><html>log in</html>", -1), "answered with a web page, not with a.bin"),
+        ((200, b"something else", -1), "is not the file that was published: its MD5 is"),
+        ((200, b"", -1), "is not the file that was published"),
+        ((404, b"<html>", -1), "Not Found"),
+        ((503, b"", -1), "Service Unavailable"),
+    ],
+)
+def test_anything_else_than_the_file_is_not_kept(server, tmp_path, answer, message):
+    remote = server.offer("a.bin", b"the file")
+    server.offer("a.bin", answer[1], status=answer[0])
+    found = error_of(bring, remote, tmp_path)
+    assert message in found and remote.urls[0] in found and left(tmp_path) == []
+
+
+def test_a_download_that_breaks_off_is_not_kept(server, tmp_path):
+    remote = server.offer("a.bin", b"x" * 100)
+    server.files["a.bin"] = 200, b"x" * 60, 100
+    found = error_of(bring, remote, tmp_path)
+    assert "broke off after 60 of 100 bytes" in found or "Cannot download" in found
+    assert left(tmp_path) == []
+
+
+def test_a_server_that_is_not_there_is_named(tmp_path):
+    remote = Remote(("http://127.0.0.1:9/a.bin",), None, "1 MB")
+    message = error_of(bring, remote, tmp_path)
+    assert message.startswith("Cannot download http://127.0.0.1:9/a.bin: ") and "https_proxy" in message
+
+
+def test_the_next_address_is_tried(server, tmp_path):
+    good = server.offer("a.bin", b"the file")
+    remote = good._replace(urls=("http://127.0.0.1:9/a.bin", f"{server.address}/b/nowhere.bin", *good.urls))
+    bring(remote, tmp_path)
+    assert (tmp_path / "a.bin").read_bytes() == b"the file"
+
+
+def test_a_damaged_file_is_replaced_only_by_the_right_one(server, tmp_path):
+    remote = server.offer("a.bin", b"the file")
+    (tmp_path / "a.bin").write_bytes(b"the fil")
+    server.offer("a.bin", b"<html>")
+    error_of(bring, remote, tmp_path)
+    assert (tmp_path / "a.bin").read_bytes() == b"the fil"
+    server.offer("a.bin", b"the file")
+    bring(remote, tmp_path)
+    assert (tmp_path / "a.bin").read_bytes() == b"the file"
+
+
+def test_stopping_leaves_nothing_behind(server, tmp_path):
+    def stop():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        bring(server.offer("a.bin", b"x" * 100), tmp_path, pulse=stop)
+    assert left(tmp_path) == []
+
+
+def test_several_who_want_it_download_it_once(server, tmp_path):
+    server.delay = 0.3
+    remote = server.offer("a.bin", b"the file")
+    threads = [threading.Thread(target=bring, args=(remote, tmp_path)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (tmp_path / "a.bin").read_bytes() == b"the file" and len(server.asked) == 1
+
+
+def test_a_folder_that_cannot_be_written_is_named(server, tmp_path):
+    (tmp_path / "file").write_text("x")
+    message = error_of(bring, server.offer("a.bin", b"x"), tmp_path / "file" / "sets")
+    assert str(tmp_path / "file") in message and "--data-dir" in message
+
+
+# --- whole data sets ------------------------------------------------------------------------------
+
+
+def test_cifar_is_downloaded_unpacked_and_read(server, tmp_path, monkeypatch):
+    made = archives.cifar10(tmp_path / "made")
+    packed = archives.tar(tmp_path / "cifar.tar.gz", tmp_path / "made/cifar-10-batches-py")
+    remote = server.offer("cifar-10-python.tar.gz", packed.read_bytes())
+    monkeypatch.setattr(cifar.Cifar10, "archive", remote._replace(into="cifar-10-batches-py"))
+    monkeypatch.setattr(cifar.Cifar10, "sizes", {"train": 20, "test": 4})
+    home = tmp_path / "sets"
+    message = error_of(datasets.load, "cifar10", "test", home)
+    assert f"Add --download to get {remote.urls[0]} (1 MB)" in message
+    assert server.asked == [] and not home.exists()  # never without being asked
+    datasets.download("cifar10", "test", home)
+    assert left(home) == ["cifar-10-batches-py", "cifar-10-python.tar.gz"]
+    for split, (images, labels) in made.items():
+        datasets.download("cifar10", split, home)
+        found = datasets.load("cifar10", split, home)
+        assert np.array_equal(found.images.numpy(), images) and found.labels.tolist() == labels
+    assert len(server.asked) == 1
+
+
+def test_cinic_whose_archive_has_no_folder_is_unpacked_into_one(server, tmp_path, monkeypatch):
+    made = archives.cinic10(tmp_path / "made", each=1)
+    packed = archives.tar(tmp_path / "cinic.tar.gz", tmp_path / "made/CINIC-10", inside=".")
+    remote = server.offer("CINIC-10.tar.gz", packed.read_bytes())
+    monkeypatch.setattr(photographs.Cinic10, "archive", remote._replace(into="CINIC-10"))
+    monkeypatch.setattr(photographs.Cinic10, "sizes", dict.fromkeys(made, 10))
+    datasets.download("cinic10", "valid", tmp_path / "sets")
+    images, labels = made["valid"]
+    found = datasets.load("cinic10", "valid", tmp_path / "sets")
+    assert np.array_equal(found.images.numpy(), images) and found.labels.tolist() == labels
+
+
+def test_an_archive_that_is_there_is_unpacked_without_a_download(server, tmp_path, monkeypatch):
+    """By several at once, as the stages of a pipe ask for it; what killed ones left goes away."""
+    made, home = archives.cinic10(tmp_path / "made", each=1), tmp_path / "sets"
+    home.mkdir()
+    packed = archives.tar(home / "CINIC-10.tar.gz", tmp_path / "made/CINIC-10", inside=".")
+    remote = Remote((f"{server.address}/CINIC-10.tar.gz",), archives.md5(packed), "1 MB", "CINIC-10")
+    monkeypatch.setattr(photographs.Cinic10, "archive", remote)
+    monkeypatch.setattr(photographs.Cinic10, "sizes", dict.fromkeys(made, 10))
+    gone = subprocess.run(
+        [sys.executable, "-c", "from rbtools.store import holder; print(holder.label())"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+    archives.put(home / f".aside-{gone}-1/train/half.png", b"x")
+    archives.put(home / f".aside-{gone}-2", b"x")
+    archives.put(home / f".aside-{holder.label()}-3", b"somebody is at work")
+    threads = [threading.Thread(target=datasets.download, args=("cinic10", "test", home)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert left(home) == [f".aside-{holder.label()}-3", "CINIC-10", "CINIC-10.tar.gz"]
+    assert server.asked == [] and len(datasets.load("cinic10", "test", home)) == 10
+
+
+def test_only_the_files_of_the_split_are_downloaded(server, tmp_path, monkeypatch):
+    made = archives.mnist(tmp_path / "made", packed=True)
+    files = {path.name: path.read_bytes() for path in (tmp_path / "made/MNIST/raw").iterdir()}
+    sums = {name: server.offer(name, data).md5 for name, data in files.items()}
+    monkeypatch.setattr(mnist, "_MIRRORS", ("http://127.0.0.1:9/", f"{server.address}/mnist/"))
+    monkeypatch.setattr(mnist.Mnist, "sizes", {"train": 5, "test": 5})
+    listed = {
+        split: tuple((name, sums[f"{name}.gz"]) for name, _ in parts)
+        for split, parts in mnist.Mnist.files.items()
+    }
+    monkeypatch.setattr(mnist.Mnist, "files", listed)
+    datasets.download("mnist", "test", tmp_path / "sets")
+    assert left(tmp_path / "sets") == ["t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"]
+    found = datasets.load("mnist", "test", tmp_path / "sets")
+    assert np.array_equal(found.images.numpy(), made["test"][0])
+    datasets.fingerprint("mnist", "test", tmp_path / "sets")
+
+
+def test_data_sets_that_nobody_offers_are_not_downloaded(tmp_path):
+    for name in ("imagenet50", "imagenet16-120", "digits", f"npz:{tmp_path / 'x.npz'}"):
+        datasets.download(name, "test", tmp_path)
+    assert left(tmp_path) == []
+    assert "no split 'tset'" in error_of(datasets.download, "cifar10", "tset", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../outside", "/outside", "a/../../outside"])
+def test_an_archive_writes_nothing_outside(name, tmp_path):
+    import io
+    import tarfile
+
+    with tarfile.open(tmp_path / "evil.tar", "w") as tar:
+        member = tarfile.TarInfo(name)
+        member.size = 1
+        tar.addfile(member, io.BytesIO(b"x"))
+    (tmp_path / "sets").mkdir()
+    message = error_of(fetch.unpack, tmp_path / "evil.tar", tmp_path / "sets/into", quiet)
+    assert "would lie outside" in message and left(tmp_path) == ["evil.tar", "sets"]
+    assert left(tmp_path / "sets") == []
+
+
+def test_links_in_an_archive_are_left_out(tmp_path):
+    import tarfile
+
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made/file").write_bytes(b"x")
+    (tmp_path / "made/link").symlink_to("/etc/passwd")
+    (tmp_path / "made/hard").hardlink_to(tmp_path / "made/file")
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        tar.add(tmp_path / "made/link", "sets/link")
+        tar.add(tmp_path / "made/file", "sets/file")
+    fetch.unpack(tmp_path / "a.tar", tmp_path / "sets", quiet)
+    assert left(tmp_path / "sets") == ["file"]
+
+
+@pytest.mark.parametrize("damage", ["cut", "noise", "html", "empty"])
+def test_a_damaged_archive_leaves_no_folder(tmp_path, damage):
+    archives.cifar10(tmp_path / "made")
+    packed = archives.tar(tmp_path / "cifar.tar.gz", tmp_path / "made/cifar-10-batches-py")
+    data = packed.read_bytes()
+    middle = len(data) // 2
+    broken = {"cut": data[:middle], "noise": data[:middle] + b"?" * 99 + data[middle:], "html": b"<html>"}
+    packed.write_bytes(broken.get(damage, b""))
+    message = error_of(fetch.unpack, packed, tmp_path / "sets", quiet)
+    assert str(packed) in message and left(tmp_path) == ["cifar.tar.gz", "made"]
+
+
+# --- facts ----------------------------------------------------------------------------------------
+
+
+def test_addresses_and_checksums_are_those_of_torchvision():
+    from rbtools.models.torchvision_import import torchvision
+
+    theirs = torchvision.datasets
+    for ours, other in ((cifar.Cifar10, theirs.CIFAR10), (cifar.Cifar100, theirs.CIFAR100)):
+        assert (ours.archive.urls, ours.archive.md5) == ((other.url,), other.tgz_md5)
+        assert ours.archive.name == other.filename and ours.archive.into == other.base_folder
+        assert ours.files["train"] == tuple(map(tuple, other.train_list))
+        assert ours.files["test"] == tuple(map(tuple, other.test_list))
+    for split, (url, name, md5) in theirs.SVHN.split_list.items():
+        remote = svhn.Svhn.archives[split]
+        assert (remote.urls, remote.name, remote.md5) == ((url,), name, md5)
+    listed = [(f"{name}.gz", md5) for parts in mnist.Mnist.files.values() for name, md5 in parts]
+    assert sorted(listed) == sorted(theirs.MNIST.resources)
+    assert set(mnist._MIRRORS) == set(theirs.MNIST.mirrors)

@@ -1,0 +1,483 @@
+"""imagefolder:PATH: pixels and order of torchvision's ImageFolder, and an answer to every odd folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from rbtools import datasets
+from rbtools.datasets import decode, imagefolder
+from rbtools.datasets.tree import scan
+from rbtools.errors import RbError
+
+
+def pixels(seed, size=(6, 5), channels=3):
+    shape = size if channels == 1 else (*size, channels)
+    return np.random.RandomState(seed).randint(0, 256, shape).astype(np.uint8)
+
+
+def write(path, seed=0, size=(6, 5), mode="RGB"):
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    channels = {"L": 1, "P": 1, "RGB": 3, "RGBA": 4, "CMYK": 3}[mode]
+    Image.fromarray(pixels(seed, size, channels)).convert(mode).save(path)
+    old = time.time() - 1000
+    os.utime(path, (old, old))
+    return path
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """Two classes, three images in train and four in test, one of them in a folder below its class."""
+    root = tmp_path / "photos"
+    train = ["train/dog/a.png", "train/cat/b.png", "train/dog/c.png"]
+    test = ["test/dog/9.png", "test/cat/10.png", "test/cat/9.png", "test/cat/more/1.png"]
+    for seed, name in enumerate([*train, *test]):
+        write(root / name, seed)
+    return root
+
+
+def named(root):
+    return f"imagefolder:{root}"
+
+
+def error_of(call, *arguments, **options):
+    with pytest.raises(RbError) as caught:
+        call(*arguments, **options)
+    return str(caught.value)
+
+
+class Memory(dict):
+    """A fingerprint cache that counts."""
+
+    def put(self, key, value):
+        self[key] = value
+
+
+# --- what is loaded -------------------------------------------------------------------------------
+
+
+def test_images_and_labels_come_in_alphabetical_order(photos):
+    found = datasets.load(named(photos), "test")
+    assert found.class_names == ["cat", "dog"] and found.classes == 2
+    assert found.labels.tolist() == [0, 0, 0, 1] and found.labels.dtype == torch.int64
+    assert found.images.dtype == torch.uint8 and found.images.is_contiguous()
+    # Names are compared as text, a folder's files before those of the folders below it.
+    expected = np.stack([pixels(seed).transpose(2, 0, 1) for seed in (4, 5, 6, 3)])
+    assert np.array_equal(found.images.numpy(), expected)
+
+
+def test_description_counts_without_reading_images(photos, monkeypatch):
+    opened = []
+    size_of = decode.size_of
+    monkeypatch.setattr(decode, "size_of", lambda *where: opened.append(where) or size_of(*where))
+    about = datasets.describe(named(photos))
+    assert about.name == named(photos)
+    assert about.shape == (3, 6, 5) and about.classes == 2 and about.class_names == ["cat", "dog"]
+    assert about.sizes == {"train": 3, "test": 4}
+    assert about.mean is None and about.std is None and about.skipped == 0
+    assert len(opened) == 2
+
+
+def test_describing_and_fingerprinting_load_no_torch(photos):
+    code = (
+        "import sys; from rbtools import datasets; name = sys.argv[1];"
+        "datasets.describe(name); datasets.fingerprint(name, 'test');"
+        "print(sorted({'torch', 'numpy', 'torchvision'} & set(sys.modules)))"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code, named(photos)], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("mode", ["L", "P", "RGBA", "CMYK"])
+def test_every_mode_becomes_rgb_as_pillow_converts_it(tmp_path, mode):
+    """Greyscale too: three equal channels, as torchvision's ImageFolder gives."""
+    file = write(tmp_path / "d/test/a" / ("x.tif" if mode == "CMYK" else "x.png"), 3, mode=mode)
+    found = datasets.load(named(tmp_path / "d"), "test").images[0]
+    assert np.array_equal(found.permute(1, 2, 0).numpy(), np.asarray(Image.open(file).convert("RGB")))
+    if mode == "L":
+        assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+
+
+def test_jpeg_of_any_spelling_is_read(tmp_path):
+    files = [
+        write(tmp_path / "d/test/a" / name, seed) for seed, name in enumerate(["A.JPG", "b.Jpeg", "c.jpg"])
+    ]
+    found = datasets.load(named(tmp_path / "d"), "test").images
+    expected = np.stack([np.asarray(Image.open(file)).transpose(2, 0, 1) for file in files])
+    assert np.array_equal(found.numpy(), expected)
+
+
+def test_more_images_than_one_thread_takes_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(decode, "CHUNK", 3)
+    for seed in range(20):
+        write(tmp_path / f"d/test/a/{seed:02}.png", seed)
+    found = datasets.load(named(tmp_path / "d"), "test").images
+    assert np.array_equal(found.numpy(), np.stack([pixels(s).transpose(2, 0, 1) for s in range(20)]))
+
+
+def test_hidden_and_other_files_are_skipped_and_counted(photos):
+    whole = datasets.load(named(photos), "test")
+    (photos / "test/cat/.DS_Store").write_text("x")
+    (photos / "test/cat/._9.png").write_text("x")
+    (photos / "test/cat/notes.txt").write_text("x")
+    (photos / "test/.hidden").mkdir()
+    (photos / "test/cat/.thumbs").mkdir()
+    (photos / "test/cat/.thumbs/1.png").write_text("x")
+    (photos / "test/README.md").write_text("x")
+    assert torch.equal(datasets.load(named(photos), "test").images, whole.images)
+    about = datasets.describe(named(photos))
+    assert about.sizes["test"] == 4 and about.skipped == 3
+
+
+def test_val_serves_as_test_only_where_there_is_no_test(photos):
+    (photos / "test").rename(photos / "val")
+    assert datasets.describe(named(photos)).sizes == {"train": 3, "test": 4}
+    assert len(datasets.load(named(photos), "test")) == 4
+    assert "val of" in error_of(datasets.load, named(photos), "val")
+    for name in ("cat", "dog"):
+        write(photos / "test" / name / "only.png", 99)
+    assert datasets.describe(named(photos)).sizes == {"train": 3, "test": 2}
+
+
+def test_a_folder_with_one_split_is_enough(photos):
+    (photos / "train").rename(photos / "old")
+    assert datasets.describe(named(photos)).sizes == {"test": 4}
+    message = error_of(datasets.load, named(photos), "train")
+    assert "has no split 'train'" in message and "It has: test." in message
+
+
+def test_links_to_images_and_folders_are_followed(photos, tmp_path):
+    write(tmp_path / "elsewhere/z.png", 50)
+    os.symlink(tmp_path / "elsewhere", photos / "test/cat/zlink")
+    os.symlink(tmp_path / "elsewhere/z.png", photos / "test/dog/z.png")
+    found = datasets.load(named(photos), "test")
+    assert found.labels.tolist() == [0, 0, 0, 0, 1, 1]
+    assert torch.equal(found.images[3], found.images[5])
+
+
+def test_home_is_understood_in_a_path(photos, monkeypatch):
+    monkeypatch.setenv("HOME", str(photos.parent))
+    assert datasets.describe("imagefolder:~/photos").sizes["test"] == 4
+
+
+def test_order_is_that_of_torchvision(tmp_path):
+    """torchvision sorts class folders, then the folders os.walk finds by path, then their files."""
+    root = tmp_path / "d/test"
+    for name in ["b/z.png", "b/A.png", "b/x/1.png", "b/x-y/1.png", "b/x/y/1.png", "B/1.png", "a b/1.png"]:
+        write(root / name)
+    expected = []
+    for label, folder in enumerate(sorted(entry.name for entry in os.scandir(root))):
+        for base, _, names in sorted(os.walk(root / folder, followlinks=True)):
+            expected += [(label, os.path.join(base, name)) for name in sorted(names)]
+    tree = scan(root)
+    assert [(label, tree.path(i)) for i, (label, _) in enumerate(tree.files)] == expected
+
+
+# --- class maps -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"dog": 0, "cat": 1}',
+        '["dog", "cat"]',
+        "dog 0\ncat 1\n",
+        "# the model's order\n\ncat\t1\r\ndog\t0\r\n",
+        "cat: 1\ndog, 0",
+        "dog\ncat",
+        "\ufeffdog\ncat\n",
+    ],
+)
+def test_class_map_gives_the_models_order(photos, tmp_path, text):
+    file = tmp_path / "map"
+    file.write_text(text, "utf-8", newline="")
+    found = datasets.load(named(photos), "test", class_map=file)
+    assert found.class_names == ["dog", "cat"] and found.labels.tolist() == [1, 1, 1, 0]
+    assert torch.equal(found.images, datasets.load(named(photos), "test").images)
+    assert datasets.describe(named(photos), class_map=file).class_names == ["dog", "cat"]
+
+
+def test_folder_names_that_end_in_numbers_may_stand_alone(tmp_path):
+    for name in ("class 1", "class 2"):
+        write(tmp_path / "d/test" / name / "1.png")
+    (tmp_path / "map").write_text("class 2\nclass 1\n")
+    about = datasets.describe(named(tmp_path / "d"), class_map=tmp_path / "map")
+    assert about.class_names == ["class 2", "class 1"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"cat": 0}', "leaves out the class folder dog. Give each of the 2 its index."),
+        (
+            '{"cat": 0, "dgo": 1}',
+            "names 'dgo', which is no class folder. Did you mean 'dog'? The class folders are",
+        ),
+        ('{"cat": 0, "cat": 1, "dog": 1}', "names 'cat' twice"),
+        ('{"cat": 0, "dog": 0}', "gives index 0 to 'cat' and to 'dog'"),
+        (
+            '{"cat": 0, "dog": 2}',
+            "gives 'dog' the index 2. There are 2 class folders, so the indices are 0 to 1",
+        ),
+        ('{"cat": 0, "dog": -1}', "gives 'dog' the index -1"),
+        ('{"cat": "0", "dog": 1}', 'holds ["cat", "0"]. Expected JSON'),
+        ('{"cat": true, "dog": 1}', "Expected JSON"),
+        ("[0, 1]", "holds 0. Expected JSON"),
+        ('{"cat": 0,', "is not JSON"),
+        ("cat 0\ndog", "has the line 'dog'. Expected a name and an index: cat 3."),
+        ("cat\ncat\ndog", "names 'cat' twice"),
+        ("cat\nbird", "names 'bird', which is no class folder"),
+        ("", "leaves out the class folders cat, dog"),
+    ],
+)
+def test_wrong_class_map_is_explained(photos, tmp_path, text, message):
+    file = tmp_path / "map"
+    file.write_text(text)
+    found = error_of(datasets.describe, named(photos), class_map=file)
+    assert message in found and str(file) in found
+
+
+def test_class_map_that_is_not_there_is_named(photos, tmp_path):
+    assert "does not exist" in error_of(datasets.describe, named(photos), class_map=tmp_path / "none")
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00\x80")
+    assert "cannot be read" in error_of(datasets.describe, named(photos), class_map=tmp_path / "binary")
+
+
+# --- what goes wrong ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("damage", ["empty", "text", "cut", "gone", "loop", "deep"])
+def test_unreadable_image_is_named(photos, damage):
+    victim = photos / "test/cat/9.png"
+    data = victim.read_bytes()
+    victim.unlink()
+    if damage == "gone":
+        victim.symlink_to(photos / "nowhere.png")
+    elif damage == "loop":
+        victim.symlink_to(victim)
+    elif damage == "deep":
+        Image.fromarray(np.zeros((6, 5), np.uint16)).save(victim)
+    else:
+        victim.write_bytes({"empty": b"", "text": b"<html>", "cut": data[:-30]}[damage])
+    message = error_of(datasets.load, named(photos), "test")
+    assert str(victim) in message
+    if damage == "deep":
+        assert "more than 8 bits a channel" in message
+    elif damage != "loop":
+        assert message.startswith(f"The image {victim} cannot be read (")
+    assert "\n" not in message and "BytesIO" not in message and "emove" in message
+    if damage in ("gone", "loop"):
+        assert str(victim) in error_of(datasets.fingerprint, named(photos), "test")
+
+
+def test_first_image_unreadable_is_named_by_describe(photos):
+    (photos / "test/cat/10.png").write_bytes(b"no image")
+    assert str(photos / "test/cat/10.png") in error_of(datasets.describe, named(photos))
+
+
+def test_truncated_jpeg_is_unreadable_not_grey(tmp_path):
+    file = write(tmp_path / "d/test/a/1.jpg", size=(64, 64))
+    file.write_bytes(file.read_bytes()[:-400])
+    message = error_of(datasets.load, named(tmp_path / "d"), "test")
+    assert str(file) in message and "truncated" in message
+
+
+def test_the_first_of_several_bad_images_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(decode, "CHUNK", 2)
+    files = [write(tmp_path / f"d/test/a/{i:02}.png") for i in range(30)]
+    for i in (7, 8, 21, 29):
+        files[i].write_bytes(b"bad")
+    for _ in range(5):
+        assert str(files[7]) in error_of(datasets.load, named(tmp_path / "d"), "test")
+
+
+def test_mixed_sizes_name_two_files_and_their_sizes(photos):
+    other = write(photos / "test/dog/9.png", size=(7, 5))
+    message = error_of(datasets.load, named(photos), "test")
+    assert f"{photos / 'test/cat/10.png'} is 5x6, {other} is 5x7" in message
+
+
+def test_splits_of_different_sizes_are_told_before_loading(photos):
+    for file in (photos / "train").rglob("*.png"):
+        write(file, size=(8, 8))
+    message = error_of(datasets.describe, named(photos))
+    assert "is 8x8" in message and "is 5x6" in message
+
+
+def test_empty_class_folder_is_named(photos):
+    for split in ("train", "test"):
+        (photos / split / "empty").mkdir()
+        (photos / split / "empty" / "notes.txt").write_text("x")
+    assert "no image is in the class folder empty." in error_of(datasets.describe, named(photos))
+
+
+def test_splits_with_other_classes_are_refused(photos):
+    write(photos / "train/bird/1.png")
+    write(photos / "test/fish/1.png")
+    for call in (datasets.describe, lambda name: datasets.load(name, "test")):
+        message = error_of(call, named(photos))
+        assert f"{photos / 'train'} lacks fish" in message and f"{photos / 'test'} lacks bird" in message
+
+
+@pytest.mark.parametrize("name", ["test", "val", "pictures"])
+def test_class_folders_alone_are_the_test_split_and_that_is_said(photos, name):
+    whole = datasets.load(named(photos), "test")
+    folder = (photos / "test").rename(photos.parent / name)
+    about = datasets.describe(named(folder))
+    assert about.sizes == {"test": 4}
+    assert about.notes == (
+        f"{folder} holds the class folders cat, dog and neither train nor test: its images are taken for the"
+        " split test.",
+    )
+    found = datasets.load(named(folder), "test")
+    assert torch.equal(found.images, whole.images) and torch.equal(found.labels, whole.labels)
+    assert "It has: test." in error_of(datasets.load, named(folder), "train")
+    assert datasets.describe(named(photos)).notes == ()
+
+
+def test_folders_that_may_be_no_classes_are_explained(photos):
+    message = error_of(datasets.describe, named(photos / "train"))
+    assert "is itself a split: it holds the class folders cat, dog" in message
+    assert message.endswith(f"imagefolder:{photos}.")
+    pictures = (photos / "test").rename(photos.parent / "pictures")
+    (pictures / "more/folders").mkdir(parents=True)
+    message = error_of(datasets.describe, named(pictures))
+    assert "no train or test folder, but the folders cat, dog, more" in message
+    assert "not all of these have images in them" in message
+    assert "no train or test folder" in error_of(datasets.describe, named(photos.parent))
+
+
+def test_a_path_that_holds_nothing_useful_is_explained(tmp_path):
+    assert "does not exist" in error_of(datasets.describe, "imagefolder:nowhere")
+    (tmp_path / "file").write_text("x")
+    assert "is a file" in error_of(datasets.describe, named(tmp_path / "file"))
+    (tmp_path / "empty").mkdir()
+    assert "has no train or test folder. Expected PATH/train/<class>" in error_of(
+        datasets.describe, named(tmp_path / "empty")
+    )
+    (tmp_path / "flat/test").mkdir(parents=True)
+    write(tmp_path / "flat/test/1.png")
+    assert "has no class folders" in error_of(datasets.describe, named(tmp_path / "flat"))
+    for name in ("imagefolder", "imagefolder:"):
+        assert "Write imagefolder:PATH" in error_of(datasets.describe, name)
+
+
+@pytest.mark.parametrize("target", [".", "..", "../..", "/"])
+def test_a_link_in_a_loop_is_named(photos, target):
+    link = photos / "test/cat/loop"
+    link.symlink_to(photos / "test/cat" / target if target != "/" else target)
+    message = error_of(datasets.describe, named(photos))
+    assert f"{link} is a link to a folder that it lies in" in message
+
+
+# --- fingerprints ---------------------------------------------------------------------------------
+
+
+def test_fingerprint_is_what_the_docstring_says(photos):
+    """Class names in order, then each file's relative path and SHA-256, ended by zero bytes."""
+    fields = ["rbtools imagefolder 1", "2", "cat", "dog"]
+    for name in ("cat/10.png", "cat/9.png", "cat/more/1.png", "dog/9.png"):
+        fields += [name, hashlib.sha256((photos / "test" / name).read_bytes()).hexdigest()]
+    expected = hashlib.sha256(b"".join(field.encode() + b"\0" for field in fields)).hexdigest()
+    assert datasets.fingerprint(named(photos), "test") == expected
+
+
+def test_fingerprint_depends_on_content_and_not_on_place_or_time(photos):
+    before = datasets.fingerprint(named(photos), "test")
+    (photos / "test/cat/notes.txt").write_text("x")
+    os.utime(photos / "test/cat/9.png")
+    (photos / "test").rename(photos / "val")
+    moved = photos.rename(photos.parent / "moved")
+    assert datasets.fingerprint(named(moved), "test") == before
+    assert datasets.fingerprint(named(moved), "train") != before
+
+
+@pytest.mark.parametrize("change", ["pixel", "name", "class", "less", "more"])
+def test_fingerprint_changes_with_the_data(photos, change):
+    before = datasets.fingerprint(named(photos), "test")
+    cat = photos / "test/cat"
+    if change == "pixel":
+        write(cat / "9.png", 77)
+    elif change == "name":
+        (cat / "9.png").rename(cat / "8.png")
+    elif change == "class":
+        for split in ("train", "test"):
+            (photos / split / "cat").rename(photos / split / "bat")
+    elif change == "less":
+        (cat / "9.png").unlink()
+    else:
+        write(cat / "91.png", 5)
+    assert datasets.fingerprint(named(photos), "test") != before
+
+
+def test_class_map_is_part_of_the_fingerprint(photos, tmp_path):
+    (tmp_path / "swapped").write_text("dog\ncat")
+    (tmp_path / "same").write_text('{"cat": 0, "dog": 1}')
+    cache = Memory()
+    plain, swapped, same = (
+        datasets.fingerprint(named(photos), "test", cache=cache, class_map=file)
+        for file in (None, tmp_path / "swapped", tmp_path / "same")
+    )
+    assert plain == same != swapped
+
+
+def test_second_fingerprint_reads_no_file(photos, monkeypatch):
+    cache = Memory()
+    first = datasets.fingerprint(named(photos), "test", cache=cache)
+    assert list(cache.values()) == [first]
+
+    def refuse(tree, index):
+        raise AssertionError(f"{tree.path(index)} was read")
+
+    monkeypatch.setattr(imagefolder, "_image_hash", refuse)
+    assert datasets.fingerprint(named(photos), "test", cache=cache) == first
+    with pytest.raises(AssertionError, match="was read"):
+        datasets.fingerprint(named(photos), "test")
+
+
+def test_changed_file_is_read_again_in_spite_of_the_cache(photos):
+    cache = Memory()
+    before = datasets.fingerprint(named(photos), "test", cache=cache)
+    victim = photos / "test/cat/9.png"
+    data = bytearray(victim.read_bytes())
+    data[-5] ^= 1
+    victim.write_bytes(data)
+    os.utime(victim, (time.time() - 500, time.time() - 500))
+    assert datasets.fingerprint(named(photos), "test", cache=cache) != before
+
+
+def test_files_just_written_are_not_trusted_to_the_cache(photos):
+    """They may change again within the clock's tick, with size and time the same."""
+    os.utime(photos / "test/cat/9.png")
+    cache = Memory()
+    datasets.fingerprint(named(photos), "test", cache=cache)
+    assert not cache
+
+
+def test_store_serves_as_the_cache(photos, tmp_path):
+    store = pytest.importorskip("rbtools.store").Store(tmp_path / "store")
+    first = datasets.fingerprint(named(photos), "test", cache=store)
+    assert datasets.fingerprint(named(photos), "test", cache=store) == first
+
+
+def test_description_is_plain_data(photos):
+    """It can stand in a record or a key as it is."""
+    from dataclasses import asdict
+
+    assert json.loads(json.dumps(asdict(datasets.describe(named(photos)))))["sizes"] == {
+        "train": 3,
+        "test": 4,
+    }

@@ -1,0 +1,208 @@
+"""npz:PATH: every spelling of splits and axes, and an answer to everything else."""
+
+from __future__ import annotations
+
+import io
+import os
+import time
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+
+from rbtools import datasets
+from rbtools.errors import RbError
+from tests.datasets import archives
+
+IMAGES = archives.pixels(0, 6, 3, 8, 5)
+LABELS = np.array([0, 1, 2, 2, 1, 0])
+
+
+def error_of(call, *arguments, **options):
+    with pytest.raises(RbError) as caught:
+        call(*arguments, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.fixture
+def save(tmp_path):
+    """Write arrays into a file; returns the data set's name."""
+
+    def saved(packed=False, **arrays):
+        path = tmp_path / "some.npz"
+        (np.savez_compressed if packed else np.savez)(path, **arrays)
+        old = time.time() - 1000
+        os.utime(path, (old, old))
+        return f"npz:{path}"
+
+    return saved
+
+
+def check(name, split, images=IMAGES, labels=LABELS):
+    found = datasets.load(name, split)
+    assert found.images.dtype == torch.uint8 and found.images.is_contiguous()
+    assert np.array_equal(found.images.numpy(), images) and found.labels.tolist() == list(labels)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(
+    "names", ["images labels", "x y", "X y", "x_test y_test", "test_images test_labels", "X_test y_test"]
+)
+def test_every_spelling_is_read(save, names, packed):
+    images, labels = names.split()
+    name = save(packed, **{images: IMAGES, labels: LABELS})
+    check(name, "test")
+    about = datasets.describe(name)
+    assert about.sizes == {"test": 6} and about.shape == (3, 8, 5) and about.class_names == ["0", "1", "2"]
+    assert (about.mean, about.std, about.augment) == (None, None, ("crop", "flip"))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_splits_and_axes_of_known_files(save, packed):
+    """MedMNIST has labels (N, 1) and a val split, Keras greyscale images (N, H, W)."""
+    last = IMAGES.transpose(0, 2, 3, 1)
+    arrays = {"train_images": last, "train_labels": LABELS[:, None].astype(np.uint8)}
+    arrays |= {"val_images": last[:2], "val_labels": LABELS[:2, None].astype(np.uint8)}
+    arrays |= {"test_images": last[:3], "test_labels": LABELS[:3, None].astype(np.uint8)}
+    name = save(packed, **arrays)
+    assert datasets.describe(name).sizes == {"train": 6, "test": 3, "val": 2}
+    for split, count in (("train", 6), ("val", 2), ("test", 3)):
+        check(name, split, IMAGES[:count], LABELS[:count])
+    grey = IMAGES[:, 0]
+    name = save(packed, x_train=grey, y_train=LABELS, x_test=grey[:4], y_test=LABELS[:4])
+    check(name, "test", grey[:4, None], LABELS[:4])
+    assert datasets.describe(name).shape == (1, 8, 5) and datasets.describe(name).augment == ()
+
+
+@pytest.mark.parametrize("axes", ["last of one", "first of one", "fortran"])
+def test_other_layouts(save, axes):
+    grey = IMAGES[:, :1]
+    given = {"last of one": grey.transpose(0, 2, 3, 1), "first of one": grey}.get(
+        axes, np.asfortranarray(IMAGES)
+    )
+    check(save(images=given, labels=LABELS), "test", IMAGES if axes == "fortran" else grey)
+
+
+def test_class_names_and_number_of_classes_may_stand_in_the_file(save):
+    assert datasets.describe(save(images=IMAGES, labels=LABELS, classes=10)).classes == 10
+    name = save(images=IMAGES, labels=LABELS, class_names=np.array(["a", "b", "c", "d"]))
+    assert datasets.load(name, "test").class_names == ["a", "b", "c", "d"]
+
+
+def test_fingerprint_is_of_the_content(save):
+    name = save(images=IMAGES, labels=LABELS)
+    first = datasets.fingerprint(name, "test")
+    same = save(packed=True, x_test=IMAGES.transpose(0, 2, 3, 1), y_test=LABELS.astype(np.uint8))
+    assert datasets.fingerprint(same, "test") == first
+    assert datasets.fingerprint(save(images=IMAGES, labels=LABELS[::-1].copy()), "test") == first
+    assert datasets.fingerprint(save(images=IMAGES, labels=1 - LABELS % 2), "test") != first
+    assert datasets.fingerprint(save(images=IMAGES[::-1].copy(), labels=LABELS), "test") != first
+    cache = {}
+    cache_type = type("Cache", (dict,), {"put": dict.__setitem__})
+    cache = cache_type()
+    name = save(images=IMAGES, labels=LABELS)
+    assert datasets.fingerprint(name, "test", cache=cache) == first == next(iter(cache.values()))
+    many = np.arange(6) * 100
+    assert datasets.fingerprint(save(images=IMAGES, labels=many), "test") != first
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_larger_than_memory_is_streamed(save, packed, monkeypatch):
+    name = save(packed, images=IMAGES.transpose(0, 2, 3, 1), labels=LABELS)
+    monkeypatch.setenv("RB_IMAGE_MEMORY", "100")
+    found = datasets.load(name, "test").images
+    assert not isinstance(found, torch.Tensor)
+    assert np.array_equal(found[torch.tensor([4, 0, 4])].numpy(), IMAGES[[4, 0, 4]])
+
+
+# --- what goes wrong ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"a": IMAGES}, "is no data set: it holds the arrays a. Expected an .npz file with `test_images`"),
+        ({}, "it holds the arrays (none)"),
+        (
+            {"images": IMAGES / 255, "labels": LABELS},
+            "`images` is float64, and images in [0, 1] become bytes by",
+        ),
+        ({"images": IMAGES.astype(np.int32), "labels": LABELS}, "`images` is int32"),
+        (
+            {"images": IMAGES[:, :2], "labels": LABELS},
+            "the shape (6, 2, 8, 5), which tells no 1 or 3 channels",
+        ),
+        ({"images": IMAGES[:, :, :, :3], "labels": LABELS}, "the shape (6, 3, 8, 3), which tells no 1 or 3"),
+        ({"images": IMAGES.reshape(6, -1), "labels": LABELS}, "the shape (6, 120)"),
+        ({"images": IMAGES[:0], "labels": LABELS[:0]}, "the shape (0, 3, 8, 5)"),
+        ({"images": IMAGES, "labels": LABELS[:5]}, "it has 6 images and 5 labels in the split test"),
+        ({"images": IMAGES, "labels": LABELS / 2}, "`labels` is float64 (6,), which is no whole number"),
+        ({"images": IMAGES, "labels": np.eye(6, dtype=int)}, "`labels` is int64 (6, 6), which is no whole"),
+        ({"images": IMAGES, "labels": np.array(3)}, "`labels` is int64 (), which is no whole number"),
+        ({"images": IMAGES, "labels": LABELS - 1}, "gives image 0 the label -1, and has 2 classes"),
+        ({"images": IMAGES, "labels": LABELS, "classes": 2}, "gives image 2 the label 2, and has 2 classes"),
+        ({"images": IMAGES, "labels": np.array([{}] * 6, object)}, "which are never loaded"),
+        ({"images": np.array([[[{}]]], object), "labels": LABELS[:1]}, "which are never loaded"),
+        (
+            {"images": IMAGES, "labels": LABELS, "train_images": IMAGES[:, :1], "train_labels": LABELS},
+            "different",
+        ),
+    ],
+)
+@pytest.mark.parametrize("packed", [False, True])
+def test_wrong_arrays_are_explained(save, arrays, message, packed):
+    name = save(packed, **arrays)
+    with pytest.raises(RbError) as caught:
+        datasets.describe(name)
+        datasets.load(name, "test")
+    assert message in str(caught.value) and "some.npz" in str(caught.value)
+
+
+@pytest.mark.parametrize("damage", ["empty", "html", "cut", "flip", "npy"])
+def test_damaged_file_is_named(save, tmp_path, damage):
+    name = save(packed=damage == "flip", images=IMAGES, labels=LABELS)
+    path = tmp_path / "some.npz"
+    data = bytearray(path.read_bytes())
+    data[200] ^= 255
+    broken = {"empty": b"", "html": b"<html>", "cut": data[:-40], "flip": data, "npy": archives.npy(IMAGES)}
+    path.write_bytes(broken[damage])
+    message = error_of(datasets.load, name, "test")
+    assert f"The file {path} " in message and "Expected" in message
+    assert {"empty": "is empty", "html": "is an HTML page"}.get(damage, "cannot be read") in message
+
+
+def test_array_cut_inside_the_archive_is_named(tmp_path):
+    whole = archives.npy(IMAGES)
+    with zipfile.ZipFile(tmp_path / "some.npz", "w") as out:
+        out.writestr("images.npy", whole[:-7])
+        out.writestr("labels.npy", archives.npy(LABELS))
+    message = error_of(datasets.load, f"npz:{tmp_path / 'some.npz'}", "test")
+    assert "it ends after 713 of 720 bytes" in message
+
+
+def test_what_is_no_file_is_explained(tmp_path):
+    assert "does not exist" in error_of(datasets.describe, "npz:nowhere.npz")
+    assert "is a folder" in error_of(datasets.describe, f"npz:{tmp_path}")
+    for name in ("npz", "npz:"):
+        assert "Write npz:PATH" in error_of(datasets.describe, name)
+    assert "A class map is for imagefolder" in error_of(datasets.describe, "npz:x.npz", class_map="map")
+
+
+def test_unknown_split_is_named(save):
+    name = save(x_test=IMAGES, y_test=LABELS)
+    for call in (datasets.load, datasets.fingerprint):
+        assert "has no split 'train'" in error_of(call, name, "train")
+
+
+def test_headers_of_every_version_and_padding_in_a_zip(tmp_path):
+    """zipfile may put extra bytes before a member's data; npy headers have two lengths."""
+    out = io.BytesIO()
+    np.lib.format.write_array(out, IMAGES, version=(2, 0))
+    with zipfile.ZipFile(tmp_path / "some.npz", "w") as archive:
+        member = zipfile.ZipInfo("images.npy")
+        member.extra = b"\xfe\xca\x05\x00extra"
+        archive.writestr(member, out.getvalue())
+        archive.writestr("labels.npy", archives.npy(LABELS))
+    check(f"npz:{tmp_path / 'some.npz'}", "test")

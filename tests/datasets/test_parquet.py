@@ -1,0 +1,228 @@
+"""parquet:PATH, in the layouts of the Hugging Face Hub."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from rbtools import datasets
+from rbtools.errors import RbError
+from tests.datasets import archives
+
+IMAGES = archives.pixels(0, 7, 3, 6, 5)
+LABELS = [2, 0, 1, 1, 0, 2, 2]
+
+
+def error_of(call, *arguments, **options):
+    with pytest.raises(RbError) as caught:
+        call(*arguments, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.fixture
+def pa():
+    return pytest.importorskip("pyarrow")
+
+
+@pytest.fixture
+def save(pa, tmp_path):
+    """Write images and labels into a file below `hub`, as the Hub does."""
+    import pyarrow.parquet as pq
+
+    def saved(
+        file,
+        images=IMAGES,
+        labels=LABELS,
+        *,
+        column="image",
+        label="label",
+        names=None,
+        encode=archives.png,
+        **more,
+    ):
+        rows = [{"bytes": encode(image), "path": None} for image in images]
+        table = pa.table({column: rows, label: pa.array(labels, pa.int64()), **more})
+        if names:
+            features = {column: {"_type": "Image"}, label: {"names": names, "_type": "ClassLabel"}}
+            about = json.dumps({"info": {"features": features}})
+            table = table.replace_schema_metadata({"huggingface": about})
+        path = tmp_path / "hub" / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(table, path, row_group_size=3)
+        return f"parquet:{tmp_path / 'hub'}"
+
+    return saved
+
+
+def check(name, split, images=IMAGES, labels=LABELS):
+    found = datasets.load(name, split)
+    assert found.images.dtype == torch.uint8 and np.array_equal(found.images.numpy(), images)
+    assert found.labels.dtype == torch.int64 and found.labels.tolist() == list(labels)
+    return found
+
+
+def test_layout_of_a_repository(save):
+    """data/SPLIT-00000-of-00002.parquet, with the classes named in the schema."""
+    names = ["cat", "dog", "owl", "eel"]
+    save("data/train-00000-of-00002.parquet", IMAGES[:4], LABELS[:4], names=names)
+    save("data/train-00001-of-00002.parquet", IMAGES[4:], LABELS[4:], names=names)
+    name = save("data/test-00000-of-00001.parquet", IMAGES[:2], LABELS[:2], names=names)
+    about = datasets.describe(name)
+    assert about.sizes == {"test": 2, "train": 7} and about.shape == (3, 6, 5)
+    assert about.class_names == names and about.classes == 4 and about.mean is None
+    assert check(name, "train").class_names == names
+    check(name, "test", IMAGES[:2], LABELS[:2])
+
+
+def test_layout_of_the_converted_branch(save):
+    """CONFIG/SPLIT/0000.parquet; CIFAR-10's columns are img and label, CIFAR-100's also coarse_label."""
+    save("plain_text/train/0000.parquet", column="img")
+    name = save(
+        "plain_text/test/0000.parquet",
+        IMAGES[:3],
+        [5, 0, 2],
+        column="img",
+        label="fine_label",
+        coarse_label=[0] * 3,
+    )
+    assert datasets.describe(name).sizes == {"test": 3, "train": 7}
+    check(name, "test", IMAGES[:3], [5, 0, 2])
+    assert datasets.describe(name).classes == 6  # nothing names them: the highest label of all splits
+
+
+def test_one_file_is_the_split_that_its_name_says_or_test(save, tmp_path):
+    save("validation-00000-of-00001.parquet")
+    check(f"parquet:{tmp_path / 'hub/validation-00000-of-00001.parquet'}", "test")
+    save("mine.parquet")
+    check(f"parquet:{tmp_path / 'hub/mine.parquet'}", "test")
+    save("train.parquet")
+    check(f"parquet:{tmp_path / 'hub/train.parquet'}", "train")
+
+
+def test_validation_serves_as_test_only_where_there_is_none(save):
+    name = save("data/valid-00000-of-00001.parquet")
+    assert datasets.describe(name).sizes == {"test": 7}
+    save("data/test-00000-of-00001.parquet", IMAGES[:1], LABELS[:1])
+    assert datasets.describe(name).sizes == {"test": 1, "validation": 7}
+
+
+def test_greyscale_images_have_one_channel(save):
+    name = save("test.parquet", IMAGES[:, 0])
+    assert datasets.describe(name).shape == (1, 6, 5) and datasets.describe(name).augment == ()
+    check(name, "test", IMAGES[:, :1])
+
+
+def test_binary_columns_are_images_too(pa, tmp_path):
+    import pyarrow.parquet as pq
+
+    for kind in (pa.binary(), pa.large_binary()):
+        column = pa.array([archives.png(image) for image in IMAGES], kind)
+        pq.write_table(
+            pa.table({"photo": column, "class": pa.array(LABELS, pa.int8())}), tmp_path / "a.parquet"
+        )
+        check(f"parquet:{tmp_path / 'a.parquet'}", "test")
+
+
+def test_fingerprint_is_of_the_content(save, tmp_path):
+    name = save("data/test-00000-of-00001.parquet")
+    first = datasets.fingerprint(name, "test")
+    (tmp_path / "hub/data/test-00000-of-00001.parquet").unlink()
+    save("data/test-00000-of-00002.parquet", IMAGES[:5], LABELS[:5])
+    save("data/test-00001-of-00002.parquet", IMAGES[5:], LABELS[5:])
+    assert datasets.fingerprint(name, "test") == first
+    save("data/test-00001-of-00002.parquet", IMAGES[5:], [0, 0])
+    assert datasets.fingerprint(name, "test") != first
+
+
+def test_larger_than_memory_is_decoded_as_it_is_asked_for(save, monkeypatch):
+    name = save("test.parquet")
+    monkeypatch.setenv("RB_IMAGE_MEMORY", "1")
+    found = datasets.load(name, "test").images
+    assert not isinstance(found, torch.Tensor)
+    assert np.array_equal(found[torch.tensor([6, 0, 3, 0])].numpy(), IMAGES[[6, 0, 3, 0]])
+
+
+# --- what goes wrong ------------------------------------------------------------------------------
+
+
+def test_missing_pyarrow_says_what_to_install(monkeypatch, tmp_path):
+    (tmp_path / "a.parquet").write_bytes(b"PAR1")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    message = error_of(datasets.describe, f"parquet:{tmp_path / 'a.parquet'}")
+    assert "need pyarrow, which is not installed. Run: pip install pyarrow" in message
+
+
+def test_what_is_no_data_set_is_explained(pa, tmp_path):
+    import pyarrow.parquet as pq
+
+    assert "does not exist" in error_of(datasets.describe, "parquet:nowhere")
+    assert "has no .parquet file" in error_of(datasets.describe, f"parquet:{tmp_path}")
+    for name in ("parquet", "parquet:"):
+        assert "Write parquet:PATH" in error_of(datasets.describe, name)
+    file = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["a"], "label": [1]}), file)
+    message = error_of(datasets.describe, f"parquet:{file}")
+    assert (
+        "has no one column of encoded images (image, img). It has: text (string), label (int64)." in message
+    )
+    pq.write_table(pa.table({"image": [b"x"], "a": [1], "b": [1]}), file)
+    assert "no one column of labels" in error_of(datasets.describe, f"parquet:{file}")
+    pq.write_table(pa.table({"image": pa.array([], pa.binary()), "label": pa.array([], pa.int64())}), file)
+    assert "has no rows" in error_of(datasets.describe, f"parquet:{file}")
+    pq.write_table(pa.table({"image": [b"x", b"y"], "label": [1, None]}), file)
+    assert "has rows without a value" in error_of(datasets.describe, f"parquet:{file}")
+
+
+def test_files_whose_split_is_not_clear_are_explained(save):
+    name = save("data/mine.parquet")
+    assert "mine.parquet does not say which split it is of" in error_of(datasets.describe, name)
+
+
+def test_several_configurations_are_told_apart(save, tmp_path):
+    save("a/test/0000.parquet")
+    name = save("b/test/0000.parquet")
+    message = error_of(datasets.describe, name)
+    assert "in several folders: " in message and str(tmp_path / "hub/a/test") in message
+    check(f"{name}/a", "test")
+
+
+@pytest.mark.parametrize("damage", ["empty", "html", "cut", "noise"])
+def test_damaged_file_is_named(save, tmp_path, damage):
+    name, path = save("test.parquet"), tmp_path / "hub/test.parquet"
+    data = path.read_bytes()
+    path.write_bytes({"empty": b"", "html": b"<html>", "cut": data[:-9], "noise": b"PAR1" * 9}[damage])
+    message = error_of(datasets.load, name, "test")
+    assert f"The file {path} " in message and "Expected a .parquet file" in message
+    assert {"empty": "is empty", "html": "is an HTML page"}.get(damage, "cannot be read") in message
+
+
+def test_bad_images_and_labels_name_their_row(save, tmp_path):
+    path = tmp_path / "hub/test.parquet"
+    name = save("test.parquet", [*IMAGES[:3], IMAGES[3, :, :5]], LABELS[:4])
+    assert f"in row 3 of {path} is 5x5" in error_of(datasets.load, name, "test")
+    name = save("test.parquet", [IMAGES[0, 0], IMAGES[1]], LABELS[:2])
+    assert f"in row 1 of {path} cannot be read (it is no greyscale image" in error_of(
+        datasets.load, name, "test"
+    )
+    encoded = iter([archives.png(IMAGES[0]), b"no image", None])
+    name = save("test.parquet", IMAGES[:3], LABELS[:3], encode=lambda image: next(encoded))
+    assert f"in row 1 of {path} cannot be read" in error_of(datasets.load, name, "test")
+    encoded = iter([None, archives.png(IMAGES[1])])
+    name = save("test.parquet", IMAGES[:2], LABELS[:2], encode=lambda image: next(encoded))
+    assert "it is not in the file, which only names it" in error_of(datasets.load, name, "test")
+    name = save("test.parquet", labels=[0, 1, 2, 3, 0, 0, 0], names=["a", "b", "c"])
+    assert "gives image 3 the label 3, and has 3 classes" in error_of(datasets.load, name, "test")
+    name = save("test.parquet", labels=[0, -1, 2, 3, 0, 0, 0])
+    assert "gives image 1 the label -1" in error_of(datasets.load, name, "test")
+
+
+def test_splits_of_different_sizes_are_told_before_loading(save):
+    save("train.parquet")
+    name = save("test.parquet", IMAGES[:, :, :4])
+    assert "different sizes" in error_of(datasets.describe, name)
+    assert "has no split 'tset'. Did you mean 'test'?" in error_of(datasets.load, name, "tset")

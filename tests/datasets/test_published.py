@@ -1,0 +1,572 @@
+"""Published data sets: each small archive in the official layout is read back byte for byte."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from rbtools import datasets
+from rbtools.datasets import cifar, corrupted, imagenet16, mnist, photographs, svhn, tinyimagenet
+from rbtools.datasets.named import Remote
+from rbtools.errors import RbError
+from tests.datasets import archives
+
+NAMES = ["cifar10", "cifar100", "imagenet16-120", "mnist", "svhn", "cinic10", "tinyimagenet"]
+CLASSES = {
+    "cifar10": cifar.Cifar10,
+    "cifar100": cifar.Cifar100,
+    "imagenet16-120": imagenet16.ImageNet16,
+    "mnist": mnist.Mnist,
+    "svhn": svhn.Svhn,
+    "cinic10": photographs.Cinic10,
+    "tinyimagenet": tinyimagenet.TinyImageNet,
+    "cifar10-c": corrupted.Cifar10C,
+    "cifar100-c": corrupted.Cifar100C,
+}
+PACKED = {  # name -> (archive, the folder that is in it, and under which name)
+    "cifar10": ("cifar-10-python.tar.gz", "cifar-10-batches-py"),
+    "cifar100": ("cifar-100-python.tar.gz", "cifar-100-python"),
+    "tinyimagenet": ("tiny-imagenet-200.zip", "tiny-imagenet-200"),
+    "cinic10": ("CINIC-10.tar.gz", "CINIC-10"),
+}
+
+
+def error_of(call, *arguments, **options):
+    with pytest.raises(RbError) as caught:
+        call(*arguments, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def small(monkeypatch, name, made, folder):
+    """Let a data set be as small as what was made, with the MD5 sums of it."""
+    cls = CLASSES[name]
+    monkeypatch.setattr(cls, "sizes", {split: len(labels) for split, (_, labels) in made.items()})
+    if name == "tinyimagenet":
+        monkeypatch.setattr(cls, "class_names", tuple("012"))
+    if name in ("cifar10", "cifar100", "imagenet16-120"):
+        found = {path.name: archives.md5(path) for path in folder.rglob("*") if path.is_file()}
+        files = {split: tuple((part, found[part]) for part, _ in parts) for split, parts in cls.files.items()}
+        monkeypatch.setattr(cls, "files", files)
+    if name == "svhn":
+        sums = {split: archives.md5(folder / remote.name) for split, remote in cls.archives.items()}
+        changed = {split: remote._replace(md5=sums[split]) for split, remote in cls.archives.items()}
+        monkeypatch.setattr(cls, "archives", changed)
+
+
+@pytest.fixture
+def make(tmp_path, monkeypatch):
+    """Write a small data set into a folder; returns (folder, split -> (images, labels))."""
+
+    def made(name, **options):
+        folder = tmp_path / "sets"
+        found = getattr(archives, name.partition("-")[0])(folder, **options)
+        small(monkeypatch, name, found, folder)
+        for path in folder.rglob("*"):
+            os.utime(path, (time.time() - 1000,) * 2)
+        return folder, found
+
+    return made
+
+
+def check(found, images, labels):
+    assert found.images.dtype == torch.uint8 and found.labels.dtype == torch.int64
+    assert np.array_equal(found.images.numpy(), images)
+    assert found.labels.tolist() == list(labels)
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_split_is_read_back_byte_for_byte(make, name):
+    folder, made = make(name)
+    about = datasets.describe(name, folder)
+    for split, (images, labels) in made.items():
+        found = datasets.load(name, split, folder)
+        check(found, images, labels)
+        assert (found.name, found.split, found.classes) == (name, split, about.classes)
+        assert tuple(found.images.shape[1:]) == about.shape and about.sizes[split] == len(found)
+        assert len(found.class_names) == found.classes
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_data_folder_may_come_from_below_or_be_the_folder_itself(make, name, tmp_path):
+    """DIR/NAME/... as people sort their data sets, and --data-dir naming the innermost folder."""
+    folder, made = make(name)
+    split, (images, labels) = next(iter(made.items()))
+    (inner,) = {path for path in folder.iterdir() if path.is_dir()} or {folder}
+    if name not in ("mnist", "imagenet16-120"):
+        check(datasets.load(name, split, inner), images, labels)
+    if name in ("cifar10", "cifar100", "mnist", "svhn", "imagenet16-120", "tinyimagenet"):
+        (tmp_path / "all").mkdir()
+        shutil.move(folder, tmp_path / "all" / name)
+        check(datasets.load(name, split, tmp_path / "all"), images, labels)
+
+
+@pytest.mark.parametrize("name", ["cifar10", "cifar100", "tinyimagenet"])
+def test_archive_is_read_unopened_and_has_the_same_fingerprint(make, name, tmp_path, monkeypatch):
+    folder, made = make(name)
+    archive, inner = PACKED[name]
+    (tmp_path / "packed").mkdir()
+    pack = archives.zipped if archive.endswith("zip") else archives.tar
+    packed = pack(tmp_path / "packed" / archive, folder / inner)
+    remote = CLASSES[name].archive._replace(md5=archives.md5(packed))
+    monkeypatch.setattr(CLASSES[name], "archive", remote)
+    for split, (images, labels) in made.items():
+        check(datasets.load(name, split, tmp_path / "packed"), images, labels)
+        prints = [datasets.fingerprint(name, split, place) for place in (folder, tmp_path / "packed")]
+        assert prints[0] == prints[1]
+
+
+def test_mnist_is_read_packed_and_not(make, tmp_path):
+    folder, made = make("mnist")
+    prints = [datasets.fingerprint("mnist", split, folder) for split in made]
+    shutil.rmtree(folder)
+    archives.mnist(folder, packed=True)
+    files = {
+        split: tuple((name, archives.md5(folder / "MNIST/raw" / f"{name}.gz")) for name, _ in parts)
+        for split, parts in mnist.Mnist.files.items()
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mnist.Mnist, "files", files)
+        for split, (images, labels) in made.items():
+            check(datasets.load("mnist", split, folder), images, labels)
+        assert [datasets.fingerprint("mnist", split, folder) for split in made] == prints
+
+
+def test_svhn_calls_ten_zero(make):
+    folder, _ = make("svhn")
+    assert datasets.load("svhn", "test", folder).labels.tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1]
+
+
+def test_tinyimagenet_sorted_into_class_folders_is_the_same(make):
+    """Many sort the validation images into val/<class>/ (with images/ or without)."""
+    folder, made = make("tinyimagenet")
+    root = folder / "tiny-imagenet-200"
+    before = datasets.fingerprint("tinyimagenet", "test", folder)
+    lines = (root / "val/val_annotations.txt").read_text().splitlines()
+    for number, line in enumerate(lines):
+        file, wnid, *_ = line.split("\t")
+        target = root / "val" / wnid / ("images" if number % 2 else "") / file
+        target.parent.mkdir(parents=True, exist_ok=True)
+        (root / "val/images" / file).rename(target)
+    (root / "val/images").rmdir()
+    (root / "val/val_annotations.txt").unlink()
+    check(datasets.load("tinyimagenet", "test", folder), *made["test"])
+    assert datasets.fingerprint("tinyimagenet", "test", folder) == before
+
+
+def test_cinic_is_cifars_classes_and_has_a_folders_fingerprint(make):
+    folder, _ = make("cinic10")
+    assert datasets.describe("cinic10").class_names == datasets.describe("cifar10").class_names
+    same = f"imagefolder:{folder / 'CINIC-10'}"
+    assert datasets.fingerprint("cinic10", "test", folder) == datasets.fingerprint(same, "test")
+
+
+def test_equal_content_has_one_fingerprint_whatever_holds_it(make, tmp_path):
+    folder, made = make("cifar10")
+    images, labels = made["test"]
+    np.savez(tmp_path / "same.npz", images=images, labels=labels)
+    same = datasets.fingerprint(f"npz:{tmp_path / 'same.npz'}", "test")
+    assert datasets.fingerprint("cifar10", "test", folder) == same
+
+
+# --- imagenet50 -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def imagenet50(tmp_path):
+    from PIL import Image
+
+    for number in range(50):
+        for split in ("train", "val"):
+            path = tmp_path / f"sets/imagenet50/{split}/n{number:02}/1.png"
+            path.parent.mkdir(parents=True)
+            if number:
+                Image.new("RGB", (224, 224), (number, 0, 255 - number)).save(path)
+            else:
+                Image.fromarray(archives.pixels(number, 300, 260, 3)).save(path, compress_level=0)
+    return tmp_path / "sets"
+
+
+def test_imagenet50_is_scaled_and_cut_as_torchvision_does(imagenet50):
+    from PIL import Image
+
+    from rbtools.models.torchvision_import import torchvision
+
+    transforms = torchvision.transforms
+    cut = transforms.Compose([transforms.Resize(256), transforms.CenterCrop(224)])
+    found = datasets.load("imagenet50", "test", imagenet50)
+    assert tuple(found.images.shape) == (50, 3, 224, 224) and found.labels.tolist() == list(range(50))
+    odd = Image.open(imagenet50 / "imagenet50/val/n00/1.png")
+    for image, expected in ((0, cut(odd)), (1, Image.open(imagenet50 / "imagenet50/val/n01/1.png"))):
+        assert np.array_equal(found.images[image].permute(1, 2, 0).numpy(), np.asarray(expected))
+
+
+@pytest.mark.parametrize("size", [(256, 256), (300, 301), (640, 427), (225, 900), (231, 230)])
+def test_any_size_is_cut_as_torchvision_does(size, tmp_path):
+    from PIL import Image
+
+    from rbtools.datasets import decode
+    from rbtools.models.torchvision_import import torchvision
+
+    image = Image.fromarray(archives.pixels(1, *size, 3))
+    transforms = torchvision.transforms
+    expected = transforms.CenterCrop(224)(transforms.Resize(256)(image))
+    assert decode._middle(image, 256, 224, 224).tobytes() == expected.tobytes()
+
+
+def test_imagenet50_is_described_by_what_is_there(imagenet50):
+    assert datasets.describe("imagenet50").sizes == {"train": 64_000, "test": 2_500}
+    about = datasets.describe("imagenet50", imagenet50)
+    assert about.sizes == {"train": 50, "test": 50} and about.class_names[:2] == ["n00", "n01"]
+    shutil.rmtree(imagenet50 / "imagenet50/val/n49")
+    assert "lacks n49" in error_of(datasets.describe, "imagenet50", imagenet50)
+    shutil.rmtree(imagenet50 / "imagenet50/train/n49")
+    message = error_of(datasets.load, "imagenet50", "test", imagenet50)
+    assert "has 49 class folders" in message and "imagenet50 has 50 classes" in message
+
+
+# --- corruptions ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["cifar10-c", "cifar100-c"])
+def corruptions(request, tmp_path, monkeypatch):
+    """(name, data folder, corruption -> (images, labels))"""
+    name = request.param
+    cls, folder = CLASSES[name], tmp_path / "sets"
+    classes = len(cls.class_names)
+    made = archives.corrupted(folder, cls.folder, classes=classes)
+    monkeypatch.setattr(cls, "sizes", {"test": 3})
+    sums = {path.stem: archives.md5(path) for path in (folder / cls.folder).iterdir()}
+    monkeypatch.setattr(cls, "md5s", sums)
+    return name, folder, made
+
+
+def test_a_corruption_and_severity_are_read_back_byte_for_byte(corruptions):
+    name, folder, made = corruptions
+    for corruption in ("fog", "speckle_noise"):
+        images, labels = made[corruption]
+        check(datasets.load(f"{name}:{corruption}", "test", folder), images, labels)
+        for severity in range(1, 6):
+            part = slice(3 * (severity - 1), 3 * severity)
+            full = f"{name}:{corruption}.{severity}"
+            check(datasets.load(full, "test", folder), images[part], labels[part])
+            assert datasets.describe(full).sizes == {"test": 3}
+    assert datasets.describe(f"{name}:fog").sizes == {"test": 15}
+
+
+def test_all_corruptions_are_the_fifteen_of_the_benchmark(corruptions):
+    name, folder, made = corruptions
+    benchmark = [made[corruption] for corruption in sorted(made)]
+    benchmark = [
+        made[one] for one in sorted(made) if one not in "gaussian_blur saturate spatter speckle_noise".split()
+    ]
+    assert len(benchmark) == 15 and datasets.describe(name).sizes == {"test": 225}
+    images = np.concatenate([images for images, _ in benchmark])
+    check(datasets.load(name, "test", folder), images, [one for _, labels in benchmark for one in labels])
+
+
+def test_tar_is_read_unopened_and_streamed(corruptions, tmp_path, monkeypatch):
+    name, folder, made = corruptions
+    cls = CLASSES[name]
+    prints = [datasets.fingerprint(one, "test", folder) for one in (name, f"{name}:fog.3")]
+    archives.tar(tmp_path / cls.archive.name, folder / cls.folder, mode="w")
+    shutil.rmtree(folder)
+    check(datasets.load(f"{name}:fog", "test", tmp_path), *made["fog"])
+    assert [datasets.fingerprint(one, "test", tmp_path) for one in (name, f"{name}:fog.3")] == prints
+    whole = datasets.load(name, "test", tmp_path).images
+    monkeypatch.setenv("RB_IMAGE_MEMORY", "1K")
+    streamed = datasets.load(name, "test", tmp_path).images
+    ids = torch.tensor([224, 0, 17, 17, 100])
+    assert not isinstance(streamed, torch.Tensor) and torch.equal(streamed[ids], whole[ids])
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("cifar10-c:fogg.3", "'fogg' is no corruption. Did you mean 'fog'"),
+        ("cifar10-c:", "'' is no corruption"),
+        (
+            "cifar100-c:fog.6",
+            "'6' is no severity. Severities are 1 to 5. Write for example cifar100-c:fog.3.",
+        ),
+        ("cifar10-c:fog.", "'' is no severity"),
+        ("cifar10-c:fog.3.1", "'3.1' is no severity"),
+        ("cifar10:fog", "takes no argument, found 'cifar10:fog'"),
+    ],
+)
+def test_wrong_arguments_are_answered(name, message):
+    assert message in error_of(datasets.describe, name)
+
+
+# --- known without the files ----------------------------------------------------------------------
+
+OFFICIAL = {  # METHODS.md, section 3: shape, classes, sizes
+    "mnist": ((1, 28, 28), 10, {"train": 60_000, "test": 10_000}, ()),
+    "svhn": ((3, 32, 32), 10, {"train": 73_257, "test": 26_032, "extra": 531_131}, ("crop",)),
+    "cifar10": ((3, 32, 32), 10, {"train": 50_000, "test": 10_000}, ("crop", "flip")),
+    "cifar100": ((3, 32, 32), 100, {"train": 50_000, "test": 10_000}, ("crop", "flip")),
+    "cinic10": ((3, 32, 32), 10, dict.fromkeys(("train", "valid", "test"), 90_000), ("crop", "flip")),
+    "tinyimagenet": ((3, 64, 64), 200, {"train": 100_000, "test": 10_000}, ("crop", "flip")),
+    "imagenet50": ((3, 224, 224), 50, {"train": 64_000, "test": 2_500}, ("crop", "flip")),
+    "imagenet16-120": ((3, 16, 16), 120, {"train": 151_700, "test": 6_000}, ("crop", "flip")),
+    "cifar10-c": ((3, 32, 32), 10, {"test": 750_000}, ("crop", "flip")),
+    "cifar100-c:fog.1": ((3, 32, 32), 100, {"test": 10_000}, ("crop", "flip")),
+}
+
+
+@pytest.mark.parametrize("name", OFFICIAL)
+def test_description_needs_no_files(name):
+    about = datasets.describe(name)
+    shape, classes, sizes, augment = OFFICIAL[name]
+    assert (about.shape, about.classes, about.sizes, about.augment) == (shape, classes, sizes, augment)
+    assert len(about.class_names) == len(set(about.class_names)) == classes
+    assert about.mean is not None and len(about.mean) == len(about.std or ()) == shape[0]
+
+
+def test_hundred_classes_are_in_alphabetical_order():
+    names = datasets.describe("cifar100").class_names
+    assert names == sorted(names) and names[:2] == ["apple", "aquarium_fish"] and names[99] == "worm"
+
+
+def test_normalisation_of_the_published_benchmarks():
+    assert datasets.describe("cifar10").mean == pytest.approx((125.3 / 255, 123.0 / 255, 113.9 / 255))
+    assert datasets.describe("imagenet16-120").std == pytest.approx((63.22 / 255, 61.26 / 255, 65.09 / 255))
+
+
+def test_describing_and_remembered_fingerprints_load_nothing_heavy(make):
+    folder, _ = make("cifar10")
+    code = (
+        "import sys; from rbtools import datasets; from rbtools.datasets import cifar\n"
+        f"cifar.Cifar10.files = {cifar.Cifar10.files!r}; cifar.Cifar10.sizes = {cifar.Cifar10.sizes!r}\n"
+        f"folder, names = {str(folder)!r}, {list(OFFICIAL)!r}\n"
+        "[datasets.describe(name) for name in names]\n"
+        "class Cache(dict):\n    put = dict.__setitem__\n"
+        "cache = Cache()\n"
+        "before = sorted({'torch', 'numpy', 'scipy', 'PIL'} & set(sys.modules))\n"
+        "datasets.fingerprint('cifar10', 'test', folder, cache)\n"
+        "assert len(cache) == 1\n"
+        "print(before, 'torch' in sys.modules)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[] False"
+
+
+class Memory(dict):
+    """A fingerprint cache."""
+
+    put = dict.__setitem__
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_second_fingerprint_reads_no_image(make, name, monkeypatch):
+    folder, _ = make(name)
+    cache = Memory()
+    first = datasets.fingerprint(name, "test", folder, cache)
+    assert list(cache.values()) == [first] != [datasets.fingerprint(name, "train", folder)]
+
+    def refuse(*arguments):
+        raise AssertionError("a file was read")
+
+    monkeypatch.setattr("rbtools.datasets.imagefolder._image_hash", refuse)
+    monkeypatch.setattr(CLASSES[name], "read", refuse, raising=False)
+    assert datasets.fingerprint(name, "test", folder, cache) == first
+    with pytest.raises(AssertionError, match="was read"):
+        datasets.fingerprint(name, "test", folder)
+
+
+# --- what goes wrong ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [*NAMES, "imagenet50", "cifar10-c:fog.3"])
+def test_missing_files_are_explained(name, tmp_path):
+    for call in (datasets.fingerprint, datasets.load):
+        message = error_of(call, name, "test", tmp_path / "nowhere")
+        assert f"The data set {name} was not found. Expected " in message
+        assert f"looked in {tmp_path / 'nowhere'}" in message and "--data-dir (or RB_DATA)" in message
+        offered = name not in ("imagenet50", "imagenet16-120")
+        assert ("--download to get http" in message) is offered
+    assert "looked in data" in error_of(datasets.load, name, "test")
+
+
+def test_missing_batch_is_named(make):
+    folder, _ = make("cifar10")
+    (folder / "cifar-10-batches-py/data_batch_4").unlink()
+    message = error_of(datasets.load, "cifar10", "train", folder)
+    assert (
+        f"The folder {folder / 'cifar-10-batches-py'} lacks data_batch_4 of the data set cifar10." in message
+    )
+    assert len(datasets.load("cifar10", "test", folder)) == 4
+
+
+def test_packed_cinic_says_how_to_unpack_it(make):
+    folder, _ = make("cinic10")
+    archives.tar(folder / "CINIC-10.tar.gz", folder / "CINIC-10", inside=".")
+    shutil.rmtree(folder / "CINIC-10")
+    message = error_of(datasets.load, "cinic10", "test", folder)
+    assert "has to be unpacked" in message and "--download" in message and "tar xf" in message
+
+
+VICTIMS = {
+    "cifar10": "cifar-10-batches-py/test_batch",
+    "cifar100": "cifar-100-python/test",
+    "imagenet16-120": "ImageNet16/val_data",
+    "mnist": "MNIST/raw/t10k-images-idx3-ubyte",
+    "svhn": "test_32x32.mat",
+    "cinic10": "CINIC-10/test/cat/n0006.png",
+    "tinyimagenet": "tiny-imagenet-200/val/images/val_3.JPEG",
+}
+HTML = b"\n<!DOCTYPE html>\n<html><body>Please log in</body></html>"
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("damage", ["empty", "html", "cut", "noise"])
+def test_damaged_file_is_named(make, name, damage):
+    folder, _ = make(name)
+    victim = folder / VICTIMS[name]
+    data = victim.read_bytes()
+    victim.write_bytes(
+        {"empty": b"", "html": HTML, "cut": data[: len(data) // 2], "noise": b"\x93abc"}[damage]
+    )
+    message = error_of(datasets.load, name, "test", folder)
+    assert str(victim) in message
+    if name not in ("cinic10", "tinyimagenet"):  # single images are Pillow's to judge
+        expected = {"empty": "is empty.", "html": "is an HTML page that was saved as data."}
+        assert expected.get(damage, "cut off, damaged or something else") in message
+        assert "Expected " in message and "Get the file again." in message
+
+
+@pytest.mark.parametrize("name", ["cifar10", "cifar100", "imagenet16-120", "svhn"])
+def test_a_file_with_another_checksum_is_refused_before_anything_is_evaluated(make, name):
+    folder, _ = make(name)
+    victim = folder / VICTIMS[name]
+    expected = archives.md5(victim)
+    data = bytearray(victim.read_bytes())
+    data[-200] ^= 1
+    victim.write_bytes(data)
+    message = error_of(datasets.fingerprint, name, "test", folder)
+    assert f"The file {victim} cannot be read (its MD5 is {archives.md5(victim)})" in message
+    assert f"whose MD5 is {expected}" in message and "Remove it and get it again" in message
+    victim.write_bytes(HTML)
+    assert "is an HTML page" in error_of(datasets.fingerprint, name, "test", folder)
+
+
+def test_checksum_of_a_part_of_the_tar_is_checked(corruptions, tmp_path):
+    name, folder, _ = corruptions
+    victim = folder / CLASSES[name].folder / "fog.npy"
+    data = bytearray(victim.read_bytes())
+    data[-1] ^= 1
+    victim.write_bytes(data)
+    packed = archives.tar(tmp_path / CLASSES[name].archive.name, folder / CLASSES[name].folder, mode="w")
+    for place, file in ((folder, victim), (tmp_path, packed)):
+        message = error_of(datasets.fingerprint, f"{name}:fog.3", "test", place)
+        assert str(file) in message and archives.md5(victim) in message
+        datasets.fingerprint(f"{name}:snow.3", "test", place)
+
+
+@pytest.mark.parametrize("damage", ["cut", "html", "empty", "short", "objects", "floats"])
+def test_damaged_array_is_named(corruptions, damage):
+    name, folder, _ = corruptions
+    victim = folder / CLASSES[name].folder / "fog.npy"
+    data = victim.read_bytes()
+    other = {
+        "short": archives.npy(np.zeros((9, 32, 32, 3), np.uint8)),
+        "objects": archives.npy(np.array([{}], object)),
+        "floats": archives.npy(np.zeros((15, 32, 32, 3), np.float32)),
+    }
+    victim.write_bytes({"cut": data[:-50], "html": HTML, "empty": b"", **other}[damage])
+    message = error_of(datasets.load, f"{name}:fog.3", "test", folder)
+    reason = {
+        "cut": "it ends after",
+        "html": "HTML page",
+        "empty": "is empty",
+        "short": "it holds uint8 (9, 32, 32, 3)",
+        "objects": "Python objects, which are never loaded",
+        "floats": "it holds float32",
+    }
+    assert str(victim) in message and reason[damage] in message
+
+
+def test_cut_tar_is_named(corruptions, tmp_path):
+    name, folder, _ = corruptions
+    packed = archives.tar(tmp_path / CLASSES[name].archive.name, folder / CLASSES[name].folder, mode="w")
+    packed.write_bytes(packed.read_bytes()[:5000])
+    message = error_of(datasets.load, f"{name}:fog.3", "test", tmp_path)
+    assert str(packed) in message and "cut off, damaged or something else" in message
+
+
+@pytest.mark.parametrize("name", ["cifar10", "tinyimagenet"])
+def test_cut_archive_is_named(make, name, tmp_path):
+    folder, _ = make(name)
+    archive, inner = PACKED[name]
+    pack = archives.zipped if archive.endswith("zip") else archives.tar
+    packed = pack(tmp_path / archive, folder / inner)
+    packed.write_bytes(packed.read_bytes()[:-300])
+    message = error_of(datasets.load, name, "train", tmp_path)
+    assert str(packed) in message and "Get the file again." in message
+
+
+def test_another_number_of_images_is_refused(make, monkeypatch):
+    folder, _ = make("mnist")
+    monkeypatch.setattr(mnist.Mnist, "sizes", {"train": 60_000, "test": 10_000})
+    message = error_of(datasets.load, "mnist", "test", folder)
+    assert "hold 5 images of 1x28x28" in message and "Expected 10000 images of 1x28x28" in message
+    folder, _ = make("cinic10")
+    (folder / "CINIC-10/test/cat/n0006.png").unlink()
+    message = error_of(datasets.fingerprint, "cinic10", "test", folder)
+    assert "holds 19 images" in message and "has 20" in message
+
+
+@pytest.mark.parametrize("label", [10, -1, 2**40])
+def test_labels_out_of_range_are_refused(make, label, tmp_path):
+    folder, made = make("cifar10")
+    batch = {"data": made["test"][0].reshape(4, 3072), "labels": [0, 1, label, 2]}
+    (folder / "cifar-10-batches-py/test_batch").write_bytes(pickle.dumps(batch))
+    message = error_of(datasets.load, "cifar10", "test", folder)
+    assert f"gives image 2 the label {label}, and has 10 classes. Expected labels from 0 to 9." in message
+
+
+@pytest.mark.parametrize("label", [0, 11])
+def test_svhn_labels_out_of_range_are_refused(make, label):
+    from scipy.io import savemat
+
+    folder, _ = make("svhn")
+    savemat(folder / "test_32x32.mat", {"X": np.zeros((32, 32, 3, 1), np.uint8), "y": [[label]]})
+    assert f"it has the label {label}" in error_of(datasets.load, "svhn", "test", folder)
+
+
+def test_other_shapes_in_a_pickle_are_refused(make):
+    folder, _ = make("cifar10")
+    victim = folder / "cifar-10-batches-py/test_batch"
+    for batch, reason in (
+        ({"data": np.zeros((4, 100), np.uint8), "labels": [0] * 4}, "`data` is uint8 (4, 100), not uint8"),
+        ({"data": np.zeros((4, 3072), np.int32), "labels": [0] * 4}, "`data` is int32"),
+        ({"data": [0], "labels": [0] * 4}, "`data` is list"),
+        ({"data": np.zeros((4, 3072), np.uint8), "labels": [0] * 3}, "no list of 4 whole numbers"),
+        ({"data": np.zeros((4, 3072), np.uint8), "labels": [0.5] * 4}, "no list of 4 whole numbers"),
+        ({"labels": [0] * 4}, "('data')"),
+        ([1, 2], "it holds a list, not a dict"),
+    ):
+        victim.write_bytes(pickle.dumps(batch))
+        assert reason in error_of(datasets.load, "cifar10", "test", folder)
+
+
+def test_class_maps_and_unknown_splits_are_refused(make):
+    folder, _ = make("cifar10")
+    message = error_of(datasets.load, "cifar10", "tset", folder)
+    assert "The data set cifar10 has no split 'tset'. Did you mean 'test'?" in message
+    assert "A class map is for imagefolder:PATH" in error_of(datasets.describe, "mnist", class_map="map.json")
+
+
+def test_remote_names_are_those_of_the_addresses():
+    assert Remote(("https://host.example/a/b.tar.gz",), None, "1 MB").name == "b.tar.gz"

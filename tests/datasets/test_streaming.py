@@ -1,0 +1,123 @@
+"""Images larger than memory: equal to the tensor of all of them, and never all there."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rbtools import datasets
+from rbtools.datasets import decode, streaming
+from rbtools.errors import RbError
+from tests.datasets import archives
+
+ALL = archives.pixels(0, 7, 3, 4, 5)
+
+
+def fetch(ids, out):
+    assert ids.dtype == np.int64 and out.shape == (len(ids), 3, 4, 5)
+    out[:] = ALL[ids]
+
+
+@settings(max_examples=60)
+@given(ids=st.lists(st.integers(-7, 6), max_size=9))
+def test_numbers_in_any_order(ids):
+    index = torch.tensor(ids, dtype=torch.int64)
+    found = streaming.Streamed(ALL.shape, fetch)[index]
+    assert found.dtype == torch.uint8 and torch.equal(found, torch.from_numpy(ALL)[index])
+
+
+@pytest.mark.parametrize(
+    "index",
+    [3, -1, slice(2, 5), slice(None, None, 3), slice(0, 0), torch.arange(7) > 3, [6, 1], torch.tensor(2)],
+)
+def test_every_index_of_a_tensor(index):
+    streamed, whole = streaming.Streamed(ALL.shape, fetch), torch.from_numpy(ALL)
+    assert torch.equal(streamed[index], whole[index])
+    assert len(streamed) == len(whole) and streamed.shape == whole.shape and streamed.dtype == whole.dtype
+
+
+def test_numbers_that_there_are_not_are_an_error():
+    with pytest.raises(IndexError):
+        streaming.Streamed(ALL.shape, fetch)[torch.tensor([7])]
+
+
+def test_memory_decides(monkeypatch):
+    monkeypatch.setattr(streaming, "limit", lambda: ALL.nbytes)
+    assert isinstance(streaming.images(ALL.shape, fetch), torch.Tensor)
+    monkeypatch.setattr(streaming, "limit", lambda: ALL.nbytes - 1)
+    found = streaming.images(ALL.shape, fetch)
+    assert isinstance(found, streaming.Streamed) and found.to("cpu").to(torch.device("cpu"))[0].shape == (
+        3,
+        4,
+        5,
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("100", 100), ("2K", 2048), ("1.5m", 3 * 2**19), ("8G", 2**33), ("1TB", 2**40), ("0", 0)],
+)
+def test_limit_may_be_set(monkeypatch, text, size):
+    monkeypatch.setenv("RB_IMAGE_MEMORY", text)
+    assert streaming.limit() == size
+
+
+@pytest.mark.parametrize("text", ["much", "8X", "-1G", "nan", "inf", "G"])
+def test_a_limit_that_is_none_is_refused(monkeypatch, text):
+    monkeypatch.setenv("RB_IMAGE_MEMORY", text)
+    with pytest.raises(RbError, match=f"RB_IMAGE_MEMORY is '{text}'. Expected a size such as 500M or 8G"):
+        streaming.limit()
+
+
+def test_limit_is_half_of_what_is_free():
+    assert 0 < streaming.limit() <= 2**50
+
+
+def test_a_device_that_is_too_small_gets_images_as_they_are_asked_for(monkeypatch):
+    whole = torch.from_numpy(ALL)
+    assert streaming.placed(whole, torch.device("cpu")) is whole
+    monkeypatch.setattr(streaming, "_free_on", lambda device: 2 * ALL.nbytes - 1)
+    moved = []
+    monkeypatch.setattr(torch.Tensor, "to", lambda self, device: moved.append(device) or self)
+    found = streaming.placed(whole, torch.device("cuda"))
+    assert isinstance(found, streaming.Streamed) and moved == []
+    assert torch.equal(found[torch.tensor([5, 0])], whole[[5, 0]]) and moved == [torch.device("cuda")]
+    monkeypatch.setattr(streaming, "_free_on", lambda device: 2 * ALL.nbytes)
+    assert streaming.placed(whole, torch.device("cuda")) is whole
+
+
+# --- folders --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for number in range(70):
+        path = tmp_path / f"many/test/{'ab'[number % 2]}/{number:02}.png"
+        archives.put(path, archives.png(archives.pixels(number, 3, 6, 5)))
+    return tmp_path / "many"
+
+
+def test_a_folder_larger_than_memory_is_decoded_as_it_is_asked_for(folder, monkeypatch):
+    name = f"imagefolder:{folder}"
+    whole = datasets.load(name, "test")
+    monkeypatch.setenv("RB_IMAGE_MEMORY", "1K")
+    decoded = []
+    one = decode._decode_one
+    monkeypatch.setattr(
+        decode, "_decode_one", lambda tree, i, *rest: decoded.append(i) or one(tree, i, *rest)
+    )
+    found = datasets.load(name, "test")
+    assert isinstance(found.images, streaming.Streamed) and decoded == []
+    ids = torch.tensor([69, 3, 3, 0, *range(40)])
+    assert torch.equal(found.images[ids], whole.images[ids])
+    assert sorted(decoded) == sorted(ids.tolist()) and torch.equal(found.labels, whole.labels)
+
+
+def test_mixed_sizes_are_told_before_anything_is_used(folder, monkeypatch):
+    monkeypatch.setenv("RB_IMAGE_MEMORY", "1K")
+    archives.put(folder / "test/b/45.png", archives.png(archives.pixels(0, 3, 7, 5)))
+    with pytest.raises(RbError, match=r"different sizes: .*a/00.png is 5x6, .*b/45.png is 5x7"):
+        datasets.load(f"imagefolder:{folder}", "test")

@@ -1,0 +1,69 @@
+"""The rule of --n: balanced, seeded, each subset the beginning of every larger one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rbtools import datasets
+from rbtools.errors import RbError
+
+LABELS = st.lists(st.integers(0, 6), min_size=1, max_size=60).map(torch.tensor)
+
+
+@settings(max_examples=100)
+@given(labels=LABELS, n=st.integers(1, 70), seed=st.integers(0, 2**64 - 1))
+def test_a_subset_is_as_balanced_as_the_data_allow(labels, n, seed):
+    chosen = datasets.subset(labels, n, seed)
+    assert chosen.dtype == torch.int64 and len(chosen) == min(n, len(labels))
+    assert len(set(chosen.tolist())) == len(chosen)
+    there = torch.bincount(labels, minlength=7)
+    taken = torch.bincount(labels[chosen], minlength=7)
+    most = int(taken.max())
+    # A class has fewer than the fullest one only by one, or because it has no more.
+    assert all(int(taken[c]) >= most - 1 or taken[c] == there[c] for c in range(7))
+
+
+@settings(max_examples=60)
+@given(labels=LABELS, n=st.integers(1, 60), seed=st.integers(0, 1000))
+def test_a_subset_begins_every_larger_one(labels, n, seed):
+    assert torch.equal(datasets.subset(labels, n, seed), datasets.subset(labels, 1000, seed)[:n])
+
+
+def test_classes_are_taken_in_turn_until_exhausted():
+    labels = torch.tensor([0] * 5 + [1] * 2 + [2] * 3)
+    turns = labels[datasets.subset(labels, 10, seed=3)].tolist()
+    assert sorted(turns[:3]) == sorted(turns[3:6]) == [0, 1, 2]
+    assert turns[:3] == turns[3:6]
+    assert sorted(turns[6:8]) == [0, 2] and turns[8:] == [0, 0]
+
+
+def test_seeds_give_other_orders_and_the_order_is_frozen():
+    labels = torch.arange(40) % 4
+    orders = {seed: datasets.subset(labels, 8, seed).tolist() for seed in range(20)}
+    assert len({tuple(order) for order in orders.values()}) == 20
+    assert len({tuple(labels[order[:4]].tolist()) for order in map(torch.tensor, orders.values())}) > 8
+    # Subsets are in users' stores: these may never change.
+    assert orders[0] == [2, 33, 31, 32, 6, 37, 27, 4]
+    assert orders[1] == [24, 14, 29, 7, 16, 34, 13, 27]
+
+
+def test_every_example_is_equally_likely_to_come_first():
+    labels = torch.zeros(5, dtype=torch.int64)
+    firsts = [int(datasets.subset(labels, 1, seed)) for seed in range(2000)]
+    # 400 expected of each, standard deviation 18.
+    assert all(abs(firsts.count(example) - 400) < 75 for example in range(5))
+
+
+def test_classes_may_be_missing_and_labels_large():
+    labels = torch.tensor([999, 5, 999, 5, 5])
+    chosen = datasets.subset(labels, 4, seed=0)
+    assert sorted(labels[chosen].tolist()) == [5, 5, 999, 999]
+
+
+@pytest.mark.parametrize("n", [0, -3])
+def test_fewer_than_one_is_refused(n):
+    with pytest.raises(RbError, match=f"number of examples is {n}. It must be 1 or more"):
+        datasets.subset(torch.tensor([0, 1]), n, seed=0)

@@ -1,0 +1,635 @@
+"""Evaluations: what a number means, what is computed again, what goes wrong and what is said then."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import json
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from rbtools import datasets
+from rbtools.attacks import ATTACKS
+from rbtools.corruptions import CORRUPTIONS
+from rbtools.engine import sampling, subject
+from rbtools.engine.draws import Draws
+from rbtools.engine.evaluate import ask
+from rbtools.engine.generalisation import ge
+from rbtools.engine.questions import Accuracy, Attacked, Corruptions, Probabilistic, Question
+from rbtools.engine.run import Run
+from rbtools.engine.tiles import TILE, Tile
+from rbtools.errors import RbError
+from rbtools.probabilistic import NOISES
+from rbtools.probabilistic.noise import Uniform
+from rbtools.registry import param
+from rbtools.store import Store
+
+Record = dict[str, Any]
+TEST_IMAGES = 355
+
+
+def run_in(folder: Path | None, **options: Any) -> Run:
+    return Run(tool="rb-test", store=Store(folder), device="cpu", threads=1, **options)
+
+
+@pytest.fixture
+def run(trained: dict[str, Record]) -> Run:
+    """A run on the test's own store, which has the trained networks' checkpoints."""
+    return run_in(Path("rb-store"))
+
+
+@pytest.fixture
+def record(trained: dict[str, Record]) -> Record:
+    return trained["erm"]
+
+
+class Counting(nn.Module):
+    """A model that counts the images it is shown."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model, self.seen = model, 0
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.seen += len(images)
+        logits: Tensor = self.model(images)
+        return logits
+
+
+class Seen:
+    """All models that the engine loads, counted together."""
+
+    def __init__(self) -> None:
+        self.models: list[Counting] = []
+
+    @property
+    def images(self) -> int:
+        return sum(model.seen for model in self.models)
+
+    def since(self, before: int) -> int:
+        return self.images - before
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
+    found, load = Seen(), subject.load_model
+
+    def counted(*args: Any) -> nn.Module:
+        model = Counting(load(*args))
+        found.models.append(model)
+        return model
+
+    monkeypatch.setattr(subject, "load_model", counted)
+    return found
+
+
+@pytest.fixture
+def model_is(monkeypatch: pytest.MonkeyPatch) -> Callable[[nn.Module], None]:
+    """Put a model of the test's own in the place of the record's."""
+    return lambda model: monkeypatch.setattr(subject, "load_model", lambda *_: model.eval())
+
+
+def pgd(*eps: float, **params: Any) -> Attacked:
+    return Attacked(ATTACKS.build("pgd", **{"steps": 3, **params}), tuple(e / 255 for e in eps))
+
+
+def found(record: Record) -> dict[str, Any]:
+    """What a record says, without what it cost to find out."""
+    costs = ("seconds", "device")
+    entries = [{k: v for k, v in entry.items() if k not in costs} for entry in record["evals"]]
+    return {"metrics": record["metrics"], "evals": entries}
+
+
+def test_images() -> tuple[Tensor, Tensor]:
+    data = datasets.load("digits", "test")
+    return data.images.float().div(255), data.labels
+
+
+test_images.__test__ = False  # type: ignore[attr-defined]
+
+
+# --- what is computed together, and what again ---------------------------------------------------
+
+QUESTIONS: dict[str, Question] = {
+    "pgd": pgd(16, restarts=2),
+    "fgsm": Attacked(ATTACKS.build("fgsm"), (16 / 255,)),
+    "corrupt": Corruptions((CORRUPTIONS.build("gaussian_noise"), CORRUPTIONS.build("contrast")), (5,)),
+    "pr": Probabilistic(NOISES.build("uniform"), (0.1, 0.3), (0.1,), 4),
+}
+
+
+@settings(max_examples=6)
+@given(kind=st.sampled_from(sorted(QUESTIONS)), batch=st.integers(1, 70))
+def test_no_result_depends_on_the_batch(trained: dict[str, Record], kind: str, batch: int) -> None:
+    whole = ask(trained["erm"], QUESTIONS[kind], keeping_nothing(n=60))
+    parts = ask(trained["erm"], QUESTIONS[kind], keeping_nothing(n=60, batch=batch))
+    assert found(parts) == found(whole)
+    assert whole["metrics"]["acc"] > 0.5  # so that there is something to lose
+
+
+def keeping_nothing(**options: Any) -> Run:
+    """A run that finds checkpoints in the store and computes everything else."""
+    run = run_in(Path("rb-store"), **options)
+    run.store.force = True
+    return run
+
+
+def test_more_examples_go_on_from_fewer(record: Record, run: Run, seen: Seen) -> None:
+    ask(record, Accuracy(), dataclasses.replace(run, n=10))
+    assert seen.images == 10
+    more = ask(record, Accuracy(), dataclasses.replace(run, n=30))
+    assert seen.images == 30
+    assert found(more) == found(ask(record, Accuracy(), keeping_nothing(n=30)))
+
+
+def test_fewer_examples_are_the_first_of_more(record: Record, run: Run, seen: Seen) -> None:
+    ask(record, Accuracy(), dataclasses.replace(run, n=30))
+    before = seen.images
+    fewer = ask(record, Accuracy(), dataclasses.replace(run, n=10))
+    assert seen.since(before) == 0
+    assert found(fewer) == found(ask(record, Accuracy(), keeping_nothing(n=10)))
+
+
+def test_a_further_distance_costs_that_distance_alone(record: Record, run: Run, seen: Seen) -> None:
+    run = dataclasses.replace(run, n=40)
+    ask(record, pgd(8), run)
+    before = seen.images
+    both = ask(record, pgd(8, 32), run)
+    added = seen.since(before)
+    before = seen.images
+    alone = ask(record, pgd(32), keeping_nothing(n=40))
+    # Both meet the clean images once: the attack needs to know which of them stand.
+    assert added == seen.since(before)
+    assert both["metrics"]["pgd3.32"] == alone["metrics"]["pgd3.32"]
+
+
+def test_a_further_tolerance_costs_nothing(record: Record, run: Run, seen: Seen) -> None:
+    def question(*rho: float) -> Question:
+        return Probabilistic(NOISES.build("uniform"), (0.2,), rho, 5)
+
+    ask(record, question(0.1), dataclasses.replace(run, n=20))
+    before = seen.images
+    later = ask(record, question(0.1, 0.4), dataclasses.replace(run, n=20))
+    assert seen.since(before) == 0
+    assert later["metrics"]["probacc.uniform.0.2.0.4"] >= later["metrics"]["probacc.uniform.0.2.0.1"]
+
+
+def test_a_finished_evaluation_is_found(record: Record, run: Run, seen: Seen) -> None:
+    first = ask(record, pgd(8), dataclasses.replace(run, n=20))
+    before = seen.images
+    again = run_in(Path("rb-store"), n=20)
+    assert ask(record, pgd(8), again) == first
+    assert (seen.since(before), again.store.found, again.store.computed) == (0, 1, 0)
+
+
+@pytest.mark.parametrize("name", ["square", "apgd-ce"])
+def test_attacks_that_draw_for_a_whole_tile_do_not_depend_on_what_was_asked_before(
+    name: str, record: Record, run: Run
+) -> None:
+    params = {"square": {"queries": 20}, "apgd-ce": {"steps": 2}}[name]
+    question = Attacked(ATTACKS.build(name, **params), (16 / 255,))
+    ask(record, question, dataclasses.replace(run, n=10))
+    after = ask(record, question, dataclasses.replace(run, n=60))
+    assert found(after) == found(ask(record, question, keeping_nothing(n=60)))
+
+
+def test_an_interrupted_evaluation_goes_on_inside_the_test_set(record: Record, run: Run, seen: Seen) -> None:
+    def interrupt() -> None:
+        if seen.images >= 2 * TILE["cpu"]:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ask(record, Accuracy(), dataclasses.replace(run, pulse=interrupt))
+    assert seen.images == 2 * TILE["cpu"]
+    resumed = ask(record, Accuracy(), run_in(Path("rb-store")))
+    assert seen.images == TEST_IMAGES
+    assert found(resumed) == found(ask(record, Accuracy(), keeping_nothing()))
+
+
+def test_another_seed_is_other_work_only_where_there_is_chance(record: Record, run: Run, seen: Seen) -> None:
+    fgsm = Attacked(ATTACKS.build("fgsm"), (8 / 255,))
+    noisy = Probabilistic(NOISES.build("uniform"), (0.3,), (), 5)
+    one, two = dataclasses.replace(run, n=20), dataclasses.replace(run, n=20, seed=1)
+    assert found(ask(record, fgsm, one)) == found(ask(record, fgsm, two))
+    assert run.store.computed == 1
+    first, second = ask(record, noisy, one), ask(record, noisy, two)
+    assert run.store.computed == 3
+    assert first["metrics"] != second["metrics"]
+    assert (first["evals"][-1]["seed"], second["evals"][-1]["seed"]) == (0, 1)
+
+
+# --- attacks ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["fgsm", "pgd", "apgd-ce", "square", "aa"])
+def test_at_distance_0_the_accuracy_is_the_clean_one(name: str, record: Record, run: Run) -> None:
+    method = ATTACKS.build(name)
+    result = ask(record, Attacked(method, (0.0,)), dataclasses.replace(run, n=50))
+    assert result["metrics"][f"{method.stem}.0"] == result["metrics"]["acc"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Liar:
+    """Claims the negative of the image, however small the budget is."""
+
+    name = "liar"
+    version = 1
+    random = False
+    stem = "liar"
+
+    eps: float = 8 / 255
+    norm: str = param("linf", "Norm.")
+
+    def __call__(self, model: Any, images: Tensor, labels: Tensor, draws: Any) -> Tensor:
+        return 3 * (1 - images) - 1  # out of the box as well
+
+
+@pytest.mark.parametrize(("norm", "eps"), [("linf", 4 / 255), ("linf", 0.2), ("l2", 0.5)])
+def test_an_attack_that_leaves_its_budget_is_brought_back(
+    norm: str, eps: float, record: Record, run: Run
+) -> None:
+    result = ask(record, Attacked(Liar(norm=norm), (eps,)), run)
+    images, labels = test_images()
+    model = subject.load_model(record, subject.data_of(record, run), run, torch.device("cpu"))
+    outside = 3 * (1 - images) - 1
+    if norm == "linf":
+        inside = torch.maximum(torch.minimum(outside, images + eps), images - eps).clamp(0, 1)
+    else:
+        delta = outside - images
+        inside = (images + eps * delta / delta.flatten(1).norm(dim=1).view(-1, 1, 1, 1)).clamp(0, 1)
+
+    def right(inputs: Tensor) -> Tensor:
+        return torch.cat([model(part) for part in inputs.split(64)]).argmax(1) == labels
+
+    expected = (right(images) & right(inside)).float().mean()
+    name = f"liar.{eps * 255:g}" if norm == "linf" else f"liar.{eps:g}"
+    assert result["metrics"][name] == pytest.approx(float(expected), abs=1.5 / TEST_IMAGES)
+    assert (right(images) & right(outside)).float().mean() < expected - 0.02
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Cutter(Liar):
+    """Returns images of another shape."""
+
+    name = "cutter"
+
+    def __call__(self, model: Any, images: Tensor, labels: Tensor, draws: Any) -> Tensor:
+        return images[:, :, 1:]
+
+
+def test_an_attack_that_returns_another_shape_is_named(record: Record, run: Run) -> None:
+    with pytest.raises(RbError, match=r"cutter returned images of shape .*7, 8\); expected"):
+        ask(record, Attacked(Cutter(), (0.1,)), run)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Blind(Liar):
+    """Returns no numbers for one image."""
+
+    name = "blind"
+
+    def __call__(self, model: Any, images: Tensor, labels: Tensor, draws: Any) -> Tensor:
+        images = images.clone()
+        images[draws.examples == 123, 0, 4, 4] = torch.nan
+        return images
+
+
+def test_an_attack_that_returns_no_numbers_is_no_success(
+    record: Record, run: Run, model_is: Callable[[nn.Module], None]
+) -> None:
+    images, labels = test_images()
+    known = {image.numpy().tobytes(): int(label) for image, label in zip(images, labels, strict=True)}
+
+    class Right(nn.Module):
+        def forward(self, inputs: Tensor) -> Tensor:
+            classes = [known[image.numpy().tobytes()] for image in inputs]
+            return nn.functional.one_hot(torch.tensor(classes), 10).float()
+
+    model_is(Right())
+    with pytest.raises(RbError, match=r"The attack blind gave NaN or infinite pixels for image 123\."):
+        ask(record, Attacked(Blind(), (0.1,)), run)
+
+
+def test_a_clean_error_counts_as_broken_and_is_not_attacked(record: Record, run: Run, seen: Seen) -> None:
+    result = ask(record, Attacked(Liar(), (1e-6,)), run)
+    assert result["metrics"]["liar.0.000255"] == result["metrics"]["acc"] < 1
+    # Every image once, and those that stood once more for the verdict.
+    assert seen.images == TEST_IMAGES + round(result["metrics"]["acc"] * TEST_IMAGES)
+
+
+def test_an_accuracy_has_n_and_the_interval_of_wilson(record: Record, run: Run) -> None:
+    entry = ask(record, Accuracy(), dataclasses.replace(run, n=100))["evals"][-1]
+    n, p, z = 100, entry["value"], 1.959963984540054
+    centre = (p + z * z / (2 * n)) / (1 + z * z / n)
+    half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / (1 + z * z / n)
+    assert entry["n"] == n
+    assert entry["ci95"] == pytest.approx([centre - half, centre + half], abs=1e-12)
+
+
+# --- probabilistic robustness --------------------------------------------------------------------
+
+
+def test_pr_is_what_a_loop_over_images_and_samples_gives(record: Record, run: Run) -> None:
+    samples, gammas, n = 7, (0.1, 0.4), 25
+    question = Probabilistic(NOISES.build("uniform"), gammas, (0.15,), samples)
+    result = ask(record, question, dataclasses.replace(run, n=n, seed=3))
+    images, labels = test_images()
+    model = subject.load_model(record, subject.data_of(record, run), run, torch.device("cpu"))
+    chosen = datasets.subset(labels, n, seed=0)
+    for gamma in gammas:
+        shares = []
+        for i in map(int, chosen):
+            image, label = images[i : i + 1], labels[i]
+            if model(image).argmax() != label:
+                continue
+            draws = Draws(3, "noise.uniform", torch.tensor([i]))
+            right = 0
+            for sample in range(samples):
+                # [0, 1) on the grid of 2^-24, moved so that it is symmetric about 0
+                unit = 2 * (draws.uniform((1, 8, 8), draw=sample) + 2.0**-25) - 1
+                right += int(model((image + gamma * unit).clamp(0, 1)).argmax() == label)
+            shares.append(right / samples)
+        assert result["metrics"][f"pr.uniform.{gamma:g}"] == pytest.approx(sum(shares) / len(shares))
+        passed = [share >= 1 - 0.15 - 1e-9 for share in shares]
+        name = f"probacc.uniform.{gamma:g}.0.15"
+        assert result["metrics"][name] == pytest.approx(sum(passed) / len(passed))
+    assert result["metrics"]["pr.uniform.0.4"] < result["metrics"]["pr.uniform.0.1"]
+
+
+class Threshold(nn.Module):
+    """Class 1 where the mean of the first `k` pixels is above a threshold."""
+
+    def __init__(self, k: int, threshold: float) -> None:
+        super().__init__()
+        self.k, self.threshold = k, threshold
+
+    def forward(self, images: Tensor) -> Tensor:
+        score = images.flatten(1)[:, : self.k].mean(1) - self.threshold
+        return torch.stack([torch.zeros_like(score), score], dim=1)
+
+
+@pytest.mark.parametrize("pixels", [1, 2])
+def test_pr_of_a_linear_model_is_its_closed_form(pixels: int) -> None:
+    """The model fails where the mean of some uniform noises is below -d: a corner of their cube.
+
+    With r = d / gamma that has probability (1 - r) / 2 for one pixel and (2 - 2 r)^2 / 8 for two.
+    """
+    images, samples, distance, gammas = 200, 50, 0.05, (0.06, 0.1, 0.2)
+    tile = Tile(
+        Threshold(pixels, 0.5 - distance),
+        torch.full((images, 1, 8, 8), 0.5),
+        torch.ones(images, dtype=torch.int64),
+        torch.arange(images),
+        seed=0,
+        batch=images,
+    )
+    for gamma, right in zip(gammas, sampling.counts(tile, Uniform(), gammas, samples), strict=True):
+        ratio, drawn = distance / gamma, images * samples
+        failing = (1 - ratio) / 2 if pixels == 1 else (2 - 2 * ratio) ** 2 / 8
+        share = 1 - right.sum().item() / drawn
+        assert share == pytest.approx(failing, abs=4 * math.sqrt(failing * (1 - failing) / drawn))
+
+
+def test_where_no_image_is_right_pr_has_a_reason_and_no_value(
+    record: Record, run: Run, model_is: Callable[[nn.Module], None]
+) -> None:
+    class Wrong(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            labels = (images.flatten(1).sum(1) * 0).long() + 10  # an eleventh class, which no image has
+            return nn.functional.one_hot(labels, 11).float()
+
+    model_is(Wrong())
+    result = ask(
+        record, Probabilistic(NOISES.build("uniform"), (0.1,), (0.1,), 3), dataclasses.replace(run, n=9)
+    )
+    assert result["metrics"]["acc"] == 0 and "pr.uniform.0.1" not in result["metrics"]
+    entry = next(entry for entry in result["evals"] if entry["metric"] == "pr.uniform.0.1")
+    assert entry["value"] is None and "no image is classified correctly" in entry["reason"]
+    assert "ci95" not in entry
+
+
+# --- the generalisation error --------------------------------------------------------------------
+
+
+def test_ge_is_train_minus_test_with_newcombes_interval(record: Record, run: Run) -> None:
+    result = ge(record, Accuracy(), dataclasses.replace(run, n=80), n_train=200)
+    metrics = result["metrics"]
+    assert metrics["ge.acc"] == pytest.approx(metrics["train.acc"] - metrics["acc"], abs=1e-15)
+    entry = result["evals"][-1]
+    assert (entry["metric"], entry["split"], entry["n"]) == ("ge.acc", "train-test", [200, 80])
+
+    def wilson(p: float, n: int) -> tuple[float, float]:
+        z2 = 1.959963984540054**2
+        root = math.sqrt(z2 * (z2 / 4 + n * p * (1 - p)))
+        return (n * p + z2 / 2 - root) / (n + z2), (n * p + z2 / 2 + root) / (n + z2)
+
+    p, q = metrics["train.acc"], metrics["acc"]
+    (low1, high1), (low2, high2) = wilson(p, 200), wilson(q, 80)
+    below = math.sqrt((p - low1) ** 2 + (high2 - q) ** 2)
+    above = math.sqrt((high1 - p) ** 2 + (q - low2) ** 2)
+    assert entry["ci95"] == pytest.approx([p - q - below, p - q + above], abs=1e-12)
+
+
+def test_ge_takes_what_the_evaluators_found(record: Record, run: Run, seen: Seen) -> None:
+    ask(record, pgd(8), dataclasses.replace(run, n=30))
+    before = seen.images
+    ge(record, Accuracy(), dataclasses.replace(run, n=30), n_train=50)
+    assert seen.since(before) == 50  # the test side came along with the attack
+
+
+def test_ge_without_a_value_on_one_side_says_which(
+    record: Record, run: Run, model_is: Callable[[nn.Module], None]
+) -> None:
+    images, labels = test_images()
+    known = {image.numpy().tobytes(): int(label) for image, label in zip(images, labels, strict=True)}
+
+    class Memory(nn.Module):
+        """Knows the test images by heart, and nothing else."""
+
+        def forward(self, images: Tensor) -> Tensor:
+            classes = [known.get(image.numpy().tobytes(), 10) for image in images]
+            return nn.functional.one_hot(torch.tensor(classes), 11).float()
+
+    model_is(Memory())
+    question = Probabilistic(NOISES.build("uniform"), (1e-3,), (), 2)
+    result = ge(record, question, dataclasses.replace(run, n=10), n_train=10)
+    assert "ge.pr.uniform.0.001" not in result["metrics"]
+    assert result["evals"][-1]["reason"].startswith("on train: no image is classified correctly")
+
+
+# --- several protocols, several data sets --------------------------------------------------------
+
+
+def test_another_protocol_of_the_same_name_is_an_error_that_shows_both(record: Record, run: Run) -> None:
+    run = dataclasses.replace(run, n=20)
+    first = ask(record, pgd(8), run)
+    with pytest.raises(RbError) as wrong:
+        ask(first, pgd(8, restarts=2), run)
+    assert "already has 'pgd3.8', measured differently: restarts 1 there and 2 here." in str(wrong.value)
+    assert "--as NAME" in str(wrong.value) and "--replace" in str(wrong.value)
+    both = ask(first, pgd(8, restarts=2), dataclasses.replace(run, name_as="twice"))
+    assert set(both["metrics"]) == {*first["metrics"], "twice"}
+    replaced = ask(first, pgd(8, restarts=2), dataclasses.replace(run, replace=True))
+    entries = [entry for entry in replaced["evals"] if entry["metric"] == "pgd3.8"]
+    assert [entry["restarts"] for entry in entries] == [2]
+
+
+def test_the_same_protocol_again_replaces(record: Record, run: Run) -> None:
+    once = ask(record, pgd(8), dataclasses.replace(run, n=20))
+    twice = ask(once, pgd(8), dataclasses.replace(run, n=20))
+    assert found(twice) == found(once)
+
+
+def test_as_names_one_result(record: Record, run: Run) -> None:
+    with pytest.raises(RbError, match=r"--as names one result, but this run gives 2: pgd3.8, pgd3.16\."):
+        ask(record, pgd(8, 16), dataclasses.replace(run, n=5, name_as="mine"))
+
+
+def test_unknown_fields_pass(record: Record, run: Run) -> None:
+    result = ask(record, Accuracy(), dataclasses.replace(run, n=5))
+    assert result["mine"] == {"kept": [1, 2]}
+    assert {key: result[key] for key in record if key not in ("metrics", "evals")} == {
+        key: record[key] for key in record if key not in ("metrics", "evals")
+    }
+
+
+def test_an_unknown_data_set_or_split_names_those_there_are(record: Record, run: Run) -> None:
+    with pytest.raises(RbError, match=r"Unknown data set 'digit'. Did you mean 'digits'"):
+        ask({**record, "dataset": "digit"}, Accuracy(), run)
+    with pytest.raises(RbError, match=r"no split 'tset'. Did you mean 'test'"):
+        ask(record, Accuracy(), dataclasses.replace(run, split="tset"))
+    with pytest.raises(RbError, match=r"dataset is 5. Expected a name such as digits"):
+        ask({**record, "dataset": 5}, Accuracy(), run)
+
+
+def test_another_split_stands_in_the_name_and_another_data_set_in_the_entry(
+    record: Record, run: Run, photos: Path
+) -> None:
+    result = ask(record, Accuracy(), dataclasses.replace(run, split="train", n=5))
+    assert "train.acc" in result["metrics"] and result["evals"][-1]["split"] == "train"
+    with pytest.raises(RbError, match="1 channels and the data set's have 3"):
+        ask(record, Accuracy(), dataclasses.replace(run, dataset=f"imagefolder:{photos}"))
+
+
+# --- what is wrong with a model ------------------------------------------------------------------
+
+
+def test_logits_that_are_not_finite_name_the_image(
+    record: Record, run: Run, model_is: Callable[[nn.Module], None]
+) -> None:
+    images, _ = test_images()
+
+    class Breaks(nn.Module):
+        def forward(self, inputs: Tensor) -> Tensor:
+            logits = torch.zeros(len(inputs), 10)
+            logits[(inputs == images[123]).flatten(1).all(1), 4] = torch.nan
+            return logits
+
+    model_is(Breaks())
+    with pytest.raises(RbError, match="output for image 123 is not finite"):
+        ask(record, Accuracy(), run)
+
+
+def checkpoint_file(record: Record) -> Path:
+    """The record's checkpoint as a file of the user's, and the record changed to name it."""
+    name = record["checkpoint"].removeprefix("sha256:")
+    (found_,) = Path("rb-store/objects").glob(f"*/{name}")
+    record["checkpoint_file"] = os.path.abspath("model.safetensors")
+    Path("model.safetensors").write_bytes(found_.read_bytes())
+    return Path("model.safetensors")
+
+
+def test_a_missing_checkpoint_is_said(record: Record, run: Run) -> None:
+    with pytest.raises(RbError, match=r"sha256:0{12}\.\.\. is not in the store .*rb-store.* with --store"):
+        ask({**record, "checkpoint": "sha256:" + 64 * "0"}, Accuracy(), run)
+    with pytest.raises(RbError, match=r"The checkpoint /gone.pt does not exist"):
+        ask({**record, "checkpoint_file": "/gone.pt"}, Accuracy(), run)
+    for name in ("sha256:../../etc/passwd", "md5:1", 7):
+        with pytest.raises(RbError, match="Expected 'sha256:' and 64 hexadecimal digits"):
+            ask({**record, "checkpoint": name}, Accuracy(), run)
+
+
+def test_a_checkpoint_that_changed_since_is_not_evaluated(record: Record, run: Run) -> None:
+    file = checkpoint_file(record)
+    ask(record, Accuracy(), dataclasses.replace(run, n=5))
+    file.write_bytes(file.read_bytes() + b" ")
+    with pytest.raises(RbError, match=r"content has changed \(sha256:.*expected\)"):
+        ask(record, Accuracy(), dataclasses.replace(run, n=5))
+
+
+def test_a_checkpoint_damaged_in_the_store_is_found_by_its_hash(record: Record, run: Run) -> None:
+    (path,) = Path("rb-store/objects").glob(f"*/{record['checkpoint'].removeprefix('sha256:')}")
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1  # one bit of a weight
+    path.write_bytes(bytes(data))
+    with pytest.raises(RbError, match=r"is damaged: its content does not fit its name. Train it again"):
+        ask(record, Accuracy(), run)
+
+
+def test_a_checkpoint_of_another_architecture_says_which_keys(record: Record, run: Run) -> None:
+    record["arch"] = {"space": "zoo", "name": "resnet18"}
+    with pytest.raises(RbError) as wrong:
+        ask(record, Accuracy(), run)
+    message = str(wrong.value)
+    assert "does not fit ResNet" in message and "Keys missing: conv1.weight" in message
+    assert "unexpected: cells.0.layers.0.op.1.weight" in message
+    assert "The file holds nb201-2136 with channels 4 and cells 1" in message
+
+
+# --- a store that cannot be written, or is damaged -----------------------------------------------
+
+
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", refuse)
+
+
+def test_on_a_full_disk_the_result_is_not_lost(record: Record, run: Run, full_disk: None) -> None:
+    result = ask(record, pgd(8), dataclasses.replace(run, n=20))
+    assert result["metrics"]["pgd3.8"] <= result["metrics"]["acc"]
+    assert run.store.trouble and "No space left on device. Free some space" in run.store.trouble
+
+
+def test_on_a_full_disk_an_interruption_stays_one(
+    record: Record, run: Run, seen: Seen, full_disk: None
+) -> None:
+    def interrupt() -> None:
+        if seen.images:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ask(record, Accuracy(), dataclasses.replace(run, pulse=interrupt))
+
+
+@pytest.mark.parametrize("kind", ["results", "outcomes"])
+@pytest.mark.parametrize("damage", [b"", b"{}", b"\x93NUMPY", None])
+def test_damaged_results_are_computed_again(
+    kind: str, damage: bytes | None, record: Record, run: Run, seen: Seen
+) -> None:
+    good = ask(record, Accuracy(), dataclasses.replace(run, n=20))
+    for path in Path("rb-store/results").glob("*/*"):
+        if kind == "outcomes" and json.loads(path.read_bytes().split(b"\n")[0])["what"].get("n"):
+            path.unlink()  # so that the outcomes are asked for
+    for path in Path("rb-store", kind).glob("*/*"):
+        data = path.read_bytes()
+        path.write_bytes(data.replace(b"9", b"8")[:-3] if damage is None else damage)
+    before = seen.images
+    again = run_in(Path("rb-store"), n=20)
+    assert found(ask(record, Accuracy(), again)) == found(good)
+    assert seen.since(before) == (20 if kind == "outcomes" else 0)
+    assert again.store.damaged
+    fine = run_in(Path("rb-store"), n=20)
+    ask(record, Accuracy(), fine)
+    assert not fine.store.damaged and fine.store.found == 1

@@ -1,0 +1,439 @@
+"""Reading, recognising and writing checkpoints, as training scripts leave them behind."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections import OrderedDict
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from rbtools.errors import RbError
+from rbtools.models import build, checkpoint
+from rbtools.models.nasbench201 import NASBench201
+from rbtools.models.normalize import Normalized
+from rbtools.models.recognise import Inferred
+from rbtools.models.resnet import ResNet
+
+EVERY_EDGE = "|nor_conv_3x3~0|+|nor_conv_1x1~0|nor_conv_3x3~1|+|nor_conv_3x3~0|nor_conv_1x1~1|nor_conv_1x1~2|"
+WITH_SKIP = "|nor_conv_3x3~0|+|nor_conv_3x3~0|nor_conv_3x3~1|+|skip_connect~0|nor_conv_1x1~1|nor_conv_3x3~2|"
+MEAN, STD = [0.49, 0.48, 0.44], [0.24, 0.25, 0.26]
+
+
+def arch_of(text=EVERY_EDGE, **sizes):
+    return {"space": "nasbench201", "str": text, "channels": 2, "cells": 2, **sizes}
+
+
+@pytest.fixture
+def network():
+    network = build(arch_of(), classes=4, shape=(3, 8, 8))
+    network(torch.rand(8, 3, 8, 8))  # so that the running statistics are not the initial ones
+    return network.eval()
+
+
+@pytest.fixture
+def images():
+    return torch.rand(3, 3, 8, 8)
+
+
+def saved(content, name="model.pt"):
+    torch.save(content, name)
+    return Path(name).resolve()
+
+
+def prefixed(state, prefix):
+    return OrderedDict((prefix + key, value) for key, value in state.items())
+
+
+NESTINGS = {
+    "bare": lambda s: s,
+    "state_dict": lambda s: {"epoch": 3, "state_dict": s},
+    "model": lambda s: {"model": s, "best_acc": torch.tensor(0.9)},
+    "net": lambda s: {"net": s, "acc": 93.1, "epoch": 199},
+    "model_state_dict": lambda s: {"optimizer": {"state": {0: {"b": torch.ones(2)}}}, "model_state_dict": s},
+    "two deep": lambda s: {"model": {"state_dict": s}},
+    "last beside best": lambda s: {"last": {"w": torch.ones(1)}, "best": s},
+    "unusual key": lambda s: {"weights_of_epoch_7": s, "optimizer_state": {"m": torch.ones(2)}},
+}
+
+
+PREFIXES = ("", "module.", "_orig_mod.module.", "module.model.", "net.", "1.")
+
+
+@pytest.mark.parametrize(
+    ("nesting", "prefix"),
+    [*((nesting, "module.") for nesting in NESTINGS), *(("state_dict", prefix) for prefix in PREFIXES)],
+)
+def test_nesting_and_prefixes_are_taken_off(network, images, nesting, prefix):
+    path = saved(NESTINGS[nesting](prefixed(network.state_dict(), prefix)))
+    model, arch, facts = checkpoint.load(path)
+    assert torch.equal(model(images), network(images))
+    assert (arch["str"], arch["channels"], arch["cells"]) == (EVERY_EDGE, 2, 2)
+    assert (facts["classes"], facts["shape"][0], facts["prefix"]) == (4, 3, prefix)
+    assert facts["arch_from"] == "weights"
+    assert not model.training
+
+
+def test_notes_beside_the_weights_become_metadata(network):
+    path = saved({"epoch": 3, "args": {"lr": 0.1}, "state_dict": network.state_dict(), "optimizer": object})
+    with pytest.raises(RbError):
+        checkpoint.read(path)
+    nan = float("nan")
+    path = saved({"epoch": 3, "args": {"lr": 0.1}, "best": nan, "state_dict": network.state_dict()})
+    read = checkpoint.read(path)
+    assert read.metadata == {"epoch": 3, "args": {"lr": 0.1}}
+    assert read.found == {"format": "torch", "nesting": ["state_dict"], "prefix": ""}
+
+
+NORMALISERS = {
+    "0.mean 0.std": ("0.mean", "0.std", "1."),
+    "module.0.mean": ("module.0.mean", "module.0.std", "module.1."),
+    "normalize.": ("normalize.mean", "normalize.std", ""),
+    "normalizer.new_": ("module.normalizer.new_mean", "module.normalizer.new_std", "module.model."),
+    "mu sigma": ("mu", "sigma", "model."),
+    "ours": ("mean", "std", "network."),
+}
+
+
+@pytest.mark.parametrize(
+    ("named", "shape", "scale"),
+    [
+        *((named, (3,), 1) for named in NORMALISERS),
+        ("normalize.", (1, 3, 1, 1), 1),
+        ("0.mean 0.std", (3, 1, 1), 255),
+    ],
+)
+def test_normalisation_in_the_file_becomes_the_first_layer(network, images, named, shape, scale):
+    names = NORMALISERS[named]
+    mean, std = torch.tensor(MEAN).view(shape) * scale, torch.tensor(STD).view(shape) * scale
+    state = prefixed(network.state_dict(), names[2])
+    path = saved({names[0]: mean, names[1]: std, **state})
+    model, _, facts = checkpoint.load(path)
+    assert isinstance(model, Normalized)
+    expected = Normalized(network, MEAN, STD)(images)
+    torch.testing.assert_close(model(images), expected)
+    assert facts["normalize"] == [pytest.approx(MEAN), pytest.approx(STD)]
+
+
+def test_madrylab_files_with_an_attacker_beside_the_model(network, images):
+    state = network.state_dict()
+    mean, std = torch.tensor(MEAN).view(3, 1, 1), torch.tensor(STD).view(3, 1, 1)
+    content = {
+        **prefixed(state, "module.model."),
+        **prefixed(state, "module.attacker.model."),
+        **{
+            f"module.{where}.new_{name}": value
+            for where in ("normalizer", "attacker.normalize")
+            for name, value in (("mean", mean), ("std", std))
+        },
+    }
+    model, _, _ = checkpoint.load(saved({"model": content}))
+    assert torch.equal(model(images), Normalized(network, MEAN, STD)(images))
+
+
+def test_two_different_normalisations_are_refused(network):
+    pair = {
+        "a.mean": torch.tensor(MEAN),
+        "a.std": torch.tensor(STD),
+        "b.mean": torch.zeros(3),
+        "b.std": torch.ones(3),
+    }
+    with pytest.raises(RbError, match="2 different normalisations"):
+        checkpoint.read(saved({**pair, **network.state_dict()}))
+
+
+def test_num_batches_tracked_may_be_missing(network, images):
+    state = {key: value for key, value in network.state_dict().items() if "num_batches" not in key}
+    model, _, _ = checkpoint.load(saved(state))
+    assert torch.equal(model(images), network(images))
+
+
+def test_loading_leaves_the_random_state_alone(network):
+    path = saved(network.state_dict())
+    before = torch.random.get_rng_state()
+    checkpoint.load(path)
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+class TestRecognition:
+    def test_the_published_resnet18(self):
+        package = Path(importlib.util.find_spec("pyautoattack").origin).parent
+        model, arch, facts = checkpoint.load(package / "examples" / "model_test.pt")
+        assert arch == {"space": "zoo", "name": "resnet18", "stem": "cifar"}
+        assert (facts["classes"], facts["shape"], facts["normalize"]) == (10, [3, 32, 32], None)
+        assert model(torch.rand(1, 3, 32, 32)).shape == (1, 10)
+
+    @pytest.mark.parametrize(("name", "blocks"), [("resnet18", (2, 2, 2, 2)), ("resnet34", (3, 4, 6, 3))])
+    @pytest.mark.parametrize("naming", ["kuangliu", "torchvision"])
+    def test_cifar_resnets_by_either_naming(self, name, blocks, naming):
+        with torch.device("meta"):
+            state = ResNet(blocks, classes=7, in_channels=1).state_dict()
+        if naming == "torchvision":
+            names = {"shortcut": "downsample", "linear": "fc"}
+            state = {".".join(names.get(w, w) for w in key.split(".")): value for key, value in state.items()}
+        assert checkpoint.infer(state) == Inferred({"space": "zoo", "name": name, "stem": "cifar"}, 7, 1)
+
+    def test_torchvision_naming_loads_the_same_function(self):
+        ours = ResNet((1, 1, 1, 1), classes=3, width=4).eval()
+        path = saved(
+            {
+                k.replace("shortcut", "downsample").replace("linear", "fc"): v
+                for k, v in ours.state_dict().items()
+            }
+        )
+        other = ResNet((1, 1, 1, 1), classes=3, width=4).eval()
+        checkpoint.load_into(other, checkpoint.read(path))
+        images = torch.rand(2, 3, 8, 8)
+        assert torch.equal(other(images), ours(images))
+
+    def test_an_edge_without_weights_is_named_with_the_architectures_that_fit(self):
+        path = saved(build(arch_of(WITH_SKIP), classes=4, shape=(3, 8, 8)).state_dict())
+        with pytest.raises(RbError) as error:
+            checkpoint.load(path)
+        message = str(error.value)
+        assert "(2 channels, cells 2, 4 classes)" in message
+        assert "edge 0->3 has no weights" in message
+        assert "3 architectures fit" in message
+        assert "nb201-13714" in message
+        assert "--arch" in message
+        assert str(path) in message
+
+    @pytest.mark.parametrize("arch", [{"index": 13714}, {"str": WITH_SKIP}, {"name": "nb201-13714"}])
+    def test_a_named_architecture_takes_its_sizes_from_the_weights(self, arch):
+        path = saved(build(arch_of(WITH_SKIP, cells=1), classes=4, shape=(3, 8, 8)).state_dict())
+        model, found, facts = checkpoint.load(path, {"space": "nasbench201", **arch})
+        assert (found["channels"], found["cells"], facts["arch_from"]) == (2, 1, "given")
+        assert len(model.cells) == 5
+
+    @pytest.mark.parametrize("note", [{"arch_str": WITH_SKIP}, {"config": {"arch": [WITH_SKIP]}}])
+    def test_a_string_in_the_metadata_settles_it(self, note):
+        path = saved(
+            {**note, "state_dict": build(arch_of(WITH_SKIP), classes=4, shape=(3, 8, 8)).state_dict()}
+        )
+        assert checkpoint.load(path)[1]["index"] == 13714
+
+    def test_a_string_that_contradicts_the_weights_does_not(self):
+        path = saved(
+            {"arch": WITH_SKIP, "state_dict": NASBench201((3, 3, 3, 1, 2, 2), channels=2).state_dict()}
+        )
+        with pytest.raises(RbError, match="3 architectures fit"):
+            checkpoint.load(path)
+
+    def test_cells_that_differ_are_refused(self):
+        network = NASBench201((3, 2, 3, 3, 2, 3), channels=2, cells=2)
+        network.cells[1] = NASBench201((2, 2, 3, 3, 2, 3), channels=2, cells=1).cells[0]
+        with pytest.raises(RbError, match="cells differ"):
+            checkpoint.infer(network.state_dict())
+
+
+class TestMisfits:
+    def test_missing_unexpected_and_misshapen_keys_are_named(self, network):
+        state = network.state_dict()
+        del state["stem.1.bias"]
+        state["extra.weight"] = torch.ones(1)
+        state["lastact.0.weight"] = torch.ones(5)
+        with pytest.raises(RbError) as error:
+            checkpoint.load(saved(state), arch_of())
+        message = str(error.value)
+        assert "missing: stem.1.bias;" in message
+        assert "unexpected: extra.weight;" in message
+        assert "of another shape: lastact.0.weight 5, expected 8." in message
+
+    def test_many_keys_are_counted(self, network):
+        with pytest.raises(RbError, match=r"\.\.\. \(\d+ in all\)"):
+            checkpoint.load(saved(network.state_dict()), {"space": "zoo", "name": "resnet18"})
+
+    def test_the_message_says_what_the_file_holds(self, network):
+        said = r"holds nb201-\d+ with channels 2 and cells 2 \(4 classes, 3 image channels\)"
+        with pytest.raises(RbError, match=said):
+            checkpoint.load(saved(network.state_dict()), {"space": "zoo", "name": "resnet18"})
+
+    def test_the_message_says_the_sizes_where_the_cell_is_open(self):
+        path = saved(build(arch_of(WITH_SKIP), classes=4, shape=(3, 8, 8)).state_dict())
+        with pytest.raises(RbError, match="holds a NAS-Bench-201 network with channels 2 and cells 2"):
+            checkpoint.load(path, arch_of(WITH_SKIP, cells=5))
+
+    def test_nothing_is_loaded_unless_everything_fits(self, network):
+        state = {key: value + 1 for key, value in network.state_dict().items()}
+        del state["classifier.bias"]
+        before = {key: value.clone() for key, value in network.state_dict().items()}
+        with pytest.raises(RbError, match=r"classifier\.bias"):
+            checkpoint.load_into(network, checkpoint.read(saved(state)))
+        assert all(torch.equal(before[key], value) for key, value in network.state_dict().items())
+
+    def test_another_number_of_classes_or_channels_than_the_data(self, network):
+        path = saved(network.state_dict())
+        with pytest.raises(RbError, match="4 classes apart and the data set has 11"):
+            checkpoint.load(path, classes=11)
+        with pytest.raises(RbError, match="3 channels and the data set's have 1"):
+            checkpoint.load(path, shape=(1, 28, 28))
+
+    def test_nan_weights(self, network):
+        state = network.state_dict()
+        state["classifier.bias"][1] = float("nan")
+        with pytest.raises(RbError, match=r"NaN or infinite numbers in classifier\.bias"):
+            checkpoint.load(saved(state))
+
+
+METADATA = {"arch": arch_of(WITH_SKIP), "classes": 4}
+
+
+class TestWriting:
+    def written(self, network, **given):
+        Path("w.safetensors").write_bytes(checkpoint.to_bytes(network, METADATA, **given))
+        return Path("w.safetensors")
+
+    def network(self):
+        return build(arch_of(WITH_SKIP), classes=4, shape=(3, 8, 8)).eval()
+
+    def test_what_is_written_loads_with_no_hint(self, images):
+        network = self.network()
+        model, arch, facts = checkpoint.load(self.written(network, mean=MEAN, std=STD))
+        assert torch.equal(model(images), Normalized(network, MEAN, STD)(images))
+        assert arch == arch_of(WITH_SKIP)
+        assert (facts["arch_from"], facts["format"]) == ("metadata", "safetensors")
+        json.dumps(facts, allow_nan=False)  # the record keeps them
+        assert checkpoint.read("w.safetensors").metadata == METADATA
+
+    def test_keys_are_those_of_the_bare_network(self):
+        network = self.network()
+        read = checkpoint.read(self.written(Normalized(network, MEAN, STD)))
+        assert read.state.keys() == network.state_dict().keys()
+        torch.testing.assert_close(read.mean, torch.tensor(MEAN))
+
+    def test_equal_weights_give_equal_bytes(self):
+        network = self.network()
+        first = checkpoint.to_bytes(network, {"a": 1, "b": 2}, MEAN, STD)
+        network.to(memory_format=torch.channels_last)
+        assert checkpoint.to_bytes(network, {"b": 2, "a": 1}, torch.tensor(MEAN), torch.tensor(STD)) == first
+        with torch.no_grad():
+            network.classifier.bias[0] += 1
+        assert checkpoint.to_bytes(network, {"a": 1, "b": 2}, MEAN, STD) != first
+
+    def test_equal_bytes_however_often(self):
+        """The writer's hash tables have another seed every time, so several metadata keys would not do."""
+        network, metadata = self.network(), {"x": [1], "y": None, "z": {"b": 1, "a": 2}}
+        assert len({checkpoint.to_bytes(network, metadata, MEAN, STD) for _ in range(20)}) == 1
+
+    def test_tensors_that_share_memory_are_written(self):
+        network = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+        network[1].weight = network[0].weight
+        Path("t").write_bytes(checkpoint.to_bytes(network, {}))
+        state = checkpoint.read("t").state
+        assert torch.equal(state["0.weight"], state["1.weight"])
+
+    def test_another_cell_with_the_same_weights_is_refused(self):
+        """Strict loading cannot see whether an edge skips or pools; the file says so."""
+        path = self.written(self.network())
+        other = WITH_SKIP.replace("skip_connect", "avg_pool_3x3")
+        with pytest.raises(RbError, match=r"holds the architecture .*skip_connect.*as .*avg_pool_3x3"):
+            checkpoint.load(path, {"space": "nasbench201", "str": other})
+
+
+class Hostile:
+    def __reduce__(self):
+        import os
+
+        return os.system, ("touch it-ran",)
+
+
+def _html(path):
+    path.write_text(
+        "\n<!DOCTYPE html>\n<html><head><title>Google Drive - Quota exceeded</title></head></html>"
+    )
+
+
+def _without_end(path):
+    torch.save({"w": torch.ones(4000)}, path)
+    path.write_bytes(path.read_bytes()[:9000])
+
+
+def _legacy_cut(path):
+    torch.save({"w": torch.ones(4000)}, path, _use_new_zipfile_serialization=False)
+    path.write_bytes(path.read_bytes()[:5000])
+
+
+def _safetensors_cut(path):
+    path.write_bytes(checkpoint.to_bytes(nn.Linear(9, 9), {})[:-7])
+
+
+def _zip_of_pictures(path):
+    import zipfile
+
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a.jpg", b"...")
+
+
+def _pickle(path):
+    import pickle
+
+    path.write_bytes(pickle.dumps({"w": 1}))
+
+
+BAD_FILES = {
+    "missing": (lambda path: None, "does not exist"),
+    "folder": (lambda path: path.mkdir(), "is a folder"),
+    "empty": (lambda path: path.touch(), r"is empty \(0 bytes\)"),
+    "cut zip": (_without_end, r"cut off or damaged: 9000 bytes"),
+    "cut legacy": (_legacy_cut, r"cut off or damaged \(5000 bytes"),
+    "cut safetensors": (_safetensors_cut, r"safetensors file that is cut off"),
+    "html": (_html, "is a web page, titled 'Google Drive - Quota exceeded'"),
+    "text": (
+        lambda path: path.write_text("epoch,acc\n1,0.5\n"),
+        "text file that begins with 'epoch,acc 1,0.5'",
+    ),
+    "lfs": (lambda path: path.write_text("version https://git-lfs.github.com/spec/v1\n"), "git lfs pull"),
+    "gzip": (lambda path: path.write_bytes(b"\x1f\x8b\x08" + bytes(50)), "gzip archive.*unpack it"),
+    "noise": (lambda path: path.write_bytes(bytes(range(200, 256)) * 9), "begins with the bytes c8 c9"),
+    "other zip": (_zip_of_pictures, r"zip archive of other files \(a.jpg\)"),
+    "hostile": (
+        lambda path: torch.save({"state_dict": {"w": torch.ones(1)}, "x": Hostile()}, path),
+        "posix.system",
+    ),
+    "hostile legacy": (
+        lambda path: torch.save({"x": Hostile()}, path, _use_new_zipfile_serialization=False),
+        "posix.system",
+    ),
+    "plain pickle": (_pickle, "a Python pickle"),
+    "whole module": (
+        lambda path: torch.save(nn.Linear(2, 2), path),
+        r"Python object torch\.nn\.modules\.linear\.Linear",
+    ),
+    "tensor": (lambda path: torch.save(torch.ones(3), path), "holds a single tensor"),
+    "list": (lambda path: torch.save([1, 2], path), "holds a list"),
+    "no weights": (lambda path: torch.save({"epoch": 3, "opt": {}}, path), "it holds 'epoch', 'opt'"),
+    "nothing": (lambda path: torch.save({}, path), "it holds nothing"),
+    "torchscript": (lambda path: torch.jit.script(nn.Linear(2, 2)).save(str(path)), "TorchScript program"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("case", BAD_FILES)
+def test_a_file_that_holds_no_weights_is_described(case):
+    make, said = BAD_FILES[case]
+    path = Path("bad.pth.tar")
+    make(path)
+    with pytest.raises(RbError, match=said) as error:
+        checkpoint.load(path)
+    assert "bad.pth.tar" in str(error.value)
+    assert str(error.value).endswith(".")
+    assert not Path("it-ran").exists()
+
+
+def test_the_content_decides_and_not_the_ending(network, images):
+    Path("a.pt").write_bytes(checkpoint.to_bytes(network, {}))
+    torch.save(network.state_dict(), "b.safetensors")
+    torch.save(network.state_dict(), "c.ckpt", _use_new_zipfile_serialization=False)
+    for name in ("a.pt", "b.safetensors", "c.ckpt"):
+        assert torch.equal(checkpoint.load(name)[0](images), network(images))
+
+
+@pytest.mark.parametrize("kept", [8, 20, 60, 200])
+def test_a_file_cut_anywhere_is_one_sentence(network, kept):
+    for data in (checkpoint.to_bytes(network, {}), saved(network.state_dict()).read_bytes()):
+        Path("cut").write_bytes(data[:kept])
+        with pytest.raises(RbError):
+            checkpoint.load("cut")

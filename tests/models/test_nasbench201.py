@@ -1,0 +1,224 @@
+"""The NAS-Bench-201 network against the original's outputs and against its definition, written plainly."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from rbtools.errors import RbError
+from rbtools.models import build
+from rbtools.models.nasbench201 import EDGES, NASBench201, edges_to_compute
+from rbtools.spaces import nasbench201 as space
+
+GOLDEN = json.loads((Path(__file__).parent / "data/nasbench201-golden.json").read_text())
+# The published train-mode logits of these were float32 results in which BatchNorm over two nearly
+# equal images amplifies rounding: float64, free of it, is 2e-4 to 6e-4 away.
+ILL_CONDITIONED_IN_TRAIN_MODE = {3456, 21, 1832}
+CELLS = st.tuples(*[st.integers(0, 4)] * 6)
+
+
+def fill_by_formula(network: nn.Module) -> None:
+    """The weights that the golden file's "about" describes."""
+    state = network.state_dict()
+    for i, key in enumerate(sorted(state)):
+        tensor = state[key]
+        if not tensor.is_floating_point():
+            continue
+        wave = torch.sin(0.37 * torch.arange(tensor.numel(), dtype=torch.float64) + i)
+        if key.endswith("running_var"):
+            wave = 6 + 2 * wave
+        elif tensor.ndim == 1:
+            wave = 1 + 0.1 * wave if key.endswith("weight") else 0.1 * wave
+        else:
+            wave = wave * (1 / tensor[0].numel()) ** 0.5
+        state[key] = wave.reshape(tensor.shape).to(tensor.dtype)
+    network.load_state_dict(state)
+
+
+def golden_images(size: int, dtype: torch.dtype) -> torch.Tensor:
+    wave = torch.sin(0.01 * torch.arange(2 * 3 * size * size, dtype=torch.float64))
+    return (0.5 + 0.5 * wave).reshape(2, 3, size, size).to(dtype)
+
+
+def golden_network(expected: dict) -> nn.Module:
+    arch = {"space": "nasbench201", **{key: expected[key] for key in ("str", "index", "channels", "cells")}}
+    size = expected["image"]
+    network = build(arch, classes=expected["classes"], shape=(3, size, size))
+    fill_by_formula(network)
+    return network
+
+
+def relative(found: torch.Tensor, expected: list) -> float:
+    wanted = torch.tensor(expected, dtype=torch.float64)
+    return ((found.double() - wanted).abs().max() / wanted.abs().max()).item()
+
+
+def multiply_adds(network: NASBench201, size: int) -> int:
+    """Counted from the weights' shapes: the width of a convolution tells the stage it is in."""
+    stem = network.stem[0].out_channels
+    total = network.classifier.weight.numel()
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            total += module.weight.numel() * (size * stem // module.out_channels) ** 2
+    return total
+
+
+@pytest.mark.parametrize("expected", GOLDEN["networks"], ids=lambda e: f"{e['index']}-{e['image']}")
+class TestGolden:
+    def test_counts_are_the_originals(self, expected):
+        network = golden_network(expected)
+        assert sum(p.numel() for p in network.parameters()) == expected["params"]
+        assert len(network.state_dict()) == expected["keys"]
+        assert multiply_adds(network, expected["image"]) == expected["conv_linear_macs"]
+
+    def test_eval_logits_in_float32(self, expected):
+        network = golden_network(expected).eval()
+        with torch.no_grad():
+            logits = network(golden_images(expected["image"], torch.float32))
+        assert relative(logits, expected["logits_eval"]) < 1e-4
+
+    def test_train_logits(self, expected):
+        network = golden_network(expected).double().train()
+        with torch.no_grad():
+            logits = network(golden_images(expected["image"], torch.float64))
+        bound = 1e-3 if expected["index"] in ILL_CONDITIONED_IN_TRAIN_MODE else 1e-4
+        assert relative(logits, expected["logits_train"]) < bound
+
+    def test_input_gradient(self, expected):
+        network = golden_network(expected).eval()
+        images = golden_images(expected["image"], torch.float32).requires_grad_()
+        labels = torch.tensor([3, 7]) % expected["classes"]
+        (gradient,) = torch.autograd.grad(F.cross_entropy(network(images), labels), images)
+        assert gradient.abs().sum().item() == pytest.approx(expected["input_grad_l1"], rel=1e-4)
+
+
+def test_state_dict_keys_are_the_originals():
+    expected = next(e for e in GOLDEN["networks"] if e["index"] == 13714)
+    names = "\n".join(sorted(golden_network(expected).state_dict()))
+    wanted = GOLDEN["sha256_of_state_dict_keys_13714_sorted_one_a_line"]
+    assert hashlib.sha256(names.encode()).hexdigest() == wanted
+
+
+def plain_cell(cell: nn.Module, ops: tuple[int, ...], x: torch.Tensor) -> torch.Tensor:
+    """Node j is the sum over i < j of op_ij(node i): every term computed, zeros added."""
+    nodes = [x]
+    for target in (1, 2, 3):
+        total = torch.zeros_like(x)
+        for k, (source, end) in enumerate(EDGES):
+            if end != target:
+                continue
+            node = nodes[source]
+            if ops[k] == 1:
+                total = total + node
+            elif ops[k] in (2, 3):
+                _, conv, norm = cell.layers[k].op
+                total = total + norm(F.conv2d(F.relu(node), conv.weight, padding=(ops[k] - 2)))
+            elif ops[k] == 4:
+                count = F.avg_pool2d(torch.ones_like(node), 3, 1, 1)
+                total = total + F.avg_pool2d(node, 3, 1, 1) / count
+        nodes.append(total)
+    return nodes[3]
+
+
+@settings(max_examples=60, deadline=None)
+@given(ops=CELLS, train=st.booleans())
+def test_a_cell_is_its_definition(ops, train):
+    network = NASBench201(ops, channels=4, cells=1, classes=3).double().train(train)
+    fill_by_formula(network)
+    cell, twin = network.cells[0], copy.deepcopy(network.cells[0])
+    x = torch.randn(2, 4, 5, 5, dtype=torch.float64, requires_grad=True)
+    found, expected = cell(x), plain_cell(twin, ops, x)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+    weights = torch.randn_like(found)
+    (gradient,) = torch.autograd.grad((found * weights).sum(), x)
+    (wanted,) = torch.autograd.grad((expected * weights).sum() + 0 * x.sum(), x)
+    torch.testing.assert_close(gradient, wanted, rtol=1e-9, atol=1e-9)
+
+
+def test_only_what_the_output_needs_is_computed():
+    every = (True,) * 6
+    assert edges_to_compute((3, 3, 3, 3, 3, 3)) == every
+    # Zeros that would be added to something are left out, and so is a node that leads nowhere.
+    assert edges_to_compute((3, 3, 3, 1, 0, 0)) == (False, False, False, True, False, False)
+    # Nothing reaches the output: one edge of zeros is left.
+    assert edges_to_compute((0, 0, 0, 0, 0, 0)) == (False, False, False, True, False, False)
+    # Node 1 is zeros, but a convolution of zeros is BatchNorm's constant; skipping zeros is nothing.
+    assert edges_to_compute((0, 0, 1, 0, 3, 0)) == (True, False, False, False, True, False)
+
+
+def test_a_network_without_live_path_has_constant_logits_and_zero_gradient():
+    network = NASBench201((0,) * 6, channels=4, cells=1, classes=3).eval().requires_grad_(False)
+    images = torch.randn(2, 3, 8, 8).requires_grad_()
+    logits = network(images)
+    assert torch.equal(logits[0], logits[1])
+    (gradient,) = torch.autograd.grad(logits.sum(), images)
+    assert torch.equal(gradient, torch.zeros_like(images))
+
+
+def test_none_gives_zeros_even_for_infinite_input():
+    cell = NASBench201((0,) * 6, channels=2, cells=1).cells[0]
+    assert torch.equal(cell(torch.full((1, 2, 3, 3), float("inf"))), torch.zeros(1, 2, 3, 3))
+
+
+@pytest.mark.parametrize(("classes", "expected"), [(10, 73306), (100, 79156), (120, 80456)])
+def test_smallest_network_has_the_published_parameters(classes, expected):
+    network = build({"space": "nasbench201", "index": 1651}, classes=classes, shape=(3, 32, 32))
+    assert sum(p.numel() for p in network.parameters()) == expected
+
+
+@settings(max_examples=20, deadline=None)
+@given(ops=CELLS, channels=st.integers(1, 5), cells=st.integers(1, 3), classes=st.integers(1, 9))
+def test_costs_computed_without_torch_are_the_networks(ops, channels, cells, classes):
+    with torch.device("meta"):
+        network = NASBench201(ops, channels=channels, cells=cells, classes=classes, in_channels=2)
+    arch = space.arch(
+        space.index_of(space.to_string(ops)), channels=channels, cells=cells, classes=classes, shape=(2, 8, 8)
+    )
+    assert sum(p.numel() for p in network.parameters()) == arch["params"]
+    assert multiply_adds(network, 8) == arch["macs"]
+
+
+def test_works_with_function_transforms_tracing_and_channels_last():
+    network = NASBench201((0, 4, 3, 1, 2, 3), channels=4, cells=1, classes=3, in_channels=1).eval()
+    images = torch.rand(3, 1, 8, 8)
+    expected = network(images)
+    weights = {name: p.detach() for name, p in network.named_parameters()}
+
+    def one(weights, image):
+        return torch.func.functional_call(network, weights, image[None])[0]
+
+    per_sample = torch.func.vmap(torch.func.jacrev(one), in_dims=(None, 0))(weights, images)
+    assert per_sample["classifier.bias"].shape == (3, 3, 3)
+    torch.testing.assert_close(torch.func.vmap(one, in_dims=(None, 0))(weights, images), expected)
+    torch.testing.assert_close(torch.fx.symbolic_trace(network)(images), expected)
+    last = network.to(memory_format=torch.channels_last)
+    torch.testing.assert_close(last(images.contiguous(memory_format=torch.channels_last)), expected)
+
+
+@pytest.mark.parametrize(
+    ("arch", "said"),
+    [
+        ({}, "no architecture"),
+        ({"index": 15625}, "15624"),
+        ({"str": "|none~0|+|nne~0|none~1|+|none~0|none~1|none~2|"}, "'none'"),
+        ({"index": 0, "cells": 0}, "cells 0"),
+        ({"index": 0, "channels": "16"}, "channels '16'"),
+    ],
+)
+def test_a_record_that_describes_no_network_is_refused(arch, said):
+    with pytest.raises(RbError, match=said):
+        build({"space": "nasbench201", **arch}, classes=10, shape=(3, 32, 32))
+
+
+def test_image_sizes_that_cannot_be_halved_twice_are_refused():
+    with pytest.raises(RbError, match="30x30"):
+        build({"space": "nasbench201", "index": 0}, classes=10, shape=(3, 30, 30))

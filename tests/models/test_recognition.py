@@ -1,0 +1,301 @@
+"""Every network of torchvision, and the zoo in other people's namings, told from names and shapes."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from rbtools import models
+from rbtools.errors import RbError
+from rbtools.models import checkpoint, survey, unpack
+from rbtools.models.families import FAMILIES, Inferred
+from rbtools.models.families import torchvision as listed
+from rbtools.models.hollow import hollow
+from rbtools.models.names import translation
+from rbtools.models.recognise import infer
+from rbtools.models.torchvision_import import torchvision
+from rbtools.spaces import named, zoo
+
+OPTIMIZER = {"state": {0: {"exp_avg": torch.ones(2)}}, "param_groups": [{"lr": 0.1}]}
+NESTINGS = {
+    "bare": lambda s: s,
+    "state_dict": lambda s: {"state_dict": s, "optimizer": OPTIMIZER, "epoch": 9},
+    "model_state_dict": lambda s: {"optimizer_state_dict": OPTIMIZER, "model_state_dict": s},
+    "model": lambda s: {"model": s, "model_ema": s, "best_acc": torch.tensor(0.7)},
+    "net": lambda s: {"acc": 91.5, "net": s},
+    "ema": lambda s: {"ema": s},
+    "best in state_dict": lambda s: {"state_dict": {"best": s}},
+    "last": lambda s: {"last": s, "epoch": 3},
+    "a key of one's own": lambda s: {"weights_at_epoch_7": s},
+}
+PREFIXES = (
+    "",
+    "module.",
+    "model.",
+    "net.",
+    "_orig_mod.",
+    "1.",
+    "module.1.",
+    "_orig_mod.module.model.",
+    "backbone.",
+)
+
+# What is one function with a network of the zoo is named after that.
+IN_ZOO = {
+    **{f"resnet{depth}": {"name": f"resnet{depth}", "stem": "imagenet"} for depth in (18, 34, 50, 101, 152)},
+    "vit_b_16": {"name": "vit-b"},
+    "vit_b_32": {"name": "vit-b", "patch": 32, "side": 224},
+    "vit_l_16": {"name": "vit-l"},
+    "vit_l_32": {"name": "vit-l", "patch": 32, "side": 224},
+}
+
+
+def prefixed(state, prefix):
+    return {prefix + key: value for key, value in state.items()}
+
+
+def hollow_network(found):
+    with hollow():
+        return models.build(found.arch, classes=found.classes, shape=(found.in_channels, 224, 224))
+
+
+def unpacked(raw):
+    weights = unpack.unwrapped(raw, "model.pt", {}).weights
+    state = dict(weights)
+    assert unpack.take_normalisation(state, "model.pt", {}) == (None, None)
+    unpack.strip(state)
+    return state
+
+
+@pytest.mark.parametrize("name", named.table())
+def test_every_torchvision_network_under_every_nesting_and_prefix(name):
+    state = survey.network(name, 7).state_dict()
+    for prefix in PREFIXES:
+        assert unpacked({"state_dict": prefixed(state, prefix)}) == state
+    for nesting in NESTINGS.values():
+        assert unpacked(nesting(prefixed(state, "module."))) == state
+    arch = {"space": "zoo", **IN_ZOO[name]} if name in IN_ZOO else {"space": "torchvision", "name": name}
+    assert infer(state) == Inferred(arch, 7, 3)
+    without = {key: value for key, value in state.items() if not key.endswith("num_batches_tracked")}
+    assert infer(without) == Inferred(arch, 7, 3)
+    # One tensor of another shape, and it is no network of the list.
+    key = next(key for key, value in state.items() if value.ndim == 1 and value.numel() > 7)
+    other = {**state, key: torch.empty(3, device="meta")}
+    with pytest.raises(RbError, match=rf"not recognised|of another shape: {re.escape(key)} 3, expected"):
+        checkpoint.load_into(hollow_network(infer(other)), checkpoint.Checkpoint(Path("m.pt"), other))
+
+
+def test_the_table_has_every_network_of_torchvision_once():
+    assert list(named.table()) == survey.names()
+    digests = [about["digest"] for about in named.table().values()]
+    assert len(set(digests)) == len(digests)  # so none is ambiguous
+
+
+@pytest.mark.parametrize("name", ["googlenet", "squeezenet1_1", "vit_b_32", "mobilenet_v3_small", "alexnet"])
+def test_the_table_is_what_the_survey_finds(name):
+    about = named.torchvision(name)
+    options = {"aux_logits": False} if about["auxiliary"] else {}
+    network = survey.network(name, 12, **options).to("meta")
+    base, each = about["params"]
+    assert sum(p.numel() for p in network.parameters()) == base + 12 * each
+    for side, (fixed, per_class) in about["macs"].items():
+        assert survey._macs(network, int(side)) == fixed + 12 * per_class
+    assert listed.digest(network.state_dict(), about["head"], about["stem"]) == about["digest"]
+    assert survey._takes(network, about["smallest"])
+    assert not survey._takes(network, about["smallest"] - 1)
+
+
+PUBLISHED = ["alexnet", "densenet121", "mobilenet_v2", "resnext50_32x4d", "vit_h_14", "wide_resnet50_2"]
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_counts_are_those_that_torchvision_publishes(name):
+    """vit_h_14's are of 224x224 images, in its linear weights."""
+    weights = [w.meta for w in torchvision.models.get_model_weights(name)]
+    arch = named.Torchvision().describe({"space": "torchvision", "name": name}, 1000, (3, 224, 224))
+    assert arch["params"] in {meta["num_params"] for meta in weights}
+    assert any(arch["macs"] / 1e9 == pytest.approx(meta["_ops"], rel=1e-3) for meta in weights)
+
+
+SMALL = ["squeezenet1_1", "shufflenet_v2_x0_5", "mnasnet0_5", "densenet121", "googlenet"]
+
+
+@pytest.mark.filterwarnings("ignore:The default weight initialization")
+@pytest.mark.parametrize("name", SMALL)
+def test_a_file_of_a_small_one_computes_what_torchvision_computes(name):
+    theirs = torchvision.models.get_model(name, num_classes=4).eval()
+    torch.save({"state_dict": prefixed(theirs.state_dict(), "module.")}, "m.pt")
+    ours, arch, facts = checkpoint.load("m.pt")
+    assert (arch, facts["classes"]) == ({"space": "torchvision", "name": name}, 4)
+    images = torch.rand(1, 3, 64, 64)
+    assert torch.equal(ours(images), theirs(images))
+
+
+def test_torchvision_networks_with_another_number_of_channels():
+    arch = {"space": "torchvision", "name": "squeezenet1_1"}
+    network = models.build(arch, classes=3, shape=(1, 64, 64))
+    counted = named.Torchvision().describe(arch, 3, (1, 64, 64))
+    assert sum(p.numel() for p in network.parameters()) == counted["params"]
+    assert "macs" not in counted
+    assert infer(network.state_dict()) == Inferred(arch, 3, 1)
+    assert network.eval()(torch.rand(1, 1, 64, 64)).shape == (1, 3)
+
+
+def test_images_that_a_torchvision_network_cannot_take():
+    with pytest.raises(RbError, match="alexnet takes images from 63 pixels a side on, and these have 32x32"):
+        models.build({"space": "torchvision", "name": "alexnet"}, classes=3, shape=(3, 32, 32))
+    with hollow():
+        network = models.build({"space": "torchvision", "name": "vit_b_32"}, classes=3, shape=(3, 32, 32))
+    assert network.to("meta")(torch.empty(2, 3, 32, 32, device="meta")).shape == (2, 3)  # it resizes
+    with pytest.raises(RbError, match="Did you mean 'resnet50'"):
+        models.build({"space": "torchvision", "name": "resnet5"}, classes=3, shape=(3, 32, 32))
+
+
+# --- the zoo --------------------------------------------------------------------------------------
+
+
+def zoo_state(name, classes=7, channels=3, **fields):
+    shape = (channels, 32, 32) if name != "simplecnn" else (channels, 28, 28)
+    with hollow():
+        network = models.build({"space": "zoo", "name": name, **fields}, classes=classes, shape=shape)
+    return network.state_dict()
+
+
+@pytest.mark.parametrize("name", [*zoo.FORMS, "wrn-16-1", "wrn-70-16"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_zoo_is_recognised_from_its_own_names(name, channels):
+    found = infer(zoo_state(name, channels=channels))
+    stem = {"stem": "cifar"} if re.match(r"resnet\d", name) else {}
+    same = {"deit-s": "vit-s"}.get(name, name)  # one network, two recipes
+    assert found == Inferred({"space": "zoo", "name": same, **stem}, 7, channels)
+
+
+def timm_names(state):
+    """timm's and DeiT's names, as their files have them."""
+    words = (
+        ("class_token", "cls_token"),
+        ("encoder.pos_embedding", "pos_embed"),
+        ("conv_proj.", "patch_embed.proj."),
+        ("encoder.ln.", "norm."),
+        ("heads.head.", "head."),
+        ("encoder.layers.encoder_layer_", "blocks."),
+        (".ln_1.", ".norm1."),
+        (".ln_2.", ".norm2."),
+        (".self_attention.in_proj_", ".attn.qkv."),
+        (".self_attention.out_proj.", ".attn.proj."),
+        (".mlp.0.", ".mlp.fc1."),
+        (".mlp.3.", ".mlp.fc2."),
+    )
+    found = {}
+    for key, value in state.items():
+        for ours, theirs in words:
+            key = key.replace(ours, theirs)
+        found[key] = value
+    return found
+
+
+def torchvision_names(state):
+    words = {"shortcut": "downsample", "linear": "fc"}
+    return {".".join(words.get(word, word) for word in key.split(".")): value for key, value in state.items()}
+
+
+def mart_names(state):
+    """TRADES and MART save a block that their forward pass leaves out."""
+    unused = {key.replace("block1.", "sub_block1.", 1): v for key, v in state.items() if "block1." in key[:7]}
+    return {**state, **unused}
+
+
+def nested_head(state):
+    """What is left after `model.fc = nn.Sequential(nn.Dropout(), nn.Linear(...))`."""
+    return {re.sub(r"^(linear|fc)\.", "fc.1.", key): value for key, value in state.items()}
+
+
+NAMINGS = {
+    "resnet18 as torchvision": ("resnet18", torchvision_names),
+    "resnet50 as torchvision": ("resnet50", torchvision_names),
+    "resnet18 with a new head": ("resnet18", nested_head),
+    "wrn as MART": ("wrn-34-10", mart_names),
+    "vit as timm": ("vit-b", timm_names),
+    "deit": ("deit-ti", timm_names),
+}
+
+
+@pytest.mark.parametrize("case", NAMINGS)
+def test_other_names_for_the_same_network(case):
+    name, renamed = NAMINGS[case]
+    state = zoo_state(name)
+    found = infer(renamed(state))
+    assert (found.arch["name"], found.classes) == (name, 7)
+    new = translation(renamed(state), state)
+    assert {new[key]: value for key, value in renamed(state).items() if key in new} == state
+
+
+def test_timms_own_names():
+    if importlib.util.find_spec("timm") is None:
+        pytest.skip("timm is not installed")
+    network = models.build({"space": "timm", "name": "deit_tiny_patch16_224"}, classes=6, shape=(3, 32, 32))
+    network.eval()
+    torch.save(network.state_dict(), "deit.pt")
+    ours, arch, _ = checkpoint.load("deit.pt", shape=(3, 224, 224))
+    assert arch == {"space": "zoo", "name": "deit-ti"}
+    images = torch.rand(2, 3, 224, 224)
+    torch.testing.assert_close(ours(images), network(images))
+
+
+def test_timm_is_asked_for_by_name_where_it_is_missing(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "timm", None)
+    with pytest.raises(RbError, match=r"pip install 'rbtools\[timm\]'"):
+        models.build({"space": "timm", "name": "resnet18"}, classes=2, shape=(3, 32, 32))
+
+
+def without(state, *starts):
+    return {key: value for key, value in state.items() if not key.startswith(starts)}
+
+
+def deit():
+    return timm_names(zoo_state("deit-ti"))
+
+
+EMPTY = torch.empty(2)
+NEAR_MISSES = {
+    "a resnet without bn1": lambda: without(zoo_state("resnet18"), "bn1"),
+    "a resnet of another depth": lambda: without(zoo_state("resnet18"), "layer3.1."),
+    "a distilled deit": lambda: {**deit(), "head_dist.weight": EMPTY, "dist_token": EMPTY},
+    "a transformer with layer scale": lambda: {**deit(), "blocks.0.ls1.gamma": EMPTY},
+    "a vgg of other widths": lambda: {k: v[:8] for k, v in zoo_state("vgg11").items() if v.ndim},
+    "a language model": lambda: {"embed.weight": torch.empty(9, 2), "lm_head.weight": torch.empty(9, 2)},
+}
+
+
+@pytest.mark.parametrize("case", NEAR_MISSES)
+def test_near_misses_are_not_recognised_and_the_message_says_what_is(case):
+    state = NEAR_MISSES[case]()
+    with pytest.raises(RbError, match="not recognised") as error:
+        infer(state)
+    assert all(family in str(error.value) for family in FAMILIES)
+    assert "--arch" in str(error.value)
+
+
+def test_a_resnet_with_a_stem_of_another_size_is_named():
+    state = {**zoo_state("resnet18"), "conv1.weight": torch.empty(64, 3, 5, 5)}
+    with pytest.raises(RbError, match="resnet18 whose first convolution is 5x5"):
+        infer(state)
+
+
+def test_a_seven_by_seven_stem_is_the_form_for_large_images(tmp_path):
+    torch.save(
+        models.build({"space": "zoo", "name": "resnet18"}, classes=3, shape=(3, 224, 224)).state_dict(),
+        "m.pt",
+    )
+    _, arch, facts = checkpoint.load("m.pt")
+    assert arch == {"space": "zoo", "name": "resnet18", "stem": "imagenet"}
+    assert facts["shape"] == [3, 224, 224]
+    # The same when the name is given, and the images are small: the weights show the stem.
+    model, arch, _ = checkpoint.load("m.pt", {"space": "zoo", "name": "resnet18"}, shape=(3, 64, 64))
+    assert arch["stem"] == "imagenet"
+    assert isinstance(model.maxpool, nn.MaxPool2d)

@@ -1,0 +1,79 @@
+"""Uniform noise: its range, its symmetry, its radius, and what it does to a linear classifier."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rbtools.engine.draws import Draws
+from rbtools.probabilistic import NOISES
+from rbtools.probabilistic.estimate import pr_d
+
+
+def draws(start: int, stop: int) -> Draws:
+    return Draws(0, "noise", torch.arange(start, stop))
+
+
+class Fixed:
+    """Draws that give one chosen number."""
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def uniform(self, shape: tuple[int, ...], draw: int = 0) -> torch.Tensor:
+        return torch.full((1, *shape), self.value)
+
+
+def test_unit_draws_are_uniform_and_symmetric() -> None:
+    unit = NOISES.build("uniform").unit(draws(0, 200), (3, 16, 16), 0)
+    assert unit.shape == (200, 3, 16, 16) and unit.dtype == torch.float32
+    assert float(unit.abs().max()) < 1
+    flat = unit.double().flatten()
+    assert float(flat.mean()) == pytest.approx(0, abs=4 * (1 / 3 / len(flat)) ** 0.5)
+    assert float(flat.square().mean()) == pytest.approx(1 / 3, abs=0.003)
+    ordered = flat.sort().values
+    expected = (torch.arange(len(flat), dtype=torch.float64) * 2 + 1) / len(flat) - 1
+    assert float((ordered - expected).abs().max()) < 2 * 1.63 / len(flat) ** 0.5  # Kolmogorov, 1 %
+
+
+def test_the_ends_of_the_range_mirror_each_other() -> None:
+    uniform = NOISES.build("uniform")
+    lowest = uniform.unit(Fixed(0.0), (1,), 0)
+    highest = uniform.unit(Fixed(1 - 2.0**-24), (1,), 0)
+    assert float(lowest) == -float(highest) == -(1 - 2.0**-24)
+    below, above = (uniform.unit(Fixed(v), (1,), 0) for v in (0.5 - 2.0**-24, 0.5))
+    assert float(below) == -float(above) == -(2.0**-24)
+
+
+def test_draws_belong_to_the_example_and_the_draw() -> None:
+    uniform = NOISES.build("uniform")
+    together = uniform.unit(draws(0, 5), (2, 4, 4), 3)
+    assert torch.equal(together[2:4], uniform.unit(draws(2, 4), (2, 4, 4), 3))
+    assert not torch.equal(together, uniform.unit(draws(0, 5), (2, 4, 4), 4))
+
+
+def test_radii_share_the_draw_and_clipping_keeps_images_images() -> None:
+    images = torch.rand(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    before = images.clone()
+    for clip in (True, False):
+        uniform = NOISES.build("uniform", clip=clip)
+        unit = uniform.unit(draws(0, 4), (1, 8, 8), 0)
+        for gamma in (8 / 255, 0.3):
+            want = images + gamma * unit
+            want = want.clamp(0, 1) if clip else want
+            assert torch.allclose(uniform.apply(images, unit, gamma), want, atol=1e-7)
+        assert bool((uniform.apply(images, unit, 0.3) > 1).any()) != clip
+    assert torch.equal(images, before)
+
+
+def test_pr_of_a_linear_classifier_is_the_known_one() -> None:
+    # One pixel at .5, correct while it stays above .48: P(.5 + gamma u > .48) = (1 + .02 / gamma) / 2.
+    uniform, samples = NOISES.build("uniform"), 100
+    images = torch.full((400, 1, 1, 1), 0.5)
+    for gamma, want in [(0.01, 1.0), (0.04, 0.75), (0.2, 0.55)]:
+        correct = torch.zeros(400, dtype=torch.int64)
+        for draw in range(samples):
+            noisy = uniform.apply(images, uniform.unit(draws(0, 400), (1, 1, 1), draw), gamma)
+            correct += noisy.flatten() > 0.48
+        found = pr_d(correct.tolist(), samples)
+        assert found.value == pytest.approx(want, abs=4 * (0.25 / 40_000) ** 0.5 if want < 1 else 0)

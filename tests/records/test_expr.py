@@ -1,0 +1,363 @@
+"""The expression language: its values against Python's own, its errors, and that nothing else comes out."""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+import re
+import statistics
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rbtools.errors import RbError
+from rbtools.records import expr
+
+METRICS = {
+    "acc": 0.9,
+    "fgsm.8": 0.5,
+    "fgsm.16": 0.25,
+    "pgd20.8": 0.4,
+    "pgd20.l2.0.5": 0.6,
+    "apgd-ce.8": 0.35,
+    "pr.uniform.0.08": 0.97,
+    "corrupt.fog.3": 0.7,
+    "corrupt.gaussian_noise.3": 0.65,
+    "corrupt.gaussian_noise.5": 0.45,
+    "seconds_per_epoch": 25.5,
+}
+RECORD = {
+    "schema": 1,
+    "arch": {
+        "space": "nasbench201",
+        "name": "nb201-7",
+        "class": 7,
+        "none": 0,
+        "count": 3,
+        "kernel_params": 18,
+        "acc": -1,
+    },
+    "dataset": "cifar10",
+    "train": {"method": "trades", "augment": True, "note": None, "config": {"lambda": 6.0, "in.dots": 5}},
+    "metrics": METRICS,
+    "evals": [],
+}
+
+
+def value(text, record=RECORD):
+    return expr.compile(text)(record)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("acc > 0.8 and arch.none == 0", True),
+        ("kernel_params == 18 and none == 0", True),
+        ("class in [7, 9]", True),
+        ("class not in [7, 9]", False),
+        ("class in []", False),
+        ("count + 1", 4),
+        ("count (count, none)", 2),
+        ("train.method in ['pgd', \"trades\"]", True),
+        ("dataset == 'cifar10' and dataset >= 'cifar'", True),
+        ("train.augment == true and train.note == null and not false", True),
+        ("train.config.lambda / train.config.in.dots", 1.2),
+        ("metrics.acc == acc and arch.acc == -1", True),  # a metric before the architecture's field
+        ("acc - apgd-ce.8", 0.9 - 0.35),
+        ("acc -apgd-ce.8", 0.9 - 0.35),
+        ("acc- 0.5", 0.9 - 0.5),
+        ("2*acc", 1.8),
+        ("acc *2", 1.8),
+        ("(acc)*2-1", 0.9 * 2 - 1),
+        ("mean(fgsm.*)*2", 0.75),
+        ("8/255", 8 / 255),
+        ("1e-3 + .5 + 1.", 1e-3 + 0.5 + 1.0),
+        ("pr.uniform.0.08 - pgd20.l2.0.5", 0.97 - 0.6),
+        ("0.2 < fgsm.16 <= 0.25 < acc", True),
+        ("0.2 < acc < 0.7", False),
+        ("- acc * - 2", 1.8),
+        ("not acc < 0.5 or missing > 1", True),  # the second condition is not looked at
+        ("1 == true or 1 == 'one' or 0 == null", False),
+        ("1 == 1.0 and 'a' not in [1, null]", True),
+    ],
+)
+def test_values(text, expected):
+    assert value(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("mean(fgsm.*, pgd20.*)", statistics.mean([0.5, 0.25, 0.4, 0.6])),
+        ("min(corrupt.*.3)", 0.65),
+        ("max(*.8, 0.55)", 0.55),
+        ("sum(fgsm.*)", 0.75),
+        ("count(*)", len(METRICS)),
+        ("count(nothing.*)", 0),
+        ("std(fgsm.*, acc)", statistics.stdev([0.5, 0.25, 0.9])),
+        ("abs(fgsm.16 - fgsm.8)", 0.25),
+        ("log(acc)", math.log(0.9)),
+        ("sqrt(mean(acc, 1 - acc))", math.sqrt(0.5)),
+        ("sum(acc, acc)", 1.8),
+        ("sum(fgsm.8, fgsm.*)", 0.75),  # what is named, or was matched, is not counted again
+        ("sum(fgsm.*, fgsm.8)", 0.75),
+        ("sum(fgsm.*, *.8)", 0.5 + 0.25 + 0.4 + 0.35),
+        ("sum(2, 3)", 5),
+    ],
+)
+def test_functions_and_globs(text, expected):
+    assert value(text) == pytest.approx(expected, rel=1e-12)
+
+
+def test_names_are_listed_once_in_order():
+    assert expr.compile("acc > mean(fgsm.*, acc) and arch.none in [none]").names == (
+        "acc",
+        "fgsm.*",
+        "arch.none",
+        "none",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "at", "words"),
+    [
+        ("", 1, "found the end, expected a number, a name"),
+        ("acc >", 6, "found the end"),
+        ("acc > > 0.8", 7, "found '>', expected a number"),
+        ("acc fgsm.8", 5, "found 'fgsm.8', expected an operator or the end"),
+        ("acc > 0.8 AND none == 0", 11, "Write 'and'"),
+        ("acc = 0.8", 5, "equality is written =="),
+        ("acc > 0.8 && none == 0", 11, "write 'and'"),
+        ("acc ** 2", 5, "no powers"),
+        ("acc > 80%", 9, "0.8 for 80%"),
+        ("acc > 8bit", 7, "'8b' is neither a number nor a name"),
+        ("acc > 1.2.3", 7, "'1.2.' is neither"),
+        ("acc > 1e999", 7, "too large"),
+        ("acc > " + "9" * 5000, 7, "too large"),
+        ("dataset == 'cifar10", 12, "has no end; close it with '"),
+        ("(acc > 0.8", 11, "expected an operator or ')'"),
+        ("acc > 0.8)", 10, "found ')'"),
+        ("acc*2", 1, "'acc*2' stands for many metrics"),
+        ("acc*2", 1, "with spaces it calculates"),
+        ("fgsm.* > 0.5", 1, "mean(fgsm.*)"),
+        ("mean(fgsm.* - 1)", 6, "an argument of its own"),
+        ("meen(fgsm.*)", 1, "Did you mean 'mean'"),
+        ("mean()", 6, "found ')'"),
+        ("mean(acc", 9, "',' or ')'"),
+        ("sqrt(fgsm.*)", 1, "sqrt() takes one value"),
+        ("abs(acc, none)", 1, "abs() takes one value"),
+        ("acc in 'x'", 8, "expected a list such as"),
+        ("acc in [1 2]", 11, "',' or ']'"),
+        ("acc not 5", 9, "expected 'in'"),
+        ("2 * not acc > 1", 5, "found 'not'"),
+        ("acc; 1", 4, "';' is no operator"),
+        ("__import__('os')", 1, "no function '__import__'"),
+        ("mean(acc).real", 10, "'.' is no operator"),
+        ("acc.__class__()", 1, "no function 'acc.__class__'"),
+    ],
+)
+def test_a_syntax_error_points_at_its_place(text, at, words):
+    with pytest.raises(RbError) as caught:
+        expr.compile(text)
+    message = str(caught.value)
+    assert f"(character {at})" in message
+    assert words in message
+    assert text[max(0, at - 9) : at - 1] + "^" + text[at - 1 : at + 5] in message
+    assert "\n" not in message and len(message) < 400
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("acc + dataset", "'+' takes numbers, found the text 'cifar10'"),
+        ("acc + (acc > 0)", "'+' takes numbers, found true"),
+        ("- dataset", "'-' takes numbers"),
+        ("acc and true", "'and' takes conditions such as acc > 0.5, found a number"),
+        ("true or acc", None),
+        ("not acc", "'not' takes conditions"),
+        ("acc < 'x'", "'<' compares two numbers or two texts, found the text 'x' and a number"),
+        ("acc < true", "'<' compares two numbers or two texts, found true and a number"),
+        ("train <= 5", "found an object and a number"),
+        ("1 / (acc - acc)", "division by 0"),
+        ("1e308 * 10", "not a finite number"),
+        ("1e308 + 1e308 - 1e308", "not a finite number"),
+        ("log(acc - acc)", "log() takes a number above 0, found 0.0"),
+        ("sqrt(0 - acc)", "sqrt() takes a number of 0 or more, found -0.9"),
+        ("std(acc)", "two values or more"),
+        ("mean(dataset)", "mean() takes numbers, found the text"),
+        ("sum(1e308, 1e308)", "not a finite number"),
+    ],
+)
+def test_values_that_do_not_fit(text, words):
+    expression = expr.compile(text)
+    if words is None:
+        assert expression(RECORD) is True
+        return
+    with pytest.raises(RbError, match=re.escape(words)) as caught:
+        expression(RECORD)
+    assert "has no value at the ^" in str(caught.value)
+
+
+def test_what_a_record_holds_cannot_overflow():
+    huge = {"metrics": {"a": 10**400, "b": float("inf"), "c": float("nan"), "d": 10**300}}
+    for text in ("a + 1", "1 / a", "mean(a, 1)", "b - b", "c * 1", "d * d", "sqrt(a)", "- b", "std(d, 1)"):
+        with pytest.raises(RbError, match="not a finite number"):
+            value(text, huge)
+
+
+def test_a_missing_name_says_what_there_is():
+    with pytest.raises(expr.MissingName) as caught:
+        value("fgsm.9 > 0.5")
+    message = str(caught.value)
+    assert caught.value.name == "fgsm.9"
+    assert "There is no metric or field 'fgsm.9'. Did you mean 'fgsm.8'" in message
+    assert "Metrics: acc, fgsm.8, fgsm.16," in message
+    assert (
+        "Fields: schema, space, name, class, none, count, kernel_params, acc, dataset, train.method"
+        in message
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("acc-fgsm.8", "A hyphen or * without spaces belongs to the name"),
+        ("mean(sgm.*)", "No metric matches 'sgm.*'. Metrics: acc,"),
+        ("kernel_param", "Did you mean 'kernel_params'"),
+        ("train.metod", "Did you mean 'train.method'"),
+        ("train.method.x", "no metric or field"),
+        ("arch.", "'.' is no operator"),
+    ],
+)
+def test_missing_names(text, words):
+    with pytest.raises(RbError) as caught:
+        value(text)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("record", [{}, {"arch": {}, "metrics": None}, {"arch": 5, "metrics": [1]}])
+def test_a_record_without_anything(record):
+    with pytest.raises(expr.MissingName, match=r"field 'fgsm\.8'\. Metrics: none\."):
+        value("fgsm.8", record)
+    with pytest.raises(expr.MissingName, match="No metric matches"):
+        value("mean(*)", record)
+
+
+def test_holds_wants_a_condition():
+    assert expr.compile("acc > 0.5").holds(RECORD) is True
+    with pytest.raises(RbError, match=r"Expression 'acc' is a number, not a condition\."):
+        expr.compile("acc").holds(RECORD)
+
+
+def test_select_reads_lists_of_names_and_globs():
+    assert expr.select(METRICS, "fgsm.*, acc,*.8") == ["fgsm.8", "fgsm.16", "acc", "pgd20.8", "apgd-ce.8"]
+    assert expr.expand("corrupt.*.3", METRICS) == ["corrupt.fog.3", "corrupt.gaussian_noise.3"]
+    assert expr.expand("acc", METRICS) == ["acc"] and expr.expand("nothing", METRICS) == []
+    with pytest.raises(expr.MissingName, match="Did you mean 'acc'"):
+        expr.select(METRICS, "fgsm.8,accc")
+    with pytest.raises(expr.MissingName, match=r"No metric matches 'x\.\*'"):
+        expr.select(METRICS, "x.*")
+    with pytest.raises(RbError, match="list of metrics is empty"):
+        expr.select(METRICS, " , ")
+
+
+@settings(deadline=None)
+@given(st.text("ab.*", max_size=8), st.lists(st.text("ab.", max_size=8)))
+def test_globs_match_as_in_a_shell(pattern, names):
+    assert expr.expand(pattern, names) == [name for name in names if fnmatch.fnmatchcase(name, pattern)]
+
+
+def test_a_hostile_glob_is_fast():
+    assert value("count(" + "a*" * 30 + "b)", {"metrics": {"a" * 5000: 1}}) == 0
+
+
+@pytest.mark.parametrize("word", ["(", "-", "not ", "mean(", "1 in [", "1 + (", "-2 * ("])
+def test_nesting_has_a_limit(word):
+    with pytest.raises(RbError, match="nests deeper than 60"):
+        expr.compile(word * 10_000 + "1")
+    close = {"(": ")", "[": "]"}.get(word.strip()[-1], "")
+    deep = word * 25 + "acc" + close * 25
+    assert expr.compile(deep).names
+
+
+def test_long_rows_do_not_nest():
+    many = 20_000
+    assert value("1" + " + 1" * many) == many + 1
+    assert value(" or ".join(f"class == {index}" for index in range(8, 5000)) + " or class == 7") is True
+    assert value("1" + " <= 1" * many) is True
+    assert value(f"7 in [{', '.join(map(str, range(5000)))}]") is True
+    assert value("sum(" + ", ".join(["1"] * 5000) + ")") == 5000
+
+
+@given(st.text() | st.text(alphabet="ab.0189*-+/()[],<>=! '\"eandortif\n"))
+@settings(max_examples=200, deadline=None)
+def test_any_text_gives_a_value_or_an_rberror(text):
+    try:
+        value(text)
+    except RbError as error:
+        assert str(error)
+
+
+_WORDS = (
+    "acc fgsm.8 fgsm.* * none count mean( std( abs( sqrt( log( ( ) [ ] , + - * / < <= == != in not and or"
+)
+
+
+@given(st.lists(st.sampled_from([*_WORDS.split(), "true", "null", "'x'", "0", "2.5", "dataset", "train"])))
+@settings(max_examples=200, deadline=None)
+def test_any_row_of_words_gives_a_value_or_an_rberror(words):
+    try:
+        value(" ".join(words))
+    except RbError as error:
+        assert str(error)
+
+
+# Texts that Python reads too, with a, b, c for names. Without parentheses of its own a part takes on
+# whatever precedence its neighbours give it, in Python as here.
+_NAMES = {"a": "apgd-ce.8", "b": "pr.uniform.0.08", "c": "none"}
+_numbers = st.recursive(
+    st.sampled_from([*_NAMES, "0", "1", "2.5", "0.125", "7e-1"]),
+    lambda inner: st.one_of(
+        st.tuples(inner, st.sampled_from(["+", "-", "*", "/"]), inner).map(" ".join),
+        inner.map("({})".format),
+        inner.map("-{}".format),
+        inner.map("abs({})".format),
+        st.lists(inner, min_size=2, max_size=3).map(lambda parts: f"max({', '.join(parts)})"),
+    ),
+    max_leaves=8,
+)
+_order = st.sampled_from(["<", "<=", ">", ">=", "==", "!="])
+_conditions = st.recursive(
+    st.one_of(
+        st.tuples(_numbers, _order, _numbers).map(" ".join),
+        st.tuples(_numbers, _order, _numbers, _order, _numbers).map(" ".join),
+        st.tuples(_numbers, st.sampled_from(["in", "not in"]), st.lists(_numbers, max_size=3)).map(
+            lambda parts: f"{parts[0]} {parts[1]} [{', '.join(parts[2])}]"
+        ),
+    ),
+    lambda inner: st.one_of(
+        st.tuples(inner, st.sampled_from(["and", "or"]), inner).map(" ".join),
+        inner.map("({})".format),
+        inner.map("not {}".format),
+    ),
+    max_leaves=6,
+)
+
+
+@given(_numbers | _conditions, st.tuples(*[st.sampled_from([0, 1, 3, 0.5, -0.25])] * 3))
+@settings(max_examples=300, deadline=None)
+def test_values_are_those_of_python(text, given_values):
+    ours = re.sub(r"\b[abc]\b", lambda found: _NAMES[found[0]], text)
+    a, b, c = given_values
+    record = {"metrics": {"apgd-ce.8": a, "pr.uniform.0.08": b}, "arch": {"none": c}}
+    try:
+        expected = eval(
+            text, {"__builtins__": {"abs": abs, "max": max}}, dict(zip("abc", given_values, strict=True))
+        )
+    except ZeroDivisionError:
+        with pytest.raises(RbError, match="division by 0"):
+            value(ours, record)
+    else:
+        assert value(ours, record) == expected
+        assert isinstance(value(ours, record), bool) == isinstance(expected, bool)

@@ -1,0 +1,148 @@
+"""Lines in and out: what is a record, what is named instead, and that nothing is changed on the way."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rbtools.errors import RbError
+from rbtools.records import BadLine, can_be_retried, dumps, lines, parse, read, write
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@given(VALUES, st.booleans())
+def test_what_goes_in_comes_out(value: Any, pretty: bool) -> None:
+    record = {"arch": {"name": "x"}, "mine": value}
+    text = json.dumps(record, ensure_ascii=pretty, separators=None if pretty else (",", ":"))
+    found = parse(text.encode())
+    assert found == record and repr(found) == repr(record)  # 1 is not 1.0, and not true
+    assert json.loads(dumps(found)) == record
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_numbers_keep_every_digit(number: float) -> None:
+    assert parse(dumps({"arch": {}, "x": number}))["x"] == number
+
+
+def test_one_record_is_one_line_of_utf8() -> None:
+    text = dumps({"arch": {}, "text": "two\nlines, é", "big": 2**70})
+    assert b"\n" not in text and "é".encode() in text
+    assert parse(text) == {"arch": {}, "text": "two\nlines, é", "big": 2**70}
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("big", [1, 2**70])
+def test_a_number_that_is_not_finite_is_never_written(bad: float, big: int) -> None:
+    with pytest.raises(ValueError, match=r"nan|inf|finite|not JSON compliant"):
+        dumps({"arch": {}, "evals": [{"value": bad, "n": big}]})
+
+
+def test_null_is_written_as_null() -> None:
+    assert dumps({"arch": {}, "value": None}) == b'{"arch":{},"value":null}'
+
+
+BAD = {
+    '{"arch":{},}': "is not JSON: trailing comma",
+    '{"arch":{}} {"arch":{}}': "is not JSON: unexpected content after document",
+    "nothing": "is not JSON: ",
+    "": "is not JSON",
+    "3": "is a number, not a JSON object. Expected one JSON object per line.",
+    "null": "is null, not a JSON object",
+    '"{}"': "is a string, not a JSON object",
+    "true": "is true or false, not a JSON object",
+    "{}": 'is no record: it has no "arch" (it has: nothing)',
+    '{"metrics":{},"x":1}': 'it has no "arch" (it has: metrics, x). A record describes one model',
+    '{"arch":null}': 'has an "arch" that is null. Expected an object',
+    '{"arch":"resnet18"}': 'has an "arch" that is a string',
+    '{"arch":{},"evals":{}}': 'has "evals" that is an object. Expected a list.',
+    '{"arch":{},"train":3}': 'has "train" that is a number. Expected an object.',
+    '{"arch":{},"metrics":{"acc":"high"}}': 'has the metric "acc" that is a string. Expected a number.',
+    '{"arch":{},"metrics":{"acc":true}}': 'has the metric "acc" that is true or false',
+    '{"arch":{},"evals":[1]}': 'has an entry in "evals" that is no object',
+    '{"arch":{},"evals":[{"metric":["acc"]}]}': 'has an entry in "evals" that is no object with the name',
+    '{"arch":{},"x":NaN}': "holds NaN, which JSON does not have",
+    '{"arch":{},"x":-Infinity}': "holds -Infinity",
+    '{"arch":{},"x":1e999}': "is not JSON: number is infinity",
+    '{"arch":{"a":1,"a":1}}': 'has the key "a" twice. Expected every key once.',
+    '{"arch":{},"arch":{}}': 'has the key "arch" twice',
+    '{"arch":{},"schema":3}': "has schema 3, which is newer than this rbtools reads (1). Upgrade rbtools.",
+    '{"arch":{},"schema":0}': "has schema 0. Expected a whole number",
+    '{"arch":{},"schema":true}': "has schema True. Expected a whole number",
+    '{"arch":{},"schema":"1"}': "has schema '1'. Expected a whole number",
+    '{"arch":{},"x":' + "[" * 3000 + "]" * 3000 + "}": "is not JSON: depth limit exceeded",
+    '{"arch":{},"x":"\\ud800"}': "is not JSON: no low surrogate",
+}
+
+
+@pytest.mark.parametrize("text", BAD, ids=lambda text: text[:40])
+def test_what_is_no_record_is_named(text: str) -> None:
+    with pytest.raises(BadLine) as wrong:
+        parse(text.encode())
+    assert BAD[text] in str(wrong.value)
+    assert len(str(wrong.value)) < 250  # a line may be megabytes
+
+
+def test_text_that_is_not_utf8_is_called_that() -> None:
+    with pytest.raises(BadLine, match=r"is not UTF-8 \(byte 17\)"):
+        parse('{"arch":{},"x":"é"}'.encode("latin-1"))
+
+
+@pytest.mark.parametrize("cut", range(1, 30))
+def test_a_cut_off_line_is_called_that_wherever_it_is_cut(cut: int) -> None:
+    text = b'{"schema":1,"arch":{"name":"x"}}'
+    with pytest.raises(BadLine, match=rf"is cut off: it ends after {cut} bytes"):
+        parse(text[:cut], whole=False)
+    with pytest.raises(BadLine, match="is not JSON"):
+        parse(text[:cut])
+
+
+def test_metrics_may_be_null_and_a_failed_record_may_be_anything() -> None:
+    assert parse(b'{"arch":{},"metrics":{"acc":null}}')["metrics"] == {"acc": None}
+    assert parse(b'{"error":{}}') == {"error": {}}
+    assert not can_be_retried({"error": {}, "text": "hello"})
+    assert can_be_retried({"error": {}, "arch": {}})
+
+
+def test_lines_are_counted_and_blank_ones_left_out() -> None:
+    stream = io.BytesIO(b'\xef\xbb\xbf{"arch":{}}\r\n\r\n  \nhello\n{"arch":{"name":"last"}}')
+    found = list(lines(stream, "file"))
+    assert [(line.source, line.number, line.problem is None) for line in found] == [
+        ("file", 1, True),
+        ("file", 4, False),
+        ("file", 5, True),
+    ]
+    assert found[0].text == b'{"arch":{}}'
+    assert found[1].text == b"hello" and found[1].record is None
+
+
+def test_a_mark_of_byte_order_is_taken_off_the_first_line_alone() -> None:
+    second = list(lines(io.BytesIO(b'{"arch":{}}\n\xef\xbb\xbf{"arch":{}}\n')))[1]
+    assert second.problem is not None and "is not JSON" in second.problem
+
+
+def test_reading_and_writing_files() -> None:
+    records = [{"schema": 1, "arch": {"name": name}, "metrics": {"acc": 0.5}} for name in "ab"]
+    with open("records.jsonl", "wb") as stream:
+        write(records, stream)
+    assert list(read("records.jsonl")) == records
+    Path("records.jsonl").write_text('{"arch":{}}\n{"arch"\n')
+    with pytest.raises(RbError, match=r"records.jsonl: line 2 is not JSON"):
+        list(read("records.jsonl"))

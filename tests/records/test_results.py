@@ -1,0 +1,111 @@
+"""Results in a record: one entry a metric, and no silent change of protocol."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from rbtools.errors import RbError
+from rbtools.records import results
+
+ENTRY: dict[str, Any] = {
+    "tool": "rb-attack",
+    "metric": "pgd20.8",
+    "attack": "pgd",
+    "eps": 8 / 255,
+    "steps": 20,
+    "split": "test",
+    "n": 100,
+    "value": 0.5,
+    "ci95": [0.4, 0.6],
+    "seconds": 1.0,
+    "device": "cpu",
+}
+RECORD: dict[str, Any] = {"arch": {"name": "x"}, "mine": [1]}
+
+
+def test_a_result_stands_in_metrics_and_evals_and_the_input_is_left_alone() -> None:
+    before = copy.deepcopy(RECORD)
+    record = results.add(RECORD, ENTRY)
+    assert record == {**RECORD, "metrics": {"pgd20.8": 0.5}, "evals": [ENTRY]}
+    assert before == RECORD
+    again = copy.deepcopy(record)
+    results.add(record, {**ENTRY, "metric": "acc"})
+    assert record == again
+
+
+@pytest.mark.parametrize(
+    "cost", ["value", "ci95", "seconds", "device", "tool", "stored", "warnings", "passes"]
+)
+def test_what_was_found_or_what_it_cost_is_no_protocol(cost: str) -> None:
+    record = results.add(RECORD, ENTRY)
+    record = results.add(record, {**ENTRY, "value": 0.25, cost: 0.25})
+    assert record["metrics"] == {"pgd20.8": 0.25} and len(record["evals"]) == 1
+
+
+@pytest.mark.parametrize("asked", ["steps", "eps", "n", "split", "seed", "norm", "dataset", "precision"])
+def test_another_protocol_is_an_error_that_shows_both(asked: str) -> None:
+    record = results.add(RECORD, {**ENTRY, asked: 20})
+    with pytest.raises(RbError) as wrong:
+        results.add(record, {**ENTRY, asked: 40})
+    assert f"already has 'pgd20.8', measured differently: {asked} 20 there and 40 here." in str(wrong.value)
+    assert "Keep both with --as NAME, or overwrite with --replace." in str(wrong.value)
+    assert results.add(record, {**ENTRY, asked: 40}, replace=True)["evals"] == [{**ENTRY, asked: 40}]
+
+
+def test_a_field_that_one_side_lacks_is_shown() -> None:
+    record = results.add(RECORD, ENTRY)
+    with pytest.raises(RbError, match=r"restarts None there and 5 here"):
+        results.add(record, {**ENTRY, "restarts": 5})
+
+
+def test_a_result_without_a_value_leaves_the_metrics() -> None:
+    record = results.add(RECORD, ENTRY)
+    record = results.add(record, {**ENTRY, "value": None, "reason": "no image stands"})
+    assert record["metrics"] == {} and record["evals"][0]["reason"] == "no image stands"
+
+
+def test_a_metric_that_nobody_described_is_replaced() -> None:
+    record = {**RECORD, "metrics": {"pgd20.8": 0.9, "acc": 1.0}}
+    assert results.add(record, ENTRY)["metrics"] == {"acc": 1.0, "pgd20.8": 0.5}
+
+
+def test_the_newest_result_is_the_last() -> None:
+    record = results.add(results.add(RECORD, ENTRY), {**ENTRY, "metric": "acc"})
+    record = results.add(record, ENTRY)
+    assert [entry["metric"] for entry in record["evals"]] == ["acc", "pgd20.8"]
+    assert list(record["metrics"]) == ["acc", "pgd20.8"]
+
+
+def test_a_byproduct_does_not_push_aside_what_was_asked_for() -> None:
+    record = results.add(RECORD, {**ENTRY, "metric": "acc", "n": 10000})
+    assert results.add_byproduct(record, {**ENTRY, "metric": "acc", "n": 10}) is record
+    assert results.add_byproduct(record, {**ENTRY, "metric": "other"})["metrics"].keys() == {"acc", "other"}
+
+
+def test_a_byproduct_on_more_examples_takes_the_place_of_the_smaller_one() -> None:
+    record = results.add(RECORD, {**ENTRY, "metric": "acc", "n": 50, "value": 0.5})
+    record = results.add_byproduct(record, {**ENTRY, "metric": "acc", "n": 355, "value": 0.75})
+    assert record["metrics"]["acc"] == 0.75
+    assert [entry["n"] for entry in record["evals"] if entry["metric"] == "acc"] == [355]
+
+
+def test_new_weights_forget_what_was_measured_on_the_old_ones() -> None:
+    entries = [
+        ENTRY,
+        {"metric": "ntk", "value": 3.0},
+        {"metric": "ge.acc", "split": "train-test", "value": 0.1},
+        {"metric": "seconds_per_epoch", "value": 25.0},
+        {"metric": "score", "tool": "rb-score", "value": 0.5},
+        {"note": "no metric at all"},
+    ]
+    record = RECORD
+    for entry in entries[:-1]:
+        record = results.add(record, entry)
+    record = {**record, "evals": [*record["evals"], entries[-1]]}
+    kept = results.forget_evaluations(record)
+    assert kept["metrics"] == {"ntk": 3.0}
+    assert kept["evals"] == [entries[1], entries[-1]]
+    assert results.forget_evaluations(RECORD) is RECORD

@@ -1,0 +1,204 @@
+"""The composite score: by hand, its invariances, gaps, and mistakes in its terms."""
+
+from __future__ import annotations
+
+from array import array
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rbtools.errors import RbError, UsageError
+from rbtools.scoring.minmax import Term, check_terms, composite, term
+
+ACC, GE = Term("acc"), Term("ge.acc", higher=False)
+
+
+def scores(
+    columns: list[list[float | None]], terms: list[Term], missing: str = "refuse"
+) -> list[float | None]:
+    return [scored.score for scored in composite(columns, terms, missing)]
+
+
+def test_by_hand() -> None:
+    terms = [Term("acc", 3.0), Term("ge.acc", 1.0, higher=False)]
+    found = list(composite([[0.9, 0.7, 0.8], [0.2, -0.2, 0.1]], terms))
+    # n(acc) = 1, 0, .5; n(ge) = 0, 1, .25
+    assert [one.score for one in found] == pytest.approx([0.75, 0.25, 0.4375])
+    assert found[2].contributions == pytest.approx([0.375, 0.0625])
+
+
+def test_equal_values_count_half() -> None:
+    assert scores([[0.3, 0.3], [1.0, 2.0]], [ACC, Term("pgd20.8")]) == [0.25, 0.75]
+    assert scores([[0.3]], [ACC]) == [0.5]  # a single record, too
+
+
+def test_best_of_all_is_one_and_worst_of_all_is_zero() -> None:
+    weights = [Term(f"m{i}", weight) for i, weight in enumerate([0.1, 0.2, 0.3, 0.7, 1 / 3])]
+    assert scores([[0.1, 0.7]] * 5, weights) == [0.0, 1.0]  # exactly, however the weights add up
+
+
+def test_missing_values_are_refused_by_name_and_place() -> None:
+    with pytest.raises(RbError) as error:
+        composite([[0.1, 0.2, 0.3], [0.1, None, float("nan")]], [ACC, Term("pgd20.8")])
+    assert str(error.value) == (
+        "2 of 3 records have no 'pgd20.8' (the first is record 2). Evaluate them, or say --missing"
+        " renormalise (score them by the metrics they have) or --missing worst (count it as the lowest)."
+    )
+
+
+def test_missing_values_can_be_renormalised_or_count_as_worst() -> None:
+    columns: list[list[float | None]] = [[0.0, 1.0, 0.5, None], [0.0, 4.0, None, None]]
+    terms = [Term("acc", 1.0), Term("pgd20.8", 3.0)]
+    assert scores(columns, terms, "renormalise") == [0.0, 1.0, 0.5, None]
+    assert scores(columns, terms, "worst") == [0.0, 1.0, 0.125, 0.0]
+    found = list(composite(columns, terms, "renormalise"))
+    assert found[2].contributions == [0.5, None]
+    assert found[3].contributions == [None, None]
+
+
+def test_a_metric_that_nobody_has() -> None:
+    columns: list[list[float | None]] = [[0.0, 1.0], [None, None]]
+    assert scores(columns, [ACC, GE], "renormalise") == [0.0, 1.0]
+    assert scores(columns, [ACC, GE], "worst") == [0.0, 0.5]
+
+
+finite = st.floats(-1e6, 1e6, allow_nan=False)
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> tuple[list[list[float]], list[Term]]:
+    rows, count = draw(st.integers(1, 12)), draw(st.integers(1, 5))
+    columns = [
+        draw(st.lists(st.integers(-50, 50).map(float), min_size=rows, max_size=rows)) for _ in range(count)
+    ]
+    terms = [Term(f"m{i}", draw(st.floats(0.01, 100)), draw(st.booleans())) for i in range(count)]
+    return columns, terms
+
+
+@given(tables())
+def test_scores_lie_between_0_and_1_and_are_the_sum_of_contributions(
+    table: tuple[list[list[float]], list[Term]],
+) -> None:
+    for one in composite(*table):
+        assert one.score is not None and 0 <= one.score <= 1
+        assert sum(part or 0 for part in one.contributions) == pytest.approx(one.score, abs=1e-12)
+        assert all(str(part) != "-0.0" for part in one.contributions)
+
+
+@given(tables(), st.floats(1e-3, 1e3), finite, st.floats(0.1, 10))
+def test_rescaling_a_metric_or_all_weights_changes_nothing(
+    table: tuple[list[list[float]], list[Term]], factor: float, shift: float, weight: float
+) -> None:
+    columns, terms = table
+    rescaled = [[factor * value + shift for value in columns[0]], *columns[1:]]
+    heavier = [Term(one.metric, weight * one.weight, one.higher) for one in terms]
+    assert scores(rescaled, heavier) == pytest.approx(scores(columns, terms), abs=1e-5)
+
+
+@given(tables())
+def test_negating_a_metric_and_its_direction_changes_nothing(
+    table: tuple[list[list[float]], list[Term]],
+) -> None:
+    columns, terms = table
+    negated = [[-value for value in column] for column in columns]
+    reversed_ = [Term(one.metric, one.weight, not one.higher) for one in terms]
+    assert scores(negated, reversed_) == scores(columns, terms)
+    against = scores(columns, reversed_)
+    assert [1 - (score or 0) for score in scores(columns, terms)] == pytest.approx(against, abs=1e-9)
+
+
+@given(tables(), st.randoms())
+def test_the_order_of_records_does_not_matter(
+    table: tuple[list[list[float]], list[Term]], random: object
+) -> None:
+    columns, terms = table
+    order = list(range(len(columns[0])))
+    random.shuffle(order)  # type: ignore[attr-defined]
+    shuffled = scores([[column[i] for i in order] for column in columns], terms)
+    whole = scores(columns, terms)
+    assert shuffled == [whole[i] for i in order]
+
+
+def test_columns_may_be_arrays_with_nan_for_missing() -> None:
+    columns = [array("d", [0.0, 1.0, float("nan")])]
+    assert scores(columns, [ACC], "worst") == [0.0, 1.0, 0.0]  # type: ignore[arg-type]
+
+
+def test_a_long_column_is_scored_to_its_end_with_gaps_anywhere() -> None:
+    values: list[float | None] = [float(value) for value in range(5001)]
+    values[0] = values[1024] = values[5000] = None
+    found = scores([values], [ACC], "renormalise")
+    assert found == [None if value is None else pytest.approx((value - 1) / 4998) for value in values]
+
+
+def test_values_too_far_apart_to_scale() -> None:
+    with pytest.raises(RbError, match="'acc' runs from -1e\\+308 to 1e\\+308, too far to scale"):
+        composite([[-1e308, 1e308]], [ACC])
+
+
+def test_prbench_table_4_prefers_adversarial_training() -> None:
+    # acc, PGD-20, PR .08, ProbAcc .05, GE PGD-20, GE PR .08, seconds an epoch (METHODS of PRBench, table 4)
+    table = {
+        "ERM": [94.85, 0, 76.19, 93.48, 0, 3.98, 3],
+        "Corr_U": [94.17, 0.05, 90.92, 97.02, 0.04, 6.24, 3],
+        "CVaR": [89.91, 33.45, 87.75, 95.49, 1.13, 4.56, 61],
+        "AT-PR": [86.35, 46.53, 98.13, 98.82, 27.43, 11.81, 160],
+        "PGD": [83.83, 49.46, 97.89, 98.73, 25.02, 11.01, 30],
+        "TRADES": [83.34, 53.15, 97.74, 98.68, 16.12, 10.22, 25],
+        "MART": [82.26, 53.84, 97.4, 98.58, 17.4, 7.23, 22],
+        "ALP": [73.98, 54.08, 96.73, 98.29, 8.44, 5.93, 36],
+        "CLP": [81.47, 53.34, 97.61, 98.52, 15.32, 7.94, 36],
+        "KL-PGD": [87.55, 48.43, 97.86, 98.73, 14.57, 7.06, 27],
+    }
+    terms = [term(name) for name in
+             ("acc", "pgd20.8", "pr.uniform.0.08", "probacc.uniform.0.0313725.0.05", "ge.pgd20.8",
+              "ge.pr.uniform.0.08", "seconds_per_epoch")]  # fmt: skip
+    columns = [list(map(float, column)) for column in zip(*table.values(), strict=True)]
+    found = dict(zip(table, scores(columns, terms), strict=True))  # type: ignore[arg-type]
+    # KL-PGD by hand: .6502, .8955, .9877, .9831, .4688, .6066, .8471, whose mean is .7770
+    assert found["KL-PGD"] == pytest.approx(0.7770, abs=1e-4)
+    assert found["AT-PR"] == min(found["AT-PR"], found["PGD"], found["TRADES"], found["MART"], found["ALP"])
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        ("acc", Term("acc", 1.0, True)),
+        ("ge.pgd20.8", Term("ge.pgd20.8", 1.0, False)),
+        ("ge.pgd20.8:higher", Term("ge.pgd20.8", 1.0, True)),
+        ("acc:2", Term("acc", 2.0, True)),
+        ("acc:0.5:lower", Term("acc", 0.5, False)),
+        ("acc:lower:0.5", Term("acc", 0.5, False)),
+    ],
+)
+def test_term(text: str, want: Term) -> None:
+    assert term(text) == want
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "acc:lowr",
+            "'lowr' in the metric 'acc:lowr' is neither a weight nor a direction. Did you mean 'lower'",
+        ),
+        ("acc:-1", "The weight of 'acc' is -1. It must be above 0; to reverse a metric write :lower"),
+        ("acc:0", "It must be above 0"),
+        ("acc:nan", "It must be above 0"),
+        ("acc:inf", "It must be above 0"),
+        (":2", "A metric of the score has no name"),
+    ],
+)
+def test_a_term_that_cannot_be_read(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        term(text)
+
+
+def test_terms_that_make_no_score() -> None:
+    with pytest.raises(UsageError, match="at least one metric"):
+        check_terms([])
+    with pytest.raises(UsageError, match="has 'acc' twice"):
+        check_terms([ACC, GE, Term("acc", 2.0)])
+    with pytest.raises(UsageError, match="--missing is 'wurst'\\. Did you mean 'worst'"):
+        composite([[1.0]], [ACC], "wurst")

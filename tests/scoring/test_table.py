@@ -1,0 +1,220 @@
+"""Tables: which columns and numbers, and text that other programs read back unchanged."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from rbtools.scoring import render
+from rbtools.scoring.rank import rank
+from rbtools.scoring.table import Cell, Heading, Table, build, choose_metrics, figure, plain, text
+
+
+def record(name: str, method: str | None = None, seed: int = 0, **metrics: float) -> dict[str, Any]:
+    entries = [
+        {"metric": metric, "value": value, "ci95": [value - 0.01, value + 0.01]}
+        for metric, value in metrics.items()
+    ]
+    made: dict[str, Any] = {"arch": {"name": name}, "dataset": "digits", "metrics": metrics, "evals": entries}
+    return made | ({"train": {"method": method, "seed": seed}} if method else {})
+
+
+def table_of(*records: dict[str, Any], key: str = "pgd20.8", **options: Any) -> Table:
+    return build(rank(records, lambda one: one.get("metrics", {}).get(key)), key, **options)
+
+
+TWO = (
+    record("nb201-1", "erm", **{"acc": 0.985, "pgd20.8": 0.11}),
+    record("nb201-1", "trades", **{"acc": 0.97, "pgd20.8": 0.83}),
+)
+
+
+def titles(table: Table) -> list[str]:
+    return [heading.title for heading in table.headings]
+
+
+def test_columns_and_rows() -> None:
+    table = table_of(*TWO)
+    assert titles(table) == ["rank", "name", "dataset", "method", "pgd20.8", "acc"]
+    assert [[text(cell) for cell in row] for row in table.rows] == [
+        ["1", "nb201-1", "digits", "trades", "0.8300 [0.8200, 0.8400]", "0.9700 [0.9600, 0.9800]"],
+        ["2", "nb201-1", "digits", "erm", "0.1100 [0.1000, 0.1200]", "0.9850 [0.9750, 0.9950]"],
+    ]
+
+
+def test_only_columns_that_say_something() -> None:
+    assert titles(table_of({"arch": {"name": "a"}})) == ["rank", "name", "pgd20.8"]
+    assert "method" not in titles(table_of(record("a", acc=0.5)))
+    seeds = table_of(record("a", "erm", 0, acc=0.5), record("a", "erm", 1, acc=0.6), key="acc")
+    assert titles(seeds) == ["rank", "name", "dataset", "method", "seed", "acc"]
+    assert table_of().rows == []
+
+
+def test_a_record_without_the_value_is_there_without_a_rank() -> None:
+    table = table_of(*TWO, record("late", "erm", acc=0.4))
+    assert [text(cell) for cell in table.rows[2]] == [
+        "",
+        "late",
+        "digits",
+        "erm",
+        "",
+        "0.4000 [0.3900, 0.4100]",
+    ]
+
+
+def test_an_expression_is_a_column_of_its_own() -> None:
+    records = rank(TWO, lambda one: one["metrics"]["acc"] - one["metrics"]["pgd20.8"], higher=False)
+    table = build(records, "acc - pgd20.8")
+    assert titles(table)[4:] == ["acc - pgd20.8", "acc", "pgd20.8"]
+    assert text(table.rows[0][4]) == "0.1400"
+
+
+def test_chosen_metrics_and_a_limit() -> None:
+    many = record(
+        "a", **{"acc": 0.9, "train.acc": 1.0, "corrupt.fog.1": 0.8, "corrupt.fog.mean": 0.7, "fgsm.8": 0.5}
+    )
+    assert choose_metrics([many], "fgsm.8") == ["acc", "train.acc", "corrupt.fog.1", "corrupt.fog.mean"]
+    assert choose_metrics([many], "fgsm.8", 2) == ["acc", "corrupt.fog.mean"]
+    table = table_of(many, key="fgsm.8", limit=3)
+    assert titles(table)[3:] == ["fgsm.8", "acc", "train.acc", "corrupt.fog.mean"]
+    assert table.left_out == ["corrupt.fog.1"]
+    assert titles(table_of(many, key="fgsm.8", metrics=["fgsm.8", "acc"]))[3:] == ["fgsm.8", "acc"]
+
+
+@pytest.mark.parametrize(
+    ("value", "want"),
+    [(0.53150001, "0.5315"), (1.0, "1.0000"), (0.0, "0.0000"), (-0.0, "0.0000"), (-0.0132, "-0.0132"),
+     (25.123, "25.12"), (160.0, "160"), (3, "3"), (1073466, "1073466"), (2.3e-5, "2.3e-05"),
+     (-2e-5, "-2e-05"), (1.2345e7, "1.234e+07")],
+)  # fmt: skip
+def test_figure(value: float, want: str) -> None:
+    assert figure(value) == want
+
+
+def test_plain_keeps_text_on_one_line_and_off_the_terminal_s_controls() -> None:
+    assert plain("a\nb\tc\r\n") == "a b c  "
+    assert plain("\x1b[31mred\x07\x9b\u202e") == "\ufffd[31mred\ufffd\ufffd\ufffd"
+    assert plain("naïve 漢字 🙂") == "naïve 漢字 🙂"
+
+
+def test_csv_has_full_precision_and_interval_columns() -> None:
+    records = [record('a, "b"', **{"pgd20.8": 1 / 3}), record("c", acc=0.5)]
+    rows = list(csv.reader(io.StringIO(render.to_csv(table_of(*records)))))
+    assert rows[0] == [
+        "rank",
+        "name",
+        "dataset",
+        "pgd20.8",
+        "pgd20.8_low",
+        "pgd20.8_high",
+        "acc",
+        "acc_low",
+        "acc_high",
+    ]
+    assert rows[1] == [
+        "1",
+        'a, "b"',
+        "digits",
+        repr(1 / 3),
+        repr(1 / 3 - 0.01),
+        repr(1 / 3 + 0.01),
+        "",
+        "",
+        "",
+    ]
+    assert rows[2] == ["", "c", "digits", "", "", "", "0.5", "0.49", "0.51"]
+
+
+def test_markdown() -> None:
+    assert render.to_markdown(table_of(*TWO, record("c", acc=0.5), metrics=[])) == (
+        "| rank | name | dataset | method | pgd20.8 |\n"
+        "| ---: | --- | --- | --- | ---: |\n"
+        "| 1 | nb201-1 | digits | trades | 0.8300 \\[0.8200, 0.8400\\] |\n"
+        "| 2 | nb201-1 | digits | erm | 0.1100 \\[0.1000, 0.1200\\] |\n"
+        "| – | c | digits | – | – |\n"
+    )
+
+
+def test_latex() -> None:
+    assert render.to_latex(table_of(*TWO, record("c_1", acc=0.5), metrics=[])) == (
+        "\\begin{tabular}{rlllr}\n\\toprule\n"
+        "rank & name & dataset & method & pgd20.8 \\\\\n\\midrule\n"
+        "1 & nb201-1 & digits & trades & 0.8300 [0.8200, 0.8400] \\\\\n"
+        "2 & nb201-1 & digits & erm & 0.1100 [0.1000, 0.1200] \\\\\n"
+        "-- & c\\_1 & digits & -- & -- \\\\\n"
+        "\\bottomrule\n\\end{tabular}\n"
+    )
+
+
+def one_cell(words: str) -> Table:
+    return Table(
+        [Heading(words, False), Heading("n", True)], [[Cell(words), Cell(0.5)], [Cell(words), Cell(0.5)]], []
+    )
+
+
+# Everything printable, with the marks that mean something somewhere more often than the rest.
+words = st.text(
+    st.one_of(st.sampled_from(r"""\`*_[]{}<>|~&$#!:@^%"'-,;=()./ """), st.characters(codec="utf-8"))
+)
+
+
+@given(words)
+def test_csv_reads_back(found: str) -> None:
+    rows = list(csv.reader(io.StringIO(render.to_csv(one_cell(found)), newline="")))
+    shown = found.replace("\0", "\ufffd")
+    assert rows == [[shown, "n"], [shown, "0.5"], [shown, "0.5"]]
+
+
+def markdown_cells(document: str) -> list[str]:
+    """The text of each cell as a Markdown renderer shows it."""
+    cells = []
+    for token in MarkdownIt("commonmark").enable("table").enable("strikethrough").parse(document):
+        if token.type == "inline":
+            assert all(child.type in ("text", "text_special") for child in token.children or []), (
+                token.children
+            )
+            cells.append("".join(child.content for child in token.children or []))
+    return cells
+
+
+@given(words)
+def test_markdown_reads_back(found: str) -> None:
+    shown = plain(found).strip() or "–"
+    cells = markdown_cells(render.to_markdown(one_cell(found)))
+    assert cells[1:] == ["n", *[shown, "0.5000"] * 2]
+
+
+_TOKENS = re.compile(r"\\([a-zA-Z]+)\{\}|\\([&%$#_{}])|(\{''\})|(\{\})|([^\\{}&%$#_~^|<>`\"])", re.DOTALL)
+_COMMANDS = {
+    "textbackslash": "\\", "textasciitilde": "~", "textasciicircum": "^", "textbar": "|", "textless": "<",
+    "textgreater": ">", "textasciigrave": "`",
+}  # fmt: skip
+
+
+def set_by_latex(source: str) -> str:
+    """What LaTeX would print, for the little that is allowed; fails on any other special character."""
+    printed, at = "", 0
+    while at < len(source):
+        token = _TOKENS.match(source, at)
+        assert token, f"LaTeX would not print {source[at:]!r} as it is"
+        command, escaped, quote, _, letter = token.groups()
+        printed += _COMMANDS[command] if command else escaped or (quote and '"') or letter or ""
+        at = token.end()
+    return printed
+
+
+@given(words)
+def test_latex_reads_back(found: str) -> None:
+    escaped = render.latex(found)
+    assert set_by_latex(escaped) == plain(found)
+    assert "--" not in escaped and not escaped.startswith(("[", "*"))
+    lines = render.to_latex(one_cell(found)).splitlines()
+    assert len(lines) == 8  # a name cannot add a line
+    assert all(line.endswith(r" & 0.5000 \\") for line in lines[4:6])

@@ -1,0 +1,267 @@
+"""NAS-Bench-201: published order, strings, classes and costs, computed without torch."""
+
+from __future__ import annotations
+
+import collections
+import hashlib
+import itertools
+import json
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rbtools.errors import RbError
+from rbtools.spaces import nasbench201 as nb
+from rbtools.spaces.nb201_cells import cells
+
+# sha256 of the JSON list of [string, index of its class] over all 15,625 entries of the metadata that
+# Jung et al. published (meta.json of the robustness dataset), in the order of their indices.
+PUBLISHED = "b273e144f00ddb2a7f483e51004ebfdc33dc433b08d990d82d34e865187a8901"
+BEST = "|nor_conv_3x3~0|+|nor_conv_3x3~0|nor_conv_3x3~1|+|skip_connect~0|nor_conv_1x1~1|nor_conv_3x3~2|"
+
+all_ops = st.tuples(*[st.integers(0, 4)] * 6)
+
+
+def test_all_strings_and_classes_are_the_published_ones():
+    listing = [list(pair) for pair in zip(nb.strings(), nb.classes(), strict=True)]
+    text = json.dumps(listing, separators=(",", ":"))
+    assert hashlib.sha256(text.encode()).hexdigest() == PUBLISHED
+
+
+@pytest.mark.parametrize(
+    ("index", "text"),
+    [
+        (
+            0,
+            "|avg_pool_3x3~0|+|nor_conv_1x1~0|skip_connect~1|+|nor_conv_1x1~0|skip_connect~1|skip_connect~2|",
+        ),
+        (9, "|avg_pool_3x3~0|+|none~0|none~1|+|skip_connect~0|none~1|nor_conv_3x3~2|"),
+        (
+            50,
+            "|nor_conv_1x1~0|+|nor_conv_3x3~0|nor_conv_1x1~1|+|nor_conv_3x3~0|skip_connect~1|nor_conv_1x1~2|",
+        ),
+        (
+            1462,
+            "|nor_conv_3x3~0|+|nor_conv_3x3~0|nor_conv_3x3~1|+|nor_conv_3x3~0|nor_conv_3x3~1|nor_conv_3x3~2|",
+        ),
+        (1651, "|none~0|+|none~0|none~1|+|none~0|none~1|none~2|"),
+        (13714, BEST),
+    ],
+)
+def test_known_indices(index, text):
+    assert nb.strings()[index] == text
+    assert nb.index_of(text) == index
+    assert nb.index_of(text.replace("~", "^")) == index
+    assert nb.find(f" {index}\n") == nb.find(f"nb201-{index}") == nb.find(text) == index
+
+
+@settings(deadline=None)
+@given(all_ops)
+def test_strings_round_trip(ops):
+    assert nb.parse(nb.to_string(ops)) == ops
+    assert cells()[nb.index_of(nb.to_string(ops))] == ops
+
+
+def test_representatives():
+    assert len(nb.unique()) == 6466
+    assert [nb.classes()[i] for i in (1832, 3365, 11472)] == [309, 991, 2528]
+    assert all(nb.classes()[i] == i for i in nb.unique())
+    sparsity = collections.Counter(cells()[i].count(0) for i in nb.unique())
+    assert [sparsity[none] for none in range(5)] == [3131, 2500, 742, 89, 4]
+
+
+def test_classes_equal_the_rule_written_out_node_by_node():
+    def representation(ops):
+        reps = ["0"]
+        for node in (1, 2, 3):
+            edges = []
+            for (source, target), op in zip(nb.EDGES, ops, strict=True):
+                if target == node:
+                    name, rep = nb.OPS[op], reps[source]
+                    if name == "none" or rep == "#":
+                        edges.append("#")
+                    else:
+                        edges.append(rep if name == "skip_connect" else f"({rep})@{name}")
+            reps.append("+".join(sorted(edges)))
+        return reps[3]
+
+    first = {}
+    assert nb.classes() == tuple(first.setdefault(representation(ops), i) for i, ops in enumerate(cells()))
+
+
+def test_classes_that_mix_parameter_counts_keep_each_index_s_own():
+    counts = collections.defaultdict(set)
+    for index, first in enumerate(nb.classes()):
+        counts[first].add(nb.params(cells()[index]))
+    assert sum(len(found) > 1 for found in counts.values()) == 578
+
+
+def test_live_edges_equal_a_walk_over_all_paths():
+    paths = [[3], [0, 4], [1, 5], [0, 2, 5]]
+    for ops in cells():
+        live = {edge for path in paths if all(ops[edge] for edge in path) for edge in path}
+        assert nb.live_edges(ops) == tuple(edge in live for edge in range(6))
+        weights = {"nor_conv_1x1": 1, "nor_conv_3x3": 9}
+        assert nb.live_kernel_params(ops) == sum(weights.get(nb.OPS[ops[edge]], 0) for edge in live)
+
+
+def test_dead_cells_and_kernel_params_of_the_representatives():
+    dead = [index for index, ops in enumerate(cells()) if not any(nb.live_edges(ops))]
+    assert len(dead) == 341
+    assert [index for index in nb.unique() if index in set(dead)] == [10, 12, 74, 172, 879]
+    of_unique = [cells()[index] for index in nb.unique()]
+    assert sum(nb.kernel_params(ops) == 18 for ops in of_unique) == 405
+    assert sum(nb.live_kernel_params(ops) == 18 for ops in of_unique) == 408
+    assert sorted(map(nb.kernel_params, cells()))[:: len(cells()) - 1] == [0, 54]
+
+
+@pytest.mark.parametrize(
+    ("index", "of_10", "of_100", "of_120", "mflops_32", "mflops_16"),
+    [
+        (1651, 73_306, 79_156, 80_456, 7.78305, 1.95340),
+        (1462, 1_531_546, 1_537_396, 1_538_696, 220.11969, 55.03756),
+        (11472, 559_386, 565_236, 566_536, 78.56193, 19.64812),
+        (13714, 1_073_466, 1_079_316, 1_080_616, 153.27297, 38.32588),
+        (0, 129_306, 135_156, 136_456, 15.64737, 3.91948),
+    ],
+)
+def test_published_counts(index, of_10, of_100, of_120, mflops_32, mflops_16):
+    ops = cells()[index]
+    assert [nb.params(ops, classes=classes) for classes in (10, 100, 120)] == [of_10, of_100, of_120]
+    # AutoDL counts the classifier's bias among the FLOPs.
+    assert round((nb.macs(ops) + 10) / 1e6, 5) == mflops_32
+    assert round((nb.macs(ops, classes=120, shape=(3, 16, 16)) + 120) / 1e6, 5) == mflops_16
+
+
+@pytest.mark.parametrize(
+    ("index", "channels", "depth", "classes", "side", "params", "macs"),
+    [  # counted by hooks on the original network
+        (13714, 16, 5, 10, 32, 1073466, 153272960),
+        (3456, 16, 5, 10, 32, 1045466, 149340800),
+        (991, 16, 5, 10, 32, 615386, 86426240),
+        (21, 16, 5, 10, 32, 372346, 51036800),
+        (3, 8, 1, 10, 16, 18738, 514368),
+        (1832, 16, 5, 120, 16, 164456, 4902400),
+    ],
+)
+def test_counts_of_the_original_network(index, channels, depth, classes, side, params, macs):
+    arch = nb.arch(index, channels=channels, cells=depth, classes=classes, shape=(3, side, side))
+    assert (arch["params"], arch["macs"]) == (params, macs)
+
+
+def test_a_grey_image_saves_the_stem_s_other_channels():
+    grey = nb.arch(13714, shape=(1, 32, 32))
+    assert grey["params"] == 1073466 - 2 * 9 * 16
+    assert grey["macs"] == 153272960 - 2 * 9 * 16 * 32 * 32
+
+
+def test_images_fit_exactly_where_both_branches_of_a_reduction_agree():
+    torch = pytest.importorskip("torch")
+    convolve = torch.nn.Conv2d(1, 1, 3, stride=2, padding=1).to("meta")
+    pool = torch.nn.AvgPool2d(2, stride=2)
+
+    def fits(height, width):
+        images = torch.empty(1, 1, height, width, device="meta")
+        for _ in range(2):
+            if min(images.shape[2:]) < 2 or convolve(images).shape != pool(images).shape:
+                return False
+            images = pool(images)
+        return True
+
+    for height, width in itertools.product(range(1, 14), repeat=2):
+        if fits(height, width):
+            assert nb.macs(cells()[0], shape=(3, height, width)) > 0
+        else:
+            with pytest.raises(RbError, match=f"images of {height}x{width} pixels.*multiples of 4"):
+                nb.macs(cells()[0], shape=(3, height, width))
+
+
+def test_an_odd_reduction_says_what_each_branch_gives():
+    with pytest.raises(RbError, match=r"second reduction the convolution gives 8x8 and the shortcut 7x7"):
+        nb.arch(0, shape=(3, 30, 30))
+
+
+def test_neighbours_differ_in_one_edge():
+    for index in (0, 1651, 13714):
+        found = nb.neighbours(index)
+        assert len(set(found)) == 24
+        assert {nb.edit_distance(cells()[index], cells()[other]) for other in found} == {1}
+    assert nb.edit_distance(cells()[13714], cells()[3456]) == 2
+    with pytest.raises(RbError, match="index 15625"):
+        nb.neighbours(15625)
+
+
+def test_arch_is_the_form_of_a_record():
+    assert nb.arch(13714) == {
+        "space": "nasbench201",
+        "name": "nb201-13714",
+        "index": 13714,
+        "str": BEST,
+        "class": 13714,
+        "params": 1073466,
+        "macs": 153272960,
+        "kernel_params": 37,
+        "live_kernel_params": 37,
+        "none": 0,
+        "channels": 16,
+        "cells": 5,
+    }
+
+
+@pytest.mark.parametrize("index", [-1, 15625, True, 1.0])
+def test_index_out_of_range(index):
+    with pytest.raises(RbError, match=r"no architecture with the index .*0 to 15624"):
+        nb.arch(index)
+
+
+@pytest.mark.parametrize("options", [{"channels": 0}, {"cells": -1}, {"classes": 0}, {"shape": (0, 32, 32)}])
+def test_sizes_below_one(options):
+    with pytest.raises(RbError, match="whole number of 1 or more"):
+        nb.arch(0, **options)
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "words"),
+    [
+        ("", 1, "found its end, expected '|'"),
+        ("nor_conv_3x3", 1, "found 'nor_conv_3x3', expected '|'"),
+        ("|nor_conv_3x4~0|", 2, "edge 0 to 1"),
+        ("|nor_conv_3x4~0|", 2, "Did you mean 'nor_conv_3x3'"),
+        ("|none0|+", 2, "found 'none0'"),
+        ("|none|+", 6, "expected '~0'"),
+        ("|none~1|+|none~0|", 7, "found '1|+|none~0|', expected '0'"),
+        ("|none~0|none~0|", 9, "expected '+|'"),
+        ("|none~0|+|avg_pool_1x1~0|", 11, "Did you mean 'avg_pool_3x3'"),
+        ("|none~0|+|none~0|none~1|+|none~0|none~1|none~2", 47, "found its end, expected '|'"),
+        ("|none~0|+|none~0|none~1|+|none~0|none~1|none~2|+|", 48, "the end, after six edges"),
+        ("  |none~0|+|none~0|none~1|+|none~0|none~1|nine~2|", 43, "Did you mean 'none'"),
+    ],
+)
+def test_a_string_that_does_not_parse_says_where(text, where, words):
+    with pytest.raises(RbError) as caught:
+        nb.parse(text)
+    assert f"does not parse at character {where}:" in str(caught.value)
+    assert words in str(caught.value)
+    assert "The form is |op~0|+|op~0|op~1|+" in str(caught.value)
+
+
+@settings(deadline=None)
+@given(st.text(alphabet="|+~^012_ncor3x\n ", max_size=60) | st.text(max_size=30))
+def test_other_text_raises_only_rberror(text):
+    for read in (nb.parse, nb.find):
+        try:
+            read(text)
+        except RbError as error:
+            assert str(error).endswith(".")
+
+
+def test_torch_and_numpy_stay_out():
+    code = (
+        "import sys; from rbtools.spaces import space, SPACES\n"
+        "for name in SPACES: [space(name).arch(i) for i in space(name).indices(unique=True)]\n"
+        "assert not {'torch', 'numpy', 'click'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

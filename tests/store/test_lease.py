@@ -1,0 +1,341 @@
+"""Claims on work in progress: one holder at a time, taken over from the dead and the silent, never stolen."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from rbtools.store import Store, digest, holder, lease
+
+KEYS = [digest({"unit": number}) for number in range(3)]
+LEASE = Path("leases/one")
+START = "import sys, time\nfrom pathlib import Path\nfrom rbtools.store import Store, lease\n"
+WAIT_SECONDS = 20.0  # far more than anything here takes, on a machine that does much else
+
+
+def process(code: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", START + code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+@pytest.fixture
+def held() -> Iterator[subprocess.Popen[str]]:
+    """Another process that holds the lease, with a quick heart; a line to it makes it release."""
+    code = (
+        "lease.HEARTBEAT_SECONDS = 0.05\n"
+        f"mine = lease.claim(Path({str(LEASE)!r}))\n"
+        "print('held' if mine else 'not held', flush=True)\n"
+        "sys.stdin.readline(); mine.release(); print('released', flush=True); sys.stdin.readline()\n"
+    )
+    with process(code) as other:
+        assert other.stdout is not None and other.stdout.readline() == "held\n"
+        yield other
+        other.kill()
+
+
+def say(other: subprocess.Popen[str]) -> str:
+    assert other.stdin is not None and other.stdout is not None
+    other.stdin.write("\n")
+    other.stdin.flush()
+    return other.stdout.readline()
+
+
+def soon(true: Callable[[], bool]) -> bool:
+    end = time.monotonic() + WAIT_SECONDS
+    while not true():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def silent_for(seconds: float) -> None:
+    then = time.time() - seconds
+    os.utime(LEASE, (then, then))
+
+
+def somebody(**changes: object) -> bytes:
+    """The lease of another host's process, or of whatever `changes` say."""
+    token = json.dumps({"host": "elsewhere", "pid": 1, "token": "x", **changes}).encode()
+    LEASE.parent.mkdir(exist_ok=True)
+    LEASE.write_bytes(token)
+    return token
+
+
+# --- one at a time --------------------------------------------------------------------------------
+
+
+def test_a_lease_has_one_holder_until_it_is_released() -> None:
+    first = lease.claim(LEASE)
+    assert first is not None and lease.claim(LEASE) is None
+    first.release()
+    assert not LEASE.exists()
+    second = lease.claim(LEASE)
+    assert second is not None
+    second.release()
+
+
+def test_another_process_keeps_us_out_until_it_releases(held: subprocess.Popen[str]) -> None:
+    assert lease.claim(LEASE) is None and lease.is_alive(LEASE)
+    assert say(held) == "released\n"
+    mine = lease.claim(LEASE)
+    assert mine is not None
+    mine.release()
+
+
+def test_processes_that_race_are_alone_inside() -> None:
+    # What is read, slept over and written back is lost where two are inside at once.
+    Path("count").write_text("0")
+    code = (
+        "for _ in range(12):\n"
+        f"    mine = lease.wait(Path({str(LEASE)!r}), lambda: None, lambda: False)\n"
+        "    count = int(Path('count').read_text()); time.sleep(0.002)\n"
+        "    Path('count').write_text(str(count + 1)); mine.release()\n"
+    )
+    racers = [process(code) for _ in range(4)]
+    for racer in racers:
+        with racer:
+            assert racer.wait(3 * WAIT_SECONDS) == 0
+    assert Path("count").read_text() == "48"
+    assert not list(LEASE.parent.iterdir())  # nor does anything stay behind
+
+
+# --- the dead and the silent ----------------------------------------------------------------------
+
+
+def test_a_dead_holder_of_this_host_is_taken_over_at_once(held: subprocess.Popen[str]) -> None:
+    held.send_signal(signal.SIGKILL)
+    held.wait(WAIT_SECONDS)
+    assert LEASE.exists() and not lease.is_alive(LEASE)
+    mine = lease.claim(LEASE)
+    assert mine is not None and LEASE.read_bytes() == mine.token
+    mine.release()
+
+
+@pytest.mark.parametrize(("seconds", "taken"), [(0, False), (55, False), (61, True), (10_000, True)])
+def test_a_holder_elsewhere_is_taken_over_after_a_minute_of_silence(seconds: float, taken: bool) -> None:
+    token = somebody(pid=2**22 + 1)  # no process of this host has that number
+    silent_for(seconds)
+    mine = lease.claim(LEASE)
+    assert (mine is not None) is taken
+    if mine is None:
+        assert LEASE.read_bytes() == token
+    else:
+        mine.release()
+
+
+def test_a_container_of_the_same_name_is_not_this_host() -> None:
+    somebody(host=holder.HOST, space="another", pid=2**22 + 1)
+    assert lease.claim(LEASE) is None
+    somebody(host=holder.HOST, space=holder.SPACE, pid=2**22 + 1)
+    mine = lease.claim(LEASE)
+    assert mine is not None
+    mine.release()
+
+
+@pytest.mark.parametrize("token", [b"", b"{", b"[1]", b'{"host": 1}', b"\xff\x00"])
+def test_a_lease_that_names_nobody_ends_by_silence_alone(token: bytes) -> None:
+    somebody()
+    LEASE.write_bytes(token)
+    assert lease.claim(LEASE) is None
+    silent_for(61)
+    mine = lease.claim(LEASE)
+    assert mine is not None
+    mine.release()
+
+
+def test_a_heart_beats_for_a_lease(held: subprocess.Popen[str]) -> None:
+    silent_for(100)
+    assert soon(lambda: time.time() - LEASE.stat().st_mtime < 50)
+    assert lease.claim(LEASE) is None
+
+
+def test_a_lease_that_was_lost_is_not_deleted_by_its_old_holder(held: subprocess.Popen[str]) -> None:
+    held.send_signal(signal.SIGSTOP)
+    silent_for(100)
+    mine = lease.claim(LEASE)
+    assert mine is not None
+    silent_for(100)
+    held.send_signal(signal.SIGCONT)
+    assert say(held) == "released\n"
+    assert LEASE.read_bytes() == mine.token
+    assert time.time() - LEASE.stat().st_mtime > 50  # nor did its heart beat for ours
+    mine.release()
+    assert not LEASE.exists()
+
+
+def test_a_heart_does_not_keep_a_lost_lease_alive() -> None:
+    mine = lease.claim(LEASE)
+    assert mine is not None
+    silent_for(100)
+    lease.touch_all()
+    assert time.time() - LEASE.stat().st_mtime < 50
+    token = somebody()
+    silent_for(100)
+    lease.touch_all()
+    assert time.time() - LEASE.stat().st_mtime > 50
+    mine.release()
+    assert LEASE.read_bytes() == token
+
+
+def test_whoever_was_quicker_in_taking_over_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    somebody()
+    silent_for(100)
+    real = os.rename
+
+    def late(source: Path, target: Path) -> None:
+        somebody(token="quicker")  # between our look at the lease and our taking it away
+        real(source, target)
+
+    monkeypatch.setattr(os, "rename", late)
+    assert not lease.take_away(LEASE)
+    assert json.loads(LEASE.read_bytes())["token"] == "quicker"
+    assert [path.name for path in LEASE.parent.iterdir()] == [LEASE.name]
+
+
+def test_a_full_disk_leaves_no_empty_lease() -> None:
+    # Others would wait for nobody. A limit on the size of files fails writes as a full disk does.
+    code = (
+        "import resource, signal\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
+        "try:\n"
+        f"    lease.claim(Path({str(LEASE)!r}))\n"
+        "except OSError as error:\n"
+        "    print(type(error).__name__)\n"
+    )
+    with process(code) as other:
+        assert other.stdout is not None and other.stdout.read() == "OSError\n"
+    assert LEASE.parent.is_dir() and not LEASE.exists()
+
+
+# --- units of work ---------------------------------------------------------------------------------
+
+
+def nobody_waits() -> None:
+    raise AssertionError("there is nothing to wait for")
+
+
+def test_leases_are_held_inside_and_given_back_after_an_error() -> None:
+    store = Store("rb-store")
+    with pytest.raises(ZeroDivisionError), store.claimed(KEYS, lambda: False, nobody_waits) as ours:
+        assert ours and sorted(path.name for path in store.files("leases")) == sorted(KEYS)
+        raise ZeroDivisionError
+    assert not list(store.files("leases"))
+
+
+def test_work_that_is_done_already_is_not_ours() -> None:
+    store = Store("rb-store")
+    with store.claimed(KEYS, lambda: True, nobody_waits) as ours:
+        assert not ours
+    assert not list(store.files("leases"))
+
+
+def test_work_that_others_finish_while_we_wait_is_not_ours() -> None:
+    store, waited = Store("rb-store"), 0
+    theirs = lease.claim(store.path("leases", KEYS[1]) or Path())
+    assert theirs is not None
+
+    def pulse() -> None:
+        nonlocal waited
+        waited += 1
+        if waited == 2:
+            store.keep_result(KEYS[1], {}, "theirs")
+
+    with store.claimed(KEYS, lambda: store.result(KEYS[1]) is not None, pulse) as ours:
+        assert not ours and waited == 2
+    theirs.release()
+    assert not list(store.files("leases"))
+
+
+def test_work_that_others_finish_just_before_the_lease_is_ours_is_not_done_again() -> None:
+    store, answers = Store("rb-store"), iter([False, True])
+    with store.claimed(KEYS[:1], lambda: next(answers), nobody_waits) as ours:
+        assert not ours
+
+
+def test_who_stops_waiting_gives_back_what_it_had() -> None:
+    store = Store("rb-store")
+    theirs = lease.claim(store.path("leases", max(KEYS)) or Path())
+    assert theirs is not None
+
+    def gone() -> None:
+        assert len(list(store.files("leases"))) == 3
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), store.claimed(KEYS, lambda: False, gone):
+        pass
+    assert [path.name for path in store.files("leases")] == [max(KEYS)]
+    theirs.release()
+
+
+def test_two_that_want_the_same_units_in_another_order_do_not_block_each_other() -> None:
+    code = (
+        "keys, store = sys.argv[1:], Store('rb-store')\n"
+        "for _ in range(15):\n"
+        "    with store.claimed(keys, lambda: False, lambda: None) as ours:\n"
+        "        assert ours; time.sleep(0.002)\n"
+    )
+    others = [
+        subprocess.Popen([sys.executable, "-c", START + code, *keys])
+        for keys in (KEYS, KEYS[::-1], [KEYS[1], KEYS[2], KEYS[0]])
+    ]
+    try:
+        assert [other.wait(3 * WAIT_SECONDS) for other in others] == [0, 0, 0]
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+
+
+def test_each_unit_is_computed_once_by_processes_that_share_a_store() -> None:
+    code = (
+        "from rbtools.store import digest\n"
+        "store = Store('rb-store')\n"
+        "for number in range(12):\n"
+        "    key = digest({'unit': number})\n"
+        "    done = lambda: store.result(key) is not None\n"
+        "    if not done():\n"
+        "        with store.claimed([key], done, lambda: None) as ours:\n"
+        "            if ours:\n"
+        "                time.sleep(0.005)\n"
+        "                print(number, flush=True)\n"
+        "                store.keep_result(key, {'unit': number}, number)\n"
+    )
+    others = [process(code) for _ in range(3)]
+    computed = []
+    for other in others:
+        with other:
+            assert other.stdout is not None
+            computed += other.stdout.read().split()
+            assert other.wait(WAIT_SECONDS) == 0
+    assert sorted(map(int, computed)) == list(range(12))
+
+
+def test_two_that_write_the_same_key_never_show_a_part_of_it() -> None:
+    # As where a lease was lost: both write, and a reader sees one result or the other, whole.
+    code = (
+        "from rbtools.store import digest\n"
+        "store, value = Store('rb-store'), [sys.argv[1]] * 5000\n"
+        "for _ in range(60):\n"
+        "    store.keep_result(digest({}), {}, value)\n"
+        "assert store.trouble is None\n"
+    )
+    writers = [subprocess.Popen([sys.executable, "-c", START + code, word]) for word in ("a", "bb")]
+    store, seen = Store("rb-store"), set()
+    while any(writer.poll() is None for writer in writers):
+        value = store.result(digest({}))
+        assert value is None or (len(set(value)) == 1 and len(value) == 5000)
+        seen.update(value or ())
+    assert [writer.returncode for writer in writers] == [0, 0]
+    assert not store.damaged and seen <= {"a", "bb"} and seen
+    assert [path.name for path in Path("rb-store/results").glob("??/*")] == [digest({})]

@@ -1,0 +1,325 @@
+"""What a store holds, as records: as the tools wrote them, in order, from the files or from the index."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from rbtools.errors import RbError
+from rbtools.records import parse
+from rbtools.store import Store, digest, index, listing, usage
+from rbtools.store.seal import sealed
+from rbtools.store.spread import spread
+
+FIELDS = ("arch", "dataset", "train", "checkpoint", "metrics", "evals")
+
+
+def listed(store: Store) -> list[dict[str, Any]]:
+    found = list(listing.records(store))
+    assert all(one.record is not None for one in found)
+    return [one.record for one in found if one.record is not None]
+
+
+def of_kind(store: Store, kind: str) -> list[dict[str, Any]]:
+    return [record for record in listed(store) if record["stored"]["kind"] == kind]
+
+
+# --- records --------------------------------------------------------------------------------------
+
+
+def test_a_training_is_listed_as_rb_train_wrote_it(filled: Any) -> None:
+    by_checkpoint = {record["checkpoint"]: record for record in filled.trained}
+    found = of_kind(filled.store, "training")
+    assert len(found) == 2
+    for record in found:
+        wrote = by_checkpoint[record["checkpoint"]]
+        identity = ("space", "name", "index", "str", "channels", "cells")  # what is not derived from them
+        assert record["arch"] == {key: wrote["arch"][key] for key in identity}
+        assert {key: record[key] for key in FIELDS[1:]} == {key: wrote[key] for key in FIELDS[1:]}
+        assert list(record["train"]) == list(wrote["train"])
+
+
+def test_an_evaluation_has_the_entry_that_the_tool_wrote(filled: Any) -> None:
+    found = of_kind(filled.store, "evaluation")
+    assert sorted(next(iter(record["metrics"])) for record in found) == ["acc", "acc", "fgsm.8", "fgsm.8"]
+    for record in found:
+        (wrote,) = [one for one in filled.evaluated if one["checkpoint"] == record["checkpoint"]]
+        (entry,) = record["evals"]
+        (same,) = [one for one in wrote["evals"] if one["metric"] == entry["metric"]]
+        assert {"tool": "rb-attack", **entry} == same
+        assert record["metrics"] == {entry["metric"]: entry["value"]}
+        assert record["dataset"] == "digits" and record["arch"]["name"] == wrote["arch"]["name"]
+        assert record["train"] == {key: wrote["train"][key] for key in ("method", "seed", "epochs")}
+
+
+def test_another_split_stands_in_front_of_the_metric(filled: Any) -> None:
+    filled.attack(filled.trained[0], split="train", n=100)
+    names = {name for record in listed(filled.store) for name in record["metrics"]}
+    assert names == {"acc", "fgsm.8", "train.acc", "train.fgsm.8", "seconds_per_epoch"}
+
+
+def test_stored_says_what_and_where_it_is(filled: Any) -> None:
+    for path, record in zip(filled.files("results"), listed(filled.store), strict=True):
+        stored = record["stored"]
+        assert stored["key"] == path.name and stored["bytes"] == path.stat().st_size
+        when = datetime.strptime(stored["time"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc)
+        assert when.timestamp() == int(path.stat().st_mtime)
+        if stored["kind"] == "training":
+            assert stored["checkpoint_bytes"] == filled.store.object(record["checkpoint"]).stat().st_size
+        else:
+            assert filled.store.path("outcomes", stored["outcomes"]).is_file()
+
+
+def test_a_result_of_a_kind_to_come_is_shown_as_it_is() -> None:
+    store = Store("rb-store")
+    what = {"kind": "measure", "arch": {"space": "zoo", "name": "resnet18"}, "kernel": "ntk"}
+    store.keep_result(digest(what), what, {"trace": 1.5})
+    (record,) = listed(store)
+    assert record["what"] == what and record["value"] == {"trace": 1.5}
+    assert record["stored"]["kind"] == "measure"
+    assert parse(orjson.dumps(record)) == record  # a record, for the tools
+
+
+def test_records_come_in_the_order_of_their_keys(filled: Any) -> None:
+    for number in range(1000, 1040):
+        filled.train(number)
+    keys = [record["stored"]["key"] for record in listed(filled.store)]
+    assert len(keys) == 46 and keys == sorted(keys)
+
+
+def test_damaged_results_are_named_and_have_no_record(filled: Any) -> None:
+    path = filled.files("results")[2]
+    path.write_bytes(path.read_bytes()[:-3])
+    found = list(listing.records(filled.store))
+    assert [one.path for one in found if one.record is None] == [str(path)]
+
+
+@pytest.mark.parametrize("body", [b"[]", b"{}", b"x", b'{"what":{},"value":1,"about":{"kind":"training"}}'])
+def test_a_whole_file_that_is_no_result_counts_as_damaged(body: bytes, filled: Any) -> None:
+    path = filled.files("results")[0]
+    path.write_bytes(sealed(body))
+    assert next(listing.records(filled.store)).record is None
+
+
+# --- by key ---------------------------------------------------------------------------------------
+
+
+def test_the_beginning_of_a_key_finds_its_result(filled: Any) -> None:
+    for path in filled.files("results"):
+        (found,) = listing.records(filled.store, [path.name[:12].upper()])
+        assert found.path == str(path)
+    keys = [path.name for path in filled.files("results")]
+    assert len(list(listing.records(filled.store, [*keys, *keys]))) == len(keys)
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [("abc", "4 or more hex"), ("../x", "is no key"), ("0" * 64, "has no result with the key")],
+)
+def test_a_key_that_names_nothing_is_said(key: str, said: str, filled: Any) -> None:
+    with pytest.raises(RbError, match=re.escape(said)):
+        list(listing.records(filled.store, [key]))
+
+
+# --- no store -------------------------------------------------------------------------------------
+
+
+def test_a_store_that_is_not_there_is_said_and_not_made() -> None:
+    with pytest.raises(RbError, match=r"There is no store .*nowhere\. The tools make it .* --store"):
+        list(listing.records(Store("nowhere")))
+    assert not Path("nowhere").exists()
+
+
+def test_a_folder_that_is_no_store_is_said() -> None:
+    Path("photos/cat").mkdir(parents=True)
+    with pytest.raises(RbError, match=r"photos is no store: it has no format\.json"):
+        list(listing.records(Store("photos")))
+
+
+def test_an_empty_folder_is_an_empty_store() -> None:
+    Path("new").mkdir()
+    assert list(listing.records(Store("new"))) == []
+
+
+def test_another_format_is_refused() -> None:
+    Path("old").mkdir()
+    Path("old/format.json").write_text('{"format":7}')
+    with pytest.raises(RbError, match="has format 7; this rbtools reads format 1"):
+        list(listing.records(Store("old")))
+
+
+# --- the index ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def indexed(filled: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The filled store, with an index of all its folders."""
+    monkeypatch.setattr(index, "WORTH_WRITING", 1)
+    texts(filled.store)
+    assert (filled.store.folder / "index").is_dir()
+    return filled
+
+
+def texts(store: Store) -> list[bytes]:
+    return [line for folder in listing.folders(store, "results") for line in index.texts(store, folder).lines]
+
+
+def read_from(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The results that are read from now on."""
+    seen: list[str] = []
+    real = listing.read
+    monkeypatch.setattr(listing, "read", lambda path, size: seen.append(path) or real(path, size))
+    return seen
+
+
+def test_the_index_says_what_the_files_say_and_reads_none(
+    indexed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = listed(indexed.store)
+    seen = read_from(monkeypatch)
+    assert [orjson.loads(line) for line in texts(indexed.store)] == expected
+    assert seen == []
+
+
+def test_a_result_that_was_written_anew_is_read_anew(indexed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = indexed.files("results")[0]
+    kept = orjson.loads(path.read_bytes()[:-66])
+    for entry in kept["value"] if isinstance(kept["value"], list) else [kept["value"]]:
+        entry["device"] = "gpu"  # as long as "cpu", so that the size tells nothing
+    indexed.store.keep_result(path.name, kept["what"], kept["value"], kept["about"])
+    seen = read_from(monkeypatch)
+    assert [orjson.loads(line) for line in texts(indexed.store)] == listed(indexed.store)
+    assert seen[0] == str(path)
+    assert sum(b'"gpu"' in line for line in texts(indexed.store)) == 1
+
+
+def test_a_result_that_is_gone_is_not_listed(indexed: Any) -> None:
+    path = indexed.files("results")[0]
+    path.unlink()
+    lines = texts(indexed.store)
+    assert len(lines) == 5 and not any(path.name.encode() in line for line in lines)
+
+
+def test_a_result_damaged_after_it_was_indexed_is_named(indexed: Any) -> None:
+    path = indexed.files("results")[0]
+    path.write_bytes(b"x" * path.stat().st_size)
+    folders = listing.folders(indexed.store, "results")
+    damaged = [path for folder in folders for path in index.texts(indexed.store, folder).damaged]
+    assert damaged == [str(path)]
+
+
+def test_a_checkpoint_that_was_dropped_since_has_no_bytes(indexed: Any) -> None:
+    gone, kept = (record["checkpoint"] for record in indexed.trained)
+    indexed.store.object(gone).unlink()
+    for found in (listed(indexed.store), [orjson.loads(line) for line in texts(indexed.store)]):
+        sizes = {
+            one["checkpoint"]: one["stored"].get("checkpoint_bytes")
+            for one in found
+            if "history" in one["train"]
+        }
+        assert sizes[gone] == 0 < sizes[kept]
+
+
+@pytest.mark.parametrize("harm", [b"", b"x", None])
+def test_a_damaged_index_or_one_of_another_version_is_not_used(
+    harm: bytes | None, indexed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = listed(indexed.store)
+    if harm is None:
+        monkeypatch.setattr(index, "VERSION", "another")
+    else:
+        for path in (indexed.store.folder / "index").iterdir():
+            path.write_bytes(harm)
+    seen = read_from(monkeypatch)
+    assert [orjson.loads(line) for line in texts(indexed.store)] == expected
+    assert len(seen) == 6
+    assert [orjson.loads(line) for line in texts(indexed.store)] == expected
+    assert len(seen) == 6  # it was made anew
+
+
+def test_few_new_results_are_not_worth_an_index(filled: Any) -> None:
+    assert len(texts(filled.store)) == 6
+    assert not (filled.store.folder / "index").exists()
+
+
+def test_a_store_that_cannot_be_written_is_listed_all_the_same(
+    filled: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index, "WORTH_WRITING", 1)
+    (filled.store.folder / "index").write_text("in the way")
+    assert len(texts(filled.store)) == 6
+
+
+# --- shared between cores ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3])
+def test_answers_come_in_the_order_of_the_items(processes: int) -> None:
+    found = list(spread(lambda item: (item * item, os.getpid()), range(20), processes))
+    assert [square for square, _ in found] == [item * item for item in range(20)]
+    assert (len({pid for _, pid in found}) == processes) is (processes > 1 or found[0][1] == os.getpid())
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_an_error_of_a_helper_is_raised_here(processes: int) -> None:
+    def work(item: int) -> int:
+        if item == 3:
+            raise RbError("The third is wrong.")
+        return item
+
+    found = []
+    with pytest.raises(RbError, match="third"):
+        for answer in spread(work, range(10), processes):
+            found.append(answer)
+    assert found == [0, 1, 2]
+
+
+def test_helpers_end_with_who_stops_reading() -> None:
+    answers = spread(lambda item: (os.getpid(), b"x" * 1_000_000), range(50), 2)
+    helpers = {next(answers)[0], next(answers)[0]}
+    answers.close()  # type: ignore[attr-defined]
+    for helper in helpers:
+        with pytest.raises(ProcessLookupError):
+            os.kill(helper, 0)
+
+
+def test_helpers_end_when_who_they_work_for_is_killed() -> None:
+    # They hold copies of its standard output: whoever reads that would wait for ever.
+    code = (
+        "import os, time\nfrom rbtools.store.spread import spread\n"
+        "answers = spread(lambda item: (os.getpid(), b'x' * 1_000_000), range(60), 3)\n"
+        "print(*[next(answers)[0] for _ in range(3)], flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert len(set(process.stdout.readline().split())) == 3
+        process.kill()
+        assert process.communicate(timeout=20)[0] == ""  # it ends when all copies are closed
+
+
+# --- how much it is ---------------------------------------------------------------------------------
+
+
+def test_usage_counts_files_and_bytes_of_each_kind(filled: Any) -> None:
+    filled.store.keep_state(digest({}), b"state")
+    (filled.store.folder / "results" / "00").mkdir(exist_ok=True)
+    (filled.store.folder / "results" / "00" / ".aside-x").write_bytes(b"12345")
+    rows = {row["kind"]: row for row in usage.usage(filled.store)}
+    counts = {kind: row["files"] for kind, row in rows.items() if row["files"]}
+    kinds = {"results": 6, "outcomes": 4, "objects": 2, "state": 1, "aside": 1}
+    cache = len(filled.files("cache"))
+    assert counts == {**kinds, **({"cache": cache} if cache else {}), "total": 14 + cache}
+    assert rows["results"]["bytes"] == sum(path.stat().st_size for path in filled.files("results"))
+    assert rows["aside"]["bytes"] == 5
+    assert rows["total"]["bytes"] == sum(row["bytes"] for kind, row in rows.items() if kind != "total")
+    assert rows["results"]["disk_bytes"] >= 0 and json.dumps(list(rows.values()))

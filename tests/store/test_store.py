@@ -1,0 +1,302 @@
+"""The store: keys, files whole or absent, what is damaged, full or of another format."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rbtools.errors import RbError
+from rbtools.store import Store, canonical, digest
+from rbtools.store.files import write_whole
+
+KEY = digest({"kind": "test"})
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store("rb-store")
+
+
+def files(pattern: str = "**/*") -> list[Path]:
+    """The files of the store, apart from the cache's and the marker of its format."""
+    found = [path for path in Path("rb-store").glob(pattern) if path.is_file()]
+    return [path for path in found if "cache" not in path.parts and path.name != "format.json"]
+
+
+# --- keys -----------------------------------------------------------------------------------------
+
+
+def test_a_key_is_the_hash_of_sorted_json_without_spaces() -> None:
+    text = b'{"a":[1,2.5,null,true],"b":{"x":"\xc3\xa9","y":0.1}}'
+    description = {"b": {"y": 0.1, "x": "é"}, "a": [1, 2.5, None, True]}
+    assert canonical(description) == text
+    assert digest(description) == hashlib.sha256(text).hexdigest()
+
+
+@given(st.dictionaries(st.text(), JSON, max_size=4))
+def test_the_order_of_fields_does_not_matter_and_their_values_do(description: dict[str, Any]) -> None:
+    turned = dict(reversed(description.items()))
+    assert digest(turned) == digest(description)
+    assert digest({**description, "one more": 1}) != digest(description)
+
+
+@pytest.mark.parametrize("pair", [(1, 1.0), (1, True), ("1", 1), (0.1, 0.1 + 2**-53), (None, 0), ([], {})])
+def test_values_that_look_alike_are_told_apart(pair: tuple[Any, Any]) -> None:
+    first, second = ({"value": value} for value in pair)
+    assert (digest(first) == digest(second)) is (repr(pair[0]) == repr(pair[1]))
+
+
+# --- what is kept is found ------------------------------------------------------------------------
+
+
+def test_results_outcomes_states_and_objects_are_found_again(store: Store) -> None:
+    store.keep_result(KEY, {"kind": "test"}, {"value": [1, 2.5, None]})
+    store.keep_outcomes(KEY, b"\x00\n bytes")
+    store.keep_state(KEY, b"state")
+    name = store.keep_object(b"weights")
+    later = Store("rb-store")
+    assert later.result(KEY) == {"value": [1, 2.5, None]}
+    assert later.outcomes(KEY) == b"\x00\n bytes"
+    assert later.state(KEY) == b"state"
+    assert later.object(name).read_bytes() == b"weights"
+    assert name == "sha256:" + hashlib.sha256(b"weights").hexdigest()
+    assert not later.damaged and later.trouble is None
+
+
+def test_what_is_not_there_is_none(store: Store) -> None:
+    assert store.result(KEY) is store.outcomes(KEY) is store.state(KEY) is store.get("x") is None
+    store.drop_state(KEY)
+    assert not Path("rb-store").exists()  # looking makes nothing
+
+
+def test_a_state_can_be_dropped(store: Store) -> None:
+    store.keep_state(KEY, b"state")
+    store.drop_state(KEY)
+    assert store.state(KEY) is None and not files("state/*/*")
+
+
+def test_with_force_finished_work_is_not_looked_at_but_checkpoints_are(store: Store) -> None:
+    store.keep_result(KEY, {}, 1)
+    store.keep_outcomes(KEY, b"1")
+    store.keep_state(KEY, b"1")
+    name = store.keep_object(b"weights")
+    forced = Store("rb-store", force=True)
+    assert forced.result(KEY) is forced.outcomes(KEY) is forced.state(KEY) is None
+    assert forced.object(name).is_file()
+    forced.keep_result(KEY, {}, 2)
+    assert Store("rb-store").result(KEY) == 2
+
+
+def test_without_a_folder_nothing_is_kept_and_a_training_is_refused() -> None:
+    nowhere = Store(None)
+    nowhere.keep_result(KEY, {}, 1)
+    nowhere.put("text", "value")
+    assert nowhere.result(KEY) is None and nowhere.get("text") is None
+    with pytest.raises(RbError, match="needs a store for its checkpoint"):
+        nowhere.keep_object(b"weights")
+    assert not list(Path().iterdir())
+
+
+def test_no_folder_gets_crowded(store: Store) -> None:
+    for number in range(600):
+        store.put(f"text {number}", "value")
+    folders = [folder for folder in Path("rb-store/cache").iterdir() if folder.is_dir()]
+    assert len(folders) > 200
+    assert max(len(list(folder.iterdir())) for folder in folders) < 15
+
+
+# --- what is damaged ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda data: b"",
+        lambda data: data[:-1],
+        lambda data: data[: len(data) // 2],
+        lambda data: data.replace(b"0.25", b"0.75"),
+        lambda data: b'{"value":{"acc":0.75}}',
+        lambda data: data + b"\n",
+    ],
+    ids=["empty", "short", "half", "changed", "replaced", "long"],
+)
+def test_a_damaged_result_counts_as_absent_and_is_written_anew(
+    store: Store, harm: Callable[[bytes], bytes]
+) -> None:
+    store.keep_result(KEY, {"kind": "test"}, {"acc": 0.25})
+    (path,) = files("results/*/*")
+    path.write_bytes(harm(path.read_bytes()))
+    assert store.result(KEY) is None and store.damaged == [path.absolute()]
+    store.keep_result(KEY, {"kind": "test"}, {"acc": 0.25})
+    later = Store("rb-store")
+    assert later.result(KEY) == {"acc": 0.25} and not later.damaged
+
+
+def test_a_damaged_object_is_told_and_replaced(store: Store) -> None:
+    name = store.keep_object(b"weights")
+    path = store.object(name)
+    path.write_bytes(b"weightz")
+    later = Store("rb-store")
+    with pytest.raises(RbError, match=r"is damaged: its content does not fit its name\. Train it again"):
+        later.object(name)
+    assert not later.has_object(name)
+    later.keep_object(b"weights")
+    assert later.has_object(name) and path.read_bytes() == b"weights"
+
+
+def test_a_damaged_cache_is_no_answer(store: Store) -> None:
+    store.put("text", "value")
+    (path,) = [path for path in Path("rb-store/cache").glob("*/*") if path.is_file()]
+    path.write_bytes(path.read_bytes().replace(b"value", b"valve"))
+    assert Store("rb-store").get("text") is None
+
+
+# --- hashes of files ------------------------------------------------------------------------------
+
+
+def test_a_file_is_read_once_until_it_changes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rbtools.store import store as module
+
+    read: list[str] = []
+    real = module.hash_of_file
+    monkeypatch.setattr(module, "hash_of_file", lambda path: read.append(str(path)) or real(path))
+    file = Path("model.pt").absolute()
+    file.write_bytes(b"one")
+    name = "sha256:" + hashlib.sha256(b"one").hexdigest()
+    assert store.file_hash("model.pt") == Store("rb-store").file_hash(file) == name
+    assert read == [str(file)]
+    file.write_bytes(b"two")
+    os.utime(file, ns=(1, 1))
+    assert store.file_hash(file) == "sha256:" + hashlib.sha256(b"two").hexdigest()
+    assert len(read) == 2
+
+
+# --- files whole or absent ------------------------------------------------------------------------
+
+
+def fails(number: int) -> Callable[..., Any]:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+@pytest.mark.parametrize("call", ["replace", "fsync"])
+def test_write_whole_leaves_the_old_file_and_nothing_else(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = Path("folder/file").absolute()
+    write_whole(target, b"old")
+    with monkeypatch.context() as full:
+        full.setattr(os, call, fails(errno.ENOSPC))
+        with pytest.raises(RbError, match=r"Cannot write .*folder/file: No space left on device\. Free some"):
+            write_whole(target, b"new")
+    assert [path.name for path in target.parent.iterdir()] == ["file"]
+    assert target.read_bytes() == b"old"
+
+
+def test_an_interruption_leaves_no_partial_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write_whole(Path("folder/file").absolute(), b"new")
+    assert not list(Path("folder").iterdir())
+
+
+def test_files_have_the_rights_that_the_user_gives_new_files() -> None:
+    before = os.umask(0o027)
+    try:
+        write_whole(Path("file").absolute(), b"")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(Path("file").stat().st_mode) == 0o640
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
+def test_where_the_store_cannot_be_written_it_says_so_and_goes_on(
+    number: int, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.keep_result(KEY, {}, 1)
+    monkeypatch.setattr(os, "replace", fails(number))
+    other = digest({"kind": "other"})
+    store.keep_result(other, {}, 2)
+    assert store.trouble and os.strerror(number) in store.trouble and "--store" in store.trouble
+    store.put("text", "value")
+    assert store.result(KEY) == 1 and store.result(other) is None
+    with pytest.raises(RbError, match=os.strerror(number)):
+        store.keep_object(b"weights")  # a checkpoint has no other place
+    monkeypatch.setattr(Path, "unlink", fails(number))
+    store.drop_state(KEY)
+
+
+def test_whether_a_checkpoint_can_be_kept_is_known_before_it_is_made(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.check_writable()
+    assert not files()
+    with pytest.raises(RbError, match="Leave out --no-store"):
+        Store(None).check_writable()
+    Path("in-the-way").write_text("")
+    with pytest.raises(
+        RbError, match=r"Cannot write .*in-the-way.*: Not a directory\. Free some space, or name"
+    ):
+        Store("in-the-way/rb-store").check_writable()
+    monkeypatch.setattr(os, "makedirs", fails(errno.EROFS))
+    with pytest.raises(RbError, match="Read-only file system"):
+        Store("elsewhere").check_writable()
+
+
+def test_where_no_lease_can_be_had_the_work_is_done_without(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "open", fails(errno.EROFS))
+    with store.claimed([KEY], lambda: False, lambda: None) as ours:
+        assert ours
+
+
+# --- the folder -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("marker", "said"), [('{"format": 2}', "format 2"), ("[1]", "format unreadable"), ("x", "unreadable")]
+)
+def test_a_store_of_another_format_is_left_alone(marker: str, said: str) -> None:
+    Path("rb-store").mkdir()
+    Path("rb-store/format.json").write_text(marker)
+    for use in (lambda store: store.result(KEY), lambda store: store.keep_object(b"weights")):
+        with pytest.raises(RbError, match=rf"{said}; this rbtools reads format 1\. Use the rbtools that"):
+            use(Store("rb-store"))
+    assert [path.name for path in Path("rb-store").iterdir()] == ["format.json"]
+
+
+def test_the_first_write_marks_the_format(store: Store) -> None:
+    store.keep_result(KEY, {}, 1)
+    assert json.loads(Path("rb-store/format.json").read_text())["format"] == 1
+
+
+def test_a_store_that_is_a_file_is_refused() -> None:
+    Path("rb-store").write_text("")
+    with pytest.raises(RbError, match=r"The store .*rb-store is a file\. Name a folder with --store"):
+        Store("rb-store").result(KEY)
+
+
+def test_a_store_that_cannot_be_read_is_said(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.keep_result(KEY, {}, 1)
+    monkeypatch.setattr(Path, "read_bytes", fails(errno.EACCES))
+    with pytest.raises(RbError, match=r"Cannot read .*: Permission denied\. Check the store's permissions"):
+        Store("rb-store").result(KEY)

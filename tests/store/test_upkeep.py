@@ -1,0 +1,277 @@
+"""Verifying and clearing up: what is damaged is found, what is needed stays."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from rbtools.errors import RbError
+from rbtools.store import Store, collect, digest, holder, lease
+from rbtools.store.seal import sealed
+from rbtools.store.verify import CHECKED, verify
+
+KEY = digest({"unit": "of work"})
+
+
+def damaged(store: Store) -> dict[str, str]:
+    """Path -> problem of all that is damaged."""
+    return {one.path: one.problem for one in verify(store) if one.problem is not None}
+
+
+def flip(path: Path, place: int = -1) -> None:
+    """Change one bit, and neither size nor time: as a disk does."""
+    times = path.stat()
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1
+    path.write_bytes(data)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+@pytest.fixture
+def busy(filled: Any) -> Any:
+    """The filled store with an unfinished training, and cached hashes of two files of the user's."""
+    filled.store.keep_state(KEY, b"state of a training")
+    for name in ("one.pt", "two.pt"):
+        Path(name).write_bytes(name.encode())
+        filled.store.file_hash(name)
+    return filled
+
+
+# --- verify ---------------------------------------------------------------------------------------
+
+
+def test_a_whole_store_has_no_problem(busy: Any) -> None:
+    checked = list(verify(busy.store))
+    assert {one.kind for one in checked} == set(CHECKED)
+    assert len(checked) == len([path for kind in CHECKED for path in busy.files(kind)]) >= 15
+    assert [one.problem for one in checked] == [None] * len(checked)
+
+
+@pytest.mark.parametrize("kind", CHECKED)
+@pytest.mark.parametrize("place", [0, 20, -1])
+def test_one_bit_is_found_though_size_and_time_say_nothing(kind: str, place: int, busy: Any) -> None:
+    for record in busy.trained:
+        busy.store.object(record["checkpoint"])  # its hash is known now, and must not be believed
+    path = busy.files(kind)[0]
+    flip(path, place % path.stat().st_size if place > 0 else place)
+    found = damaged(busy.store)
+    assert list(found) == [str(path)]
+    assert "does not fit its" in found[str(path)]
+
+
+@pytest.mark.parametrize("kind", CHECKED)
+def test_an_empty_file_is_damaged(kind: str, busy: Any) -> None:
+    path = busy.files(kind)[0]
+    path.write_bytes(b"")  # as after a power cut
+    assert list(damaged(busy.store)) == [str(path)]
+
+
+@pytest.mark.parametrize("kind", ["results", "cache"])
+def test_a_whole_file_under_another_name_is_damaged(kind: str, busy: Any) -> None:
+    first, second = busy.files(kind)[:2]
+    first.write_bytes(second.read_bytes())
+    assert damaged(busy.store) == {str(first): "what it describes does not fit its name"}
+
+
+def test_a_result_must_be_that_of_its_outcomes(filled: Any) -> None:
+    for path in filled.files("results"):
+        kept = orjson.loads(path.read_bytes()[:-66])
+        if "of" in kept["about"]:
+            kept["about"]["of"]["split"] = "train"  # what was measured is not what the key says
+            path.write_bytes(sealed(orjson.dumps(kept)))
+    assert len(damaged(filled.store)) == 4
+
+
+def test_a_foreign_file_is_named(filled: Any) -> None:
+    folder = filled.files("results")[0].parent
+    (folder / "notes.txt").write_text("mine")
+    (folder / ".hidden").write_text("mine")
+    link = filled.store.path("objects", "ab" * 32)
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(filled.files("objects")[0])
+    assert set(damaged(filled.store).values()) == {"it is no file of a store"}
+    assert len(damaged(filled.store)) == 2
+
+
+# --- clearing up ----------------------------------------------------------------------------------
+
+
+def cleared(store: Store, **options: Any) -> dict[str, list[str]]:
+    """Clear up; kind -> names of what went."""
+    found: dict[str, list[str]] = {}
+    for one in collect.find(store, **options).garbage:
+        assert Path(one.path).stat().st_size == one.bytes
+        assert collect.remove(store, one) and not Path(one.path).exists()
+        found.setdefault(one.kind, []).append(Path(one.path).name)
+    return found
+
+
+def held_by(store: Store, key: str, **changes: Any) -> Path:
+    """A lease on that key of a process of another host, or of whom `changes` name."""
+    path = store.path("leases", key)
+    assert path is not None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"host": "elsewhere", "pid": 1, "token": "x", **changes}))
+    return path
+
+
+def aged(path: Path, seconds: float) -> Path:
+    then = time.time() - seconds
+    os.utime(path, (then, then))
+    return path
+
+
+def dead() -> int:
+    """The number of a process that was."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        pass
+    return process.pid
+
+
+def test_nothing_that_is_needed_goes(busy: Any) -> None:
+    before = sorted(path for path in busy.store.folder.rglob("*") if path.is_file())
+    assert cleared(busy.store) == {}
+    assert sorted(path for path in busy.store.folder.rglob("*") if path.is_file()) == before
+
+
+def test_keeping_metrics_leaves_results_and_outcomes_alone(busy: Any) -> None:
+    held = [busy.files(kind) for kind in ("results", "outcomes")]
+    Path("two.pt").write_bytes(b"changed since")
+    gone = cleared(busy.store, keep_metrics=True)
+    assert {kind: len(names) for kind, names in gone.items() if kind != "cache"} == {"objects": 2, "state": 1}
+    assert [busy.files(kind) for kind in ("results", "outcomes")] == held
+    assert not busy.files("objects") and not busy.files("state")
+    for record in list(busy.evaluated):
+        assert busy.attack(record)["metrics"] == record["metrics"]
+
+
+def test_only_hashes_of_files_that_are_still_so_stay(busy: Any) -> None:
+    stamps = {hashlib.sha256(text.encode()).hexdigest() for text in (stamp("one.pt"), stamp("two.pt"))}
+    Path("two.pt").write_bytes(b"changed since")
+    Path("one.pt").rename("three.pt")
+    busy.store.file_hash("three.pt")
+    busy.store.put("imagefolder:abc", "a fingerprint")
+    gone = cleared(busy.store, keep_metrics=True)["cache"]
+    assert stamps <= set(gone)
+    left = {path.name for path in busy.files("cache")}
+    assert {hashlib.sha256(stamp("three.pt").encode()).hexdigest()} <= left
+    assert busy.store.get("imagefolder:abc") == "a fingerprint"
+
+
+def stamp(name: str) -> str:
+    status = os.stat(name)
+    return f"file:{Path(name).absolute()}:{status.st_size}:{status.st_mtime_ns}:{status.st_ino}"
+
+
+@pytest.mark.parametrize("keep_metrics", [False, True])
+def test_work_in_progress_is_not_touched(keep_metrics: bool, busy: Any) -> None:
+    held_by(busy.store, KEY)
+    found = collect.find(busy.store, keep_metrics=keep_metrics)
+    assert [Path(path).name for path in found.live] == [KEY]
+    assert not [one for one in found.garbage if one.kind in ("state", "leases", "objects")]
+    assert busy.store.state(KEY) and len(busy.files("objects")) == 2
+
+
+def test_work_that_begins_while_we_clear_up_is_not_touched(busy: Any) -> None:
+    (state,) = [one for one in collect.find(busy.store, keep_metrics=True).garbage if one.kind == "state"]
+    held_by(busy.store, KEY)
+    assert not collect.remove(busy.store, state)
+    assert busy.store.state(KEY) == b"state of a training"
+
+
+def test_leases_of_the_dead_and_the_silent_go(filled: Any) -> None:
+    keys = [digest({"unit": number}) for number in range(4)]
+    held_by(filled.store, keys[0])
+    held_by(filled.store, keys[1], **{**holder.myself(), "pid": dead()})
+    aged(held_by(filled.store, keys[2]), 61)
+    aged(held_by(filled.store, keys[3]), 50)
+    assert set(cleared(filled.store)["leases"]) == {keys[1], keys[2]}
+    assert {path.name for path in filled.files("leases")} == {keys[0], keys[3]}
+
+
+def test_a_lease_that_was_taken_over_meanwhile_stays(filled: Any) -> None:
+    path = aged(held_by(filled.store, KEY), 61)
+    (found,) = collect.find(filled.store).garbage
+    path.unlink()
+    mine = lease.claim(path)
+    assert mine is not None and not collect.remove(filled.store, found) and path.exists()
+    mine.release()
+
+
+def test_half_written_files_of_the_dead_go_and_those_of_the_living_stay(filled: Any) -> None:
+    code = (
+        "import os, sys\nfrom pathlib import Path\nfrom rbtools.store import files\n"
+        "with files.written_whole(Path(sys.argv[1])) as stream:\n"
+        "    stream.write(b'half'); stream.flush(); os._exit(9)\n"
+    )
+    target = filled.files("results")[0]
+    subprocess.run([sys.executable, "-c", code, str(target.parent / "new")], check=False)
+    (left,) = target.parent.glob(".aside-*")
+    names = {
+        "of a living process": f".aside-{holder.label()}-abc",
+        "of another host": ".aside-otherhost+1+2-abc",
+        "of another host, long ago": ".aside-otherhost+1+2-def",
+        "the user's": ".notes",
+    }
+    for name in names.values():
+        (target.parent / name).write_bytes(b"half")
+    aged(target.parent / names["of another host, long ago"], 4000)
+    aged(target.parent / names["the user's"], 4000)
+    assert set(cleared(filled.store)["aside"]) == {left.name, names["of another host, long ago"]}
+
+
+def finished(filled: Any) -> str:
+    (training, *_) = [
+        path.name for path in filled.files("results") if b'"kind":"training"' in path.read_bytes()
+    ]
+    return str(training)
+
+
+@pytest.mark.parametrize(
+    ("make", "goes"),
+    [
+        (lambda filled: filled.store.keep_state(finished(filled), b"state"), True),
+        (lambda filled: filled.store.keep_state(KEY, b"state"), False),
+        (lambda filled: aged(kept(filled), 29 * 86400), False),
+        (lambda filled: aged(kept(filled), 31 * 86400), True),
+        (lambda filled: kept(filled).write_bytes(b"damaged"), True),
+    ],
+    ids=["finished", "unfinished", "of this month", "old", "damaged"],
+)
+def test_states_that_nobody_goes_on_with_go(make: Callable[[Any], Any], goes: bool, filled: Any) -> None:
+    make(filled)
+    assert ("state" in cleared(filled.store)) is goes
+
+
+def kept(filled: Any) -> Path:
+    filled.store.keep_state(KEY, b"state")
+    path: Path = filled.store.path("state", KEY)
+    return path
+
+
+def test_the_state_of_a_checkpoint_that_is_trained_again_stays(filled: Any) -> None:
+    filled.store.keep_state(finished(filled), b"state")
+    for path in filled.files("objects"):
+        path.unlink()
+    assert cleared(filled.store) == {}
+
+
+def test_what_cannot_be_removed_is_said(busy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (one, *_) = collect.find(busy.store, keep_metrics=True).garbage
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(RbError, match=r"Cannot remove .*: Operation not permitted\. Check the store's perm"):
+        collect.remove(busy.store, one)

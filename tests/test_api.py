@@ -1,0 +1,69 @@
+"""The functions for notebooks give the records of the tools."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import rbtools
+from rbtools.errors import RbError
+
+ARCH = {"space": "nasbench201", "index": 13714, "channels": 2, "cells": 1}
+OPTIONS: dict[str, Any] = {"epochs": 1, "batch_size": 256, "attack_steps": 1, "eps": "16"}
+
+
+def timeless(record: Any) -> Any:
+    if isinstance(record, dict):
+        if record.get("metric") == "seconds_per_epoch":
+            return None
+        return {key: timeless(value) for key, value in record.items() if not key.startswith("seconds")}
+    return [timeless(item) for item in record] if isinstance(record, list) else record
+
+
+def typed(line: list[str], record: dict[str, Any]) -> dict[str, Any]:
+    """What a tool writes for this record."""
+    from rbtools.cli import attack, corrupt, pr, train
+
+    tool = {"attack": attack, "corrupt": corrupt, "pr": pr, "train": train}[line[0]]
+    result = CliRunner().invoke(tool.main, line[1:], input=json.dumps(record))
+    assert result.exit_code == 0, result.stderr
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def test_each_function_gives_the_record_of_its_tool() -> None:
+    record = {"arch": ARCH}
+    trained = rbtools.train(record, "pgd", **OPTIONS, store="one")
+    line = "train --method pgd --epochs 1 --batch-size 256 --attack-steps 1 --eps 16 --store one --force"
+    assert timeless(typed(line.split(), record)) == timeless(trained)
+    attacked = rbtools.attack(trained, "pgd", eps=[8, "32/255"], steps=2, n=20, store="one")
+    line = "attack pgd --eps 8,32/255 --steps 2 --n 20 --store one --force"
+    assert timeless(typed(line.split(), trained)) == timeless(attacked)
+    assert {"pgd2.8", "pgd2.32"} <= attacked["metrics"].keys()
+    noisy = rbtools.pr(trained, gamma=0.1, rho=[0.1], samples=3, n=20, store="one")
+    line = "pr --gamma 0.1 --rho 0.1 --samples 3 --n 20 --store one --force"
+    assert timeless(typed(line.split(), trained)) == timeless(noisy)
+    corrupted = rbtools.corrupt(trained, ["contrast"], severity=3, n=20, store="one")
+    line = "corrupt contrast --severity 3 --n 20 --store one --force"
+    assert timeless(typed(line.split(), trained)) == timeless(corrupted)
+
+
+def test_a_loaded_model_takes_pixels() -> None:
+    import torch
+
+    record = rbtools.train({"arch": ARCH}, epochs=0)
+    model = rbtools.load(record)
+    assert not model.training
+    assert model(torch.rand(3, 1, 8, 8)).shape == (3, 10)
+
+
+def test_wrong_options_are_named() -> None:
+    with pytest.raises(RbError, match=r"no parameter 'step'\. Did you mean 'steps'"):
+        rbtools.attack({"arch": ARCH}, "pgd", step=3)
+    with pytest.raises(RbError, match="radii are on the"):
+        rbtools.pr({"arch": ARCH}, gamma=8)
+    with pytest.raises(AttributeError, match="no attribute 'atack'"):
+        rbtools.atack  # noqa: B018 - reading it is the test

@@ -1,0 +1,308 @@
+"""The import table: which room of the package may import which, and what must stay light.
+
+It is read from the sources, so imports inside functions count too: an edge that is only taken at run
+time is an edge all the same. Only `if TYPE_CHECKING:` imports of third-party packages are free.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[1] / "rbtools"
+
+# What everybody may import, and the version.
+COMMON = {"errors", "registry", "units"}
+
+TABLE: dict[str, set[str]] = {
+    "records": set(),
+    "spaces": {"records"},
+    "models": {"spaces"},
+    "datasets": {"store"},
+    "attacks": set(),
+    "corruptions": set(),
+    "training": {"attacks", "corruptions"},
+    "probabilistic": set(),
+    "measures": set(),
+    "scoring": {"records"},
+    "store": {"records"},
+    "search": {"engine", "scoring", "spaces", "records"},
+    "formats": {"records", "spaces"},
+    "plots": {"records", "spaces"},
+}
+TABLE["engine"] = set(TABLE) - {"search", "formats", "plots"}
+
+# Never, not even inside a function: room -> packages.
+NEVER = {
+    "records": {"torch", "torchvision", "click", "rich"},
+    "spaces": {"torch", "torchvision", "click", "rich"},
+    "scoring": {"torch", "torchvision", "click", "rich"},
+    "store": {"torch", "torchvision", "click", "rich"},
+    "engine": {"click", "rich"},
+    "training": {"click", "rich"},
+}
+
+# Packages that must not load with `--help`, nor with a look-up in the store.
+HEAVY = {"torch", "torchvision", "numpy", "scipy", "sklearn", "pyautoattack"}
+LIGHT_ROOMS = ("cli", "records", "spaces", "scoring", "store")
+
+TORCHVISION_DOOR = "rbtools.models.torchvision_import"
+
+
+class Import(NamedTuple):
+    target: str  # "rbtools.attacks.pgd", "torch.nn"
+    line: int
+    at_load: bool  # runs when the module is imported, so neither in a function nor for types only
+    for_types: bool  # under `if TYPE_CHECKING:`
+
+
+def imports(source: str, module: str, package: bool = False) -> Iterator[Import]:
+    """Every import of a module's source, relative ones resolved, `from a import b` as "a.b"."""
+    here = module.split(".") if package else module.split(".")[:-1]
+    yield from _walk(ast.parse(source), here, True, False)
+
+
+def _walk(node: ast.AST, here: list[str], at_load: bool, for_types: bool) -> Iterator[Import]:
+    for child in ast.iter_child_nodes(node):
+        yield from (Import(name, child.lineno, at_load, for_types) for name in _names(child, here))
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
+            yield from _walk(ast.Module(child.body, []), here, False, True)
+            yield from _walk(ast.Module(child.orelse, []), here, at_load, for_types)
+            continue
+        inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        yield from _walk(child, here, at_load and not inside, for_types)
+
+
+def _names(node: ast.AST, here: list[str]) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        above = here[: len(here) - node.level + 1] if node.level else []
+        base = ".".join([*above, node.module] if node.module else above)
+        yield from (f"{base}.{alias.name}" for alias in node.names)
+    elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+        function = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        if function in ("import_module", "__import__"):
+            yield str(node.args[0].value)
+
+
+def room_of(name: str) -> str:
+    """'attacks' for "rbtools.attacks.pgd"; '' for the package itself."""
+    return name.split(".")[1] if name.count(".") else ""
+
+
+def violations(source: str, module: str, package: bool = False) -> list[str]:
+    """One finished line for each import that the table forbids."""
+    room = room_of(module)
+    found = []
+    for item in imports(source, module, package):
+        top, other = item.target.split(".")[0], room_of(item.target)
+        if top == "rbtools":
+            complaint = _between_rooms(room, other)
+        elif item.for_types:
+            continue
+        else:
+            complaint = _third_party(room, top, module)
+        if complaint:
+            found.append(f"{module}:{item.line} imports {item.target}: {complaint}")
+    return found
+
+
+def _between_rooms(room: str, other: str) -> str | None:
+    if room == "cli" or room == other or other in COMMON or not other or other.startswith("__"):
+        return None
+    if other == "cli":
+        return "nothing imports cli"
+    if room in COMMON:
+        return f"{room} is below every room"
+    if room not in TABLE:
+        return None if room in TOP_LEVEL else f"{room} is not a room of the table"
+    if other not in TABLE[room]:
+        return f"{room} may import {', '.join(sorted(TABLE[room])) or 'no other room'}"
+    return None
+
+
+# Modules beside the rooms that may use them all: the public Python functions.
+TOP_LEVEL = {"", "api"}
+
+
+def _third_party(room: str, top: str, module: str) -> str | None:
+    if top in NEVER.get(room, ()):
+        return f"{room} never imports {top}"
+    if top in ("click", "rich") and room != "cli":
+        return f"only cli imports {top}"
+    if top == "torchvision" and module != TORCHVISION_DOOR:
+        return f"torchvision comes through {TORCHVISION_DOOR}"
+    return None
+
+
+# --- the package ----------------------------------------------------------------------------------
+
+
+def modules() -> dict[str, Path]:
+    """Module name -> file, for all of rbtools."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+MODULES = modules()
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_module_imports_only_what_its_room_may(module: str) -> None:
+    path = MODULES[module]
+    assert violations(path.read_text("utf-8"), module, path.name == "__init__.py") == []
+
+
+def loaded_with(module: str) -> dict[str, str]:
+    """Everything that importing `module` imports: name -> the module that asked for it."""
+    seen: dict[str, str] = {}
+    queue = [(module, module)]
+    while queue:
+        name, asker = queue.pop()
+        if name in seen:
+            continue
+        seen[name] = asker
+        if "." in name:
+            queue.append((name.rpartition(".")[0], asker))
+        if name in MODULES:
+            path = MODULES[name]
+            items = imports(path.read_text("utf-8"), name, path.name == "__init__.py")
+            queue += [(item.target, name) for item in items if item.at_load]
+    return seen
+
+
+def registered() -> list[str]:
+    """Modules named in a registry, as "module:Class" text in a room's __init__."""
+    texts = (path.read_text("utf-8") for path in MODULES.values() if path.name == "__init__.py")
+    return sorted({found for text in texts for found in re.findall(r'"(rbtools\.[\w.]+):\w+"', text)})
+
+
+# Networks are registered too, but whoever looks one up is about to build it.
+LIGHT = sorted(
+    {
+        "rbtools.datasets",  # describe() tells shapes and classes without torch
+        *(name for name in registered() if room_of(name) != "models"),
+        *(name for name in MODULES if room_of(name) in LIGHT_ROOMS),
+    }
+)
+
+
+@pytest.mark.parametrize("module", LIGHT)
+def test_light_module_loads_no_heavy_package(module: str) -> None:
+    heavy = {name: asker for name, asker in loaded_with(module).items() if name in HEAVY}
+    assert heavy == {}, f"importing {module} loads {heavy}; import it inside the function that needs it"
+
+
+def test_every_registered_module_exists() -> None:
+    assert [name for name in registered() if name not in MODULES] == []
+
+
+# --- the test itself ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "found"),
+    [
+        ("rbtools.attacks.x", "import rbtools.engine", "may import no other room"),
+        ("rbtools.attacks.x", "from rbtools import engine", "may import no other room"),
+        ("rbtools.attacks.x", "from rbtools.engine import draws", "may import no other room"),
+        ("rbtools.attacks.x", "from ..engine.draws import Draws", "may import no other room"),
+        ("rbtools.attacks.x", "from .. import engine as e", "may import no other room"),
+        ("rbtools.attacks.x", "def f():\n    from rbtools import store", "may import no other room"),
+        (
+            "rbtools.attacks.x",
+            "class A:\n    async def f(self):\n        import rbtools.store.files",
+            "may import",
+        ),
+        ("rbtools.attacks.x", "try:\n    pass\nfinally:\n    import rbtools.store", "may import"),
+        ("rbtools.attacks.x", "import importlib\nimportlib.import_module('rbtools.store')", "may import"),
+        ("rbtools.training.x", "import os, rbtools.models", "may import attacks, corruptions"),
+        ("rbtools.records.x", "from rbtools.spaces import zoo", "may import no other room"),
+        ("rbtools.engine.x", "from rbtools import cli", "nothing imports cli"),
+        ("rbtools.api", "import rbtools.cli.shared", "nothing imports cli"),
+        ("rbtools.engine.x", "from rbtools import search", "may import"),
+        ("rbtools.units", "from rbtools.records import dumps", "below every room"),
+        ("rbtools.cellar.x", "from rbtools.records import dumps", "not a room"),
+        ("rbtools.spaces.x", "def f():\n    import torch.nn", "spaces never imports torch"),
+        ("rbtools.store.x", "from torch import nn", "store never imports torch"),
+        ("rbtools.records.x", "import click", "records never imports click"),
+        ("rbtools.engine.x", "def f():\n    from rich.table import Table", "engine never imports rich"),
+        ("rbtools.models.x", "import click", "only cli imports click"),
+        ("rbtools.datasets.x", "from torchvision import datasets", "torchvision comes through"),
+        (
+            "rbtools.attacks.x",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n import rbtools.engine",
+            "may",
+        ),
+    ],
+)
+def test_forbidden_import_is_found(module: str, source: str, found: str) -> None:
+    complaints = violations(source, module)
+    assert len(complaints) == 1 and found in complaints[0]
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        (
+            "rbtools.attacks.x",
+            "from rbtools import errors, registry, units\nfrom rbtools.errors import RbError",
+        ),
+        ("rbtools.attacks.x", "from . import steps\nfrom rbtools.attacks.steps import project"),
+        ("rbtools.attacks.x", "from rbtools import __version__"),
+        ("rbtools.engine.x", "import torch\nfrom rbtools import attacks, store, models, scoring"),
+        ("rbtools.cli.x", "import click\nfrom rbtools.engine import evaluate"),
+        (
+            "rbtools.store.x",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from torch import Tensor",
+        ),
+        ("rbtools.search.x", "from rbtools import engine, scoring, spaces, records"),
+        (TORCHVISION_DOOR, "import torchvision"),
+    ],
+)
+def test_allowed_import_passes(module: str, source: str) -> None:
+    assert violations(source, module) == []
+
+
+def test_relative_import_of_a_package_starts_at_itself() -> None:
+    assert [i.target for i in imports("from . import pgd", "rbtools.attacks", package=True)] == [
+        "rbtools.attacks.pgd"
+    ]
+
+
+def test_only_what_runs_at_load_counts_as_loaded() -> None:
+    source = (
+        "import a\n"
+        "from typing import TYPE_CHECKING\n"
+        "if TYPE_CHECKING:\n    import b\nelse:\n    import c\n"
+        "try:\n    import d\nexcept ImportError:\n    pass\n"
+        "def f():\n    import e\n"
+        "class G:\n    import g\n"
+    )
+    assert {i.target for i in imports(source, "rbtools.x") if i.at_load} == {
+        "a",
+        "typing.TYPE_CHECKING",
+        "c",
+        "d",
+        "g",
+    }
+
+
+def test_loaded_with_follows_imports_through_modules(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name, source in {
+        "a": "from rbtools import b",
+        "b": "from rbtools.c import f",
+        "c": "import torch.nn",
+    }.items():
+        (tmp_path / f"{name}.py").write_text(source)
+        monkeypatch.setitem(MODULES, f"rbtools.{name}", tmp_path / f"{name}.py")
+    assert loaded_with("rbtools.a")["torch"] == "rbtools.c"

@@ -1,0 +1,154 @@
+"""What only real processes in real pipes show: streaming, signals, closed ends, who imports what."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+TOOLS = ("arch", "train", "attack", "corrupt", "pr", "ge", "score", "rank", "store")
+FAILED = '{"schema":1,"arch":{"name":"x"},"error":{"message":"no"}}\n'
+
+
+def shell(line: str, **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", "-o", "pipefail", "-c", line], capture_output=True, text=True, timeout=120, **options
+    )  # type: ignore[call-overload,no-any-return]
+
+
+def imported_by(line: list[str], text: str = "") -> set[str]:
+    """The modules that a command imports, by a hook that writes them to a file at exit."""
+    code = (
+        "import sys, atexit\n"
+        "atexit.register(lambda: open('modules', 'w').write(' '.join(sys.modules)))\n"
+        f"sys.argv = {line!r}\n"
+        f"from rbtools.cli.{line[0][3:]} import main\n"
+        "main()\n"
+    )
+    subprocess.run([sys.executable, "-c", code], input=text, capture_output=True, text=True, timeout=60)
+    return set(Path("modules").read_text().split())
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_help_imports_neither_torch_nor_numpy(tool: str) -> None:
+    modules = imported_by([f"rb-{tool}", "--help"])
+    assert "click" in modules
+    assert not {"torch", "numpy", "scipy", "sklearn", "torchvision"} & modules
+
+
+@pytest.mark.parametrize(
+    "line", [["rb-attack", "pgd", "--help"], ["rb-train", "--method", "trades", "--help"]]
+)
+def test_help_of_a_registered_thing_imports_no_torch(line: list[str]) -> None:
+    assert not {"torch", "numpy"} & imported_by(line)
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        (["rb-arch", "--sample", "3", "--where", "none == 0"], ""),
+        (["rb-score", "--metric", "acc"], '{"arch":{"name":"a"},"metrics":{"acc":1}}\n'),
+        (["rb-rank", "--by", "acc"], '{"arch":{"name":"a"},"metrics":{"acc":1}}\n'),
+    ],
+)
+def test_tools_without_models_import_no_torch(line: list[str], text: str) -> None:
+    assert not {"torch", "sklearn"} & imported_by(line, text)
+
+
+def test_head_ends_a_source_quietly_with_141() -> None:
+    done = shell('rb-arch | head -1 >/dev/null; echo "${PIPESTATUS[*]}"')
+    assert done.stdout == "141 0\n" and done.stderr == ""
+
+
+@pytest.fixture
+def waiting() -> Iterator[subprocess.Popen[str]]:
+    """A filter that has passed one record on and waits for the next."""
+    with subprocess.Popen(
+        ["rb-pr"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin and process.stdout
+        process.stdin.write(FAILED)
+        process.stdin.flush()
+        assert process.stdout.readline() == FAILED  # would hang if it waited for the end of the input
+        yield process
+        process.kill()
+
+
+def test_a_record_is_out_while_standard_input_is_open(waiting: subprocess.Popen[str]) -> None:
+    assert waiting.poll() is None
+    assert waiting.stdin
+    waiting.stdin.close()
+    assert waiting.wait(30) == 0
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals_end_quickly_with_their_status(
+    number: int, status: int, waiting: subprocess.Popen[str]
+) -> None:
+    start = time.monotonic()
+    waiting.send_signal(number)
+    assert waiting.wait(10) == status
+    assert time.monotonic() - start < 2
+    assert waiting.stderr and "Traceback" not in waiting.stderr.read()
+
+
+def test_closed_ends_are_said() -> None:
+    done = shell("rb-pr <&-")
+    assert done.returncode == 2 and "Standard input is closed. Pipe records in" in done.stderr
+    done = shell("rb-arch --index 1 >&-")
+    assert done.returncode == 1 and "Standard output is closed" in done.stderr
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_full_disk_is_said() -> None:
+    done = shell("rb-arch --index 1 >/dev/full")
+    assert done.returncode == 1
+    assert done.stderr.startswith("rb-arch: error: Cannot write to standard output: No space left on device.")
+
+
+def test_reading_and_writing_one_file_is_refused_and_in_place_does_it() -> None:
+    record = '{"schema":1,"arch":{"name":"a"},"metrics":{"acc":0.5}}\n'
+    Path("a.jsonl").write_text(record)
+    done = shell("rb-score --metric acc a.jsonl >> a.jsonl")
+    assert done.returncode == 2 and "a.jsonl is both read and written" in done.stderr
+    done = shell("rb-score --metric acc < a.jsonl >> a.jsonl")
+    assert done.returncode == 2 and "are the same file" in done.stderr
+    assert Path("a.jsonl").read_text() == record
+    done = shell("rb-score --metric acc --in-place a.jsonl")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert json.loads(Path("a.jsonl").read_text())["metrics"] == {"acc": 0.5, "score": 0.5}
+
+
+def test_in_place_keeps_links_and_never_loses_records() -> None:
+    records = '{"arch":{"name":"a"},"metrics":{"acc":0.5}}\n{"arch":{"name":"b"},"metrics":{"acc":0.1}}\n'
+    Path("a.jsonl").write_text(records)
+    Path("link.jsonl").symlink_to("a.jsonl")
+    done = shell("rb-score --metric acc --in-place --shard 1/2 a.jsonl")
+    assert done.returncode == 2 and "the other shards' records" in done.stderr
+    done = shell("rb-rank --by acc --in-place a.jsonl")
+    assert done.returncode == 2 and "would lose what a ranking leaves out" in done.stderr
+    assert Path("a.jsonl").read_text() == records
+    assert shell("rb-score --metric acc --in-place link.jsonl").returncode == 0
+    assert Path("link.jsonl").is_symlink() and Path("a.jsonl").read_text().count('"score"') == 4
+
+
+def test_what_a_library_prints_stays_off_standard_output() -> None:
+    code = (
+        "import os, sys\n"
+        "from rbtools.cli.output import Output\n"
+        "output = Output()\n"
+        "print('printed')\n"
+        "os.system('echo by a child')\n"
+        "os.write(1, b'by a C library\\n')\n"
+        "output.line(b'{}')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "{}\n"
+    assert all(words in done.stderr for words in ("printed", "by a child", "by a C library"))

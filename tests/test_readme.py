@@ -1,0 +1,158 @@
+"""Every command that the README or a help text shows is run as typed, on stand-ins for a user's files."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from PIL import Image
+
+from rbtools.cli import docs, manual
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text("utf-8")
+CLASSES = "airplane automobile bird cat deer dog frog horse ship truck".split()
+
+
+@pytest.fixture
+def _files_of_a_user() -> None:
+    """`photos` with ten classes, and a checkpoint for them: the ResNet-18 that pyautoattack ships."""
+    for split in ("train", "test"):
+        for number, name in enumerate(CLASSES):
+            folder = Path("photos", split, name)
+            folder.mkdir(parents=True)
+            for copy in range(2):
+                image = Image.linear_gradient("L").resize((32, 32)).rotate(36 * number + 18 * copy)
+                Image.merge("RGB", [image, image.rotate(90), image.rotate(180)]).save(folder / f"{copy}.jpg")
+    package = importlib.util.find_spec("pyautoattack")
+    assert package is not None and package.submodule_search_locations
+    shipped = Path(package.submodule_search_locations[0], "examples", "model_test.pt")
+    shutil.copy(shipped, "model.pt")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, flags=re.M | re.S)
+
+
+def commands(block: str) -> list[str]:
+    """The commands of a block; one goes on in the next line after a pipe or a backslash."""
+    found: list[str] = []
+    open_ = False
+    for line in block.splitlines():
+        if open_:
+            found[-1] += "\n" + line
+        elif line.strip():
+            found.append(line)
+        open_ = line.rstrip().endswith(("|", "\\"))
+    return found
+
+
+def shown_by(command: str) -> str:
+    """What a command writes to standard output; it must end with status 0, and without a complaint."""
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, f"$ {command}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+    assert "error" not in done.stderr and "warning" not in done.stderr, f"$ {command}\n{done.stderr}"
+    return done.stdout
+
+
+def records(text: str) -> list[dict[str, Any]]:
+    found = [json.loads(line) for line in text.splitlines()]
+    assert all("error" not in record for record in found)
+    return found
+
+
+def check(command: str, shown: str) -> None:
+    """What came out is what the command asks for: records, or the table or count that it asks for."""
+    if into := re.search(r" > (\S+)$", command):
+        assert shown == "" and records(Path(into[1]).read_text("utf-8"))
+    elif "--format table" in command:
+        assert re.search("^rank ", shown, re.M)
+    elif "--format md" in command:
+        assert shown.startswith("| rank ")
+    elif "wc -l" in command:
+        assert int(shown) > 0
+    elif "json.tool" in command:
+        assert "arch" in json.loads(shown)
+    else:
+        assert all("arch" in record for record in records(shown)) and shown
+
+
+@pytest.mark.usefixtures("_files_of_a_user")
+def test_every_command_of_the_readme_works_as_typed() -> None:
+    typed = [command for block in blocks("sh") for command in commands(block)]
+    assert len(typed) >= 10
+    for command in typed:
+        check(command, shown_by(command))
+    trained = [record["train"]["method"] for record in records(Path("results.jsonl").read_text("utf-8"))]
+    assert trained == ["erm", "trades"]
+
+
+def test_the_line_that_the_readme_opens_with_works_on_a_sample() -> None:
+    line = "rb-arch --unique | rb-train --method trades | rb-attack pgd --eps 8 | rb-rank"
+    assert f"\n    {line}\n" in README
+    short = line.replace("--unique", "--unique --sample 2 --cells 1 --channels 4")
+    short = short.replace("trades", "trades --epochs 1")
+    ranked = records(shown_by(short))
+    assert [record["rank"] for record in ranked] in ([1, 2], [1, 1])
+    assert all(record["evals"][-1]["metric"] == "pgd20.8" for record in ranked)
+
+
+def test_the_make_targets_of_the_readme_exist() -> None:
+    named = re.findall(r"\bmake ([a-z]+)\b", "\n".join([*blocks(""), *re.findall(r"`([^`\n]+)`", README)]))
+    assert {"demo", "test", "setup"} <= set(named)
+    for target in set(named):
+        done = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+
+
+def test_the_readme_has_every_tool() -> None:
+    assert {f"rb-{name}" for name in docs.TOOLS} == set(re.findall(r"^\| `(rb-[a-z]+)` \|", README, re.M))
+
+
+# --- the examples of help texts and man pages -----------------------------------------------------
+
+
+def examples() -> list[str]:
+    pages = [page for name in docs.TOOLS for page in docs.pages(docs.tool(name))]
+    found = [command for page in pages for command in manual._parts(page.command, page.words)[3]]
+    return list(dict.fromkeys(found))
+
+
+def in_this_process(command: str) -> str:
+    """Run a pipe stage by stage without a shell: torch, which takes seconds to load, is loaded once."""
+    text = ""
+    for stage in re.split(r" \| (?=(?:rb-|wc))", command):
+        tool, *arguments = shlex.split(stage)
+        if tool == "wc":
+            text = f"{len(text.splitlines())}\n"
+            continue
+        main = docs.tool(tool.removeprefix("rb-")).command
+        done = CliRunner().invoke(main, arguments, input=text, prog_name=tool)
+        assert done.exit_code == 0, f"$ {command}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+        assert "error" not in done.stderr and "warning" not in done.stderr, f"$ {command}\n{done.stderr}"
+        text = done.stdout
+    return text
+
+
+@pytest.mark.usefixtures("_files_of_a_user")
+def test_every_example_of_a_help_text_works_as_typed() -> None:
+    Path("models.jsonl").write_text(in_this_process("rb-arch --index 13714 --cells 1 --channels 4"))
+    Path("trained.jsonl").write_text(in_this_process("rb-train --epochs 1 models.jsonl"))
+    attacked = "rb-attack pgd --eps 8 --n 100 trained.jsonl | rb-attack fgsm --eps 8 --n 100 | rb-ge acc"
+    Path("results.jsonl").write_text(in_this_process(attacked))
+    typed = examples()
+    assert len(typed) >= 16
+    for command in typed:
+        shown = in_this_process(command)
+        if not command.startswith("rb-store"):
+            check(command, shown)

@@ -1,0 +1,395 @@
+"""Everything that is registered, on a two-layer model and 8x8 images: what each promises by being there."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rbtools import datasets, registry
+from rbtools.attacks import ATTACKS
+from rbtools.cli.commands import method_options
+from rbtools.corruptions import CORRUPTIONS
+from rbtools.datasets import DATASETS, WITH_PATH
+from rbtools.engine.draws import Draws
+from rbtools.errors import RbError
+from rbtools.probabilistic import NOISES
+from rbtools.training import METHODS
+
+METHOD_REGISTRIES = (ATTACKS, CORRUPTIONS, METHODS, NOISES)
+EVERYTHING = [pytest.param(one, name, id=f"{one.kind}-{name}") for one in METHOD_REGISTRIES for name in one]
+COUNT = 12
+SHAPE = (3, 8, 8)
+EPS = 0.1  # enough that AutoAttack is soon done
+# What makes an attack short enough for a test; an attack that is not named here runs as it is.
+SHORT: dict[str, dict[str, Any]] = {
+    "pgd": {"steps": 4},
+    "apgd-ce": {"steps": 4},
+    "square": {"queries": 150},
+}
+
+
+def images_of(count: int = COUNT, seed: int = 0) -> Tensor:
+    """Smooth images (N, 3, 8, 8) in [0, 1] on the grid of 8 bits, the ends of the range among them."""
+    coarse = torch.rand(count, 3, 3, 3, generator=torch.Generator().manual_seed(seed))
+    smooth = nn.functional.interpolate(coarse, size=8, mode="bilinear", align_corners=True)
+    return (smooth * 1.4 - 0.2).clamp(0, 1).mul(255).round().div(255)
+
+
+def network(seed: int = 0) -> nn.Sequential:
+    """Two layers that see every pixel, in eval mode, parameters as a training leaves them."""
+    torch.manual_seed(seed)
+    layers = nn.Sequential(nn.Flatten(), nn.Linear(192, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 10))
+    return layers.eval()
+
+
+def labels_of(model: nn.Module, images: Tensor) -> Tensor:
+    """What the model says: every image is right, so that there is something to attack."""
+    with torch.no_grad():
+        predicted: Tensor = model(images).argmax(1)
+    return predicted
+
+
+def draws_for(count: int = COUNT, seed: int = 0) -> Draws:
+    return Draws(seed, "test", torch.arange(count))
+
+
+# --- the classes ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("registered", "name"), EVERYTHING)
+def test_a_registered_class_is_a_frozen_dataclass_that_says_what_it_is(
+    registered: registry.Registry, name: str
+) -> None:
+    cls = registered.load(name)
+    assert dataclasses.is_dataclass(cls) and cls.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    assert all(field.kw_only for field in dataclasses.fields(cls))
+    assert cls.name == name  # type: ignore[attr-defined]
+    assert isinstance(cls.version, int) and cls.version >= 1  # type: ignore[attr-defined]
+    first = inspect.cleandoc(cls.__dict__["__doc__"] or "").split("\n\n")[0]
+    assert first.endswith((".", ":")) and not first.startswith(cls.__name__ + "(")
+
+
+@pytest.mark.parametrize(("registered", "name"), EVERYTHING)
+def test_every_field_is_an_option_with_help(registered: registry.Registry, name: str) -> None:
+    cls = registered.load(name)
+    settable = registry.options(cls)
+    others = {field.name for field in dataclasses.fields(cls)} - {field.name for field in settable}
+    assert others <= {"eps"}  # which --eps of rb-attack sets
+    shown = {str(option.name): option for option in method_options([cls])}
+    assert list(shown) == [field.name for field in settable]
+    for field in settable:
+        option = shown[field.name]
+        flag = "--" + registry.public_name(field).replace("_", "-")
+        assert flag in option.opts and re.fullmatch(r"--[a-z][a-z0-9-]*", flag)
+        text = re.sub(r"  \[default: .+\]$", "", str(field.metadata["help"]))
+        assert text[0].isupper() and text.rstrip().endswith("."), f"{flag}: {text}"
+        if field.default not in (None, ()):
+            assert "[default: " in str(option.help)
+
+
+@pytest.mark.parametrize(("registered", "name"), EVERYTHING)
+def test_a_configuration_is_json_and_makes_the_same_again(registered: registry.Registry, name: str) -> None:
+    made = registered.build(name)
+    text = json.dumps(registry.config(made), allow_nan=False)
+    assert registered.build(name, **json.loads(text)) == made
+
+
+@pytest.mark.parametrize(("registered", "name"), EVERYTHING)
+def test_wrong_parameters_are_refused_by_name(registered: registry.Registry, name: str) -> None:
+    with pytest.raises(RbError, match=f"{name}' has no parameter 'no_such_thing'"):
+        registered.build(name, no_such_thing=1)
+    for field in registry.options(registered.load(name)):
+        public, wrong = registry.public_name(field), {"positive": 0, "non-negative": -1, "fraction": 1.5}
+        if field.metadata["choices"]:
+            for choice in field.metadata["choices"]:
+                assert getattr(registered.build(name, **{public: choice}), field.name) == choice
+            with pytest.raises(RbError, match=r"is 'neither'\. .*Choose from"):
+                registered.build(name, **{public: "neither"})
+        elif field.metadata["check"]:
+            with pytest.raises(RbError, match=f"^{public} of .*It must be"):
+                registered.build(name, **{public: wrong[field.metadata["check"]]})
+
+
+@pytest.mark.parametrize("registered", [*METHOD_REGISTRIES, DATASETS], ids=lambda one: one.kind)
+def test_an_unknown_name_is_answered_with_the_known_ones(registered: registry.Registry) -> None:
+    known = next(iter(registered))
+    with pytest.raises(RbError) as wrong:
+        registered.load(known + "x")
+    assert f"Unknown {registered.kind} '{known}x'. Did you mean '{known}'" in str(wrong.value)
+    assert all(name in str(wrong.value) for name in registered)
+
+
+# --- attacks --------------------------------------------------------------------------------------
+
+NORMS = [
+    (name, norm)
+    for name in ATTACKS
+    for norm in ("linf", "l2")
+    if norm == getattr(ATTACKS.build(name), "norm", "linf")
+    or any(field.name == "norm" for field in registry.options(ATTACKS.load(name)))
+]
+
+
+def attack_of(name: str, norm: str = "linf", eps: float = EPS) -> Any:
+    chosen = {} if norm == ATTACKS.build(name).norm else {"norm": norm}
+    return ATTACKS.build(name, eps=eps, **SHORT.get(name, {}), **chosen)
+
+
+def attacked(attack: Any, count: int = COUNT, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Images, and the same after the attack."""
+    model, images = network(), images_of(count)
+    return images, attack(model, images, labels_of(model, images), draws_for(count, seed))
+
+
+@pytest.mark.parametrize(("name", "norm"), NORMS)
+def test_an_attack_keeps_shape_box_and_budget_and_touches_nothing_else(
+    name: str, norm: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    eps = EPS if norm == "linf" else 0.5
+    attack, model, images = attack_of(name, norm, eps), network(), images_of()
+    labels, before, state = labels_of(model, images), images.clone(), copy.deepcopy(model.state_dict())
+    perturbed = attack(model, images, labels, draws_for())
+    assert perturbed.shape == images.shape and perturbed.dtype == torch.float32
+    assert not perturbed.requires_grad and bool(perturbed.isfinite().all())
+    assert float(perturbed.min()) >= 0 and float(perturbed.max()) <= 1
+    delta = (perturbed - images).flatten(1)
+    length = delta.abs().amax(1) if norm == "linf" else delta.norm(dim=1)
+    assert float(length.max()) <= eps + 1e-6
+    assert torch.equal(images, before)
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert not model.training
+    assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
+    assert capfd.readouterr().out == ""
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_an_attack_breaks_what_noise_of_its_size_does_not(name: str) -> None:
+    model, images = network(), images_of(30)
+    labels = labels_of(model, images)
+    noise = torch.randint(0, 2, images.shape, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    perturbed = attack_of(name)(model, images, labels, draws_for(30))
+    noisy = (images + EPS * noise).clamp(0, 1)
+    assert (labels_of(model, perturbed) != labels).float().mean() > 0.8
+    assert (labels_of(model, noisy) != labels).float().mean() < 0.6
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_the_same_seed_gives_the_same_attack_and_another_only_where_there_is_chance(name: str) -> None:
+    attack = attack_of(name)
+    torch.manual_seed(1)
+    _, first = attacked(attack)
+    torch.manual_seed(2)
+    _, again = attacked(attack)
+    assert torch.equal(first, again)
+    _, other = attacked(attack, seed=1)
+    assert torch.equal(first, other) is not attack.random
+
+
+@pytest.mark.parametrize("name", [name for name in ATTACKS if not ATTACKS.build(name).whole_tiles])
+def test_the_company_of_an_example_does_not_matter_to_an_attack(name: str) -> None:
+    model, images = network(), images_of()
+    attack, labels, draws = attack_of(name), labels_of(model, images), draws_for()
+    whole = attack(model, images, labels, draws)
+    part = torch.tensor([7, 2, 10])
+    alone = attack(model, images[part], labels[part], draws.take(part))
+    torch.testing.assert_close(alone, whole[part], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(("name", "norm"), NORMS)
+def test_at_distance_0_an_attack_returns_the_image(name: str, norm: str) -> None:
+    images, perturbed = attacked(attack_of(name, norm, eps=0.0))
+    torch.testing.assert_close(perturbed, images, rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize(("name", "norm"), NORMS)
+def test_the_stem_of_an_attack_tells_norms_apart(name: str, norm: str) -> None:
+    stem = attack_of(name, norm).stem
+    assert re.fullmatch(r"[a-z][a-z0-9-]*(\.l2)?", stem) and stem.endswith(".l2") is (norm == "l2")
+
+
+# --- corruptions ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("name", CORRUPTIONS)
+def test_a_corruption_keeps_shape_range_and_grid(name: str, channels: int) -> None:
+    corruption, images = CORRUPTIONS.build(name), images_of()[:, :channels]
+    before = images.clone()
+    distances = []
+    for severity in range(1, 6):
+        corrupted = corruption(images, severity, draws_for())
+        assert corrupted.shape == images.shape and corrupted.dtype == torch.float32
+        assert float(corrupted.min()) >= 0 and float(corrupted.max()) <= 1
+        levels = corrupted * 255
+        torch.testing.assert_close(levels, levels.round(), rtol=0, atol=1e-4)
+        distances.append(float((corrupted - images).square().mean()))
+    assert torch.equal(images, before)
+    assert distances == sorted(distances) and distances[0] < 0.7 * distances[4]
+
+
+@pytest.mark.parametrize("name", CORRUPTIONS)
+def test_a_corruption_belongs_to_the_example_and_the_seed(name: str) -> None:
+    corruption, images = CORRUPTIONS.build(name), images_of()
+    whole = corruption(images, 5, draws_for())
+    part = torch.tensor([7, 2, 10])
+    assert torch.equal(corruption(images[part], 5, draws_for().take(part)), whole[part])
+    assert torch.equal(corruption(images, 5, draws_for(seed=1)), whole) is not corruption.random
+
+
+@pytest.mark.parametrize("name", CORRUPTIONS)
+@pytest.mark.parametrize("severity", [0, 6, 2.5])
+def test_a_severity_that_is_none_is_refused(name: str, severity: Any) -> None:
+    with pytest.raises(RbError, match=r"Choose from: 1, 2, 3, 4, 5"):
+        CORRUPTIONS.build(name)(images_of(), severity, draws_for())
+
+
+# --- training methods -----------------------------------------------------------------------------
+
+
+def loss_of(name: str, model: nn.Module, seed: int = 0, **params: Any) -> Any:
+    images = images_of()
+    labels = torch.arange(COUNT) % 10
+    return METHODS.build(name, **params)(model, images, labels, draws_for(seed=seed))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_training_method_gives_a_loss_that_trains_every_parameter(name: str) -> None:
+    model = network().train()
+    loss = loss_of(name, model)
+    assert loss.value.shape == () and bool(loss.value.isfinite()) and float(loss.value.detach()) > 0
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert all(module.training for module in model.modules())
+    for logits in (loss.clean_logits, loss.adversarial_logits):
+        assert logits is None or (logits.shape == (COUNT, 10) and not logits.requires_grad)
+    assert (loss.adversarial_logits is None) is (METHODS.build(name).inner is None)
+    loss.value.backward()
+    assert all(bool(parameter.grad.abs().sum() > 0) for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_same_seed_gives_the_same_loss_and_another_only_where_there_is_chance(name: str) -> None:
+    torch.manual_seed(1)
+    first = loss_of(name, network().train()).value
+    torch.manual_seed(2)
+    assert torch.equal(loss_of(name, network().train()).value, first)
+    other = loss_of(name, network().train(), seed=1).value
+    assert torch.equal(other, first) is (METHODS.build(name).inner is None)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_steps_along_the_gradient_lower_the_loss(name: str) -> None:
+    model = network().train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    values = []
+    for _ in range(15):
+        loss = loss_of(name, model).value
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        values.append(float(loss.detach()))
+    assert values[-1] < 0.7 * values[0]
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if METHODS.build(name).inner])
+def test_a_larger_budget_costs_more(name: str) -> None:
+    values = [float(loss_of(name, network().train(), eps=eps).value.detach()) for eps in (0.0, 0.02, 0.08)]
+    assert values == sorted(values) and values[2] > 1.1 * values[0]
+
+
+# --- noises ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NOISES)
+def test_a_noise_keeps_its_radius_and_the_box_and_belongs_to_the_example(name: str) -> None:
+    noise, images = NOISES.build(name), images_of()
+    unit = noise.unit(draws_for(), SHAPE, 0)
+    assert unit.shape == images.shape and unit.dtype == torch.float32
+    assert abs(float(unit.mean())) < 4 * float(unit.std()) / unit.numel() ** 0.5
+    for gamma in (8 / 255, 0.3):
+        noisy = noise.apply(images, unit, gamma)
+        assert noisy.shape == images.shape and noisy.dtype == torch.float32
+        assert float(noisy.min()) >= 0 and float(noisy.max()) <= 1
+        assert float((noisy - images).abs().max()) <= gamma + 1e-6
+        assert float((noisy - images).abs().max()) > 0.8 * gamma
+    part = torch.tensor([7, 2, 10])
+    assert torch.equal(noise.unit(draws_for().take(part), SHAPE, 0), unit[part])
+    assert torch.equal(noise.unit(draws_for(), SHAPE, 0), unit)
+    assert not torch.equal(noise.unit(draws_for(), SHAPE, 1), unit)
+    assert not torch.equal(noise.unit(draws_for(seed=1), SHAPE, 0), unit)
+    assert not torch.equal(unit[0], unit[1])
+
+
+# --- data sets ------------------------------------------------------------------------------------
+
+
+MADE = ("digits", "imagefolder")  # what this machine has, or these tests make
+
+
+@pytest.fixture
+def full_name(photos: Path) -> Callable[[str], str]:
+    """A data set's name with the argument that it needs."""
+    return lambda name: {"imagefolder": f"imagefolder:{photos}"}.get(name, name)
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_a_data_set_is_a_frozen_dataclass_with_a_docstring(name: str) -> None:
+    cls = DATASETS.load(name)
+    assert dataclasses.is_dataclass(cls) and cls.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    assert cls.__dict__["__doc__"] and not cls.__dict__["__doc__"].startswith(cls.__name__ + "(")
+
+
+@pytest.mark.parametrize("name", [name for name in DATASETS if name not in MADE])
+def test_a_data_set_whose_files_are_not_there_says_what_it_looked_for(name: str) -> None:
+    """Its files are read in tests/datasets."""
+    path = "nowhere/file" if name in WITH_PATH else None
+    full = f"{name}:{path}" if path else name
+    for ask in (datasets.load, datasets.fingerprint):
+        with pytest.raises(RbError) as wrong:
+            ask(full, "test", "nowhere")
+        assert "nowhere" in str(wrong.value) and len(str(wrong.value)) > 60
+    assert not Path("nowhere").exists()
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_data_set_is_what_its_description_says(name: str, full_name: Callable[[str], str]) -> None:
+    name = full_name(name)
+    about = datasets.describe(name)
+    assert about.name == name and len(about.class_names) == about.classes
+    assert (about.mean is None) is (about.std is None)
+    assert {"train", "test"} <= set(about.sizes)
+    fingerprints = set()
+    for split, size in about.sizes.items():
+        data = datasets.load(name, split)
+        assert data.images.shape == (size, *about.shape) and data.images.dtype == torch.uint8
+        assert data.labels.shape == (size,) and data.labels.dtype == torch.int64
+        assert set(data.labels.tolist()) == set(range(about.classes))
+        assert (data.name, data.split, data.class_names) == (name, split, about.class_names)
+        assert int(data.images.max()) > 200 and int(data.images.min()) < 50  # the whole range is used
+        fingerprint = datasets.fingerprint(name, split)
+        assert re.fullmatch("[0-9a-f]{64}", fingerprint) and fingerprint == datasets.fingerprint(name, split)
+        fingerprints.add(fingerprint)
+        again = datasets.load(name, split)
+        assert torch.equal(again.images, data.images) and torch.equal(again.labels, data.labels)
+    assert len(fingerprints) == len(about.sizes)
+    if about.mean is not None:
+        train = datasets.load(name, "train").images.double().div(255)
+        assert train.mean((0, 2, 3)).tolist() == pytest.approx(list(about.mean), abs=1e-3)
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_split_that_is_not_there_is_answered_with_those_that_are(
+    name: str, full_name: Callable[[str], str]
+) -> None:
+    for ask in (datasets.load, datasets.fingerprint):
+        with pytest.raises(RbError, match=r"no split 'tets'\. Did you mean 'test'\? It has: .*train"):
+            ask(full_name(name), "tets")

@@ -1,0 +1,112 @@
+"""Units at the edge: what users type for distances and lists, and what is said of slips."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rbtools import units
+from rbtools.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("8", 8.0), ("8/255", 8 / 255), ("0.03", 0.03), (" 8 ", 8.0), ("1e-3", 1e-3), (".5", 0.5), (4, 4.0)],
+)
+def test_numbers_and_fractions(text: str | float, value: float) -> None:
+    assert units.number(text, "--x") == value
+
+
+@pytest.mark.parametrize("text", ["", "eight", "8/", "/255", "8/0", "8/2/5", "8%", "0x8"])
+def test_what_is_no_number_is_named(text: str) -> None:
+    with pytest.raises(UsageError) as wrong:
+        units.number(text, "--x")
+    assert str(wrong.value) == f"--x is '{text}'. Expected a number such as 8, 0.03 or 8/255."
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-inf", "1e999"])
+def test_numbers_are_finite(text: str) -> None:
+    with pytest.raises(UsageError, match="Expected a finite number"):
+        units.number(text, "--x")
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("1,2,8", [1, 2, 8]),
+        ("1-5", [1, 2, 3, 4, 5]),
+        ("3-3", [3]),
+        ("1-3,8/255", [1, 2, 3, 8 / 255]),
+        ("0:0.15:4", [0, 0.05, 0.1, 0.15]),
+        ("0:1:1", [0]),
+        ("1:0:3", [1, 0.5, 0]),
+        ("-1", [-1]),
+        ("1e-3", [1e-3]),
+        (" 1 , 2 ,", [1, 2]),
+        (0.5, [0.5]),
+    ],
+)
+def test_lists_and_ranges(text: str | float, values: list[float]) -> None:
+    assert units.number_list(text, "--x") == values
+
+
+def test_a_spaced_range_has_the_numbers_that_people_would_write() -> None:
+    values = units.number_list("0:0.15:31", "--x")
+    assert [f"{value!r}" for value in values[:4]] == ["0.0", "0.005", "0.01", "0.015"]
+    assert len(values) == 31 and values[-1] == 0.15
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("5-1", "has the range '5-1', which runs backwards. Write '1-5'."),
+        ("0:1:x", "has the count 'x'. Write start:stop:count, such as 0:0.15:31."),
+        ("0:1:0", "has the count '0'"),
+        ("0:1:-3", "has the count '-3'"),
+        ("", "is empty. Expected numbers such as 1,2,8 or 1-5 or 0:0.15:31."),
+        (",", "is empty"),
+        ("1,two", "is 'two'. Expected a number"),
+        ("0:1", "is '0:1'. Expected a number"),
+        ("1-", "is '1-'. Expected a number"),
+    ],
+)
+def test_what_is_no_list_is_named(text: str, message: str) -> None:
+    with pytest.raises(UsageError) as wrong:
+        units.number_list(text, "--x")
+    assert message in str(wrong.value) and str(wrong.value).startswith("--x ")
+
+
+@given(st.integers(0, 255))
+def test_an_l_infinity_distance_is_the_same_number_with_and_without_its_255(eps: int) -> None:
+    assert units.eps_to_pixels(str(eps)) == units.eps_to_pixels(f"{eps}/255") == eps / 255
+
+
+def test_an_l2_distance_is_on_the_unit_scale() -> None:
+    assert units.eps_to_pixels("0.5", "l2") == 0.5
+    assert units.eps_to_pixels("128/255", "l2") == 128 / 255
+    assert units.eps_to_pixels("3", "l2") == 3.0  # may be longer than a pixel's range
+
+
+def test_impossible_distances_are_refused_with_what_to_write() -> None:
+    with pytest.raises(UsageError, match=r"--eps is -1\. A distance is 0 or more; write for example --eps 8"):
+        units.eps_to_pixels("-1")
+    with pytest.raises(UsageError, match=r"--radius is -0\.5"):
+        units.eps_to_pixels("-0.5", "l2", "--radius")
+    for text in ("256", "300/255", "8/1"):
+        with pytest.raises(UsageError, match="more than the whole pixel range"):
+            units.eps_to_pixels(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"), [("0.031", "8"), ("0.03137", "8"), ("0.01", "2.55"), ("0.03", "8")]
+)
+def test_a_slip_of_unit_is_noticed(text: str, meant: str) -> None:
+    assert units.eps_slip(text) == f"means {text}/255; did you mean {meant}?"
+
+
+@pytest.mark.parametrize(
+    ("text", "norm"), [("8", "linf"), ("0.5", "linf"), ("0", "linf"), ("0.03/255", "linf"), ("0.03", "l2")]
+)
+def test_what_may_be_meant_is_no_slip(text: str, norm: str) -> None:
+    assert units.eps_slip(text, norm) is None

@@ -1,0 +1,301 @@
+"""Each training method against straight-line float64 formulas: inner problem, loss, gradient, BatchNorm."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from rbtools.engine.draws import Draws
+from rbtools.errors import RbError
+from rbtools.training import METHODS
+from rbtools.training.base import Loss, divergence
+
+EPS, STEP = 0.1, 0.03
+INNER = {"eps": EPS, "step_size": STEP, "attack_steps": 4}
+
+
+def network(seed=0, dropout=0.0):
+    """A network with BatchNorm whose running statistics differ from any batch's."""
+    torch.manual_seed(seed)
+    net = nn.Sequential(
+        nn.Conv2d(2, 4, 3, padding=1),
+        nn.BatchNorm2d(4),
+        nn.Softplus(),  # smooth, so that finite differences are exact enough
+        nn.Dropout(dropout),
+        nn.Flatten(),
+        nn.Linear(4 * 16, 3),
+    ).double()
+    net[1].running_mean.uniform_(-0.3, 0.3)
+    net[1].running_var.uniform_(0.5, 2)
+    return net.train()
+
+
+def batch(count=6):
+    generator = torch.Generator().manual_seed(5)
+    images = torch.rand(count, 2, 4, 4, generator=generator, dtype=torch.float64)
+    return images, torch.arange(count) % 3, Draws(3, "test", torch.arange(count))
+
+
+def build(name, **params):
+    return METHODS.build(name, **({} if name == "erm" else INNER), **params)
+
+
+def log_p(logits):
+    """log softmax, written out."""
+    return logits - logits.exp().sum(1, keepdim=True).log()
+
+
+def ce(logits, labels):
+    return -torch.stack([log_p(logits)[i, label] for i, label in enumerate(labels)]).mean()
+
+
+def kl(clean, other):
+    """KL(p(clean) || p(other)): the sum over classes, the mean over the batch, written out."""
+    return (log_p(clean).exp() * (log_p(clean) - log_p(other))).sum() / len(clean)
+
+
+def inner_loop(net, images, start, objective):
+    """x' <- clip[0,1](clip(x' + a sign g, x - eps, x + eps)), written out."""
+    point = start
+    for _ in range(INNER["attack_steps"]):
+        point = point.detach().requires_grad_(True)
+        (gradient,) = torch.autograd.grad(objective(net(point)), point)
+        point = point.detach() + STEP * gradient.sign()
+        point = torch.minimum(torch.maximum(point, images - EPS), images + EPS).clamp(0, 1)
+    return point
+
+
+def expected_inner(name, net, images, labels, draws):
+    frozen = copy.deepcopy(net).eval()
+    if name == "pgd":
+        start = (images + EPS * (2 * draws.uniform((2, 4, 4)).double() - 1)).clamp(0, 1)
+        return inner_loop(frozen, images, start, lambda logits: ce(logits, labels))
+    start = images + 0.001 * draws.normal((2, 4, 4)).double()
+    clean = frozen(images).detach()
+    return inner_loop(frozen, images, start, lambda logits: kl(clean, logits))
+
+
+@pytest.mark.parametrize("name", ["pgd", "trades"])
+def test_inner_problem_is_the_written_out_loop(name):
+    net, (images, labels, draws) = network(), batch()
+    found = build(name).perturb(net, images, labels, draws)
+    assert torch.allclose(found, expected_inner(name, net, images, labels, draws), atol=1e-9)
+    assert not found.requires_grad
+    assert (found - images).abs().max() <= EPS + 1e-6 and found.min() >= 0 and found.max() <= 1
+    assert (found - images).abs().max() > 0.9 * EPS
+
+
+def expected_loss(name, net, images, perturbed, labels, weight):
+    if name == "erm":
+        return ce(net(images), labels)
+    if name == "pgd":
+        return ce(net(perturbed), labels)
+    return ce(net(images), labels) + weight * kl(net(images), net(perturbed))
+
+
+CASES = [("erm", {}), ("pgd", {}), ("trades", {}), ("trades", {"lambda": 0.5})]
+
+
+@pytest.mark.parametrize(("name", "params"), CASES)
+def test_value_and_gradient_are_those_of_the_formula(name, params):
+    images, labels, draws = batch()
+    net = network()
+    perturbed = None if name == "erm" else expected_inner(name, net, images, labels, draws)
+    loss = build(name, **params)(net, images, labels, draws)
+    loss.value.backward()
+    other = network()
+    expected = expected_loss(name, other, images, perturbed, labels, params.get("lambda", 6.0))
+    expected.backward()
+    assert loss.value.item() == pytest.approx(expected.item(), rel=1e-10)
+    for mine, theirs in zip(net.parameters(), other.parameters(), strict=True):
+        assert torch.allclose(mine.grad, theirs.grad, atol=1e-10)
+
+
+@pytest.mark.parametrize(("name", "params"), CASES)
+def test_gradient_is_the_finite_difference_of_the_formula(name, params):
+    # A check that shares no autograd with the method: the last layer's weights, moved by hand.
+    images, labels, draws = batch()
+    net = network()
+    perturbed = None if name == "erm" else expected_inner(name, net, images, labels, draws)
+    build(name, **params)(net, images, labels, draws).value.backward()
+    other, weight, step = network().requires_grad_(False), params.get("lambda", 6.0), 1e-6
+    for index in [(0, 0), (1, 17), (2, 40)]:
+        values = []
+        for sign in (1, -1):
+            other[-1].weight[index] += sign * step
+            values.append(expected_loss(name, other, images, perturbed, labels, weight).item())
+            other[-1].weight[index] -= sign * step
+        assert net[-1].weight.grad[index].item() == pytest.approx(
+            (values[0] - values[1]) / (2 * step), abs=1e-7
+        )
+
+
+def test_divergence_has_the_closed_form_gradient_on_both_sides():
+    torch.manual_seed(0)
+    clean, other = (3 * torch.randn(5, 4, dtype=torch.float64) for _ in range(2))
+    clean.requires_grad_(True), other.requires_grad_(True)
+    each = divergence(clean, other)
+    p, q = torch.softmax(clean.detach(), 1), torch.softmax(other.detach(), 1)
+    ratio = p.log() - q.log()
+    expected = (p * ratio).sum(1)
+    assert torch.allclose(each, expected, rtol=1e-12)
+    each.sum().backward()
+    assert torch.allclose(other.grad, q - p, atol=1e-12)
+    assert torch.allclose(clean.grad, p * (ratio - expected[:, None]), atol=1e-12)
+
+
+def test_divergence_is_zero_with_zero_gradient_at_equal_logits():
+    logits = torch.randn(3, 4, requires_grad=True)
+    other = logits.detach().clone().requires_grad_(True)
+    each = divergence(logits, other)
+    each.sum().backward()
+    assert each.abs().max() < 1e-6 and other.grad.abs().max() < 1e-6 and logits.grad.abs().max() < 1e-6
+
+
+def test_divergence_stays_finite_where_probabilities_underflow():
+    clean = torch.tensor([[300.0, 0.0, -300.0]], requires_grad=True)
+    other = torch.tensor([[-300.0, 300.0, 0.0]], requires_grad=True)
+    each = divergence(clean, other)
+    each.sum().backward()
+    assert each.item() == pytest.approx(600.0)
+    assert torch.isfinite(clean.grad).all()
+    assert torch.allclose(other.grad, torch.tensor([[-1.0, 1.0, 0.0]]))
+
+
+def test_losses_of_half_precision_logits_are_float32():
+    value = divergence(torch.randn(2, 3).bfloat16(), torch.randn(2, 3).bfloat16())
+    assert value.dtype == torch.float32
+
+
+def batchnorm_state(net):
+    return net[1].running_mean.clone(), net[1].running_var.clone(), int(net[1].num_batches_tracked)
+
+
+@pytest.mark.parametrize("name", ["pgd", "trades"])
+def test_inner_attack_in_eval_mode_leaves_batchnorm_and_weights_alone(name):
+    net, (images, labels, draws) = network(dropout=0.5), batch()
+    before = batchnorm_state(net)
+    build(name).perturb(net, images, labels, draws)
+    after = batchnorm_state(net)
+    assert torch.equal(before[0], after[0]) and torch.equal(before[1], after[1]) and before[2] == after[2]
+    assert all(p.grad is None and p.requires_grad for p in net.parameters())
+    assert all(module.training for module in net.modules())
+
+
+@pytest.mark.parametrize(("name", "order"), [("erm", "x"), ("pgd", "a"), ("trades", "xax")])
+def test_batchnorm_sees_the_passes_of_the_reference_in_their_order(name, order):
+    net, (images, labels, draws) = network(), batch()
+    other = copy.deepcopy(net)
+    method = build(name)
+    perturbed = None if name == "erm" else method.perturb(net, images, labels, draws)
+    method(net, images, labels, draws)
+    for which in order:
+        other(images if which == "x" else perturbed)
+    for mine, theirs in zip(batchnorm_state(net), batchnorm_state(other), strict=True):
+        assert torch.allclose(torch.as_tensor(mine), torch.as_tensor(theirs), atol=1e-12)
+
+
+@pytest.mark.parametrize(("name", "updates"), [("pgd", 4 + 1), ("trades", 1 + 4 + 3)])
+def test_inner_attack_in_train_mode_moves_batchnorm_with_every_pass(name, updates):
+    net, (images, labels, draws) = network(), batch()
+    method = build(name, inner_mode="train")
+    in_train = method.perturb(copy.deepcopy(net), images, labels, draws)
+    in_eval = build(name).perturb(copy.deepcopy(net), images, labels, draws)
+    assert not torch.equal(in_train, in_eval)
+    before = batchnorm_state(net)[2]
+    method(net, images, labels, draws)
+    assert batchnorm_state(net)[2] - before == updates
+
+
+@pytest.mark.parametrize("inner_mode", ["eval", "train"])
+def test_frozen_batchnorm_stays_frozen_also_after_an_error(inner_mode):
+    net, (images, labels, draws) = network(), batch()
+    net[1].eval()
+    method = build("trades", inner_mode=inner_mode)
+    method(net, images, labels, draws)
+    assert not net[1].training and net[0].training and net.training
+    with pytest.raises(RuntimeError):
+        method(net, images[:, :1], labels, draws)  # one channel where the network takes two
+    assert not net[1].training and net[0].training and net.training
+
+
+@pytest.mark.parametrize(
+    ("name", "clean", "adversarial"), [("erm", True, False), ("pgd", False, True), ("trades", True, True)]
+)
+def test_logits_reported_are_those_of_training_mode_before_the_update(name, clean, adversarial):
+    net, (images, labels, draws) = network(), batch()
+    method, other = build(name), copy.deepcopy(net)
+    loss = method(net, images, labels, draws)
+    assert isinstance(loss, Loss) and loss.value.ndim == 0
+    assert (loss.clean_logits is not None, loss.adversarial_logits is not None) == (clean, adversarial)
+    if adversarial:
+        perturbed = method.perturb(other, images, labels, draws)
+    if clean:
+        assert torch.allclose(loss.clean_logits, other(images)) and not loss.clean_logits.requires_grad
+    if adversarial:
+        assert torch.allclose(loss.adversarial_logits, other(perturbed))
+        assert not loss.adversarial_logits.requires_grad
+
+
+@pytest.mark.parametrize("inner_mode", ["eval", "train"])
+@pytest.mark.parametrize("name", list(METHODS))
+def test_passes_are_those_that_happen(name, inner_mode):
+    net, (images, labels, draws) = network(), batch()
+    method = build(name, **({} if name == "erm" else {"inner_mode": inner_mode}))
+    counted = [0, 0]
+
+    def count(module, inputs, output):
+        counted[0] += 1
+        if output.requires_grad:
+            output.register_hook(lambda gradient: counted.__setitem__(1, counted[1] + 1))
+
+    net.register_forward_hook(count)
+    method(net, images, labels, draws).value.backward()
+    assert tuple(counted) == method.passes
+
+
+@pytest.mark.parametrize("name", ["pgd", "trades"])
+def test_result_belongs_to_the_draws(name):
+    net, (images, labels, draws) = network(), batch()
+    method = build(name)
+    once, again = (method.perturb(net, images, labels, draws) for _ in range(2))
+    other = method.perturb(net, images, labels, Draws(4, "test", torch.arange(6)))
+    assert torch.equal(once, again) and not torch.equal(once, other)
+    order = torch.tensor([4, 1, 0])
+    part = method.perturb(net, images[order], labels[order], draws.take(order))
+    assert torch.allclose(part, once[order], atol=1e-9)
+
+
+@pytest.mark.parametrize(("name", "value"), [("pgd", "clean"), ("trades", "clean")])
+def test_eps_zero_is_standard_training(name, value):
+    net, (images, labels, draws) = network(), batch()
+    method = METHODS.build(name, eps=0.0, attack_steps=2)
+    loss = method(net, images, labels, draws).value
+    assert loss.item() == pytest.approx(ce(network()(images), labels).item(), rel=1e-9)
+
+
+def test_training_works_in_float32_on_a_last_batch_of_two():
+    net, (images, labels, draws) = network().float(), batch(2)
+    for name in METHODS:
+        loss = build(name)(net, images.float(), labels, draws)
+        assert loss.value.dtype == torch.float32 and torch.isfinite(loss.value)
+
+
+def test_public_name_of_lambda():
+    assert METHODS.build("trades", **{"lambda": 2.0}).lambda_ == 2.0
+    with pytest.raises(RbError, match=r"lambda of training method 'trades' is -1. It must be 0 or more"):
+        METHODS.build("trades", **{"lambda": -1.0})
+    with pytest.raises(RbError, match="attack_steps"):
+        METHODS.build("pgd", attack_steps=0)
+
+
+def test_defaults_are_those_of_the_papers():
+    for name in ("pgd", "trades"):
+        method = METHODS.build(name)
+        assert (method.eps, method.step_size, method.attack_steps) == (8 / 255, 2 / 255, 10)
+        assert method.inner_mode == "eval"
+    assert METHODS.build("trades").lambda_ == 6
+    assert [METHODS.load(name).inner for name in ("erm", "pgd", "trades")] == [None, "ce", "kl"]
