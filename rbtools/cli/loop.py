@@ -171,7 +171,7 @@ class _Window:
         self.output, self.ordered = output, ordered
         self.room = threading.Semaphore(size)
         self.waiting: dict[int, tuple[dict[str, Any], str]] = {}
-        self.held: dict[int, bytes] = {}
+        self.held: dict[int, Callable[[], bytes]] = {}
         self.last: set[int] = set()
         self.given = self.next = 0
         self.writing = False
@@ -183,7 +183,8 @@ class _Window:
         self.last.add(places[-1])
         return places
 
-    def finish(self, place: int, text: bytes) -> None:
+    def finish(self, place: int, text: Callable[[], bytes]) -> None:
+        """What stands at a place is known; `text` makes it when its turn comes, and tells people."""
         self.held[place] = text
         while self.held and (not self.ordered or self.next in self.held):
             number = self.next if self.ordered else next(iter(self.held))
@@ -200,8 +201,9 @@ class _Window:
                 self._write(number)
 
     def _write(self, number: int) -> None:
+        text = self.held.pop(number)()
         self.writing = True
-        self.output.line(self.held.pop(number))
+        self.output.line(text)
         self.writing = False
 
 
@@ -233,7 +235,7 @@ def _with_workers(loop: _Loop, only: dict[str, Any] | None = None) -> None:
                     raise event
                 else:
                     reading = False
-        except (KeyboardInterrupt, Terminated, Stop):
+        except (KeyboardInterrupt, Terminated):
             _write_what_is_finished(loop, window, events)
             raise
 
@@ -247,7 +249,8 @@ def _next(events: queue.SimpleQueue[Any], output: Output) -> Any:
 
 
 def _finish(loop: _Loop, window: _Window, event: Any) -> None:
-    window.finish(event.place, loop.told(*window.waiting.pop(event.place), event.report))
+    record, at = window.waiting.pop(event.place)
+    window.finish(event.place, lambda: loop.told(record, at, event.report))
 
 
 def _write_what_is_finished(loop: _Loop, window: _Window, events: queue.SimpleQueue[Any]) -> None:
@@ -293,7 +296,7 @@ def _read(loop: _Loop, room: threading.Semaphore, events: queue.SimpleQueue[Any]
 def _take_in(loop: _Loop, line: Line, window: _Window, pool: Any) -> None:
     record = loop.record_of(line)
     if record is None:
-        window.finish(window.places(1)[0], loop.passing(line))
+        window.finish(window.places(1)[0], lambda: loop.passing(line))
     else:
         _submit(loop, record, where(line), window, pool)
 

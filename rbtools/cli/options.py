@@ -174,7 +174,7 @@ _machine_options = (
         "--threads",
         type=click.IntRange(1),
         default=None,
-        help="CPU threads.  [default: all; 1 for nasbench201, whose networks are small]",
+        help="CPU threads of one model.  [default: 1 for nasbench201, else all; jobs share them]",
     ),
     click.option(
         "--dataset",

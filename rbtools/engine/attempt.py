@@ -41,6 +41,11 @@ def attempt(work: Work, record: dict[str, Any], run: Run | None) -> Report:
         report.result = work(record)
     except RbError as wrong:
         report.problem = str(wrong)
+    except MemoryError:
+        report.problem = (
+            "Memory ran out. Use fewer --jobs, a smaller --batch (rb-train: --batch-size), or stream the data"
+            " (RB_IMAGE_MEMORY=0)."
+        )
     except Exception as bug:
         report.problem = f"{type(bug).__name__}: {bug} (a bug in rbtools; see the traceback)"
         report.trace = traceback.format_exc()

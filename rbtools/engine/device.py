@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import torch
 
-from rbtools.engine import cores, placing
+from rbtools.engine import cores
 from rbtools.engine.run import Run
 from rbtools.errors import RbError
 
 
 @contextlib.contextmanager
-def taken(run: Run, arch: Mapping[str, Any]) -> Iterator[torch.device]:
-    """The device that `--device` names ("auto": the first GPU, else the CPU), with threads set.
+def taken(run: Run, threads: int) -> Iterator[torch.device]:
+    """The device that `--device` names ("auto": the first GPU, else the CPU), with that many threads set.
 
     CPU threads are shared by all stages of a pipe: a stage holds one core for each while it computes,
     and waits for them. Raises RbError for a device that torch does not know or that is not there.
     """
     device = choose(run)
-    threads = placing.threads_for(run, arch)
     if device.type != "cpu":
         yield device
         return

@@ -9,7 +9,6 @@ the exception: for them another `n` is other work.)
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -20,7 +19,8 @@ from rbtools.errors import RbError
 from rbtools.records import metrics, results
 from rbtools.store import digest
 
-VERSION = 1
+VERSION = 2  # of the outcomes
+READING = 1  # of what entries make of them
 
 
 def ask(record: dict[str, Any], question: Question, run: Run) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def _unit(
     if getattr(column, "whole_tiles", False):
         what["n"] = n  # it ends the last tile, and what such an attack draws belongs to the whole tile
     outcomes = digest(what)
-    reading = {"outcomes": outcomes, "n": n, **column.reading()}
+    reading = {"outcomes": outcomes, "n": n, "version": READING, **column.reading()}
     return _Unit(column, what, outcomes, reading, digest(reading))
 
 
@@ -133,25 +133,21 @@ def _compute(
     """Put what the store does not have into `finished`; keep outcomes as they come, and the entries."""
     from rbtools.engine.outcomes import Outcomes
 
-    start = time.perf_counter()
     missing = [i for i, found in enumerate(finished) if found is None]
     outcomes = [Outcomes(run.store, units[i].outcomes) for i in missing]
-    device_kind = "cpu"
     if any(len(one) < n for one in outcomes):
         subject.checkpoint_of(record, run)  # where it is not to be had, that need not wait for torch
-        from rbtools.engine import device, tiles
+        from rbtools.engine import device, placing, tiles
 
-        with device.taken(run, record["arch"]) as chosen:
-            device_kind = chosen.type
+        with device.taken(run, placing.threads_for(run, record["arch"])) as chosen:
             model = subject.load_model(record, data, run, chosen)
             wanted = [units[i].column for i in missing]
             tiles.fill(model, data, question, wanted, outcomes, n, chosen, run)
-    seconds = time.perf_counter() - start
     names = subject.names(record, data)
     for i, one in zip(missing, outcomes, strict=True):
         column, what, _, reading, key = units[i]
         chance = {"seed": run.seed, "draws": GENERATOR} if column.random else {}
         common = {"split": data.split, **data.protocol(), **chance}
-        cost = {"seconds": round(seconds, 3), "device": device_kind, "precision": "fp32"}
+        cost = {"seconds": round(one.seconds, 3), "device": "+".join(one.devices), "precision": "fp32"}
         finished[i] = [{**entry, **common, **cost} for entry in column.entries(one.values(n))]
         run.store.keep_result(key, reading, finished[i], {"kind": "evaluation", "of": what, **names})

@@ -41,7 +41,8 @@ def fit(
     epoch), seconds per epoch, device, threads and normalisation.
     """
     training = _Training(arch, data, method, how, run, device)
-    training.resume(run.store.state(key))
+    if not training.resume(run.store.state(key)):
+        training = _Training(arch, data, method, how, run, device)  # it may have taken over a part
     while training.epoch < how.epochs:
         run.pulse()
         try:
@@ -86,6 +87,7 @@ class _Training:
         self.schedule = _schedule(self.optimizer, how, self.batches)
         self.epoch = 0
         self.history: dict[str, list[float]] = {}
+        self.places: list[str] = []  # where epochs were trained: another place rounds otherwise
 
     def _initial(self) -> nn.Module:
         with torch.random.fork_rng():
@@ -114,12 +116,19 @@ class _Training:
         if not all(value.isfinite().all() for value in self.model.state_dict().values()):
             raise self._diverged("weights are NaN or infinite")
         self.epoch += 1
+        if self._place() not in self.places:
+            self.places.append(self._place())
         for name, value in {
             **totals.means(),
             "lr": rate,  # of the last step
             "seconds": time.perf_counter() - start,
         }.items():
             self.history.setdefault(name, []).append(float(f"{value:.6g}"))
+
+    def _place(self) -> str:
+        threads = torch.get_num_threads()
+        on_cpu = f"cpu, {threads} thread{'s' * (threads > 1)}"
+        return on_cpu if self.device.type == "cpu" else self.device.type
 
     def _step(self, ids: Tensor, totals: _Totals) -> None:
         draws = Draws(self.run.seed, "train", ids, offset=self.epoch)
@@ -154,23 +163,25 @@ class _Training:
                 "schedule": self.schedule.state_dict(),
                 "epoch": self.epoch,
                 "history": self.history,
+                "places": self.places,
             },
             buffer,
         )
         return buffer.getvalue()
 
-    def resume(self, data: bytes | None) -> None:
-        """Go on from a kept state; a damaged one is not used."""
+    def resume(self, data: bytes | None) -> bool:
+        """Go on from a kept state, if there is one; False where it does not fit: start anew then."""
         if data is None:
-            return
+            return True
         try:
             state = torch.load(io.BytesIO(data), map_location=self.device, weights_only=True)
+            self.model.load_state_dict(state["model"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.schedule.load_state_dict(state["schedule"])
+            self.epoch, self.history, self.places = state["epoch"], state["history"], state["places"]
         except Exception:  # torch raises many kinds for damaged files; starting anew is always right
-            return
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.schedule.load_state_dict(state["schedule"])
-        self.epoch, self.history = state["epoch"], state["history"]
+            return False
+        return True
 
     def result(self) -> dict[str, Any]:
         """Keep the checkpoint; return what the record says of the training."""
@@ -190,6 +201,7 @@ class _Training:
             "device": self.device.type,
             "threads": torch.get_num_threads() if self.device.type == "cpu" else None,
             "normalize": normalize,
+            **({"trained_on": self.places} if len(self.places) > 1 else {}),
         }
 
 

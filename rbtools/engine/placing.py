@@ -31,7 +31,7 @@ def jobs(text: str | None, threads: int | None, per_gpu: int, device: str, engin
 
 
 def threads_for(run: Run, arch: Any, share: int | None = None) -> int:
-    """CPU threads of one piece of work: `--threads`, else one for a small network, else a fair share.
+    """CPU threads of one evaluation: `--threads`, else one for a small network, else a fair share.
 
     The networks of NAS-Bench-201 are small: a second thread gains them little, and several of them
     then share the cores without fighting. `share`: the fair share, where it is not that of this machine.
@@ -41,6 +41,15 @@ def threads_for(run: Run, arch: Any, share: int | None = None) -> int:
     if isinstance(arch, Mapping) and arch.get("space") == "nasbench201":
         return 1
     return share or max(cores.count() // run.jobs, 1)
+
+
+def training_threads(run: Run, arch: Any) -> int:
+    """CPU threads of a training: as `threads_for`, but the whole machine's for a large network.
+
+    The number of threads decides how sums are rounded, and so the weights: it may not depend on how
+    many trainings run beside this one (`--jobs`).
+    """
+    return threads_for(run, arch, share=cores.count())
 
 
 def visible_gpus() -> int:

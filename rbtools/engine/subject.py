@@ -275,7 +275,9 @@ def load_model(record: dict[str, Any], data: Data, run: Run, device: torch.devic
     """The record's network with its weights and normalisation: eval mode, parameters frozen."""
     from rbtools.models import checkpoint
 
-    _, file = checkpoint_of(record, run)
+    name, file = checkpoint_of(record, run)
+    if run.store.hash_now(file) != name:
+        checkpoint_of(record, run)  # says what is wrong
     model, _, _ = checkpoint.load(
         file, arch=record["arch"], classes=data.about.classes, shape=data.about.shape
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -116,15 +117,18 @@ def fill(
             skip = min(len(outcomes[i]) for i in wanted) - start
             ids = positions[max(skip, 0) :]
             run.progress(f"{question.title}  {start + max(skip, 0)}/{n} images")
+            begun = time.perf_counter()
             found, batch = _measured(
                 question,
                 [columns[i] for i in wanted],
                 lambda size: _tile(model, dataset, ids, device, run.seed, size),  # noqa: B023
                 batch,
             )
-            for i, values in zip(wanted, found, strict=True):
+            arrays = [_host(values) for values in found]  # waits for the device
+            seconds = time.perf_counter() - begun
+            for i, values in zip(wanted, arrays, strict=True):
                 known = len(outcomes[i]) - (stop - len(ids))
-                outcomes[i].extend(_host(values)[known:])
+                outcomes[i].extend(values[known:], seconds, device.type)
 
 
 def _measured(

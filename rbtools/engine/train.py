@@ -63,10 +63,10 @@ def train(record: dict[str, Any], method: Any, how: recipe.Recipe, run: Run) -> 
 def _fit(
     arch: dict[str, Any], data: subject.Data, method: Any, how: recipe.Recipe, run: Run, key: str
 ) -> dict[str, Any]:
-    from rbtools.engine import device
+    from rbtools.engine import device, placing
     from rbtools.engine.loop import fit
 
-    with device.taken(run, arch) as chosen:
+    with device.taken(run, placing.training_threads(run, arch)) as chosen:
         return fit(arch, data, method, how, run, key, chosen)
 
 

@@ -9,7 +9,8 @@ from typing import Any
 def section(what: Mapping[str, Any], done: Mapping[str, Any]) -> dict[str, Any]:
     """The record's `train`: the method, its whole configuration, what it cost, and its history."""
     method, recipe = what["method"], what["recipe"]
-    cost = {key: done[key] for key in ("seconds_per_epoch", "device", "threads") if done[key] is not None}
+    places = ("seconds_per_epoch", "device", "threads", "trained_on")
+    cost = {key: done[key] for key in places if done.get(key) is not None}
     return {
         "method": method["name"],
         "seed": what["seed"],

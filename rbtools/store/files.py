@@ -48,6 +48,8 @@ def written_whole(path: Path, *, sync: bool = True, hint: str = _HINT) -> Iterat
             if sync:
                 os.fsync(stream.fileno())
         os.replace(aside, path)
+        if sync:
+            _sync_folder(path.parent)
     except BaseException as error:
         with contextlib.suppress(OSError):
             os.unlink(aside)
@@ -67,6 +69,16 @@ def check_writable(folder: Path) -> None:
         with contextlib.suppress(OSError):
             os.unlink(aside)
         raise cannot_write(folder, error) from error
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the new name last, too. Some file systems cannot: theirs lasts by itself, or soon."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def _opened(aside: str) -> IO[bytes]:

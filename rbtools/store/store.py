@@ -143,12 +143,15 @@ class Store:
 
     def file_hash(self, path: str | os.PathLike[str]) -> str:
         """ "sha256:..." of a file's bytes, read once for each (path, size, time, inode)."""
+        return self.get(file_stamp(path)) or self.hash_now(path)
+
+    def hash_now(self, path: str | os.PathLike[str]) -> str:
+        """ "sha256:..." of a file's bytes as they are now: a disk may spoil one and leave its time."""
         stamp = file_stamp(path)
-        known = self.get(stamp)
-        if known is None:
-            known = f"sha256:{hash_of_file(os.path.abspath(path))}"
-            self.put(stamp, known)
-        return known
+        found = f"sha256:{hash_of_file(os.path.abspath(path))}"
+        if self.get(stamp) != found:
+            self.put(stamp, found)
+        return found
 
     def get(self, key: str) -> str | None:
         """A cached text (hashes of files and data sets), or None."""

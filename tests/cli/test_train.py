@@ -165,9 +165,9 @@ def test_the_batch_cannot_be_larger_than_the_data() -> None:
         (["--augment", "crop,rotate"], "--augment has 'rotate'. Choose from: crop, flip, none, auto."),
         (["--method", "trades", "--lambda", "-1"], "lambda of training method 'trades' is -1."),
         (
-                ["--method", "pgd", "--lambda", "1"],
-                "Option '--lambda' belongs to --method trades, but --method is pgd.",
-            ),
+            ["--method", "pgd", "--lambda", "1"],
+            "Option '--lambda' belongs to --method trades, but --method is pgd.",
+        ),
         (["--method", "pgd", "--eps", "-3"], "--eps is -3. A distance is 0 or more"),
         (["--method", "pgd", "--inner-mode", "both"], "Invalid value for '--inner-mode'"),
     ],

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -24,6 +25,7 @@ from rbtools.engine import sampling, subject
 from rbtools.engine.draws import Draws
 from rbtools.engine.evaluate import ask
 from rbtools.engine.generalisation import ge
+from rbtools.engine.outcomes import encoded
 from rbtools.engine.questions import Accuracy, Attacked, Corruptions, Probabilistic, Question
 from rbtools.engine.run import Run
 from rbtools.engine.tiles import TILE, Tile
@@ -149,6 +151,16 @@ def test_more_examples_go_on_from_fewer(record: Record, run: Run, seen: Seen) ->
     more = ask(record, Accuracy(), dataclasses.replace(run, n=30))
     assert seen.images == 30
     assert found(more) == found(ask(record, Accuracy(), keeping_nothing(n=30)))
+
+
+def test_an_entry_says_what_all_its_examples_took_and_where(record: Record, run: Run) -> None:
+    ask(record, Accuracy(), dataclasses.replace(run, n=10))
+    (path,) = run.store.files("outcomes")
+    run.store.keep_outcomes(path.name, encoded(np.ones(10, np.int32), 100.0, ["cuda"]))
+    more = ask(record, Accuracy(), dataclasses.replace(run, n=30))["evals"][-1]
+    assert more["device"] == "cpu+cuda" and 100 < more["seconds"] < 200
+    fewer = ask(record, Accuracy(), dataclasses.replace(run, n=20))["evals"][-1]
+    assert (fewer["device"], fewer["seconds"]) == (more["device"], more["seconds"])
 
 
 def test_fewer_examples_are_the_first_of_more(record: Record, run: Run, seen: Seen) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import io
 import json
 import math
 import os
@@ -42,6 +43,7 @@ RECORD: Record = {
     "mine": {"kept": True},
 }
 FAST = Recipe(epochs=1, batch_size=721, lr=0.1)
+TWICE = dataclasses.replace(FAST, epochs=2)
 
 
 def run_in(folder: Path | str, **options: Any) -> Run:
@@ -373,6 +375,42 @@ def test_a_damaged_state_is_not_resumed_from(damage: bytes | None, batches: list
     again = train(RECORD, METHODS.build("erm"), how, run)
     assert len(batches) == 6 and run.store.damaged == [state.absolute()]
     assert again["checkpoint"] == train(RECORD, METHODS.build("erm"), how, run_in("other"))["checkpoint"]
+
+
+@pytest.mark.parametrize("spoil", ["places", "model"])
+def test_a_whole_state_that_does_not_fit_is_not_resumed_from(spoil: str, batches: list[list[int]]) -> None:
+    pull_after_an_epoch(batches)
+    store = Store("rb-store")
+    (path,) = store.files("state")
+    state = torch.load(io.BytesIO(store.state(path.name) or b""), weights_only=True)
+    if spoil == "model":
+        state["optimizer"] = {}
+    else:
+        del state[spoil]
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    store.keep_state(path.name, buffer.getvalue())
+    again = train(RECORD, METHODS.build("erm"), TWICE, run_in("rb-store"))
+    assert again["checkpoint"] == train(RECORD, METHODS.build("erm"), TWICE, run_in("other"))["checkpoint"]
+
+
+def test_a_training_that_went_on_elsewhere_says_where_it_was(batches: list[list[int]]) -> None:
+    pull_after_an_epoch(batches)
+    two = dataclasses.replace(run_in("rb-store"), threads=2)
+    found = train(RECORD, METHODS.build("erm"), TWICE, two)["train"]
+    assert found["trained_on"] == ["cpu, 1 thread", "cpu, 2 threads"] and found["threads"] == 2
+
+
+def pull_after_an_epoch(batches: list[list[int]]) -> None:
+    """Leave the state of a training of TWICE in rb-store."""
+
+    def pull(_: str) -> None:
+        if len(batches) > 2:
+            raise Pulled
+
+    with pytest.raises(Pulled):
+        train(RECORD, METHODS.build("erm"), TWICE, run_in("rb-store", progress=pull))
+    batches.clear()
 
 
 # --- what cannot work -----------------------------------------------------------------------------

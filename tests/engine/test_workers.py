@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from rbtools.engine import cores, placing
 from rbtools.engine.run import Run
 from rbtools.engine.workers import Finished, Pool, Task
 
@@ -215,6 +216,16 @@ def test_interrupted_while_workers_start_nothing_is_said_but_that(start: Start) 
     until(lambda: not session(process.pid))
 
 
+def test_threads_of_a_training_do_not_depend_on_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cores, "count", lambda: 8)
+    large, cell = {"space": "zoo", "name": "resnet18"}, {"space": "nasbench201"}
+    four = Run(tool="test", jobs=4)
+    assert placing.threads_for(four, large) == 2  # evaluations share the cores
+    assert placing.training_threads(four, large) == placing.training_threads(Run(tool="test"), large) == 8
+    assert placing.training_threads(four, cell) == 1
+    assert placing.training_threads(Run(tool="test", threads=3), large) == 3
+
+
 @linux
 def test_workers_end_when_their_parent_is_killed(start: Start) -> None:
     process = start({"name": "slow", "seconds": SLOW}, {"name": "slow", "seconds": SLOW})
@@ -231,6 +242,20 @@ def test_however_much_workers_say_a_reader_that_is_gone_is_noticed(start: Start)
     process.stdout.close()
     assert process.wait(PATIENCE) == 141
     until(lambda: not session(process.pid))
+
+
+def test_strict_stops_in_the_order_of_the_input(start: Start, tmp_path: Path) -> None:
+    ended(start({"name": "a"}))  # writes tool.py
+    fails = b'{"schema": 1, "arch": {"name": "fails"}}\n'  # the work wants a name beside it
+    given = line({"name": "slow", "seconds": 1}) + fails + line({"name": "after"})
+    process = subprocess.run(
+        [sys.executable, "tool.py", "--jobs", "2", "--strict"],
+        input=given,
+        capture_output=True,
+        timeout=60,
+    )
+    assert process.returncode == 1 and b"because of --strict" in process.stderr
+    assert [json.loads(line)["name"] for line in process.stdout.splitlines()] == ["slow"]
 
 
 def test_it_can_end_though_its_input_does_not(start: Start, tmp_path: Path) -> None:

@@ -159,6 +159,18 @@ def test_a_damaged_object_is_told_and_replaced(store: Store) -> None:
     assert later.has_object(name) and path.read_bytes() == b"weights"
 
 
+def test_an_object_that_rots_without_a_new_time_is_found_when_it_is_hashed(store: Store) -> None:
+    name = store.keep_object(b"weights")
+    path = store.object(name)
+    status = path.stat()
+    path.write_bytes(b"weightz")
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    later = Store("rb-store")
+    assert later.has_object(name)  # looking up does not read the file
+    assert later.hash_now(path) != name
+    assert not later.has_object(name)
+
+
 def test_a_damaged_cache_is_no_answer(store: Store) -> None:
     store.put("text", "value")
     (path,) = [path for path in Path("rb-store/cache").glob("*/*") if path.is_file()]
