@@ -37,6 +37,7 @@ QUESTIONS: dict[str, Question] = {
     "pgd": Attacked(ATTACKS.build("pgd", steps=2, restarts=2), (8 / 255, 32 / 255)),
     "pgd l2 last": Attacked(ATTACKS.build("pgd", steps=2, norm="l2", iterate="last"), (0.5,)),
     "square": Attacked(ATTACKS.build("square", queries=5), (16 / 255,)),
+    "square by tiles": Attacked(ATTACKS.build("square", queries=5, backend="pyautoattack"), (16 / 255,)),
     "pr": Probabilistic(NOISES.build("uniform"), (0.1, 0.2), (0.05,), 3),
     "corrupt": Corruptions(
         tuple(CORRUPTIONS.build(name) for name in ("gaussian_noise", "defocus_blur")), (2, 5)
@@ -118,7 +119,8 @@ def test_outcomes_depend_on_the_example_alone(
     record = trained[1]
     if way["before"] is not None:
         evaluate.ask(record, QUESTIONS[way["before"]], Run(tool="test", store=run.store, n=5))
-    if way["first"] is not None and name != "square":  # its key has n: a smaller one is another question
+    # The key of what is drawn for whole tiles has n: a smaller one is another question.
+    if way["first"] is not None and name != "square by tiles":
         first = Run(tool="test", store=run.store, n=way["first"])
         evaluate.ask(record, QUESTIONS[name], first)
     if way["pulled"] is not None:

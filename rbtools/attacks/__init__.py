@@ -21,9 +21,15 @@ ATTACKS = Registry(
     {
         "fgsm": "rbtools.attacks.fgsm:FGSM",
         "pgd": "rbtools.attacks.pgd:PGD",
+        "cw": "rbtools.attacks.cw:CW",
         "apgd-ce": "rbtools.attacks.apgd_ce:APGDCE",
+        "apgd-dlr": "rbtools.attacks.apgd_dlr:APGDDLR",
+        "apgd-t": "rbtools.attacks.apgd_t:APGDT",
+        "fab": "rbtools.attacks.fab:FAB",
+        "fab-t": "rbtools.attacks.fab_t:FABT",
         "square": "rbtools.attacks.square:Square",
         "aa": "rbtools.attacks.aa:AutoAttack",
+        "noise": "rbtools.attacks.noise:Noise",
     },
 )
 
@@ -40,7 +46,9 @@ class Attack(Protocol):
 
     name: ClassVar[str]
     version: ClassVar[int]
-    whole_tiles: ClassVar[bool]
+
+    @property
+    def whole_tiles(self) -> bool: ...
 
     @property
     def eps(self) -> float: ...

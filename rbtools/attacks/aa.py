@@ -2,55 +2,147 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from rbtools.attacks.base import Backed, InTurn
+from rbtools.errors import RbError, near
 from rbtools.registry import param
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch import Tensor
 
+    from rbtools.attacks.loop import Batch, Run
     from rbtools.attacks.pyauto import TameModel
     from rbtools.attacks.steps import Model
 
+VARIANTS: dict[str, tuple[tuple[str, dict[str, int]], ...]] = {
+    "standard": (("apgd-ce", {}), ("apgd-t", {}), ("fab-t", {}), ("square", {})),
+    "plus": (
+        ("apgd-ce", {"restarts": 5}),
+        ("apgd-dlr", {"restarts": 5}),
+        ("fab", {"restarts": 5}),
+        ("square", {}),
+        ("apgd-t", {}),
+        ("fab-t", {"restarts": 5}),
+    ),
+    "rand": (("apgd-ce", {"eot": 20}), ("apgd-dlr", {"eot": 20})),
+}
+"""The attacks of each variant, and how they differ from their defaults."""
+
+_THEIRS = ("apgd-ce", "apgd-dlr", "apgd-t", "fab", "fab-t", "square")
+_NOT_IN_TURN = ("aa", "cw-l2")
+
 
 @dataclass(frozen=True, kw_only=True)
-class AutoAttack:
-    """AutoAttack (Croce and Hein 2020, arXiv:2003.01690), by pyautoattack.
+class AutoAttack(Backed):
+    """AutoAttack (Croce and Hein 2020, arXiv:2003.01690).
 
-    standard: APGD-CE, targeted APGD, targeted FAB, Square. plus: APGD-CE and APGD-DLR with five
-    restarts, FAB with five, Square, targeted APGD, targeted FAB. rand, for randomised models: APGD-CE
-    and APGD-DLR, each gradient a mean of 20. Examples that stay unbroken come back unchanged.
+    standard: APGD-CE, targeted APGD, targeted FAB, Square. plus: APGD-CE, APGD-DLR and FAB with five
+    restarts each, Square, targeted APGD, targeted FAB with five, as in AutoAttack's code. rand, for
+    randomised models: APGD-CE and APGD-DLR, each gradient a mean of 20. Or the attacks that --attacks
+    names, as their defaults have them. Each attack gets what the ones before left standing, and within
+    an attack an example leaves as soon as it is broken. Examples that stay unbroken come back unchanged.
+
+    DLR needs three classes and its targeted form four; for models of fewer the margin stands in.
 
     Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images.
-    Raises RbError for models of fewer than 4 classes (3 for rand), which its losses need.
+    Raises RbError for an attack that there is not, or that has not this norm; with backend pyautoattack
+    also for models of fewer than 4 classes (3 for rand), which its losses need.
     """
 
     name: ClassVar[str] = "aa"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     random: ClassVar[bool] = True
-    whole_tiles: ClassVar[bool] = True
 
     eps: float = 8 / 255
     norm: str = param("linf", "The norm that bounds the perturbation.", choices=("linf", "l2"))
-    variant: str = param("standard", "Which set of attacks to run.", choices=("standard", "plus", "rand"))
+    variant: str = param("standard", "Which set of attacks to run.", choices=tuple(VARIANTS))
+    attacks: str = param("", "Attacks to run in turn instead, by name: apgd-ce,square.")
+    backend: str = param(
+        "rbtools",
+        "Whose code runs: this package's, or AutoAttack's own.",
+        choices=("rbtools", "pyautoattack"),
+    )
+
+    def __post_init__(self) -> None:
+        from rbtools.attacks import ATTACKS
+
+        known = _THEIRS if self.backend == "pyautoattack" else [a for a in ATTACKS if a not in _NOT_IN_TURN]
+        for name in self.named:
+            if name not in known:
+                raise RbError(
+                    f"attacks of attack 'aa' names '{name}'.{near(name, known)} With backend {self.backend}"
+                    f" there are: {', '.join(known)}."
+                )
+        self.parts  # noqa: B018  # an attack that has not this norm is an error now
+
+    @property
+    def named(self) -> list[str]:
+        """The names in `attacks`."""
+        return [name.strip() for name in self.attacks.split(",") if name.strip()]
+
+    @property
+    def plan(self) -> list[tuple[str, dict[str, int]]]:
+        """The attacks to run, and how they differ from their defaults."""
+        return [(name, {}) for name in self.named] or list(VARIANTS[self.variant])
+
+    @property
+    def parts(self) -> list[InTurn]:
+        """The attacks to run, in turn."""
+        return [self._part(name, settings) for name, settings in self.plan]
+
+    def _part(self, name: str, settings: dict[str, Any]) -> Any:
+        from rbtools.attacks import ATTACKS
+
+        made = ATTACKS.build(name, eps=self.eps, **settings)
+        if made.norm == self.norm:
+            return made
+        return ATTACKS.build(name, eps=self.eps, norm=self.norm, **settings)
+
+    @property
+    def loss(self) -> str:  # type: ignore[override]
+        """The losses of the parts, in turn."""
+        return self.loss_for(1 << 30)
+
+    def loss_for(self, classes: int) -> str:
+        return ",".join(part.loss_for(classes) for part in self.parts)
 
     @property
     def stem(self) -> str:
         return "aa" + (".l2" if self.norm == "l2" else "")
 
-    def __call__(self, model: Model, images: Tensor, labels: Tensor, draws: Any) -> Tensor:
+    def runs(self, classes: int) -> list[Run]:
+        return [
+            functools.partial(_with_draws_of, part.name, run)
+            for part in self.parts
+            for run in part.runs(classes)
+        ]
+
+    def findings(self, by: Tensor, classes: int) -> dict[str, Tensor]:
+        """`broken_by`: the number in `parts` of the attack that broke the example, -1 where none did, -2
+        where it was wrong without an attack."""
+        import torch
+
+        numbers = [number for number, part in enumerate(self.parts) for _ in part.runs(classes)]
+        attacks = torch.tensor(numbers, device=by.device)[by.clamp_min(0)]
+        return {"broken_by": torch.where(by < 0, by, attacks)}
+
+    def theirs(self, model: Model, images: Tensor, labels: Tensor, draws: Any) -> Tensor:
         from rbtools.attacks import pyauto
 
+        names = [name for name, _ in self.plan]
+
         def attack(tame: TameModel, seed: int) -> Callable[[Tensor, Tensor], Tensor]:
-            if self.variant == "rand":
-                pyauto.need_classes(tame, 3, "the DLR loss", f"aa ({self.variant})")
-            else:
-                pyauto.need_classes(tame, 4, "the targeted DLR loss", f"aa ({self.variant})")
-                if self.norm == "l2":
-                    pyauto.need_l2_tiles(images, "aa")
+            label = f"aa ({self.attacks or self.variant})"
+            if "apgd-t" in names:
+                pyauto.need_classes(tame, 4, "the targeted DLR loss", label)
+            if "apgd-dlr" in names:
+                pyauto.need_classes(tame, 3, "the DLR loss", label)
+            if "square" in names and self.norm == "l2":
+                pyauto.need_l2_tiles(images, "aa")
             return self._sequence(tame, seed, images)
 
         return pyauto.run(model, images, labels, draws, eps=self.eps, attack=attack)
@@ -60,17 +152,15 @@ class AutoAttack:
 
         from rbtools.attacks import pyauto
 
+        chosen = {"attacks": self.named, "version": "custom"} if self.named else {"version": self.variant}
         theirs = Theirs(
-            tame,
-            norm=pyauto.NORMS[self.norm],
-            eps=self.eps,
-            version=self.variant,
-            seed=seed,
-            device=images.device,
+            tame, norm=pyauto.NORMS[self.norm], eps=self.eps, seed=seed, device=images.device, **chosen
         )
         theirs.verbose = False
         theirs.logger = theirs.apgd.logger = theirs.apgd_targeted.logger = pyauto.logger
         pyauto.mend_ties(theirs.square)
+        if self.named:  # a custom list would keep the five restarts that its classes are made with
+            theirs.apgd.n_restarts = theirs.apgd_targeted.n_restarts = theirs.fab.n_restarts = 1
         # Their code takes 9 targets of any number of classes and fails where there are fewer.
         targets = min(9, tame.classes - 1)
         theirs.apgd_targeted.n_target_classes = theirs.fab.n_target_classes = targets
@@ -80,3 +170,10 @@ class AutoAttack:
             return perturbed
 
         return perturb
+
+
+def _with_draws_of(name: str, run: Run, model: Model, batch: Batch, more: bool) -> tuple[Tensor, Tensor]:
+    """A run with random numbers of its attack's own, and a verdict on every example."""
+    import dataclasses
+
+    return run(model, dataclasses.replace(batch, draws=batch.draws.child(name)), True)

@@ -2,61 +2,93 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from rbtools.attacks.base import Backed
 from rbtools.registry import param
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch import Tensor
 
+    from rbtools.attacks.loop import Batch, Run
     from rbtools.attacks.pyauto import TameModel
     from rbtools.attacks.steps import Model
 
 
 @dataclass(frozen=True, kw_only=True)
-class APGDCE:
-    """Auto-PGD on the cross-entropy (Croce and Hein 2020, arXiv:2003.01690), by pyautoattack.
+class APGDCE(Backed):
+    """Auto-PGD on the cross-entropy (Croce and Hein 2020, arXiv:2003.01690).
 
-    Any iterate that fools the model counts. Examples that stay unbroken come back unchanged.
+    Any iterate that fools the model counts, and its example leaves. Examples that stay unbroken come
+    back unchanged.
 
     Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images.
     """
 
     name: ClassVar[str] = "apgd-ce"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     random: ClassVar[bool] = True
-    whole_tiles: ClassVar[bool] = True
+    loss: ClassVar[str] = "ce"
 
     eps: float = 8 / 255
     norm: str = param("linf", "The norm that bounds the perturbation.", choices=("linf", "l2"))
     steps: int = param(100, "Number of gradient steps.", check="positive")
     restarts: int = param(1, "Number of runs from new random starts.", check="positive")
+    eot: int = param(
+        1, "Passes that every gradient is a mean of, for models that are random.", check="positive"
+    )
+    backend: str = param(
+        "rbtools",
+        "Whose code runs: this package's, or AutoAttack's own.",
+        choices=("rbtools", "pyautoattack"),
+    )
 
     @property
     def stem(self) -> str:
-        return "apgd-ce" + (".l2" if self.norm == "l2" else "")
+        return self.name + (".l2" if self.norm == "l2" else "")
 
-    def __call__(self, model: Model, images: Tensor, labels: Tensor, draws: Any) -> Tensor:
+    def runs(self, classes: int) -> list[Run]:
+        return [functools.partial(self._climb, restart) for restart in range(self.restarts)]
+
+    def _climb(self, restart: int, model: Model, batch: Batch, more: bool) -> tuple[Tensor, Tensor]:
+        from rbtools.attacks import apgd, losses
+
+        assert batch.logits is not None
+        loss = losses.LOSSES[self.loss_for(batch.logits.shape[1])]
+        return apgd.climb(
+            model,
+            batch,
+            batch.goal(loss),
+            eps=self.eps,
+            norm=self.norm,
+            count=self.steps,
+            draw=restart,
+            passes=self.eot,
+        )
+
+    def theirs(self, model: Model, images: Tensor, labels: Tensor, draws: Any) -> Tensor:
         from rbtools.attacks import pyauto
 
         def attack(tame: TameModel, seed: int) -> Callable[[Tensor, Tensor], Tensor]:
             from pyautoattack.autopgd_base import APGDAttack
 
-            apgd = APGDAttack(
+            if self.loss == "dlr":
+                pyauto.need_classes(tame, 3, "the DLR loss", self.name)
+            perturb: Callable[[Tensor, Tensor], Tensor] = APGDAttack(
                 tame,
                 n_iter=self.steps,
                 norm=pyauto.NORMS[self.norm],
                 n_restarts=self.restarts,
                 eps=self.eps,
+                eot_iter=self.eot,
                 seed=seed,
-                loss="ce",
+                loss=self.loss,
                 device=images.device,
                 logger=pyauto.logger,
-            )
-            perturb: Callable[[Tensor, Tensor], Tensor] = apgd.perturb
+            ).perturb
             return perturb
 
         return pyauto.run(model, images, labels, draws, eps=self.eps, attack=attack)

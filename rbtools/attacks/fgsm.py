@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+from rbtools.attacks.base import InTurn
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from rbtools.attacks.loop import Batch, Run
     from rbtools.attacks.steps import Model
 
 
 @dataclass(frozen=True, kw_only=True)
-class FGSM:
+class FGSM(InTurn):
     """Fast gradient sign method (Goodfellow et al. 2015, arXiv:1412.6572), L-infinity.
 
     x' = clip[0,1](x + eps * sign of the gradient of the cross-entropy), without a random start.
@@ -23,8 +26,8 @@ class FGSM:
     name: ClassVar[str] = "fgsm"
     version: ClassVar[int] = 1
     norm: ClassVar[str] = "linf"
+    loss: ClassVar[str] = "ce"
     random: ClassVar[bool] = False
-    whole_tiles: ClassVar[bool] = False
 
     eps: float = 8 / 255
 
@@ -32,8 +35,20 @@ class FGSM:
     def stem(self) -> str:
         return "fgsm"
 
-    def __call__(self, model: Model, images: Tensor, labels: Tensor, draws: Any) -> Tensor:
-        from rbtools.attacks import steps
+    @property
+    def clean_pass(self) -> bool:
+        return False
 
-        objective = steps.cross_entropy(labels)
-        return steps.pgd_step(model, images, images, objective, eps=self.eps, step_size=self.eps)[0]
+    def runs(self, classes: int) -> list[Run]:
+        return [self._step]
+
+    def _step(self, model: Model, batch: Batch, more: bool) -> tuple[Tensor, Tensor]:
+        import torch
+
+        from rbtools.attacks import loop, losses, steps
+
+        seen = loop.look(model, batch.images, batch.goal(losses.cross_entropy), everyone=True)
+        moved = steps.ascend(batch.images, seen.gradient, self.eps, "linf").clamp_(0, 1)
+        if more:
+            return moved, ~loop.verdict(model, moved, batch.labels)
+        return moved, torch.zeros_like(seen.standing)

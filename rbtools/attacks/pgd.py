@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
+from rbtools.attacks.base import InTurn, need_random_start
 from rbtools.errors import RbError
 from rbtools.registry import param
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from rbtools.attacks.loop import Batch, Run
+    from rbtools.attacks.losses import Goal
     from rbtools.attacks.steps import Model
 
 
 @dataclass(frozen=True, kw_only=True)
-class PGD:
+class PGD(InTurn):
     """Projected gradient descent on the cross-entropy (Madry et al. 2018, arXiv:1706.06083).
 
     L-infinity steps follow the sign of the gradient, L2 steps the normalised gradient. A restart
@@ -25,13 +30,17 @@ class PGD:
     that iterate is returned and the example leaves the batch. `iterate="last"`: only the last iterate
     counts, as in torchattacks, foolbox and the papers; nothing leaves the batch.
 
+    `target`: instead of away from its label an example is moved towards the class that is least likely
+    on the clean image, or towards the class of that number (examples of that class are attacked
+    without a target). Any wrong class counts as a success all the same.
+
     Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images.
-    Raises RbError if restarts are asked for without a random start.
+    Raises RbError if restarts are asked for without a random start, for two step sizes at once, and for
+    a target that is no class.
     """
 
     name: ClassVar[str] = "pgd"
     version: ClassVar[int] = 1
-    whole_tiles: ClassVar[bool] = False
 
     eps: float = 8 / 255
     norm: str = param("linf", "The norm that bounds the perturbation.", choices=("linf", "l2"))
@@ -42,6 +51,14 @@ class PGD:
         unit="eps",
         check="non-negative",
     )
+    relative_step: float | None = param(
+        None, "Length of a step as a share of --eps, instead of --step-size.", check="non-negative"
+    )
+    decay: str = param(
+        "constant",
+        "How the step shrinks over the run: not at all, or to zero along a line or half a cosine.",
+        choices=("constant", "linear", "cosine"),
+    )
     start: str = param(
         "uniform", "Start at a random point of the ball, or at the image.", choices=("uniform", "zero")
     )
@@ -51,21 +68,41 @@ class PGD:
         "Which iterates may count as a success: any of them, or only the last.",
         choices=("any", "last"),
     )
+    target: str = param("none", "Where to: none (away from the label), least-likely, or a class's number.")
 
     def __post_init__(self) -> None:
-        if self.restarts > 1 and self.start == "zero":
+        need_random_start(self.name, self.restarts, self.start)
+        if self.step_size is not None and self.relative_step is not None:
             raise RbError(
-                f"Attack 'pgd' has {self.restarts} restarts but starts at the image, so every run would be"
-                " the same. Use start 'uniform', or restarts 1."
+                f"Attack '{self.name}' has a step_size and a relative_step. Give one of them: the length of a"
+                " step, or its share of eps."
+            )
+        if self.target not in ("none", "least-likely") and not self.target.isdecimal():
+            raise RbError(
+                f"target of attack '{self.name}' is '{self.target}'. Expected none, least-likely or a class's"
+                " number such as 3."
             )
 
     @property
+    def loss(self) -> str:  # type: ignore[override]
+        """The name of what is increased."""
+        return "ce" if self.target == "none" else "targeted-ce"
+
+    @property
     def effective_step_size(self) -> float:
-        """The step in use, in pixel units of [0, 1]."""
+        """The first step, in pixel units of [0, 1]."""
         if self.step_size is not None:
             return self.step_size
+        if self.relative_step is not None:
+            return self.relative_step * self.eps
         # Relative to eps: with a cap of 2/255 PGD-20 at 32/255 was weaker than FGSM (.454 against .418).
         return 2.5 * self.eps / self.steps
+
+    def step_at(self, step: int) -> float:
+        """The length of a step, counted from 0, in pixel units of [0, 1]."""
+        done = step / self.steps
+        share = {"constant": 1.0, "linear": 1 - done, "cosine": (1 + math.cos(math.pi * done)) / 2}
+        return self.effective_step_size * share[self.decay]
 
     @property
     def random(self) -> bool:
@@ -74,58 +111,57 @@ class PGD:
 
     @property
     def stem(self) -> str:
-        return f"pgd{self.steps}" + (".l2" if self.norm == "l2" else "")
+        return f"{self.name}{self.steps}" + (".l2" if self.norm == "l2" else "")
 
-    def __call__(self, model: Model, images: Tensor, labels: Tensor, draws: Any) -> Tensor:
-        import torch
+    @property
+    def clean_pass(self) -> bool:
+        return self.target != "none"
 
-        result = images.clone()
-        left = torch.arange(len(images))
-        with torch.no_grad():
-            for restart in range(self.restarts):
-                if not len(left):
-                    break
-                here = left.to(images.device)
-                inputs, wanted = images[here], labels[here]
-                result[here], broken = self._run(model, inputs, wanted, draws.take(left), restart)
-                left = left[~broken.cpu()]
-        return result
+    def runs(self, classes: int) -> list[Run]:
+        return [functools.partial(self._run, restart) for restart in range(self.restarts)]
 
-    def _run(
-        self, model: Model, images: Tensor, labels: Tensor, draws: Any, restart: int
-    ) -> tuple[Tensor, Tensor]:
+    def goal(self, batch: Batch) -> Goal:
+        """What to increase for these examples."""
+        from rbtools.attacks import losses
+
+        if self.target == "none":
+            return batch.goal(losses.cross_entropy)
+        assert batch.logits is not None
+        if self.target == "least-likely":
+            return batch.goal(losses.toward, losses.ranked_targets(batch.logits, batch.labels)[:, -1])
+        target, classes = int(self.target), batch.logits.shape[1]
+        if target >= classes:
+            raise RbError(
+                f"target of attack '{self.name}' is class {target}; the model has the classes 0 to"
+                f" {classes - 1}."
+            )
+        return batch.goal(losses.toward, batch.labels.new_full((len(batch),), target))
+
+    def _run(self, restart: int, model: Model, batch: Batch, more: bool) -> tuple[Tensor, Tensor]:
         """One run: (an iterate of each example, which of them are known to fool the model)."""
         import torch
 
-        from rbtools.attacks import steps
+        from rbtools.attacks import loop, steps
 
+        images, goal = batch.images, self.goal(batch)
         current = images
         if self.start == "uniform":
-            current = steps.uniform_start(images, draws, self.eps, self.norm, draw=restart)
+            current = steps.uniform_start(images, batch.draws, self.eps, self.norm, draw=restart)
         result = current.clone()
-        broken = torch.zeros_like(labels, dtype=torch.bool)
-        active = torch.arange(len(labels), device=labels.device)
-        for _ in range(self.steps):
-            following, logits = steps.pgd_step(
-                model,
-                current,
-                images,
-                steps.cross_entropy(labels),
-                eps=self.eps,
-                step_size=self.effective_step_size,
-                norm=self.norm,
-            )
-            if self.iterate == "any":
-                fooled = logits.argmax(1) != labels
-                if fooled.any():
-                    result[active[fooled]] = current[fooled]
-                    broken[active[fooled]] = True
-                    on = ~fooled
-                    active, images, labels, following = active[on], images[on], labels[on], following[on]
-                    if not len(active):
-                        return result, broken
-            current = following
+        active = torch.arange(len(batch), device=batch.labels.device)
+        broken = torch.zeros_like(batch.labels, dtype=torch.bool)
+        for step in range(self.steps):
+            seen = loop.look(model, current, goal, everyone=self.iterate == "last")
+            if self.iterate == "any" and not seen.standing.all():
+                on, fooled = seen.standing, ~seen.standing
+                result[active[fooled]] = current[fooled]
+                broken[active[fooled]] = True
+                active, images, current, goal = active[on], images[on], current[on], goal.take(on)
+                if not len(active):
+                    return result, broken
+            moved = steps.ascend(current, seen.gradient, self.step_at(step), self.norm)
+            current = steps.project(moved, images, self.eps, self.norm)
         result[active] = current
-        if restart + 1 < self.restarts:  # the caller judges the last iterate of the last run itself
-            broken[active] = model(current).argmax(1) != labels
+        if more:  # who called judges the last iterate of the last run
+            broken[active] = ~loop.verdict(model, current, goal.labels)
         return result, broken

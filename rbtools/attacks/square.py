@@ -2,59 +2,111 @@
 
 from __future__ import annotations
 
+import functools
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from rbtools.attacks.base import Backed
 from rbtools.registry import param
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch import Tensor
 
+    from rbtools.attacks.loop import Batch, Run
     from rbtools.attacks.pyauto import TameModel
     from rbtools.attacks.steps import Model
 
+HALVED_AFTER = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
+"""After how many queries of 10,000 the share of pixels in a square is halved (section 4 of the paper)."""
+
 
 @dataclass(frozen=True, kw_only=True)
-class Square:
-    """Square attack (Andriushchenko et al. 2020, arXiv:1912.00049), L-infinity, by pyautoattack.
+class Square(Backed):
+    """Square attack (Andriushchenko et al. 2020, arXiv:1912.00049), L-infinity and L2.
 
-    It lowers the margin z_y - max of the others and asks the model for logits alone. The
-    schedule of square sizes is AutoAttack's: it is not stretched to the number of queries.
+    A random search that lowers the margin z_y - max of the others and asks the model for logits
+    alone. Every image has squares of its own. A square that would change nothing costs no query of the
+    model. An example that is fooled leaves. Examples that stay unbroken come back unchanged.
+
+    The share of the pixels in a square starts at p and is halved after 10, 50, 200, 500, 1000, 2000,
+    4000, 6000 and 8000 queries. With schedule "fixed" these are the numbers whatever --queries is, as in
+    AutoAttack; with "rescaled" they are stretched by queries / 10,000, as in the paper.
 
     Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images.
     """
 
     name: ClassVar[str] = "square"
-    version: ClassVar[int] = 1
-    norm: ClassVar[str] = "linf"
+    version: ClassVar[int] = 2
     random: ClassVar[bool] = True
-    whole_tiles: ClassVar[bool] = True
+    loss: ClassVar[str] = "margin"
 
     eps: float = 8 / 255
+    norm: str = param("linf", "The norm that bounds the perturbation.", choices=("linf", "l2"))
     queries: int = param(5000, "Number of queries of the model.", check="positive")
     p: float = param(0.8, "Share of the pixels in the first squares.", check="fraction")
+    schedule: str = param(
+        "fixed",
+        "Whether the squares shrink after fixed numbers of queries, or after shares of --queries.",
+        choices=("fixed", "rescaled"),
+    )
+    restarts: int = param(1, "Number of runs from new random starts.", check="positive")
+    backend: str = param(
+        "rbtools",
+        "Whose code runs: this package's, or AutoAttack's own.",
+        choices=("rbtools", "pyautoattack"),
+    )
 
     @property
     def stem(self) -> str:
-        return "square"
+        return self.name + (".l2" if self.norm == "l2" else "")
 
-    def __call__(self, model: Model, images: Tensor, labels: Tensor, draws: Any) -> Tensor:
+    def runs(self, classes: int) -> list[Run]:
+        return [functools.partial(self._search, restart) for restart in range(self.restarts)]
+
+    def share(self, query: int) -> float:
+        """Share of the pixels in the square of a query, counted from 0."""
+        if self.schedule == "rescaled":
+            query = int(query / self.queries * 10000)
+        return float(self.p / 2 ** sum(query > after for after in HALVED_AFTER))
+
+    def side(self, query: int, height: int, width: int) -> int:
+        """Side of the square of a query in pixels; odd and at least 3 in l2, where it has a centre."""
+        side = max(round(math.sqrt(self.share(query) * height * width)), 1)
+        if self.norm == "l2":
+            side = max(side, 3) | 1
+        return min(side, height, width)
+
+    def _search(self, restart: int, model: Model, batch: Batch, more: bool) -> tuple[Tensor, Tensor]:
+        from rbtools.attacks import squares
+
+        return squares.search(
+            model,
+            batch,
+            eps=self.eps,
+            norm=self.norm,
+            sides=[self.side(query, *batch.images.shape[2:]) for query in range(self.queries)],
+            restart=restart,
+        )
+
+    def theirs(self, model: Model, images: Tensor, labels: Tensor, draws: Any) -> Tensor:
         from rbtools.attacks import pyauto
 
         def attack(tame: TameModel, seed: int) -> Callable[[Tensor, Tensor], Tensor]:
             from pyautoattack.square import SquareAttack
 
+            if self.norm == "l2":
+                pyauto.need_l2_tiles(images, self.name)
             square = SquareAttack(
                 tame,
-                norm="Linf",
+                norm=pyauto.NORMS[self.norm],
                 n_queries=self.queries,
                 eps=self.eps,
                 p_init=self.p,
-                n_restarts=1,
+                n_restarts=self.restarts,
                 seed=seed,
-                resc_schedule=False,
+                resc_schedule=self.schedule == "rescaled",
                 device=images.device,
             )
             pyauto.mend_ties(square)

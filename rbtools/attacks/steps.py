@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rbtools.errors import RbError
+
 Model = Callable[[Tensor], Tensor]
 Objective = Callable[[Tensor], Tensor]
 """From logits (N, classes) to what is to be increased, one value an example (N,)."""
@@ -31,6 +33,52 @@ def widen(logits: Tensor) -> Tensor:
 def cross_entropy(labels: Tensor) -> Objective:
     """The cross-entropy with `labels` (N,) as an objective."""
     return lambda logits: F.cross_entropy(logits, labels, reduction="none")
+
+
+def logits_of(model: Model, images: Tensor) -> Tensor:
+    """The logits of images (N, K), at least in float32.
+
+    Raises RbError for a model that cannot be given images that ask for a gradient.
+    """
+    try:
+        return widen(model(images))
+    except RuntimeError as error:
+        if images.requires_grad and "requires grad" in str(error):
+            raise not_differentiable() from error
+        raise
+
+
+def not_differentiable() -> RbError:
+    """The error for an attack by gradients on a model that has none."""
+    return RbError(
+        "The model's output has no gradient with respect to the image, so attacks by gradients cannot run."
+        " Only the attacks 'square' and 'noise' apply: they ask for outputs alone."
+    )
+
+
+def differentiate(
+    model: Model, images: Tensor, logits: Tensor, objective: Objective, *, again: bool = False
+) -> tuple[Tensor, Tensor]:
+    """(objective (N,), its gradient with respect to `images`), through logits that were made from them.
+
+    `again`: the same logits will be asked for another gradient.
+
+    Where the logits do not depend on the images (an architecture without a live path) the gradient is
+    zero. Raises RbError where they do depend on them, but not in a way that can be differentiated.
+    """
+    with torch.enable_grad():
+        value = objective(logits)
+    gradient = None
+    if value.requires_grad:
+        (gradient,) = torch.autograd.grad(
+            value, images, torch.ones_like(value), retain_graph=again, allow_unused=True
+        )
+    if gradient is None:
+        with torch.no_grad():
+            if not torch.equal(widen(model(1 - images)), logits):
+                raise not_differentiable()
+        gradient = torch.zeros_like(images)
+    return value.detach(), gradient
 
 
 def input_gradient(model: Model, images: Tensor, objective: Objective) -> tuple[Tensor, Tensor]:
@@ -64,11 +112,14 @@ def project(perturbed: Tensor, images: Tensor, eps: float, norm: str) -> Tensor:
     return (images + delta * shrink).clamp_(0, 1)
 
 
-def ascend(perturbed: Tensor, gradient: Tensor, step_size: float, norm: str) -> Tensor:
-    """Move by `step_size` in the direction of steepest ascent of `norm`; nowhere if the gradient is 0."""
+def ascend(perturbed: Tensor, gradient: Tensor, step_size: float | Tensor, norm: str) -> Tensor:
+    """Move by `step_size` in the direction of steepest ascent of `norm`; nowhere if the gradient is 0.
+
+    A step size of each example's own comes as (N, 1, 1, 1).
+    """
     if norm == "linf":
         return perturbed + step_size * gradient.sign()
-    return perturbed + step_size * _unit(gradient)
+    return perturbed + step_size * unit(gradient)
 
 
 def pgd_step(
@@ -98,7 +149,7 @@ def uniform_start(images: Tensor, draws: Any, eps: float, norm: str = "linf", dr
     if norm == "linf":
         offset = draws.uniform(shape, draw=draw).to(images) * 2 - 1
     else:
-        direction = _unit(draws.normal(shape, draw=draw).to(images))
+        direction = unit(draws.normal(shape, draw=draw).to(images))
         radius = draws.child("radius").uniform((1,), draw=draw).to(images) ** (1 / images[0].numel())
         offset = direction * radius.reshape(-1, *[1] * len(shape))
     start: Tensor = images + eps * offset
@@ -111,7 +162,7 @@ def _length(vectors: Tensor) -> Tensor:
     return length
 
 
-def _unit(vectors: Tensor) -> Tensor:
+def unit(vectors: Tensor) -> Tensor:
     """Each example scaled to L2 norm 1, zeros left alone.
 
     The largest entry is divided out first: the gradient of a confident network is often below 1e-20,

@@ -1,4 +1,4 @@
-"""apgd-ce, square and aa: pyautoattack's own results, without its side effects and crashes."""
+"""--backend pyautoattack: the package's own results, without its side effects and crashes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ from rbtools.engine.draws import Draws
 from rbtools.errors import RbError
 
 SHAPE = (1, 8, 8)
-SMALL = {"apgd-ce": {"steps": 6}, "square": {"queries": 12}}
+SMALL = {
+    "apgd-ce": {"steps": 6},
+    "apgd-dlr": {"steps": 6},
+    "apgd-t": {"steps": 3},
+    "fab-t": {"steps": 3},
+    "square": {"queries": 12},
+}
 
 
 def draws_for(count, seed=0):
@@ -81,11 +87,26 @@ def quick(monkeypatch):
 
 
 def build(name, eps=0.05, **params):
-    return ATTACKS.build(name, eps=eps, **{**SMALL.get(name, {}), **params})
+    return ATTACKS.build(name, eps=eps, backend="pyautoattack", **{**SMALL.get(name, {}), **params})
 
 
-ALL = [("apgd-ce", {}), ("apgd-ce", {"norm": "l2"}), ("square", {}), ("aa", {}), ("aa", {"norm": "l2"})]
-VARIANTS = [*ALL, ("aa", {"variant": "plus"}), ("aa", {"variant": "rand"})]
+ALL = [
+    ("apgd-ce", {}),
+    ("apgd-ce", {"norm": "l2"}),
+    ("apgd-dlr", {}),
+    ("apgd-t", {}),
+    ("fab-t", {}),
+    ("square", {}),
+    ("square", {"norm": "l2"}),
+    ("aa", {}),
+    ("aa", {"norm": "l2"}),
+]
+VARIANTS = [
+    *ALL,
+    ("aa", {"variant": "plus"}),
+    ("aa", {"variant": "rand"}),
+    ("aa", {"attacks": "apgd-dlr,square"}),
+]
 
 
 @pytest.mark.parametrize(("name", "params"), VARIANTS)
@@ -296,10 +317,10 @@ def test_verdicts_are_those_of_the_closed_form(monkeypatch):
     worst = model.margin(images, labels, eps)
     robust = worst > 0
     assert worst.abs().min() > 1e-3 and 5 < robust.sum() < 19
-    perturbed = ATTACKS.build("aa", eps=eps)(model, images, labels, draws_for(24))
+    perturbed = ATTACKS.build("aa", eps=eps, backend="pyautoattack")(model, images, labels, draws_for(24))
     assert torch.equal(model(perturbed).argmax(1) == labels, robust)
     assert torch.equal(perturbed[robust], images[robust])
-    apgd = ATTACKS.build("apgd-ce", eps=eps, restarts=2)(model, images, labels, draws_for(24))
+    apgd = build("apgd-ce", eps=eps, restarts=2, steps=100)(model, images, labels, draws_for(24))
     still = model(apgd).argmax(1) == labels
     assert still[robust].all() and (still != robust).sum() <= 2  # CE is blind to the best target at times
 
@@ -357,7 +378,9 @@ def test_standard_keeps_the_lengths_of_the_standard(monkeypatch):
             return images, labels
 
     monkeypatch.setattr(pyautoattack, "AutoAttack", Recorded)
-    aa.AutoAttack(eps=0.1)(Linear(10), images_for(2), torch.zeros(2).long(), draws_for(2))
+    aa.AutoAttack(eps=0.1, backend="pyautoattack")(
+        Linear(10), images_for(2), torch.zeros(2).long(), draws_for(2)
+    )
     (theirs,) = made
     assert theirs.attacks_to_run == ["apgd-ce", "apgd-t", "fab-t", "square"]
     assert theirs.apgd.n_iter == theirs.apgd_targeted.n_iter == theirs.fab.n_iter == 100

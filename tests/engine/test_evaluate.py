@@ -208,7 +208,7 @@ def test_attacks_that_draw_for_a_whole_tile_do_not_depend_on_what_was_asked_befo
     name: str, record: Record, run: Run
 ) -> None:
     params = {"square": {"queries": 20}, "apgd-ce": {"steps": 2}}[name]
-    question = Attacked(ATTACKS.build(name, **params), (16 / 255,))
+    question = Attacked(ATTACKS.build(name, backend="pyautoattack", **params), (16 / 255,))
     ask(record, question, dataclasses.replace(run, n=10))
     after = ask(record, question, dataclasses.replace(run, n=60))
     assert found(after) == found(ask(record, question, keeping_nothing(n=60)))
@@ -242,7 +242,7 @@ def test_another_seed_is_other_work_only_where_there_is_chance(record: Record, r
 # --- attacks ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["fgsm", "pgd", "apgd-ce", "square", "aa"])
+@pytest.mark.parametrize("name", ["fgsm", "pgd", "apgd-ce", "square", "aa", "noise"])
 def test_at_distance_0_the_accuracy_is_the_clean_one(name: str, record: Record, run: Run) -> None:
     method = ATTACKS.build(name)
     result = ask(record, Attacked(method, (0.0,)), dataclasses.replace(run, n=50))

@@ -1,0 +1,173 @@
+"""Auto-PGD (Croce and Hein 2020, arXiv:2003.01690): momentum, and a step size that adapts.
+
+Imports torch: import it inside functions only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rbtools.attacks import loop, steps
+from rbtools.attacks.losses import Goal
+
+MOMENTUM = 0.75  # weight of the new step against the last move
+RHO = 0.75  # share of the steps since the last checkpoint that must have raised the loss
+
+
+def checkpoints(count: int) -> list[int]:
+    """After how many steps of `count` the step size is looked at: 22, 41, 57, 70, 80, 87, 93, 99 of 100.
+
+    The paper's p_1 = .22, p_{j+1} = p_j + max(p_j - p_{j-1} - .03, .06), with the gaps rounded down
+    as in the authors' code.
+    """
+    gap, least, shrink = (max(int(share * count), 1) for share in (0.22, 0.06, 0.03))
+    found: list[int] = []
+    done = gap
+    while done <= count:
+        found.append(done)
+        gap = max(gap - shrink, least)
+        done += gap
+    return found
+
+
+def stalled(rose: Tensor, gap: int, halved: Tensor, best: Tensor, best_then: Tensor) -> Tensor:
+    """Whose step is halved at a checkpoint (N,).
+
+    Condition 1: the loss rose in no more than RHO of the `gap` steps since the last one. Condition 2:
+    the step was not halved there and the best loss has not changed since.
+    """
+    return (rose <= RHO * gap) | (~halved & (best <= best_then))
+
+
+@dataclass
+class _State:
+    """Where the examples that still stand are: a row an example."""
+
+    row: Tensor
+    images: Tensor
+    goal: Goal
+    point: Tensor
+    previous: Tensor
+    gradient: Tensor
+    loss: Tensor
+    best_point: Tensor
+    best_gradient: Tensor
+    best: Tensor
+    step: Tensor
+    rose: Tensor
+    halved: Tensor
+    best_then: Tensor
+
+
+def climb(
+    model: steps.Model,
+    batch: loop.Batch,
+    goal: Goal,
+    *,
+    eps: float,
+    norm: str,
+    count: int,
+    draw: int,
+    passes: int = 1,
+) -> tuple[Tensor, Tensor]:
+    """`count` steps from a random start: (images, which are broken).
+
+    Any iterate that fools the model breaks its example, which then leaves; what stands at the end
+    comes back unchanged. `draw` numbers the random start; `passes` is loop.look's.
+    """
+    result = batch.images.clone()
+    start = border_start(batch.images, batch.draws, eps, norm, draw)
+    seen = loop.look(model, start, goal, passes=passes)
+    broken = ~seen.standing
+    result[broken] = start[broken]
+    state = _start(batch.images, start, goal, seen, eps)
+    marks, last_mark = checkpoints(count), 0
+    for number in range(1, count + 1):
+        if not len(state.row):
+            break
+        point = _move(state, eps, norm, first=number == 1)
+        if number == count:  # nothing follows, so no gradient is needed
+            fooled = ~loop.verdict(model, point, state.goal.labels, passes=passes)
+            result[state.row[fooled]], broken[state.row[fooled]] = point[fooled], True
+            break
+        seen = loop.look(model, point, state.goal, passes=passes)
+        fooled = ~seen.standing
+        state.previous, state.point = state.point, point
+        if fooled.any():
+            result[state.row[fooled]], broken[state.row[fooled]] = point[fooled], True
+            loop.keep(state, seen.standing)
+        _note(state, seen)
+        if number in marks:
+            _check(state, number - last_mark)
+            last_mark = number
+    return result, broken
+
+
+def border_start(images: Tensor, draws: object, eps: float, norm: str, draw: int) -> Tensor:
+    """A random point that touches the ball's border: a uniform offset, its largest entry stretched to eps
+    (linf), or a uniform direction of length eps (l2); then clipped to the box."""
+    shape = tuple(images.shape[1:])
+    if norm == "linf":
+        offset = draws.uniform(shape, draw=draw).to(images) * 2 - 1  # type: ignore[attr-defined]
+        largest = offset.abs().amax(dim=tuple(range(1, images.ndim)), keepdim=True)
+        offset = offset / largest.clamp_min(torch.finfo(offset.dtype).tiny)
+    else:
+        offset = steps.unit(draws.normal(shape, draw=draw).to(images))  # type: ignore[attr-defined]
+    return steps.project(images + eps * offset, images, eps, norm)
+
+
+def _start(images: Tensor, start: Tensor, goal: Goal, seen: loop.Look, eps: float) -> _State:
+    on, loss, gradient = seen.standing, seen.loss, seen.gradient
+    point = start[on]
+    return _State(
+        row=on.nonzero()[:, 0],
+        images=images[on],
+        goal=goal.take(on),
+        point=point,
+        previous=point,
+        gradient=gradient,
+        loss=loss,
+        best_point=point,
+        best_gradient=gradient,
+        best=loss,
+        step=torch.full((len(point), *[1] * (point.ndim - 1)), 2 * eps, device=point.device),
+        rose=torch.zeros_like(loss),
+        halved=torch.ones_like(loss, dtype=torch.bool),
+        best_then=loss,
+    )
+
+
+def _move(state: _State, eps: float, norm: str, first: bool) -> Tensor:
+    """The next iterate: a projected step, then momentum, then projected again."""
+    stepped = steps.ascend(state.point, state.gradient, state.step, norm)
+    stepped = steps.project(stepped, state.images, eps, norm)
+    if first:
+        return stepped
+    moved = state.point + MOMENTUM * (stepped - state.point)
+    moved += (1 - MOMENTUM) * (state.point - state.previous)
+    return steps.project(moved, state.images, eps, norm)
+
+
+def _note(state: _State, seen: loop.Look) -> None:
+    """Take in the loss and gradient of the point just reached."""
+    state.rose = state.rose + (seen.loss > state.loss)
+    state.loss, state.gradient = seen.loss, seen.gradient
+    better = seen.loss > state.best
+    state.best = torch.where(better, seen.loss, state.best)
+    wide = better.view(-1, *[1] * (state.point.ndim - 1))
+    state.best_point = torch.where(wide, state.point, state.best_point)
+    state.best_gradient = torch.where(wide, state.gradient, state.best_gradient)
+
+
+def _check(state: _State, gap: int) -> None:
+    """At a checkpoint: halve the step of those that stalled and put them back to their best point."""
+    stall = stalled(state.rose, gap, state.halved, state.best, state.best_then)
+    wide = stall.view(-1, *[1] * (state.point.ndim - 1))
+    state.step = torch.where(wide, state.step / 2, state.step)
+    state.point = torch.where(wide, state.best_point, state.point)
+    state.gradient = torch.where(wide, state.best_gradient, state.gradient)
+    state.halved, state.best_then = stall, state.best
+    state.rose = torch.zeros_like(state.rose)

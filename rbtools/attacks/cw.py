@@ -1,0 +1,42 @@
+"""CW in the ball: projected steps on the margin loss of Carlini and Wagner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from rbtools.attacks.pgd import PGD
+from rbtools.registry import param
+
+if TYPE_CHECKING:
+    from rbtools.attacks.loop import Batch
+    from rbtools.attacks.losses import Goal
+
+
+@dataclass(frozen=True, kw_only=True)
+class CW(PGD):
+    """PGD on the margin loss of Carlini and Wagner (2017, arXiv:1608.04644): CW20 of PRBench.
+
+    It increases max of the other logits - z_y, up to kappa, inside the ball of radius eps; everything
+    else is as in `pgd`. With a target it increases z_t - z_y. The attack that looks for the nearest
+    adversarial example instead is `cw-l2`.
+
+    Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images.
+    """
+
+    name: ClassVar[str] = "cw"
+    version: ClassVar[int] = 1
+
+    kappa: float = param(50.0, "The margin that is enough.", check="non-negative")
+
+    @property
+    def loss(self) -> str:  # type: ignore[override]
+        return "margin" if self.target == "none" else "targeted-margin"
+
+    def goal(self, batch: Batch) -> Goal:
+        from rbtools.attacks import losses
+
+        goal = super().goal(batch)
+        if self.target == "none":
+            return batch.goal(losses.with_kappa(self.kappa))
+        return batch.goal(losses.toward_margin, goal.targets)

@@ -1,0 +1,88 @@
+"""FAB: steps onto the linearised decision boundary, drawn towards the image."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rbtools.attacks.base import Backed
+from rbtools.registry import param
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rbtools.attacks.loop import Batch, Run
+    from rbtools.attacks.pyauto import TameModel
+    from rbtools.attacks.steps import Model
+
+
+@dataclass(frozen=True, kw_only=True)
+class FAB(Backed):
+    """Fast adaptive boundary attack (Croce and Hein 2020, arXiv:1907.02044), without targets.
+
+    It looks for the nearest adversarial example; the example is broken, and leaves, once one within
+    eps is found. Every step takes the gradients of all classes: `fab-t` asks for two and scales to
+    many classes. The first run starts at the image. Examples that stay unbroken come back unchanged.
+
+    Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images.
+    """
+
+    name: ClassVar[str] = "fab"
+    version: ClassVar[int] = 1
+    loss: ClassVar[str] = "logit-difference"
+    targeted: ClassVar[bool] = False
+
+    eps: float = 8 / 255
+    norm: str = param("linf", "The norm that bounds the perturbation.", choices=("linf", "l2"))
+    steps: int = param(100, "Number of steps.", check="positive")
+    restarts: int = param(1, "Number of runs, the ones after the first from random starts.", check="positive")
+    backend: str = param(
+        "rbtools",
+        "Whose code runs: this package's, or AutoAttack's own.",
+        choices=("rbtools", "pyautoattack"),
+    )
+
+    @property
+    def random(self) -> bool:
+        """Whether the result depends on the draws."""
+        return self.restarts > 1
+
+    @property
+    def stem(self) -> str:
+        return self.name + (".l2" if self.norm == "l2" else "")
+
+    def runs(self, classes: int) -> list[Run]:
+        return [functools.partial(self._walk, restart, None) for restart in range(self.restarts)]
+
+    def _walk(
+        self, restart: int, rank: int | None, model: Model, batch: Batch, more: bool
+    ) -> tuple[Tensor, Tensor]:
+        from rbtools.attacks import boundary, losses
+
+        assert batch.logits is not None
+        targets = None if rank is None else losses.ranked_targets(batch.logits, batch.labels)[:, rank]
+        draw = None if restart == 0 else restart * batch.logits.shape[1] + (rank or 0)
+        return boundary.walk(model, batch, targets, eps=self.eps, norm=self.norm, count=self.steps, draw=draw)
+
+    def theirs(self, model: Model, images: Tensor, labels: Tensor, draws: Any) -> Tensor:
+        from rbtools.attacks import pyauto
+
+        def attack(tame: TameModel, seed: int) -> Callable[[Tensor, Tensor], Tensor]:
+            from pyautoattack.fab_pt import FABAttack_PT
+
+            perturb: Callable[[Tensor, Tensor], Tensor] = FABAttack_PT(
+                tame,
+                norm=pyauto.NORMS[self.norm],
+                n_restarts=self.restarts,
+                n_iter=self.steps,
+                eps=self.eps,
+                seed=seed,
+                targeted=self.targeted,
+                device=images.device,
+                n_target_classes=min(getattr(self, "targets", 9), tame.classes - 1),
+            ).perturb
+            return perturb
+
+        return pyauto.run(model, images, labels, draws, eps=self.eps, attack=attack)

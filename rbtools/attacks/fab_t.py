@@ -1,0 +1,38 @@
+"""FAB-T: FAB towards one wrong class after the other."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from rbtools.attacks.fab import FAB
+from rbtools.registry import param
+
+if TYPE_CHECKING:
+    from rbtools.attacks.loop import Run
+
+
+@dataclass(frozen=True, kw_only=True)
+class FABT(FAB):
+    """Targeted fast adaptive boundary attack (Croce and Hein 2020, arXiv:1907.02044 and 2003.01690).
+
+    One run a target: steps onto the linearised boundary between the true class and the target, the
+    wrong classes in the order of the clean logits, the most likely first. An example is broken, and
+    leaves, once any wrong class is found within eps. Examples that stay unbroken come back unchanged.
+
+    Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images.
+    """
+
+    name: ClassVar[str] = "fab-t"
+    version: ClassVar[int] = 1
+    targeted: ClassVar[bool] = True
+
+    targets: int = param(9, "Number of wrong classes to try, if there are as many.", check="positive")
+
+    def runs(self, classes: int) -> list[Run]:
+        return [
+            functools.partial(self._walk, restart, rank)
+            for rank in range(min(self.targets, classes - 1))
+            for restart in range(self.restarts)
+        ]

@@ -1,0 +1,181 @@
+"""The one loop of the attacks written here: what is broken leaves, the rest goes on.
+
+Imports torch: import it inside functions only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from rbtools.attacks.losses import Goal
+from rbtools.attacks.steps import Model, differentiate, logits_of
+
+STANDING, CLEAN = -1, -2
+"""In place of a run's number: no run broke the example; it was wrong without an attack."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Examples under attack.
+
+    images: float32 (N, C, H, W) in [0, 1]; labels: int64 (N,); draws: their random numbers;
+    logits: of the unchanged images (N, K), where a clean pass was made.
+    """
+
+    images: Tensor
+    labels: Tensor
+    draws: Any
+    logits: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, index: Tensor) -> Batch:
+        """Some of the examples, by positions or by a mask."""
+        logits = None if self.logits is None else self.logits[index]
+        return Batch(self.images[index], self.labels[index], self.draws.take(index), logits)
+
+    def goal(self, loss: Any, targets: Tensor | None = None) -> Goal:
+        """The loss for these examples."""
+        return Goal(loss, self.labels, self.labels if targets is None else targets)
+
+
+Run = Callable[[Model, Batch, bool], tuple[Tensor, Tensor]]
+"""From a model, a batch and whether more runs follow to (an image each, which are known to fool)."""
+
+
+def in_turn(
+    model: Model, batch: Batch, runs: Callable[[int], list[Run]], *, clean_pass: bool
+) -> tuple[Tensor, Tensor, int]:
+    """Run after run on what still stands.
+
+    Returns the images (N, C, H, W), the number of the run that broke each (N,), and how many classes the
+    model has (0 without a clean pass).
+
+    `runs` gives the runs for a number of classes. The last run's examples are STANDING unless it knows
+    that they are broken.
+    """
+    perturbed = batch.images.clone()
+    by = torch.full_like(batch.labels, STANDING)
+    left = torch.arange(len(batch), device=batch.labels.device)
+    with torch.no_grad():
+        classes = 0
+        if clean_pass:
+            batch = dataclasses.replace(batch, logits=logits_of(model, batch.images))
+            assert batch.logits is not None
+            classes = batch.logits.shape[1]
+            right = batch.logits.argmax(1) == batch.labels
+            by[~right] = CLEAN
+            left, batch = left[right], batch.take(right)
+        todo = runs(classes)
+        for number, run in enumerate(todo):
+            if not len(batch):
+                break
+            points, broken = run(model, batch, number + 1 < len(todo))
+            perturbed[left] = points
+            by[left[broken]] = number
+            if broken.any():
+                left, batch = left[~broken], batch.take(~broken)
+    return perturbed, by, classes
+
+
+class Look(NamedTuple):
+    """What a model says of some points: which are still classified right (N,) and, for these only (or
+    for all, where asked), the value (S,) and the gradient (S, C, H, W) of the loss."""
+
+    standing: Tensor
+    loss: Tensor
+    gradient: Tensor
+
+
+# A graph that is mostly of broken examples is given up: forward again on the rest costs less than
+# backward through all (a backward pass to the images costs between one and two forward passes).
+_WORTH_A_SECOND_FORWARD = 0.5
+
+
+def look(model: Model, points: Tensor, goal: Goal, *, passes: int = 1, everyone: bool = False) -> Look:
+    """One forward pass, and one backward pass for what still stands.
+
+    `passes`: for models that are random themselves, gradient, loss and verdict are those of the mean
+    over that many passes. `everyone`: broken examples keep their gradient.
+    """
+    with torch.enable_grad():
+        inputs = points.detach().requires_grad_(True)
+        logits = logits_of(model, inputs)
+    standing = logits.detach().argmax(1) == goal.labels
+    if passes > 1:
+        return _averaged(model, points, goal, passes)
+    count = len(standing) if everyone else int(standing.sum())
+    if count == 0:
+        return Look(standing, logits.detach()[:0, 0], points[:0])
+    if count < _WORTH_A_SECOND_FORWARD * len(standing):
+        del logits
+        goal = goal.take(standing)
+        with torch.enable_grad():
+            inputs = points[standing].detach().requires_grad_(True)
+            logits = logits_of(model, inputs)
+        loss, gradient = differentiate(model, inputs, logits, goal)
+        return Look(standing, loss, gradient)
+    loss, gradient = differentiate(model, inputs, logits, goal)
+    if count < len(standing):
+        loss, gradient = loss[standing], gradient[standing]
+    return Look(standing, loss, gradient)
+
+
+def _averaged(model: Model, points: Tensor, goal: Goal, passes: int) -> Look:
+    logits = loss = gradient = torch.zeros((), device=points.device)
+    for _ in range(passes):
+        with torch.enable_grad():
+            inputs = points.detach().requires_grad_(True)
+            one = logits_of(model, inputs)
+        value, slope = differentiate(model, inputs, one, goal)
+        logits, loss, gradient = logits + one.detach(), loss + value, gradient + slope
+    standing = logits.argmax(1) == goal.labels
+    return Look(standing, loss[standing] / passes, gradient[standing] / passes)
+
+
+def verdict(model: Model, points: Tensor, labels: Tensor, *, passes: int = 1) -> Tensor:
+    """Which points are still classified right (N,), by the mean over passes."""
+    with torch.no_grad():
+        logits = logits_of(model, points)
+        for _ in range(passes - 1):
+            logits = logits + logits_of(model, points)
+    return logits.argmax(1) == labels
+
+
+R = TypeVar("R")
+
+
+def keep(rows: R, mask: Tensor) -> None:
+    """Drop examples from a dataclass of tensors with a row an example (and of goals), in place."""
+    for field in dataclasses.fields(rows):  # type: ignore[arg-type]
+        value = getattr(rows, field.name)
+        setattr(rows, field.name, value.take(mask) if isinstance(value, Goal) else value[mask])
+
+
+class Passes(nn.Module):
+    """A model that counts: how many images went forward through it, and how many backward."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.model = model
+        self.forwards = 0
+        self.backwards = 0
+
+    def forward(self, images: Tensor) -> Tensor:
+        count = len(images)
+        self.forwards += count
+        logits = self.model(images)
+        if logits.requires_grad and torch.is_grad_enabled():
+
+            def back(gradient: Tensor) -> None:
+                self.backwards += count
+
+            logits.register_hook(back)
+        return logits

@@ -1,0 +1,108 @@
+"""What gradient attacks increase: one value an example, from its logits, label and target.
+
+Every loss here is negative or small while the example is classified right and grows as it is fooled.
+Imports torch: import it inside functions only.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""From logits (N, K), labels (N,) and target classes (N,) to a value an example (N,)."""
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A loss with the labels and the target classes (N,) of some examples.
+
+    An untargeted loss ignores the targets.
+    """
+
+    loss: Loss
+    labels: Tensor
+    targets: Tensor
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        return self.loss(logits, self.labels, self.targets)
+
+    def take(self, index: Tensor) -> Goal:
+        """The goal of some of the examples."""
+        return Goal(self.loss, self.labels[index], self.targets[index])
+
+
+def best_other(logits: Tensor, labels: Tensor) -> Tensor:
+    """The largest logit among the wrong classes (N,)."""
+    return logits.scatter(1, labels[:, None], -torch.inf).amax(1)
+
+
+def of_class(logits: Tensor, labels: Tensor) -> Tensor:
+    """Each example's logit of one class (N,)."""
+    return logits.gather(1, labels[:, None])[:, 0]
+
+
+def cross_entropy(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
+    """-log of the true class's probability."""
+    return F.cross_entropy(logits, labels, reduction="none")
+
+
+def toward(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
+    """log of the target's probability; where the target is the label itself, the untargeted cross-entropy."""
+    sign = torch.where(targets == labels, 1.0, -1.0)
+    return sign * F.cross_entropy(logits, targets, reduction="none")
+
+
+def margin(logits: Tensor, labels: Tensor, targets: Tensor, kappa: float = torch.inf) -> Tensor:
+    """max of the others - z_y, no more than kappa (Carlini and Wagner 2017, arXiv:1608.04644)."""
+    return (best_other(logits, labels) - of_class(logits, labels)).clamp_max(kappa)
+
+
+def targeted_margin(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
+    """z_t - z_y."""
+    return of_class(logits, targets) - of_class(logits, labels)
+
+
+def toward_margin(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
+    """z_t - z_y; where the target is the label itself, the untargeted margin."""
+    away = margin(logits, labels, targets)
+    return torch.where(targets == labels, away, targeted_margin(logits, labels, targets))
+
+
+def dlr(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
+    """Difference of logits ratio (Croce and Hein 2020, eq. 6): the margin over z_(1) - z_(3)."""
+    largest = logits.topk(3, dim=1).values
+    return margin(logits, labels, targets) / (largest[:, 0] - largest[:, 2] + 1e-12)
+
+
+def targeted_dlr(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
+    """Its targeted form (eq. 7): (z_t - z_y) over z_(1) - (z_(3) + z_(4)) / 2."""
+    largest = logits.topk(4, dim=1).values
+    scale = largest[:, 0] - (largest[:, 2] + largest[:, 3]) / 2
+    return targeted_margin(logits, labels, targets) / (scale + 1e-12)
+
+
+LOSSES: dict[str, Loss] = {
+    "ce": cross_entropy,
+    "targeted-ce": toward,
+    "margin": margin,
+    "targeted-margin": targeted_margin,
+    "dlr": dlr,
+    "targeted-dlr": targeted_dlr,
+}
+
+
+def with_kappa(kappa: float) -> Loss:
+    """The margin loss that is content with a margin of kappa."""
+    return functools.partial(margin, kappa=kappa)
+
+
+def ranked_targets(logits: Tensor, labels: Tensor) -> Tensor:
+    """The wrong classes of each example, the most likely first (N, K - 1)."""
+    others = logits.scatter(1, labels[:, None], -torch.inf)
+    return others.argsort(dim=1, descending=True, stable=True)[:, :-1]

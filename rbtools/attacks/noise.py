@@ -1,0 +1,68 @@
+"""Noise: the best of random points of the ball."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from rbtools.attacks.base import InTurn
+from rbtools.registry import param
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rbtools.attacks.loop import Batch, Run
+    from rbtools.attacks.steps import Model
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noise(InTurn):
+    """Random points of the ball, without gradients: what an attack has to beat.
+
+    Points are uniform in the ball, clipped to the box. The first that fools the model is taken and its
+    example leaves; of an example that no point fools the one of smallest margin is returned.
+
+    Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images.
+    """
+
+    name: ClassVar[str] = "noise"
+    version: ClassVar[int] = 1
+    random: ClassVar[bool] = True
+    loss: ClassVar[str] = "margin"
+
+    eps: float = 8 / 255
+    norm: str = param("linf", "The norm that bounds the perturbation.", choices=("linf", "l2"))
+    samples: int = param(100, "Number of random points of each image.", check="positive")
+
+    @property
+    def stem(self) -> str:
+        return self.name + (".l2" if self.norm == "l2" else "")
+
+    @property
+    def clean_pass(self) -> bool:
+        return False
+
+    def runs(self, classes: int) -> list[Run]:
+        return [self._sample]
+
+    def _sample(self, model: Model, batch: Batch, more: bool) -> tuple[Tensor, Tensor]:
+        import torch
+
+        from rbtools.attacks import losses, steps
+
+        result, broken = batch.images.clone(), torch.zeros_like(batch.labels, dtype=torch.bool)
+        best = torch.full_like(batch.images.flatten(1)[:, 0], -torch.inf)
+        active = torch.arange(len(batch), device=batch.labels.device)
+        for sample in range(self.samples):
+            if not len(active):
+                break
+            points = steps.uniform_start(batch.images, batch.draws, self.eps, self.norm, draw=sample)
+            logits = steps.widen(model(points))
+            value = losses.margin(logits, batch.labels, batch.labels)
+            fooled = logits.argmax(1) != batch.labels
+            taken = fooled | (value > best[active])
+            result[active[taken]], best[active[taken]] = points[taken], value[taken]
+            if fooled.any():
+                broken[active[fooled]] = True
+                active, batch = active[~fooled], batch.take(~fooled)
+        return result, broken
