@@ -50,7 +50,7 @@ def corrupt(
     from rbtools.engine.questions import Corruptions
 
     run, params = _run("rb-corrupt", options)
-    names = list(CORRUPTIONS) if corruptions == "all" else _text(corruptions).split(",")
+    names = CORRUPTIONS.all if corruptions == "all" else _text(corruptions).split(",")
     chosen = tuple(edge.build(CORRUPTIONS, name, _checked(CORRUPTIONS, name, params)) for name in names)
     return ask(record, Corruptions(chosen, edge.severities(_text(severity))), run)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rbtools.errors import RbError, near, unknown
@@ -51,11 +51,15 @@ def config(method: Any) -> dict[str, Any]:
 
 
 class Registry(Mapping[str, str]):
-    """name -> "module:Class"; classes are imported by `load` and made by `build`."""
+    """name -> "module:Class"; classes are imported by `load` and made by `build`.
 
-    def __init__(self, kind: str, entries: Mapping[str, str]) -> None:
+    `all` is what that word means where names are listed: every name but those `apart`.
+    """
+
+    def __init__(self, kind: str, entries: Mapping[str, str], apart: Sequence[str] = ()) -> None:
         self.kind = kind
         self._entries = dict(entries)
+        self.all = tuple(name for name in self._entries if name not in apart)
 
     def __getitem__(self, name: str) -> str:
         return self._entries[name]

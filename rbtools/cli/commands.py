@@ -222,7 +222,7 @@ class Chooser(Group):
         if not self.many:
             return [text]
         if text == "all":
-            return list(self.registry)
+            return list(self.registry.all)
         return list(dict.fromkeys(filter(None, text.split(","))))
 
     def _dest(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -22,19 +22,30 @@ class Draws(Protocol):
     def child(self, name: str) -> Draws:
         """Independent draws for another purpose."""
 
+    def bits(self, count: int, draw: int = 0) -> Tensor:
+        """32 random bits a value, int64 (N, count)."""
+
+    def uniform(self, shape: tuple[int, ...], draw: int = 0) -> Tensor:
+        """Uniform numbers in [0, 1), float32 (N, *shape)."""
+
     def normal(self, shape: tuple[int, ...], draw: int = 0) -> Tensor:
         """Standard normal numbers, float32 (N, *shape)."""
+
+    def integers(self, high: int, shape: tuple[int, ...] = (), draw: int = 0) -> Tensor:
+        """Whole numbers in [0, high), int64 (N, *shape)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Corruption:
     """Base of the corruptions of CIFAR-10-C and ImageNet-C (Hendrycks and Dietterich, ICLR 2019).
 
-    Follows hendrycks/robustness, `make_cifar_c.py`: uint8 images divided by 255 in float64, the
-    corruption, clipping to [0, 1], times 255, truncation (not rounding) to uint8. The truncation
-    alone darkens by half a grey level on average; the published numbers contain it. Float64 is
-    kept because some results are whole grey levels (brightness .2 adds exactly 51) and the
-    truncation then hangs on the last bit.
+    Follows hendrycks/robustness, `make_cifar_c.py`: uint8 images divided by 255, the corruption,
+    clipping to [0, 1], times 255, truncation (not rounding) to uint8. The truncation alone darkens
+    by half a grey level on average; the published numbers contain it. Where some results are whole
+    grey levels (brightness .2 adds exactly 51) the truncation hangs on the last bit: those work in
+    float64, or in grey levels.
+
+    A subclass has `corrupt`, on pixels in [0, 1] in float64, or `corrupt_levels`, on grey levels.
 
     Shape:
         images: float32 (N, C, H, W) in [0, 1], any C; rounded to the nearest grey level first.
@@ -53,12 +64,20 @@ class Corruption:
     )
 
     def __call__(self, images: Tensor, severity: int, draws: Draws) -> Tensor:
-        """Corrupt a batch. Raises RbError where the severity is not one of 1 to 5."""
+        """Corrupt a batch. Raises RbError where the severity is none of 1 to 5, or images too small."""
+        return self.applied(self.corrupt_levels, images, severity, draws)
+
+    def applied(
+        self, work: Callable[[Tensor, Any, Draws], Tensor], images: Tensor, severity: int, draws: Draws
+    ) -> Tensor:
+        """What `work` makes of the grey levels of images, back on the grid."""
+        import torch
+
         constant = self.constant(severity, images.shape[-2:])
-        pixels = images.double().mul_(255).round_().div_(255)
+        self.check_size(severity, images.shape[-2:])
         own = draws.child(f"severity.{severity}") if self.random else draws
-        corrupted = self.corrupt(pixels, constant, own)
-        return corrupted.clamp_(0, 1).mul_(255).floor_().float().div_(255)
+        corrupted = work(images.mul(255).round_(), constant, own)
+        return corrupted.clamp_(0, 255).to(torch.uint8).float().div_(255)
 
     def constant(self, severity: int, size: Sequence[int]) -> Any:
         """The constant of this severity for images of this (height, width)."""
@@ -71,6 +90,23 @@ class Corruption:
         if self.constants != "auto":
             return self.constants
         return "cifar" if max(size) <= CIFAR_UP_TO else "imagenet"
+
+    def smallest(self, constant: Any) -> int:
+        """The least height and width, in pixels, with which this constant means something."""
+        return 1
+
+    def check_size(self, severity: int, size: Sequence[int]) -> None:
+        """Raise RbError where images of this (height, width) are too small."""
+        least = self.smallest(self.constant(severity, size))
+        if min(size) < least:
+            raise RbError(
+                f"Images of {size[0]}x{size[1]} pixels are too small for {self.name} at severity {severity}:"
+                f" it needs {least} pixels a side. Leave it out, or use larger images."
+            )
+
+    def corrupt_levels(self, levels: Tensor, constant: Any, draws: Draws) -> Tensor:
+        """Return corrupted grey levels, not yet clipped nor cut off; float32 `levels` may be overwritten."""
+        return self.corrupt(levels.double().div_(255), constant, draws).mul_(255)
 
     def corrupt(self, pixels: Tensor, constant: Any, draws: Draws) -> Tensor:
         """Return corrupted float64 pixels, not yet clipped; `pixels` may be overwritten."""

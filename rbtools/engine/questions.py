@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rbtools import registry
+from rbtools.engine import textures
 from rbtools.probabilistic import estimate, intervals
 from rbtools.records import metrics
 
@@ -198,6 +199,9 @@ class Corruptions:
     severities: tuple[int, ...]
     title = "corruptions"
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "corruptions", tuple(map(textures.decided, self.corruptions)))
+
     def columns(self) -> Sequence[Column]:
         pairs = [Corrupted(one, severity) for one in self.corruptions for severity in self.severities]
         return [Clean(), *pairs]
@@ -206,8 +210,9 @@ class Corruptions:
         found = []
         for column in wanted:
             if isinstance(column, Corrupted):
+                corrupt = textures.given(column.corruption)
                 draws = tile.draws(f"corruption.{column.corruption.name}")
-                found.append(tile.correct(column.corruption(tile.images, column.severity, draws)))
+                found.append(tile.correct(corrupt(tile.images, column.severity, draws)))
             else:
                 found.append(tile.clean)
         return found

@@ -1,0 +1,93 @@
+"""Elastic transform: the image is stretched, as printed on rubber."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from rbtools.corruptions import imaging
+from rbtools.corruptions.base import Corruption, Draws
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Constant = tuple[float, float, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ElasticTransform(Corruption):
+    """A random affine map, then a smooth random displacement; constants (strength, sigma, affine).
+
+    They are shares of the side: of its length with the constants of CIFAR-10-C (so of 32 pixels there),
+    of 244/224 of it with those of ImageNet-C. Three points are moved by up to `affine`; the
+    displacement is `strength` times uniform noise blurred by `sigma`. By its constants it changes CIFAR
+    images less the more severe it is, and at severity 1 not elastically at all: the published archive
+    has it so.
+    """
+
+    name: ClassVar[str] = "elastic_transform"
+    random: ClassVar[bool] = True
+    severities: ClassVar[dict[str, tuple[Constant, ...]]] = {
+        "cifar": ((0, 0, 0.08), (0.05, 0.2, 0.07), (0.08, 0.06, 0.06), (0.1, 0.04, 0.05), (0.1, 0.03, 0.03)),
+        "imagenet": tuple(
+            (strength * 244 / 224, sigma * 244 / 224, affine * 244 / 224)
+            for strength, sigma, affine in (
+                (2, 0.7, 0.1),
+                (2, 0.08, 0.2),
+                (0.05, 0.01, 0.02),
+                (0.07, 0.01, 0.02),
+                (0.12, 0.01, 0.02),
+            )
+        ),
+    }
+
+    def smallest(self, constant: Constant) -> int:
+        return 3  # the three points are a third of the side from the middle
+
+    def corrupt_levels(self, levels: Tensor, constant: Constant, draws: Draws) -> Tensor:
+        size = max(levels.shape[2:])
+        strength, sigma, affine = (size * share for share in constant)
+        down, right = affine_places(draws.child("affine"), levels.shape[2:], affine)
+        moved = imaging.sampled(levels.double(), down, right, edge_twice=False)
+        if not strength:
+            return moved.add_(imaging.HAIR)
+        noise = draws.uniform((2, *levels.shape[2:])).double().mul_(2).sub_(1)
+        smooth = imaging.gaussian_blur(noise, sigma, truncate=3, mirror=True).mul_(strength)
+        rows, columns = grid(levels.shape[2:], smooth)
+        moved = imaging.sampled(moved, rows + smooth[:, 0], columns + smooth[:, 1], edge_twice=True)
+        return moved.add_(imaging.HAIR)
+
+
+def grid(size: tuple[int, ...], like: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows (H, 1) and columns (1, W) of all pixels."""
+    import torch
+
+    height, width = size
+    rows, columns = (torch.arange(side, dtype=like.dtype, device=like.device) for side in (height, width))
+    return rows[:, None], columns[None, :]
+
+
+def affine_places(draws: Draws, size: tuple[int, ...], reach: float) -> tuple[Tensor, Tensor]:
+    """Where each pixel comes from, rows and columns (N, H, W), under the map that moves three points.
+
+    The points are a third of the smaller side from the middle, at the lower right, upper right and upper
+    left; each coordinate moves by a uniform number up to `reach`.
+    """
+    import torch
+
+    height, width = size
+    away = min(size) // 3
+    x, y = width // 2, height // 2
+    corners = [[x + away, y + away], [x + away, y - away], [x - away, y - away]]
+    shifts = draws.uniform((3, 2)).double().mul_(2).sub_(1).mul_(reach)
+    points = shifts + torch.tensor(corners, dtype=shifts.dtype, device=shifts.device)
+    along = (points[:, 1] - points[:, 2]) / (2 * away)  # where a step to the right goes
+    under = (points[:, 0] - points[:, 1]) / (2 * away)  # and one down
+    rows, columns = grid(size, shifts)
+    # The inverse map: solve [along under] (u, v) = place - points[2], then go from the third corner.
+    dx, dy = (columns - points[:, 2, 0, None, None]), (rows - points[:, 2, 1, None, None])
+    (a, c), (b, d) = along.unbind(1), under.unbind(1)
+    a, b, c, d, scale = (term[:, None, None] for term in (a, b, c, d, a * d - b * c))
+    right = (d * dx - b * dy) / scale + (x - away)
+    down = (a * dy - c * dx) / scale + (y - away)
+    return down, right

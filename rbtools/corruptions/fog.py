@@ -1,0 +1,65 @@
+"""Fog: a cloud of all sizes between the camera and the scene."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from rbtools.corruptions.base import Corruption, Draws
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fog(Corruption):
+    """x + c plasma, scaled back to the image's own maximum; constants (c, decay of the plasma).
+
+    The plasma is a corner of a map of 32 pixels, or of the next power of two for larger images.
+    """
+
+    name: ClassVar[str] = "fog"
+    random: ClassVar[bool] = True
+    severities: ClassVar[dict[str, tuple[tuple[float, float], ...]]] = {
+        "cifar": ((0.2, 3), (0.5, 3), (0.75, 2.5), (1, 2), (1.5, 1.75)),
+        "imagenet": ((1.5, 2), (2, 2), (2.5, 1.7), (2.5, 1.5), (3, 1.4)),
+    }
+
+    def corrupt(self, pixels: Tensor, constant: tuple[float, float], draws: Draws) -> Tensor:
+        amount, decay = constant
+        height, width = pixels.shape[2:]
+        size = max(32, 1 << (max(height, width) - 1).bit_length())
+        highest = pixels.amax(dim=(1, 2, 3), keepdim=True)
+        cloud = plasma(draws, size, decay)[:, None, :height, :width]
+        return pixels.add_(cloud, alpha=amount).mul_(highest / (highest + amount))
+
+
+def plasma(draws: Draws, size: int, decay: float) -> Tensor:
+    """Height maps by the diamond-square algorithm on a torus: float64 (N, size, size), from 0 to 1.
+
+    Each new point is the mean of four around it and a uniform number, whose range falls by the square of
+    `decay` from one scale to the next (the reference multiplies a range by itself); `size` is a power of two.
+    """
+    import torch
+
+    chance = draws.uniform((size, size)).double().mul_(2).sub_(1)
+    land = torch.zeros_like(chance)
+    step, spread = size, 100.0**2
+    while step >= 2:
+        half = step // 2
+        corners = land[:, ::step, ::step]
+        squares = _pairs(_pairs(corners, 1, -1), 2, -1)
+        middles = squares / 4 + spread * chance[:, half::step, half::step]
+        land[:, half::step, half::step] = middles
+        above = _pairs(middles, 1, 1) + _pairs(corners, 2, -1)
+        beside = _pairs(middles, 2, 1) + _pairs(corners, 1, -1)
+        land[:, ::step, half::step] = above / 4 + spread * chance[:, ::step, half::step]
+        land[:, half::step, ::step] = beside / 4 + spread * chance[:, half::step, ::step]
+        step, spread = half, spread / decay**2
+    land -= land.amin(dim=(1, 2), keepdim=True)
+    return land / land.amax(dim=(1, 2), keepdim=True)
+
+
+def _pairs(points: Tensor, dim: int, shift: int) -> Tensor:
+    """Each point plus its neighbour along an axis, around the torus."""
+    return points + points.roll(shift, dim)

@@ -1,0 +1,156 @@
+"""Frost: ice crystals on the window."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
+
+from rbtools.corruptions import imaging
+from rbtools.corruptions.base import Corruption, Draws
+from rbtools.errors import RbError
+from rbtools.registry import param
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+USED = 5  # of six photographs: the reference draws from 0 to 4
+CIFAR_SCALE, CIFAR_SIDE = 5, 32  # every fifth pixel of a photograph, on images of 32 pixels
+GENERATED = (350, 525)  # height and width
+# Mean and deviation of the five photographs, red, green and blue, in grey levels.
+TINTS = (
+    ((78, 149, 166), (27, 16, 15)),
+    ((201, 205, 215), (21, 22, 23)),
+    ((201, 205, 215), (21, 22, 23)),
+    ((138, 153, 166), (29, 29, 30)),
+    ((112, 123, 135), (44, 43, 42)),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frost(Corruption):
+    """c x + d times a random crop of a picture of frost; constants (c, d).
+
+    The photographs are those of the package imagecorruptions, where it is installed; else pictures of their
+    colours are generated, and results say which. With the constants of CIFAR-10-C they are reduced to a fifth
+    on images of 32 pixels (less on larger ones), with those of ImageNet-C they are taken as they are.
+
+    Shape:
+        photographs: uint8 (3, H, W) each, of any size; without them the pictures are generated.
+    """
+
+    name: ClassVar[str] = "frost"
+    random: ClassVar[bool] = True
+    severities: ClassVar[dict[str, tuple[tuple[float, float], ...]]] = {
+        "cifar": ((1, 0.2), (1, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45)),
+        "imagenet": ((1, 0.4), (0.8, 0.6), (0.7, 0.7), (0.65, 0.7), (0.6, 0.75)),
+    }
+
+    textures: str = param(
+        "auto",
+        "Pictures of frost: the photographs of the package imagecorruptions, or generated ones."
+        " auto: the photographs where they are installed.",
+        choices=("auto", "imagecorruptions", "generated"),
+    )
+
+    def __call__(
+        self, images: Tensor, severity: int, draws: Draws, photographs: Sequence[Tensor] | None = None
+    ) -> Tensor:
+        """Corrupt a batch. Raises RbError where photographs are asked for, and there are none."""
+        if photographs is None and self.textures == "imagecorruptions":
+            raise RbError("Photographs of frost are asked for, but none are given. Use textures=generated.")
+        if photographs is None or self.textures == "generated":
+            photographs = generated()
+        return self.applied(partial(self._frosted, photographs[:USED]), images, severity, draws)
+
+    def _frosted(
+        self, photographs: Sequence[Tensor], levels: Tensor, constant: tuple[float, float], draws: Draws
+    ) -> Tensor:
+        kept, added = constant
+        size = (levels.shape[2], levels.shape[3])
+        reduced = self.constants_for(size) == "cifar"
+        pictures = [fitted(one, size, reduced).to(levels.device) for one in photographs]
+        crops = cropped(pictures, size, draws)
+        if levels.shape[1] != 3:
+            crops = imaging.grey(crops)
+        return levels.double().mul_(kept).add_(crops, alpha=added)
+
+
+def fitted(picture: Tensor, size: tuple[int, int], reduced: bool) -> Tensor:
+    """A uint8 picture (3, H, W) at the scale at which images of this (height, width) are cropped from it.
+
+    Reduced by taking single pixels, as OpenCV does to a fifth; enlarged only where it is too small.
+    """
+    import torch
+
+    step = CIFAR_SCALE * min(CIFAR_SIDE / max(size), 1) if reduced else 1.0
+    # A crop takes any place but the last one, so a pixel more than the image has is not enough.
+    step = min(step, *(have / (need + 2) for have, need in zip(picture.shape[1:], size, strict=True)))
+    rows, columns = (
+        ((torch.arange(int(side / step)) + 0.5) * step).long().clamp(max=side - 1)
+        for side in picture.shape[1:]
+    )
+    return picture.cpu()[:, rows][:, :, columns]
+
+
+def cropped(pictures: Sequence[Tensor], size: tuple[int, int], draws: Draws) -> Tensor:
+    """Random crops, float64 (N, 3, H, W), each of one picture drawn at random."""
+    import torch
+
+    height, width = size
+    chosen = draws.child("picture").integers(len(pictures))
+    # The places depend on the picture's size: a draw of 31 bits is scaled to what there is.
+    places = draws.child("place").integers(1 << 31, (2,))
+    room = torch.tensor([[one.shape[1] - height, one.shape[2] - width] for one in pictures])
+    top, left = (places * room.to(places.device)[chosen] >> 31).unbind(1)
+    starts = torch.tensor([0, *(one.numel() // 3 for one in pictures)]).cumsum(0)[:-1].to(top.device)
+    strides = torch.tensor([one.shape[2] for one in pictures], device=top.device)[chosen]
+    rows = (top[:, None] + torch.arange(height, device=top.device)) * strides[:, None] + starts[chosen, None]
+    index = rows[:, :, None] + (left[:, None] + torch.arange(width, device=top.device))[:, None]
+    flat = torch.cat([one.flatten(1) for one in pictures], dim=1)
+    return flat[:, index].transpose(0, 1).double()
+
+
+@functools.lru_cache(maxsize=1)
+def generated() -> tuple[Tensor, ...]:
+    """Pictures of frost, uint8 (3, H, W): veins of ice at all scales, in the photographs' colours.
+
+    The sum of noise on finer and finer lattices, folded at its middle so that it has sharp crests. From
+    whole-numbered hashes, so the same on every machine.
+    """
+    import torch
+
+    pictures = []
+    for number, (mean, deviation) in enumerate(TINTS):
+        ice = sum(_crests(number, octave) / 1.6**octave for octave in range(7))
+        ice = (ice - ice.mean()) / ice.std()  # type: ignore[union-attr]
+        tint = torch.tensor([mean, deviation], dtype=torch.float64).view(2, 3, 1, 1)
+        pictures.append((tint[0] + tint[1] * ice).round().clamp(0, 255).to(torch.uint8))
+    return tuple(pictures)
+
+
+def _crests(number: int, octave: int) -> Tensor:
+    """Folded noise, float64 (H, W) in [0, 1], on a lattice of 5 x 2^octave lines down, turned by shearing."""
+    import torch
+
+    height, width = GENERATED
+    lines = 5 * 2**octave
+    y, x = torch.meshgrid(torch.arange(height) / height, torch.arange(width) / height, indexing="ij")
+    down, right = (y + 0.6 * x) * lines, (x - 0.6 * y + 1) * lines
+    top, left = down.floor(), right.floor()
+    v, u = (down - top).double(), (right - left).double()
+    corners = [_hashed(top.long() + i, left.long() + j, 8 * number + octave) for i in (0, 1) for j in (0, 1)]
+    upper, lower = corners[0] * (1 - u) + corners[1] * u, corners[2] * (1 - u) + corners[3] * u
+    folded: Tensor = 1 - (2 * (upper * (1 - v) + lower * v) - 1).abs()
+    return folded
+
+
+def _hashed(rows: Tensor, columns: Tensor, salt: int) -> Tensor:
+    """A number in [0, 1) for each lattice point, float64."""
+    word = (rows * 0x9E3779B1 + columns * 0x85EBCA77 + salt * 0xC2B2AE3D) & 0xFFFFFFFF
+    for shift, factor in ((15, 0x2C1B3C6D), (12, 0x297A2D39)):
+        word = ((word ^ (word >> shift)) * factor) & 0xFFFFFFFF
+    hashed: Tensor = word ^ (word >> 15)
+    return hashed.double() / 2**32

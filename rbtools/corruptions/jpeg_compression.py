@@ -1,0 +1,65 @@
+"""JPEG compression: blocks and lost detail."""
+
+from __future__ import annotations
+
+import io
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rbtools.corruptions.base import Corruption, Draws
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+PIECE = 32  # images that a thread takes at once
+
+
+@dataclass(frozen=True, kw_only=True)
+class JpegCompression(Corruption):
+    """Written and read as JPEG by Pillow at quality c, with threads on the CPU.
+
+    Images of other than three channels are compressed channel by channel, as grey ones.
+    """
+
+    name: ClassVar[str] = "jpeg_compression"
+    severities: ClassVar[dict[str, tuple[int, ...]]] = {
+        "cifar": (80, 65, 58, 50, 40),
+        "imagenet": (25, 18, 15, 10, 7),
+    }
+
+    def corrupt_levels(self, levels: Tensor, constant: int, draws: Draws) -> Tensor:
+        import torch
+
+        channels, height, width = levels.shape[1:]
+        pictures = levels.to(torch.uint8).cpu()
+        if channels == 3:
+            arrays = pictures.permute(0, 2, 3, 1).contiguous().numpy()
+        else:
+            arrays = pictures.reshape(-1, height, width).numpy()
+        pieces = [arrays[start : start + PIECE] for start in range(0, len(arrays), PIECE)]
+
+        def work(piece: Any) -> None:
+            for picture in piece:
+                picture[:] = compressed(picture, constant)
+
+        threads = torch.get_num_threads()
+        if threads == 1 or len(pieces) == 1:
+            for piece in pieces:
+                work(piece)
+        else:
+            with ThreadPoolExecutor(threads) as pool:
+                list(pool.map(work, pieces))
+        result = torch.from_numpy(arrays)
+        result = result.permute(0, 3, 1, 2) if channels == 3 else result.view(levels.shape)
+        return result.to(levels.device, torch.float32, memory_format=torch.contiguous_format)
+
+
+def compressed(picture: Any, quality: int) -> Any:
+    """A uint8 picture (H, W) or (H, W, 3) after the way to JPEG and back."""
+    import numpy as np
+    from PIL import Image
+
+    stream = io.BytesIO()
+    Image.fromarray(picture).save(stream, "JPEG", quality=quality)
+    return np.asarray(Image.open(stream))

@@ -1,0 +1,71 @@
+"""Pixelate: a low resolution, blown up."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from rbtools.corruptions.base import Corruption, Draws
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FIXED = 1 << 22  # Pillow's weights for 8 bits are whole numbers of this share
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pixelate(Corruption):
+    """Shrink to c of each side by averaging boxes, and back; exactly what Pillow's BOX filter gives."""
+
+    name: ClassVar[str] = "pixelate"
+    severities: ClassVar[dict[str, tuple[float, ...]]] = {
+        "cifar": (0.95, 0.9, 0.85, 0.75, 0.65),
+        "imagenet": (0.6, 0.5, 0.4, 0.3, 0.25),
+    }
+
+    def smallest(self, constant: float) -> int:
+        return math.ceil(1 / constant)
+
+    def corrupt_levels(self, levels: Tensor, constant: float, draws: Draws) -> Tensor:
+        height, width = levels.shape[2:]
+        small = int(height * constant), int(width * constant)
+        planes = levels.double()
+        for sizes in (small, (height, width)):
+            planes = resized(planes, sizes)
+        return planes
+
+
+def resized(planes: Tensor, size: tuple[int, int]) -> Tensor:
+    """Pillow's BOX resize of float64 grey levels (..., H, W): along rows, rounded, then along columns.
+
+    All sums are of whole numbers below 2^53, so exact in whatever order they are taken.
+    """
+    height, width = planes.shape[-2:]
+    if width != size[1]:
+        across = box_weights(width, size[1], str(planes.device))
+        planes = (planes @ across.T).div_(FIXED).add_(0.5).floor_().clamp_(0, 255)
+    if height != size[0]:
+        down = box_weights(height, size[0], str(planes.device))
+        planes = (down @ planes).div_(FIXED).add_(0.5).floor_().clamp_(0, 255)
+    return planes
+
+
+@functools.lru_cache(maxsize=64)
+def box_weights(source: int, target: int, device: str) -> Tensor:
+    """Whole-numbered weights, float64 (target, source), that sum to FIXED but for rounding."""
+    import torch
+
+    scale = source / target
+    stretch = max(scale, 1.0)
+    weights = torch.zeros(target, source, dtype=torch.float64)
+    for i in range(target):
+        centre = (i + 0.5) * scale
+        first = max(int(centre - stretch / 2 + 0.5), 0)
+        last = min(int(centre + stretch / 2 + 0.5), source)
+        inside = [-0.5 < (j - centre + 0.5) / stretch <= 0.5 for j in range(first, last)]
+        share = 1 / max(sum(inside), 1)
+        for j, taken in zip(range(first, last), inside, strict=True):
+            weights[i, j] = math.floor(0.5 + taken * share * FIXED)
+    return weights.to(device)

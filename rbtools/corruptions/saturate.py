@@ -1,0 +1,42 @@
+"""Saturate: colours become paler or stronger."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from rbtools.corruptions.base import Corruption, Draws
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saturate(Corruption):
+    """The HSV saturation times c, plus d, clipped to [0, 1]; constants (c, d). One of the four extra ones.
+
+    At constant hue and value every channel's distance from the value V = max over channels grows with
+    the saturation, so the way to HSV and back is one scaling of V - x. Greys have no hue: as in the
+    reference, d makes them red. Images of other than three channels stay as they are.
+    """
+
+    name: ClassVar[str] = "saturate"
+    severities: ClassVar[dict[str, tuple[tuple[float, float], ...]]] = {
+        "cifar": ((0.3, 0), (0.1, 0), (1.5, 0), (2, 0.1), (2.5, 0.2)),
+        "imagenet": ((0.3, 0), (0.1, 0), (2, 0), (5, 0.1), (20, 0.2)),
+    }
+
+    def corrupt(self, pixels: Tensor, constant: tuple[float, float], draws: Draws) -> Tensor:
+        if pixels.shape[1] != 3:
+            return pixels
+        factor, added = constant
+        value = pixels.amax(dim=1, keepdim=True)
+        below = value - pixels
+        spread = below.amax(dim=1, keepdim=True)
+        before = spread / value.where(value > 0, 1)
+        after = (before * factor + added).clamp_(0, 1)
+        stretch = (after / before.where(before > 0, 1)).where(before > 0, 0)
+        result = value - below * stretch
+        red = value - value * after
+        result[:, 1:] = result[:, 1:].where(spread > 0, red)
+        return result

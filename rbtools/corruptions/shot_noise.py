@@ -1,0 +1,73 @@
+"""Shot noise: light arrives in photons, and few of them are a coarse sample."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from rbtools.corruptions.base import Corruption, Draws
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+WORD = 32  # bits of a draw
+BINS = 10  # of which these choose where the search begins
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShotNoise(Corruption):
+    """Poisson(x c) / c, every pixel and channel by itself; smaller c is more severe.
+
+    A draw of 32 bits is turned into the count whose part of the distribution it falls in, so that
+    every probability is right to 2^-32.
+    """
+
+    name: ClassVar[str] = "shot_noise"
+    random: ClassVar[bool] = True
+    severities: ClassVar[dict[str, tuple[int, ...]]] = {
+        "cifar": (500, 250, 100, 75, 50),
+        "imagenet": (60, 25, 12, 5, 3),
+    }
+
+    def corrupt_levels(self, levels: Tensor, constant: int, draws: Draws) -> Tensor:
+        bits = draws.bits(levels[0].numel()).view_as(levels)
+        return poisson(levels.long(), constant, bits).double().div_(constant).mul_(255)
+
+
+def poisson(levels: Tensor, constant: int, bits: Tensor) -> Tensor:
+    """The Poisson counts of mean level * constant / 255 that bits (0 to 2^32 - 1) stand for, all int64."""
+    ends, starts, width = _tables(constant, str(levels.device))
+    counts = starts.take((levels << BINS) + (bits >> (WORD - BINS))).long()
+    places = (levels * width).add_(counts).flatten()
+    goal = bits.flatten()
+    more = ends.take(places) <= goal
+    places += more
+    # Nearly all are done: only a bin in a tail holds the ends of more than two counts.
+    rest = more.nonzero().flatten()
+    while len(rest):
+        rest = rest[ends[places[rest]] <= goal[rest]]
+        places[rest] += 1
+    found: Tensor = places.view_as(levels) - levels * width
+    return found
+
+
+@functools.lru_cache(maxsize=16)
+def _tables(constant: int, device: str) -> tuple[Tensor, Tensor, int]:
+    """For each grey level, where the counts' parts of [0, 2^32) end, and the first count of each bin.
+
+    Shape: int64 (256 * K,) and int32 (256 * 2^BINS,), with K, the number of counts told apart.
+    """
+    import torch
+
+    most = math.ceil(constant + 8 * math.sqrt(constant)) + 30  # P(above) < 2^-33 for every mean
+    means = torch.arange(256, dtype=torch.float64)[:, None] * constant / 255
+    counts = torch.arange(most, dtype=torch.float64)[None, :]
+    below = torch.special.gammaincc(counts + 1, means)
+    below[0] = 1  # no light, no photons
+    ends = (below * 2.0**WORD).round_().long()
+    ends[:, -1] = 1 << WORD
+    bins = (torch.arange(1 << BINS) << (WORD - BINS)).expand(256, -1).contiguous()
+    starts = torch.searchsorted(ends, bins, right=True)
+    return ends.flatten().to(device), starts.int().flatten().to(device), most

@@ -1,0 +1,180 @@
+"""Spatter: rain or mud on the lens."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from rbtools.corruptions import imaging
+from rbtools.corruptions.base import Corruption, Draws
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Constant = tuple[float, float, float, float, float, int]
+WATER = (175, 238, 238)  # pale turquoise
+MUD = (63, 42, 20)
+FARTHEST = 20  # pixels from an edge; beyond, water is as far from it
+# Lengths of a step in the distance transform: beside, across, and a knight's move.
+STEPS = {1.0: ((0, 1), (1, 0)), 1.4: ((1, 1),), 2.1969: ((1, 2), (2, 1))}
+LOW, HIGH = 50, 150  # gradients that may be an edge, and that are one
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spatter(Corruption):
+    """Drops of water (shaded from their edges inward) or mud. One of the four extra ones.
+
+    Constants: mean and deviation of the noise that drops are made of, its blur, the level above which
+    there is a drop, how strong the water is or how blurred the mud, and 1 for mud.
+    """
+
+    name: ClassVar[str] = "spatter"
+    random: ClassVar[bool] = True
+    severities: ClassVar[dict[str, tuple[Constant, ...]]] = {
+        "cifar": (
+            (0.62, 0.1, 0.7, 0.7, 0.5, 0),
+            (0.65, 0.1, 0.8, 0.7, 0.5, 0),
+            (0.65, 0.3, 1, 0.69, 0.5, 0),
+            (0.65, 0.1, 0.7, 0.69, 0.6, 1),
+            (0.65, 0.1, 0.5, 0.68, 0.6, 1),
+        ),
+        "imagenet": (
+            (0.65, 0.3, 4, 0.69, 0.6, 0),
+            (0.65, 0.3, 3, 0.68, 0.6, 0),
+            (0.65, 0.3, 2, 0.68, 0.5, 0),
+            (0.65, 0.3, 1, 0.65, 1.5, 1),
+            (0.67, 0.4, 1, 0.65, 1.5, 1),
+        ),
+    }
+
+    def smallest(self, constant: Constant) -> int:
+        return 3  # filters of 3x3 pixels, and what mirrors them at the border
+
+    def corrupt_levels(self, levels: Tensor, constant: Constant, draws: Draws) -> Tensor:
+        mean, deviation, sigma, least, strength, is_mud = constant
+        noise = draws.normal((1, *levels.shape[2:])).double().mul_(deviation).add_(mean)
+        liquid = imaging.gaussian_blur(noise, sigma)
+        if is_mud:
+            cover = imaging.gaussian_blur((liquid > least).double(), strength)
+            cover = cover.masked_fill(cover < 0.8, 0)
+            return levels.double().mul_(1 - cover).add_(cover * colour(MUD, levels))
+        drops = liquid.masked_fill(liquid < least, 0).mul_(255).floor_().clamp_(0, 255)
+        light = drops * shade(drops)
+        brightest = light.amax(dim=(2, 3), keepdim=True)
+        light = (light / brightest.where(brightest > 0, 1)).mul_(strength)
+        return levels.double().add_(light * colour(WATER, levels))
+
+
+def colour(values: tuple[int, ...], like: Tensor) -> Tensor:
+    """Grey levels (1, C, 1, 1) of a colour; its brightness where there are not three channels."""
+    import torch
+
+    found = torch.tensor(values, dtype=torch.float64, device=like.device).view(1, 3, 1, 1)
+    return found if like.shape[1] == 3 else imaging.grey(found)
+
+
+def shade(drops: Tensor) -> Tensor:
+    """How bright the water is at each pixel, grey levels float64 (N, 1, H, W): by its distance from edges."""
+    far = distances(edges(drops))
+    depth = equalised(_box(far).floor_())
+    ramp = ((-2, -1, 0), (-1, 1, 1), (0, 1, 2))  # light from the upper left
+    return _box(_filtered(depth, ramp).clamp_(0, 255)).round_()
+
+
+def edges(levels: Tensor) -> Tensor:
+    """Canny's edges of grey levels, bool (N, 1, H, W): thresholds 50 and 150 on |dx| + |dy| by Sobel."""
+    import torch
+    from torch.nn import functional
+
+    padded = functional.pad(levels, (1, 1, 1, 1), mode="replicate")
+    across = _filtered(padded, ((-1, 0, 1), (-2, 0, 2), (-1, 0, 1)), None)
+    down = _filtered(padded, ((-1, -2, -1), (0, 0, 0), (1, 2, 1)), None)
+    size = across.abs() + down.abs()
+    around = functional.pad(size, (1, 1, 1, 1))
+    height, width = size.shape[2:]
+
+    def beside(rows: int, columns: int) -> Tensor:
+        return around[:, :, 1 + rows : 1 + rows + height, 1 + columns : 1 + columns + width]
+
+    flat = down.abs() < math.tan(math.pi / 8) * across.abs()
+    steep = down.abs() > math.tan(3 * math.pi / 8) * across.abs()
+    along = (across * down) < 0  # the gradient points to the upper right, or the lower left
+    crest = torch.where(
+        flat,
+        (size > beside(0, -1)) & (size >= beside(0, 1)),
+        torch.where(
+            steep,
+            (size > beside(-1, 0)) & (size >= beside(1, 0)),
+            torch.where(
+                along,
+                (size > beside(-1, 1)) & (size > beside(1, -1)),
+                (size > beside(-1, -1)) & (size > beside(1, 1)),
+            ),
+        ),
+    )
+    possible = crest & (size > LOW)
+    found = possible & (size > HIGH)
+    while True:  # an edge goes on along pixels that may be one
+        grown = functional.max_pool2d(found.float(), 3, 1, 1).bool() & possible
+        if torch.equal(grown, found):
+            return found
+        found = grown
+
+
+def distances(marked: Tensor) -> Tensor:
+    """How far each pixel is from a marked one, float64 (N, 1, H, W), at most FARTHEST.
+
+    In steps to near pixels (Borgefors' 5x5 distance), taken all at once until nothing gets nearer.
+    """
+    import torch
+    from torch.nn import functional
+
+    far = torch.full(marked.shape, float(FARTHEST), dtype=torch.float64, device=marked.device)
+    far = far.masked_fill(marked, 0)
+    height, width = far.shape[2:]
+    while True:
+        around = functional.pad(far, (2, 2, 2, 2), value=float(FARTHEST))
+        nearer = far
+        for length, ways in STEPS.items():
+            for rows, columns in ((r * i, c * j) for r, c in ways for i in (-1, 1) for j in (-1, 1)):
+                there = around[:, :, 2 + rows : 2 + rows + height, 2 + columns : 2 + columns + width]
+                nearer = torch.minimum(nearer, there + length)
+        if torch.equal(nearer, far):
+            return far
+        far = nearer
+
+
+def equalised(levels: Tensor) -> Tensor:
+    """Grey levels (N, 1, H, W) spread over 0 to 255 by their ranks; an image of one level stays as it is."""
+    import torch
+
+    flat = levels.flatten(1).long()
+    count = flat.shape[1]
+    histogram = torch.zeros(len(flat), 256, dtype=torch.int64, device=flat.device)
+    histogram.scatter_add_(1, flat, torch.ones_like(flat))
+    lowest = histogram.gather(1, flat.amin(dim=1, keepdim=True))
+    scale = 255 / (count - lowest).clamp(min=1).double()
+    ranks = ((histogram.cumsum(1) - lowest) * scale).round_().clamp_(0, 255)
+    spread = ranks.gather(1, flat)
+    return spread.where(lowest < count, flat.double()).view_as(levels)
+
+
+def _box(planes: Tensor) -> Tensor:
+    """The mean of 3x3 pixels."""
+    return _filtered(planes, ((1, 1, 1),) * 3).div_(9)
+
+
+def _filtered(planes: Tensor, kernel: tuple[tuple[int, ...], ...], mode: str | None = "reflect") -> Tensor:
+    """Correlate float64 planes with a 3x3 kernel; without a mode, where it fits inside."""
+    import torch
+    from torch.nn import functional
+
+    padded = planes if mode is None else functional.pad(planes, (1, 1, 1, 1), mode=mode)
+    height, width = padded.shape[2] - 2, padded.shape[3] - 2
+    total = torch.zeros_like(padded[:, :, :height, :width])
+    for i, row in enumerate(kernel):
+        for j, weight in enumerate(row):
+            if weight:
+                total.add_(padded[:, :, i : i + height, j : j + width], alpha=weight)
+    return total

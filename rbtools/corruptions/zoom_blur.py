@@ -1,0 +1,40 @@
+"""Zoom blur: the camera moves towards what it looks at."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from rbtools.corruptions import imaging
+from rbtools.corruptions.base import Corruption, Draws
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class ZoomBlur(Corruption):
+    """The mean of the image and of its zooms from 1 up to a factor; constants (end, step).
+
+    The factors are those of numpy's arange(1, end, step), which for 1.06 and .01 has seven by rounding,
+    the end among them. A zoom is of whole pixels: on 8x8 images the mildest severity changes nothing.
+    """
+
+    name: ClassVar[str] = "zoom_blur"
+    severities: ClassVar[dict[str, tuple[tuple[float, float], ...]]] = {
+        "cifar": ((1.06, 0.01), (1.11, 0.01), (1.16, 0.01), (1.21, 0.01), (1.26, 0.01)),
+        "imagenet": ((1.11, 0.01), (1.16, 0.01), (1.21, 0.02), (1.26, 0.02), (1.31, 0.03)),
+    }
+
+    def corrupt_levels(self, levels: Tensor, constant: tuple[float, float], draws: Draws) -> Tensor:
+        total, zooms = levels.clone(), factors(*constant)
+        for factor in zooms:
+            total += imaging.zoomed(levels, factor)
+        return total.div_(len(zooms) + 1)
+
+
+def factors(end: float, step: float) -> list[float]:
+    """What numpy's arange(1, end, step) holds, to the last bit: it decides how 26 * 1.25 is rounded."""
+    exact = (1 + step) - 1
+    return [1 + i * exact for i in range(math.ceil((end - 1) / step))]
