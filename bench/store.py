@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import hashlib
-import io
 import json
 import os
 import platform
@@ -33,6 +32,7 @@ import numpy as np
 
 from rbtools.attacks import ATTACKS
 from rbtools.engine import evaluate, train
+from rbtools.engine.outcomes import encoded
 from rbtools.engine.questions import Attacked
 from rbtools.engine.recipe import Recipe
 from rbtools.engine.run import Run
@@ -53,9 +53,7 @@ class Known(Store):
 
     def outcomes(self, key: str) -> bytes:
         right = np.random.default_rng(int(key[:8], 16)).random(TEST_IMAGES) < 0.9
-        buffer = io.BytesIO()
-        np.save(buffer, right.astype(np.int32))
-        return buffer.getvalue()
+        return encoded(right.astype(np.int32), 0.25, ["cpu"])
 
     @contextlib.contextmanager
     def claimed(self, keys: Sequence[str], done: Callable[[], bool], pulse: Any) -> Iterator[bool]:
