@@ -39,6 +39,7 @@ complete -c rb-train -n '__rbtools_at rb-train' -l method -x -a '(__fish_append 
 complete -c rb-train -n '__rbtools_at rb-train' -l epochs -x -d 'Passes over the training images.'
 complete -c rb-train -n '__rbtools_at rb-train' -l batch-size -x -d 'Images a step.'
 complete -c rb-train -n '__rbtools_at rb-train' -l lr -x -d 'Learning rate, or its maximum with onecycle.'
+complete -c rb-train -n '__rbtools_at rb-train' -l micro-batch -x -d 'Send each batch through in pieces of this size, to save memory.'
 complete -c rb-train -n '__rbtools_at rb-train' -l momentum -x -d 'Of SGD; onecycle sets it.'
 complete -c rb-train -n '__rbtools_at rb-train' -l nesterov -l no-nesterov -d 'Nesterov\'s form of momentum.'
 complete -c rb-train -n '__rbtools_at rb-train' -l weight-decay -x -d 'L2 penalty of SGD.'

@@ -18,6 +18,12 @@ recipe_options = shared.bundle(
     click.option("--batch-size", default=128, type=click.IntRange(1), help="Images a step."),
     click.option("--lr", default=0.1, type=float, help="Learning rate, or its maximum with onecycle."),
     click.option(
+        "--micro-batch",
+        default=None,
+        type=click.IntRange(1),
+        help="Send each batch through in pieces of this size, to save memory.",
+    ),
+    click.option(
         "--momentum",
         default=0.9,
         type=click.FloatRange(0, 1, max_open=True),

@@ -51,7 +51,8 @@ def fit(
             if not out_of_memory(error):
                 raise
             raise RbError(
-                f"Memory ran out with {how.batch_size} images a step. Use a smaller --batch-size."
+                f"Memory ran out with {how.micro_batch or how.batch_size} images at once. Send each batch"
+                " through in smaller pieces with --micro-batch, or use a smaller --batch-size."
             ) from error
         if training.epoch < how.epochs:
             run.store.keep_state(key, training.state())
@@ -87,6 +88,11 @@ class _Training:
         self.schedule = _schedule(self.optimizer, how, self.batches)
         self.epoch = 0
         self.history: dict[str, list[float]] = {}
+        if how.micro_batch is not None and how.micro_batch < how.batch_size and _has_batchnorm(self.model):
+            run.remark(
+                f"{arch.get('name', 'The network')} has BatchNorm, which sees {how.micro_batch} images at a"
+                f" time instead of {how.batch_size}: --micro-batch changes the result, not only the memory."
+            )
         self.places: list[str] = []  # where epochs were trained: another place rounds otherwise
 
     def _initial(self) -> nn.Module:
@@ -131,15 +137,17 @@ class _Training:
         return on_cpu if self.device.type == "cpu" else self.device.type
 
     def _step(self, ids: Tensor, totals: _Totals) -> None:
-        draws = Draws(self.run.seed, "train", ids, offset=self.epoch)
-        images = augment(self.images[ids], self.how.augment or (), draws, 0).float().div(255)
-        labels = self.labels[ids]
-        loss = self.method(self.model, images, labels, draws.child("method"))
-        totals.add(loss, labels)
-        if not math.isfinite(totals.last):
-            raise self._diverged(f"the loss is {totals.last}")
         self.optimizer.zero_grad(set_to_none=True)
-        loss.value.backward()
+        for part in _batches(ids, self.how.micro_batch or len(ids)):
+            draws = Draws(self.run.seed, "train", part, offset=self.epoch)
+            images = augment(self.images[part], self.how.augment or (), draws, 0).float().div(255)
+            labels = self.labels[part]
+            loss = self.method(self.model, images, labels, draws.child("method"))
+            totals.add(loss, labels)
+            if not math.isfinite(totals.last):
+                raise self._diverged(f"the loss is {totals.last}")
+            # A loss is a mean over its examples: weighted so, the pieces' gradients add up to the batch's.
+            (loss.value * (len(part) / len(ids))).backward()
         self.optimizer.step()
 
     def _diverged(self, how: str) -> RbError:
@@ -235,6 +243,10 @@ def _batches(order: Tensor, batch_size: int) -> list[Tensor]:
     if len(batches) > 1 and len(batches[-1]) == 1:
         batches[-2:] = [torch.cat(batches[-2:])]
     return batches
+
+
+def _has_batchnorm(model: nn.Module) -> bool:
+    return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
 
 
 def _mixed(seed: int, purpose: str) -> int:

@@ -20,7 +20,9 @@ class Recipe:
     to 0.85 where the rate is highest, and back) and leaves `momentum` unused; `step` multiplies by
     `decay` at each of `milestones` (epochs); `cosine` anneals to 0, set per epoch. `augment` names what
     is done to the uint8 batch on the device: `crop` (zero padding of an eighth of the side, 4 pixels for
-    32) and `flip` (left-right, half of the examples); None is what suits the data set.
+    32) and `flip` (left-right, half of the examples); None is what suits the data set. `micro_batch`
+    sends a batch through the network in pieces of at most that size and sums their gradients: memory of a
+    piece, the step of the batch. Where there is BatchNorm each piece has statistics of its own.
     """
 
     epochs: int = 10
@@ -33,6 +35,7 @@ class Recipe:
     milestones: tuple[int, ...] = ()
     decay: float = 0.1
     augment: tuple[str, ...] | None = None
+    micro_batch: int | None = None
 
     def config(self) -> dict[str, Any]:
         """The recipe as it stands in the record; what the schedule does not use is left out."""
@@ -42,6 +45,8 @@ class Recipe:
         found["milestones"], found["augment"] = list(self.milestones), list(self.augment or ())
         if self.schedule != "step":
             del found["milestones"], found["decay"]
+        if self.micro_batch is None:
+            del found["micro_batch"]
         return found
 
 
@@ -56,6 +61,11 @@ def check(recipe: Recipe, training_images: int | None = None) -> None:
         raise RbError(f"The number of epochs is {recipe.epochs}. It must be 0 (the initial model) or more.")
     if recipe.batch_size < 1:
         raise RbError(f"The batch size is {recipe.batch_size}. It must be 1 or more.")
+    if recipe.micro_batch is not None and not 1 <= recipe.micro_batch <= recipe.batch_size:
+        raise RbError(
+            f"The micro-batch is {recipe.micro_batch}. It is a piece of the batch: expected 1 to"
+            f" {recipe.batch_size} (--batch-size)."
+        )
     if training_images is not None and recipe.batch_size > training_images:
         raise RbError(
             f"The batch size is {recipe.batch_size}, but there are only {training_images} training images."

@@ -145,6 +145,32 @@ def keeping_nothing(**options: Any) -> Run:
     return run
 
 
+class Cramped(nn.Module):
+    """A model on a device that holds so many images at a time."""
+
+    def __init__(self, network: nn.Module, room: int) -> None:
+        super().__init__()
+        self.network, self.room = network, room
+
+    def forward(self, images: Tensor) -> Tensor:
+        if len(images) > self.room:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        result: Tensor = self.network(images)
+        return result
+
+
+def test_memory_that_runs_out_halves_the_batch_and_goes_on(
+    record: Record, run: Run, model_is: Callable[[nn.Module], None]
+) -> None:
+    wanted = ask(record, pgd(8), keeping_nothing(n=60))
+    model = subject.load_model(record, subject.data_of(record, run), run, torch.device("cpu"))
+    model_is(Cramped(model, room=9))
+    assert found(ask(record, pgd(8), keeping_nothing(n=60))) == found(wanted)
+    model_is(Cramped(model, room=0))
+    with pytest.raises(RbError, match="Memory ran out with one image at a time"):
+        ask(record, pgd(8), keeping_nothing(n=60))
+
+
 def test_more_examples_go_on_from_fewer(record: Record, run: Run, seen: Seen) -> None:
     ask(record, Accuracy(), dataclasses.replace(run, n=10))
     assert seen.images == 10

@@ -16,7 +16,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rbtools import datasets
+from rbtools import datasets, models
+from rbtools.engine import loop
 from rbtools.engine.evaluate import ask
 from rbtools.engine.questions import Accuracy
 from rbtools.engine.recipe import Recipe
@@ -72,8 +73,6 @@ class Watched(ERM):
 @pytest.fixture
 def batches(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     """The examples of every batch that is trained on, with any method, in this process."""
-    from rbtools.engine import loop
-
     found: list[list[int]] = []
     step = loop._Training._step
 
@@ -413,7 +412,41 @@ def pull_after_an_epoch(batches: list[list[int]]) -> None:
     batches.clear()
 
 
+def test_micro_batches_make_the_step_of_the_batch_without_batchnorm(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A network without BatchNorm: pieces of 300, 300 and 121 images give the weights of 721 together."""
+    monkeypatch.setattr(models, "build", lambda arch, **_: nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
+    method = METHODS.build("pgd", attack_steps=2)
+    said: list[str] = []
+    run.remark = said.append
+    whole = weights(train(RECORD, method, TWICE, run))
+    pieces = weights(train(RECORD, method, dataclasses.replace(TWICE, micro_batch=300), run))
+    assert not said and whole.keys() == pieces.keys()
+    for name, value in whole.items():
+        torch.testing.assert_close(pieces[name], value, rtol=1e-4, atol=1e-6)
+
+
+def test_micro_batches_say_where_batchnorm_makes_them_differ(run: Run) -> None:
+    said: list[str] = []
+    run.remark = said.append
+    found = train(RECORD, METHODS.build("erm"), dataclasses.replace(FAST, micro_batch=300), run)
+    assert len(said) == 1 and "has BatchNorm, which sees 300 images at a time instead of 721" in said[0]
+    assert found["train"]["config"]["micro_batch"] == 300
+
+
 # --- what cannot work -----------------------------------------------------------------------------
+
+
+def test_memory_that_runs_out_fails_the_record_with_what_to_do(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: Any, ids: Tensor, totals: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(loop._Training, "_step", full)
+    with pytest.raises(RbError, match=r"Memory ran out with 721 images at once\..* --micro-batch"):
+        train(RECORD, METHODS.build("erm"), FAST, run)
 
 
 def test_a_loss_that_is_not_finite_says_where(run: Run) -> None:
