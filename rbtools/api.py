@@ -91,11 +91,12 @@ def train(record: Record, method: str = "erm", **options: Any) -> Record:
 
 def load(record: Record, **options: Any) -> nn.Module:
     """The record's network with its weights and normalisation, in eval mode: images in [0, 1] -> logits."""
-    from rbtools.engine import device, subject
+    from rbtools.engine import checkpoints, device, subject
 
     run, params = _run("rbtools.load", options)
     if params:
         raise TypeError(f"load() got unknown options: {', '.join(params)}")
+    record = checkpoints.prepared(record, run)
     return subject.load_model(record, subject.data_of(record, run), run, device.choose(run))
 
 

@@ -61,7 +61,11 @@ def shown_by(command: str) -> str:
         ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, f"$ {command}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
-    assert "error" not in done.stderr and "warning" not in done.stderr, f"$ {command}\n{done.stderr}"
+    # The photographs are drawings, on which the network guesses; it is said, as it should be.
+    complaints = [line for line in done.stderr.splitlines() if "is near chance" not in line]
+    assert not any(word in line for line in complaints for word in ("error", "warning")), (
+        f"$ {command}\n{done.stderr}"
+    )
     return done.stdout
 
 
@@ -139,7 +143,11 @@ def in_this_process(command: str) -> str:
         main = docs.tool(tool.removeprefix("rb-")).command
         done = CliRunner().invoke(main, arguments, input=text, prog_name=tool)
         assert done.exit_code == 0, f"$ {command}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
-        assert "error" not in done.stderr and "warning" not in done.stderr, f"$ {command}\n{done.stderr}"
+        # The photographs are drawings, on which the network guesses; it is said, as it should be.
+    complaints = [line for line in done.stderr.splitlines() if "is near chance" not in line]
+    assert not any(word in line for line in complaints for word in ("error", "warning")), (
+        f"$ {command}\n{done.stderr}"
+    )
         text = done.stdout
     return text
 

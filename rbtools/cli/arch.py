@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from rbtools import units
-from rbtools.cli import shared
+from rbtools.cli import recognised, shared
 from rbtools.cli.output import Output
 from rbtools.errors import RbError, UsageError
 from rbtools.records import SCHEMA, dumps
@@ -19,6 +19,25 @@ SHAPE, CLASSES = (3, 32, 32), 10
 
 
 @shared.command()
+@click.argument("files", nargs=-1, metavar="[FILE]...")
+@click.option(
+    "--from-checkpoint",
+    "checkpoints",
+    multiple=True,
+    metavar="FILE",
+    help="Describe this file of weights, and those that follow: what network each holds is told by its"
+    " names and shapes.",
+)
+@click.option(
+    "--arch",
+    default=None,
+    metavar="LIST",
+    help="These, by name: resnet18, nb201-13714, torchvision:NAME, timm:NAME, python:MODULE:FUNCTION; with"
+    " --from-checkpoint, what network the files hold.",
+)
+@shared.normalize_option
+@shared.member_option
+@shared.allow_code_option
 @click.option(
     "--space",
     "space_name",
@@ -55,6 +74,12 @@ SHAPE, CLASSES = (3, 32, 32), 10
 )
 @shared.screen_options
 def main(
+    files: tuple[str, ...],
+    checkpoints: tuple[str, ...],
+    arch: str | None,
+    normalize: str | None,
+    member: str | None,
+    allow_code: bool,
     space_name: str,
     unique: bool,
     index: str | None,
@@ -72,16 +97,27 @@ def main(
     """Write architectures as records, in the published order of their indices.
 
     Without options, all 15,625 of NAS-Bench-201. Counts ("params", "macs") are for three-channel
-    32x32 images and ten classes, or for the images and classes of --dataset.
+    32x32 images and ten classes, or for the images and classes of --dataset. With --from-checkpoint,
+    write what files of weights hold, as records that every evaluator takes.
 
     \b
     Examples:
       rb-arch --unique | wc -l
       rb-arch --sample 16 --where 'kernel_params == 18 and none == 0'
       rb-arch --neighbours 13714 --cells 1 --dataset digits
+      rb-arch --arch resnet18,torchvision:resnet50
+      rb-arch --from-checkpoint model.pt other.pth | rb-attack pgd --dataset imagefolder:photos
     """
-    if sum(option is not None for option in (index, string, neighbours)) > 1:
-        raise UsageError("More than one of --index, --str and --neighbours is given. Choose one of them.")
+    if checkpoints:
+        _refuse_with_files()
+        run = {"dataset": dataset, "data_dir": data_dir, "member": member, "allow_code": allow_code}
+        found = recognised.records([*checkpoints, *files], arch, normalize, screen, **run)
+        return _write(_where(found, where), screen)
+    _refuse_without_files(files)
+    if sum(option is not None for option in (arch, index, string, neighbours)) > 1:
+        raise UsageError(
+            "More than one of --arch, --index, --str and --neighbours is given. Choose one of them."
+        )
     kept = space(space_name)
     about: dict[str, Any] = {"classes": CLASSES, "shape": SHAPE}
     extra: dict[str, Any] = {}
@@ -91,11 +127,58 @@ def main(
         described = datasets.describe(dataset, data_dir)
         about, extra = {"classes": described.classes, "shape": described.shape}, {"dataset": described.name}
     size = {"channels": channels, "cells": cells, **about}
-    records = _records(_indices(kept, unique, index, string, neighbours), kept, size, extra)
+    if arch is not None:
+        records = _named(arch, size, extra)
+    else:
+        records = _records(_indices(kept, unique, index, string, neighbours), kept, size, extra)
     chosen = _where(records, where)
     if sample is not None:
         chosen = iter(_sampled(list(chosen), sample, seed, screen))
     return _write(chosen, screen)
+
+
+FOR_FILES = ("normalize", "member", "allow_code")
+NOT_FOR_FILES = (
+    *("space_name", "unique", "index", "string", "neighbours", "sample", "seed", "channels", "cells"),
+)
+
+
+def _given(names: Iterable[str]) -> str | None:
+    """The first of these options that the command line has, as it is typed."""
+    context = click.get_current_context()
+    flags = {param.name: param.opts[0] for param in context.command.params}
+    said = (n for n in names if context.get_parameter_source(n) is click.core.ParameterSource.COMMANDLINE)
+    name = next(said, None)
+    return None if name is None else flags[name]
+
+
+def _refuse_with_files() -> None:
+    option = _given(NOT_FOR_FILES)
+    if option is not None:
+        raise UsageError(f"{option} chooses architectures of a space, and --from-checkpoint reads files.")
+
+
+def _refuse_without_files(files: tuple[str, ...]) -> None:
+    if files:
+        raise UsageError(
+            f"rb-arch reads no records, so {files[0]} means nothing. Did you mean --from-checkpoint?"
+        )
+    option = _given(FOR_FILES)
+    if option is not None:
+        raise UsageError(f"{option} is about a file of weights. Add --from-checkpoint FILE.")
+
+
+def _named(text: str, size: dict[str, Any], extra: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    from rbtools import spaces
+    from rbtools.engine.checkpoints import named_arch
+
+    for word in filter(None, (part.strip() for part in text.split(","))):
+        fields = named_arch(word)
+        sizes = {key: size[key] for key in ("channels", "cells") if size[key] is not None}
+        if sizes and fields["space"] != "nasbench201":
+            raise UsageError(f"--channels and --cells size the skeleton of nasbench201, and not {word}.")
+        described = spaces.describe({**fields, **sizes}, size["classes"], size["shape"])
+        yield {"schema": SCHEMA, "arch": described, **extra}
 
 
 def _indices(
@@ -165,16 +248,17 @@ def _sampled(
 
 
 def _write(records: Iterator[dict[str, Any]], screen: shared.Screen) -> int:
-    output, count = Output(), 0
+    output, count, failed = Output(), 0, 0
     try:
         for count, record in enumerate(records, start=1):  # noqa: B007 - counted for the message below
+            failed += "error" in record
             output.line(dumps(record))
     finally:
         output.restore()
     if count == 0:
         screen.say("no architecture matches.")
     screen.detail(f"{count} architecture{'s' * (count != 1)}.")
-    return 0
+    return shared.FAILED if failed else shared.DONE
 
 
 if __name__ == "__main__":

@@ -154,6 +154,30 @@ def _legible(params: list[click.Parameter]) -> list[click.Parameter]:
 class Command(_Main, click.Command):
     """A command without subcommands."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, with_pairs(args))
+
+
+PAIR = "--normalize"  # the option whose value may be two words
+
+
+def with_pairs(args: Sequence[str]) -> list[str]:
+    """`--normalize MEAN STD` with its two words as one: click's options take one or two, not either."""
+    found = list(args)
+    end = found.index("--") if "--" in found else len(found)
+    for place, word in enumerate(found[:end]):
+        word, equals, value = word.partition("=")
+        second = place + 1 if equals else place + 2
+        first = value if equals else found[place + 1] if place + 1 < end else ""
+        if word == PAIR and second < end and _is_number(first) and _is_number(found[second]):
+            found[second - 1] = f"{found[second - 1]} {found.pop(second)}"
+            break
+    return found
+
+
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"[-+\d.,e]*\d[-+\d.,e]*", text) is not None
+
 
 class Group(_Main, click.Group):
     """A command that only holds other commands."""
@@ -238,6 +262,7 @@ class OptionChooser(_Main, click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         named: list[str] = []
+        args = with_pairs(args)
         for position, word in enumerate(args):
             if word == "--":
                 break

@@ -88,15 +88,27 @@ _stream_options = (
     click.option("--in-place", is_flag=True, help="Write the records back into the one FILE given."),
 )
 
+arch_option = click.option(
+    "--arch",
+    metavar="NAME",
+    help="Its architecture: resnet18, nb201-13714, a cell's string, torchvision:NAME, timm:NAME, or"
+    " python:MODULE:FUNCTION.  [default: what the file tells]",
+)
+normalize_option = click.option(
+    "--normalize",
+    metavar="MEAN STD|none|NAME",
+    help="Its normalisation, where the file has none: numbers such as 0.49,0.48,0.45 0.25,0.24,0.26, or"
+    " cifar10, imagenet ...  [default: what its BatchNorm layers tell, else the data set's]",
+)
+
 stream_options = bundle("source", Source, *_stream_options)
 source_options = bundle(
     "source",
     Source,
     *_stream_options,
     click.option("--checkpoint", metavar="FILE", help="Evaluate this one checkpoint; no pipe is read."),
-    click.option(
-        "--arch", metavar="NAME", help="Its architecture: resnet18, nb201-13714 or a cell's string."
-    ),
+    arch_option,
+    normalize_option,
 )
 
 eps_option = click.option(
@@ -140,6 +152,18 @@ _store_options = (
     store_option,
     click.option("--no-store", is_flag=True, help="Keep nothing, look nothing up."),
     click.option("--force", is_flag=True, help="Compute again what the store already has."),
+)
+
+allow_code_option = click.option(
+    "--allow-code",
+    is_flag=True,
+    help="Let python:MODULE:FUNCTION, TorchScript and torch.export files run: they are programs.",
+)
+member_option = click.option(
+    "--member",
+    metavar="NAME",
+    default=None,
+    help="Which weights, where a file has several: best, ema, cifar10 or cifar10/777 ...",
 )
 
 _machine_options = (
@@ -200,6 +224,7 @@ _machine_options = (
         metavar="FILE",
         help="Class folder to class number, where the checkpoint's order is not alphabetical.",
     ),
+    allow_code_option,
 )
 
 
@@ -220,6 +245,10 @@ def _run(quiet: bool, verbose: bool, store: str, no_store: bool, force: bool, **
             from rbtools import datasets
 
             datasets.source(run.dataset, run.data_dir, run.class_map)
+        if run.weights is not None:
+            from rbtools.engine import published
+
+            published.check(run.weights)
     except RbError as wrong:  # before the first record, not once for each of them
         raise UsageError(str(wrong)) from None
     if run.class_map is not None and not os.path.isfile(run.class_map):
@@ -238,6 +267,14 @@ train_options = bundle("work", _run, *_machine_options, *_store_options, *_word_
 _seed_option = click.option("--seed", default=0, type=click.IntRange(0), help="Seed of all random numbers.")
 _split_option = click.option("--split", default="test", help="Which split to evaluate on.")
 _evaluation_options = (
+    click.option(
+        "--weights",
+        metavar="DIR",
+        default=None,
+        help="Published weights of nasbench201 by index: 000123-FULL.pth, or NATS-Bench's"
+        " 000123.pickle.pbz2. For records without a checkpoint.",
+    ),
+    member_option,
     click.option(
         "--n", type=click.IntRange(1), default=None, help="Only so many images, balanced over classes."
     ),

@@ -34,10 +34,10 @@ class Screen:
             self._line(text)
 
     def once(self, text: str) -> None:
-        """A line to say, the first time only."""
+        """A line to say, the first time only; one that begins with "warning:" is shown also with `-q`."""
         if text not in self._said:
             self._said.add(text)
-            self.say(text)
+            (self._line if text.startswith("warning: ") else self.say)(text)
 
     def detail(self, text: str) -> None:
         """A line for `-v`."""

@@ -8,11 +8,15 @@ from typing import Any
 from rbtools import edge
 from rbtools.cli.commands import DONE, FAILED
 from rbtools.cli.options import (
+    allow_code_option,
+    arch_option,
     both_splits_options,
     bundle,
     command,
     eps_option,
     group,
+    member_option,
+    normalize_option,
     run_options,
     screen_options,
     source_options,
@@ -30,17 +34,23 @@ __all__ = [
     "FAILED",
     "Screen",
     "Source",
+    "allow_code_option",
+    "arch_option",
     "bad_line_record",
     "both_splits_options",
     "build",
     "bundle",
+    "checked",
     "command",
     "distances",
     "eps_option",
     "evaluate",
+    "file_path",
     "filter_models",
     "filter_records",
     "group",
+    "member_option",
+    "normalize_option",
     "opened_output",
     "read_all",
     "run_options",
@@ -74,23 +84,34 @@ def evaluate(source: Source, work: Any, question: Any) -> int:
 def filter_models(source: Source, work: Any, task: Any) -> int:
     """Put every record, or the one made of `--checkpoint`, through a task that needs its model."""
     if source.checkpoint is None:
-        if source.arch is not None:
-            raise UsageError("--arch describes a --checkpoint, but none is given. Add --checkpoint FILE.")
+        for option, value in (("--arch", source.arch), ("--normalize", source.normalize)):
+            if value is not None:
+                raise UsageError(
+                    f"{option} describes a --checkpoint, but none is given. Add --checkpoint FILE."
+                )
+        if work.run.member is not None and work.run.weights is None:
+            raise UsageError("--member chooses in a --checkpoint or in --weights, but neither is given.")
         return filter_records(source, [task], work)
     if source.files:
         raise UsageError("Both --checkpoint and FILE are given. Evaluate one or the other.")
+    if work.run.weights is not None:
+        raise UsageError("Both --checkpoint and --weights are given. Evaluate one or the other.")
     path = file_path(source.checkpoint)
-    if source.arch is not None:
-        from rbtools.engine.subject import named_arch
+    from rbtools.engine import checkpoints
 
-        try:
-            named_arch(source.arch)
-        except RbError as wrong:
-            raise UsageError(f"--arch: {wrong}") from None
+    hints = checkpoints.Hints(source.arch, source.normalize)
+    checked(hints, work.run)
+    return filter_records(source, [task], work, lambda: checkpoints.record_of(path, hints, work.run))
 
-    def start() -> dict[str, Any]:
-        from rbtools.engine import subject
 
-        return subject.record_of(path, source.arch, work.run)
-
-    return filter_records(source, [task], work, start)
+def checked(hints: Any, run: Any) -> None:
+    """Raise UsageError where the options that describe a file are wrong by themselves."""
+    try:
+        arch = hints.given(run)
+    except RbError as wrong:
+        option = "" if str(wrong).startswith("--") else "--arch: "
+        raise UsageError(f"{option}{wrong}") from None
+    if arch.get("space") == "python" and not run.allow_code:
+        raise UsageError(
+            f"--arch python:{arch['name']} runs Python code of yours. If you trust it, add --allow-code."
+        )

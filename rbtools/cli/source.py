@@ -30,6 +30,7 @@ class Source:
     shard: str | None = None
     checkpoint: str | None = None
     arch: str | None = None
+    normalize: str | None = None
 
     def lines(self, screen: Screen, output: Output) -> Iterator[Line]:
         """Yield the lines of this shard, refusing first what cannot go well.

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from rbtools.engine import GENERATOR, subject
-from rbtools.engine.questions import Column, Question
+from rbtools.engine import GENERATOR, checkpoints, sanity, subject
+from rbtools.engine.questions import Clean, Column, Question
 from rbtools.engine.run import Run
 from rbtools.errors import RbError
 from rbtools.records import metrics, results
@@ -29,7 +29,9 @@ def ask(record: dict[str, Any], question: Question, run: Run) -> dict[str, Any]:
     Raises RbError where the model or the data cannot be had, or an answer of that name is there
     with another protocol.
     """
+    record = checkpoints.prepared(record, run)
     entries, byproducts = answers(record, question, run)
+    sanity.tell(record, [*entries, *byproducts], run)
     record = subject.with_data(record, run)
     for entry in byproducts:
         record = results.add_byproduct(record, entry)
@@ -135,6 +137,7 @@ def _compute(
 
     missing = [i for i, found in enumerate(finished) if found is None]
     outcomes = [Outcomes(run.store, units[i].outcomes) for i in missing]
+    looked = None
     if any(len(one) < n for one in outcomes):
         subject.checkpoint_of(record, run)  # where it is not to be had, that need not wait for torch
         from rbtools.engine import device, placing, tiles
@@ -142,6 +145,8 @@ def _compute(
         with device.taken(run, placing.threads_for(run, record["arch"])) as chosen:
             model = subject.load_model(record, data, run, chosen)
             wanted = [units[i].column for i in missing]
+            if any(isinstance(column, Clean) for column in wanted):
+                looked = sanity.look(model, record, data, n, chosen, run)
             tiles.fill(model, data, question, wanted, outcomes, n, chosen, run)
     names = subject.names(record, data)
     for i, one in zip(missing, outcomes, strict=True):
@@ -149,5 +154,6 @@ def _compute(
         chance = {"seed": run.seed, "draws": GENERATOR} if column.random else {}
         common = {"split": data.split, **data.protocol(), **chance}
         cost = {"seconds": round(one.seconds, 3), "device": "+".join(one.devices), "precision": "fp32"}
-        finished[i] = [{**entry, **common, **cost} for entry in column.entries(one.values(n))]
+        seen = {} if looked is None or not isinstance(column, Clean) else {"sanity": looked}
+        finished[i] = [{**entry, **common, **cost, **seen} for entry in column.entries(one.values(n))]
         run.store.keep_result(key, reading, finished[i], {"kind": "evaluation", "of": what, **names})

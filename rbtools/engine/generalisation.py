@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from rbtools.engine import subject
+from rbtools.engine import checkpoints, sanity, subject
 from rbtools.engine.evaluate import answers, put
 from rbtools.engine.questions import Question
 from rbtools.engine.run import Run
@@ -19,8 +19,10 @@ def ge(record: dict[str, Any], question: Question, run: Run, n_train: int | None
     Both sides come along (`NAME` and `train.NAME`); training images are not augmented. The interval
     of a difference of accuracies is Newcombe's; other numbers' intervals are squared and added.
     """
+    record = checkpoints.prepared(record, dataclasses.replace(run, split="test"))
     on_test, clean_test = answers(record, question, run, "test")
     on_train, clean_train = answers(record, question, dataclasses.replace(run, n=n_train), "train")
+    sanity.tell(record, [*on_test, *clean_test], run)
     record = subject.with_data(record, run)
     for entry in (*clean_test, *clean_train, *on_test, *on_train):
         record = results.add_byproduct(record, entry)

@@ -98,7 +98,12 @@ class _Training:
     def _initial(self) -> nn.Module:
         with torch.random.fork_rng():
             torch.manual_seed(_mixed(self.run.seed, "init"))
-            network = models.build(self.arch, classes=self.about.classes, shape=self.about.shape)
+            network = models.build(
+                self.arch,
+                classes=self.about.classes,
+                shape=self.about.shape,
+                allow_code=self.run.allow_code,
+            )
         if self.about.mean is None or self.about.std is None:
             return network
         return Normalized(network, self.about.mean, self.about.std)

@@ -22,6 +22,8 @@ def _alone() -> None:
 class Run:
     """The options that every tool shares.
 
+    `weights` is a folder of published weights, `member` which of several in a file are meant. `allow_code`
+    lets networks that are the user's own code run; no record and no file can say so.
     `progress` is told what is going on, in words; `remark` what people should know, a line each; `pulse`
     is called between units of work and raises when the work should stop (nobody reads the output any more).
     """
@@ -41,6 +43,9 @@ class Run:
     indices: str | None = None
     name_as: str | None = None
     replace: bool = False
+    weights: str | None = None
+    member: str | None = None
+    allow_code: bool = False
     engine: str = "local"
     ray_address: str | None = None
     jobs: int = 1  # with Ray 0 means as many as the cluster carries

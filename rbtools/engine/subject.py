@@ -11,13 +11,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
-from rbtools import datasets, spaces
+from rbtools import datasets
 from rbtools.engine.run import Run
 from rbtools.errors import RbError
-from rbtools.records import SCHEMA
-from rbtools.store import canonical, digest
+from rbtools.store import digest
 
 if TYPE_CHECKING:
     import torch
@@ -146,41 +143,9 @@ def with_data(record: dict[str, Any], run: Run) -> dict[str, Any]:
     return record
 
 
-def record_of(path: str, arch_text: str | None, run: Run) -> dict[str, Any]:
-    """The record of one checkpoint file: its architecture by `--arch`, else as its content tells.
-
-    Raises RbError where the file is no checkpoint or its architecture cannot be told.
-    """
-    data = data_of({}, run)
-    name = _hash_of(path, run)
-    asked = f"arch:{name}:{arch_text}:{data.about.classes}:{data.about.shape}"
-    known = run.store.get(asked)
-    if known is None:
-        from rbtools.models import checkpoint
-
-        given = None if arch_text is None else named_arch(arch_text)
-        _, arch, facts = checkpoint.load(path, given, classes=data.about.classes, shape=data.about.shape)
-        known = canonical({"arch": arch, "facts": facts}).decode()
-        run.store.put(asked, known)
-    found = orjson.loads(known)
-    return {
-        "schema": SCHEMA,
-        "arch": spaces.describe(found["arch"], data.about.classes, data.about.shape),
-        **of_data(data),
-        "checkpoint": name,
-        "checkpoint_file": path,
-        "recognised": found["facts"],
-    }
-
-
-def named_arch(text: str) -> dict[str, Any]:
-    """The `arch` that a user's word means: resnet18, nb201-13714, or a cell's string."""
-    if text.startswith("nb201-") or "|" in text:
-        kept = spaces.space("nasbench201")
-        found = kept.arch(kept.find(text))
-        return {key: found[key] for key in ("space", "name", "index", "str")}
-    zoo = spaces.space("zoo")
-    return {"space": "zoo", "name": zoo.arch(zoo.find(text))["name"]}
+# The fields of an architecture, beside its name, that decide what network it is.
+_SIZES = ("channels", "cells", "patch", "side")
+_TEXTS = ("space", "str", "stem", "member", "code")
 
 
 def identity(arch: dict[str, Any]) -> dict[str, Any]:
@@ -188,13 +153,12 @@ def identity(arch: dict[str, Any]) -> dict[str, Any]:
 
     Raises RbError where one is not what rb-arch writes: a record may come from anywhere.
     """
-    kept = ("space", "str", "channels", "cells", "normalize")
-    found = {key: arch[key] for key in kept if key in arch}
+    found = {key: arch[key] for key in (*_SIZES, *_TEXTS, "normalize") if key in arch}
     if "str" not in arch:
         found["name"] = arch.get("name")
     for key, value in found.items():
-        size = key in ("channels", "cells") and type(value) is int and 0 < value < 1 << 31
-        text = key in ("space", "str", "name") and isinstance(value, str)
+        size = key in _SIZES and type(value) is int and 0 < value < 1 << 31
+        text = key in (*_TEXTS, "name") and isinstance(value, str)
         if not (size or text or (key == "normalize" and _is_normalization(value))):
             raise RbError(
                 f"The record's arch has the {key} {value!r}. Expected what rb-arch writes: make the record"
@@ -241,7 +205,7 @@ def checkpoint_name(record: dict[str, Any], run: Run) -> str:
     if not isinstance(name, str) or not re.fullmatch("sha256:[0-9a-f]{64}", name):
         raise RbError(f"The record's checkpoint is {name!r}. Expected 'sha256:' and 64 hexadecimal digits.")
     file = record.get("checkpoint_file")
-    if isinstance(file, str) and os.path.isfile(file) and _hash_of(file, run) != name:
+    if isinstance(file, str) and os.path.isfile(file) and hash_of(file, run) != name:
         raise RbError(
             f"The checkpoint {file} is not the file that the record was made with: its content has"
             f" changed ({name[:19]}... expected). Make a new record with --checkpoint {file}."
@@ -262,7 +226,7 @@ def checkpoint_of(record: dict[str, Any], run: Run) -> tuple[str, Path]:
     return name, Path(file)
 
 
-def _hash_of(path: str, run: Run) -> str:
+def hash_of(path: str, run: Run) -> str:
     try:
         return run.store.file_hash(path)
     except OSError as error:
@@ -279,6 +243,10 @@ def load_model(record: dict[str, Any], data: Data, run: Run, device: torch.devic
     if run.store.hash_now(file) != name:
         checkpoint_of(record, run)  # says what is wrong
     model, _, _ = checkpoint.load(
-        file, arch=record["arch"], classes=data.about.classes, shape=data.about.shape
+        file,
+        arch=record["arch"],
+        classes=data.about.classes,
+        shape=data.about.shape,
+        allow_code=run.allow_code,
     )
     return model.to(device).eval().requires_grad_(False)

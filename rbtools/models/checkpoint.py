@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from rbtools import models
 from rbtools.errors import RbError
 from rbtools.models import programs, recognise, settle, statistics, weights_file
 from rbtools.models.families.base import Ambiguous, Inferred
-from rbtools.models.fit import load_into
+from rbtools.models.fit import OPTIONAL, load_into
 from rbtools.models.hollow import hollow
 from rbtools.models.normalize import Normalized, per_channel
 from rbtools.models.reading import Checkpoint, read
@@ -25,10 +26,22 @@ from rbtools.models.recognise import infer
 from rbtools.spaces import nasbench201 as nb201
 from rbtools.spaces import zoo
 
-__all__ = ["OPEN", "RAW", "Checkpoint", "Inferred", "infer", "load", "load_into", "read", "to_bytes"]
+__all__ = [
+    "DATASET",
+    "OPEN",
+    "RAW",
+    "Checkpoint",
+    "Inferred",
+    "infer",
+    "load",
+    "load_into",
+    "read",
+    "to_bytes",
+]
 
 RAW = "none"  # an architecture's `normalize` where the network takes pixels as they are
 OPEN = "open"  # a normalisation that nothing tells
+DATASET = "dataset"  # among the known normalisations: that of the data set which is evaluated
 
 # Spaces whose networks hold no number that is made while they are built, apart from parameters.
 FILLED_WHOLE = ("nasbench201", "zoo", "torchvision")
@@ -54,7 +67,8 @@ def load(
 
     `classes` and `shape` (C, H, W) are the data set's, and have to agree with the file. What names and
     shapes leave open (cells without weights; with `known` normalisations, the right one) is settled by
-    BatchNorm's statistics on `images()` (N, C, H, W) in [0, 1], or on synthetic ones. `allow_code` lets
+    BatchNorm's statistics on `images()` (N, C, H, W) in [0, 1], or on synthetic ones. The one called
+    "dataset" among them serves where these do not tell. `allow_code` lets
     programs (TorchScript, torch.export) and the user's own functions run. Raises RbError where anything
     does not fit, `Ambiguous` where several networks do. The global random state stays as it is.
     """
@@ -63,65 +77,128 @@ def load(
     if kind is not None:
         if not allow_code:
             raise programs.refusal(path, kind)
-        return _program(path, kind, arch, classes, shape)
+        return _program(path, kind, arch, classes, shape, known)
     checkpoint = read(path, (arch or {}).get("member"))
-    arch, facts = _architecture(checkpoint, arch, images)
-    classes, shape = _agreed(checkpoint, arch, classes, shape)
-    network = _network(checkpoint, arch, classes, shape, allow_code)
-    facts["normalize_from"] = _source_of_normalisation(checkpoint, arch)
-    if facts["normalize_from"] == OPEN and known is not None:
-        seen = statistics.synthetic(shape) if images is None else images()[: statistics.MANY]
-        fitting = statistics.normalisation(network, seen, known)
-        if fitting is not None:
-            pair = known[fitting.name]
-            arch["normalize"] = RAW if pair is None else [list(values) for values in pair]
-            facts |= {"normalize_from": "BatchNorm statistics", "normalize_name": fitting.name}
-            facts["normalize_divergences"] = fitting.divergences
+    there, channels = _agreed(checkpoint, classes, shape)
+    arch, facts = _architecture(checkpoint, arch, images, known or {})
+    side = 224 if arch.get("stem") == "imagenet" or arch.get("space") in ("torchvision", "timm") else 32
+    classes, shape = there, shape or (channels, side, side)
+    network, checkpoint = _network(checkpoint, arch, classes, shape, allow_code)
+    given, told = _normalisation(checkpoint, arch, network, shape, images, known)
+    arch, facts = {**arch, **given}, {**facts, **told}
     normalize = _normalize_of(checkpoint, arch)
+    if normalize is not None and len(normalize[0]) not in (1, shape[0]):
+        raise RbError(
+            f"The normalisation has {len(normalize[0])} means and the images of the checkpoint {path} have"
+            f" {shape[0]} channels. Give one mean and one standard deviation a channel, or one for all."
+        )
     model = network if normalize is None else Normalized(network, *normalize)
     facts |= {"classes": classes, "shape": list(shape), "normalize": normalize}
     return model.eval(), arch, facts
 
 
-def _source_of_normalisation(checkpoint: Checkpoint, arch: Mapping[str, Any]) -> str:
-    """Who says it; a file of our own says it by having none."""
+def _normalisation(
+    checkpoint: Checkpoint,
+    arch: Mapping[str, Any],
+    network: nn.Module,
+    shape: tuple[int, int, int],
+    images: Callable[[], Tensor] | None,
+    known: Mapping[str, statistics.Pair | None] | None,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the architecture record gets to say of the normalisation, and the facts: who told it.
+
+    The file itself; the user; the data set that a published run was trained on; what BatchNorm remembers;
+    the data set that is evaluated. A file of our own tells it by having none.
+    """
     noted = checkpoint.metadata.get("arch")
-    if checkpoint.mean is not None or (isinstance(noted, Mapping) and "space" in noted):
-        return "checkpoint"
-    return "given" if "normalize" in arch else OPEN
+    own = checkpoint.mean is not None or "normalisation" in checkpoint.found
+    if own or (isinstance(noted, Mapping) and "space" in noted):
+        return {}, {"normalize_from": "checkpoint"}
+    if "normalize" in arch:
+        return {}, {"normalize_from": "given"}
+    known = known or {}
+    trained_on = str(checkpoint.found.get("run", "")).partition("/")[0].lower().removesuffix("-valid")
+    if trained_on in known:
+        facts: dict[str, Any] = {"normalize_from": "published training", "normalize_name": trained_on}
+        return _chosen(known[trained_on]), facts
+    if known:
+        seen = statistics.synthetic(shape) if images is None else images()[: statistics.MANY]
+        fitting = statistics.normalisation(network, seen, known)
+        if fitting is not None:
+            facts = {"normalize_from": "BatchNorm statistics", "normalize_name": fitting.name}
+            facts["normalize_divergences"] = fitting.divergences
+            return _chosen(known[fitting.name]), facts
+    if DATASET in known:
+        return _chosen(known[DATASET]), {"normalize_from": DATASET}
+    return {}, {"normalize_from": OPEN}
+
+
+def _chosen(pair: statistics.Pair | None) -> dict[str, Any]:
+    return {"normalize": RAW if pair is None else [list(values) for values in pair]}
 
 
 def _architecture(
-    checkpoint: Checkpoint, arch: Mapping[str, Any] | None, images: Callable[[], Tensor] | None
+    checkpoint: Checkpoint,
+    arch: Mapping[str, Any] | None,
+    images: Callable[[], Tensor] | None,
+    known: Mapping[str, statistics.Pair | None],
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The whole architecture record and where it comes from: given, noted in the file, or its weights."""
     facts: dict[str, Any] = dict(checkpoint.found)
     noted = checkpoint.metadata.get("arch")
     of_file = {key: arch[key] for key in NOT_OF_THE_NETWORK if arch and key in arch}
     if arch and "space" in arch:
+        if "run" in checkpoint.found:
+            noted = {"space": "nasbench201", "str": checkpoint.metadata.get("arch_str")}
         _refuse_other_cell(arch, noted, checkpoint.path)
         facts["arch_from"], told = "given", dict(arch)
     elif isinstance(noted, Mapping) and "space" in noted:
         facts["arch_from"], told = "metadata", dict(noted)
     else:
         facts["arch_from"] = "weights"
-        told, more = _told(checkpoint, images)
+        told, more = _told(checkpoint, of_file, images, known)
         facts |= more
     return {**_shown(told, checkpoint), **told, **of_file}, facts
 
 
 def _told(
-    checkpoint: Checkpoint, images: Callable[[], Tensor] | None
+    checkpoint: Checkpoint,
+    of_file: Mapping[str, Any],
+    images: Callable[[], Tensor] | None,
+    known: Mapping[str, statistics.Pair | None],
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     try:
         try:
             return infer(checkpoint.state, checkpoint.metadata).arch, {}
         except Ambiguous as several:
-            found, facts = settle.cell(checkpoint, several, images and images())
+            normalised = _behind_normalisation(checkpoint, several.candidates[0], of_file, images, known)
+            found, facts = settle.cell(normalised, several, images and images())
             return found.arch, facts
     except RbError as error:
         error.args = (f"{error} The file is {checkpoint.path}.",)
         raise
+
+
+def _behind_normalisation(
+    checkpoint: Checkpoint,
+    one: Inferred,
+    of_file: Mapping[str, Any],
+    images: Callable[[], Tensor] | None,
+    known: Mapping[str, statistics.Pair | None],
+) -> Checkpoint:
+    """The checkpoint with the normalisation that it has, is told to have, or seems to have: the first
+    BatchNorm layer tells that whichever of the cells it is.
+    """
+    shape = (one.in_channels, 32, 32)
+    with hollow():
+        network = models.build(one.arch, classes=one.classes, shape=shape)
+    load_into(network, checkpoint)
+    given, _ = _normalisation(checkpoint, of_file, network, shape, images, known)
+    pair = _normalize_of(checkpoint, {**of_file, **given})
+    if pair is None:
+        return checkpoint
+    mean, std = map(per_channel, pair)
+    return replace(checkpoint, mean=mean, std=std)
 
 
 def _shown(arch: Mapping[str, Any], checkpoint: Checkpoint) -> dict[str, Any]:
@@ -152,15 +229,36 @@ def _refuse_other_cell(arch: Mapping[str, Any], noted: Any, path: Path) -> None:
 
 def _network(
     checkpoint: Checkpoint, arch: Mapping[str, Any], classes: int, shape: tuple[int, int, int], allow: bool
-) -> nn.Module:
+) -> tuple[nn.Module, Checkpoint]:
+    """The network with its weights, and the checkpoint as that network takes it."""
     if arch.get("space") in FILLED_WHOLE:
         with hollow():
             network = models.build(arch, classes=classes, shape=shape)
     else:
         with torch.random.fork_rng(devices=[]):
             network = models.build(arch, classes=classes, shape=shape, allow_code=allow)
+        checkpoint = _as_saved(checkpoint, network)
     load_into(network, checkpoint)
-    return network
+    return network, checkpoint
+
+
+def _as_saved(checkpoint: Checkpoint, network: nn.Module) -> Checkpoint:
+    """The checkpoint under the names of the file, where those are the network's own.
+
+    What looks like a wrapper's prefix or a normaliser's buffers may be part of somebody's own network.
+    """
+    wanted = {key for key in network.state_dict() if not key.endswith(OPTIONAL)}
+    steps = checkpoint.found["prefix"].split(".")
+    for depth in range(len(steps)):
+        prefix = "".join(f"{step}." for step in steps[:depth])
+        if not all(key.startswith(prefix) for key in checkpoint.saved):
+            break
+        state = {key.removeprefix(prefix): value for key, value in checkpoint.saved.items()}
+        if {key for key in state if not key.endswith(OPTIONAL)} == wanted:
+            inside = {"normalisation": "inside the network"} if checkpoint.mean is not None else {}
+            found = {**checkpoint.found, "prefix": prefix, **inside}
+            return replace(checkpoint, state=state, mean=None, std=None, found=found)
+    return checkpoint
 
 
 def _normalize_of(checkpoint: Checkpoint, arch: Mapping[str, Any]) -> list[list[float]] | None:
@@ -188,12 +286,9 @@ def _short(values: Sequence[float]) -> str:
 
 
 def _agreed(
-    checkpoint: Checkpoint,
-    arch: Mapping[str, Any],
-    classes: int | None,
-    shape: tuple[int, int, int] | None,
-) -> tuple[int, tuple[int, int, int]]:
-    """The number of classes and the image shape, from the data set or else from the file."""
+    checkpoint: Checkpoint, classes: int | None, shape: tuple[int, int, int] | None
+) -> tuple[int, int]:
+    """The number of classes and of image channels, from the data set or else from the file."""
     there, channels = _ends(checkpoint)
     if classes is not None and there is not None and classes != there:
         raise RbError(
@@ -209,8 +304,7 @@ def _agreed(
         raise RbError(
             f"The checkpoint {checkpoint.path} does not show its number of classes. Name a data set."
         )
-    side = 224 if arch.get("stem") == "imagenet" or arch.get("space") in ("torchvision", "timm") else 32
-    return classes or there or 0, shape or (channels or 3, side, side)
+    return classes or there or 0, channels or (3 if shape is None else shape[0])
 
 
 def _ends(checkpoint: Checkpoint) -> tuple[int | None, int | None]:
@@ -229,6 +323,7 @@ def _program(
     arch: Mapping[str, Any] | None,
     classes: int | None,
     shape: tuple[int, int, int] | None,
+    known: Mapping[str, statistics.Pair | None] | None,
 ) -> tuple[nn.Module, dict[str, Any], dict[str, Any]]:
     if shape is None:
         raise RbError(f"The program {path} does not show which images it takes. Name a data set.")
@@ -239,10 +334,12 @@ def _program(
             f"The program {path} gives {there} logits and the data set has {classes} classes."
             " Choose the data set that it was trained for."
         )
-    normalize = (arch or {}).get("normalize")
+    normalize, source = (arch or {}).get("normalize"), "given"
+    if normalize is None:
+        source = DATASET if known and DATASET in known else OPEN
+        normalize = _chosen(known[DATASET])["normalize"] if known and DATASET in known else None
     facts = {"format": kind, "classes": there, "shape": list(shape), "arch_from": "program"}
-    facts |= {"normalize_from": OPEN if normalize is None else "given"}
-    facts |= {"normalize": None if normalize == RAW else normalize}
+    facts |= {"normalize_from": source, "normalize": None if normalize == RAW else normalize}
     whole = {"space": "checkpoint", "name": kind} | ({} if normalize is None else {"normalize": normalize})
     if normalize in (None, RAW):
         return program, whole, facts

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from rbtools.errors import RbError, near, unknown
 from rbtools.models.torchvision_import import torchvision
-from rbtools.spaces import named
+from rbtools.spaces import code, named
 
 Shape = tuple[int, int, int]
 
@@ -102,6 +102,11 @@ def from_python(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> nn.Mo
     module or the function is not there, or does not give a network.
     """
     text = str(arch.get("name"))
+    if arch.get("code") not in (None, code.digest(text)):
+        raise RbError(
+            f"The module of python:{text} has changed since the record was made with it, so this would be"
+            f" another network. Make the record anew (rb-arch --arch python:{text} --allow-code)."
+        )
     factory = _factory(text)
     accepted = inspect.signature(factory).parameters
     offered: dict[str, Any] = {"shape": shape, "input_shape": shape}

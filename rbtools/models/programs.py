@@ -65,7 +65,8 @@ def load(path: Path, found: str) -> Program:
             warnings.simplefilter("ignore")  # TorchScript is deprecated; its files are still about
             if found == TORCHSCRIPT:
                 return Program(torch.jit.load(str(path), map_location="cpu").eval())
-            return Program(torch.export.load(path).module())
+            with path.open("rb") as file:  # given a path, torch warns of every ending but its own
+                return Program(torch.export.load(file).module())
     except Exception as error:  # whatever the program's loader raises
         first = (str(error).splitlines() or [""])[0][:160]
         raise RbError(

@@ -18,7 +18,8 @@ class Checkpoint:
     """A weights file in one form: the bare network's tensors, and what stood beside them.
 
     `mean` and `std`, shape (C,), are the normalisation found in the file, for images in [0, 1].
-    `found` says where the weights were: the nesting keys, the prefix taken off.
+    `found` says where the weights were: the nesting keys, the prefix taken off. `saved` are the tensors
+    by the names that they had in the file, the normalisation among them.
     """
 
     path: Path
@@ -27,6 +28,7 @@ class Checkpoint:
     mean: Tensor | None = None
     std: Tensor | None = None
     found: dict[str, Any] = field(default_factory=dict)
+    saved: dict[str, Tensor] = field(default_factory=dict)
 
 
 def read(path: str | Path, member: str | None = None) -> Checkpoint:
@@ -41,13 +43,18 @@ def read(path: str | Path, member: str | None = None) -> Checkpoint:
     if not isinstance(raw, Mapping):
         what = "a single tensor" if isinstance(raw, Tensor) else f"a {type(raw).__name__}"
         raise RbError(f"The checkpoint {path} holds {what}. Expected a state dict: names and tensors.")
+    run = None
     if published.is_published(raw):
         raw, member = published.run_of(raw, member, path), None
+        run = raw["run"]
     weights, nesting, others = unpack.unwrapped(raw, path, metadata, member)
     state = {names.modern(str(k)): v.detach() for k, v in weights.items() if isinstance(v, Tensor)}
+    saved = dict(state)
     mean, std = unpack.take_normalisation(state, path, metadata)
     prefix = unpack.strip(state)
     found: dict[str, Any] = {"format": kind, "nesting": nesting, "prefix": prefix}
     if others:
         found["others"] = others
-    return Checkpoint(path, state, metadata, mean, std, found)
+    if run is not None:
+        found["run"] = run
+    return Checkpoint(path, state, metadata, mean, std, found, saved)

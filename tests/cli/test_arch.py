@@ -232,7 +232,7 @@ def test_an_image_folder_says_its_size_and_classes() -> None:
         (["--str", "|nor_conv_3x3~0|+|nor_con~0"], "does not parse at character 19: found 'nor_con'"),
         (["--str", BEST + "|"], "does not parse at character"),
         (["--neighbours", "nb201-99999"], "no architecture with the index 99999"),
-        (["--neighbours", "1", "--index", "1"], "More than one of --index, --str and --neighbours is given."),
+        (["--neighbours", "1", "--index", "1"], "More than one of --arch, --index, --str"),
         (["--space", "zoo", "--neighbours", "0"], "has no neighbours: the space zoo is a plain list."),
         (["--space", "zoo", "--cells", "1"], "fixed size: leave out channels and cells"),
         (["--space", "zoo", "--str", "resnet19"], "Unknown model 'resnet19'. Did you mean 'resnet18'"),
@@ -242,7 +242,7 @@ def test_an_image_folder_says_its_size_and_classes() -> None:
         (["--seed", "-1"], "-1 is not in the range x>=0"),
         (["--dataset", "digit"], "Unknown data set 'digit'. Did you mean 'digits'?"),
         (["--dataset", "imagefolder:nowhere"], "The image folder nowhere does not exist."),
-        (["results.jsonl"], "Got unexpected extra argument (results.jsonl)"),
+        (["results.jsonl"], "so results.jsonl means nothing. Did you mean --from-checkpoint?"),
     ],
 )
 def test_wrong_use_is_one_line(arguments: list[str], message: str) -> None:

@@ -1,0 +1,181 @@
+"""A look at a user's model on its first images, before hours are spent on it.
+
+What usually goes wrong with a checkpoint shows there: another normalisation, another order of classes, a
+softmax at the end, the mode for training.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rbtools.engine.run import Run
+from rbtools.errors import RbError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from rbtools.engine.subject import Data
+
+FIRST = 128  # images
+FEW = 32  # of them, to try every normalisation on
+SAME = 1e-3  # of the range of the logits: what counts as the same output
+PER_CLASS = 5  # images that another order of the classes is told by
+MUCH = 0.2  # by how much another normalisation or order has to be better, to be proposed
+
+
+def look(
+    model: nn.Module, record: Mapping[str, Any], data: Data, n: int, device: torch.device, run: Run
+) -> dict[str, Any] | None:
+    """What the first images show, for the record; people are told. None for a network trained here.
+
+    The model takes images (N, C, H, W) in [0, 1]. Raises RbError where it gives no logits (N, classes).
+    """
+    if "checkpoint_file" not in record:
+        return None
+    dataset = data.load()
+    ids = data.order(dataset.labels)[: min(n, FIRST)]
+    images = dataset.images[ids].to(device).float().div(255)
+    labels = dataset.labels[ids].to(device)
+    logits = _logits(model, images, data.about.classes)
+    accuracy, chance = _accuracy(logits, labels), 1 / data.about.classes
+    found = {"n": len(ids), "acc": accuracy, "chance": chance}
+    run.remark(_line(record, found))
+    warnings = _of_outputs(model, images, logits)
+    if _near_chance(accuracy, chance, len(ids)):
+        advice = _other_normalisation(model, record, data, images, labels, accuracy)
+        advice = advice or _other_order(logits, labels, data, accuracy) or _what_to_try(record)
+        warnings.append(
+            f"clean accuracy {accuracy:.4f} on {len(ids)} images is near chance ({chance:.4g}):"
+            f" perhaps the normalisation or the class order is wrong; {advice}"
+        )
+    return {**found, "warnings": warnings}
+
+
+def tell(record: Mapping[str, Any], entries: Sequence[Mapping[str, Any]], run: Run) -> None:
+    """Tell people what was seen when these entries were made, now or earlier."""
+    for entry in entries:
+        if "sanity" in entry:
+            run.remark(_line(record, entry["sanity"]))
+            for text in entry["sanity"]["warnings"]:
+                run.remark(f"warning: {_name(record)}: {text}")
+
+
+def _line(record: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+    return f"{_name(record)}: clean accuracy {found['acc']:.4f} on the first {found['n']} images."
+
+
+def _name(record: Mapping[str, Any]) -> str:
+    arch = record["arch"]
+    return str(arch.get("name") or arch.get("str"))
+
+
+def _logits(model: nn.Module, images: Tensor, classes: int) -> Tensor:
+    import torch
+
+    with torch.no_grad():
+        logits = model(images)
+    if not isinstance(logits, torch.Tensor) or tuple(logits.shape) != (len(images), classes):
+        what = f"shape {tuple(logits.shape)}" if isinstance(logits, torch.Tensor) else type(logits).__name__
+        raise RbError(
+            f"The model gives {what} for {len(images)} images of {classes} classes. Expected logits of shape"
+            f" ({len(images)}, {classes}): return those alone."
+        )
+    return logits.float()
+
+
+def _accuracy(logits: Tensor, labels: Tensor) -> float:
+    return int(logits.argmax(1).eq(labels).sum()) / len(labels)
+
+
+def _near_chance(accuracy: float, chance: float, n: int) -> bool:
+    """Whether guessing would do as well, by two standard deviations."""
+    return chance < 1 and accuracy <= chance + 2 * math.sqrt(chance * (1 - chance) / n)
+
+
+def _of_outputs(model: nn.Module, images: Tensor, logits: Tensor) -> list[str]:
+    found = []
+    sums = logits.sum(1)
+    if logits.shape[1] > 1 and float(logits.min()) >= 0 and float((sums - 1).abs().max()) < 1e-3:
+        found.append(
+            "it ends in a softmax: attacks need logits, and a softmax hides the gradient from them, so robust"
+            " accuracies come out too high. Leave the last layer out"
+        )
+    near = SAME * float(logits.max() - logits.min()) + 1e-6
+
+    def differs(part: Tensor) -> bool:
+        return float((_logits(model, part, logits.shape[1]) - logits[: len(part)]).abs().max()) > near
+
+    if differs(images):
+        found.append(
+            "it is not deterministic: the same images give other outputs the second time. Results do not"
+            " repeat, and attacks need an average over its outputs (dropout or noise in the forward pass?)"
+        )
+    elif len(images) > 1 and differs(images[: (len(images) + 1) // 2]):
+        found.append(
+            "it is in train mode: what it gives for an image depends on the others of the batch. Call"
+            " model.eval() before it is saved, and leave the choice to module.training"
+        )
+    return found
+
+
+def _other_normalisation(
+    model: nn.Module,
+    record: Mapping[str, Any],
+    data: Data,
+    images: Tensor,
+    labels: Tensor,
+    accuracy: float,
+) -> str | None:
+    """The normalisation that does much better, as advice; none where the file has its own."""
+    from rbtools.engine.checkpoints import normalizations
+    from rbtools.models.normalize import Normalized
+    from rbtools.models.statistics import normalised
+
+    told = record.get("recognised")
+    sure = ("checkpoint", "BatchNorm statistics", "published training")
+    if isinstance(told, dict) and told.get("normalize_from") in sure:
+        return None
+    bare = model.network if isinstance(model, Normalized) else model
+    images, labels, known = images[:FEW].cpu(), labels[:FEW], normalizations(data)
+    found = {}
+    for name, pair in known.items():
+        logits = _logits(bare, normalised(images, pair).to(labels.device), data.about.classes)
+        found[name] = _accuracy(logits, labels)
+    best = max(found, key=lambda name: found[name])
+    if found[best] < accuracy + MUCH:
+        return None
+    shown = best
+    if best == "dataset":
+        shown = " ".join(",".join(f"{value:.4g}" for value in values) for values in known[best] or ())
+    return f"try --normalize {shown}, with which it is {found[best]:.4f} on {len(images)} of them."
+
+
+def _other_order(logits: Tensor, labels: Tensor, data: Data, accuracy: float) -> str | None:
+    """Whether the classes only have other numbers, as advice."""
+    import torch
+
+    classes = data.about.classes
+    if len(labels) < PER_CLASS * classes:
+        return None
+    counts = torch.zeros(classes, classes, dtype=torch.long)
+    predictions = logits.argmax(1).cpu()
+    counts.index_put_((labels.cpu(), predictions), torch.ones(len(labels), dtype=torch.long), accumulate=True)
+    order = counts.argmax(1).tolist()
+    mapped = counts.max(1).values.sum().item() / len(labels)
+    if sorted(order) != list(range(classes)) or mapped < accuracy + MUCH:
+        return None
+    pairs = ", ".join(f'"{name}": {place}' for name, place in zip(data.about.class_names, order, strict=True))
+    return f"try --class-map with a file of {{{pairs}}}, with which it is {mapped:.4f}."
+
+
+def _what_to_try(record: Mapping[str, Any]) -> str:
+    told = record.get("recognised")
+    if isinstance(told, dict) and told.get("normalize_from") == "checkpoint":
+        return "the normalisation is the file's own: try --class-map, and check the data set."
+    return (
+        "no normalisation with a name does better: try --normalize MEAN STD or --class-map, and check the"
+        " data set and how long the model was trained."
+    )

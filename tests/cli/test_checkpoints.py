@@ -1,0 +1,611 @@
+"""Checkpoints of the user's at the command line: recognised, normalised, looked at, and refused."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pickle
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner, Result
+from PIL import Image
+from torch import nn
+
+from rbtools import datasets, models
+from rbtools.cli.arch import main as arch_main
+from rbtools.cli.attack import main as attack_main
+from rbtools.cli.commands import with_pairs
+from rbtools.cli.corrupt import main as corrupt_main
+from rbtools.models import checkpoint
+from rbtools.models.normalize import Normalized
+
+Record = dict[str, Any]
+CELL = "|nor_conv_3x3~0|+|nor_conv_1x1~0|nor_conv_1x1~1|+|nor_conv_1x1~0|nor_conv_1x1~1|nor_conv_1x1~2|"
+
+
+def attack(*arguments: str, given: str = "") -> Result:
+    words = ["fgsm", "--eps", "0", "--device", "cpu", *arguments]
+    return CliRunner().invoke(attack_main, words, input=given)
+
+
+def arch(*arguments: str) -> Result:
+    return CliRunner().invoke(arch_main, list(arguments))
+
+
+def records(result: Result) -> list[Record]:
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def one(result: Result) -> Record:
+    assert result.exit_code == 0, result.stderr
+    (record,) = records(result)
+    return record
+
+
+def acc_entry(record: Record) -> Record:
+    (entry,) = [entry for entry in record["evals"] if entry["metric"] == "acc"]
+    return entry
+
+
+@pytest.fixture(autouse=True)
+def _fresh_modules() -> Iterator[None]:
+    """A user's module is imported once in a process, and here every test writes its own."""
+    yield
+    forget()
+
+
+def forget() -> None:
+    for name in ("linear", "mine", "tuple"):
+        sys.modules.pop(name, None)
+    importlib.invalidate_caches()
+
+
+# --- networks that know their images --------------------------------------------------------------
+
+SIDE, CLASSES = 16, 4
+MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.2)
+
+
+@pytest.fixture(scope="module")
+def images() -> tuple[torch.Tensor, torch.Tensor]:
+    """Images (80, 3, 16, 16) uint8 of four classes, told by where they are bright."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(80) % CLASSES
+    pixels = torch.rand(80, 3, SIDE, SIDE, generator=generator) * 0.5
+    for place in range(CLASSES):
+        rows, columns = 8 * (place // 2), 8 * (place % 2)
+        pixels[labels == place, :, rows : rows + 8, columns : columns + 8] += 0.4
+    return (pixels * 255).to(torch.uint8), labels
+
+
+@pytest.fixture(scope="module")
+def trained_network(images: tuple[torch.Tensor, torch.Tensor]) -> nn.Module:
+    """A NAS-Bench-201 network that tells the four classes apart behind a normalisation."""
+    torch.manual_seed(0)
+    arch = {"space": "nasbench201", "str": CELL, "channels": 4, "cells": 1}
+    network = Normalized(models.build(arch, classes=CLASSES, shape=(3, SIDE, SIDE)), MEAN, STD)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
+    pixels, labels = images[0].float() / 255, images[1]
+    for _ in range(40):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(network(pixels), labels).backward()
+        optimizer.step()
+    assert network.eval()(pixels).argmax(1).eq(labels).float().mean() > 0.95
+    return network
+
+
+@pytest.fixture
+def data(images: tuple[torch.Tensor, torch.Tensor]) -> str:
+    np.savez("data.npz", images=images[0].permute(0, 2, 3, 1).numpy(), labels=images[1].numpy())
+    return "npz:data.npz"
+
+
+@pytest.fixture
+def bare(trained_network: Normalized) -> str:
+    """Its weights without the normalisation, as most training scripts save them."""
+    torch.save({"state_dict": trained_network.network.state_dict()}, "bare.pt")
+    return "bare.pt"
+
+
+# --- what is inferred -----------------------------------------------------------------------------
+
+
+def test_a_sequential_with_its_normalisation_is_recognised_without_a_hint(
+    trained_network: Normalized, data: str
+) -> None:
+    state = {f"1.{key}": value for key, value in trained_network.network.state_dict().items()}
+    torch.save(
+        {"state_dict": {"0.mean": torch.tensor(MEAN), "0.std": torch.tensor(STD), **state}}, "m.pth.tar"
+    )
+    result = attack("--checkpoint", "m.pth.tar", "--dataset", data)
+    record = one(result)
+    assert record["arch"]["str"] == CELL and record["recognised"]["prefix"] == "1."
+    assert record["recognised"]["normalize_from"] == "checkpoint"
+    assert record["metrics"]["acc"] > 0.95
+    first, second, *_ = result.stderr.splitlines()
+    assert first.startswith("rb-attack: m.pth.tar is nb201-") and "4 classes; normalised 0.4,0.5,0.6" in first
+    assert second.endswith(f"clean accuracy {record['metrics']['acc']:.4f} on the first 80 images.")
+
+
+def test_what_was_recognised_is_found_again_without_torch(bare: str, data: str) -> None:
+    one(attack("--checkpoint", bare, "--dataset", data))
+    code = (
+        "import sys; from rbtools.cli.attack import main\n"
+        "try: main(sys.argv[1:])\n"
+        "except SystemExit as end: assert not end.code and 'torch' not in sys.modules, end.code"
+    )
+    words = ["fgsm", "--eps", "0", "--checkpoint", bare, "--dataset", data]
+    again = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
+    assert again.returncode == 0, again.stderr
+    assert "0 computed, 1 found in the store" in again.stderr
+    assert "sanity" in acc_entry(json.loads(again.stdout))
+
+
+def test_batchnorm_tells_the_normalisation_that_the_file_does_not(
+    trained_network: Normalized, data: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.save(trained_network.network.state_dict(), "bare.pt")
+    monkeypatch.setitem(datasets.NORMALIZATIONS, "mine", datasets.normalization.Normalization(MEAN, STD))
+    record = one(attack("--checkpoint", "bare.pt", "--dataset", data))
+    told = record["recognised"]
+    assert (told["normalize_from"], told["normalize_name"]) == ("BatchNorm statistics", "mine")
+    assert record["arch"]["normalize"] == [list(MEAN), list(STD)]
+    assert record["metrics"]["acc"] > 0.95
+
+
+def digits_network(pair: Any) -> str:
+    """A linear network for digits: without BatchNorm, nothing in it tells a normalisation."""
+    Path("linear.py").write_text(
+        "from torch import nn\n"
+        "def make(classes): return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))\n"
+    )
+    found = datasets.load("digits", "train")
+    pixels, labels = found.images[:600].float().div(255), found.labels[:600]
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    model = network if pair is None else Normalized(network, *pair)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    for _ in range(30):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(pixels), labels).backward()
+        optimizer.step()
+    torch.save(network.state_dict(), "linear.pt")
+    return "linear.pt"
+
+
+LINEAR = ["--arch", "python:linear:make", "--allow-code", "--n", "100"]
+
+
+def test_else_the_data_set_says_the_normalisation_and_the_option_overrules_it() -> None:
+    file = digits_network(None)
+    about = datasets.describe("digits")
+    result = attack("--checkpoint", file, *LINEAR)
+    told = one(result)["recognised"]
+    assert told["normalize_from"] == "dataset"
+    assert told["normalize"] == [list(about.mean or ()), list(about.std or ())]
+    raw = one(attack("--checkpoint", file, *LINEAR, "--normalize", "none"))
+    assert raw["recognised"]["normalize_from"] == "--normalize"
+    assert raw["arch"]["normalize"] == "none" and raw["metrics"]["acc"] > 0.8
+    numbers = one(attack("--checkpoint", file, *LINEAR, "--normalize", "0", "1"))
+    assert numbers["arch"]["normalize"] == [[0.0], [1.0]] and numbers["metrics"] == raw["metrics"]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (["cifar1"], "Unknown normalization 'cifar1'. Did you mean 'cifar10'"),
+        (["0.5"], "Expected a mean and a standard deviation"),
+        (["0.5,0.5", "0.5"], "2 means and 1 standard deviations"),
+        (["0.5", "0"], "can normalise nothing"),
+        (["125.3,123,113.9", "63,62.1,66.7"], "Did you mean 0.4914,0.4824,0.4467 0.2471,0.2435,0.2616?"),
+        (["0.5,,", "1"], "Expected numbers with commas"),
+    ],
+)
+def test_a_normalisation_that_is_none_is_a_usage_error(value: list[str], message: str, bare: str) -> None:
+    result = attack("--checkpoint", bare, "--normalize", *value)
+    assert result.exit_code == 2 and message in result.stderr and not result.stdout
+
+
+def test_a_normalisation_beside_that_of_the_file_or_of_other_channels(
+    trained_network: Normalized, bare: str, data: str
+) -> None:
+    Path("own.safetensors").write_bytes(checkpoint.to_bytes(trained_network, {}))
+    where = ["--dataset", data, "--normalize"]
+    result = attack("--checkpoint", "own.safetensors", *where, "none")
+    assert result.exit_code == 1 and "normalises images by itself" in result.stderr
+    result = attack("--checkpoint", bare, *where, "0.1,0.2", "0.3,0.4")
+    assert result.exit_code == 1 and "has 2 means and the images" in result.stderr
+
+
+def test_mean_and_std_are_two_words_of_one_option() -> None:
+    assert with_pairs(["--normalize", "0.5", "0.25", "in"]) == ["--normalize", "0.5 0.25", "in"]
+    assert with_pairs(["--normalize=-0.5,1", "2,3e-1"]) == ["--normalize=-0.5,1 2,3e-1"]
+    for words in (["--normalize", "none", "2"], ["--n", "5", "6"], ["--", "--normalize", "1", "2"]):
+        assert with_pairs(words) == words
+
+
+# --- records of files -----------------------------------------------------------------------------
+
+
+def test_files_become_records_that_evaluators_take(bare: str, data: str, trained_network: Normalized) -> None:
+    Path("own.safetensors").write_bytes(checkpoint.to_bytes(trained_network, {}))
+    Path("page.pt").write_text("<!doctype html><title>Sign in</title>")
+    made = arch("--from-checkpoint", bare, "own.safetensors", "page.pt")
+    assert made.exit_code == 1
+    first, second, third = records(made)
+    assert first["arch"]["str"] == second["arch"]["str"] == CELL and "dataset" not in first
+    assert first["checkpoint_file"] == str(Path(bare).absolute())
+    assert "is a web page, titled 'Sign in'" in third["error"]["message"]
+    evaluated = records(attack("--dataset", data, given=made.stdout))
+    assert evaluated[1]["metrics"]["acc"] > 0.95
+    assert evaluated[2] == third
+    direct = one(attack("--checkpoint", bare, "--dataset", data))
+    assert evaluated[0]["metrics"] == direct["metrics"]
+    assert evaluated[0]["recognised"] == direct["recognised"]
+
+
+def test_a_data_set_and_hints_reach_the_records_of_files(bare: str, data: str) -> None:
+    words = ["--from-checkpoint", bare, "--dataset", data, "--normalize", "0.4,0.5,0.6", "0.2,0.25,0.2"]
+    made = one(arch(*words))
+    assert made["dataset"].startswith("npz:/") and made["recognised"]["normalize_from"] == "--normalize"
+    assert one(attack(given=json.dumps(made)))["metrics"]["acc"] > 0.95
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--from-checkpoint", "gone.pt"], "gone.pt does not exist. Expected a file."),
+        (["--from-checkpoint", "bare.pt", "--space", "zoo"], "--space chooses architectures of a space"),
+        (["--from-checkpoint", "bare.pt", "--unique"], "--unique chooses architectures"),
+        (["--from-checkpoint", "bare.pt", "--arch", "resnet81"], "--arch: Unknown model 'resnet81'"),
+        (["--normalize", "none"], "--normalize is about a file of weights. Add --from-checkpoint"),
+        (["--arch", "torchvision:resnet5"], "Unknown torchvision model 'resnet5'. Did you mean"),
+        (["--arch", "torchvisio:resnet50"], "Unknown space 'torchvisio'. Did you mean 'torchvision'?"),
+        (["--arch", "timm:"], "'timm:' names no network"),
+        (["--arch", "python:gone:make"], "There is no Python module gone"),
+        (["--arch", "python:make"], "Expected python:MODULE:FUNCTION"),
+        (
+            ["--arch", "resnet18", "--channels", "8"],
+            "--channels and --cells size the skeleton of nasbench201",
+        ),
+    ],
+)
+def test_what_rb_arch_cannot_make_records_of(words: list[str], message: str, bare: str) -> None:
+    result = arch(*words)
+    assert result.exit_code == 2 and message in result.stderr
+
+
+def test_architectures_by_name() -> None:
+    found = records(arch("--arch", "resnet18, torchvision:resnet50,nb201-0,timm:deit_tiny_patch16_224"))
+    assert [one["arch"]["name"] for one in found] == [
+        "resnet18",
+        "resnet50",
+        "nb201-0",
+        "deit_tiny_patch16_224",
+    ]
+    assert [one["arch"].get("params") for one in found[:3]] == [11_173_962, 23_528_522, 129_306]
+
+
+def test_a_file_with_several_weights_asks_which(trained_network: Normalized, data: str) -> None:
+    state = trained_network.network.state_dict()
+    worse = {key: torch.zeros_like(value) for key, value in state.items()}
+    torch.save({"first": state, "second": worse}, "two.pt")
+    where = [
+        "--checkpoint",
+        "two.pt",
+        "--arch",
+        CELL,
+        "--dataset",
+        data,
+        "--normalize",
+        "0.4,0.5,0.6",
+        "0.2,0.25,0.2",
+    ]
+    result = attack(*where)
+    assert result.exit_code == 1 and "2 sets of weights: first, second" in result.stderr
+    assert "--member" in result.stderr
+    first, second = (one(attack(*where, "--member", name)) for name in ("first", "second"))
+    assert first["arch"]["member"] == "first" and first["metrics"] != second["metrics"]
+    assert attack(*where, "--member", "third").exit_code == 1
+    result = attack("--member", "first", given="")
+    assert result.exit_code == 2 and "--member chooses in a --checkpoint" in result.stderr
+
+
+# --- the user's own code --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own_code() -> str:
+    Path("mine.py").write_text(
+        "import pathlib\n"
+        "from torch import nn\n"
+        "pathlib.Path('it-ran').touch()\n"
+        "class Net(nn.Module):\n"
+        "    def __init__(self, classes):\n"
+        "        super().__init__()\n"
+        "        self.model = nn.Sequential(nn.Flatten(), nn.Linear(64, classes))\n"
+        "    def forward(self, images):\n"
+        "        return self.model(images)\n"
+        "def make(num_classes): return Net(num_classes)\n"
+        "def pair(num_classes): return lambda images: (images, images)\n"
+    )
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    torch.save({f"model.{key}": value for key, value in network.state_dict().items()}, "mine.pt")
+    return "mine.pt"
+
+
+def test_code_runs_only_where_the_command_line_says_so(own_code: str) -> None:
+    words = ["--checkpoint", own_code, "--arch", "python:mine:make", "--n", "20"]
+    result = attack(*words)
+    assert result.exit_code == 2 and "add --allow-code" in result.stderr
+    words = ["--from-checkpoint", own_code, "--arch", "python:mine:make", "--dataset", "digits"]
+    record = one(arch(*words, "--allow-code"))
+    Path("it-ran").unlink()
+    asked = json.dumps({**record, "allow_code": True})
+    refused = attack("--n", "20", given=asked)
+    assert refused.exit_code == 1 and "never does that by itself" in refused.stderr
+    assert not Path("it-ran").exists()
+    # The prefix is the network's own: nothing is taken off that it wants.
+    assert one(attack("--n", "20", "--allow-code", given=asked))["metrics"]["acc"] >= 0
+    with open("mine.py", "a") as module:
+        module.write("# other code\n")
+    changed = attack("--n", "20", "--allow-code", "--force", given=asked)
+    assert changed.exit_code == 1 and "has changed since the record was made" in changed.stderr
+
+
+def test_code_is_not_run_by_a_training_unless_allowed(own_code: str) -> None:
+    from rbtools.cli.train import main as train_main
+
+    given = json.dumps(one(arch("--arch", "python:mine:make")))
+    assert not Path("it-ran").exists()
+    words = ["--epochs", "0", "--device", "cpu"]
+    refused = CliRunner().invoke(train_main, words, input=given)
+    assert refused.exit_code == 1 and "add --allow-code" in refused.stderr
+    trained = CliRunner().invoke(train_main, [*words, "--allow-code"], input=given)
+    assert trained.exit_code == 0 and Path("it-ran").exists()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("kind", ["torchscript", "torch.export"])
+def test_programs_run_only_where_the_command_line_says_so(kind: str) -> None:
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).eval()
+    if kind == "torchscript":
+        torch.jit.script(network).save("program.pt")
+    else:
+        batch = ({0: torch.export.Dim("batch")},)
+        torch.export.save(
+            torch.export.export(network, (torch.rand(2, 1, 8, 8),), dynamic_shapes=batch), "program.pt"
+        )
+    words = ["--checkpoint", "program.pt", "--n", "20"]
+    refused = attack(*words)
+    assert refused.exit_code == 1 and "could run code. If you trust it, add --allow-code" in refused.stderr
+    record = one(attack(*words, "--allow-code", "--normalize", "none"))
+    assert record["arch"]["space"] == "checkpoint" and record["arch"]["name"] == kind
+    found = datasets.load("digits", "test")
+    order = datasets.subset(found.labels, 20, seed=0)
+    right = network(found.images[order].float() / 255).argmax(1).eq(found.labels[order])
+    assert record["metrics"]["acc"] == int(right.sum()) / 20
+    piped = attack("--n", "20", "--force", given=json.dumps(record))
+    assert piped.exit_code == 1 and "--allow-code" in piped.stderr
+
+
+# --- the look before the evaluation ---------------------------------------------------------------
+
+
+def warnings_of(forward: str, *words: str) -> tuple[list[str], Result]:
+    """What is warned of for a network of this forward pass over `self.layer`, a trained linear one."""
+    file = digits_network(None)
+    forget()
+    shutil.rmtree("__pycache__", ignore_errors=True)
+    Path("linear.py").write_text(
+        "import torch\n"
+        "from torch import nn\n"
+        "class Net(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.layer = nn.Linear(64, 10)\n"
+        "    def forward(self, x):\n"
+        f"        {forward}\n"
+        "def make(): return Net()\n"
+    )
+    state = torch.load(file, weights_only=True)
+    torch.save({key.replace("1.", "layer."): value for key, value in state.items()}, file)
+    result = attack("--checkpoint", file, *LINEAR, "--normalize", "none", *words)
+    return acc_entry(one(result))["sanity"]["warnings"], result
+
+
+@pytest.mark.parametrize(
+    ("forward", "message"),
+    [
+        ("return self.layer(x.flatten(1)).softmax(1)", "it ends in a softmax"),
+        ("return self.layer(nn.functional.dropout(x.flatten(1), 0.3, True))", "it is not deterministic"),
+        (
+            "return self.layer(nn.functional.batch_norm(x.flatten(1), None, None, training=True))",
+            "it is in train mode",
+        ),
+    ],
+)
+def test_what_usually_goes_wrong_is_warned_of(forward: str, message: str) -> None:
+    warnings, result = warnings_of(forward, "-q")
+    assert warnings[0].startswith(message)
+    assert result.stderr.startswith(f"rb-attack: warning: linear:make: {message}")
+
+
+def test_a_sound_network_is_not_warned_of() -> None:
+    for forward in ("return self.layer(x.flatten(1))", "return self.layer(x.flatten(1)).log_softmax(1)"):
+        warnings, result = warnings_of(forward)
+        assert not warnings and "warning" not in result.stderr
+
+
+def test_near_chance_the_normalisation_that_would_do_is_named(bare: str, data: str) -> None:
+    where = ["--checkpoint", "bare.pt", "--dataset", data]
+    bad = attack(*where, "--normalize", "0.9,0.9,0.1", "0.01,2,2")
+    assert "is near chance (0.25): perhaps the normalisation or the class order is wrong" in bad.stderr
+    assert "try --normalize cifar10, with which it is 1.0000 on 32 of them." in bad.stderr
+    again = attack(*where, "--normalize", "0.9,0.9,0.1", "0.01,2,2")  # found in the store
+    assert "0 computed, 1 found" in again.stderr and "is near chance" in again.stderr
+    assert one(attack(*where, "--normalize", "cifar10"))["metrics"]["acc"] > 0.95
+
+
+def test_near_chance_another_order_of_the_classes_is_named(
+    trained_network: Normalized, images: tuple[torch.Tensor, torch.Tensor]
+) -> None:
+    Path("own.safetensors").write_bytes(checkpoint.to_bytes(trained_network, {}))
+    for number, (pixels, label) in enumerate(zip(*images, strict=True)):
+        folder = Path("photos/test") / "dcba"[int(label)]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(folder / f"{number:03}.png")
+    where = ["--checkpoint", "own.safetensors", "--dataset", "imagefolder:photos"]
+    result = attack(*where)
+    assert one(result)["metrics"]["acc"] < 0.1
+    assert 'try --class-map with a file of {"a": 3, "b": 2, "c": 1, "d": 0}' in result.stderr
+    Path("map.json").write_text('{"a": 3, "b": 2, "c": 1, "d": 0}')
+    assert one(attack(*where, "--class-map", "map.json"))["metrics"]["acc"] > 0.95
+
+
+def test_the_look_is_the_same_from_workers(bare: str, data: str) -> None:
+    given = arch("--from-checkpoint", bare, "--dataset", data).stdout
+    alone = one(attack(given=given))
+    words = [
+        sys.executable,
+        "-m",
+        "rbtools.cli.attack",
+        "fgsm",
+        "--eps",
+        "0",
+        "--jobs",
+        "2",
+        "--store",
+        "other",
+    ]
+    done = subprocess.run(words, input=given, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert acc_entry(json.loads(done.stdout))["sanity"] == acc_entry(alone)["sanity"]
+    assert "on the first 80 images" in done.stderr
+
+
+def test_networks_trained_here_are_not_looked_at(trained: dict[str, Record]) -> None:
+    result = attack("--n", "20", given=json.dumps(trained["erm"]))
+    assert "sanity" not in acc_entry(one(result)) and "clean accuracy" not in result.stderr
+
+
+# --- bad input ------------------------------------------------------------------------------------
+
+
+class Hostile:
+    def __reduce__(self) -> Any:
+        import os
+
+        return os.system, ("touch it-ran",)
+
+
+def folder(classes: int, sizes: tuple[int, ...] = (SIDE,)) -> str:
+    """An image folder of that many classes, two images each."""
+    for label in range(classes):
+        place = Path("photos/test") / f"c{label:02}"
+        place.mkdir(parents=True)
+        for number in range(2):
+            side = sizes[number % len(sizes)]
+            Image.new("RGB", (side, side), 40 * number).save(place / f"{number}.png")
+    return "imagefolder:photos"
+
+
+def with_nan(network: nn.Module) -> dict[str, torch.Tensor]:
+    state = {key: value.clone() for key, value in network.state_dict().items()}
+    state["classifier.bias"][0] = float("nan")
+    return state
+
+
+def npz(**arrays: Any) -> str:
+    np.savez("bad.npz", **arrays)
+    return "npz:bad.npz"
+
+
+def cut(network: nn.Module) -> None:
+    torch.save(network.state_dict(), "m.pt")
+    Path("m.pt").write_bytes(Path("m.pt").read_bytes()[:-3000])
+
+
+BAD_FILES: dict[str, tuple[Callable[[nn.Module], Any], str]] = {
+    "truncated": (cut, "is cut off or damaged"),
+    "empty": (lambda _: Path("m.pt").touch(), "is empty (0 bytes)"),
+    "HTML": (
+        lambda _: Path("m.pt").write_text("<html><title>Quota</title>"),
+        "is a web page, titled 'Quota'",
+    ),
+    "malicious": (lambda _: torch.save({"w": Hostile()}, "m.pt"), "could run code, so it was not loaded"),
+    "malicious pickle": (
+        lambda _: Path("m.pt").write_bytes(pickle.dumps({"w": Hostile()})),
+        "could run code",
+    ),
+    "NaN weights": (
+        lambda network: torch.save(with_nan(network), "m.pt"),
+        "NaN or infinite numbers in classifier.bias",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_FILES)
+def test_a_bad_file_is_one_sentence_before_the_evaluation(
+    case: str, trained_network: Normalized, data: str
+) -> None:
+    make, said = BAD_FILES[case]
+    make(trained_network.network)
+    result = attack("--checkpoint", "m.pt", "--dataset", data)
+    assert result.exit_code == 1 and said in records(result)[0]["error"]["message"]
+    assert "clean accuracy" not in result.stderr and not Path("it-ran").exists()
+
+
+PIXELS = np.zeros((8, SIDE, SIDE, 3), np.uint8)
+BAD_DATA: dict[str, tuple[Callable[[], str], str]] = {
+    "a class too many": (lambda: folder(5), "tells 4 classes apart and the data set has 5"),
+    "greyscale": (
+        lambda: npz(images=PIXELS[..., 0], labels=np.arange(8) % 4),
+        "takes images with 3 channels and the data set's have 1",
+    ),
+    "mixed sizes": (lambda: folder(4, (16, 20)), "20x20"),
+    "labels out of range": (
+        lambda: npz(images=PIXELS, labels=np.array([0, 1, 2, 3, 0, 1, 2, -1])),
+        "-1",
+    ),
+    "one label too high": (
+        lambda: npz(images=PIXELS, labels=np.array([0, 1, 2, 3, 0, 1, 2, 4])),
+        "tells 4 classes apart and the data set has 5",
+    ),
+    "fewer labels": (lambda: npz(images=PIXELS, labels=np.zeros(7, np.int64)), "7"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_DATA)
+def test_data_that_do_not_fit_are_one_sentence_before_the_evaluation(case: str, bare: str) -> None:
+    make, said = BAD_DATA[case]
+    words = ["--checkpoint", bare, "--dataset", make()]
+    for tool, more in ((attack_main, ["fgsm", "--eps", "0"]), (corrupt_main, ["contrast"])):
+        result = CliRunner().invoke(tool, [*more, *words, "--device", "cpu"])
+        assert result.exit_code == 1 and said in records(result)[0]["error"]["message"]
+        assert "clean accuracy" not in result.stderr
+
+
+def test_a_network_that_gives_no_logits_is_said(own_code: str) -> None:
+    Path("tuple.py").write_text(
+        "from torch import nn\n"
+        "class Net(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.layer = nn.Linear(64, 10)\n"
+        "    def forward(self, images):\n"
+        "        logits = self.layer(images.flatten(1))\n"
+        "        return images, logits\n"
+        "def make(): return Net()\n"
+    )
+    torch.save({"layer.weight": torch.ones(10, 64), "layer.bias": torch.ones(10)}, "t.pt")
+    result = attack("--checkpoint", "t.pt", "--arch", "python:tuple:make", "--allow-code")
+    assert result.exit_code == 1
+    assert "The model gives tuple for 128 images of 10 classes. Expected logits" in result.stderr
