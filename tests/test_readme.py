@@ -55,17 +55,21 @@ def commands(block: str) -> list[str]:
     return found
 
 
+def refuse_complaints(command: str, stderr: str) -> None:
+    # The photographs are drawings, on which the network guesses; it is said, as it should be.
+    complaints = [line for line in stderr.splitlines() if "is near chance" not in line]
+    assert not any(word in line for line in complaints for word in ("error", "warning")), (
+        f"$ {command}\n{stderr}"
+    )
+
+
 def shown_by(command: str) -> str:
     """What a command writes to standard output; it must end with status 0, and without a complaint."""
     done = subprocess.run(
         ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, f"$ {command}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
-    # The photographs are drawings, on which the network guesses; it is said, as it should be.
-    complaints = [line for line in done.stderr.splitlines() if "is near chance" not in line]
-    assert not any(word in line for line in complaints for word in ("error", "warning")), (
-        f"$ {command}\n{done.stderr}"
-    )
+    refuse_complaints(command, done.stderr)
     return done.stdout
 
 
@@ -143,11 +147,7 @@ def in_this_process(command: str) -> str:
         main = docs.tool(tool.removeprefix("rb-")).command
         done = CliRunner().invoke(main, arguments, input=text, prog_name=tool)
         assert done.exit_code == 0, f"$ {command}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
-        # The photographs are drawings, on which the network guesses; it is said, as it should be.
-    complaints = [line for line in done.stderr.splitlines() if "is near chance" not in line]
-    assert not any(word in line for line in complaints for word in ("error", "warning")), (
-        f"$ {command}\n{done.stderr}"
-    )
+        refuse_complaints(command, done.stderr)
         text = done.stdout
     return text
 
