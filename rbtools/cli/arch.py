@@ -106,7 +106,7 @@ def main(
       rb-arch --sample 16 --where 'kernel_params == 18 and none == 0'
       rb-arch --neighbours 13714 --cells 1 --dataset digits
       rb-arch --arch resnet18,torchvision:resnet50
-      rb-arch --from-checkpoint model.pt other.pth | rb-attack pgd --dataset imagefolder:photos
+      rb-arch --from-checkpoint model.pt | rb-attack fgsm --n 4 --dataset imagefolder:photos
     """
     if checkpoints:
         _refuse_with_files()
