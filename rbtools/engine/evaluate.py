@@ -76,9 +76,10 @@ def answers(
     asked: list[dict[str, Any]] = []
     byproducts: list[dict[str, Any]] = []
     for unit, found in zip(units, finished, strict=True):
-        for entry in found or []:
-            shown = _shown(entry, record, data, run)
-            (byproducts if unit.column.byproduct else asked).append(shown)
+        (byproducts if unit.column.byproduct else asked).extend(found or [])
+    if hasattr(question, "summary"):
+        asked += question.summary(asked, byproducts)
+    asked, byproducts = ([_shown(one, record, data, run) for one in part] for part in (asked, byproducts))
     return asked, byproducts
 
 

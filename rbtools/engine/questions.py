@@ -11,9 +11,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rbtools import registry
+from rbtools.corruptions import CORRUPTIONS
 from rbtools.engine import textures
 from rbtools.probabilistic import estimate, intervals
 from rbtools.records import metrics
+from rbtools.scoring import corruptions as sums
 
 if TYPE_CHECKING:
     import numpy as np
@@ -193,10 +195,14 @@ class Corrupted:
 
 @dataclass(frozen=True)
 class Corruptions:
-    """Accuracy under corruptions, each at each severity."""
+    """Accuracy under corruptions, each at each severity, and what these add up to.
+
+    One corrupted batch is there at a time, whatever their number.
+    """
 
     corruptions: tuple[Any, ...]
     severities: tuple[int, ...]
+    reference: sums.Reference | None = None
     title = "corruptions"
 
     def __post_init__(self) -> None:
@@ -216,6 +222,11 @@ class Corruptions:
             else:
                 found.append(tile.clean)
         return found
+
+    def summary(self, asked: Sequence[dict[str, Any]], byproducts: Sequence[dict[str, Any]]) -> list[Any]:
+        """Means over severities and corruptions, and mCE where there is a reference."""
+        clean = next((entry for entry in byproducts if entry["metric"] == "acc"), None)
+        return sums.summary(asked, clean, CORRUPTIONS.all, self.reference)
 
 
 @dataclass(frozen=True)

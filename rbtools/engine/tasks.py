@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rbtools.engine.recipe import Recipe
@@ -25,6 +26,26 @@ class Ask:
         from rbtools.engine.evaluate import ask
 
         return ask(record, self.question, self.run)
+
+
+@dataclass(frozen=True)
+class AskArchive:
+    """Ask for accuracies on the files of an archive of corrupted images."""
+
+    folder: Path
+    names: tuple[str, ...]
+    severities: tuple[int, ...]
+    reference: Any
+    run: Run
+
+    def with_run(self, run: Run) -> AskArchive:
+        """The same with another process's run."""
+        return dataclasses.replace(self, run=run)
+
+    def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+        from rbtools.engine.archive import ask
+
+        return ask(record, self.folder, self.names, self.severities, self.reference, self.run)
 
 
 @dataclass(frozen=True)

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner, Result
+from PIL import Image
 
 from rbtools import datasets
 from rbtools.cli.corrupt import main
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.models import checkpoint
 from rbtools.store import Store
+from rbtools.store.growing import Growing
 
 Record = dict[str, Any]
 
@@ -55,8 +60,11 @@ def test_all_is_the_fifteen_of_the_benchmark(trained: dict[str, Record]) -> None
 def test_severities_default_to_all_five(trained: dict[str, Record]) -> None:
     metrics = one(run(["brightness", "--n", "5"], trained["erm"]))["metrics"]
     assert [name for name in metrics if name.startswith("corrupt.")] == [
-        f"corrupt.brightness.{severity}" for severity in range(1, 6)
+        *(f"corrupt.brightness.{severity}" for severity in range(1, 6)),
+        "corrupt.brightness.mean",
     ]
+    five = [metrics[f"corrupt.brightness.{severity}"] for severity in range(1, 6)]
+    assert metrics["corrupt.brightness.mean"] == pytest.approx(sum(five) / 5)
 
 
 def test_the_accuracy_is_that_of_a_loop_over_images(trained: dict[str, Record]) -> None:
@@ -114,6 +122,15 @@ def test_constants_can_be_chosen(trained: dict[str, Record]) -> None:
         (["contrst"], "Did you mean 'contrast' or 'frost'? Known: gaussian_noise, shot_noise,"),
         (["contrast", "--constants", "mnist"], "Invalid value for '--constants'"),
         (["--severity", "5", "contrast"], "Options follow it"),
+        (
+            ["contrast", "--from", "nowhere"],
+            "--from: nowhere does not exist. Expected the folder of an archive",
+        ),
+        (["contrast", "--write", "x", "--severity", "3"], "--write makes an archive, which has all five"),
+        (["contrast", "--write", "x", "--from", "y"], "evaluate nothing, but --from is given."),
+        (["contrast", "--show", "x.png", "y.jsonl"], "evaluate nothing, but FILE is given."),
+        (["contrast", "--reference", "x"], "--reference goes with all."),
+        (["all", "--reference", "x"], "x does not exist. Expected a file."),
     ],
 )
 def test_wrong_use_is_a_usage_error(arguments: list[str], message: str) -> None:
@@ -127,3 +144,146 @@ def test_images_on_the_grid_stay_there() -> None:
     images = datasets.load("digits", "test").images[:5].float() / 255
     corrupted = CORRUPTIONS.build("contrast")(images, 1, None)
     assert torch.equal((corrupted * 255).round() / 255, corrupted)
+
+
+# --- an archive -----------------------------------------------------------------------------------
+
+
+def test_a_written_copy_is_evaluated_as_the_images_made_here(trained: dict[str, Record]) -> None:
+    chosen = ["gaussian_noise,frost,contrast", "--n", "40"]
+    wrote = run([*chosen[:1], "--write", "copy", "--seed", "3"])
+    assert wrote.exit_code == 0 and wrote.stdout == ""
+    assert "copy/frost.npy is written" in wrote.stderr.replace("\\", "/")
+    images = np.load("copy/contrast.npy")
+    assert images.shape == (5 * 355, 8, 8, 1) and images.dtype == np.uint8
+    labels = np.load("copy/labels.npy")
+    assert labels.tolist() == datasets.load("digits", "test").labels.tolist() * 5
+    made = one(run([*chosen, "--seed", "3"], trained["erm"]))
+    read = one(run([*chosen, "--from", "copy"], trained["erm"]))
+    assert read["metrics"] == made["metrics"]
+    (entry,) = (entry for entry in read["evals"] if entry["metric"] == "corrupt.frost.2")
+    assert entry["archive"].startswith("sha256:") and entry["n"] == 40 and "constants" not in entry
+    again = run([*chosen, "--from", "copy"], trained["erm"])
+    assert again.stderr == "rb-corrupt: 1 record: 0 computed, 1 found in the store.\n"
+
+
+def test_an_interrupted_copy_goes_on_where_it_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = ["shot_noise,glass_blur", "--batch", "100"]
+    assert run([*whole, "--write", "whole"]).exit_code == 0
+    count = 0
+
+    def tired(self: Growing, rows: bytes) -> None:
+        nonlocal count
+        count += 1
+        append(self, rows[: 17 * 64 + 5] if count == 6 else rows)
+        if count == 6:
+            raise KeyboardInterrupt
+
+    append = Growing.append
+    with monkeypatch.context() as patched:
+        patched.setattr(Growing, "append", tired)
+        stopped = run([*whole, "--write", "part"])
+    assert stopped.exit_code == 130 and not Path("part/shot_noise.npy").exists()
+    went_on = run([*whole, "--write", "part", "--batch", "37"])
+    assert "shot_noise.npy is written, from image 472 on" in went_on.stderr  # 355 and 100 and 17
+    for name in ("shot_noise", "glass_blur", "labels"):
+        assert Path(f"part/{name}.npy").read_bytes() == Path(f"whole/{name}.npy").read_bytes()
+    assert "was there, whole" in run([*whole, "--write", "part"]).stderr
+    assert sorted(path.name for path in Path("part").iterdir()) == [
+        "glass_blur.npy",
+        "labels.npy",
+        "rb-corrupt.json",
+        "shot_noise.npy",
+    ]
+
+
+def test_a_copy_made_otherwise_is_not_mixed_with() -> None:
+    assert run(["contrast", "--write", "copy", "--n", "5"]).exit_code == 0
+    for more, word in (["--seed", "1"], "seed 0"), (["--n", "6"], "images 5"):
+        result = run(["contrast", "--write", "copy", "--n", "5", *more])
+        assert result.exit_code == 2 and f"holds a copy made otherwise ({word})" in result.stderr
+    other = run(["contrast", "--write", "copy", "--n", "5", "--constants", "imagenet"])
+    assert other.exit_code == 2 and "made otherwise (contrast)" in other.stderr
+    Path("own").mkdir()
+    np.save("own/fog.npy", np.zeros(3))
+    result = run(["contrast", "--write", "own"])
+    assert result.exit_code == 2 and "already has fog.npy, which rb-corrupt did not write" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (
+            lambda: Path("copy/contrast.npy").unlink(),
+            "--from: The folder copy lacks contrast.npy. It has: fog.",
+        ),
+        (lambda: Path("copy/labels.npy").unlink(), "lacks labels.npy. It has: contrast, fog."),
+        (
+            lambda: np.save("copy/contrast.npy", np.load("copy/contrast.npy")[:-1]),
+            "contrast.npy holds 1774 images. Expected 1775: the 355 of the data set digits (test)",
+        ),
+        (
+            lambda: np.save("copy/contrast.npy", np.zeros((1775, 9, 8, 1), np.uint8)),
+            "holds uint8 (1775, 9, 8, 1). Expected uint8 images of the data set digits: (1775, 8, 8, 1).",
+        ),
+        (
+            lambda: np.save("copy/labels.npy", np.roll(np.load("copy/labels.npy"), 1)),
+            "labels.npy does not fit the data set digits:",
+        ),
+        (
+            lambda: np.save("copy/labels.npy", np.zeros(7, np.uint8)),
+            "labels.npy holds uint8 (7,). Expected 1775",
+        ),
+        (lambda: Path("copy/contrast.npy").write_bytes(b"no array"), "contrast.npy is damaged:"),
+    ],
+)
+def test_an_archive_that_does_not_fit_is_named(
+    damage: Callable[[], None], message: str, trained: dict[str, Record]
+) -> None:
+    Path("copy").mkdir()
+    for name in ("contrast", "fog"):
+        np.save(f"copy/{name}.npy", np.zeros((5 * 355, 8, 8, 1), np.uint8))
+    np.save("copy/labels.npy", np.tile(datasets.load("digits", "test").labels.numpy(), 5))
+    damage()
+    result = run(["contrast", "--from", "copy"], trained["erm"])
+    assert result.exit_code in (1, 2) and message in result.stderr
+
+
+# --- sums -----------------------------------------------------------------------------------------
+
+
+def test_all_at_all_severities_has_means_and_errors_beside_a_reference(trained: dict[str, Record]) -> None:
+    chosen = ["all", "--n", "10"]
+    base = one(run(chosen, trained["pgd"]))
+    Path("base.jsonl").write_text(json.dumps(base) + "\n")
+    record = one(run([*chosen, "--reference", "base.jsonl"], trained["erm"]))
+    metrics = record["metrics"]
+    single = [value for name, value in metrics.items() if name[-1].isdigit()]
+    assert len(single) == 75 and metrics["corrupt.mean"] == pytest.approx(sum(single) / 75)
+    ratios = [
+        (1 - metrics[f"corrupt.{name}.mean"]) / (1 - base["metrics"][f"corrupt.{name}.mean"])
+        for name in CORRUPTIONS.all
+    ]
+    assert metrics["corrupt.mce"] == pytest.approx(sum(ratios) / 15)
+    entry = next(entry for entry in record["evals"] if entry["metric"] == "corrupt.mce")
+    assert entry["reference"]["clean"] == pytest.approx(1 - base["metrics"]["acc"])
+
+
+def test_a_reference_that_lacks_results_is_named(trained: dict[str, Record]) -> None:
+    Path("base.jsonl").write_text(json.dumps(trained["erm"]) + "\n")
+    result = run(["all", "--reference", "base.jsonl"], trained["erm"])
+    assert result.exit_code == 2
+    assert "The reference record lacks results of gaussian_noise, shot_noise" in result.stderr
+    Path("base.jsonl").write_text((json.dumps(trained["erm"]) + "\n") * 2)
+    result = run(["all", "--reference", "base.jsonl"], trained["erm"])
+    assert "base.jsonl holds 2 records. Expected one" in result.stderr
+
+
+def test_show_draws_a_row_for_each_corruption_and_a_column_for_each_severity() -> None:
+    result = run(["all", "--show", "sheet.png"])
+    assert result.exit_code == 0 and result.stdout == ""
+    assert result.stderr == "rb-corrupt: sheet.png shows digits, image 2, under 15 corruptions.\n"
+    sheet = np.asarray(Image.open("sheet.png"))
+    assert sheet.shape == (22 + 15 * 100, 150 + 5 * 100, 3)
+    cells = sheet[22:, 150:].reshape(15, 100, 5, 100, 3).transpose(0, 2, 1, 3, 4)[:, :, :96, :96]
+    assert len({cell.tobytes() for row in cells for cell in row}) > 70

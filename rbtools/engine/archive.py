@@ -1,0 +1,192 @@
+"""Corrupted images in files: the .npy archives of CIFAR-10-C and its like, evaluated file by file.
+
+NAME.npy holds uint8 images (5 N, H, W, C), the N images of the data set at severity 1, then at severity
+2 and so on; labels.npy their labels, (5 N,) or only (N,).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rbtools.corruptions import CORRUPTIONS
+from rbtools.engine import evaluate, subject
+from rbtools.engine.questions import Clean, Column, accuracy_entry
+from rbtools.engine.run import Run
+from rbtools.errors import RbError
+from rbtools.records import metrics, results
+from rbtools.scoring import corruptions as sums
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+    from rbtools.engine.tiles import Tile
+
+BLOCKS = 5  # severities in a file
+
+
+@dataclass(frozen=True)
+class Archived:
+    """Which examples stay classified right as one file has them, at one severity."""
+
+    corruption: str
+    severity: int
+    content: str
+    random = False
+    byproduct = False
+
+    def what(self) -> dict[str, Any]:
+        return {
+            "kind": "archived corruption",
+            "corruption": self.corruption,
+            "severity": self.severity,
+            "content": self.content,
+        }
+
+    def reading(self) -> dict[str, Any]:
+        return {}
+
+    def entries(self, outcomes: np.ndarray) -> list[dict[str, Any]]:
+        found = {"corruption": self.corruption, "severity": self.severity, "archive": self.content}
+        return [accuracy_entry(metrics.corrupt_name(self.corruption, self.severity), outcomes, **found)]
+
+
+@dataclass(frozen=True)
+class ArchiveFile:
+    """Accuracy on one file, at some severities. The first file brings the clean accuracy along."""
+
+    file: Path
+    content: str
+    severities: tuple[int, ...]
+    size: int
+    clean: bool
+
+    @property
+    def title(self) -> str:
+        return self.file.name
+
+    def columns(self) -> Sequence[Column]:
+        blocks = [Archived(self.file.stem, severity, self.content) for severity in self.severities]
+        return [Clean(), *blocks] if self.clean else list(blocks)
+
+    def measure(self, tile: Tile, wanted: Sequence[Column]) -> list[Tensor]:
+        import torch
+
+        from rbtools.datasets import npy
+
+        images, places = npy.mapped(self.file), tile.ids.cpu().numpy()
+        found = []
+        for column in wanted:
+            if isinstance(column, Archived):
+                block = images[places + (column.severity - 1) * self.size]
+                tensor = torch.from_numpy(block).to(tile.images.device).permute(0, 3, 1, 2)
+                found.append(tile.correct(tensor.float().div(255).contiguous()))
+            else:
+                found.append(tile.clean)
+        return found
+
+
+def files(folder: Path, names: Sequence[str]) -> list[Path]:
+    """The files of these corruptions. Raises RbError where some are missing, or the labels are."""
+    if not folder.is_dir():
+        what = "is no folder" if folder.exists() else "does not exist"
+        raise RbError(f"{folder} {what}. Expected the folder of an archive, with labels.npy and NAME.npy.")
+    wanted = [folder / f"{name}.npy" for name in ("labels", *names)]
+    lacking = [file.name for file in wanted if not file.is_file()]
+    if lacking:
+        there = sorted(file.stem for file in folder.glob("*.npy") if file.stem in CORRUPTIONS)
+        raise RbError(
+            f"The folder {folder} lacks {', '.join(lacking)}. It has: {', '.join(there) or 'no corruption'}."
+            " Unpack the archive again, or ask for what is there."
+        )
+    return wanted[1:]
+
+
+def ask(
+    record: dict[str, Any],
+    folder: Path,
+    names: Sequence[str],
+    severities: tuple[int, ...],
+    reference: sums.Reference | None,
+    run: Run,
+) -> dict[str, Any]:
+    """Put accuracies on the files of an archive into the record, one file after the other.
+
+    Every file is checked before the first is evaluated, and read when its turn comes: for its hash, and
+    at once for its images, so that the disk gives each byte once. Raises RbError where a file does not
+    belong to the record's data set.
+    """
+    data = subject.data_of(record, run)
+    chosen = files(folder, names)
+    for file in chosen:
+        _check_images(file, data)
+    _check_labels(folder / "labels.npy", data)
+    before = run.store.computed
+    asked: list[dict[str, Any]] = []
+    byproducts: list[dict[str, Any]] = []
+    found = run.store.found
+    for file in chosen:
+        question = ArchiveFile(file, run.store.file_hash(file), severities, _whole(data), not byproducts)
+        entries, clean = evaluate.answers(record, question, run)
+        asked, byproducts = asked + entries, byproducts + clean
+    computed = run.store.computed > before  # a record counts once, not once a file
+    run.store.computed, run.store.found = before + computed, found + (not computed)
+    clean_entry = byproducts[0] if byproducts else None
+    for entry in sums.summary(asked, clean_entry, CORRUPTIONS.all, reference):
+        asked.append({**entry, "metric": metrics.split_name(entry["metric"], data.split)})
+    record = subject.with_data(record, run)
+    for entry in byproducts:
+        record = results.add_byproduct(record, entry)
+    return evaluate.put(record, asked, run)
+
+
+def _check_images(file: Path, data: subject.Data) -> None:
+    channels, height, width = data.about.shape
+    found = _opened(file)
+    if found.dtype != "uint8" or found.ndim != 4 or found.shape[1:] != (height, width, channels):
+        raise RbError(
+            f"{file} holds {found.dtype} {found.shape}. Expected uint8 images of the data set {data.name}:"
+            f" ({BLOCKS * _whole(data)}, {height}, {width}, {channels})."
+        )
+    if len(found) != BLOCKS * _whole(data):
+        raise RbError(
+            f"{file} holds {len(found)} images. Expected {BLOCKS * _whole(data)}: the {_whole(data)} of the"
+            f" data set {data.name} ({data.split}) at {BLOCKS} severities. Name their own with --dataset."
+        )
+
+
+def _check_labels(file: Path, data: subject.Data) -> None:
+    found = _opened(file)
+    ours = data.load().labels.numpy()
+    if found.dtype.kind not in "iu" or found.shape not in ((len(ours),), (BLOCKS * len(ours),)):
+        raise RbError(
+            f"{file} holds {found.dtype} {found.shape}. Expected {BLOCKS * len(ours)} whole numbers, the"
+            f" labels of the data set {data.name} once for each severity."
+        )
+    wrong = (found.reshape(-1, len(ours)) != ours).any(axis=0).nonzero()[0]
+    if len(wrong):
+        first = int(wrong[0])
+        raise RbError(
+            f"{file} does not fit the data set {data.name}: {len(wrong)} of {len(ours)} labels differ, first"
+            f" that of image {first} ({int(found[first])} there, {int(ours[first])} here). The images must be"
+            " those of the data set, in its order."
+        )
+
+
+def _whole(data: subject.Data) -> int:
+    """How many images the split has, of which --indices may have chosen some."""
+    return data.about.sizes[data.split]
+
+
+def _opened(file: Path) -> np.ndarray:
+    from rbtools.datasets import npy
+
+    try:
+        return npy.mapped(file)
+    except (ValueError, OSError) as error:
+        raise RbError(
+            f"{file} is damaged: {error}. Expected an array of numpy (.npy); unpack the archive again."
+        ) from None

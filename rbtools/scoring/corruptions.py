@@ -1,0 +1,135 @@
+"""What accuracies under single corruptions add up to: means, and errors beside a reference's (mCE).
+
+Hendrycks and Dietterich, "Benchmarking neural network robustness to common corruptions and
+perturbations", ICLR 2019, section 4.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rbtools.errors import RbError
+from rbtools.records import metrics
+
+SEVERITIES = (1, 2, 3, 4, 5)
+_OWN = ("metric", "corruption", "severity", "value", "ci95", "seconds")
+
+Entry = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The model whose errors are the unit. errors: each corruption's mean error over five severities."""
+
+    name: str
+    errors: tuple[tuple[str, float], ...]
+    clean: float | None
+
+    def described(self) -> dict[str, Any]:
+        """As it stands in an entry: all that a result depends on."""
+        return {"name": self.name, "errors": dict(self.errors), "clean": self.clean}
+
+
+def reference(record: Mapping[str, Any], names: Sequence[str]) -> Reference:
+    """The errors of a record under these corruptions, from its five severities or its mean over them.
+
+    Raises RbError where it lacks some, or makes no error under one of them.
+    """
+    known = record.get("metrics") or {}
+    errors, lacking = {}, []
+    for name in names:
+        five = [known.get(metrics.corrupt_name(name, severity)) for severity in SEVERITIES]
+        whole = [value for value in five if value is not None]
+        mean = sum(whole) / 5 if len(whole) == 5 else known.get(metrics.corrupt_name(name, "mean"))
+        if mean is None:
+            lacking.append(name)
+        else:
+            errors[name] = 1 - mean
+    if lacking:
+        raise RbError(
+            f"The reference record lacks results of {', '.join(lacking)}. Expected corrupt.NAME.1 to"
+            " corrupt.NAME.5, or corrupt.NAME.mean, for every corruption: rb-corrupt all --severity 1-5."
+        )
+    perfect = [name for name, error in errors.items() if error <= 0]
+    if perfect:
+        raise RbError(
+            f"The reference makes no error under {', '.join(perfect)}, so there is nothing to divide by."
+            " Choose another."
+        )
+    arch = record.get("arch")
+    name = str(arch.get("name")) if isinstance(arch, Mapping) else "unnamed"
+    clean = known.get("acc")
+    return Reference(name, tuple(errors.items()), None if clean is None else 1 - clean)
+
+
+def summary(
+    entries: Sequence[Entry], clean: Entry | None, benchmark: Sequence[str], base: Reference | None = None
+) -> list[Entry]:
+    """Means and mCE of the accuracies at hand, where they are complete.
+
+    `corrupt.NAME.mean` takes all five severities, `corrupt.mean` and mCE all corruptions of the benchmark.
+    """
+    of: dict[str, dict[int, Entry]] = {}
+    for entry in entries:
+        of.setdefault(entry["corruption"], {})[entry["severity"]] = entry
+    whole = {name: found for name, found in of.items() if len(found) == len(SEVERITIES)}
+    full = {name: [found[severity] for severity in SEVERITIES] for name, found in whole.items()}
+    means = [_mean(metrics.corrupt_name(name, "mean"), five, corruption=name) for name, five in full.items()]
+    if not set(benchmark) <= full.keys():
+        return means
+    all_of = [entry for name in benchmark for entry in full[name]]
+    means.append(_mean("corrupt.mean", all_of, corruptions=list(benchmark)))
+    if base is not None:
+        means += _mce(all_of, clean, {name: full[name] for name in benchmark}, base)
+    return means
+
+
+def _mean(metric: str, parts: Sequence[Entry], **more: Any) -> Entry:
+    """The mean of accuracies on the same images.
+
+    Its interval is the mean of theirs: right if they go wrong on the same images, else too wide, never
+    too narrow.
+    """
+    low, high = (sum(part["ci95"][side] for part in parts) / len(parts) for side in (0, 1))
+    value = sum(part["value"] for part in parts) / len(parts)
+    return {**_common(metric, parts, more), "value": value, "ci95": [low, high]}
+
+
+def _common(metric: str, parts: Sequence[Entry], more: Mapping[str, Any]) -> Entry:
+    """Metric and protocol: what those of the parts that have a field agree upon."""
+    shared: Entry = {"metric": metric, **more, "severities": list(SEVERITIES)}
+    for part in parts:
+        for key, value in part.items():
+            if key not in _OWN and all(other.get(key, value) == value for other in parts):
+                shared[key] = value
+    archives = "".join(part.get("archive", "") for part in parts)
+    if archives:
+        shared["archive"] = "sha256:" + hashlib.sha256(archives.encode()).hexdigest()
+    shared["seconds"] = max(part.get("seconds", 0.0) for part in parts)  # they were measured together
+    return shared
+
+
+def _mce(
+    all_of: Sequence[Entry], clean: Entry | None, full: Mapping[str, Sequence[Entry]], base: Reference
+) -> list[Entry]:
+    """mCE and relative mCE: the error (or what is lost of clean accuracy) in shares of the reference's."""
+    theirs, wrong = dict(base.errors), {}
+    for name, five in full.items():
+        wrong[name] = 1 - sum(entry["value"] for entry in five) / len(five)
+    about = {"corruptions": list(full), "reference": base.described()}
+    value = sum(wrong[name] / theirs[name] for name in full) / len(full)
+    plain = {**_common("corrupt.mce", all_of, about), "value": value}
+    relative: Entry = _common("corrupt.relative_mce", all_of, about)
+    if clean is None or base.clean is None:
+        side = "the reference" if base.clean is None else "this model"
+        return [plain, {**relative, "value": None, "reason": f"the clean accuracy of {side} is not known"}]
+    harmless = [name for name in full if theirs[name] <= base.clean]
+    if harmless:
+        reason = f"the reference loses nothing under {', '.join(harmless)}"
+        return [plain, {**relative, "value": None, "reason": reason}]
+    lost = {name: wrong[name] - (1 - clean["value"]) for name in full}
+    value = sum(lost[name] / (theirs[name] - base.clean) for name in full) / len(full)
+    return [plain, {**relative, "value": value}]

@@ -1,0 +1,67 @@
+"""Means over corruptions and errors beside a reference's, by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rbtools.errors import RbError
+from rbtools.scoring.corruptions import reference, summary
+
+BENCHMARK = ("fog", "frost")
+
+
+def entry(name: str, severity: int, value: float, **more: Any) -> dict[str, Any]:
+    low, high = value - 0.1, value + 0.2
+    found = {"metric": f"corrupt.{name}.{severity}", "corruption": name, "severity": severity, "n": 10}
+    return {**found, "value": value, "ci95": [low, high], "seconds": 2.0, **more}
+
+
+FOG = [entry("fog", severity, value) for severity, value in enumerate((0.9, 0.8, 0.7, 0.6, 0.5), start=1)]
+FROST = [entry("frost", severity, 0.4, textures="generated", seed=1) for severity in range(1, 6)]
+BASE = {
+    "arch": {"name": "net"},
+    "metrics": {"acc": 0.8, "corrupt.fog.mean": 0.4, **{f"corrupt.frost.{s}": 0.2 for s in range(1, 6)}},
+}
+
+
+def test_means_stand_where_they_are_complete() -> None:
+    assert summary(FOG[:4], None, BENCHMARK) == []
+    (fog,) = summary(FOG, None, BENCHMARK)
+    assert fog["metric"] == "corrupt.fog.mean" and fog["value"] == pytest.approx(0.7)
+    assert fog["ci95"] == pytest.approx([0.6, 0.9]) and fog["n"] == 10 and fog["seconds"] == 2
+    assert "severity" not in fog and fog["severities"] == [1, 2, 3, 4, 5]
+    *_, whole = summary([*FROST, *FOG], None, BENCHMARK)
+    assert whole["metric"] == "corrupt.mean" and whole["value"] == pytest.approx(0.55)
+    assert (whole["textures"], whole["seed"], whole["corruptions"]) == ("generated", 1, ["fog", "frost"])
+
+
+def test_errors_beside_a_reference() -> None:
+    base = reference(BASE, BENCHMARK)
+    assert dict(base.errors) == pytest.approx({"fog": 0.6, "frost": 0.8}) and base.name == "net"
+    mce, relative = summary([*FOG, *FROST], {"value": 0.9}, BENCHMARK, base)[-2:]
+    assert mce["metric"] == "corrupt.mce" and mce["value"] == pytest.approx((0.3 / 0.6 + 0.6 / 0.8) / 2)
+    # clean errors .1 here and .2 there: (.3 - .1) / (.6 - .2) and (.6 - .1) / (.8 - .2)
+    assert relative["value"] == pytest.approx((0.2 / 0.4 + 0.5 / 0.6) / 2)
+
+
+def test_a_relative_error_without_clean_ones_has_a_reason() -> None:
+    known = reference(BASE, BENCHMARK)
+    *_, relative = summary([*FOG, *FROST], None, BENCHMARK, known)
+    assert relative["value"] is None and relative["reason"] == "the clean accuracy of this model is not known"
+    base = reference({**BASE, "metrics": {**BASE["metrics"], "acc": 0.3}}, BENCHMARK)
+    *_, relative = summary([*FOG, *FROST], {"value": 0.9}, BENCHMARK, base)
+    assert relative["reason"] == "the reference loses nothing under fog"
+
+
+def test_a_reference_must_have_all_and_err_somewhere() -> None:
+    with pytest.raises(RbError, match="lacks results of snow"):
+        reference(BASE, (*BENCHMARK, "snow"))
+    with pytest.raises(RbError, match="makes no error under fog, so there is nothing to divide by"):
+        reference({"metrics": {**BASE["metrics"], "corrupt.fog.mean": 1.0}}, BENCHMARK)
+
+
+def test_means_of_other_archives_are_told_apart() -> None:
+    one, other = ([{**part, "archive": name} for part in FOG] for name in ("sha256:a", "sha256:b"))
+    assert summary(one, None, BENCHMARK)[0]["archive"] != summary(other, None, BENCHMARK)[0]["archive"]
