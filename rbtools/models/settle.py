@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 # images of its training the factor is 5 for a robust network of one cell a stage (skip_connect against
 # pooling), with synthetic ones 1.25.
 MARGIN, MARGIN_SYNTHETIC = 1.5, 1.15
+# A best divergence above this is no fit: the weights moved on since the statistics were taken, or the images
+# are of another kind. On its own images the robust network has 0.003, on synthetic ones 0.06.
+FAR, FAR_SYNTHETIC = 0.1, 0.3
 FEW, FINALISTS = 16, 9  # images for a first look at more cells than this, and how many are looked at well
 
 
@@ -62,7 +65,8 @@ def _decided(
     margin = ranking[1][0] / max(best, 1e-9) if len(ranking) > 1 else None
     source = "synthetic images" if images is None else f"{len(images)} images of the data set"
     shown = {str(one.arch["name"]): round(value, 4) for value, one in ranking[:4]}
-    if margin is not None and margin < (MARGIN_SYNTHETIC if images is None else MARGIN):
+    enough, far = (MARGIN_SYNTHETIC, FAR_SYNTHETIC) if images is None else (MARGIN, FAR)
+    if margin is not None and (margin < enough or best > far):
         listed = ", ".join(f"{name} ({value:g})" for name, value in shown.items())
         hint = " With --dataset, its images decide more sharply." if images is None else ""
         raise Ambiguous(

@@ -90,6 +90,25 @@ def test_every_torchvision_network_under_every_nesting_and_prefix(name):
         checkpoint.load_into(hollow_network(infer(other)), checkpoint.Checkpoint(Path("m.pt"), other))
 
 
+OTHERS = [
+    name
+    for name in torchvision.models.list_models()
+    # A quantizable network has the weights of its plain form; ssdlite computes while it is built.
+    if name not in named.table() and not name.startswith(("quantized_", "ssdlite"))
+]
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_networks_of_torchvision_that_classify_no_images_are_refused(name):
+    module = torchvision.models.get_model_builder(name).__module__
+    options = {"weights_backbone": None} if "segmentation" in module or "detection" in module else {}
+    with hollow():
+        state = torchvision.models.get_model(name, weights=None, **options).state_dict()
+    for prefix in ("", "module.", "model."):
+        with pytest.raises(RbError, match=r"not recognised: its \d+ tensors are named .* with --arch"):
+            infer(unpacked({"state_dict": prefixed(state, prefix)}))
+
+
 def test_the_table_has_every_network_of_torchvision_once():
     assert list(named.table()) == survey.names()
     digests = [about["digest"] for about in named.table().values()]

@@ -1,0 +1,232 @@
+"""--weights: the published files of NAS-Bench-201 and NATS-Bench, in their layouts, read by index."""
+
+from __future__ import annotations
+
+import bz2
+import json
+import pickle
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner, Result
+
+from rbtools import datasets, models
+from rbtools.cli.arch import main as arch_main
+from rbtools.cli.attack import main as attack_main
+from rbtools.models.normalize import Normalized
+from rbtools.spaces import nasbench201
+
+Record = dict[str, Any]
+INDEX, SMALL = 4, {"channels": 2, "cells": 1}
+
+
+def attack(*arguments: str, given: Any = None) -> Result:
+    record = arch("--index", str(INDEX), "--channels", "2", "--cells", "1") if given is None else given
+    text = record if isinstance(record, str) else json.dumps(record)
+    words = ["fgsm", "--eps", "0", "--device", "cpu", *arguments]
+    return CliRunner().invoke(attack_main, words, input=text)
+
+
+def arch(*arguments: str) -> str:
+    return CliRunner().invoke(arch_main, list(arguments)).stdout
+
+
+def one(result: Result) -> Record:
+    assert result.exit_code == 0, result.stderr
+    record: Record = json.loads(result.stdout)
+    return record
+
+
+def said(result: Result) -> str:
+    assert result.exit_code == 1
+    message: str = json.loads(result.stdout)["error"]["message"]
+    return message
+
+
+def network(seed: int, classes: int = 10) -> Any:
+    torch.manual_seed(seed)
+    arch = {"space": "nasbench201", "index": INDEX, **SMALL}
+    made = models.build(arch, classes=classes, shape=(3, 8, 8))
+    made(torch.rand(16, 3, 8, 8))
+    return made.eval()
+
+
+def run_of(seed: int, classes: int, weights: bool, index: int) -> Record:
+    """One training, with the fields that the published files have."""
+    text = nasbench201.arch(index)["str"]
+    return {
+        "name": "infer.tiny",
+        "net_state_dict": OrderedDict(network(seed, classes).state_dict()) if weights else None,
+        "train_acc1es": {0: 31.2, 199: 99.9},
+        "arch_config": {"channel": 2, "num_cells": 1, "arch_str": text, "class_num": classes},
+        "params": 0.07,
+        "flop": 1.5,
+        "seed": seed,
+        "epochs": 200,
+        "latency": [np.float64(0.016)],
+        "eval_names": ["ori-test"],
+        "eval_acc1es": {"ori-test@199": 91.5},
+    }
+
+
+def content(budget: str, weights: bool = True, index: int = INDEX) -> Record:
+    runs = {
+        (name, seed): run_of(seed, classes, weights, index)
+        for name, classes, seeds in (
+            ("cifar10-valid", 10, (777,)),
+            ("cifar10", 10, (888, 777)),
+            ("cifar100", 100, (777,)),
+        )
+        for seed in seeds
+    }
+    whole = {
+        "arch_index": index,
+        "arch_str": nasbench201.arch(index)["str"],
+        "all_results": runs,
+        "dataset_seed": {"cifar10": [777, 888]},
+        "clear_net_done": not weights,
+    }
+    return OrderedDict({"less" if budget == "full" else "12": dict(whole), budget: whole})
+
+
+def write_nasbench(folder: str = "archive", **how: Any) -> str:
+    """NAS-Bench-201-v1_1-archive: 000004-FULL.pth by torch.save, as torch 1.3 wrote it."""
+    Path(folder).mkdir(parents=True)
+    file = Path(folder, f"{INDEX:06d}-FULL.pth")
+    torch.save(content("full", **how), file, _use_new_zipfile_serialization=False)
+    return folder
+
+
+def write_nats(folder: str = "NATS-tss-v1_0-3ffb9-full", **how: Any) -> str:
+    """NATS-tss-v1_0-3ffb9-full: 000004.pickle.pbz2, a pickle of protocol 4 in bzip2."""
+    Path(folder).mkdir(parents=True)
+    with bz2.BZ2File(Path(folder, f"{INDEX:06d}.pickle.pbz2"), "w") as stream:
+        pickle.dump(content("200", **how), stream, protocol=4)
+    return folder
+
+
+@pytest.fixture
+def data() -> str:
+    generator = np.random.default_rng(0)
+    pixels = generator.integers(0, 256, (40, 8, 8, 3), dtype=np.uint8)
+    np.savez("data.npz", images=pixels, labels=np.arange(40) % 10)
+    return "npz:data.npz"
+
+
+def accuracy(seed: int, classes: int = 10) -> float:
+    pair = datasets.NORMALIZATIONS["cifar10" if classes == 10 else "cifar100"]
+    model = Normalized(network(seed, classes), *pair)
+    arrays = np.load("data.npz")
+    images = torch.from_numpy(arrays["images"]).permute(0, 3, 1, 2).float() / 255
+    with torch.no_grad():
+        right = model(images).argmax(1).eq(torch.from_numpy(arrays["labels"]))
+    return int(right.sum()) / len(right)
+
+
+@pytest.mark.parametrize("write", [write_nasbench, write_nats])
+@pytest.mark.parametrize(("member", "seed"), [("cifar10", 777), ("cifar10/888", 888)])
+def test_an_architectures_weights_are_found_by_its_index(
+    write: Any, member: str, seed: int, data: str
+) -> None:
+    folder = write()
+    record = one(attack("--weights", folder, "--member", member, "--dataset", data))
+    assert record["metrics"]["acc"] == accuracy(seed)
+    assert record["arch"]["member"] == member and record["arch"]["index"] == INDEX
+    told = record["recognised"]
+    assert (told["run"], told["normalize_from"]) == (f"cifar10/{seed}", "published training")
+    pair = datasets.NORMALIZATIONS["cifar10"]
+    assert record["arch"]["normalize"] == [list(pair.mean), list(pair.std)]
+    assert Path(record["checkpoint_file"]).parent.name == folder
+    # The next stage of a pipe is not told again, and finds the same weights.
+    assert one(attack("--dataset", data, "--force", given=record))["metrics"] == record["metrics"]
+
+
+def test_the_parent_of_the_archive_will_do_and_the_data_set_chooses_the_run(
+    data: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rbtools.engine import published
+
+    write_nats("torch-home/NATS-tss-v1_0-3ffb9-full")
+    monkeypatch.setitem(published.RUNS, "npz", "cifar10")  # as the data set cifar10 does
+    record = one(attack("--weights", "torch-home", "--dataset", data))
+    assert record["recognised"]["run"] == "cifar10/777"
+
+
+def test_runs_of_several_data_sets_are_asked_about(data: str) -> None:
+    folder = write_nasbench()
+    message = said(attack("--weights", folder, "--dataset", data))
+    assert "has weights for 3 data sets: cifar10, cifar10-valid, cifar100" in message
+    assert "--member cifar10" in message
+    message = said(attack("--weights", folder, "--dataset", data, "--member", "svhn"))
+    assert "has no weights for 'svhn'" in message
+    message = said(attack("--weights", folder, "--dataset", data, "--member", "cifar100"))
+    assert "tells 100 classes apart and the data set has 10" in message
+
+
+def test_what_has_no_weights_says_so(data: str) -> None:
+    where = ["--dataset", data, "--member", "cifar10", "--weights"]
+    folder = write_nats("simple", weights=False)
+    assert "has the results of 4 trainings without their weights" in said(attack(*where, folder))
+    Path("other").mkdir()
+    message = said(attack(*where, "other"))
+    assert (
+        f"no weights for the architecture {INDEX}. Expected 000004-FULL.pth or 000004.pickle.pbz2" in message
+    )
+    result = attack(*where, "nowhere")
+    assert result.exit_code == 2 and "--weights is nowhere, which is no folder" in result.stderr
+    given = {"schema": 1, "arch": {"space": "zoo", "name": "resnet18"}}
+    assert "of the space 'zoo'" in said(attack(*where, folder, given=given))
+    result = attack(*where, folder, "--checkpoint", "data.npz")
+    assert result.exit_code == 2 and "Both --checkpoint and --weights are given" in result.stderr
+
+
+def test_a_file_of_another_architecture_is_refused(data: str) -> None:
+    """Weights do not show none, skip_connect and pooling: the string in the file does."""
+    folder = write_nasbench(index=1462)
+    message = said(attack("--weights", folder, "--dataset", data, "--member", "cifar10"))
+    assert "holds the architecture |nor_conv_3x3~0|" in message
+
+
+def test_a_record_with_a_checkpoint_keeps_it(trained: dict[str, Record]) -> None:
+    Path("empty").mkdir()
+    record = one(attack("--weights", "empty", given=trained["erm"]))
+    assert record["checkpoint"] == trained["erm"]["checkpoint"]
+
+
+class Hostile:
+    def __reduce__(self) -> Any:
+        import os
+
+        return os.system, ("touch it-ran",)
+
+
+def test_a_pickle_that_would_run_code_does_not(data: str) -> None:
+    Path("bad").mkdir()
+    with bz2.BZ2File("bad/000004.pickle.pbz2", "w") as stream:
+        pickle.dump({"200": {"all_results": {("cifar10", 777): Hostile()}}}, stream)
+    message = said(attack("--weights", "bad", "--dataset", data, "--member", "cifar10"))
+    assert "posix.system" in message and not Path("it-ran").exists()
+    Path("bad/000004.pickle.pbz2").write_bytes(Path("bad/000004.pickle.pbz2").read_bytes()[:40])
+    message = said(attack("--weights", "bad", "--dataset", data, "--member", "cifar10"))
+    assert "is cut off, damaged or no file of NATS-Bench" in message
+
+
+def test_found_results_need_no_torch(data: str) -> None:
+    import subprocess
+    import sys
+
+    folder = write_nats()
+    words = ["fgsm", "--eps", "0", "--weights", folder, "--member", "cifar10", "--dataset", data]
+    given = arch("--index", str(INDEX), "--channels", "2", "--cells", "1")
+    one(CliRunner().invoke(attack_main, [*words, "--device", "cpu"], input=given))
+    code = (
+        "import sys; from rbtools.cli.attack import main\n"
+        "try: main(sys.argv[1:])\n"
+        "except SystemExit as end: assert not end.code and 'torch' not in sys.modules, end.code"
+    )
+    again = subprocess.run([sys.executable, "-c", code, *words], input=given, capture_output=True, text=True)
+    assert again.returncode == 0 and "1 found in the store" in again.stderr, again.stderr

@@ -1,0 +1,142 @@
+"""What names and shapes leave open, settled by what BatchNorm remembers of the training images."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from rbtools.datasets import NORMALIZATIONS
+from rbtools.models import build, checkpoint, statistics
+from rbtools.models.families import Ambiguous
+from rbtools.models.normalize import Normalized
+
+SKIP = "|nor_conv_3x3~0|+|nor_conv_3x3~0|nor_conv_3x3~1|+|skip_connect~0|nor_conv_1x1~1|nor_conv_3x3~2|"
+POOL = SKIP.replace("skip_connect", "avg_pool_3x3")
+KNOWN = {"none": None, **{name: (p.mean, p.std) for name, p in NORMALIZATIONS.items() if len(p.mean) == 3}}
+
+
+@pytest.fixture(scope="module")
+def images():
+    generator = torch.Generator().manual_seed(0)
+    fine = torch.rand(64, 3, 16, 16, generator=generator)  # what pooling takes away
+    return 0.6 * statistics.synthetic((3, 16, 16), 64) + 0.4 * fine
+
+
+def trained(text, images, pair, steps=15):
+    """A network that has met the images, cropped at random or not, behind a normalisation."""
+    torch.manual_seed(0)
+    arch = {"space": "nasbench201", "str": text, "channels": 4, "cells": 1}
+    network = build(arch, classes=4, shape=(3, 16, 16))
+    model = network if pair is None else Normalized(network, *pair)
+    labels = (images.mean((1, 2, 3)) > 0.47) * 2 + (images[:, 0].mean((1, 2)) > images[:, 2].mean((1, 2)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    for step in range(steps):
+        part = torch.arange(step * 32, step * 32 + 32) % len(images)
+        optimizer.zero_grad()
+        F.cross_entropy(model(images[part]), labels[part]).backward()
+        optimizer.step()
+    with torch.no_grad():  # as in the last epochs of a schedule that ends at 0
+        for _ in range(90):
+            model(images)
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def with_skip(images):
+    return trained(SKIP, images, KNOWN["cifar10"])
+
+
+def bare(model):
+    return (model.network if isinstance(model, Normalized) else model).state_dict()
+
+
+def test_the_cell_and_the_normalisation_are_told_by_images_of_the_data(with_skip, images):
+    torch.save({"state_dict": bare(with_skip)}, "m.pt")
+    model, arch, facts = checkpoint.load("m.pt", images=lambda: images, known=KNOWN)
+    assert arch["str"] == SKIP
+    assert facts["arch_from"] == "weights and BatchNorm statistics on 64 images of the data set"
+    assert facts["arch_margin"] > 1.5 and len(facts["arch_divergences"]) == 3
+    assert (facts["normalize_from"], facts["normalize_name"]) == ("BatchNorm statistics", "cifar10")
+    torch.testing.assert_close(model(images), with_skip(images))
+
+
+@pytest.mark.parametrize("text", [SKIP, POOL])
+def test_skip_and_pooling_are_told_apart_with_the_normalisation_inside(text, images):
+    model = trained(text, images, KNOWN["kuangliu"])
+    state = {f"1.{key}": value for key, value in bare(model).items()}
+    torch.save({"0.mean": model.mean, "0.std": model.std, **state}, "m.pt")
+    found, arch, facts = checkpoint.load("m.pt", images=lambda: images, known=KNOWN)
+    assert (arch["str"], facts["normalize_from"]) == (text, "checkpoint")
+    assert torch.equal(found(images), model(images))
+
+
+def test_pixels_as_they_are_is_one_of_the_answers(images):
+    torch.save(bare(trained(SKIP, images, None)), "m.pt")
+    _, arch, facts = checkpoint.load("m.pt", images=lambda: images, known=KNOWN)
+    assert (arch["str"], arch["normalize"], facts["normalize_name"]) == (SKIP, "none", "none")
+    assert facts["normalize"] is None
+
+
+def test_a_named_architecture_leaves_the_normalisation_to_be_told(with_skip, images):
+    torch.save(bare(with_skip), "m.pt")
+    given = {"space": "nasbench201", "str": SKIP}
+    _, _, facts = checkpoint.load("m.pt", given, images=lambda: images, known=KNOWN)
+    assert (facts["arch_from"], facts["normalize_name"]) == ("given", "cifar10")
+    told = {**given, "normalize": [[0.5] * 3, [0.5] * 3]}
+    _, arch, facts = checkpoint.load("m.pt", told, images=lambda: images, known=KNOWN)
+    assert facts["normalize_from"] == "given" and arch["normalize"] == told["normalize"]
+
+
+def test_a_fresh_network_remembers_nothing(images):
+    arch = {"space": "nasbench201", "str": SKIP, "channels": 4, "cells": 1}
+    torch.save(build(arch, classes=4, shape=(3, 16, 16)).state_dict(), "m.pt")
+    with pytest.raises(Ambiguous, match=r"3 architectures fit.*those of a fresh network") as error:
+        checkpoint.load("m.pt", images=lambda: images, known=KNOWN)
+    assert {one.arch["str"] for one in error.value.candidates} >= {SKIP, POOL}
+
+
+def test_statistics_that_fit_no_candidate_decide_nothing(with_skip, images):
+    """As after a last step that was too large: the best of three bad fits is no answer."""
+    state = {key: value.clone() for key, value in bare(with_skip).items()}
+    state["cells.0.layers.2.op.1.weight"] *= 3
+    state["stem.1.weight"] *= 2
+    torch.save(state, "m.pt")
+    with pytest.raises(Ambiguous, match="ambiguous; candidates and their divergences"):
+        checkpoint.load("m.pt", images=lambda: images, known=KNOWN)
+
+
+def test_images_that_decide_nothing_leave_it_ambiguous(with_skip):
+    torch.save(bare(with_skip), "m.pt")
+    black = torch.zeros(64, 3, 16, 16)
+    with pytest.raises(Ambiguous, match="candidates and their divergences: nb201-"):
+        checkpoint.load("m.pt", images=lambda: black, known=KNOWN)
+
+
+def test_the_data_sets_own_normalisation_serves_where_nothing_tells(images):
+    """A network without BatchNorm: the data set's; without one, pixels as they are, and it is open."""
+    network = build({"space": "zoo", "name": "simplecnn"}, classes=4, shape=(1, 28, 28))
+    torch.save(network.state_dict(), "m.pt")
+    usual = {"dataset": ((0.13,), (0.31,)), "none": None}
+    _, arch, facts = checkpoint.load("m.pt", shape=(1, 28, 28), known=usual)
+    assert facts["normalize_from"] == "dataset" and arch["normalize"] == [[0.13], [0.31]]
+    _, arch, facts = checkpoint.load("m.pt", shape=(1, 28, 28), known={"none": None})
+    assert facts["normalize_from"] == "open" and "normalize" not in arch
+
+
+def test_normalisations_that_fit_equally_well_but_differ_decide_nothing():
+    class Flat(nn.Module):
+        """Its BatchNorm sees nothing of the image."""
+
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.BatchNorm2d(3)
+            self.norm.running_mean.fill_(0.5)
+
+        def forward(self, x):
+            return self.norm(x * 0 + 0.5)
+
+    seen = torch.rand(8, 3, 8, 8)
+    assert statistics.normalisation(Flat().eval(), seen, {"a": None, "b": ((0.5,) * 3, (0.1,) * 3)}) is None
+    assert statistics.normalisation(nn.Conv2d(3, 3, 1), seen, {"a": None}) is None
