@@ -22,6 +22,7 @@ ATTACKS = Registry(
         "fgsm": "rbtools.attacks.fgsm:FGSM",
         "pgd": "rbtools.attacks.pgd:PGD",
         "cw": "rbtools.attacks.cw:CW",
+        "cw-l2": "rbtools.attacks.cw_l2:CWL2",
         "apgd-ce": "rbtools.attacks.apgd_ce:APGDCE",
         "apgd-dlr": "rbtools.attacks.apgd_dlr:APGDDLR",
         "apgd-t": "rbtools.attacks.apgd_t:APGDT",

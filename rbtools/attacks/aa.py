@@ -176,4 +176,7 @@ def _with_draws_of(name: str, run: Run, model: Model, batch: Batch, more: bool) 
     """A run with random numbers of its attack's own, and a verdict on every example."""
     import dataclasses
 
-    return run(model, dataclasses.replace(batch, draws=batch.draws.child(name)), True)
+    points, broken = run(model, dataclasses.replace(batch, draws=batch.draws.child(name)), True)
+    unchanged = batch.images.clone()
+    unchanged[broken] = points[broken]
+    return unchanged, broken

@@ -60,7 +60,7 @@ def walk(
             value, normal = _nearest_boundary(model, state, norm)
         else:
             value, normal = _boundary(model, state)
-        state.point = _step(state, value, normal, norm)
+        state.point = _step(state, value.to(normal), normal, norm)
         fooled = ~loop.verdict(model, state.point, state.labels)
         if not fooled.any():
             continue

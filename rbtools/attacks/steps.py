@@ -74,11 +74,16 @@ def differentiate(
             value, images, torch.ones_like(value), retain_graph=again, allow_unused=True
         )
     if gradient is None:
-        with torch.no_grad():
-            if not torch.equal(widen(model(1 - images)), logits):
-                raise not_differentiable()
+        need_constant(model, images, logits)
         gradient = torch.zeros_like(images)
     return value.detach(), gradient
+
+
+def need_constant(model: Model, images: Tensor, logits: Tensor) -> None:
+    """Raise RbError where logits without a gradient do depend on the images that they were made from."""
+    with torch.no_grad():
+        if not torch.equal(widen(model(1 - images)), logits):
+            raise not_differentiable()
 
 
 def input_gradient(model: Model, images: Tensor, objective: Objective) -> tuple[Tensor, Tensor]:

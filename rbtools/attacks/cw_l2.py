@@ -1,0 +1,69 @@
+"""CW-L2: the nearest adversarial example in L2, by Carlini and Wagner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rbtools.attacks.base import InTurn
+from rbtools.registry import param
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rbtools.attacks.steps import Model
+
+
+@dataclass(frozen=True, kw_only=True)
+class CWL2(InTurn):
+    """The unbounded L2 attack of Carlini and Wagner (2017, arXiv:1608.04644).
+
+    It minimises |x' - x|^2 + c * max(z_y - max of the others, -kappa) by Adam over w, where
+    x' = (tanh(w) + 1) / 2, and searches for the smallest c that succeeds, for each example its own. An
+    example rests within a run once a tenth of its steps has brought no improvement. eps has no part in
+    the search: it only says up to which distance an adversarial example counts. Whoever wants the
+    distances themselves calls `run`, which returns them as "distance" (infinite where none was found).
+
+    Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images. Examples
+    without an adversarial example within eps come back unchanged.
+    """
+
+    name: ClassVar[str] = "cw-l2"
+    version: ClassVar[int] = 1
+    norm: ClassVar[str] = "l2"
+    loss: ClassVar[str] = "margin"
+    random: ClassVar[bool] = False
+
+    eps: float = 8.0
+    steps: int = param(100, "Number of Adam steps of each run.", check="positive")
+    searches: int = param(9, "Number of runs in the search for the weight c.", check="positive")
+    c: float = param(0.01, "Weight of the margin in the first run.", check="positive")
+    rate: float = param(0.01, "Learning rate of Adam.", check="positive")
+    kappa: float = param(0.0, "The margin that counts as fooled.", check="non-negative")
+
+    @property
+    def stem(self) -> str:
+        return self.name
+
+    def run(
+        self, model: Model, images: Tensor, labels: Tensor, draws: Any
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        import torch
+
+        from rbtools.attacks import nearest
+
+        if self.eps == 0 or len(images) == 0:
+            return images.clone(), {}
+        with torch.no_grad():
+            found, distance = nearest.search(
+                model,
+                images,
+                labels,
+                count=self.steps,
+                searches=self.searches,
+                c=self.c,
+                rate=self.rate,
+                kappa=self.kappa,
+            )
+            within = (distance <= self.eps).view(-1, *[1] * (images.ndim - 1))
+            return torch.where(within, found, images), {"distance": distance}

@@ -1,0 +1,177 @@
+"""Auto-PGD's checkpoints, halvings and momentum against sequences worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rbtools.attacks import ATTACKS, apgd, losses, steps
+from rbtools.attacks.loop import Batch
+from rbtools.engine.draws import Draws
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [
+        # p_j of the paper: .22 .41 .57 .70 .80 .87 .93 .99
+        (100, [22, 41, 57, 70, 80, 87, 93, 99]),
+        # gaps 11, then 1 less each time, no less than 3: 11 10 9 8 7 (and 6 would end at 51)
+        (50, [11, 21, 30, 38, 45]),
+        # .22 * 10 = 2.2, then 1, since no gap is less than 1
+        (10, [2, 3, 4, 5, 6, 7, 8, 9, 10]),
+        (1, [1]),
+    ],
+)
+def test_checkpoints(count, expected):
+    assert apgd.checkpoints(count) == expected
+
+
+def test_who_stalls():
+    #        rose  halved  best  best then
+    rows = [
+        (16, True, 2.0, 1.0, True),  # 16 of 22 is less than three quarters
+        (17, True, 2.0, 1.0, False),  # 17 of 22 is more
+        (17, False, 1.0, 1.0, True),  # no better than at the last checkpoint, and not halved there
+        (17, True, 1.0, 1.0, False),  # halved there: it gets one more gap
+        (17, False, 1.5, 1.0, False),
+    ]
+    rose, halved, best, then, expected = (torch.tensor(column) for column in zip(*rows, strict=True))
+    assert apgd.stalled(rose, 22, halved, best, then).tolist() == expected.tolist()
+    assert apgd.stalled(torch.tensor([6, 7]), 8, *(x[:2] for x in (halved, best, then))).tolist() == [
+        True,  # 6 is exactly three quarters of 8: no more than RHO
+        False,
+    ]
+
+
+class Path:
+    """One pixel under a loss of its own; the points that were asked for are kept."""
+
+    def __init__(self, loss):
+        self.loss, self.points = loss, []
+
+    def __call__(self, images):
+        pixel = images.flatten(1)[:, 0]
+        self.points.append(pixel.detach().clone())
+        return torch.stack([-self.loss(pixel), torch.zeros_like(pixel) - 9.0], dim=1)
+
+
+def margin_of_first(logits, labels, targets):
+    return -logits[:, 0]
+
+
+def climb(loss, count, *, start, eps=0.2, images=0.5):
+    """The points of a run whose start in units of eps is given, never fooled."""
+    path = Path(loss)
+    batch = Batch(torch.full((1, 1, 1, 1), images), torch.zeros(1).long(), Draws(0, "test", torch.arange(1)))
+    goal = batch.goal(margin_of_first)
+    original = apgd.border_start
+    apgd.border_start = lambda *_: torch.full((1, 1, 1, 1), images + start * eps)
+    try:
+        apgd.climb(path, batch, goal, eps=eps, norm="linf", count=count, draw=0)
+    finally:
+        apgd.border_start = original
+    return [round(float(point), 5) for point in path.points]
+
+
+def test_first_steps_by_hand():
+    # loss = x: the gradient points upward everywhere. eps .2, ball [.3, .7], step 2 eps = .4.
+    # start .3; step 1 has no momentum: .3 + .4 = .7, inside. From there nothing moves.
+    assert climb(lambda x: x, 3, start=-1) == pytest.approx([0.3, 0.7, 0.7, 0.7])
+
+
+def test_momentum_and_halving_by_hand():
+    # loss = -(x - .5)^2 around the image .5, eps .2: the sign of the slope sends every step across.
+    # 10 steps: checkpoints after 2, 3, 4, ... Values of x, each projected onto [.3, .7]:
+    # x0 = .3
+    # x1 = .3 + .4 = .7 (no momentum)                      loss equal to x0's: not risen
+    # x2: z = .7 - .4 = .3; .7 + .75 (.3 - .7) + .25 (.7 - .3) = .5      risen once of 2: halved
+    #     checkpoint 2: step .2, the best point is .5 itself, its slope 0
+    # x3: z = .5; .5 + .25 (.5 - .7) = .45                  fallen. Checkpoint 3: step .1, back to .5
+    # x4: z = .5; .5 + .25 (.5 - .5)                        the last point is x2 = .5
+    points = climb(lambda x: -((x - 0.5) ** 2), 10, start=-1)
+    assert points[:5] == pytest.approx([0.3, 0.7, 0.5, 0.45, 0.5], abs=1e-5)
+
+
+def test_step_is_halved_only_where_the_loss_does_not_rise():
+    # A slope that never turns, too long for the ball to be crossed: loss = x with walls far away. The
+    # loss rises in both of the first two steps (2 > .75 * 2) and the best loss moves: nothing is halved.
+    seen = []
+    original = apgd._check
+
+    def check(state, gap):
+        original(state, gap)
+        seen.append((gap, float(state.step.flatten()[0])))
+
+    apgd._check = check
+    try:
+        climb(lambda x: x, 10, start=-1, eps=0.2)
+    finally:
+        apgd._check = original
+    # 2: x went .3, .7, .7, risen once of two: .2. 3: not risen: .1. And so on, halved each time.
+    assert [gap for gap, _ in seen] == [2, 1, 1, 1, 1, 1, 1, 1]
+    assert [step for _, step in seen] == pytest.approx([0.4 / 2**k for k in range(1, 9)])
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_start_touches_the_border_of_the_ball(norm):
+    images = torch.full((50, 3, 4, 4), 0.5)
+    draws = Draws(3, "test", torch.arange(50))
+    offset = (apgd.border_start(images, draws, 0.1, norm, 0) - images).flatten(1)
+    size = offset.abs().amax(1) if norm == "linf" else offset.norm(dim=1)
+    torch.testing.assert_close(size, torch.full((50,), 0.1), rtol=1e-5, atol=0)
+    assert not torch.equal(offset, (apgd.border_start(images, draws, 0.1, norm, 1) - images).flatten(1))
+    assert offset.mean().abs() < 0.01
+
+
+def linear(classes, seed=0):
+    weight = torch.randn(classes, 16, generator=torch.Generator().manual_seed(seed))
+    return lambda images: images.flatten(1) @ weight.T
+
+
+@pytest.mark.parametrize(
+    ("name", "classes", "loss"),
+    [
+        ("apgd-dlr", 2, "margin"),
+        ("apgd-dlr", 3, "dlr"),
+        ("apgd-t", 3, "targeted-margin"),
+        ("apgd-t", 4, "targeted-dlr"),
+        ("apgd-ce", 2, "ce"),
+        ("aa", 2, "ce,targeted-margin,logit-difference,margin"),
+        ("aa", 10, "ce,targeted-dlr,logit-difference,margin"),
+    ],
+)
+def test_the_loss_in_use_is_that_of_the_number_of_classes(name, classes, loss):
+    assert ATTACKS.build(name).loss_for(classes) == loss
+
+
+def test_losses_by_hand():
+    logits = torch.tensor([[3.0, 1.0, 2.0, -1.0], [0.0, 4.0, 1.0, 2.0]])
+    labels, targets = torch.tensor([0, 0]), torch.tensor([1, 3])
+    assert losses.margin(logits, labels, targets).tolist() == [-1, 4]
+    assert losses.with_kappa(3.0)(logits, labels, targets).tolist() == [-1, 3]
+    assert losses.targeted_margin(logits, labels, targets).tolist() == [-2, 2]
+    assert losses.dlr(logits, labels, targets).tolist() == pytest.approx([-1 / 2, 4 / 3])
+    # z_(1) - (z_(3) + z_(4)) / 2: 3 - 0 = 3 and 4 - .5 = 3.5
+    assert losses.targeted_dlr(logits, labels, targets).tolist() == pytest.approx([-2 / 3, 2 / 3.5])
+    away = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
+    assert torch.equal(losses.cross_entropy(logits, labels, targets), away)
+    toward = losses.toward(logits, labels, torch.tensor([1, 0]))
+    assert toward.tolist() == pytest.approx([float(logits[0].log_softmax(0)[1]), float(away[1])])
+    assert losses.ranked_targets(logits, labels).tolist() == [[2, 1, 3], [1, 3, 2]]
+
+
+def test_a_climb_never_ends_lower_than_pgd_of_the_same_length():
+    model, images = linear(5), torch.rand(40, 1, 4, 4, generator=torch.Generator().manual_seed(1))
+    labels = model(images).argmax(1)
+    draws = Draws(0, "test", torch.arange(40))
+    broken = {}
+    for name in ("apgd-ce", "pgd"):
+        found = ATTACKS.build(name, eps=0.08, steps=20)(model, images, labels, draws)
+        broken[name] = int((model(found).argmax(1) != labels).sum())
+    assert 5 < broken["pgd"] <= broken["apgd-ce"] < 35
+
+
+def test_unit_is_of_length_one():
+    assert steps.unit(torch.full((2, 1, 3, 3), 1e-30)).flatten(1).norm(dim=1).tolist() == pytest.approx(
+        [1, 1]
+    )

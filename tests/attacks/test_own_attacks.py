@@ -1,0 +1,356 @@
+"""What every attack written here keeps to: closed forms, budgets, odd models, independence of the batch."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from rbtools.attacks import ATTACKS, loop
+from rbtools.attacks.hyperplane import shortest_way
+from rbtools.engine.draws import Draws
+from rbtools.errors import RbError
+
+SHORT = {
+    "pgd": {"steps": 5},
+    "cw": {"steps": 5},
+    "cw-l2": {"steps": 20, "searches": 3},
+    "apgd-ce": {"steps": 8},
+    "apgd-dlr": {"steps": 8},
+    "apgd-t": {"steps": 6, "targets": 2},
+    "fab": {"steps": 4},
+    "fab-t": {"steps": 4, "targets": 2},
+    "square": {"queries": 20},
+    "noise": {"samples": 10},
+    "aa": {"attacks": "fgsm,pgd,noise"},
+}
+ALL = [
+    ("fgsm", {}),
+    ("pgd", {}),
+    ("pgd", {"target": "least-likely", "restarts": 2}),
+    ("pgd", {"target": "1", "norm": "l2", "decay": "cosine"}),
+    ("cw", {}),
+    ("cw", {"norm": "l2", "iterate": "last"}),
+    ("cw", {"target": "2", "relative_step": 0.2, "decay": "linear"}),
+    ("cw-l2", {}),
+    ("apgd-ce", {}),
+    ("apgd-ce", {"norm": "l2", "restarts": 2, "eot": 2}),
+    ("apgd-dlr", {}),
+    ("apgd-t", {}),
+    ("apgd-t", {"norm": "l2", "restarts": 2}),
+    ("fab", {"restarts": 2}),
+    ("fab", {"norm": "l2"}),
+    ("fab-t", {}),
+    ("fab-t", {"norm": "l2", "restarts": 2}),
+    ("square", {}),
+    ("square", {"norm": "l2", "restarts": 2}),
+    ("noise", {}),
+    ("noise", {"norm": "l2"}),
+    ("aa", {}),
+    ("aa", {"norm": "l2", "attacks": "pgd,noise"}),
+]
+LINF = [(name, params) for name, params in ALL if ATTACKS.build(name, **params).norm == "linf"]
+BY_GRADIENT = [pair for pair in ALL if pair[0] not in ("square", "noise", "aa")]
+
+
+def draws_for(count, seed=0):
+    return Draws(seed, "test", torch.arange(count))
+
+
+def build(name, eps, **params):
+    return ATTACKS.build(name, eps=eps, **{**SHORT.get(name, {}), **params})
+
+
+def images_for(count, shape=(3, 6, 6), seed=0):
+    return torch.rand(count, *shape, generator=torch.Generator().manual_seed(seed))
+
+
+class Linear:
+    """Templates with a bias that leaves every class a chance; its worst case can be written down."""
+
+    def __init__(self, classes, size=108, seed=0):
+        generator = torch.Generator().manual_seed(seed)
+        self.weight = torch.randn(classes, size, generator=generator)
+
+    def __call__(self, images):
+        return images.flatten(1) @ self.weight.to(images.dtype).T
+
+
+def curved(seed=0, classes=4):
+    """A small network, computed in float64 so that the batch cannot show through rounding."""
+    torch.manual_seed(seed)
+    net = nn.Sequential(
+        nn.Conv2d(3, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU(), nn.Flatten(), nn.Linear(6 * 36, classes)
+    )
+    net = net.double().eval().requires_grad_(False)
+    return lambda images: net(images.double())
+
+
+@pytest.mark.parametrize(("name", "params"), ALL)
+@settings(max_examples=6, deadline=None)
+@given(eps=st.floats(0.001, 1.2), seed=st.integers(0, 10_000), scale=st.sampled_from([1e-3, 1.0, 50.0]))
+def test_never_leaves_ball_or_box(name, params, eps, seed, scale):
+    images = images_for(4, seed=seed % 97).round(decimals=1)  # some pixels lie on the walls
+    model = Linear(5, seed=seed % 7)
+    labels = model(images).argmax(1)
+    labels[0] = (labels[0] + 1) % 5  # one is wrong without an attack
+    before = images.clone()
+    attack = build(name, eps, **params)
+    perturbed = attack(lambda x: scale * model(x), images, labels, draws_for(4, seed))
+    assert torch.equal(images, before), "the attack wrote into its input"
+    assert perturbed.shape == images.shape and perturbed.dtype == torch.float32
+    assert perturbed.min() >= 0 and perturbed.max() <= 1
+    delta = (perturbed.double() - images.double()).flatten(1)
+    size = delta.abs().amax(1) if attack.norm == "linf" else delta.norm(dim=1)
+    assert (size <= eps + 1e-6).all()
+
+
+@pytest.mark.parametrize(("name", "params"), ALL)
+def test_result_does_not_depend_on_batch_or_order(name, params):
+    model, images = curved(), images_for(13)
+    labels = model(images).argmax(1)
+    eps = 0.02 if ATTACKS.build(name, **params).norm == "linf" else 0.12
+    attack, draws = build(name, eps, **params), draws_for(13)
+    whole = attack(model, images, labels, draws)
+    broken = model(whole).argmax(1) != labels
+    if name not in ("square", "noise"):
+        assert 0 < broken.sum() < 13  # some leave the batch early and some stay
+    for size in (1, 5):
+        index = torch.arange(13).split(size)
+        parts = [attack(model, images[i], labels[i], draws.take(i)) for i in index]
+        torch.testing.assert_close(torch.cat(parts), whole, rtol=0, atol=1e-6)
+    order = torch.randperm(13, generator=torch.Generator().manual_seed(1))
+    shuffled = attack(model, images[order], labels[order], draws.take(order))
+    torch.testing.assert_close(shuffled, whole[order], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(("name", "params"), ALL)
+def test_batches_of_none_and_one_and_all_wrong(name, params):
+    model = curved()
+    for count in (0, 1, 2):
+        images = images_for(count)
+        right = model(images_for(2)).argmax(1)[:count]
+        for labels in (right, (right + 1) % 4):
+            perturbed = build(name, 0.01, **params)(model, images, labels, draws_for(count))
+            assert perturbed.shape == images.shape
+
+
+@pytest.mark.parametrize(("name", "params"), ALL)
+def test_no_distance_gives_the_images_and_all_of_it_keeps_the_box(name, params):
+    model, images = curved(), images_for(5)
+    labels = model(images).argmax(1)
+    assert torch.equal(build(name, 0.0, **params)(model, images, labels, draws_for(5)), images)
+    perturbed = build(name, 1.0, **params)(model, images, labels, draws_for(5))
+    assert perturbed.min() >= 0 and perturbed.max() <= 1 and not torch.equal(perturbed, images)
+
+
+@pytest.mark.parametrize("flat", [False, True])
+@pytest.mark.parametrize(("name", "params"), ALL)
+def test_constant_model_stays_at_chance(name, params, flat):
+    bias = torch.zeros(5) if flat else torch.arange(5).float().flip(0)
+    images, labels = images_for(6), torch.tensor([0, 0, 1, 2, 3, 4])
+    perturbed = build(name, 0.1, **params)(lambda x: bias.expand(len(x), -1), images, labels, draws_for(6))
+    assert torch.isfinite(perturbed).all() and (perturbed - images).abs().max() <= 1
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("name", ["apgd-ce", "apgd-dlr", "apgd-t", "fab", "fab-t", "square", "cw", "aa"])
+def test_few_classes_are_no_obstacle(name, classes):
+    model, images = Linear(classes), images_for(12)
+    labels = model(images).argmax(1)
+    params = {"apgd-t": {"targets": 9}, "fab-t": {"targets": 9}, "square": {"queries": 200}}.get(name, {})
+    perturbed = build(name, 0.2, **params)(model, images, labels, draws_for(12))
+    assert (model(perturbed).argmax(1) != labels).float().mean() > 0.7
+
+
+def not_by_gradient(images):
+    return Linear(4)(images.detach())
+
+
+def by_numpy(images):
+    return torch.from_numpy(images.numpy()).flatten(1)[:, :5]
+
+
+@pytest.mark.parametrize("model", [not_by_gradient, by_numpy])
+@pytest.mark.parametrize(("name", "params"), BY_GRADIENT)
+def test_model_without_gradient_is_told_from_a_constant_one(name, params, model):
+    images = images_for(3)
+    labels = model(images).argmax(1)
+    with pytest.raises(RbError, match="Only the attacks 'square' and 'noise' apply"):
+        build(name, 0.1, **params)(model, images, labels, draws_for(3))
+
+
+@pytest.mark.parametrize("name", ["square", "noise"])
+def test_model_without_gradient_can_be_searched(name):
+    images = images_for(6)
+    labels = by_numpy(images).argmax(1)
+    params = {"queries": 200} if name == "square" else {}
+    perturbed = build(name, 0.3, **params)(by_numpy, images, labels, draws_for(6))
+    assert (by_numpy(perturbed).argmax(1) != labels).any()
+
+
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("apgd-ce", {"steps": 100, "restarts": 2}),
+        ("apgd-t", {"steps": 50, "targets": 3}),
+        ("apgd-dlr", {"steps": 100, "restarts": 3}),
+        ("fab-t", {"steps": 60, "targets": 3}),
+        ("fab", {"steps": 60}),
+        ("cw", {"steps": 60, "restarts": 2}),
+        ("aa", {"attacks": "apgd-ce,apgd-t,fab-t"}),
+    ],
+)
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_verdicts_are_those_of_a_linear_model_in_closed_form(name, params, norm):
+    model, images, eps = Linear(4), images_for(60), 0.1
+    if norm == "l2":  # where no wall is in the way
+        images, eps = 0.4 + 0.2 * images, 0.05
+        model.weight -= model.weight.mean(1, keepdim=True)  # so that the images' mean decides nothing
+    labels = model(images).argmax(1)
+    slope = (model.weight[labels][:, None] - model.weight[None]).double()  # (N, K, d)
+    flat = images.flatten(1).double()[:, None]
+    if norm == "linf":
+        worst = (slope * (flat - eps * slope.sign()).clamp(0, 1)).sum(2)
+    else:
+        worst = (slope * flat).sum(2) - eps * slope.norm(dim=2)
+    worst = worst.scatter(1, labels[:, None], torch.inf).amin(1)
+    reach = eps * (slope.abs().sum(2) if norm == "linf" else slope.norm(dim=2)).amax(1)
+    clear = worst.abs() > 0.02 * reach
+    robust = worst > 0
+    assert 10 < robust.sum() < 50 and clear.float().mean() > 0.8
+    perturbed = build(name, eps, norm=norm, **params)(model, images, labels, draws_for(60))
+    still = model(perturbed).argmax(1) == labels
+    assert still[robust].all()
+    missed = (still != robust)[clear]
+    # CE and DLR without a target are blind to the best class at times; the others miss nothing.
+    assert missed.sum() <= (4 if name in ("apgd-ce", "apgd-dlr", "cw") else 0)
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10_000), reach=st.floats(0.01, 1.5))
+def test_shortest_way_onto_a_hyperplane(norm, seed, reach):
+    # Against a bisection over the size of the ball, in float64.
+    generator = torch.Generator().manual_seed(seed)
+    point, normal = torch.rand(3, 20, generator=generator), torch.randn(3, 20, generator=generator)
+    normal[:, :3] = 0.0
+    value = torch.tensor([1.0, -1.0, 1.0]) * reach * normal.abs().sum(1) / 2
+    way = shortest_way(point, normal, value, norm)
+    moved = point + way
+    assert moved.min() >= -1e-6 and moved.max() <= 1 + 1e-6 and (way[:, :3] == 0).all()
+    direction = -(normal.sign() * value.sign()[:, None]).double()
+    room = torch.where(direction > 0, 1 - point.double(), point.double()) * (direction != 0)
+    speed = normal.abs().double() if norm == "l2" else torch.ones_like(room)
+    low, high = torch.zeros(3, 1).double(), torch.full((3, 1), 1e3).double()
+    for _ in range(80):
+        middle = (low + high) / 2
+        gain = (normal.abs() * torch.minimum(middle * speed, room)).sum(1, keepdim=True)
+        low, high = (
+            torch.where(gain < value.abs()[:, None], middle, low),
+            torch.where(gain < value.abs()[:, None], high, middle),
+        )
+    expected = direction * torch.minimum(high * speed, room)
+    torch.testing.assert_close(way.double(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_what_stands_comes_back_unchanged_and_what_is_wrong_too():
+    model, images = curved(), images_for(13)
+    labels = model(images).argmax(1)
+    labels[3] = (labels[3] + 1) % 4
+    for name in ("apgd-ce", "apgd-dlr", "apgd-t", "fab", "fab-t", "square", "aa"):
+        perturbed = build(name, 0.01)(model, images, labels, draws_for(13))
+        stands = model(perturbed).argmax(1) == labels
+        assert stands.any()
+        assert torch.equal(perturbed[stands], images[stands]), name
+        assert torch.equal(perturbed[3], images[3]), name
+
+
+def test_passes_are_counted_for_each_image():
+    images = images_for(6)
+    labels = Linear(4)(images).argmax(1)
+    model = loop.Passes(Linear(4))
+    build("pgd", 1e-6, iterate="last")(model, images, labels, draws_for(6))
+    assert (model.forwards, model.backwards) == (6 * 5, 6 * 5)
+    model = loop.Passes(Linear(4))
+    build("apgd-ce", 1e-6)(model, images, labels, draws_for(6))
+    assert (model.forwards, model.backwards) == (6 * 10, 6 * 8)  # clean, start, 8 steps; none for the last
+    model = loop.Passes(Linear(4))
+    build("square", 1e-6, p=0.0)(model, images, labels, draws_for(6))
+    assert 6 * 10 < model.forwards < 6 * 22 and model.backwards == 0  # some pixels would not change
+
+
+def test_broken_examples_leave():
+    images = images_for(50)
+    labels = Linear(4)(images).argmax(1)
+    model = loop.Passes(Linear(4))
+    ATTACKS.build("apgd-ce", eps=0.5)(model, images, labels, draws_for(50))
+    # clean, start, a gradient, and one more look after the first step: nothing near 100 steps each
+    assert model.forwards < 50 * 5
+
+
+def test_targets_of_pgd():
+    model, images = Linear(4), images_for(30)
+    labels = model(images).argmax(1)
+    least = model(images).argmin(1)
+    found = build("pgd", 0.5, target="least-likely", iterate="last")(model, images, labels, draws_for(30))
+    assert torch.equal(model(found).argmax(1), least)
+    found = build("pgd", 0.5, target="2", iterate="last")(model, images, labels, draws_for(30))
+    predicted = model(found).argmax(1)
+    assert (predicted[labels != 2] == 2).all() and (predicted[labels == 2] != 2).all()
+    with pytest.raises(RbError, match="class 4; the model has the classes 0 to 3"):
+        build("pgd", 0.5, target="4")(model, images, labels, draws_for(30))
+    with pytest.raises(RbError, match="target of attack 'cw' is 'x'"):
+        build("cw", 0.5, target="x")
+
+
+def test_step_rules():
+    attack = ATTACKS.build("pgd", eps=0.3, steps=4, relative_step=0.1)
+    assert [attack.step_at(step) for step in range(4)] == pytest.approx([0.03] * 4)
+    attack = ATTACKS.build("pgd", eps=0.3, steps=4, step_size=0.1, decay="linear")
+    assert [attack.step_at(step) for step in range(4)] == pytest.approx([0.1, 0.075, 0.05, 0.025])
+    attack = ATTACKS.build("pgd", eps=0.3, steps=4, step_size=0.1, decay="cosine")
+    assert [attack.step_at(step) for step in range(4)] == pytest.approx(
+        [0.1, 0.0853553, 0.05, 0.0146447], rel=1e-5
+    )
+    with pytest.raises(RbError, match="has a step_size and a relative_step"):
+        ATTACKS.build("pgd", step_size=0.1, relative_step=0.1)
+
+
+def test_cw_l2_finds_the_nearest_example_of_a_linear_model():
+    # Away from the walls the nearest point is the projection onto the nearest of the boundaries.
+    model, images = Linear(4), 0.4 + 0.2 * images_for(20)
+    labels = model(images).argmax(1)
+    slope = model.weight[labels][:, None] - model.weight[None]
+    distance = (slope * images.flatten(1)[:, None]).sum(2) / slope.norm(dim=2)
+    exact = distance.scatter(1, labels[:, None], torch.inf).amin(1)
+    attack = ATTACKS.build("cw-l2", steps=200, c=0.1)
+    found, told = attack.run(model, images, labels, draws_for(20))
+    assert (model(found).argmax(1) != labels).all()
+    torch.testing.assert_close(
+        (found - images).flatten(1).norm(dim=1), told["distance"], rtol=1e-4, atol=1e-5
+    )
+    assert (told["distance"] >= exact - 1e-5).all() and (told["distance"] <= 1.05 * exact + 0.01).all()
+    near = float(exact.median())
+    within = ATTACKS.build("cw-l2", steps=200, c=0.1, eps=near)(model, images, labels, draws_for(20))
+    unbroken = model(within).argmax(1) == labels
+    assert 5 < unbroken.sum() < 15 and torch.equal(within[unbroken], images[unbroken])
+
+
+def test_noise_takes_the_lowest_margin_where_nothing_fools():
+    model, images = Linear(3), images_for(8)
+    labels = model(images).argmax(1)
+    attack, draws = ATTACKS.build("noise", eps=0.005, samples=6), draws_for(8)
+    found = attack(model, images, labels, draws)
+    margins = []
+    for samples in range(1, 7):
+        points = ATTACKS.build("noise", eps=0.005, samples=samples)(model, images, labels, draws)
+        logits = model(points)
+        others = logits.scatter(1, labels[:, None], -torch.inf).amax(1)
+        margins.append(logits.gather(1, labels[:, None])[:, 0] - others)
+    assert all((later <= earlier).all() for earlier, later in itertools.pairwise(margins))
+    assert (margins[-1] < margins[0]).any() and not torch.equal(found, images)

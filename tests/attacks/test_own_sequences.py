@@ -1,0 +1,236 @@
+"""Square's schedule and squares, and AutoAttack's sequence, as they are written here."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from rbtools.attacks import ATTACKS, loop, squares
+from rbtools.engine.draws import Draws
+from rbtools.errors import RbError
+
+
+def draws_for(count, seed=0):
+    return Draws(seed, "test", torch.arange(count))
+
+
+def images_for(count, shape=(3, 6, 6), seed=0):
+    return torch.rand(count, *shape, generator=torch.Generator().manual_seed(seed))
+
+
+def linear(classes=4, size=108, seed=0):
+    weight = torch.randn(classes, size, generator=torch.Generator().manual_seed(seed))
+    return lambda images: images.flatten(1) @ weight.T
+
+
+# --- Square ---------------------------------------------------------------------------------------
+
+
+def test_share_of_the_square_follows_the_paper():
+    fixed = ATTACKS.build("square", queries=5000)
+    wanted = {0: 1, 10: 1, 11: 2, 50: 2, 51: 4, 201: 8, 501: 16, 1001: 32, 2001: 64, 4001: 128, 4999: 128}
+    assert {query: 0.8 / fixed.share(query) for query in wanted} == pytest.approx(wanted)
+    rescaled = ATTACKS.build("square", queries=1000, schedule="rescaled")
+    wanted = {0: 1, 1: 1, 2: 2, 5: 2, 6: 4, 21: 8, 51: 16, 101: 32, 201: 64, 401: 128, 601: 256, 801: 512}
+    assert {query: 0.8 / rescaled.share(query) for query in wanted} == pytest.approx(wanted)
+
+
+def test_side_of_the_square():
+    square = ATTACKS.build("square")
+    # sqrt(.8 * 1024) = 28.6, sqrt(.4 * 1024) = 20.2, ... sqrt(.8 / 128 * 1024) = 2.5
+    assert [square.side(query, 32, 32) for query in (0, 11, 51, 201, 501, 1001, 2001, 4001)] == [
+        29,
+        20,
+        14,
+        10,
+        7,
+        5,
+        4,
+        3,
+    ]
+    assert ATTACKS.build("square", norm="l2").side(2001, 32, 32) == 5  # odd, so that it has a centre
+    assert ATTACKS.build("square", p=1.0).side(0, 28, 5) == 5
+    assert ATTACKS.build("square", p=0.0).side(0, 28, 28) == 1
+
+
+def test_pixels_are_at_the_border_of_the_ball_and_squares_differ_between_images():
+    model, eps = linear(), 0.1
+    images = 0.2 + 0.6 * images_for(6)
+    found = ATTACKS.build("square", eps=eps, queries=40)
+    sides = [found.side(query, 6, 6) for query in range(40)]
+    batch = loop.Batch(images, model(images).argmax(1), draws_for(6))
+    asked = []
+
+    def watched(points):
+        asked.append(points.clone())
+        return 1e-3 * model(points) + torch.nn.functional.one_hot(batch.labels, 4)[: len(points)]
+
+    squares.search(watched, batch, eps=eps, norm="linf", sides=sides, restart=0)
+    for points in asked:
+        if len(points) == 6:
+            torch.testing.assert_close(
+                (points - images).abs(), torch.full_like(images, eps), atol=1e-6, rtol=0
+            )
+    assert (asked[0][:, :, 1:] == asked[0][:, :, :1]).float().mean() < 0.1  # not the images' own stripes
+    signs = (asked[0] > images).float()
+    assert torch.equal(signs, signs[:, :, :1].expand_as(signs))  # the start is striped from top to bottom
+    changed = (asked[1] != asked[0]).any(1)
+    assert len({tuple(one.flatten().tolist()) for one in changed}) > 1
+
+
+def test_margin_never_rises():
+    model, images = linear(), images_for(5)
+    labels = model(images).argmax(1)
+    margins = []
+    for queries in (1, 10, 60):
+        attack = ATTACKS.build("square", eps=0.02, queries=queries)
+        batch = loop.Batch(images, labels, draws_for(5))
+        state = []
+        original = squares._try
+
+        def tried(model, one, patch, original=original, state=state):
+            fooled = original(model, one, patch)
+            state.append(one.margin.clone())
+            return fooled
+
+        squares._try = tried
+        try:
+            squares.search(
+                model,
+                batch,
+                eps=0.02,
+                norm="linf",
+                sides=[attack.side(query, 6, 6) for query in range(queries)],
+                restart=0,
+            )
+        finally:
+            squares._try = original
+        margins.append(state[-1])
+        whole = [one for one in state if len(one) == len(state[-1])]
+        assert all((after <= before).all() for before, after in itertools.pairwise(whole))
+
+
+@pytest.mark.parametrize("side", [3, 4, 5, 7])
+def test_pattern_of_l2_is_two_bumps_of_opposite_sign(side):
+    pattern = squares._pattern(side)
+    half = side // 2
+    assert pattern.norm() == pytest.approx(1)
+    assert (pattern[:half] > 0).all() and (pattern[half:] < 0).all()
+    assert pattern[:half].norm() == pytest.approx(pattern[half:].norm())
+    lower = -pattern[half:]
+    assert lower.argmax() == (side - half) // 2 * side + side // 2  # largest at its centre
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 9, 14), (3, 4, 4), (1, 28, 12)])
+def test_square_takes_any_size_of_image(norm, shape):
+    images = images_for(3, shape)
+    model = linear(size=images[0].numel())
+    found = ATTACKS.build("square", eps=0.2, norm=norm, queries=70)(
+        model, images, model(images).argmax(1), draws_for(3)
+    )
+    size = (found - images).flatten(1)
+    assert (size.abs().amax(1) if norm == "linf" else size.norm(dim=1)).max() <= 0.2 + 1e-6
+
+
+# --- AutoAttack -----------------------------------------------------------------------------------
+
+
+def run(attack, count=40, model=None, eps=0.06, **params):
+    model, images = model or linear(), images_for(count)
+    labels = model(images).argmax(1)
+    labels[:3] = (labels[:3] + 1) % 4
+    made = ATTACKS.build(attack, eps=eps, **params)
+    return (made, labels, *made.run(model, images, labels, draws_for(count)))
+
+
+def test_it_says_which_attack_broke_what():
+    model = linear()
+    made, labels, found, told = run("aa", attacks="noise,apgd-ce,apgd-t")
+    by = told["broken_by"]
+    assert [part.name for part in made.parts] == ["noise", "apgd-ce", "apgd-t"]
+    assert (by[:3] == loop.CLEAN).all() and set(by[3:].tolist()) >= {-1, 1}
+    assert torch.equal(model(found).argmax(1) == labels, by == loop.STANDING)
+
+
+def test_each_attack_gets_what_the_ones_before_left(monkeypatch):
+    from rbtools.attacks import apgd
+
+    sizes = []
+    original = apgd.climb
+
+    def climb(model, batch, *args, **kwargs):
+        sizes.append(len(batch))
+        return original(model, batch, *args, **kwargs)
+
+    monkeypatch.setattr(apgd, "climb", climb)
+    _, labels, _, told = run("aa", attacks="apgd-ce,apgd-t")
+    by = told["broken_by"]
+    assert sizes[0] == len(labels) - 3
+    assert sizes[1] == sizes[0] - int((by == 0).sum()) and len(sizes) == 1 + 3  # three targets
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_standard_is_the_standard():
+    parts = ATTACKS.build("aa").parts
+    assert [part.name for part in parts] == ["apgd-ce", "apgd-t", "fab-t", "square"]
+    assert [part.steps for part in parts[:3]] == [100] * 3 and parts[3].queries == 5000
+    assert [part.restarts for part in parts] == [1] * 4
+    assert [part.targets for part in parts[1:3]] == [9, 9]
+    assert len(ATTACKS.build("aa").runs(10)) == 1 + 9 + 9 + 1
+    assert len(ATTACKS.build("aa").runs(4)) == 1 + 3 + 3 + 1
+    plus = ATTACKS.build("aa", variant="plus").parts
+    assert [(part.name, part.restarts) for part in plus] == [
+        ("apgd-ce", 5),
+        ("apgd-dlr", 5),
+        ("fab", 5),
+        ("square", 1),
+        ("apgd-t", 1),
+        ("fab-t", 5),
+    ]
+    assert [(part.name, part.eot) for part in ATTACKS.build("aa", variant="rand").parts] == [
+        ("apgd-ce", 20),
+        ("apgd-dlr", 20),
+    ]
+
+
+def test_rand_averages_a_model_that_is_random():
+    torch.manual_seed(0)
+    steady = linear()
+
+    def noisy(images):
+        return steady(images) + 0.5 * torch.randn(len(images), 4)
+
+    model, images = loop.Passes(noisy), images_for(10)
+    labels = steady(images).argmax(1)
+    found = ATTACKS.build("aa", eps=0.3, variant="rand")(model, images, labels, draws_for(10))
+    assert (steady(found).argmax(1) != labels).float().mean() > 0.8
+    assert model.forwards % 10 != 0 or model.forwards > 10 * 20
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        (
+            {"attacks": "apgd"},
+            r"names 'apgd'\. Did you mean .*'apgd-t'.* With backend rbtools there are: fgsm",
+        ),
+        ({"attacks": "pgd", "backend": "pyautoattack"}, "With backend pyautoattack there are: apgd-ce"),
+        ({"attacks": "aa"}, "names 'aa'"),
+        ({"attacks": "fgsm", "norm": "l2"}, "has no parameter 'norm'"),
+    ],
+)
+def test_attacks_that_cannot_run_in_turn_are_refused(params, words):
+    with pytest.raises(RbError, match=words):
+        ATTACKS.build("aa", **params)
+
+
+def test_one_attack_in_a_sequence_is_that_attack_alone():
+    model, images = linear(), images_for(20)
+    labels = model(images).argmax(1)
+    alone = ATTACKS.build("apgd-ce", eps=0.06)(model, images, labels, draws_for(20).child("apgd-ce"))
+    assert torch.equal(
+        ATTACKS.build("aa", eps=0.06, attacks="apgd-ce")(model, images, labels, draws_for(20)), alone
+    )
