@@ -14,10 +14,15 @@ if TYPE_CHECKING:
 
 SEVERITIES = (1, 2, 3, 4, 5)
 CIFAR_UP_TO = 64  # pixels a side; larger images take the ImageNet-C constants
+# Values worked on at once on a CPU, so that they stay in its cache: blurs are up to twice as fast.
+CPU_PIECE = 3 << 17
 
 
 class Draws(Protocol):
     """The random numbers of a batch, one independent stream an example."""
+
+    def take(self, index: Tensor) -> Draws:
+        """The draws of some of the examples."""
 
     def child(self, name: str) -> Draws:
         """Independent draws for another purpose."""
@@ -76,8 +81,16 @@ class Corruption:
         constant = self.constant(severity, images.shape[-2:])
         self.check_size(severity, images.shape[-2:])
         own = draws.child(f"severity.{severity}") if self.random else draws
-        corrupted = work(images.mul(255).round_(), constant, own)
-        return corrupted.clamp_(0, 255).to(torch.uint8).float().div_(255)
+
+        def part(images: Tensor, draws: Draws) -> Tensor:
+            corrupted = work(images.mul(255).round_(), constant, draws)
+            return corrupted.clamp_(0, 255).to(torch.uint8).float().div_(255)
+
+        size = max(1, CPU_PIECE // max(images[:1].numel(), 1))
+        if images.device.type != "cpu" or len(images) <= size:
+            return part(images, own)
+        places = torch.arange(len(images)).split(size)
+        return torch.cat([part(images[place], own.take(place) if self.random else own) for place in places])
 
     def constant(self, severity: int, size: Sequence[int]) -> Any:
         """The constant of this severity for images of this (height, width)."""

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from rbtools.corruptions import imaging
 from rbtools.corruptions.base import Corruption, Draws
@@ -71,8 +71,7 @@ class Frost(Corruption):
         kept, added = constant
         size = (levels.shape[2], levels.shape[3])
         reduced = self.constants_for(size) == "cifar"
-        pictures = [fitted(one, size, reduced).to(levels.device) for one in photographs]
-        crops = cropped(pictures, size, draws)
+        crops = cropped(_stock(tuple(photographs), size, reduced, str(levels.device)), size, draws)
         if levels.shape[1] != 3:
             crops = imaging.grey(crops)
         return levels.double().mul_(kept).add_(crops, alpha=added)
@@ -95,22 +94,41 @@ def fitted(picture: Tensor, size: tuple[int, int], reduced: bool) -> Tensor:
     return picture.cpu()[:, rows][:, :, columns]
 
 
-def cropped(pictures: Sequence[Tensor], size: tuple[int, int], draws: Draws) -> Tensor:
+class Stock(NamedTuple):
+    """Pictures one after the other: uint8 (3, P), and where each begins, and its height and width."""
+
+    pixels: Tensor
+    starts: Tensor
+    sizes: Tensor
+
+
+def stock(pictures: Sequence[Tensor], device: str = "cpu") -> Stock:
+    """The pictures, uint8 (3, H, W) each, as one."""
+    import torch
+
+    pixels = torch.cat([one.flatten(1) for one in pictures], dim=1).to(device)
+    starts = torch.tensor([0, *(one.numel() // 3 for one in pictures)]).cumsum(0)[:-1].to(device)
+    return Stock(pixels, starts, torch.tensor([one.shape[1:] for one in pictures], device=device))
+
+
+@functools.lru_cache(maxsize=4)
+def _stock(photographs: tuple[Tensor, ...], size: tuple[int, int], reduced: bool, device: str) -> Stock:
+    return stock([fitted(one, size, reduced) for one in photographs], device)
+
+
+def cropped(pictures: Stock, size: tuple[int, int], draws: Draws) -> Tensor:
     """Random crops, float64 (N, 3, H, W), each of one picture drawn at random."""
     import torch
 
     height, width = size
-    chosen = draws.child("picture").integers(len(pictures))
+    chosen = draws.child("picture").integers(len(pictures.starts))
     # The places depend on the picture's size: a draw of 31 bits is scaled to what there is.
     places = draws.child("place").integers(1 << 31, (2,))
-    room = torch.tensor([[one.shape[1] - height, one.shape[2] - width] for one in pictures])
-    top, left = (places * room.to(places.device)[chosen] >> 31).unbind(1)
-    starts = torch.tensor([0, *(one.numel() // 3 for one in pictures)]).cumsum(0)[:-1].to(top.device)
-    strides = torch.tensor([one.shape[2] for one in pictures], device=top.device)[chosen]
-    rows = (top[:, None] + torch.arange(height, device=top.device)) * strides[:, None] + starts[chosen, None]
-    index = rows[:, :, None] + (left[:, None] + torch.arange(width, device=top.device))[:, None]
-    flat = torch.cat([one.flatten(1) for one in pictures], dim=1)
-    return flat[:, index].transpose(0, 1).double()
+    room = pictures.sizes - torch.tensor(size, device=places.device)
+    top, left = (places * room[chosen] >> 31).unbind(1)
+    down = (top[:, None] + torch.arange(height, device=top.device)) * pictures.sizes[chosen, 1, None]
+    across = left[:, None] + torch.arange(width, device=top.device) + pictures.starts[chosen, None]
+    return pictures.pixels[:, down[:, :, None] + across[:, None]].transpose(0, 1).double()
 
 
 @functools.lru_cache(maxsize=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.corruptions.base import Corruption, Draws
@@ -34,32 +35,29 @@ class JpegCompression(Corruption):
         channels, height, width = levels.shape[1:]
         pictures = levels.to(torch.uint8).cpu()
         if channels == 3:
-            arrays = pictures.permute(0, 2, 3, 1).contiguous().numpy()
+            arrays = pictures.permute(0, 2, 3, 1).contiguous()
         else:
-            arrays = pictures.reshape(-1, height, width).numpy()
-        pieces = [arrays[start : start + PIECE] for start in range(0, len(arrays), PIECE)]
-
-        def work(piece: Any) -> None:
-            for picture in piece:
-                picture[:] = compressed(picture, constant)
-
-        threads = torch.get_num_threads()
-        if threads == 1 or len(pieces) == 1:
-            for piece in pieces:
-                work(piece)
+            arrays = pictures.reshape(-1, height, width)
+        pieces = [piece.numpy() for piece in arrays.split(PIECE)]
+        work = partial(compressed, quality=constant)
+        threads = min(torch.get_num_threads(), len(pieces))
+        if threads == 1:
+            found = [work(piece) for piece in pieces]
         else:
             with ThreadPoolExecutor(threads) as pool:
-                list(pool.map(work, pieces))
-        result = torch.from_numpy(arrays)
+                found = list(pool.map(work, pieces))
+        result = torch.frombuffer(bytearray().join(found), dtype=torch.uint8).view(arrays.shape)
         result = result.permute(0, 3, 1, 2) if channels == 3 else result.view(levels.shape)
         return result.to(levels.device, torch.float32, memory_format=torch.contiguous_format)
 
 
-def compressed(picture: Any, quality: int) -> Any:
-    """A uint8 picture (H, W) or (H, W, 3) after the way to JPEG and back."""
-    import numpy as np
+def compressed(pictures: Any, quality: int) -> bytes:
+    """The bytes of uint8 pictures (N, H, W) or (N, H, W, 3) after the way to JPEG and back."""
     from PIL import Image
 
-    stream = io.BytesIO()
-    Image.fromarray(picture).save(stream, "JPEG", quality=quality)
-    return np.asarray(Image.open(stream))
+    found = []
+    for picture in pictures:
+        stream = io.BytesIO()
+        Image.fromarray(picture).save(stream, "JPEG", quality=quality)
+        found.append(Image.open(stream).tobytes())
+    return b"".join(found)

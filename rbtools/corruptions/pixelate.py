@@ -31,30 +31,44 @@ class Pixelate(Corruption):
     def corrupt_levels(self, levels: Tensor, constant: float, draws: Draws) -> Tensor:
         height, width = levels.shape[2:]
         small = int(height * constant), int(width * constant)
-        planes = levels.double()
-        for sizes in (small, (height, width)):
-            planes = resized(planes, sizes)
-        return planes
+        down, across = (
+            there_and_back(*sides, str(levels.device)) for sides in zip((height, width), small, strict=True)
+        )
+        if down is None or across is None:
+            return resized(resized(levels.double(), small), (height, width))
+        planes = (levels.double() @ across.T).add_(0.5).floor_()
+        return (down @ planes).add_(0.5).floor_()
 
 
 def resized(planes: Tensor, size: tuple[int, int]) -> Tensor:
     """Pillow's BOX resize of float64 grey levels (..., H, W): along rows, rounded, then along columns.
 
-    All sums are of whole numbers below 2^53, so exact in whatever order they are taken.
+    All sums are of whole numbers below 2^53 over FIXED, so exact in whatever order they are taken.
     """
     height, width = planes.shape[-2:]
     if width != size[1]:
-        across = box_weights(width, size[1], str(planes.device))
-        planes = (planes @ across.T).div_(FIXED).add_(0.5).floor_().clamp_(0, 255)
+        planes = (planes @ box_weights(width, size[1], str(planes.device)).T).add_(0.5).floor_()
     if height != size[0]:
-        down = box_weights(height, size[0], str(planes.device))
-        planes = (down @ planes).div_(FIXED).add_(0.5).floor_().clamp_(0, 255)
+        planes = (box_weights(height, size[0], str(planes.device)) @ planes).add_(0.5).floor_()
     return planes
 
 
 @functools.lru_cache(maxsize=64)
+def there_and_back(side: int, small: int, device: str) -> Tensor | None:
+    """Weights (side, side) that shrink a line and blow it up, where the second only repeats pixels.
+
+    Then one rounding is left of two, and both directions take a product each. None where a pixel on the
+    way back is a mean of two.
+    """
+    back = box_weights(small, side, device)
+    if not bool(((back == 0) | (back == 1)).all()):
+        return None
+    return back @ box_weights(side, small, device)
+
+
+@functools.lru_cache(maxsize=64)
 def box_weights(source: int, target: int, device: str) -> Tensor:
-    """Whole-numbered weights, float64 (target, source), that sum to FIXED but for rounding."""
+    """Weights, float64 (target, source), each a whole number over FIXED; they sum to 1 but for that."""
     import torch
 
     scale = source / target
@@ -67,5 +81,5 @@ def box_weights(source: int, target: int, device: str) -> Tensor:
         inside = [-0.5 < (j - centre + 0.5) / stretch <= 0.5 for j in range(first, last)]
         share = 1 / max(sum(inside), 1)
         for j, taken in zip(range(first, last), inside, strict=True):
-            weights[i, j] = math.floor(0.5 + taken * share * FIXED)
+            weights[i, j] = math.floor(0.5 + taken * share * FIXED) / FIXED
     return weights.to(device)

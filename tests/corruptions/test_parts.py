@@ -178,7 +178,7 @@ def test_frost_is_an_even_choice_of_places_in_five_pictures() -> None:
     for one in marked:
         one[0] = torch.arange(60) * 4
         one[1] = torch.arange(40)[:, None] * 4
-    crops = frost.cropped(marked[:5], (32, 32), draws(3000))
+    crops = frost.cropped(frost.stock(marked[:5]), (32, 32), draws(3000))
     left, top, which = crops[:, 0, 0, 0] / 4, crops[:, 1, 0, 0] / 4, crops[:, 2, 0, 0] / 10
     assert {int(x) for x in left} == set(range(28)) and {int(x) for x in top} == set(range(8))
     counts = torch.bincount(which.long())
