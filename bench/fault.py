@@ -63,7 +63,9 @@ def main() -> None:
                 written += len(records)
                 lost += sum(record not in wanted for record in records)
             ends += 1
-            different += records != wanted
+            if records != wanted:
+                different += 1
+                print(*(f"differs: {json.dumps(one)}" for one in records if one not in wanted), file=sys.stderr)
             damaged += len(damage(store))
     line = {
         "figure": "fault test",
