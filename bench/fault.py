@@ -65,7 +65,9 @@ def main() -> None:
             ends += 1
             if records != wanted:
                 different += 1
-                print(*(f"differs: {json.dumps(one)}" for one in records if one not in wanted), file=sys.stderr)
+                for record in records:
+                    if record not in wanted:
+                        print("differs:", json.dumps(record), file=sys.stderr)
             damaged += len(damage(store))
     line = {
         "figure": "fault test",

@@ -53,7 +53,7 @@ class Known(Store):
 
     def outcomes(self, key: str) -> bytes:
         right = np.random.default_rng(int(key[:8], 16)).random(TEST_IMAGES) < 0.9
-        return encoded(right.astype(np.int32), 0.25, ["cpu"])
+        return encoded(right.astype(np.int32), {"seconds": 0.25}, ["cpu"])
 
     @contextlib.contextmanager
     def claimed(self, keys: Sequence[str], done: Callable[[], bool], pulse: Any) -> Iterator[bool]:

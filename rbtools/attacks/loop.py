@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rbtools.attacks.losses import Goal
 from rbtools.attacks.steps import Model, differentiate, logits_of
@@ -157,25 +157,3 @@ def keep(rows: R, mask: Tensor) -> None:
     for field in dataclasses.fields(rows):  # type: ignore[arg-type]
         value = getattr(rows, field.name)
         setattr(rows, field.name, value.take(mask) if isinstance(value, Goal) else value[mask])
-
-
-class Passes(nn.Module):
-    """A model that counts: how many images went forward through it, and how many backward."""
-
-    def __init__(self, model: Model) -> None:
-        super().__init__()
-        self.model = model
-        self.forwards = 0
-        self.backwards = 0
-
-    def forward(self, images: Tensor) -> Tensor:
-        count = len(images)
-        self.forwards += count
-        logits = self.model(images)
-        if logits.requires_grad and torch.is_grad_enabled():
-
-            def back(gradient: Tensor) -> None:
-                self.backwards += count
-
-            logits.register_hook(back)
-        return logits

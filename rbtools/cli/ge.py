@@ -56,7 +56,7 @@ def acc(source: shared.Source, work: Any, n_train: int | None) -> int:
 @shared.eps_option
 @n_train_option
 @shared.source_options
-@shared.both_splits_options
+@shared.searched_splits_options
 def attack(
     attack: str, params: dict[str, Any], eps: str, source: shared.Source, work: Any, n_train: int | None
 ) -> int:

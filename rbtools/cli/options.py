@@ -292,7 +292,34 @@ _indices_option = click.option(
     metavar="FILE",
     help="Only the images whose numbers in the split stand in FILE (or in a list of it: FILE:KEY).",
 )
+_search_options = (
+    click.option(
+        "--precision",
+        default="auto",
+        type=click.Choice(("auto", "fp32", "bf16")),
+        help="Arithmetic of searches; verdicts are in float32. auto: bf16 where the machine has it.",
+    ),
+    click.option(
+        "--prepare/--no-prepare",
+        default=True,
+        help="Search on a copy with BatchNorm folded, channels last and in --precision.",
+    ),
+    click.option("--compile", is_flag=True, help="Let torch.compile make that copy faster."),
+)
 run_options = bundle(
     "work", _run, _seed_option, *_machine_options, _split_option, _indices_option, *_evaluation_options
+)
+search_options = bundle(
+    "work",
+    _run,
+    _seed_option,
+    *_machine_options,
+    _split_option,
+    _indices_option,
+    *_search_options,
+    *_evaluation_options,
+)
+searched_splits_options = bundle(
+    "work", _run, _seed_option, *_machine_options, *_search_options, *_evaluation_options
 )
 both_splits_options = bundle("work", _run, _seed_option, *_machine_options, *_evaluation_options)

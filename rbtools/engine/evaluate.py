@@ -9,15 +9,21 @@ the exception: for them another `n` is other work.)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+import contextlib
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rbtools.engine import GENERATOR, checkpoints, sanity, subject
+from rbtools.engine import GENERATOR, checkpoints, precision, sanity, subject
 from rbtools.engine.questions import Clean, Column, Question
 from rbtools.engine.run import Run
 from rbtools.errors import RbError
 from rbtools.records import metrics, results
 from rbtools.store import digest
+
+if TYPE_CHECKING:
+    from rbtools.engine.outcomes import Outcomes
 
 VERSION = 2  # of the outcomes
 READING = 1  # of what entries make of them
@@ -63,12 +69,16 @@ def answers(
         return [run.store.result(unit.key) for unit in units]
 
     finished = look()
+    save = _to_save(question, units, record)
+    if save:
+        finished = [None] * len(units)  # images are not kept: they have to be made again
     if None in finished:
         missing = [unit.outcomes for unit, found in zip(units, finished, strict=True) if found is None]
-        with run.store.claimed(missing, lambda: None not in look(), run.pulse) as ours:
-            finished = look()
+        done = (lambda: False) if save else (lambda: None not in look())
+        with run.store.claimed(missing, done, run.pulse) as ours:
+            finished = [None] * len(units) if save else look()
             if ours:
-                _compute(record, question, units, finished, data, n, run)
+                _compute(record, question, units, finished, data, n, run, save)
         run.store.computed += ours
         run.store.found += not ours
     else:
@@ -112,7 +122,7 @@ def _unit(
         "arch": subject.identity(record["arch"]),
         "data": data.fingerprint,
         "split": data.split,
-        "precision": "fp32",
+        **_arithmetic(column, data, run),
         "column": column.what(),
     }
     if column.random:
@@ -124,6 +134,14 @@ def _unit(
     return _Unit(column, what, outcomes, reading, digest(reading))
 
 
+def _arithmetic(column: Column, data: subject.Data, run: Run) -> dict[str, Any]:
+    """How the column's outcomes are computed, as far as that could change one."""
+    if not (run.prepare and getattr(column, "searches", False)):
+        return {"precision": "fp32"}
+    how = {"precision": precision.resolve(run, data.about.shape), "prepared": precision.PREPARED}
+    return how | ({"compiled": True} if run.compile else {})
+
+
 def _compute(
     record: dict[str, Any],
     question: Question,
@@ -132,12 +150,18 @@ def _compute(
     data: subject.Data,
     n: int,
     run: Run,
+    save: Mapping[Column, str],
 ) -> None:
-    """Put what the store does not have into `finished`; keep outcomes as they come, and the entries."""
+    """Put what the store does not have into `finished`; keep outcomes as they come, and the entries.
+
+    `save` names the files for the images of some columns, which are then made anew.
+    """
     from rbtools.engine.outcomes import Outcomes
 
     missing = [i for i, found in enumerate(finished) if found is None]
-    outcomes = [Outcomes(run.store, units[i].outcomes) for i in missing]
+    if any(getattr(units[i].column, "ladder", ()) for i in missing):
+        missing = list(range(len(units)))  # a rung stands on the outcomes of those below it
+    outcomes = [Outcomes(run.store, units[i].outcomes, anew=bool(save)) for i in missing]
     looked = None
     if any(len(one) < n for one in outcomes):
         subject.checkpoint_of(record, run)  # where it is not to be had, that need not wait for torch
@@ -148,13 +172,52 @@ def _compute(
             wanted = [units[i].column for i in missing]
             if any(isinstance(column, Clean) for column in wanted):
                 looked = sanity.look(model, record, data, n, chosen, run)
-            tiles.fill(model, data, question, wanted, outcomes, n, chosen, run)
+            with contextlib.ExitStack() as files:
+                take = None
+                if save and question.save:
+                    from rbtools.engine.saving import saver
+
+                    take = files.enter_context(saver(question.save, save, data.load(), n)).add
+                tiles.fill(model, data, question, wanted, outcomes, n, chosen, run, take)
+                for name in save.values():
+                    run.remark(
+                        f"The adversarial images are in {os.path.join(question.save or '', name)}.npz."
+                    )
     names = subject.names(record, data)
     for i, one in zip(missing, outcomes, strict=True):
         column, what, _, reading, key = units[i]
         chance = {"seed": run.seed, "draws": GENERATOR} if column.random else {}
         common = {"split": data.split, **data.protocol(), **chance}
-        cost = {"seconds": round(one.seconds, 3), "device": "+".join(one.devices), "precision": "fp32"}
+        cost = {"device": "+".join(one.devices), **_arithmetic(column, data, run)}
         seen = {} if looked is None or not isinstance(column, Clean) else {"sanity": looked}
-        finished[i] = [{**entry, **common, **cost, **seen} for entry in column.entries(one.values(n))]
+        told = {**_spent(one, len(one)), **seen}
+        finished[i] = [
+            {**entry, **common, **told, **cost} for entry in column.entries(one.values(n), one.totals)
+        ]
         run.store.keep_result(key, reading, finished[i], {"kind": "evaluation", "of": what, **names})
+
+
+def _to_save(question: Question, units: Sequence[_Unit], record: dict[str, Any]) -> dict[Column, str]:
+    """The names, without ending, of files for adversarial images that are asked for and not there yet.
+
+    A name tells people the model and the metric, and by the key of the result that nothing else is in it.
+    """
+    folder = getattr(question, "save", None)
+    if folder is None:
+        return {}
+    names = {}
+    for unit in units:
+        if not unit.column.byproduct:
+            arch = re.sub(r"[^\w.-]+", "-", str(record["arch"].get("name", "model")))[:60]
+            names[unit.column] = f"{arch}-{unit.column.metric}-{unit.key[:12]}"
+    there = all(os.path.exists(os.path.join(folder, f"{name}.npz")) for name in names.values())
+    return {} if there else names
+
+
+def _spent(outcomes: Outcomes, examples: int) -> dict[str, Any]:
+    """What an entry says of the cost of its outcomes: seconds, and passes through the model per image."""
+    totals = outcomes.totals
+    found: dict[str, Any] = {"seconds": round(totals.get("seconds", 0.0), 3)}
+    if "forward" in totals and examples:
+        found["passes"] = {name: round(totals[name] / examples, 2) for name in ("forward", "backward")}
+    return found

@@ -6,13 +6,13 @@ the store costs no more than reading them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rbtools import registry
 from rbtools.corruptions import CORRUPTIONS
-from rbtools.engine import textures
+from rbtools.engine import textures, told
 from rbtools.probabilistic import estimate, intervals
 from rbtools.records import metrics
 from rbtools.scoring import corruptions as sums
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-    from rbtools.engine.tiles import Tile
+    from rbtools.engine.tiles import Found, Tile
 
 
 class Column(Protocol):
@@ -41,8 +41,8 @@ class Column(Protocol):
     def reading(self) -> dict[str, Any]:
         """What the entries depend on besides the outcomes."""
 
-    def entries(self, outcomes: np.ndarray) -> list[dict[str, Any]]:
-        """Entries (metric, protocol, value, interval) for these outcomes."""
+    def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
+        """Entries (metric, protocol, value, interval) for these outcomes, and the sums over them."""
 
 
 class Question(Protocol):
@@ -55,8 +55,8 @@ class Question(Protocol):
     def columns(self) -> Sequence[Column]:
         """All columns, in the order of their entries."""
 
-    def measure(self, tile: Tile, wanted: Sequence[Column]) -> list[Tensor]:
-        """Outcomes (N,) of the wanted columns for the examples of the tile."""
+    def measure(self, tile: Tile, wanted: Sequence[Column]) -> Sequence[Tensor | Found]:
+        """Outcomes (N,) of the wanted columns for the examples of the tile, or what `Found` has besides."""
 
 
 def accuracy_entry(metric: str, outcomes: np.ndarray, **protocol: Any) -> dict[str, Any]:
@@ -84,7 +84,7 @@ class Clean:
     def reading(self) -> dict[str, Any]:
         return {}
 
-    def entries(self, outcomes: np.ndarray) -> list[dict[str, Any]]:
+    def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
         return [accuracy_entry("acc", outcomes)]
 
 
@@ -98,14 +98,20 @@ class Accuracy:
         return [Clean(byproduct=False)]
 
     def measure(self, tile: Tile, wanted: Sequence[Column]) -> list[Tensor]:
-        return [tile.clean for _ in wanted]
+        return [tile.clean.int() for _ in wanted]
 
 
 @dataclass(frozen=True)
 class Survived:
-    """Which examples an attack leaves classified right, at one distance."""
+    """Which examples an attack leaves classified right, at one distance.
+
+    ladder: smaller distances at which it ran before; what broke there counts as broken here. detail: a
+    row of each example keeps its label and its logits under the attack, in place of a bit.
+    """
 
     method: Any
+    ladder: tuple[float, ...] = ()
+    detail: bool = False
     byproduct = False
 
     @property
@@ -117,50 +123,112 @@ class Survived:
         """Whether the outcome of an example depends on which examples are attacked with it."""
         return bool(getattr(self.method, "whole_tiles", False))
 
+    @property
+    def searches(self) -> bool:
+        """Whether the attack may run on a prepared model. AutoAttack's own code gets the model as it is."""
+        return not self.whole_tiles
+
     def what(self) -> dict[str, Any]:
         return {
             "kind": "attack",
             "attack": self.method.name,
             "version": self.method.version,
             "config": registry.config(self.method),
+            **({"ladder": list(self.ladder)} if self.ladder else {}),
+            **({"rows": "label, logits"} if self.detail else {}),
         }
 
     def reading(self) -> dict[str, Any]:
         return {}
 
-    def entries(self, outcomes: np.ndarray) -> list[dict[str, Any]]:
+    @property
+    def metric(self) -> str:
+        """The name of its result."""
+        return metrics.attack_name(self.method.stem, self.method.eps, getattr(self.method, "norm", "linf"))
+
+    def standing(self, outcomes: Tensor) -> Tensor:
+        """Which examples survived (N,), from their outcomes or rows."""
+        return outcomes[:, 1:].argmax(1) == outcomes[:, 0] if self.detail else outcomes.bool()
+
+    def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
         settings = registry.config(self.method)
-        norm = settings.setdefault("norm", "linf")
+        settings.setdefault("norm", "linf")
         if "step_size" in settings:
             settings["step_size"] = self.method.effective_step_size
-        name = metrics.attack_name(self.method.stem, self.method.eps, norm)
-        return [accuracy_entry(name, outcomes, attack=self.method.name, **settings)]
+        if self.ladder:
+            settings["ladder"] = list(self.ladder)
+        found: dict[str, Any] = {}
+        bits = outcomes
+        if self.detail:
+            bits = outcomes[:, 1:].argmax(1) == outcomes[:, 0]
+            from rbtools.engine import detail
+
+            found["detail"] = detail.of_rows(outcomes)
+        loss = getattr(self.method, "loss", None)
+        entry = accuracy_entry(self.metric, bits, attack=self.method.name, loss=loss, **settings)
+        return [entry | found | told.of_attack(self.method, totals, len(outcomes))]
 
 
 @dataclass(frozen=True)
 class Attacked:
-    """Accuracy under one attack, for any number of distances."""
+    """Accuracy under one attack, for any number of distances.
+
+    `ladder`: smaller distances come first, and what breaks there is not attacked further out. `detail`
+    keeps logits for each example; `save` names a folder for the adversarial images.
+    """
 
     method: Any
     eps: tuple[float, ...]
+    ladder: bool = False
+    detail: bool = False
+    save: str | None = None
 
     @property
     def title(self) -> str:
         return str(self.method.stem)
 
     def columns(self) -> Sequence[Column]:
-        return [Clean(), *(Survived(replace(self.method, eps=eps)) for eps in self.eps)]
+        smaller = {eps: tuple(one for one in sorted(self.eps) if one < eps) for eps in self.eps}
+        found = [
+            Survived(replace(self.method, eps=eps), smaller[eps] if self.ladder else (), self.detail)
+            for eps in self.eps
+        ]
+        return [Clean(), *found]
 
-    def measure(self, tile: Tile, wanted: Sequence[Column]) -> list[Tensor]:
-        from rbtools.engine import verdict
-
-        found = []
-        for column in wanted:
+    def measure(self, tile: Tile, wanted: Sequence[Column]) -> list[Tensor | Found]:
+        found: dict[Any, Any] = {}
+        before: dict[float, Any] = {}
+        for column in sorted(wanted, key=_distance):
             if isinstance(column, Survived):
-                found.append(verdict.survivors(tile, column.method))
+                found[column] = self._attacked(tile, column, before)
             else:
-                found.append(tile.clean)
-        return found
+                found[column] = tile.clean.int()
+        return [found[column] for column in wanted]
+
+    def _attacked(self, tile: Tile, column: Survived, before: dict[float, Any]) -> Found:
+        """Attack at one distance; `before` has the verdicts at smaller ones, and gets this one."""
+        import torch
+
+        from rbtools.engine import verdict
+        from rbtools.engine.tiles import Found
+
+        last = before.get(column.ladder[-1]) if column.ladder else None
+        standing = None if last is None else last.survived
+        if column.ladder and last is None:  # the store knew it already
+            smaller = replace(column, method=replace(column.method, eps=column.ladder[-1]))
+            smaller = replace(smaller, ladder=column.ladder[:-1])
+            standing = smaller.standing(tile.known[smaller])
+        seen = verdict.attacked(tile, column.method, last, standing)
+        before[column.method.eps] = seen
+        values = seen.survived.int()
+        if self.detail:
+            values = torch.cat([tile.labels[:, None].float(), seen.logits], dim=1)
+        return Found(values, seen.totals, seen.images if self.save else None)
+
+
+def _distance(column: Column) -> float:
+    """Clean accuracy first, then distance by distance."""
+    return float(column.method.eps) if isinstance(column, Survived) else -1.0
 
 
 @dataclass(frozen=True)
@@ -187,7 +255,7 @@ class Corrupted:
     def reading(self) -> dict[str, Any]:
         return {}
 
-    def entries(self, outcomes: np.ndarray) -> list[dict[str, Any]]:
+    def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
         name = self.corruption.name
         settings = {"corruption": name, "severity": self.severity, **registry.config(self.corruption)}
         return [accuracy_entry(metrics.corrupt_name(name, self.severity), outcomes, **settings)]
@@ -218,9 +286,9 @@ class Corruptions:
             if isinstance(column, Corrupted):
                 corrupt = textures.given(column.corruption)
                 draws = tile.draws(f"corruption.{column.corruption.name}")
-                found.append(tile.correct(corrupt(tile.images, column.severity, draws)))
+                found.append(tile.correct(corrupt(tile.images, column.severity, draws)).int())
             else:
-                found.append(tile.clean)
+                found.append(tile.clean.int())
         return found
 
     def summary(self, asked: Sequence[dict[str, Any]], byproducts: Sequence[dict[str, Any]]) -> list[Any]:
@@ -253,7 +321,7 @@ class NoisyCopies:
     def reading(self) -> dict[str, Any]:
         return {"rho": list(self.rho)}
 
-    def entries(self, outcomes: np.ndarray) -> list[dict[str, Any]]:
+    def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
         settings = {
             "noise": self.noise.name,
             "gamma": self.gamma,
@@ -285,4 +353,4 @@ class Probabilistic:
 
         noisy = [column for column in wanted if isinstance(column, NoisyCopies)]
         counts = iter(sampling.counts(tile, self.noise, [one.gamma for one in noisy], self.samples))
-        return [next(counts) if isinstance(column, NoisyCopies) else tile.clean for column in wanted]
+        return [next(counts) if isinstance(column, NoisyCopies) else tile.clean.int() for column in wanted]

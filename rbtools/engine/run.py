@@ -39,6 +39,9 @@ class Run:
     class_map: str | None = None
     download: bool = False
     split: str = "test"
+    precision: str = "fp32"  # of searches: fp32, bf16, or auto, which the machine decides
+    prepare: bool = True  # searches may run on a model made ready for it
+    compile: bool = False
     n: int | None = None
     indices: str | None = None
     name_as: str | None = None

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from rbtools import datasets
-from rbtools.engine import subject
+from rbtools.engine import precision, prepare, subject
 from rbtools.engine.draws import Draws
 from rbtools.engine.outcomes import Outcomes
 from rbtools.engine.questions import Column, Question
@@ -28,14 +28,27 @@ class Tile:
     """Some examples with all that a question needs to ask about them.
 
     images: float32 (N, C, H, W) in [0, 1]; labels: int64 (N,); ids: int64 (N,), the examples'
-    places in their split, which their random numbers belong to.
+    places in their split, which their random numbers belong to. `model` decides; `search` is the same
+    function, perhaps prepared to be faster and less exact. `known`: outcomes (N,) of columns that need
+    not be measured.
     """
 
     def __init__(
-        self, model: nn.Module, images: Tensor, labels: Tensor, ids: Tensor, *, seed: int, batch: int
+        self,
+        model: nn.Module,
+        images: Tensor,
+        labels: Tensor,
+        ids: Tensor,
+        *,
+        seed: int,
+        batch: int,
+        search: nn.Module | None = None,
+        known: Mapping[Any, Tensor] | None = None,
     ) -> None:
         self.model, self.images, self.labels, self.ids = model, images, labels, ids
         self.seed, self.batch = seed, batch
+        self.search = model if search is None else search
+        self.known = known or {}
 
     def draws(self, stream: str) -> Draws:
         """Random numbers for these examples, independent of every other stream."""
@@ -57,34 +70,48 @@ class Tile:
         """Which images (N, ...) of these examples the model classifies right: bool (N,)."""
         return self.logits(images).argmax(1).eq(self.labels)
 
+    def judged(self, model: nn.Module, images: Tensor) -> Tensor:
+        """Which images (N, ...) another model classifies right: bool (N,)."""
+        with torch.no_grad():
+            found = torch.cat([model(part).argmax(1) for part in images.split(self.batch)])
+        return found.eq(self.labels)
+
+    @cached_property
+    def clean_logits(self) -> Tensor:
+        """The logits (N, K) of the unchanged images."""
+        return self.logits(self.images)
+
     @cached_property
     def clean(self) -> Tensor:
         """Which of the unchanged images are classified right: bool (N,)."""
-        return self.correct(self.images)
+        return self.clean_logits.argmax(1).eq(self.labels)
 
-    def take(self, mask: Tensor) -> Tile:
-        """The tile of the examples where mask is true."""
+    def take(self, rows: Tensor | slice) -> Tile:
+        """The tile of some of the examples: where a mask is true, or a slice."""
         return Tile(
             self.model,
-            self.images[mask],
-            self.labels[mask],
-            self.ids[mask],
+            self.images[rows],
+            self.labels[rows],
+            self.ids[rows],
             seed=self.seed,
             batch=self.batch,
+            search=self.search,
         )
 
     def parts(self) -> Iterator[Tile]:
         """This tile in pieces of at most `batch` examples, for work that keeps gradients."""
         for start in range(0, len(self.ids), self.batch):
-            index = slice(start, start + self.batch)
-            yield Tile(
-                self.model,
-                self.images[index],
-                self.labels[index],
-                self.ids[index],
-                seed=self.seed,
-                batch=self.batch,
-            )
+            yield self.take(slice(start, start + self.batch))
+
+
+class Found(NamedTuple):
+    """What a question gives for a column and a tile: outcomes (N,), or rows (N, R), sums over them (the
+    seconds of the tile where it names none), and the images (N, C, H, W) that were made, to be saved.
+    """
+
+    values: Tensor
+    totals: dict[str, float]
+    images: Tensor | None = None
 
 
 def fill(
@@ -96,16 +123,21 @@ def fill(
     n: int,
     device: torch.device,
     run: Run,
+    save: Callable[[Any, Tensor, Found], None] | None = None,
 ) -> None:
     """Compute the outcomes that are missing among the first n examples, tile by tile.
 
     Examples are met in one fixed, class-balanced order (`Data.order`); tiles are consecutive
-    pieces of it, so that neither n nor the memory batch decides which examples meet.
+    pieces of it, so that neither n nor the memory batch decides which examples meet. `save` is given a
+    column, the numbers of examples and what was found, wherever images were made to be saved.
     """
     dataset = data.load()
     order = data.order(dataset.labels)[:n]
-    size = TILE.get(device.type, TILE["cpu"])
+    whole = any(getattr(column, "whole_tiles", False) for column in columns)
+    # What such an attack draws depends on who is in the tile: it is then the same size everywhere.
+    size = TILE["cpu"] if whole else TILE.get(device.type, TILE["cpu"])
     batch = min(run.batch or size, size)
+    search = _searched(model, columns, data.about.shape, run)
     with _kept(outcomes):
         for start in range(0, n, size):
             positions = order[start : start + size]
@@ -117,27 +149,35 @@ def fill(
             skip = min(len(outcomes[i]) for i in wanted) - start
             ids = positions[max(skip, 0) :]
             run.progress(f"{question.title}  {start + max(skip, 0)}/{n} images")
+            known = {
+                columns[i]: torch.from_numpy(outcomes[i].values(stop)[stop - len(ids) :]).to(device)
+                for i in range(len(columns))
+                if i not in wanted
+            }
             begun = time.perf_counter()
             found, batch = _measured(
                 question,
                 [columns[i] for i in wanted],
-                lambda size: _tile(model, dataset, ids, device, run.seed, size),  # noqa: B023
+                lambda size: _tile(model, search, dataset, ids, device, run.seed, size, known),  # noqa: B023
                 batch,
             )
-            arrays = [_host(values) for values in found]  # waits for the device
+            arrays = [one.values.cpu().numpy() for one in found]  # waits for the device
             seconds = time.perf_counter() - begun
-            for i, values in zip(wanted, arrays, strict=True):
-                known = len(outcomes[i]) - (stop - len(ids))
-                outcomes[i].extend(values[known:], seconds, device.type)
+            for i, one, values in zip(wanted, found, arrays, strict=True):
+                there = len(outcomes[i]) - (stop - len(ids))
+                outcomes[i].extend(values[there:], {"seconds": seconds, **one.totals}, device.type)
+                if one.images is not None and save is not None:
+                    save(columns[i], ids, one)
 
 
 def _measured(
     question: Question, columns: Sequence[Column], tile: Callable[[int], Tile], batch: int
-) -> tuple[list[Tensor], int]:
+) -> tuple[list[Found], int]:
     """Outcomes of a tile, and the batch that memory allowed: halved for as long as it runs out."""
     while True:
         try:
-            return question.measure(tile(batch), columns), batch
+            found = question.measure(tile(batch), columns)
+            return [one if isinstance(one, Found) else Found(one, {}) for one in found], batch
         except RuntimeError as error:
             if not out_of_memory(error):
                 raise
@@ -155,17 +195,29 @@ def out_of_memory(error: RuntimeError) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
+def _searched(
+    model: nn.Module, columns: Sequence[Column], shape: tuple[int, int, int], run: Run
+) -> nn.Module:
+    """The model that searches run on: prepared where a column asks for one."""
+    if not (run.prepare and any(getattr(column, "searches", False) for column in columns)):
+        return model
+    return prepare.prepared(model, precision.resolve(run, shape), shape, compiled=run.compile).model
+
+
 def _tile(
-    model: nn.Module, dataset: datasets.Dataset, ids: Tensor, device: torch.device, seed: int, batch: int
+    model: nn.Module,
+    search: nn.Module,
+    dataset: datasets.Dataset,
+    ids: Tensor,
+    device: torch.device,
+    seed: int,
+    batch: int,
+    known: Mapping[Any, Tensor],
 ) -> Tile:
     images = dataset.images[ids].to(device).float().div(255)
     labels = dataset.labels[ids].to(device)
-    return Tile(model, images, labels, ids.to(device), seed=seed, batch=batch)
-
-
-def _host(values: Tensor) -> np.ndarray:
-    array: np.ndarray = values.to(torch.int32).cpu().numpy()
-    return array
+    ids = ids.to(device)
+    return Tile(model, images, labels, ids, seed=seed, batch=batch, search=search, known=known)
 
 
 @contextmanager

@@ -2,34 +2,92 @@
 
 from __future__ import annotations
 
-from typing import Any
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from rbtools.attacks import steps
+from rbtools.engine.meter import Metered
 from rbtools.engine.tiles import Tile
 from rbtools.errors import RbError
 
 
-def survivors(tile: Tile, method: Any) -> Tensor:
-    """Which examples are classified right, unchanged and under the attack: bool (N,).
+class Verdict(NamedTuple):
+    """What became of a tile's examples under an attack.
+
+    survived: bool (N,), classified right unchanged and under the attack. images: (N, C, H, W), what the
+    attack made of them; logits: float32 (N, K) there. totals: sums over the examples.
+    """
+
+    survived: Tensor
+    images: Tensor
+    logits: Tensor
+    totals: dict[str, float]
+
+
+def attacked(
+    tile: Tile, method: Any, before: Verdict | None = None, standing: Tensor | None = None
+) -> Verdict:
+    """Attack the examples that are classified right, or of them only those in `standing` (N,).
 
     A clean error counts as broken and is not attacked. Whatever the attack returns is projected
-    onto the budget and the box first, so that a wrong attack cannot report a false success.
+    onto the budget and the box first, so that a wrong attack cannot report a false success. A search on
+    a prepared model decides nothing: where it believes an example broken that the model itself still
+    classifies right, that example is attacked again on the model itself (not where `iterate` is "last",
+    which judges one point alone). `before`: the verdict at a smaller distance, whose images stand where
+    nothing is attacked here.
     """
-    survived = tile.clean.clone()
-    if not survived.any() or method.eps == 0:
-        return survived
-    standing = tile.take(survived)
-    # AutoAttack's own code draws for a batch as a whole: it gets the fixed tile undivided.
-    pieces = [standing] if getattr(method, "whole_tiles", False) else standing.parts()
-    survived[survived.clone()] = torch.cat([_unbroken(piece, method) for piece in pieces])
-    return survived
+    start = time.perf_counter()
+    images = tile.images.clone() if before is None else before.images.clone()
+    logits = tile.clean_logits.clone() if before is None else before.logits.clone()
+    survived = tile.clean.clone() if standing is None else tile.clean & standing
+    totals = {"forward": float(len(images)), "backward": 0.0}
+    if survived.any() and method.eps > 0:
+        rows = survived.nonzero()[:, 0]
+        left = tile.take(survived)
+        # AutoAttack's own code draws for a batch as a whole: it gets the fixed tile undivided.
+        for part in [left] if getattr(method, "whole_tiles", False) else left.parts():
+            points, outputs = _perturbed(part, method, totals)
+            here, rows = rows[: len(points)], rows[len(points) :]
+            images[here], logits[here] = points, outputs
+            survived[here] = outputs.argmax(1) == part.labels
+    totals["seconds"] = time.perf_counter() - start
+    return Verdict(survived, images, logits, totals)
 
 
-def _unbroken(tile: Tile, method: Any) -> Tensor:
-    perturbed = method(tile.model, tile.images, tile.labels, tile.draws(f"attack.{method.name}"))
+def _perturbed(tile: Tile, method: Any, totals: dict[str, float]) -> tuple[Tensor, Tensor]:
+    """What the attack makes of the examples, and the model's logits there."""
+    exact = tile.search is tile.model or getattr(method, "whole_tiles", False)
+    images, logits = _attempt(tile, method, tile.model if exact else tile.search, totals)
+    if exact or getattr(method, "iterate", "any") == "last":
+        return images, logits
+    standing = logits.argmax(1) == tile.labels
+    believed = torch.zeros_like(standing)
+    if standing.any():
+        believed[standing.clone()] = ~tile.take(standing).judged(tile.search, images[standing])
+        totals["forward"] += float(standing.sum())
+    totals["unconfirmed"] = totals.get("unconfirmed", 0.0) + float(believed.sum())
+    if believed.any():
+        images[believed], logits[believed] = _attempt(tile.take(believed), method, tile.model, totals, True)
+    return images, logits
+
+
+def _attempt(
+    tile: Tile, method: Any, model: Any, totals: dict[str, float], again: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Run the attack on a model: images inside the budget, and the logits of the model that decides."""
+    metered = Metered(model)
+    metered.begin()
+    run = getattr(method, "run", None)
+    draws = tile.draws(f"attack.{method.name}")
+    told: Mapping[str, Any] = {}
+    if run is None:
+        perturbed = method(metered, tile.images, tile.labels, draws)
+    else:
+        perturbed, told = run(metered, tile.images, tile.labels, draws)
     if perturbed.shape != tile.images.shape:
         raise RbError(
             f"The attack {method.name} returned images of shape {tuple(perturbed.shape)}; expected"
@@ -41,7 +99,16 @@ def _unbroken(tile: Tile, method: Any) -> Tensor:
             f"The attack {method.name} gave NaN or infinite pixels for image {int(tile.ids[first])}. Check"
             " that the gradient of the model is finite there."
         )
-    perturbed = steps.project(
-        perturbed.detach().float(), tile.images, method.eps, getattr(method, "norm", "linf")
-    )
-    return tile.correct(perturbed)
+    norm = getattr(method, "norm", "linf")
+    perturbed = steps.project(perturbed.detach().float(), tile.images, method.eps, norm)
+    logits = tile.logits(perturbed)
+    found = {"forward": metered.forwards + len(perturbed), "backward": metered.backwards}
+    if metered.backwards and not again:
+        found |= {"started": len(perturbed), "zero_gradient": metered.zero_gradients}
+    if "broken_by" in told:
+        broken = told["broken_by"][logits.argmax(1) != tile.labels]
+        for number in broken.unique().tolist():
+            found[f"broken_by.{number}"] = int((broken == number).sum())
+    for name, value in found.items():
+        totals[name] = totals.get(name, 0.0) + float(value)
+    return perturbed, logits

@@ -182,7 +182,7 @@ def test_more_examples_go_on_from_fewer(record: Record, run: Run, seen: Seen) ->
 def test_an_entry_says_what_all_its_examples_took_and_where(record: Record, run: Run) -> None:
     ask(record, Accuracy(), dataclasses.replace(run, n=10))
     (path,) = run.store.files("outcomes")
-    run.store.keep_outcomes(path.name, encoded(np.ones(10, np.int32), 100.0, ["cuda"]))
+    run.store.keep_outcomes(path.name, encoded(np.ones(10, np.int32), {"seconds": 100.0}, ["cuda"]))
     more = ask(record, Accuracy(), dataclasses.replace(run, n=30))["evals"][-1]
     assert more["device"] == "cpu+cuda" and 100 < more["seconds"] < 200
     fewer = ask(record, Accuracy(), dataclasses.replace(run, n=20))["evals"][-1]

@@ -28,7 +28,7 @@ class Filling(Store):
     def outcomes(self, key: str) -> bytes | None:
         known = super().outcomes(key)
         if known is None:
-            known = encoded((np.arange(IMAGES) % 4 > 0).astype(np.int32), 0.25, ["cpu"])
+            known = encoded((np.arange(IMAGES) % 4 > 0).astype(np.int32), {"seconds": 0.25}, ["cpu"])
             self.keep_outcomes(key, known)
         return known
 

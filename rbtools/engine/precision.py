@@ -1,0 +1,38 @@
+"""Which arithmetic a search runs in: told without torch, since finished work is found by it."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+from rbtools.engine import placing
+from rbtools.engine.run import Run
+
+CHOICES = ("auto", "fp32", "bf16")
+PREPARED = 1  # version of how models are made ready (prepare.py)
+# Processors that multiply bfloat16 in hardware; others are slower with it than in float32.
+_FLAGS = ("avx512_bf16", "amx_bf16", "bf16")
+# Smaller images leave too little to do for one layer: turning numbers round costs more than it saves.
+_LEAST_SIDE = 16
+
+
+def resolve(run: Run, shape: tuple[int, int, int]) -> str:
+    """ "bf16" or "fp32": what `--precision` means for images of this shape (C, H, W) on this machine."""
+    if run.precision != "auto":
+        return run.precision
+    if run.device.startswith("cuda") or (run.device == "auto" and placing.visible_gpus()):
+        return "bf16"
+    return "bf16" if min(shape[1:]) >= _LEAST_SIDE and _cpu_has_bf16() else "fp32"
+
+
+@lru_cache(maxsize=1)
+def _cpu_has_bf16() -> bool:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return False  # not Linux: float32 is always right
+    for line in lines:
+        name, _, words = line.partition(":")
+        if name.strip() in ("flags", "Features"):
+            return bool(set(_FLAGS) & set(words.split()))
+    return False

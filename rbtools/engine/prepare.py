@@ -1,0 +1,98 @@
+"""A model made ready to be searched: the same function, computed faster.
+
+A search may run on it; whether an example is broken is decided by the model as it is, in float32.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from rbtools.models.normalize import Normalized
+
+# Where the prepared model differs by more than this share of the largest logit, it is not used.
+_TOLERANCE = 1e-4
+_PROBES = 2
+
+
+class Prepared(NamedTuple):
+    """The model for searches, and what was done to it, in the words of the record."""
+
+    model: nn.Module
+    how: tuple[str, ...]
+
+
+def prepared(
+    model: nn.Module, precision: str, shape: tuple[int, int, int], *, compiled: bool = False
+) -> Prepared:
+    """A copy with BatchNorm folded into the convolutions before it, channels last, in that precision.
+
+    model: eval mode, images float32 (N, C, H, W) in [0, 1] -> logits (N, K); it stays as it is. The copy
+    takes the same images and gives float32 logits; in "bf16" the network's own arithmetic is bfloat16,
+    the normalisation before it is not, because a step of 1/255 would drown there. A network that cannot
+    be traced keeps its BatchNorm; one whose copy gives other logits is not folded either.
+    """
+    network = model.network if isinstance(model, Normalized) else model
+    how = ["channels-last"]
+    folded = _folded(network, model, shape)
+    if folded is not None:
+        how.insert(0, "folded")
+    copied = _frozen(copy.deepcopy(network) if folded is None else folded)
+    copied = copied.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if precision == "bf16":
+        copied = copied.bfloat16()
+        how.append("bf16")
+    fast: nn.Module = _Fast(_normalization(model), copied, torch.bfloat16 if precision == "bf16" else None)
+    if compiled:
+        fast = torch.compile(fast, dynamic=True)  # type: ignore[assignment]
+        how.append("compiled")
+    return Prepared(fast, tuple(how))
+
+
+class _Fast(nn.Module):
+    """Normalisation in float32, then the network in its own precision and memory format."""
+
+    def __init__(self, normalization: nn.Module, network: nn.Module, dtype: torch.dtype | None) -> None:
+        super().__init__()
+        self.normalization, self.network, self.dtype = normalization, network, dtype
+
+    def forward(self, images: Tensor) -> Tensor:
+        inputs = self.normalization(images)
+        inputs = inputs.to(self.dtype or inputs.dtype, memory_format=torch.channels_last)
+        logits: Tensor = self.network(inputs)
+        return logits.float()
+
+
+def _normalization(model: nn.Module) -> nn.Module:
+    """The part of the model before its network, as a module of its own."""
+    return (
+        Normalized(nn.Identity(), model.mean, model.std) if isinstance(model, Normalized) else nn.Identity()
+    )
+
+
+def _frozen(network: nn.Module) -> nn.Module:
+    return network.eval().requires_grad_(False)
+
+
+def _folded(network: nn.Module, model: nn.Module, shape: tuple[int, int, int]) -> nn.Module | None:
+    """The network with BatchNorm in its convolutions; None where that cannot be, or is not the same."""
+    if not any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in network.modules()):
+        return None
+    parameter = next(network.parameters(), None)
+    device = None if parameter is None else parameter.device
+    probe = torch.rand(_PROBES, *shape, generator=torch.Generator().manual_seed(0)).to(device)
+    try:
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")  # fx tells of what it cannot see; the probe tells us
+            from torch.fx.experimental import optimization
+
+            folded: nn.Module = optimization.fuse(network)
+            wanted, found = network(probe), _frozen(folded)(probe)
+    except Exception:  # tracing fails in as many ways as there are models
+        return None
+    error = (wanted - found).abs().max()
+    return folded if bool(error <= _TOLERANCE * wanted.abs().max()) else None

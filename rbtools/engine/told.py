@@ -1,0 +1,54 @@
+"""What a search tells of itself besides its outcomes: in words, without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+# Above this share of examples without a gradient, robustness may be an illusion.
+_BLIND = 0.01
+# A share of all examples that Square may find beyond the attacks by gradients without a word.
+_SQUARE = 0.002
+
+
+def of_attack(method: Any, totals: Mapping[str, float], n: int) -> dict[str, Any]:
+    """What an entry says besides its value: `broken_by`, for an attack of parts, and `warnings`.
+
+    broken_by: how many examples each part broke; n: how many examples there are.
+    """
+    by = _broken_by(method, totals)
+    warnings = [*_vanishing(totals), *_square(by, n)]
+    return {**({"broken_by": by} if by else {}), **({"warnings": warnings} if warnings else {})}
+
+
+def _vanishing(totals: Mapping[str, float]) -> list[str]:
+    started, blind = totals.get("started", 0.0), totals.get("zero_gradient", 0.0)
+    if not started or blind / started <= _BLIND:
+        return []
+    return [
+        f"The gradient is zero at the start for {blind / started:.1%} of the images attacked: what looks"
+        " robust there may only be saturated. Compare with square and apgd-dlr."
+    ]
+
+
+def _broken_by(method: Any, totals: Mapping[str, float]) -> dict[str, int]:
+    counts = {name: value for name, value in totals.items() if name.startswith("broken_by.")}
+    if not counts:
+        return {}
+    names = [part.name for part in method.parts]
+    by: dict[str, int] = dict.fromkeys(names, 0)
+    for name, value in counts.items():
+        number = int(name.partition(".")[2])
+        if number >= 0:
+            by[names[number]] += int(value)
+    return by
+
+
+def _square(by: Mapping[str, int], n: int) -> list[str]:
+    found = by.get("square", 0)
+    if found <= _SQUARE * n:
+        return []
+    return [
+        f"Square broke {found} of {n} images that no attack by gradients broke: the model's gradients may be"
+        " masked. Check with rb-attack check."
+    ]
