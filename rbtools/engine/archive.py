@@ -6,7 +6,7 @@ NAME.npy holds uint8 images (5 N, H, W, C), the N images of the data set at seve
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,7 +49,7 @@ class Archived:
     def reading(self) -> dict[str, Any]:
         return {}
 
-    def entries(self, outcomes: np.ndarray) -> list[dict[str, Any]]:
+    def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
         found = {"corruption": self.corruption, "severity": self.severity, "archive": self.content}
         return [accuracy_entry(metrics.corrupt_name(self.corruption, self.severity), outcomes, **found)]
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbtools.engine import GENERATOR, checkpoints, precision, sanity, subject
@@ -150,11 +150,11 @@ def _compute(
     data: subject.Data,
     n: int,
     run: Run,
-    save: Mapping[Column, str],
+    save: _Files | None,
 ) -> None:
     """Put what the store does not have into `finished`; keep outcomes as they come, and the entries.
 
-    `save` names the files for the images of some columns, which are then made anew.
+    With `save` the images are wanted too, and all is made anew.
     """
     from rbtools.engine.outcomes import Outcomes
 
@@ -174,21 +174,22 @@ def _compute(
                 looked = sanity.look(model, record, data, n, chosen, run)
             with contextlib.ExitStack() as files:
                 take = None
-                if save and question.save:
+                if save:
                     from rbtools.engine.saving import saver
 
-                    take = files.enter_context(saver(question.save, save, data.load(), n)).add
+                    take = files.enter_context(saver(save.folder, save.names, data.load(), n)).add
                 tiles.fill(model, data, question, wanted, outcomes, n, chosen, run, take)
-                for name in save.values():
-                    run.remark(
-                        f"The adversarial images are in {os.path.join(question.save or '', name)}.npz."
-                    )
+            if save:
+                made = ", ".join(f"{name}.npz" for name in save.names.values())
+                run.remark(f"The adversarial images are in {save.folder}: {made}.")
     names = subject.names(record, data)
     for i, one in zip(missing, outcomes, strict=True):
         column, what, _, reading, key = units[i]
         chance = {"seed": run.seed, "draws": GENERATOR} if column.random else {}
         common = {"split": data.split, **data.protocol(), **chance}
         cost = {"device": "+".join(one.devices), **_arithmetic(column, data, run)}
+        if one.prepared:
+            cost["prepared"] = one.prepared
         seen = {} if looked is None or not isinstance(column, Clean) else {"sanity": looked}
         told = {**_spent(one, len(one)), **seen}
         finished[i] = [
@@ -197,21 +198,29 @@ def _compute(
         run.store.keep_result(key, reading, finished[i], {"kind": "evaluation", "of": what, **names})
 
 
-def _to_save(question: Question, units: Sequence[_Unit], record: dict[str, Any]) -> dict[Column, str]:
-    """The names, without ending, of files for adversarial images that are asked for and not there yet.
+class _Files(NamedTuple):
+    """A folder, and for some columns the names of files in it, without ending."""
+
+    folder: str
+    names: dict[Any, str]
+
+
+def _to_save(question: Any, units: Sequence[_Unit], record: dict[str, Any]) -> _Files | None:
+    """The files for adversarial images, where they are asked for and not all there yet.
 
     A name tells people the model and the metric, and by the key of the result that nothing else is in it.
     """
     folder = getattr(question, "save", None)
     if folder is None:
-        return {}
-    names = {}
+        return None
+    names: dict[Any, str] = {}
     for unit in units:
-        if not unit.column.byproduct:
+        column: Any = unit.column
+        if not column.byproduct:
             arch = re.sub(r"[^\w.-]+", "-", str(record["arch"].get("name", "model")))[:60]
-            names[unit.column] = f"{arch}-{unit.column.metric}-{unit.key[:12]}"
+            names[column] = f"{arch}-{column.metric}-{unit.key[:12]}"
     there = all(os.path.exists(os.path.join(folder, f"{name}.npz")) for name in names.values())
-    return {} if there else names
+    return None if there else _Files(folder, names)
 
 
 def _spent(outcomes: Outcomes, examples: int) -> dict[str, Any]:

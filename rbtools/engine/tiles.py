@@ -137,7 +137,7 @@ def fill(
     # What such an attack draws depends on who is in the tile: it is then the same size everywhere.
     size = TILE["cpu"] if whole else TILE.get(device.type, TILE["cpu"])
     batch = min(run.batch or size, size)
-    search = _searched(model, columns, data.about.shape, run)
+    search, how = _searched(model, columns, data.about.shape, run)
     with _kept(outcomes):
         for start in range(0, n, size):
             positions = order[start : start + size]
@@ -165,7 +165,9 @@ def fill(
             seconds = time.perf_counter() - begun
             for i, one, values in zip(wanted, found, arrays, strict=True):
                 there = len(outcomes[i]) - (stop - len(ids))
-                outcomes[i].extend(values[there:], {"seconds": seconds, **one.totals}, device.type)
+                totals = {"seconds": seconds, **one.totals}
+                prepared = how if getattr(columns[i], "searches", False) else ()
+                outcomes[i].extend(values[there:], totals, device.type, prepared)
                 if one.images is not None and save is not None:
                     save(columns[i], ids, one)
 
@@ -197,11 +199,11 @@ def out_of_memory(error: RuntimeError) -> bool:
 
 def _searched(
     model: nn.Module, columns: Sequence[Column], shape: tuple[int, int, int], run: Run
-) -> nn.Module:
+) -> prepare.Prepared:
     """The model that searches run on: prepared where a column asks for one."""
     if not (run.prepare and any(getattr(column, "searches", False) for column in columns)):
-        return model
-    return prepare.prepared(model, precision.resolve(run, shape), shape, compiled=run.compile).model
+        return prepare.Prepared(model, ())
+    return prepare.prepared(model, precision.resolve(run, shape), shape, compiled=run.compile)
 
 
 def _tile(

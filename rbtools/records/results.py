@@ -9,7 +9,7 @@ from rbtools.errors import RbError
 # What a run found out or cost. Everything else in an entry is the protocol: it says what was asked.
 FOUND = frozenset(
     "value ci95 reason seconds device stored warnings undecided draws_spent passes detail broken_by sanity"
-    " tool".split()
+    " prepared tool".split()
 )
 
 

@@ -11,11 +11,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner, Result
 from PIL import Image
 
+from rbtools import api
 from rbtools.attacks import ATTACKS
 from rbtools.cli.attack import main
 from rbtools.engine.recipe import Recipe
@@ -59,6 +61,8 @@ def test_an_attack_adds_its_results_and_passes_the_rest(trained: dict[str, Recor
     assert record["metrics"]["acc"] >= record["metrics"]["pgd3.4"] > record["metrics"]["pgd3.16"]
     entry = record["evals"][-1]
     assert 0 <= entry.pop("ci95")[0] <= entry.pop("value") and entry.pop("seconds") > 0
+    passes = entry.pop("passes")  # a step is one of both for what still stands; then the verdicts
+    assert 0 < passes["backward"] <= 3 and passes["backward"] < passes["forward"] <= 3 + 3 + 2
     assert entry == {
         "tool": "rb-attack",
         "metric": "pgd3.16",
@@ -73,6 +77,8 @@ def test_an_attack_adds_its_results_and_passes_the_rest(trained: dict[str, Recor
         "relative_step": None,
         "decay": "constant",
         "target": "none",
+        "loss": "ce",
+        "prepared": ["channels-last", "folded"],
         "split": "test",
         "seed": 5,
         "draws": "philox4x32-10/1",
@@ -373,3 +379,58 @@ def test_a_device_that_is_not_there_is_said(trained: dict[str, Record]) -> None:
     result = CliRunner().invoke(main, ["fgsm", "--device", "gpu"], input=json.dumps(trained["erm"]))
     assert result.exit_code == 1 and "The device 'gpu' cannot be used" in result.stderr
     assert "Use --device cpu or auto." in result.stderr
+
+
+# --- several distances, and what is kept ----------------------------------------------------------
+
+
+def test_a_ladder_only_sharpens_the_result(trained: dict[str, Record]) -> None:
+    plain = one(run(["pgd", "--eps", "4,16,32", "--steps", "3", "--n", "60"], trained["erm"]))
+    ladder = one(
+        run(["pgd", "--eps", "32,4,16", "--steps", "3", "--n", "60", "--ladder", "--replace"], plain)
+    )
+    names = ["pgd3.4", "pgd3.16", "pgd3.32"]
+    before, after = plain["metrics"], ladder["metrics"]
+    assert before[names[0]] == after[names[0]]  # the first rung is the plain attack
+    assert all(after[name] <= before[name] for name in names)
+    assert sorted((after[name] for name in names), reverse=True) == [after[name] for name in names]
+    assert ladder["evals"][-1]["ladder"]
+    extended = ["pgd", "--eps", "4,16,32,64", "--steps", "3", "--n", "60", "--ladder", "--replace"]
+    longer = one(run(extended, ladder))["metrics"]  # the lower rungs come from the store
+    assert {name: longer[name] for name in names} == {name: after[name] for name in names}
+    assert longer["pgd3.64"] <= after["pgd3.32"]
+
+
+def test_a_ladder_of_one_distance_is_a_usage_error() -> None:
+    result = run(["pgd", "--eps", "8", "--ladder"])
+    assert result.exit_code == 2 and "--ladder climbs from one distance to the next" in result.stderr
+
+
+def test_detail_and_saved_images_tell_the_same_as_the_number(trained: dict[str, Record]) -> None:
+    arguments = ["pgd", "--eps", "16", "--steps", "3", "--n", "60", "--detail", "--save-adv", "adv"]
+    record = one(run(arguments, trained["erm"]))
+    entry = record["evals"][-1]
+    confusion = np.array(entry["detail"]["confusion"])
+    assert confusion.sum() == 60 and np.trace(confusion) / 60 == entry["value"]
+    assert confusion.sum(1).tolist() == [6] * 10  # as many of each class
+    label = np.array(entry["detail"]["confidence"]["label"])
+    assert np.allclose(label.sum(1), 1, atol=1e-3)
+    right, wrong = entry["detail"]["confidence"]["prediction"]
+    assert 0.1 < right <= 1 and 0.1 < wrong <= 1
+    (file,) = Path("adv").glob("*.npz")
+    saved = np.load(file)
+    assert saved["survived"].mean() == entry["value"] and saved["images"].shape == (60, 1, 8, 8)
+    assert saved["linf"].max() <= 16 / 255 + 1e-6 and 0 <= saved["images"].min() <= saved["images"].max() <= 1
+    model = api.load(record)
+    fooled = model(torch.from_numpy(saved["images"])).argmax(1).numpy() != saved["labels"]
+    assert np.array_equal(fooled, ~saved["survived"])
+    before = file.stat().st_mtime_ns
+    assert "1 found in the store" in run([*arguments, "--replace"], trained["erm"]).stderr
+    assert file.stat().st_mtime_ns == before
+
+
+def test_saved_images_are_made_though_the_result_is_known(trained: dict[str, Record]) -> None:
+    arguments = ["fgsm", "--eps", "16", "--n", "30"]
+    first = one(run(arguments, trained["erm"]))
+    again = one(run([*arguments, "--save-adv", "adv"], trained["erm"]))
+    assert first["metrics"] == again["metrics"] and len(list(Path("adv").glob("*.npz"))) == 1
