@@ -1,0 +1,164 @@
+"""The attacks written here against pyautoattack, torchattacks and foolbox on a partly robust network."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+
+from rbtools.attacks import ATTACKS, steps
+from rbtools.engine.draws import Draws
+
+COUNT, EPS = 100, {"linf": 0.12, "l2": 0.75}
+
+
+@pytest.fixture(scope="module")
+def setting():
+    """A network trained against FGSM on the digits, and test images that it classifies right."""
+    digits = load_digits()
+    images = torch.from_numpy(digits.images).float().div(16)[:, None]
+    labels = torch.from_numpy(digits.target).long()
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, 3, stride=2, padding=1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(512, 10),
+    )
+    adam = torch.optim.Adam(model.parameters(), 2e-3)
+    for epoch in range(6):
+        order = torch.randperm(1200, generator=torch.Generator().manual_seed(epoch))
+        for index in order.split(100):
+            near, wanted = images[index], labels[index]
+            near, _ = steps.pgd_step(model, near, near, steps.cross_entropy(wanted), eps=0.12, step_size=0.12)
+            adam.zero_grad()
+            nn.functional.cross_entropy(model(near), wanted).backward()
+            adam.step()
+    model.eval().requires_grad_(False)
+    right = model(images).argmax(1) == labels
+    right[:1200] = False
+    return model, images[right][:COUNT], labels[right][:COUNT]
+
+
+def ours(name, setting, seed=0, **params):
+    """Which examples stand, by a float32 look at what the attack returns."""
+    model, images, labels = setting
+    eps = params.pop("eps", EPS[params.get("norm", "linf")])
+    found = ATTACKS.build(name, eps=eps, **params)(
+        model, images, labels, Draws(seed, "test", torch.arange(COUNT))
+    )
+    return model(found).argmax(1) == labels
+
+
+def theirs(name, setting, **params):
+    return ours(name, setting, backend="pyautoattack", **params)
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("apgd-ce", {"steps": 50}),
+        ("apgd-dlr", {"steps": 50}),
+        ("apgd-t", {"steps": 20}),
+        ("fab-t", {"steps": 15, "targets": 5}),
+        ("fab", {"steps": 12}),
+    ],
+)
+def test_verdicts_of_pyautoattack(name, params, norm, setting):
+    mine, reference = (attack(name, setting, norm=norm, **params) for attack in (ours, theirs))
+    assert 0.2 < reference.float().mean() < 0.8
+    assert (mine != reference).sum() <= 6  # other random starts
+    assert mine.sum() <= reference.sum() + 2
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("schedule", ["fixed", "rescaled"])
+def test_square_finds_as_much_as_that_of_pyautoattack(schedule, norm, setting):
+    params = {"queries": 150, "norm": norm, "schedule": schedule}
+    mine = [ours("square", setting, seed, **params).float().mean() for seed in range(3)]
+    reference = [theirs("square", setting, seed=seed, **params).float().mean() for seed in range(3)]
+    assert 0.3 < sum(reference) / 3 < 0.95
+    # On so small images its squares of l2 have but one place, since its range leaves out the last one.
+    assert (-0.2 if norm == "l2" else -0.07) < (sum(mine) - sum(reference)) / 3 < 0.07
+
+
+def test_the_sequence_stands_where_pyautoattack_does(setting):
+    mine = ours("aa", setting, attacks="apgd-ce,apgd-dlr")
+    reference = theirs("aa", setting, attacks="apgd-ce,apgd-dlr")
+    assert (mine != reference).sum() <= 1
+
+
+@pytest.mark.parametrize(
+    ("norm", "name"), [("linf", "PGD"), ("linf", "foolbox"), ("l2", "PGDL2"), ("l2", "foolbox")]
+)
+def test_robust_accuracy_of_pgd(norm, name, setting):
+    model, images, labels = setting
+    eps = EPS[norm]
+    found = []
+    for seed in range(3):
+        torch.manual_seed(seed)
+        if name == "foolbox":
+            foolbox = pytest.importorskip("foolbox")
+            cls = {"linf": foolbox.attacks.LinfPGD, "l2": foolbox.attacks.L2PGD}[norm]
+            bounded = foolbox.PyTorchModel(model, bounds=(0, 1), device="cpu")
+            perturbed = cls(abs_stepsize=eps / 8, steps=20)(bounded, images, labels, epsilons=eps)[1]
+        else:
+            torchattacks = pytest.importorskip("torchattacks")
+            perturbed = getattr(torchattacks, name)(model, eps=eps, alpha=eps / 8, steps=20)(images, labels)
+        found.append((model(perturbed).argmax(1) == labels).float().mean())
+    for iterate in ("last", "any"):
+        mine = [
+            ours("pgd", setting, seed, norm=norm, iterate=iterate, relative_step=0.125).float().mean()
+            for seed in range(3)
+        ]
+        assert abs(sum(mine) - sum(found)) / 3 < 0.04
+
+
+def test_cw_finds_no_less_than_pgd(setting):
+    assert ours("cw", setting, steps=40).sum() <= ours("pgd", setting, steps=40).sum() + 1
+
+
+@pytest.mark.parametrize("name", ["torchattacks", "foolbox"])
+def test_distances_of_cw_l2(name, setting):
+    model, images, labels = (part[:30] if isinstance(part, torch.Tensor) else part for part in setting)
+    if name == "torchattacks":
+        torchattacks = pytest.importorskip("torchattacks")
+        perturbed = torchattacks.CW(model, c=10, kappa=0, steps=60, lr=0.03)(images, labels)
+        params = {"c": 10.0, "searches": 1, "steps": 60, "rate": 0.03}
+    else:
+        foolbox = pytest.importorskip("foolbox")
+        attack = foolbox.attacks.L2CarliniWagnerAttack(
+            binary_search_steps=4, steps=50, initial_const=1, stepsize=0.03, abort_early=False
+        )
+        bounded = foolbox.PyTorchModel(model, bounds=(0, 1), device="cpu")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            perturbed = attack(bounded, images, labels, epsilons=None)[1]
+        params = {"c": 1.0, "searches": 4, "steps": 50, "rate": 0.03}
+    fooled = model(perturbed).argmax(1) != labels
+    distance = (perturbed - images).flatten(1).norm(dim=1)
+    _, told = ATTACKS.build("cw-l2", **params).run(model, images, labels, Draws(0, "test", torch.arange(30)))
+    both = fooled & torch.isfinite(told["distance"])
+    assert both.float().mean() > 0.4 and torch.isfinite(told["distance"]).sum() >= fooled.sum() - 2
+    assert told["distance"][both].mean() < 1.05 * distance[both].mean()
+
+
+def test_stronger_attacks_leave_fewer_standing(setting):
+    stands = {
+        name: int(ours(name, setting, **params).sum())
+        for name, params in [
+            ("noise", {}),
+            ("fgsm", {}),
+            ("pgd", {}),
+            ("apgd-ce", {}),
+            ("apgd-t", {"steps": 40}),
+        ]
+    }
+    assert list(stands.values()) == sorted(stands.values(), reverse=True)
+    assert stands["noise"] > 90 and stands["apgd-t"] < 80
