@@ -205,7 +205,8 @@ class Chooser(Group):
     """A command whose subcommands are the names in a registry.
 
     A name may be a list (`fog,frost`, or `all`) where `many` is set: the callback then gets the list,
-    and the options of all of them are there.
+    and the options of all of them are there. Commands that are added (`add_command`) stand beside the
+    registry's names; `--NAME VALUE` in front is the same as the command NAME.
     """
 
     def __init__(self, *args: Any, registry: registry.Registry, many: bool, work: Any, **kwargs: Any):
@@ -214,9 +215,23 @@ class Chooser(Group):
         self.kind = registry.kind
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*self.registry, *(["all"] if self.many else [])]
+        return [*self.registry, *(["all"] if self.many else []), *self.commands]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        for name in self.commands:
+            for place, word in enumerate(args[: args.index("--") if "--" in args else None]):
+                if word == f"--{name}":
+                    return super().parse_args(ctx, [name, *args[place + 1 :], *args[:place]])
+                if word.startswith(f"--{name}="):
+                    value = word.partition("=")[2]
+                    return super().parse_args(ctx, [name, value, *args[place + 1 :], *args[:place]])
+            if args and args[0] == name:
+                break
+        return super().parse_args(ctx, args)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command:
+        if name in self.commands:
+            return self.commands[name]
         names = self._names(name)
         classes = [self.registry.load(one) for one in names]
         help_text = for_people(classes[0]) if len(names) == 1 else f"Every one of: {', '.join(names)}."

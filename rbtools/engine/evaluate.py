@@ -35,13 +35,23 @@ def ask(record: dict[str, Any], question: Question, run: Run) -> dict[str, Any]:
     Raises RbError where the model or the data cannot be had, or an answer of that name is there
     with another protocol.
     """
-    record = checkpoints.prepared(record, run)
-    entries, byproducts = answers(record, question, run)
-    sanity.tell(record, [*entries, *byproducts], run)
-    record = subject.with_data(record, run)
+    record, entries, byproducts = answered(record, question, run)
     for entry in byproducts:
         record = results.add_byproduct(record, entry)
     return put(record, entries, run)
+
+
+def answered(
+    record: dict[str, Any], question: Question, run: Run
+) -> tuple[dict[str, Any], list[dict[str, Any]], list[dict[str, Any]]]:
+    """The record with its data, and the entries that answer the question: (asked for, byproducts)."""
+    record = checkpoints.prepared(record, run)
+    entries, byproducts = answers(record, question, run)
+    sanity.tell(record, [*entries, *byproducts], run)
+    for entry in entries:
+        for warning in entry.get("warnings", ()):
+            run.remark(f"{entry['metric']}: {warning}")
+    return subject.with_data(record, run), entries, byproducts
 
 
 def put(record: dict[str, Any], entries: Sequence[dict[str, Any]], run: Run) -> dict[str, Any]:

@@ -49,6 +49,42 @@ class AskArchive:
 
 
 @dataclass(frozen=True)
+class AskAll:
+    """Ask several questions about the record's model, one after another."""
+
+    questions: tuple[Any, ...]
+    run: Run
+
+    def with_run(self, run: Run) -> AskAll:
+        """The same with another process's run."""
+        return dataclasses.replace(self, run=run)
+
+    def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+        from rbtools.engine.evaluate import ask
+
+        for question in self.questions:
+            record = ask(record, question, self.run)
+        return record
+
+
+@dataclass(frozen=True)
+class Check:
+    """Run the obfuscation checklist."""
+
+    question: Any
+    run: Run
+
+    def with_run(self, run: Run) -> Check:
+        """The same with another process's run."""
+        return dataclasses.replace(self, run=run)
+
+    def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+        from rbtools.engine.checklist import ask
+
+        return ask(record, self.question, self.run)
+
+
+@dataclass(frozen=True)
 class Gap:
     """Ask on train and test, and take the difference."""
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rbtools.attacks import steps
 from rbtools.engine.meter import Metered
@@ -29,7 +29,11 @@ class Verdict(NamedTuple):
 
 
 def attacked(
-    tile: Tile, method: Any, before: Verdict | None = None, standing: Tensor | None = None
+    tile: Tile,
+    method: Any,
+    before: Verdict | None = None,
+    standing: Tensor | None = None,
+    on: nn.Module | None = None,
 ) -> Verdict:
     """Attack the examples that are classified right, or of them only those in `standing` (N,).
 
@@ -38,7 +42,7 @@ def attacked(
     a prepared model decides nothing: where it believes an example broken that the model itself still
     classifies right, that example is attacked again on the model itself (not where `iterate` is "last",
     which judges one point alone). `before`: the verdict at a smaller distance, whose images stand where
-    nothing is attacked here.
+    nothing is attacked here. `on`: another model to attack; its adversarial examples are what is judged.
     """
     start = time.perf_counter()
     images = tile.images.clone() if before is None else before.images.clone()
@@ -50,7 +54,7 @@ def attacked(
         left = tile.take(survived)
         # AutoAttack's own code draws for a batch as a whole: it gets the fixed tile undivided.
         for part in [left] if getattr(method, "whole_tiles", False) else left.parts():
-            points, outputs = _perturbed(part, method, totals)
+            points, outputs = _attempt(part, method, on, totals) if on else _perturbed(part, method, totals)
             here, rows = rows[: len(points)], rows[len(points) :]
             images[here], logits[here] = points, outputs
             survived[here] = outputs.argmax(1) == part.labels

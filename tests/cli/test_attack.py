@@ -18,8 +18,9 @@ from click.testing import CliRunner, Result
 from PIL import Image
 
 from rbtools import api
-from rbtools.attacks import ATTACKS
+from rbtools.attacks import ATTACKS, presets
 from rbtools.cli.attack import main
+from rbtools.engine import subject
 from rbtools.engine.recipe import Recipe
 from rbtools.engine.run import Run
 from rbtools.engine.train import train
@@ -434,3 +435,88 @@ def test_saved_images_are_made_though_the_result_is_known(trained: dict[str, Rec
     first = one(run(arguments, trained["erm"]))
     again = one(run([*arguments, "--save-adv", "adv"], trained["erm"]))
     assert first["metrics"] == again["metrics"] and len(list(Path("adv").glob("*.npz"))) == 1
+
+
+# --- a paper's attacks, the checklist, another model's examples ------------------------------------
+
+
+def test_a_preset_is_the_papers_attacks(trained: dict[str, Record]) -> None:
+    record = one(run(["--preset", "rice2020", "--n", "30"], trained["erm"]))
+    entry = record["evals"][-1]
+    assert entry["metric"] == "pgd10.8" and entry["iterate"] == "last"
+    assert entry["step_size"] == pytest.approx(2 / 255) and entry["n"] == 30
+    again = one(run(["preset", "rice2020", "--n", "30", "--eps", "16"], trained["erm"]))
+    assert "pgd10.16" in again["metrics"] and "pgd10.8" not in again["metrics"]
+
+
+@pytest.mark.parametrize("name", presets.PRESETS)
+def test_presets_are_made_of_attacks_that_there_are(name: str) -> None:
+    for part in presets.preset(name):
+        made = ATTACKS.build(part.attack, **part.params)
+        assert part.eps and getattr(made, "iterate", "last") == "last"
+
+
+def test_an_unknown_preset_names_those_there_are() -> None:
+    result = run(["--preset=jung", "--n", "30"])
+    assert result.exit_code == 2
+    assert "Unknown preset 'jung'. Did you mean 'jung2023'?" in result.stderr
+
+
+CHECK = ["check", "--eps", "8", "--n", "40", "--steps", "5", "--queries", "20", "--samples", "5"]
+
+
+def test_the_checklist_passes_an_ordinary_model(trained: dict[str, Record]) -> None:
+    record = one(run(CHECK, trained["erm"]))
+    entry = record["evals"][-1]
+    assert entry["metric"] == "obfuscation.failed" and [test["test"] for test in entry["tests"]] == [*"abcde"]
+    values = record["metrics"]
+    by = {test["test"]: test["by"] for test in entry["tests"]}
+    assert by["a"] == pytest.approx(values["fgsm.8"] - values["pgd5.8"])
+    assert by["b"] == pytest.approx(values["square.8"] - values["pgd5.8"])
+    assert by["c"] == pytest.approx(-values["pgd5.255"])
+    assert values["obfuscation.failed"] == sum(not test["holds"] for test in entry["tests"])
+    assert "1 found in the store" in run(CHECK, trained["erm"]).stderr
+
+
+def test_the_checklist_finds_masked_gradients(
+    trained: dict[str, Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that rounds its input: no gradient tells where to go, and Square is not misled."""
+    model = api.load(trained["erm"])
+
+    class Masked(torch.nn.Module):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return model((images * 8).round() / 8 + 0 * images)
+
+    monkeypatch.setattr(subject, "load_model", lambda *_: Masked().eval())
+    result = run([*CHECK[:2], "64", *CHECK[3:], "--force", "--no-prepare"], trained["erm"])
+    record = one(result)
+    failed = {test["test"] for test in record["evals"][-1]["tests"] if not test["holds"]}
+    assert {
+        "c"
+    } <= failed and "obfuscation check c fails: pgd5.255 is 0, but it is not so by" in result.stderr
+
+
+def test_a_check_needs_one_distance() -> None:
+    for eps in ("8,16", "0"):
+        assert "The check is at one distance above 0" in run(["check", "--eps", eps]).stderr
+
+
+def test_another_models_examples(trained: dict[str, Record]) -> None:
+    Path("other.jsonl").write_text(json.dumps(trained["pgd"]) + "\n")
+    Path("same.jsonl").write_text(json.dumps(trained["erm"]) + "\n")
+    how = ["--eps", "32", "--steps", "5", "--n", "60"]
+    own = one(run(["pgd", *how], trained["erm"]))["metrics"]
+    same = one(run(["transfer", "--from", "same.jsonl", *how], trained["erm"]))
+    assert same["metrics"]["transfer.pgd5.32"] == own["pgd5.32"]
+    other = one(run(["transfer", "--from", "other.jsonl", *how], trained["erm"]))
+    assert own["pgd5.32"] <= other["metrics"]["transfer.pgd5.32"] <= own["acc"]
+    assert other["evals"][-1]["source"] == trained["pgd"]["checkpoint"]
+
+
+def test_a_transfer_says_what_is_wrong_with_its_origin(trained: dict[str, Record]) -> None:
+    result = run(["transfer", "--eps", "8"], trained["erm"])
+    assert result.exit_code == 2 and "--from" in result.stderr
+    Path("two.jsonl").write_text(2 * (json.dumps(trained["erm"]) + "\n"))
+    result = run(["transfer", "--from", "two.jsonl"], trained["erm"])
+    assert result.exit_code == 2 and "holds 2 records. Expected one, of the model to attack." in result.stderr
