@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rbtools.models.normalize import Normalized
+from rbtools.models.programs import Program
 
 # Where the prepared model differs by more than this share of the largest logit, it is not used.
 _TOLERANCE = 1e-4
@@ -34,9 +35,19 @@ def prepared(
     model: eval mode, images float32 (N, C, H, W) in [0, 1] -> logits (N, K); it stays as it is. The copy
     takes the same images and gives float32 logits; in "bf16" the network's own arithmetic is bfloat16,
     the normalisation before it is not, because a step of 1/255 would drown there. A network that cannot
-    be traced keeps its BatchNorm; one whose copy gives other logits is not folded either.
+    be traced keeps its BatchNorm; one whose copy gives other logits is not folded either. A program, and a
+    network that does not run that way, is searched as it is.
     """
+    try:
+        return _prepared(model, precision, shape, compiled)
+    except Exception:  # a program that cannot be copied, a network of the user's with float32 in it
+        return Prepared(model, ())
+
+
+def _prepared(model: nn.Module, precision: str, shape: tuple[int, int, int], compiled: bool) -> Prepared:
     network = model.network if isinstance(model, Normalized) else model
+    if any(isinstance(module, Program) for module in model.modules()):
+        return Prepared(model, ())
     how = ["channels-last"]
     folded = _folded(network, model, shape)
     if folded is not None:
@@ -47,6 +58,8 @@ def prepared(
         copied = copied.bfloat16()
         how.append("bf16")
     fast: nn.Module = _Fast(_normalization(model), copied, torch.bfloat16 if precision == "bf16" else None)
+    with torch.no_grad():
+        fast(_probe(network, shape))
     if compiled:
         fast = torch.compile(fast, dynamic=True)  # type: ignore[assignment]
         how.append("compiled")
@@ -78,13 +91,18 @@ def _frozen(network: nn.Module) -> nn.Module:
     return network.eval().requires_grad_(False)
 
 
+def _probe(network: nn.Module, shape: tuple[int, int, int]) -> Tensor:
+    """Two images where the network is."""
+    parameter = next(network.parameters(), None)
+    device = None if parameter is None else parameter.device
+    return torch.rand(_PROBES, *shape, generator=torch.Generator().manual_seed(0)).to(device)
+
+
 def _folded(network: nn.Module, model: nn.Module, shape: tuple[int, int, int]) -> nn.Module | None:
     """The network with BatchNorm in its convolutions; None where that cannot be, or is not the same."""
     if not any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in network.modules()):
         return None
-    parameter = next(network.parameters(), None)
-    device = None if parameter is None else parameter.device
-    probe = torch.rand(_PROBES, *shape, generator=torch.Generator().manual_seed(0)).to(device)
+    probe = _probe(network, shape)
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")  # fx tells of what it cannot see; the probe tells us
