@@ -444,6 +444,12 @@ def test_a_sound_network_is_not_warned_of() -> None:
         assert not warnings and "warning" not in result.stderr
 
 
+def test_a_network_that_bfloat16_does_not_suit_is_searched_as_it_is() -> None:
+    forward = "return self.layer(x.flatten(1) @ torch.eye(64))"
+    _, result = warnings_of(forward, "--precision", "bf16", "--eps", "8")
+    assert "prepared" not in one(result)["evals"][-1]
+
+
 def test_near_chance_the_normalisation_that_would_do_is_named(bare: str, data: str) -> None:
     where = ["--checkpoint", "bare.pt", "--dataset", data]
     bad = attack(*where, "--normalize", "0.9,0.9,0.1", "0.01,2,2")
