@@ -61,14 +61,14 @@ def walk(
         else:
             value, normal = _boundary(model, state)
         state.point = _step(state, value.to(normal), normal, norm)
-        fooled = ~loop.verdict(model, state.point, state.labels)
-        if not fooled.any():
+        logits = steps.logits_of(model, state.point)
+        over = logits.argmax(1) != state.labels
+        if not over.any():
             continue
-        offset = state.point - state.images
-        size = length(offset, norm)
-        near = fooled & (size <= eps)
-        wide = fooled.view(-1, *[1] * (offset.ndim - 1))
-        found = state.point
+        found, offset = state.point, state.point - state.images
+        near = over & (length(offset, norm) <= eps)
+        near[near.clone()] = steps.fooled(model, found[near], logits[near], state.labels[near])
+        wide = over.view(-1, *[1] * (offset.ndim - 1))
         state.point = torch.where(wide, state.images + BETA * offset, state.point)
         if near.any():
             result[state.row[near]], broken[state.row[near]] = found[near], True

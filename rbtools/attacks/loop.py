@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rbtools.attacks.losses import Goal
-from rbtools.attacks.steps import Model, differentiate, logits_of
+from rbtools.attacks.steps import Model, differentiate, fooled, logits_of
 
 STANDING, CLEAN = -1, -2
 """In place of a run's number: no run broke the example; it was wrong without an attack."""
@@ -70,7 +70,7 @@ def in_turn(
             batch = dataclasses.replace(batch, logits=logits_of(model, batch.images))
             assert batch.logits is not None
             classes = batch.logits.shape[1]
-            right = batch.logits.argmax(1) == batch.labels
+            right = ~fooled(model, batch.images, batch.logits, batch.labels)
             by[~right] = CLEAN
             left, batch = left[right], batch.take(right)
         todo = runs(classes)
@@ -108,9 +108,12 @@ def look(model: Model, points: Tensor, goal: Goal, *, passes: int = 1, everyone:
     with torch.enable_grad():
         inputs = points.detach().requires_grad_(True)
         logits = logits_of(model, inputs)
-    standing = logits.detach().argmax(1) == goal.labels
     if passes > 1:
         return _averaged(model, points, goal, passes)
+    if everyone:
+        standing = logits.detach().argmax(1) == goal.labels
+    else:
+        standing = ~fooled(model, points, logits, goal.labels)
     count = len(standing) if everyone else int(standing.sum())
     if count == 0:
         return Look(standing, logits.detach()[:0, 0], points[:0])
@@ -146,7 +149,9 @@ def verdict(model: Model, points: Tensor, labels: Tensor, *, passes: int = 1) ->
         logits = logits_of(model, points)
         for _ in range(passes - 1):
             logits = logits + logits_of(model, points)
-    return logits.argmax(1) == labels
+        if passes > 1:
+            return logits.argmax(1) == labels
+        return ~fooled(model, points, logits, labels)
 
 
 R = TypeVar("R")

@@ -82,9 +82,11 @@ def _descend(
         then=torch.full_like(c, torch.inf),
     )
     for number in range(1, count + 1):
-        total, gap, size, gradient = _value(model, state, kappa)
+        logits, total, gap, size, gradient = _value(model, state, kappa)
         good = (gap >= kappa if kappa > 0 else gap > 0) & (size < distance[state.row])
         point = (torch.tanh(state.w) + 1) / 2
+        if good.any():
+            good[good.clone()] = steps.fooled(model, point[good], logits[good], state.goal.labels[good])
         found[state.row[good]], distance[state.row[good]] = point[good], size[good]
         _adam(state, gradient, number, rate)
         if number % max(count // 10, 1) == 0:
@@ -96,8 +98,8 @@ def _descend(
     return found, distance
 
 
-def _value(model: steps.Model, state: _State, kappa: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(objective (N,), margin (N,), distance (N,), gradient with respect to w)."""
+def _value(model: steps.Model, state: _State, kappa: float) -> tuple[Tensor, ...]:
+    """(logits (N, K), objective (N,), margin (N,), distance (N,), gradient with respect to w)."""
     with torch.enable_grad():
         w = state.w.detach().requires_grad_(True)
         point = (torch.tanh(w) + 1) / 2
@@ -108,7 +110,7 @@ def _value(model: steps.Model, state: _State, kappa: float) -> tuple[Tensor, Ten
         squared = (point - state.images).square().flatten(1).sum(1)
         total = squared + state.c * (-gap).clamp_min(-kappa)
         (gradient,) = torch.autograd.grad(total.sum(), w)
-    return total.detach(), gap.detach(), squared.detach().sqrt(), gradient
+    return logits.detach(), total.detach(), gap.detach(), squared.detach().sqrt(), gradient
 
 
 def _adam(state: _State, gradient: Tensor, number: int, rate: float) -> None:

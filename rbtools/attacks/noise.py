@@ -59,7 +59,7 @@ class Noise(InTurn):
             points = steps.uniform_start(batch.images, batch.draws, self.eps, self.norm, draw=sample)
             logits = steps.widen(model(points))
             value = losses.margin(logits, batch.labels, batch.labels).to(best)
-            fooled = logits.argmax(1) != batch.labels
+            fooled = steps.fooled(model, points, logits, batch.labels)
             taken = fooled | (value > best[active])
             result[active[taken]], best[active[taken]] = points[taken], value[taken]
             if fooled.any():

@@ -101,7 +101,8 @@ def _try(model: steps.Model, state: _State, patch: _Patch) -> Tensor:
 def _ask(model: steps.Model, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """(z_y - the largest other logit (N,), which images are classified wrong (N,))."""
     logits = steps.widen(model(images))
-    return of_class(logits, labels) - best_other(logits, labels), logits.argmax(1) != labels
+    wrong = steps.fooled(model, images, logits, labels)
+    return of_class(logits, labels) - best_other(logits, labels), wrong
 
 
 def _stripes(batch: loop.Batch, eps: float, restart: int) -> Tensor:

@@ -48,6 +48,19 @@ def logits_of(model: Model, images: Tensor) -> Tensor:
         raise
 
 
+def fooled(model: Model, points: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
+    """Which points, of which these are the logits, are classified wrong: bool (N,).
+
+    A model that only searches for another one, more coarsely, has a method `confirm(points, labels)` that
+    says of points which it takes for wrong whether they are: bool (N,). What is not confirmed still stands.
+    """
+    wrong = logits.detach().argmax(1) != labels
+    confirm = getattr(model, "confirm", None)
+    if confirm is not None and wrong.any():
+        wrong[wrong.clone()] = confirm(points[wrong].detach(), labels[wrong])
+    return wrong
+
+
 def not_differentiable() -> RbError:
     """The error for an attack by gradients on a model that has none."""
     return RbError(

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from rbtools.attacks import ATTACKS, loop
+from rbtools.attacks import ATTACKS
 from rbtools.attacks.hyperplane import shortest_way
 from rbtools.engine.draws import Draws
+from rbtools.engine.meter import Metered
 from rbtools.errors import RbError
 
 SHORT = {
@@ -273,21 +274,58 @@ def test_what_stands_comes_back_unchanged_and_what_is_wrong_too():
 def test_passes_are_counted_for_each_image():
     images = images_for(6)
     labels = Linear(4)(images).argmax(1)
-    model = loop.Passes(Linear(4))
+    model = Metered(Linear(4))
     build("pgd", 1e-6, iterate="last")(model, images, labels, draws_for(6))
     assert (model.forwards, model.backwards) == (6 * 5, 6 * 5)
-    model = loop.Passes(Linear(4))
+    model = Metered(Linear(4))
     build("apgd-ce", 1e-6)(model, images, labels, draws_for(6))
     assert (model.forwards, model.backwards) == (6 * 10, 6 * 8)  # clean, start, 8 steps; none for the last
-    model = loop.Passes(Linear(4))
+    model = Metered(Linear(4))
     build("square", 1e-6, p=0.0)(model, images, labels, draws_for(6))
     assert 6 * 10 < model.forwards < 6 * 22 and model.backwards == 0  # some pixels would not change
+
+
+class Coarse:
+    """A model that searches for another one: it takes points for wrong long before they are."""
+
+    def __init__(self, model):
+        self.model, self.asked = model, 0
+
+    def __call__(self, images):
+        logits = self.model(images)
+        tilted = torch.zeros_like(logits)
+        tilted[:, 0] = -0.4
+        return logits + tilted
+
+    def confirm(self, points, labels):
+        self.asked += len(points)
+        return self.model(points).argmax(1) != labels
+
+
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [pair for pair in ALL if pair[0] != "fgsm" and not {"iterate", "eot"} & pair[1].keys()],
+)
+def test_nothing_is_broken_before_the_model_that_decides_says_so(name, params):
+    model, images = curved(), images_for(40)
+    labels = model(images).argmax(1)
+    eps = 0.03 if ATTACKS.build(name, **params).norm == "linf" else 0.2
+    coarse = Coarse(model)
+    found, told = build(name, eps, **params).run(coarse, images, labels, draws_for(40))
+    broken = model(found).argmax(1) != labels
+    alone = build(name, eps, **params)(model, images, labels, draws_for(40))
+    assert coarse.asked > 0
+    assert broken.sum() >= (model(alone).argmax(1) != labels).sum() - 3
+    if "broken_by" in told:
+        assert torch.equal(told["broken_by"] != -1, broken)
+    elif name not in ("pgd", "cw", "noise"):
+        assert torch.equal((found != images).flatten(1).any(1), broken)
 
 
 def test_broken_examples_leave():
     images = images_for(50)
     labels = Linear(4)(images).argmax(1)
-    model = loop.Passes(Linear(4))
+    model = Metered(Linear(4))
     ATTACKS.build("apgd-ce", eps=0.5)(model, images, labels, draws_for(50))
     # clean, start, a gradient, and one more look after the first step: nothing near 100 steps each
     assert model.forwards < 50 * 5

@@ -9,6 +9,7 @@ import torch
 
 from rbtools.attacks import ATTACKS, loop, squares
 from rbtools.engine.draws import Draws
+from rbtools.engine.meter import Metered
 from rbtools.errors import RbError
 
 
@@ -203,7 +204,7 @@ def test_rand_averages_a_model_that_is_random():
     def noisy(images):
         return steady(images) + 0.5 * torch.randn(len(images), 4)
 
-    model, images = loop.Passes(noisy), images_for(10)
+    model, images = Metered(noisy), images_for(10)
     labels = steady(images).argmax(1)
     found = ATTACKS.build("aa", eps=0.3, variant="rand")(model, images, labels, draws_for(10))
     assert (steady(found).argmax(1) != labels).float().mean() > 0.8
