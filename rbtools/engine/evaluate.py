@@ -200,6 +200,8 @@ def _compute(
         cost = {"device": "+".join(one.devices), **_arithmetic(column, data, run)}
         if one.prepared:
             cost["prepared"] = one.prepared
+        elif cost.pop("prepared", None) is not None:
+            cost["precision"] = "fp32"  # the model did not take to being prepared
         seen = {} if looked is None or not isinstance(column, Clean) else {"sanity": looked}
         told = {**_spent(one, len(one)), **seen}
         finished[i] = [
