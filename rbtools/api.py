@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rbtools import edge
@@ -42,17 +43,34 @@ def attack(record: Record, attack: str, eps: Numbers = 8, **options: Any) -> Rec
 
 
 def corrupt(
-    record: Record, corruptions: str | Iterable[str], severity: Numbers = "1-5", **options: Any
+    record: Record,
+    corruptions: str | Iterable[str],
+    severity: Numbers = "1-5",
+    archive: str | None = None,
+    reference: Record | None = None,
+    **options: Any,
 ) -> Record:
-    """The record with its accuracy under corruptions; see rb-corrupt."""
+    """The record with its accuracy under corruptions; see rb-corrupt.
+
+    archive: the folder of `--from`. reference: the record of `--reference`.
+    """
     from rbtools.corruptions import CORRUPTIONS
-    from rbtools.engine.evaluate import ask
     from rbtools.engine.questions import Corruptions
+    from rbtools.engine.tasks import Ask, AskArchive
+    from rbtools.scoring import corruptions as sums
 
     run, params = _run("rb-corrupt", options)
-    names = CORRUPTIONS.all if corruptions == "all" else _text(corruptions).split(",")
-    chosen = tuple(edge.build(CORRUPTIONS, name, _checked(CORRUPTIONS, name, params)) for name in names)
-    return ask(record, Corruptions(chosen, edge.severities(_text(severity))), run)
+    names = list(CORRUPTIONS.all) if corruptions == "all" else _text(corruptions).split(",")
+    fields_of = {field.name for name in names for field in fields(CORRUPTIONS.load(name))}
+    for name in params.keys() - fields_of:
+        _checked(CORRUPTIONS, names[0], {name: params[name]})  # raises: none of them has it
+    chosen = tuple(edge.build(CORRUPTIONS, name, params) for name in names)
+    severities = edge.severities(_text(severity))
+    base = None if reference is None else sums.reference(reference, CORRUPTIONS.all)
+    if archive is None:
+        return Ask(Corruptions(chosen, severities, base), run)(record)
+    run.archive = os.path.abspath(archive)
+    return AskArchive(Path(run.archive), tuple(names), severities, base, run)(record)
 
 
 def pr(
@@ -108,7 +126,7 @@ def _run(tool: str, options: dict[str, Any]) -> tuple[Run, dict[str, Any]]:
     rest = dict(options)
     folder = rest.pop("store", os.environ.get("RB_STORE", "rb-store"))
     store = folder if isinstance(folder, Store) else Store(folder, force=bool(rest.pop("force", False)))
-    known = {field.name for field in fields(Run)} - {"tool", "store"}
+    known = {field.name for field in fields(Run)} - {"tool", "store", "archive"}
     own = {name: rest.pop(name) for name in list(rest) if name in known}
     return Run(tool=tool, store=store, **own), rest
 

@@ -49,6 +49,12 @@ def test_each_function_gives_the_record_of_its_tool() -> None:
     corrupted = rbtools.corrupt(trained, ["contrast"], severity=3, n=20, store="one")
     line = "corrupt contrast --severity 3 --n 20 --store one --force"
     assert timeless(typed(line.split(), trained)) == timeless(corrupted)
+    from rbtools.cli import corrupt
+
+    assert CliRunner().invoke(corrupt.main, ["contrast,frost", "--write", "copy"]).exit_code == 0
+    read = rbtools.corrupt(trained, "contrast,frost", archive="copy", n=20, store="one")
+    made = rbtools.corrupt(trained, "contrast,frost", n=20, store="one", textures="auto")
+    assert read["metrics"] == made["metrics"]
 
 
 def test_a_loaded_model_takes_pixels() -> None:

@@ -83,6 +83,8 @@ def check(command: str, shown: str) -> None:
     """What came out is what the command asks for: records, or the table or count that it asks for."""
     if into := re.search(r" > (\S+)$", command):
         assert shown == "" and records(Path(into[1]).read_text("utf-8"))
+    elif "--write" in command:
+        assert shown == ""
     elif "--format table" in command:
         assert re.search("^rank ", shown, re.M)
     elif "--format md" in command:

@@ -63,8 +63,8 @@ def main(
     Examples:
       rb-corrupt gaussian_noise,contrast --severity 1-5 trained.jsonl
       rb-corrupt all --severity 3 --checkpoint model.pt --arch resnet18 --dataset imagefolder:photos
-      rb-corrupt all --from CIFAR-10-C --dataset cifar10 --reference resnet18.jsonl trained.jsonl
-      rb-corrupt all --write digits-c --dataset digits --show digits-c.png
+      rb-corrupt fog,contrast --dataset digits --write digits-c --show digits-c.png
+      rb-corrupt fog,contrast --from digits-c trained.jsonl
     """
     from rbtools.engine.questions import Corruptions
     from rbtools.engine.tasks import AskArchive
@@ -78,6 +78,7 @@ def main(
     if archive is None:
         return shared.evaluate(source, work, Corruptions(chosen, severities, base))
     folder = _archive(archive, corruptions, params)
+    work.run.archive = str(folder)
     return shared.filter_models(
         source, work, AskArchive(folder, tuple(corruptions), severities, base, work.run)
     )

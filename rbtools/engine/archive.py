@@ -15,6 +15,7 @@ from rbtools.corruptions import CORRUPTIONS
 from rbtools.engine import evaluate, subject
 from rbtools.engine.questions import Clean, Column, accuracy_entry
 from rbtools.engine.run import Run
+from rbtools.engine.stand_in import StandIn
 from rbtools.errors import RbError
 from rbtools.records import metrics, results
 from rbtools.scoring import corruptions as sums
@@ -120,6 +121,11 @@ def ask(
     belong to the record's data set.
     """
     data = subject.data_of(record, run)
+    has_clean = not isinstance(data, StandIn)
+    if not has_clean:
+        run.remark(
+            f"the images of {data.name} themselves are not here: no clean accuracy, and no relative mCE."
+        )
     chosen = files(folder, names)
     for file in chosen:
         _check_images(file, data)
@@ -129,7 +135,9 @@ def ask(
     byproducts: list[dict[str, Any]] = []
     found = run.store.found
     for file in chosen:
-        question = ArchiveFile(file, run.store.file_hash(file), severities, _whole(data), not byproducts)
+        question = ArchiveFile(
+            file, run.store.file_hash(file), severities, _whole(data), has_clean and not byproducts
+        )
         entries, clean = evaluate.answers(record, question, run)
         asked, byproducts = asked + entries, byproducts + clean
     computed = run.store.computed > before  # a record counts once, not once a file

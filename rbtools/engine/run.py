@@ -44,6 +44,7 @@ class Run:
     compile: bool = False
     n: int | None = None
     indices: str | None = None
+    archive: str | None = None  # a folder of corrupted images, which then need no clean ones
     name_as: str | None = None
     replace: bool = False
     weights: str | None = None

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rbtools import datasets
+from rbtools.datasets.base import NotHere
 from rbtools.engine.run import Run
 from rbtools.errors import RbError
 from rbtools.store import digest
@@ -104,7 +105,14 @@ def data_of(record: dict[str, Any], run: Run, split: str | None = None) -> Data:
     class_map = run.class_map
     if class_map is None and "class_map" in record:
         class_map = json.dumps(record["class_map"])
-    data = _described(_absolute(name), split, run.data_dir, class_map, run.indices, run.store)
+    try:
+        data = _described(_absolute(name), split, run.data_dir, class_map, run.indices, run.store)
+    except NotHere:
+        if run.archive is None:
+            raise
+        from rbtools.engine.stand_in import stand_in
+
+        data = stand_in(name, split, run.data_dir, run.indices, run.archive, run.store)
     for note in data.about.notes:
         run.remark(note)
     return data

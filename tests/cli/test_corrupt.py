@@ -13,9 +13,10 @@ import torch
 from click.testing import CliRunner, Result
 from PIL import Image
 
-from rbtools import datasets
+from rbtools import datasets, models
 from rbtools.cli.corrupt import main
 from rbtools.corruptions import CORRUPTIONS
+from rbtools.datasets import cifar
 from rbtools.models import checkpoint
 from rbtools.store import Store
 from rbtools.store.growing import Growing
@@ -247,6 +248,33 @@ def test_an_archive_that_does_not_fit_is_named(
     damage()
     result = run(["contrast", "--from", "copy"], trained["erm"])
     assert result.exit_code in (1, 2) and message in result.stderr
+
+
+@pytest.mark.parametrize("chosen", ["fog,frost", "all"])
+def test_an_archive_is_enough_where_the_clean_images_are_not(
+    chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cifar.Cifar10, "sizes", {"train": 6, "test": 4})
+    Path("CIFAR-10-C").mkdir()
+    levels = np.random.default_rng(0).integers(0, 256, size=(20, 32, 32, 3), dtype=np.uint8)
+    for name in CORRUPTIONS.all:
+        np.save(f"CIFAR-10-C/{name}.npy", levels)
+    np.save("CIFAR-10-C/labels.npy", np.tile(np.array([3, 1, 4, 1], np.uint8), 5))
+    model = models.build({"space": "zoo", "name": "simplecnn"}, classes=10, shape=(3, 32, 32))
+    torch.save(model.state_dict(), "model.pt")
+    named = ["--checkpoint", "model.pt", "--arch", "simplecnn", "--dataset", "cifar10"]
+    result = run([chosen, "--from", "CIFAR-10-C", "--no-store", *named])
+    record = one(result)
+    assert "the images of cifar10 themselves are not here: no clean accuracy" in result.stderr
+    assert "acc" not in record["metrics"] and "corrupt.fog.mean" in record["metrics"]
+    assert ("corrupt.mean" in record["metrics"]) is (chosen == "all")
+    images = torch.tensor(levels[8:12]).permute(0, 3, 1, 2).float() / 255
+    loaded, _, _ = checkpoint.load("model.pt", record["arch"], classes=10, shape=(3, 32, 32))
+    right = loaded(images).argmax(1) == torch.tensor([3, 1, 4, 1])
+    assert record["metrics"]["corrupt.fog.3"] == float(right.float().mean())
+    np.save("CIFAR-10-C/labels.npy", np.full(20, 77, np.uint8))
+    wrong = run(["fog", "--from", "CIFAR-10-C", "--no-store", *named])
+    assert wrong.exit_code == 1 and "77" in wrong.stderr
 
 
 # --- sums -----------------------------------------------------------------------------------------

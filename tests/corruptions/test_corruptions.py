@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from rbtools.corruptions import CORRUPTIONS
+from rbtools.corruptions import CORRUPTIONS, base
 from rbtools.corruptions.base import SEVERITIES
 from rbtools.corruptions.defocus_blur import by_fft, by_taps, disk, mirrored
 from rbtools.engine import textures
@@ -229,7 +229,8 @@ def test_result_is_on_the_grid_of_grey_levels(name: str, shape: tuple[int, int, 
 
 
 @pytest.mark.parametrize("name", CORRUPTIONS)
-def test_result_of_an_image_does_not_depend_on_its_batch(name: str) -> None:
+def test_result_of_an_image_does_not_depend_on_its_batch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "CPU_PIECE", 3 * 3 * 32 * 32)
     images = formula_images()[:7]
     corruption = CORRUPTIONS.build(name)
     for severity in SEVERITIES:
