@@ -5,6 +5,7 @@ Imports torch: import it inside functions only.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import torch
@@ -57,9 +58,10 @@ def walk(
     )
     for _ in range(count):
         if targets is None:
-            value, normal = _nearest_boundary(model, state, norm)
+            find = functools.partial(_nearest_boundary, model, state, norm)
         else:
-            value, normal = _boundary(model, state)
+            find = functools.partial(_boundary, model, state)
+        value, normal = loop.in_pieces(model, len(state.row), find)
         state.point = _step(state, value.to(normal), normal, norm)
         logits = steps.logits_of(model, state.point)
         over = logits.argmax(1) != state.labels
@@ -98,28 +100,29 @@ def _step(state: _State, value: Tensor, normal: Tensor, norm: str) -> Tensor:
     return moved.clamp_(0, 1).view_as(state.point)
 
 
-def _boundary(model: steps.Model, state: _State) -> tuple[Tensor, Tensor]:
-    """z_t - z_y (N,) and its gradient (N, C, H, W)."""
-    goal = losses.Goal(losses.targeted_margin, state.labels, state.targets)
+def _boundary(model: steps.Model, state: _State, rows: slice) -> tuple[Tensor, Tensor]:
+    """z_t - z_y (N,) and its gradient (N, C, H, W), of some of the examples."""
+    goal = losses.Goal(losses.targeted_margin, state.labels[rows], state.targets[rows])
     with torch.enable_grad():
-        inputs = state.point.detach().requires_grad_(True)
+        inputs = state.point[rows].detach().requires_grad_(True)
         logits = steps.logits_of(model, inputs)
     return steps.differentiate(model, inputs, logits, goal)
 
 
-def _nearest_boundary(model: steps.Model, state: _State, norm: str) -> tuple[Tensor, Tensor]:
+def _nearest_boundary(model: steps.Model, state: _State, norm: str, rows: slice) -> tuple[Tensor, Tensor]:
     """The same for the wrong class whose linearised boundary is nearest."""
+    labels = state.labels[rows]
     with torch.enable_grad():
-        inputs = state.point.detach().requires_grad_(True)
+        inputs = state.point[rows].detach().requires_grad_(True)
         logits = steps.logits_of(model, inputs)
     least = torch.full_like(logits[:, 0].detach(), torch.inf)
     value, normal = torch.zeros_like(least), torch.zeros_like(inputs).detach()
     dual = 1 if norm == "linf" else 2
     for kind in range(logits.shape[1]):
-        goal = losses.Goal(losses.targeted_margin, state.labels, torch.full_like(state.labels, kind))
+        goal = losses.Goal(losses.targeted_margin, labels, torch.full_like(labels, kind))
         one, slope = steps.differentiate(model, inputs, logits, goal, again=True)
         away = one.abs() / (torch.linalg.vector_norm(slope.flatten(1), ord=dual, dim=1) + 1e-12)
-        nearer = (away < least) & (state.labels != kind)
+        nearer = (away < least) & (labels != kind)
         least = torch.where(nearer, away, least)
         value = torch.where(nearer, one, value)
         normal = torch.where(nearer.view(-1, *[1] * (normal.ndim - 1)), slope, normal)

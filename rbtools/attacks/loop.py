@@ -99,12 +99,33 @@ class Look(NamedTuple):
 _WORTH_A_SECOND_FORWARD = 0.5
 
 
+def in_pieces(model: Model, count: int, part: Callable[[slice], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    """What `part` gives for rows of `count` examples, for as many at once as the model takes.
+
+    A model may say how many it takes (`batch`). An attack holds more examples than that: as broken ones
+    leave, the pieces that go through the model stay full.
+    """
+    size = getattr(model, "batch", None) or count
+    if count <= size:
+        return part(slice(None))
+    found = [part(slice(start, start + size)) for start in range(0, count, size)]
+    return tuple(torch.cat(columns) for columns in zip(*found, strict=True))
+
+
 def look(model: Model, points: Tensor, goal: Goal, *, passes: int = 1, everyone: bool = False) -> Look:
     """One forward pass, and one backward pass for what still stands.
 
     `passes`: for models that are random themselves, gradient, loss and verdict are those of the mean
     over that many passes. `everyone`: broken examples keep their gradient.
     """
+
+    def part(rows: slice) -> Look:
+        return _look(model, points[rows], goal.take(rows), passes, everyone)
+
+    return Look(*in_pieces(model, len(points), part))
+
+
+def _look(model: Model, points: Tensor, goal: Goal, passes: int, everyone: bool) -> Look:
     with torch.enable_grad():
         inputs = points.detach().requires_grad_(True)
         logits = logits_of(model, inputs)

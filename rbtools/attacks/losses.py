@@ -32,7 +32,7 @@ class Goal:
     def __call__(self, logits: Tensor) -> Tensor:
         return self.loss(logits, self.labels, self.targets)
 
-    def take(self, index: Tensor) -> Goal:
+    def take(self, index: Tensor | slice) -> Goal:
         """The goal of some of the examples."""
         return Goal(self.loss, self.labels[index], self.targets[index])
 

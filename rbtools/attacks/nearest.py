@@ -5,6 +5,7 @@ Imports torch: import it inside functions only.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import torch
@@ -82,7 +83,8 @@ def _descend(
         then=torch.full_like(c, torch.inf),
     )
     for number in range(1, count + 1):
-        logits, total, gap, size, gradient = _value(model, state, kappa)
+        find = functools.partial(_value, model, state, kappa)
+        logits, total, gap, size, gradient = loop.in_pieces(model, len(state.row), find)
         good = (gap >= kappa if kappa > 0 else gap > 0) & (size < distance[state.row])
         point = (torch.tanh(state.w) + 1) / 2
         if good.any():
@@ -98,17 +100,17 @@ def _descend(
     return found, distance
 
 
-def _value(model: steps.Model, state: _State, kappa: float) -> tuple[Tensor, ...]:
-    """(logits (N, K), objective (N,), margin (N,), distance (N,), gradient with respect to w)."""
+def _value(model: steps.Model, state: _State, kappa: float, rows: slice) -> tuple[Tensor, ...]:
+    """(logits (N, K), objective (N,), margin (N,), distance (N,), gradient with respect to w), of some."""
     with torch.enable_grad():
-        w = state.w.detach().requires_grad_(True)
+        w = state.w[rows].detach().requires_grad_(True)
         point = (torch.tanh(w) + 1) / 2
         logits = steps.logits_of(model, point)
         if not logits.requires_grad:
             steps.need_constant(model, point, logits)
-        gap = state.goal(logits)
-        squared = (point - state.images).square().flatten(1).sum(1)
-        total = squared + state.c * (-gap).clamp_min(-kappa)
+        gap = state.goal.take(rows)(logits)
+        squared = (point - state.images[rows]).square().flatten(1).sum(1)
+        total = squared + state.c[rows] * (-gap).clamp_min(-kappa)
         (gradient,) = torch.autograd.grad(total.sum(), w)
     return logits.detach(), total.detach(), gap.detach(), squared.detach().sqrt(), gradient
 

@@ -19,9 +19,11 @@ from rbtools.engine.questions import Column, Question
 from rbtools.engine.run import Run
 from rbtools.errors import RbError
 
-# Examples that are computed together, whatever the memory batch. The size is part of what a
+# Examples that are attacked together, whatever the memory batch. The size is part of what a
 # record's numbers mean only through kernels' rounding, so it is fixed for each kind of device.
-TILE = {"cpu": 128, "cuda": 512}
+TILE = {"cpu": 128, "cuda": 2048}
+# Images that go through the model at once. Less than a tile: as broken examples leave, batches stay full.
+BATCH = {"cpu": 64, "cuda": 512}
 
 
 class Tile:
@@ -98,11 +100,6 @@ class Tile:
             search=self.search,
         )
 
-    def parts(self) -> Iterator[Tile]:
-        """This tile in pieces of at most `batch` examples, for work that keeps gradients."""
-        for start in range(0, len(self.ids), self.batch):
-            yield self.take(slice(start, start + self.batch))
-
 
 class Found(NamedTuple):
     """What a question gives for a column and a tile: outcomes (N,), or rows (N, R), sums over them (the
@@ -136,7 +133,7 @@ def fill(
     whole = any(getattr(column, "whole_tiles", False) for column in columns)
     # What such an attack draws depends on who is in the tile: it is then the same size everywhere.
     size = TILE["cpu"] if whole else TILE.get(device.type, TILE["cpu"])
-    batch = min(run.batch or size, size)
+    batch = min(run.batch or BATCH.get(device.type, BATCH["cpu"]), size)
     search, how = _searched(model, columns, data.about.shape, run)
     with _kept(outcomes):
         for start in range(0, n, size):

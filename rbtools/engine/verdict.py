@@ -50,14 +50,11 @@ def attacked(
     survived = tile.clean.clone() if standing is None else tile.clean & standing
     totals = {"forward": float(len(images)), "backward": 0.0}
     if survived.any() and method.eps > 0:
-        rows = survived.nonzero()[:, 0]
         left = tile.take(survived)
-        # AutoAttack's own code draws for a batch as a whole: it gets the fixed tile undivided.
-        for part in [left] if getattr(method, "whole_tiles", False) else left.parts():
-            points, outputs = _attempt(part, method, on, totals) if on else _perturbed(part, method, totals)
-            here, rows = rows[: len(points)], rows[len(points) :]
-            images[here], logits[here] = points, outputs
-            survived[here] = outputs.argmax(1) == part.labels
+        points, outputs = _attempt(left, method, on, totals) if on else _perturbed(left, method, totals)
+        rows = survived.nonzero()[:, 0]
+        images[rows], logits[rows] = points, outputs
+        survived[rows] = outputs.argmax(1) == left.labels
     totals["seconds"] = time.perf_counter() - start
     return Verdict(survived, images, logits, totals)
 
@@ -83,8 +80,9 @@ def _attempt(
     tile: Tile, method: Any, model: Any, totals: dict[str, float], again: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Run the attack on a model: images inside the budget, and the logits of the model that decides."""
-    metered = Metered(model)
-    metered.begin()
+    # AutoAttack's own code draws for a batch as a whole: it gets the fixed tile undivided.
+    metered = Metered(model, None if getattr(method, "whole_tiles", False) else tile.batch)
+    metered.begin(len(tile.ids))
     run = getattr(method, "run", None)
     draws = tile.draws(f"attack.{method.name}")
     told: Mapping[str, Any] = {}

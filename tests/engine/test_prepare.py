@@ -104,7 +104,7 @@ def test_a_search_that_is_wrong_decides_nothing() -> None:
 def test_passes_and_vanishing_gradients_are_counted() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
     metered = Metered(model)
-    metered.begin()
+    metered.begin(5)
     images = torch.rand(5, 3, 4, 4, requires_grad=True)
     weights = torch.tensor([0.0, 0.0, 1.0, 1.0, 1.0])
     (metered(images).sum(1) * weights).sum().backward()
