@@ -147,7 +147,7 @@ def pgd_step(
     objective: Objective,
     *,
     eps: float,
-    step_size: float,
+    step_size: float | Tensor,
     norm: str = "linf",
 ) -> tuple[Tensor, Tensor]:
     """One step of projected gradient ascent: (the next iterate, the logits at `perturbed`).

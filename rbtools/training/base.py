@@ -30,8 +30,65 @@ class Loss(NamedTuple):
     adversarial_logits: Tensor | None = None
 
 
+class Terms(NamedTuple):
+    """The loss of each example (N,), and the logits (N, K) it was made of, all with their graphs.
+
+    Of `clean` and `adversarial` (the logits of what the inner problem found) one at least is there.
+    """
+
+    values: Tensor
+    clean: Tensor | None = None
+    adversarial: Tensor | None = None
+
+    def mean(self) -> Loss:
+        """The loss of the batch."""
+        clean, adversarial = (
+            logits if logits is None else logits.detach() for logits in (self.clean, self.adversarial)
+        )
+        return Loss(self.values.mean(), clean, adversarial)
+
+
+class Method:
+    """A training method: what its inner problem finds, and the loss of the batch with that.
+
+    `inner` names what the inner problem does: "ce" and "kl" ascend from a point of the ball (see
+    `Adversarial`), others are explained where they stand; None is no inner problem.
+
+    Shape, everywhere: images float32 (N, C, H, W) in [0, 1]; labels int64 (N,), or float (N, K), a
+        distribution an example (label smoothing and mixup make such), which attack and loss both take.
+    """
+
+    inner: ClassVar[str | None] = None
+
+    def solve(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Any) -> Any:
+        """What the inner problem finds; it has no graph, and the model no gradient left by it."""
+        return None
+
+    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> Terms:
+        """The loss of each example, given what `solve` found."""
+        raise NotImplementedError
+
+    @property
+    def passes(self) -> tuple[int, int]:
+        """(forward, backward) passes per image of one step; the most, where it depends on the images."""
+        return 1, 1
+
+    @property
+    def solves_in_eval(self) -> bool:
+        """Whether `solve` asks the model in eval mode alone, so that a prepared copy may stand in for it."""
+        return False
+
+    @property
+    def of_whole_batches(self) -> bool:
+        """Whether the loss of an example depends on how many there are in its batch."""
+        return False
+
+    def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Any) -> Loss:
+        return self.terms(model, images, labels, self.solve(model, images, labels, draws)).mean()
+
+
 @dataclass(frozen=True, kw_only=True)
-class Adversarial:
+class Adversarial(Method):
     """A method that trains on the result of an inner attack in the L-infinity ball.
 
     The inner attack is x' <- clip[0,1](clip(x' + step_size * sign g, x - eps, x + eps)), x' detached.
@@ -43,7 +100,6 @@ class Adversarial:
     alone, and dropout is off; in "train" every iterate moves the statistics.
     """
 
-    inner: ClassVar[str | None]
     start: ClassVar[str]
 
     eps: float = param(8 / 255, "Radius of the L-infinity ball.", unit="eps", check="non-negative")
@@ -58,6 +114,23 @@ class Adversarial:
         """(forward, backward) passes per image of the inner attack."""
         return self.attack_steps + (self.inner == "kl"), self.attack_steps
 
+    @property
+    def outer_passes(self) -> tuple[int, int]:
+        """(forward, backward) passes per image of the loss."""
+        return 2, 2
+
+    @property
+    def passes(self) -> tuple[int, int]:
+        (forward, backward), (outer, back) = self.inner_passes, self.outer_passes
+        return forward + outer, backward + back
+
+    @property
+    def solves_in_eval(self) -> bool:
+        return self.inner_mode == "eval"
+
+    def solve(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Any) -> Tensor:
+        return self.perturb(model, images, labels, draws)
+
     def perturb(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Any) -> Tensor:
         """Solve the inner problem; return detached images in the ball and in [0, 1].
 
@@ -65,18 +138,25 @@ class Adversarial:
         """
         import torch
 
+        with torch.no_grad(), mode(model, train=self.inner_mode == "train"):
+            objective = self.objective(model, images, labels)
+            return self.climb(model, images, self.begin(images, draws), objective, self.attack_steps)
+
+    def climb(
+        self, model: nn.Module, images: Tensor, start: Tensor, objective: Objective, count: int
+    ) -> Tensor:
+        """So many steps from `start`, in the mode that the model is in."""
         from rbtools.attacks import steps
 
-        with torch.no_grad(), mode(model, train=self.inner_mode == "train"):
-            objective = self._objective(model, images, labels)
-            perturbed = self._start(images, draws)
-            for _ in range(self.attack_steps):
-                perturbed, _ = steps.pgd_step(
-                    model, perturbed, images, objective, eps=self.eps, step_size=self.step_size
-                )
+        perturbed = start
+        for _ in range(count):
+            perturbed, _ = steps.pgd_step(
+                model, perturbed, images, objective, eps=self.eps, step_size=self.step_size
+            )
         return perturbed
 
-    def _objective(self, model: nn.Module, images: Tensor, labels: Tensor) -> Objective:
+    def objective(self, model: nn.Module, images: Tensor, labels: Tensor) -> Objective:
+        """What the attack ascends, in the mode that the model is in."""
         from rbtools.attacks import steps
 
         if self.inner == "kl":
@@ -84,7 +164,8 @@ class Adversarial:
             return lambda logits: divergence(clean, logits)
         return steps.cross_entropy(labels)
 
-    def _start(self, images: Tensor, draws: Any) -> Tensor:
+    def begin(self, images: Tensor, draws: Any) -> Tensor:
+        """Where the attack starts."""
         from rbtools.attacks import steps
 
         if self.start == "noise":
@@ -110,12 +191,17 @@ def divergence(clean: Tensor, perturbed: Tensor) -> Tensor:
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """The mean cross-entropy of a batch, in float32 or wider."""
+    """The cross-entropy of each example (N,), in float32 or wider."""
     import torch.nn.functional as F
 
     from rbtools.attacks.steps import widen
 
-    return F.cross_entropy(widen(logits), labels)
+    return F.cross_entropy(widen(logits), labels, reduction="none")
+
+
+def truth(labels: Tensor) -> Tensor:
+    """The class of each example (N,): of a distribution, its likeliest."""
+    return labels if labels.ndim == 1 else labels.argmax(1)
 
 
 @contextmanager

@@ -5,28 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rbtools.training.base import Loss, cross_entropy
+from rbtools.training.base import Method, Terms, cross_entropy
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
 
 @dataclass(frozen=True, kw_only=True)
-class ERM:
-    """Empirical risk minimisation: the cross-entropy on the images as they are.
-
-    Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,).
-    """
+class ERM(Method):
+    """Empirical risk minimisation: the cross-entropy on the images as they are."""
 
     name: ClassVar[str] = "erm"
     version: ClassVar[int] = 1
-    inner: ClassVar[str | None] = None
 
-    @property
-    def passes(self) -> tuple[int, int]:
-        """(forward, backward) passes per image of one step."""
-        return 1, 1
-
-    def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Any) -> Loss:
+    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> Terms:
         logits = model(images)
-        return Loss(cross_entropy(logits, labels), clean_logits=logits.detach())
+        return Terms(cross_entropy(logits, labels), clean=logits)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.registry import param
-from rbtools.training.base import Adversarial, Loss, cross_entropy, divergence
+from rbtools.training.base import Adversarial, Terms, cross_entropy, divergence
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -18,8 +18,6 @@ class TRADES(Adversarial):
 
     x' ascends the divergence from x + 0.001 * N(0, 1). The divergence is a sum over classes and a
     mean over the batch, and its gradient flows into both sides.
-
-    Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,).
     """
 
     name: ClassVar[str] = "trades"
@@ -30,21 +28,18 @@ class TRADES(Adversarial):
     lambda_: float = param(6.0, "Weight of the divergence.", name="lambda", check="non-negative")
 
     @property
-    def passes(self) -> tuple[int, int]:
-        """(forward, backward) passes per image of one step."""
-        forward, backward = self.inner_passes
-        return forward + 3, backward + 2
+    def outer_passes(self) -> tuple[int, int]:
+        return 3, 2
 
-    def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Any) -> Loss:
+    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> Terms:
         import torch
 
-        perturbed = self.perturb(model, images, labels, draws)
         # The authors' code runs x, x' and x again in training mode, so BatchNorm sees three batches
         # of their own; a joint batch of x and x' would mix their statistics. The third pass gives the
         # logits of the first again: it runs for the running statistics alone, without a graph.
         clean = model(images)
-        adversarial = model(perturbed)
+        adversarial = model(solved)
         with torch.no_grad():
             model(images)
-        value = cross_entropy(clean, labels) + self.lambda_ * divergence(clean, adversarial).mean()
-        return Loss(value, clean_logits=clean.detach(), adversarial_logits=adversarial.detach())
+        values = cross_entropy(clean, labels) + self.lambda_ * divergence(clean, adversarial)
+        return Terms(values, clean, adversarial)

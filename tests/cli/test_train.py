@@ -156,7 +156,7 @@ def test_the_batch_cannot_be_larger_than_the_data() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--method", ","], "--method is empty. Known methods: erm, pgd, trades."),
+        (["--method", ","], "--method is empty. Known methods: erm, pgd, trades, mart"),
         (["--seed", "1,-2"], "--seed has -2. Expected whole numbers from 0 on, such as 0,1,2."),
         (["--milestones", "7.5", "--schedule", "step"], "--milestones has 7.5. Expected whole numbers"),
         (["--no-store"], "--no-store leaves no place for the checkpoints"),
@@ -166,7 +166,7 @@ def test_the_batch_cannot_be_larger_than_the_data() -> None:
         (["--method", "trades", "--lambda", "-1"], "lambda of training method 'trades' is -1."),
         (
             ["--method", "pgd", "--lambda", "1"],
-            "Option '--lambda' belongs to --method trades, but --method is pgd.",
+            "Option '--lambda' belongs to --method trades and mart and alp and clp, but --method is pgd.",
         ),
         (["--method", "pgd", "--eps", "-3"], "--eps is -3. A distance is 0 or more"),
         (["--method", "pgd", "--inner-mode", "both"], "Invalid value for '--inner-mode'"),

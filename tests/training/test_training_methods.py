@@ -39,8 +39,18 @@ def batch(count=6):
     return images, torch.arange(count) % 3, Draws(3, "test", torch.arange(count))
 
 
+ATTACKING = ("pgd", "trades", "mart", "alp", "clp", "kl-pgd", "mixed")
+SMALL = {
+    **dict.fromkeys(ATTACKING, INNER),
+    "corruption": {"eps": EPS},
+    "cvar": {"eps": EPS, "samples": 4, "rounds": 3},
+    "evar": {"eps": EPS, "samples": 4},
+    "at-pr": {"eps": EPS, "candidates": 2, "steps_min": 1, "steps_max": 3, "walk_steps": 2},
+}
+
+
 def build(name, **params):
-    return METHODS.build(name, **({} if name == "erm" else INNER), **params)
+    return METHODS.build(name, **{**SMALL.get(name, {}), **params})
 
 
 def log_p(logits):
@@ -68,17 +78,21 @@ def inner_loop(net, images, start, objective):
     return point
 
 
+KL_INNER, NOISE_START = ("trades", "kl-pgd"), ("trades", "kl-pgd", "mart")
+
+
 def expected_inner(name, net, images, labels, draws):
     frozen = copy.deepcopy(net).eval()
-    if name == "pgd":
-        start = (images + EPS * (2 * draws.uniform((2, 4, 4)).double() - 1)).clamp(0, 1)
-        return inner_loop(frozen, images, start, lambda logits: ce(logits, labels))
-    start = images + 0.001 * draws.normal((2, 4, 4)).double()
+    start = (images + EPS * (2 * draws.uniform((2, 4, 4)).double() - 1)).clamp(0, 1)
+    if name in NOISE_START:
+        start = images + 0.001 * draws.normal((2, 4, 4)).double()
     clean = frozen(images).detach()
-    return inner_loop(frozen, images, start, lambda logits: kl(clean, logits))
+    if name in KL_INNER:
+        return inner_loop(frozen, images, start, lambda logits: kl(clean, logits))
+    return inner_loop(frozen, images, start, lambda logits: ce(logits, labels))
 
 
-@pytest.mark.parametrize("name", ["pgd", "trades"])
+@pytest.mark.parametrize("name", ATTACKING)
 def test_inner_problem_is_the_written_out_loop(name):
     net, (images, labels, draws) = network(), batch()
     found = build(name).perturb(net, images, labels, draws)
@@ -88,15 +102,48 @@ def test_inner_problem_is_the_written_out_loop(name):
     assert (found - images).abs().max() > 0.9 * EPS
 
 
-def expected_loss(name, net, images, perturbed, labels, weight):
+def expected_loss(name, net, images, perturbed, labels, params):
+    """Each paper's loss, a mean over the batch; MART's example by example and class by class."""
     if name == "erm":
         return ce(net(images), labels)
-    if name == "pgd":
+    if name in ("pgd", "kl-pgd"):
         return ce(net(perturbed), labels)
-    return ce(net(images), labels) + weight * kl(net(images), net(perturbed))
+    clean, other = net(images), net(perturbed)
+    if name == "trades":
+        return ce(clean, labels) + params.get("lambda", 6.0) * kl(clean, other)
+    if name == "mixed":
+        beta = params.get("beta", 0.5)
+        return (1 - beta) * ce(clean, labels) + beta * ce(other, labels)
+    p, q = log_p(clean).exp(), log_p(other).exp()
+    if name in ("alp", "clp"):
+        pair = (p, q) if params.get("pair", "softmax") == "softmax" else (clean, other)
+        distance = ((pair[1] - pair[0]) ** 2).sum() / len(labels)
+        return ce(other if name == "alp" else clean, labels) + params.get("lambda", 1.0) * distance
+    total = 0.0
+    for i, y in enumerate(labels.tolist()):
+        first = -q[i, y].log()
+        if params.get("bce", "bce") == "bce":
+            first = first - (1.0001 - max(q[i, k] for k in range(3) if k != y) + 1e-12).log()
+        apart = sum(p[i, k] * (p[i, k].log() - (q[i, k] + 1e-12).log()) for k in range(3))
+        total = total + first + params.get("lambda", 5.0) * (1.0000001 - p[i, y]) * apart
+    return total / len(labels)
 
 
-CASES = [("erm", {}), ("pgd", {}), ("trades", {}), ("trades", {"lambda": 0.5})]
+CASES = [
+    ("erm", {}),
+    ("pgd", {}),
+    ("trades", {}),
+    ("trades", {"lambda": 0.5}),
+    ("kl-pgd", {}),
+    ("mart", {}),
+    ("mart", {"bce": "ce", "lambda": 2.0}),
+    ("alp", {}),
+    ("alp", {"pair": "logits", "lambda": 0.3}),
+    ("clp", {}),
+    ("clp", {"pair": "logits", "lambda": 0.3}),
+    ("mixed", {}),
+    ("mixed", {"beta": 0.2}),
+]
 
 
 @pytest.mark.parametrize(("name", "params"), CASES)
@@ -107,7 +154,7 @@ def test_value_and_gradient_are_those_of_the_formula(name, params):
     loss = build(name, **params)(net, images, labels, draws)
     loss.value.backward()
     other = network()
-    expected = expected_loss(name, other, images, perturbed, labels, params.get("lambda", 6.0))
+    expected = expected_loss(name, other, images, perturbed, labels, params)
     expected.backward()
     assert loss.value.item() == pytest.approx(expected.item(), rel=1e-10)
     for mine, theirs in zip(net.parameters(), other.parameters(), strict=True):
@@ -121,16 +168,38 @@ def test_gradient_is_the_finite_difference_of_the_formula(name, params):
     net = network()
     perturbed = None if name == "erm" else expected_inner(name, net, images, labels, draws)
     build(name, **params)(net, images, labels, draws).value.backward()
-    other, weight, step = network().requires_grad_(False), params.get("lambda", 6.0), 1e-6
+    other, step = network().requires_grad_(False), 1e-6
     for index in [(0, 0), (1, 17), (2, 40)]:
         values = []
         for sign in (1, -1):
             other[-1].weight[index] += sign * step
-            values.append(expected_loss(name, other, images, perturbed, labels, weight).item())
+            values.append(expected_loss(name, other, images, perturbed, labels, params).item())
             other[-1].weight[index] -= sign * step
         assert net[-1].weight.grad[index].item() == pytest.approx(
             (values[0] - values[1]) / (2 * step), abs=1e-7
         )
+
+
+@pytest.mark.parametrize(
+    "name", ["pgd", "trades", "mart", "clp", "mixed", "corruption", "cvar", "evar", "at-pr"]
+)
+def test_a_distribution_that_is_sure_is_a_label(name):
+    """Label smoothing and mixup hand over distributions: (N, K) instead of (N,)."""
+    images, labels, draws = batch()
+    sure = torch.eye(3, dtype=torch.float64)[labels]
+    plain = build(name)(network(), images, labels, draws).value
+    assert build(name)(network(), images, sure, draws).value.item() == pytest.approx(plain.item(), rel=1e-9)
+
+
+@pytest.mark.parametrize("beta", [0.0, 1.0])
+def test_the_ends_of_beta_are_standard_and_adversarial_training(beta):
+    images, labels, draws = batch()
+    method = build("mixed", beta=beta)
+    other = build("pgd" if beta else "erm")
+    net, same = network(), network()
+    assert method(net, images, labels, draws).value.item() == other(same, images, labels, draws).value.item()
+    assert torch.equal(net[1].running_mean, same[1].running_mean)
+    assert method.passes == other.passes
 
 
 def test_divergence_has_the_closed_form_gradient_on_both_sides():
@@ -174,7 +243,7 @@ def batchnorm_state(net):
     return net[1].running_mean.clone(), net[1].running_var.clone(), int(net[1].num_batches_tracked)
 
 
-@pytest.mark.parametrize("name", ["pgd", "trades"])
+@pytest.mark.parametrize("name", ATTACKING)
 def test_inner_attack_in_eval_mode_leaves_batchnorm_and_weights_alone(name):
     net, (images, labels, draws) = network(dropout=0.5), batch()
     before = batchnorm_state(net)
@@ -185,7 +254,9 @@ def test_inner_attack_in_eval_mode_leaves_batchnorm_and_weights_alone(name):
     assert all(module.training for module in net.modules())
 
 
-@pytest.mark.parametrize(("name", "order"), [("erm", "x"), ("pgd", "a"), ("trades", "xax")])
+@pytest.mark.parametrize(
+    ("name", "order"), [("erm", "x"), ("pgd", "a"), ("trades", "xax"), ("mart", "xa"), ("alp", "xa")]
+)
 def test_batchnorm_sees_the_passes_of_the_reference_in_their_order(name, order):
     net, (images, labels, draws) = network(), batch()
     other = copy.deepcopy(net)
@@ -223,7 +294,8 @@ def test_frozen_batchnorm_stays_frozen_also_after_an_error(inner_mode):
 
 
 @pytest.mark.parametrize(
-    ("name", "clean", "adversarial"), [("erm", True, False), ("pgd", False, True), ("trades", True, True)]
+    ("name", "clean", "adversarial"),
+    [("erm", True, False), ("pgd", False, True), *((name, True, True) for name in ("trades", "mart", "alp"))],
 )
 def test_logits_reported_are_those_of_training_mode_before_the_update(name, clean, adversarial):
     net, (images, labels, draws) = network(), batch()
@@ -240,40 +312,58 @@ def test_logits_reported_are_those_of_training_mode_before_the_update(name, clea
         assert not loss.adversarial_logits.requires_grad
 
 
-@pytest.mark.parametrize("inner_mode", ["eval", "train"])
-@pytest.mark.parametrize("name", list(METHODS))
-def test_passes_are_those_that_happen(name, inner_mode):
+def counted(name, **params):
+    """(forward, backward) passes per image that a step takes, and those that the method tells."""
     net, (images, labels, draws) = network(), batch()
-    method = build(name, **({} if name == "erm" else {"inner_mode": inner_mode}))
-    counted = [0, 0]
+    method, found = build(name, **params), [0.0, 0.0]
 
     def count(module, inputs, output):
-        counted[0] += 1
+        found[0] += len(output) / len(images)
         if output.requires_grad:
-            output.register_hook(lambda gradient: counted.__setitem__(1, counted[1] + 1))
+            output.register_hook(lambda g: found.__setitem__(1, found[1] + len(g) / len(images)))
 
     net.register_forward_hook(count)
     method(net, images, labels, draws).value.backward()
-    assert tuple(counted) == method.passes
+    return tuple(found), method.passes
 
 
-@pytest.mark.parametrize("name", ["pgd", "trades"])
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        *((name, {}) for name in METHODS if name != "at-pr"),
+        *((name, {"inner_mode": "train"}) for name in ATTACKING),
+        *(("cvar", {"tail": tail}) for tail in ("advbench", "exact")),
+        ("mixed", {"beta": 0.0}),
+        ("mixed", {"beta": 1.0}),
+    ],
+)
+def test_passes_are_those_that_happen(name, params):
+    found, told = counted(name, **params)
+    assert found == told
+
+
+def test_the_passes_of_at_pr_are_at_most_those_it_tells():
+    found, told = counted("at-pr")
+    assert 2 * (1 + 1) + 1 <= found[0] < told[0] == 2 * (3 + 2) + 1
+    assert found[1] <= told[1]
+
+
+@pytest.mark.parametrize("name", ["pgd", "trades", "corruption", "at-pr"])
 def test_result_belongs_to_the_draws(name):
     net, (images, labels, draws) = network(), batch()
     method = build(name)
-    once, again = (method.perturb(net, images, labels, draws) for _ in range(2))
-    other = method.perturb(net, images, labels, Draws(4, "test", torch.arange(6)))
+    once, again = (method.solve(net, images, labels, draws) for _ in range(2))
+    other = method.solve(net, images, labels, Draws(4, "test", torch.arange(6)))
     assert torch.equal(once, again) and not torch.equal(once, other)
     order = torch.tensor([4, 1, 0])
-    part = method.perturb(net, images[order], labels[order], draws.take(order))
+    part = method.solve(net, images[order], labels[order], draws.take(order))
     assert torch.allclose(part, once[order], atol=1e-9)
 
 
-@pytest.mark.parametrize(("name", "value"), [("pgd", "clean"), ("trades", "clean")])
-def test_eps_zero_is_standard_training(name, value):
+@pytest.mark.parametrize("name", ["pgd", "trades", "alp", "clp", "kl-pgd", "corruption", "at-pr", "mixed"])
+def test_eps_zero_is_standard_training(name):
     net, (images, labels, draws) = network(), batch()
-    method = METHODS.build(name, eps=0.0, attack_steps=2)
-    loss = method(net, images, labels, draws).value
+    loss = build(name, eps=0.0)(net, images, labels, draws).value
     assert loss.item() == pytest.approx(ce(network()(images), labels).item(), rel=1e-9)
 
 
@@ -293,9 +383,27 @@ def test_public_name_of_lambda():
 
 
 def test_defaults_are_those_of_the_papers():
-    for name in ("pgd", "trades"):
+    for name in ATTACKING:
         method = METHODS.build(name)
         assert (method.eps, method.step_size, method.attack_steps) == (8 / 255, 2 / 255, 10)
         assert method.inner_mode == "eval"
-    assert METHODS.build("trades").lambda_ == 6
-    assert [METHODS.load(name).inner for name in ("erm", "pgd", "trades")] == [None, "ce", "kl"]
+    weights = {name: METHODS.build(name).lambda_ for name in ("trades", "mart", "alp", "clp")}
+    assert weights == {"trades": 6, "mart": 5, "alp": 1, "clp": 1}
+    assert METHODS.build("mart").bce == "bce"
+    assert [METHODS.load(name).inner for name in ("erm", "pgd", "trades", "mart")] == [None, "ce", "kl", "ce"]
+    assert METHODS.build("cvar").samples == METHODS.build("evar").samples == 20
+    at_pr = METHODS.build("at-pr")
+    assert (at_pr.candidates, at_pr.walk, at_pr.walk_steps) == (5, "sign", 10)
+
+
+def test_what_no_method_can_do_is_said():
+    with pytest.raises(
+        RbError, match=r"beta of training method 'cvar' is 1.5. It must be above 0, at most 1"
+    ):
+        METHODS.build("cvar", beta=1.5)
+    with pytest.raises(RbError, match=r"q of training method 'evar' is 2. It must be above 0, at most 1"):
+        METHODS.build("evar", q=2.0)
+    with pytest.raises(RbError, match=r"steps_min of training method 'at-pr' is 9 and steps_max is 3\."):
+        METHODS.build("at-pr", steps_min=9, steps_max=3)
+    with pytest.raises(RbError, match=r"step_min of training method 'at-pr' is 8 and step_max is 4\."):
+        METHODS.build("at-pr", step_min=8 / 255)

@@ -1,0 +1,36 @@
+"""Corruption training: random noise instead of an attack."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rbtools.registry import param
+from rbtools.training.base import Method, Terms, cross_entropy
+from rbtools.training.noise import NOISES, noisy
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corruption(Method):
+    """Training on random noise in the ball (PRBench's Corr methods): CE(x + delta), one delta an image.
+
+    Gaussian noise has the radius as its standard deviation, Laplace noise as its scale, and both are
+    clamped to the ball. x + delta is clipped to [0, 1].
+    """
+
+    name: ClassVar[str] = "corruption"
+    version: ClassVar[int] = 1
+    inner: ClassVar[str | None] = "noise"
+
+    eps: float = param(8 / 255, "Radius of the L-infinity ball.", unit="eps", check="non-negative")
+    noise: str = param("uniform", "Distribution of the noise.", choices=NOISES)
+
+    def solve(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Any) -> Tensor:
+        return noisy(images, draws, self.noise, self.eps, "noise")
+
+    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> Terms:
+        logits = model(solved)
+        return Terms(cross_entropy(logits, labels), adversarial=logits)

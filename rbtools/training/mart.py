@@ -1,0 +1,49 @@
+"""MART: adversarial training that looks harder at what is classified wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rbtools.registry import param
+from rbtools.training.base import Adversarial, Terms, cross_entropy, truth
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+@dataclass(frozen=True, kw_only=True)
+class MART(Adversarial):
+    """MART (Wang et al. 2020; YisenWang/MART): BCE(x') + lambda * (1.0000001 - p_y(x)) * KL(p(x) || p(x')).
+
+    BCE(x') is CE(x') - log(1.0001 - p_k(x') + 1e-12), with k the likeliest wrong class of x'. With
+    `bce="ce"`, as PRBench's table 2 prints it, it is CE(x') alone. The divergence's logarithm is
+    log(p(x') + 1e-12). x' ascends the cross-entropy from x + 0.001 * N(0, 1).
+    """
+
+    name: ClassVar[str] = "mart"
+    version: ClassVar[int] = 1
+    inner: ClassVar[str | None] = "ce"
+    start: ClassVar[str] = "noise"
+
+    lambda_: float = param(5.0, "Weight of the divergence.", name="lambda", check="non-negative")
+    bce: str = param(
+        "bce", "The first term: boosted by the likeliest wrong class, or plain.", choices=("bce", "ce")
+    )
+
+    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> Terms:
+        import torch.nn.functional as F
+
+        from rbtools.attacks.losses import of_class
+        from rbtools.attacks.steps import widen
+
+        clean, adversarial = model(images), model(solved)
+        log_p, hit = F.log_softmax(widen(clean), dim=1), F.softmax(widen(adversarial), dim=1)
+        classes = truth(labels)
+        values = cross_entropy(adversarial, labels)
+        if self.bce == "bce":
+            wrong = hit.scatter(1, classes[:, None], -1).amax(1)
+            values = values - (1.0001 - wrong + 1e-12).log()
+        apart = (log_p.exp() * (log_p - (hit + 1e-12).log())).sum(1)
+        values = values + self.lambda_ * (1.0000001 - of_class(log_p, classes).exp()) * apart
+        return Terms(values, clean, adversarial)

@@ -1,0 +1,50 @@
+"""Mixed: a clean and an adversarial cross-entropy, weighed against each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rbtools.registry import param
+from rbtools.training.base import Adversarial, Terms, cross_entropy
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixed(Adversarial):
+    """The multi-objective training of NAS-RobBench-201: (1 - beta) * CE(x) + beta * CE(x').
+
+    `beta=0` is standard training, without an attack, and `beta=1` adversarial training, which made that
+    benchmark's numbers. x' ascends the cross-entropy from a uniform start.
+    """
+
+    name: ClassVar[str] = "mixed"
+    version: ClassVar[int] = 1
+    inner: ClassVar[str | None] = "ce"
+    start: ClassVar[str] = "uniform"
+
+    beta: float = param(0.5, "Weight of the adversarial part.", check="fraction")
+
+    @property
+    def inner_passes(self) -> tuple[int, int]:
+        return (0, 0) if self.beta == 0 else (self.attack_steps, self.attack_steps)
+
+    @property
+    def outer_passes(self) -> tuple[int, int]:
+        return (2, 2) if 0 < self.beta < 1 else (1, 1)
+
+    def solve(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Any) -> Tensor:
+        return images if self.beta == 0 else self.perturb(model, images, labels, draws)
+
+    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> Terms:
+        if self.beta == 0:
+            logits = model(images)
+            return Terms(cross_entropy(logits, labels), clean=logits)
+        clean = None if self.beta == 1 else model(images)
+        adversarial = model(solved)
+        values = self.beta * cross_entropy(adversarial, labels)
+        if clean is not None:
+            values = (1 - self.beta) * cross_entropy(clean, labels) + values
+        return Terms(values, clean, adversarial)

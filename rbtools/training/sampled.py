@@ -1,0 +1,45 @@
+"""What the two risk measures share: the losses of an image under many random perturbations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rbtools.registry import param
+from rbtools.training.base import Method, Terms, cross_entropy
+from rbtools.training.noise import noisy
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampled(Method):
+    """A risk of the losses of `samples` uniform points of the ball around each image, clipped to [0, 1].
+
+    The model is in training mode in all of their passes: BatchNorm sees each sample of the batch.
+    """
+
+    inner: ClassVar[str | None] = "noise"
+
+    eps: float = param(8 / 255, "Radius of the L-infinity ball.", unit="eps", check="non-negative")
+    samples: int = param(20, "Random points of each image.", check="positive")
+
+    def points(self, images: Tensor, draws: Any, number: int) -> list[Tensor]:
+        """The points of the round of that number; each is drawn once."""
+        names = (f"round {number} sample {sample}" for sample in range(self.samples))
+        return [noisy(images, draws, "uniform", self.eps, name) for name in names]
+
+    def losses(self, model: nn.Module, points: list[Tensor], labels: Tensor) -> tuple[Tensor, Tensor]:
+        """The losses (M, N) of M points of each image, and the logits (N, K) of each image's worst."""
+        import torch
+
+        logits = torch.stack([model(point) for point in points])
+        losses = torch.stack([cross_entropy(one, labels) for one in logits])
+        worst = losses.detach().argmax(0)
+        return losses, logits.detach()[worst, torch.arange(len(worst), device=worst.device)]
+
+    @staticmethod
+    def risk(values: Tensor, worst: Tensor) -> Terms:
+        """Terms of these values; what counts as the adversarial image is each image's worst point."""
+        return Terms(values, adversarial=worst)

@@ -1,0 +1,148 @@
+"""AT-PR's candidates, its walks and its choice, on networks of two pixels where they can be drawn."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from rbtools.engine.draws import Draws
+from rbtools.training import METHODS
+
+STEP = 0.01
+
+
+class Plane(nn.Module):
+    """Right (class 0) where x0 + slope * x1 < 1/2; logits are the distance from there, times a scale."""
+
+    def __init__(self, slope: float = 0.0, scale: float = 10.0) -> None:
+        super().__init__()
+        self.line = nn.Parameter(torch.tensor([1.0, slope], dtype=torch.float64))
+        self.scale = scale
+
+    def forward(self, images):
+        beyond = self.scale * (images.flatten(1) @ self.line - 0.5)
+        return torch.stack([-beyond, beyond], dim=1)
+
+
+def method(**params):
+    sizes = {"step_min": STEP, "step_max": STEP, "eps": 0.3}
+    return METHODS.build("at-pr", **{**sizes, **params})
+
+
+def point(*values):
+    return torch.tensor(values, dtype=torch.float64).view(-1, 1, 1, 2)
+
+
+ZERO = torch.zeros(1, dtype=torch.int64)
+
+
+def sizes(count=1):
+    return torch.full((count, 1, 1, 1), STEP, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("walk", ["sign", "margin"])
+def test_the_depth_is_the_length_of_the_walk_to_the_border(walk):
+    # 0.037 beyond the line at x0 = 1/2: four steps of 0.01 along x0 alone lead back.
+    depth, loss = method(walk=walk).depth(Plane(), point(0.537, 0.2), ZERO, sizes())
+    assert depth.item() == pytest.approx(0.04)
+    assert loss.item() == pytest.approx(torch.log1p(torch.tensor(2 * 10 * 0.037).exp()).item(), rel=1e-6)
+
+
+def test_the_walk_along_the_gradient_has_its_length():
+    # CE = log(1 + exp(20 b)) at b beyond the line; its slope by x0 is 20 * sigmoid(20 b).
+    place, steps = 0.9, 0
+    while place >= 0.5 and steps < 10:
+        b = torch.tensor(place - 0.5, dtype=torch.float64)
+        place -= STEP * 20 * torch.sigmoid(20 * b).item()
+        steps += 1
+    depth, _ = method(walk="grad").depth(Plane(), point(0.9, 0.2), ZERO, sizes())
+    assert steps == 3 and depth.item() == pytest.approx(0.9 - place, rel=1e-9)
+
+
+def test_a_walk_ends_after_its_steps_and_at_the_box():
+    depth, _ = method(walk_steps=3).depth(Plane(), point(0.9, 0.2), ZERO, sizes())
+    assert depth.item() == pytest.approx(3 * STEP)
+    # Signs of the gradient lead down both axes; x1 stops at 0, below which three steps would be enough.
+    depth, _ = method().depth(Plane(slope=0.1), point(0.5321, 0.005), ZERO, sizes())
+    assert depth.item() == pytest.approx(4 * STEP)
+
+
+def test_what_is_right_has_no_depth():
+    depth, loss = method().depth(Plane(), point(0.3, 0.2), ZERO, sizes())
+    assert depth.item() == -torch.inf and loss.item() > 0
+
+
+def test_candidates_are_judged_each_for_itself():
+    depth, _ = method().depth(
+        Plane(), point(0.537, 0.2, 0.4, 0.2, 0.515, 0.2), torch.zeros(3, dtype=torch.int64), sizes(3)
+    )
+    assert torch.allclose(depth[[0, 2]], torch.tensor([0.04, 0.02], dtype=torch.float64))
+    assert depth[1] == -torch.inf
+
+
+class Given:
+    """AT-PR with its candidates given: what it chooses."""
+
+    def __init__(self, monkeypatch, *candidates):
+        made = iter(candidates)
+        monkeypatch.setattr("rbtools.training.at_pr.ATPR.attacked", lambda *_: next(made))
+        self.count = len(candidates)
+
+    def choice(self, net, count=1, **params):
+        images = point(*[0.45, 0.2] * count)
+        draws = Draws(0, "test", torch.arange(count))
+        chosen = method(candidates=self.count, **params)
+        return chosen.solve(net, images, torch.zeros(count, dtype=torch.int64), draws)
+
+
+def test_the_deepest_candidate_is_chosen(monkeypatch):
+    found = Given(monkeypatch, point(0.52, 0.9), point(0.58, 0.1), point(0.55, 0.0)).choice(Plane())
+    assert torch.equal(found, point(0.58, 0.1))
+
+
+def test_a_wrong_candidate_beats_a_right_one_of_higher_loss(monkeypatch):
+    class Odd(Plane):
+        """Three classes: where x1 > 1/2 the loss is high but the label still wins."""
+
+        def forward(self, images):
+            x = images.flatten(1)
+            right = torch.where(x[:, 1] > 0.5, 0.1, 0.5 - x[:, 0])
+            rest = torch.where(x[:, 1] > 0.5, 0.09, -9.0)
+            return torch.stack([right, x[:, 0] * 0, rest, rest], dim=1) + 0 * self.line.sum()
+
+    net, deep, high = Odd(), point(0.505, 0.2), point(0.3, 0.8)
+    _, losses = method().depth(net, torch.cat([deep, high]), torch.zeros(2, dtype=torch.int64), sizes(2))
+    assert losses[1] > losses[0]
+    for order in ((deep, high), (high, deep)):
+        assert torch.equal(Given(monkeypatch, *order).choice(net), deep)
+
+
+def test_where_no_candidate_is_wrong_the_one_of_highest_loss_is_chosen(monkeypatch):
+    found = Given(monkeypatch, point(0.41, 0.9), point(0.47, 0.1), point(0.44, 0.0)).choice(Plane())
+    assert torch.equal(found, point(0.47, 0.1))
+
+
+def test_each_image_has_a_choice_of_its_own(monkeypatch):
+    first, second = point(0.52, 0.1, 0.41, 0.1), point(0.51, 0.3, 0.56, 0.3)
+    found = Given(monkeypatch, first, second).choice(Plane(), count=2)
+    assert torch.equal(found, torch.cat([first[:1], second[1:]]))
+
+
+def test_an_attack_ends_where_the_written_out_loop_does():
+    """Steps and step sizes are each image's own; an image that is done waits for the others."""
+    net, chosen = Plane(slope=-0.5), method(step_max=4 * STEP, steps_min=1, steps_max=4, eps=0.1)
+    images, count = torch.rand(6, 1, 1, 2, dtype=torch.float64), 6
+    draws = Draws(5, "test", torch.arange(count)).child("candidate 0")
+    found = chosen.attacked(
+        net, images, torch.zeros(count, dtype=torch.int64), draws, chosen.step_sizes(images, draws)
+    )
+    numbers = 1 + draws.child("steps").integers(4)
+    assert len(set(numbers.tolist())) > 1
+    for i in range(count):
+        size = STEP + 3 * STEP * draws.child("size").uniform((1,))[i].item()
+        place = (images[i] + 0.1 * (2 * draws.uniform((1, 1, 2))[i].double() - 1)).clamp(0, 1)
+        for _ in range(int(numbers[i])):
+            place = place + size * torch.tensor([[[1.0, -1.0]]], dtype=torch.float64)  # where CE grows
+            place = torch.minimum(torch.maximum(place, images[i] - 0.1), images[i] + 0.1).clamp(0, 1)
+        assert torch.allclose(found[i], place, atol=1e-6)

@@ -1,0 +1,190 @@
+"""CVaR, EVaR and corruption training against numeric minimisation and written-out loops, in float64."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from scipy import optimize, stats
+from torch import nn
+
+from rbtools.engine.draws import Draws
+from rbtools.training import METHODS
+from rbtools.training.cvar import quantile
+from rbtools.training.evar import sharpness
+from rbtools.training.noise import noisy
+
+COUNT, SAMPLES = 5, 6
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(8, 3)).double().train()
+
+
+def batch():
+    images = torch.rand(COUNT, 2, 2, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    return images, torch.arange(COUNT) % 3, Draws(3, "test", torch.arange(COUNT), offset=2)
+
+
+def losses_of(net, images, labels, draws, number):
+    """loss[m][i] of the round's points, written out."""
+    rows = []
+    for sample in range(SAMPLES):
+        unit = draws.child(f"round {number} sample {sample}").uniform((2, 2, 2)).double() * 2 - (1 - 2**-24)
+        logits = net((images + 0.3 * unit).clamp(0, 1))
+        rows.append(torch.stack([z.exp().sum().log() - z[y] for z, y in zip(logits, labels, strict=True)]))
+    return torch.stack(rows)
+
+
+def agree(found, net, expected, other):
+    found.backward()
+    expected.backward()
+    assert found.item() == pytest.approx(expected.item(), rel=1e-9)
+    for mine, theirs in zip(net.parameters(), other.parameters(), strict=True):
+        assert torch.allclose(mine.grad, theirs.grad, atol=1e-9)
+
+
+@pytest.mark.parametrize("beta", [0.5, 0.25])
+@pytest.mark.parametrize("tail", ["prl", "advbench"])
+def test_the_threshold_moves_as_it_is_printed(tail, beta):
+    images, labels, draws = batch()
+    net, other = network(), network()
+    method = METHODS.build("cvar", eps=0.3, samples=SAMPLES, rounds=3, beta=beta, tail=tail, tail_lr=0.2)
+    t = [1.0] * COUNT
+    for number in range(3):
+        loss = losses_of(other, images, labels, draws, number)
+        before = list(t)
+        for i in range(COUNT):
+            values = loss[:, i].tolist()
+            if tail == "prl":
+                t[i] -= 0.2 * (1 - sum(v >= t[i] for v in values) / (beta * SAMPLES))
+            else:
+                t[i] -= 0.2 * (1 - sum(v > t[i] for v in values) / (beta * SAMPLES)) / COUNT
+    assert len(set(t)) > 1
+    at = torch.tensor(t if tail == "prl" else before, dtype=torch.float64)
+    above = sum((loss[m] - at).clamp(min=0) for m in range(SAMPLES)) / (beta * SAMPLES)
+    expected = (above if tail == "prl" else at + above).sum() / COUNT
+    agree(method(net, images, labels, draws).value, net, expected, other)
+
+
+@pytest.mark.parametrize("beta", [0.05, 0.3, 0.5, 0.9, 1.0])
+def test_the_exact_tail_is_the_numeric_minimum(beta):
+    images, labels, draws = batch()
+    net, other = network(), network()
+    loss = losses_of(other, images, labels, draws, 0)
+    value = 0.0
+    for i in range(COUNT):
+        own = loss[:, i].tolist()
+
+        def bound(t, own=own):
+            return t + sum(max(v - t, 0) for v in own) / (beta * SAMPLES)
+
+        found = optimize.minimize_scalar(bound, bounds=(min(own), max(own)), method="bounded")
+        value += min(found.fun, bound(min(own)), bound(max(own))) / COUNT
+    method = METHODS.build("cvar", eps=0.3, samples=SAMPLES, beta=beta, tail="exact")
+    assert method(net, images, labels, draws).value.item() == pytest.approx(value, abs=2e-6)
+
+
+def test_the_gradient_of_the_exact_tail_is_that_of_the_worst_losses():
+    images, labels, draws = batch()
+    net, other = network(), network()
+    worst = losses_of(other, images, labels, draws, 0).sort(dim=0, descending=True).values[: SAMPLES // 2]
+    method = METHODS.build("cvar", eps=0.3, samples=SAMPLES, tail="exact")
+    agree(method(net, images, labels, draws).value, net, worst.mean(), other)
+
+
+def test_the_quantile_is_one_of_the_losses_and_has_no_more_than_the_tail_above():
+    losses = torch.tensor([[5.0], [1.0], [4.0], [2.0], [3.0]])
+    assert [quantile(losses, beta).item() for beta in (0.1, 0.2, 0.39, 0.4, 1.0)] == [5, 4, 4, 3, 1]
+
+
+def evar(values, a, q):
+    top = max(values)
+    return top + (math.log(sum(math.exp(a * (v - top)) for v in values) / (len(values) * q))) / a
+
+
+@pytest.mark.parametrize("q", [0.5, 0.25, 0.9])
+def test_evar_is_the_numeric_minimum_with_the_gradient_at_it(q):
+    images, labels, draws = batch()
+    net, other = network(), network()
+    loss = losses_of(other, images, labels, draws, 0)
+    value, best = 0.0, []
+    for i in range(COUNT):
+        own = loss[:, i].tolist()
+        found = optimize.minimize_scalar(
+            lambda s, own=own: evar(own, math.exp(s), q), bounds=(-7, 7), method="bounded"
+        )
+        value += found.fun / COUNT
+        best.append(math.exp(found.x))
+        cvar = sum(sorted(own)[-2:]) / 2  # of a tail of 2 of 6
+        assert q < 1 / 3 or (found.fun <= evar(own, best[-1], 1 / 3) and cvar <= max(own))
+    method = METHODS.build("evar", eps=0.3, samples=SAMPLES, q=q)
+    found = method(net, images, labels, draws).value
+    assert found.item() == pytest.approx(value, abs=1e-7)
+    found.backward()
+    # The envelope: at the minimum each loss weighs as exp(a * loss).
+    weights = torch.softmax(torch.tensor(best, dtype=torch.float64) * loss.detach(), dim=0)
+    ((weights * loss).sum(0).mean()).backward()
+    for mine, theirs in zip(net.parameters(), other.parameters(), strict=True):
+        assert torch.allclose(mine.grad, theirs.grad, atol=1e-4)
+
+
+def test_evar_of_a_tail_of_one_sample_is_the_largest_loss():
+    losses = torch.tensor([[0.1, 3.0], [0.7, 2.0], [0.4, 1.0], [0.2, 2.5]], dtype=torch.float64)
+    a = sharpness(losses, 0.2)
+    assert torch.allclose(a.log(), torch.full((2,), 7.0, dtype=torch.float64))
+    bound = ((a * losses).logsumexp(0) - math.log(4 * 0.2)) / a
+    assert torch.allclose(bound, losses.amax(0), atol=1e-3)
+
+
+def test_evar_lies_between_cvar_and_the_largest_loss():
+    losses = torch.rand(20, 50, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 3
+    a = sharpness(losses, 0.5)
+    bound = ((a * losses).logsumexp(0) - math.log(20 * 0.5)) / a
+    cvar = losses.sort(dim=0).values[10:].mean(0)
+    assert (cvar <= bound + 1e-9).all() and (bound <= losses.amax(0) + 1e-9).all()
+
+
+def test_sharpness_stays_finite_where_all_losses_are_equal():
+    assert torch.isfinite(sharpness(torch.full((4, 2), 2.3), 0.5)).all()
+
+
+@pytest.mark.parametrize(("noise", "std"), [("uniform", 0.5774), ("gaussian", 0.718), ("laplace", 0.727)])
+def test_noise_is_clamped_to_the_ball_and_has_the_published_spread(noise, std):
+    images = torch.full((100, 3, 10, 10), 0.5)
+    unit = (noisy(images, Draws(0, "test", torch.arange(100)), noise, 0.1, "n") - images).flatten() / 0.1
+    assert unit.abs().max() <= 1 + 1e-5
+    assert unit.std().item() == pytest.approx(std, abs=0.01) and abs(unit.mean().item()) < 0.01
+    inside = unit[unit.abs() < 0.999]
+    at_border = 1 - len(inside) / len(unit)
+    law = {"uniform": stats.uniform(-1, 2), "gaussian": stats.norm(), "laplace": stats.laplace()}[noise]
+    assert at_border == pytest.approx(2 * law.cdf(-1), abs=0.01)
+    below = law.cdf(0.5) - law.cdf(-0.5)
+    assert (unit.abs() < 0.5).float().mean().item() == pytest.approx(below, abs=0.01)
+
+
+def test_noise_keeps_to_the_box():
+    images = torch.tensor([0.0, 1.0]).view(2, 1, 1, 1).expand(2, 1, 8, 8)
+    found = noisy(images, Draws(0, "test", torch.arange(2)), "uniform", 0.2, "n")
+    assert found.min() == 0 and found.max() == 1 and 0.1 < found[0].max() <= 0.2
+
+
+@pytest.mark.parametrize("noise", ["uniform", "gaussian", "laplace"])
+def test_corruption_training_is_the_cross_entropy_of_one_noisy_image_each(noise):
+    images, labels, draws = batch()
+    net, other = network(), network()
+    method = METHODS.build("corruption", eps=0.3, noise=noise)
+    logits = other(noisy(images, draws, noise, 0.3, "noise"))
+    rows = [z.exp().sum().log() - z[y] for z, y in zip(logits, labels, strict=True)]
+    agree(method(net, images, labels, draws).value, net, sum(rows) / COUNT, other)
+
+
+def test_what_is_told_of_a_sampled_image_is_its_worst_point():
+    images, labels, draws = batch()
+    net = network()
+    loss = losses_of(net, images, labels, draws, 0)
+    told = METHODS.build("evar", eps=0.3, samples=SAMPLES)(net, images, labels, draws).adversarial_logits
+    worst = [z.exp().sum().log() - z[y] for z, y in zip(told, labels, strict=True)]
+    assert torch.allclose(torch.stack(worst), loss.amax(0))
