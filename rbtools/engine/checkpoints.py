@@ -83,13 +83,16 @@ def prepared(record: dict[str, Any], run: Run) -> dict[str, Any]:
         record = {**record, **file}
     elif not _is_open(record):
         return record
+    subject.identity(record["arch"])  # raises for what rb-arch would not write
     data, path = subject.data_of(record, run), record["checkpoint_file"]
     name = subject.checkpoint_name(record, run)
     arch, facts = _told(path, name, record["arch"], data, run)
+    known = record.get("recognised")
+    source = known.get("arch_from", "given") if isinstance(known, dict) else "given"
     return {
         **record,
         "arch": spaces.describe(arch, data.about.classes, data.about.shape),
-        "recognised": {**facts, "arch_from": record.get("recognised", {}).get("arch_from", "given")},
+        "recognised": {**facts, "arch_from": source},
     }
 
 

@@ -22,7 +22,9 @@ def train(record: dict[str, Any], method: Any, how: recipe.Recipe, run: Run) -> 
     """
     data = subject.data_of(record, run, "train")
     recipe.check(how, data.size)
-    record = {**record, "arch": spaces.describe(record["arch"], data.about.classes, data.about.shape)}
+    # What an architecture says of a file of weights goes with these.
+    arch = {key: value for key, value in record["arch"].items() if key not in ("member", "normalize")}
+    record = {**record, "arch": spaces.describe(arch, data.about.classes, data.about.shape)}
     if how.augment is None:
         how = dataclasses.replace(how, augment=data.about.augment)
     what = {

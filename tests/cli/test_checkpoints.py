@@ -282,6 +282,42 @@ def test_what_rb_arch_cannot_make_records_of(words: list[str], message: str, bar
     assert result.exit_code == 2 and message in result.stderr
 
 
+def test_a_training_leaves_behind_what_belonged_to_the_file(trained_network: Normalized) -> None:
+    from rbtools.cli.train import main as train_main
+
+    shape = {"classes": 10, "shape": (1, 8, 8)}
+    network = models.build({"space": "nasbench201", "str": CELL, "channels": 4, "cells": 1}, **shape)  # type: ignore[arg-type]
+    torch.save({"a": network.state_dict(), "b": network.state_dict()}, "two.pt")
+    made = arch("--from-checkpoint", "two.pt", "--member", "a", "--dataset", "digits", "--normalize", "none")
+    assert (one(made)["arch"]["member"], one(made)["arch"]["normalize"]) == ("a", "none")
+    trained = CliRunner().invoke(train_main, ["--epochs", "0", "--device", "cpu"], input=made.stdout)
+    record = one(trained)
+    assert not {"checkpoint_file", "recognised"} & record.keys()
+    assert not {"member", "normalize"} & record["arch"].keys()
+    assert one(attack("--n", "10", given=json.dumps(record)))["metrics"]["acc"] >= 0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"recognised": [1]},
+        {"recognised": {"normalize_from": 5}},
+        {"arch": {"space": "nasbench201", "str": CELL, "member": 5}},
+        {"arch": {"space": "nasbench201", "str": CELL, "normalize": [[0.5]]}},
+        {"arch": {"space": "python", "name": 7}},
+        {"arch": {"space": "checkpoint", "name": "torchscript"}},
+        {"arch": "resnet18"},
+        {"checkpoint_file": 3},
+    ],
+)
+def test_a_record_of_a_file_that_makes_no_sense_is_no_bug(wrong: Record, bare: str, data: str) -> None:
+    made = one(arch("--from-checkpoint", bare))
+    result = attack("--dataset", data, given=json.dumps({**made, **wrong}))
+    assert "bug" not in result.stderr and "Traceback" not in result.stderr
+    if result.exit_code:
+        assert len(records(result)[0]["error"]["message"]) > 20
+
+
 def test_architectures_by_name() -> None:
     found = records(arch("--arch", "resnet18, torchvision:resnet50,nb201-0,timm:deit_tiny_patch16_224"))
     assert [one["arch"]["name"] for one in found] == [
