@@ -43,6 +43,10 @@ class Attack(Protocol):
     belongs to the batch and not to the example: such an attack must be handed the same examples
     together every time, whatever the batch that memory allows. `random` is False where the result
     does not depend on the draws at all.
+
+    Those written here also have `loss`, the name of what they increase, and `loss_for(classes)`, that for
+    a model of so many classes; and `run`, which takes what a call takes and also returns what else there
+    is to tell of each example: `broken_by` of aa (a number in its `parts`), `distance` of cw-l2.
     """
 
     name: ClassVar[str]
