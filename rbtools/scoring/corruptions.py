@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from rbtools.errors import RbError
@@ -43,7 +44,7 @@ def reference(record: Mapping[str, Any], names: Sequence[str]) -> Reference:
     for name in names:
         five = [known.get(metrics.corrupt_name(name, severity)) for severity in SEVERITIES]
         whole = [value for value in five if value is not None]
-        mean = sum(whole) / 5 if len(whole) == 5 else known.get(metrics.corrupt_name(name, "mean"))
+        mean = fmean(whole) if len(whole) == 5 else known.get(metrics.corrupt_name(name, "mean"))
         if mean is None:
             lacking.append(name)
         else:
@@ -93,8 +94,8 @@ def _mean(metric: str, parts: Sequence[Entry], **more: Any) -> Entry:
     Its interval is the mean of theirs: right if they go wrong on the same images, else too wide, never
     too narrow.
     """
-    low, high = (sum(part["ci95"][side] for part in parts) / len(parts) for side in (0, 1))
-    value = sum(part["value"] for part in parts) / len(parts)
+    low, high = (fmean(part["ci95"][side] for part in parts) for side in (0, 1))
+    value = fmean(part["value"] for part in parts)
     return {**_common(metric, parts, more), "value": value, "ci95": [low, high]}
 
 
@@ -118,9 +119,9 @@ def _mce(
     """mCE and relative mCE: the error (or what is lost of clean accuracy) in shares of the reference's."""
     theirs, wrong = dict(base.errors), {}
     for name, five in full.items():
-        wrong[name] = 1 - sum(entry["value"] for entry in five) / len(five)
+        wrong[name] = 1 - fmean(entry["value"] for entry in five)
     about = {"corruptions": list(full), "reference": base.described()}
-    value = sum(wrong[name] / theirs[name] for name in full) / len(full)
+    value = fmean(wrong[name] / theirs[name] for name in full)
     plain = {**_common("corrupt.mce", all_of, about), "value": value}
     relative: Entry = _common("corrupt.relative_mce", all_of, about)
     if clean is None or base.clean is None:
@@ -131,5 +132,5 @@ def _mce(
         reason = f"the reference loses nothing under {', '.join(harmless)}"
         return [plain, {**relative, "value": None, "reason": reason}]
     lost = {name: wrong[name] - (1 - clean["value"]) for name in full}
-    value = sum(lost[name] / (theirs[name] - base.clean) for name in full) / len(full)
+    value = fmean(lost[name] / (theirs[name] - base.clean) for name in full)
     return [plain, {**relative, "value": value}]
