@@ -152,7 +152,7 @@ class Survived:
 
     def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
         settings = registry.config(self.method)
-        settings.setdefault("norm", "linf")
+        settings.setdefault("norm", getattr(self.method, "norm", "linf"))
         if "step_size" in settings:
             settings["step_size"] = self.method.effective_step_size
         if self.ladder:

@@ -275,6 +275,13 @@ def test_at_distance_0_the_accuracy_is_the_clean_one(name: str, record: Record, 
     assert result["metrics"][f"{method.stem}.0"] == result["metrics"]["acc"]
 
 
+def test_an_attack_of_one_norm_says_it_in_the_record(record: Record, run: Run) -> None:
+    method = ATTACKS.build("cw-l2", steps=5, searches=2)
+    result = ask(record, Attacked(method, (0.5, 8.0)), dataclasses.replace(run, n=20))
+    assert [entry["norm"] for entry in result["evals"][-2:]] == ["l2", "l2"]
+    assert 0 <= result["metrics"]["cw-l2.8"] <= result["metrics"]["cw-l2.0.5"] <= result["metrics"]["acc"]
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Liar:
     """Claims the negative of the image, however small the budget is."""
