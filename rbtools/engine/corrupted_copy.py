@@ -13,7 +13,7 @@ from rbtools.engine import GENERATOR, subject, textures
 from rbtools.engine.run import Run
 from rbtools.errors import RbError
 from rbtools.store.files import written_whole
-from rbtools.store.growing import growing
+from rbtools.store.growing import HINT, growing
 
 if TYPE_CHECKING:
     import torch
@@ -42,7 +42,7 @@ def write(corruptions: Sequence[Any], folder: Path, run: Run) -> list[str]:
     places = data.order(dataset.labels)[: run.n].sort().values
     about = _described(data, run, len(places))
     _claim(folder, about, chosen)
-    with written_whole(folder / "labels.npy") as stream:
+    with written_whole(folder / "labels.npy", hint=HINT) as stream:
         stream.write(_array(dataset.labels[places].repeat(len(SEVERITIES))))
     lines = []
     with device.taken(run, run.threads or cores.count()) as where:
@@ -134,14 +134,14 @@ def _claim(folder: Path, about: dict[str, Any], corruptions: Sequence[Any]) -> N
             f"{folder} holds a copy made otherwise ({what or ', '.join(other)}). Name a new folder, or ask"
             " for the same data set, images, seed and constants."
         )
-    with written_whole(file) as stream:
+    with written_whole(file, hint=HINT) as stream:
         stream.write(json.dumps(known, indent=1).encode() + b"\n")
 
 
 def _known(file: Path) -> dict[str, Any] | None:
     try:
         known: Any = json.loads(file.read_bytes())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError):
         known = None
