@@ -79,17 +79,29 @@ def pr(
     rho: Numbers = "0.1,0.05,0.01",
     samples: int = 100,
     noise: str = "uniform",
+    denominator: str = "correct",
+    passes: str = "at-least",
+    confidence: float = 0.95,
+    only_passing: bool = False,
+    adaptive: bool = False,
     **options: Any,
 ) -> Record:
     """The record with its probabilistic robustness at every radius; see rb-pr."""
     from rbtools.engine.evaluate import ask
-    from rbtools.engine.questions import Probabilistic
+    from rbtools.engine.probabilistic import Probabilistic
     from rbtools.probabilistic import NOISES
+    from rbtools.probabilistic.estimate import Reading
 
     run, params = _run("rb-pr", options)
     chosen = edge.build(NOISES, noise, _checked(NOISES, noise, params))
-    radii, tolerances = edge.radii(_text(gamma)), edge.tolerances(_text(rho))
-    return ask(record, Probabilistic(chosen, radii, tolerances, samples), run)
+    read = Reading(
+        rho=edge.tolerances(_text(rho)),
+        denominator=denominator,
+        passes=passes,
+        confidence=edge.confidence(confidence),
+    )
+    radii = edge.radii(_text(gamma), chosen.norm)
+    return ask(record, Probabilistic(chosen, radii, read, samples, only_passing, adaptive), run)
 
 
 def train(record: Record, method: str = "erm", **options: Any) -> Record:

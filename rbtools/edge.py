@@ -68,17 +68,23 @@ def distances(text: str, norm: str, warn: Callable[[str], Any] | None = None) ->
     return tuple(dict.fromkeys(found))
 
 
-def radii(text: str) -> tuple[float, ...]:
-    """`--gamma` as radii on [0, 1]. Raises UsageError with the likely slip of unit."""
+def radii(text: str, norm: str = "linf") -> tuple[float, ...]:
+    """`--gamma` as radii on [0, 1]: in (0, 1], for L2 above 0; a curve start:stop:count may begin at 0.
+
+    Raises UsageError with the likely slip of unit.
+    """
     found: list[float] = []
     for piece in filter(None, (piece.strip() for piece in text.split(","))):
-        for value in (
-            [units.number(piece, "--gamma")] if "/" in piece else units.number_list(piece, "--gamma")
-        ):
-            if not 0 < value <= 1:
-                hint = f" Did you mean {value:g}/255?" if 1 < value <= 255 else ""
-                raise UsageError(f"--gamma {value:g} is not in (0, 1]: radii are on the [0, 1] scale.{hint}")
-            found.append(value)
+        curve = piece.count(":") == 2
+        one = "/" in piece and not curve
+        for value in [units.number(piece, "--gamma")] if one else units.number_list(piece, "--gamma"):
+            if (value == 0 and curve) or 0 < value <= 1 or (value > 1 and norm == "l2"):
+                found.append(value)
+                continue
+            hint = f" Did you mean {value:g}/255?" if 1 < value <= 255 else ""
+            scale = "radii are on the [0, 1] scale." if norm == "linf" else "a radius is above 0."
+            wanted = "(0, 1]" if norm == "linf" else "(0, inf)"
+            raise UsageError(f"--gamma {value:g} is not in {wanted}: {scale}{hint}")
     if not found:
         raise UsageError("--gamma is empty. Expected radii such as 8/255,0.08,0.1,0.12.")
     return tuple(dict.fromkeys(found))
@@ -91,3 +97,11 @@ def tolerances(text: str) -> tuple[float, ...]:
         if not 0 <= value < 1:
             raise UsageError(f"--rho {value:g} is not in [0, 1): it is the failure rate that is tolerated.")
     return tuple(dict.fromkeys(found))
+
+
+def confidence(value: float) -> float:
+    """`--confidence` as a share in [0.5, 1). Raises UsageError."""
+    if not 0.5 <= value < 1:
+        hint = f" Did you mean {value / 100:g}?" if 50 <= value < 100 else ""
+        raise UsageError(f"--confidence {value:g} is not in [0.5, 1): 0.95 is 95 %.{hint}")
+    return value

@@ -22,10 +22,12 @@ from rbtools.attacks import ATTACKS
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.engine import evaluate, recipe, tasks, train
 from rbtools.engine.outcomes import Outcomes
-from rbtools.engine.questions import Accuracy, Attacked, Corruptions, Probabilistic, Question
+from rbtools.engine.probabilistic import Probabilistic
+from rbtools.engine.questions import Accuracy, Attacked, Corruptions, Question
 from rbtools.engine.run import Run
 from rbtools.engine.workers import Finished, Pool, Task
 from rbtools.probabilistic import NOISES
+from rbtools.probabilistic.estimate import Reading
 from rbtools.spaces import space
 from rbtools.store import Store
 from rbtools.training import METHODS
@@ -38,7 +40,10 @@ QUESTIONS: dict[str, Question] = {
     "pgd l2 last": Attacked(ATTACKS.build("pgd", steps=2, norm="l2", iterate="last"), (0.5,)),
     "square": Attacked(ATTACKS.build("square", queries=5), (16 / 255,)),
     "square by tiles": Attacked(ATTACKS.build("square", queries=5, backend="pyautoattack"), (16 / 255,)),
-    "pr": Probabilistic(NOISES.build("uniform"), (0.1, 0.2), (0.05,), 3),
+    "pr": Probabilistic(NOISES.build("uniform"), (0.1, 0.2), Reading(rho=(0.05,)), 3),
+    "probacc": Probabilistic(
+        NOISES.build("gaussian"), (0.1, 0.3), Reading(rho=(0.1, 0.5), denominator="all"), 6, only_passing=True
+    ),
     "corrupt": Corruptions(
         tuple(CORRUPTIONS.build(name) for name in ("gaussian_noise", "defocus_blur")), (2, 5)
     ),
@@ -91,8 +96,8 @@ def fresh(trained: Path, folder: Path, **options: Any) -> Run:
 
 
 def outcomes(store: Store) -> dict[str, np.ndarray]:
-    """All outcomes in a store by their keys."""
-    return {path.name: Outcomes(store, path.name).values(1 << 20) for path in store.files("outcomes")}
+    """All outcomes in a store by their keys, rows one after another."""
+    return {path.name: Outcomes(store, path.name).values(1 << 20).ravel() for path in store.files("outcomes")}
 
 
 ways = st.fixed_dictionaries(

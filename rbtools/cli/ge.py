@@ -10,8 +10,7 @@ from rbtools import edge
 from rbtools.attacks import ATTACKS
 from rbtools.cli import shared
 from rbtools.cli.corrupt import severity_option
-from rbtools.cli.pr import pr_options
-from rbtools.cli.pr import question as pr_question
+from rbtools.cli.pr import Asked, pr_options
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.probabilistic import NOISES
 
@@ -92,19 +91,12 @@ def corrupt(
 @pr_options
 @n_train_option
 @shared.source_options
-@shared.both_splits_options
-def pr(
-    noise: str,
-    params: dict[str, Any],
-    gamma: str,
-    rho: str,
-    samples: int,
-    source: shared.Source,
-    work: Any,
-    n_train: int | None,
-) -> int:
+@shared.searched_splits_options
+def pr(params: dict[str, Any], asked: Asked, source: shared.Source, work: Any, n_train: int | None) -> int:
     """Probabilistic robustness on train minus that on test."""
-    return _ge(source, work, pr_question(noise, params, gamma, rho, samples), n_train)
+    status = _ge(source, work, asked.question(params), n_train)
+    asked.tell(work)
+    return status
 
 
 for _command, _name in ((acc, "acc"), (attack, "attack"), (corrupt, "corrupt"), (pr, "pr")):

@@ -2,61 +2,141 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import click
 
 from rbtools import edge
 from rbtools.cli import shared
-from rbtools.probabilistic import NOISES
+from rbtools.errors import UsageError
+from rbtools.probabilistic import NOISES, sequential
+from rbtools.probabilistic.estimate import Reading
 
 
-def question(noise: str, params: dict[str, Any], gamma: str, rho: str, samples: int) -> Any:
-    """What these options ask."""
-    from rbtools.engine.questions import Probabilistic
+@dataclass(frozen=True)
+class Asked:
+    """The options of probabilistic robustness, as typed."""
 
-    return Probabilistic(
-        shared.build(NOISES, noise, params), edge.radii(gamma), edge.tolerances(rho), samples
-    )
+    gamma: str
+    rho: str
+    samples: int
+    noise: str
+    denominator: str
+    passes: str
+    confidence: float
+    only: str
+    adaptive: bool
+    require_decided: bool
+
+    def read(self) -> Reading:
+        """How the counts are read."""
+        return Reading(
+            rho=edge.tolerances(self.rho),
+            denominator=self.denominator,
+            passes=self.passes,
+            confidence=edge.confidence(self.confidence),
+        )
+
+    def question(self, params: dict[str, Any]) -> Any:
+        """What these options ask. Raises UsageError where they do not go together."""
+        from rbtools.engine.probabilistic import Probabilistic
+
+        noise, read = shared.build(NOISES, self.noise, params), self.read()
+        gammas = edge.radii(self.gamma, noise.norm)
+        if self.passes == "above" and 0 in read.rho:
+            raise UsageError("--rho 0 with --passes above: no PR is above 1. Use --passes at-least.")
+        short = sequential.too_few(read.rho, self.samples, read.confidence)
+        if short and (self.adaptive or self.require_decided):
+            raise UsageError(f"{short} Use more --samples, a larger --rho, or a lower --confidence.")
+        return Probabilistic(noise, gammas, read, self.samples, self.only == "probacc", self.adaptive)
+
+    def tell(self, work: Any) -> None:
+        """Say, where something was evaluated, that the samples are too few to decide on single images."""
+        read = self.read()
+        short = sequential.too_few(read.rho, self.samples, read.confidence)
+        if short and work.run.store.computed + work.run.store.found:
+            work.screen.say(f'note: {short} "undecided" in evals counts the images that stay open.')
 
 
-def pr_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--gamma, --rho, --samples, --noise."""
-    for option in (
-        click.option("--noise", default="uniform", type=click.Choice(list(NOISES)), help="Kind of noise."),
-        click.option("--samples", default=100, type=click.IntRange(1), help="Noisy copies of each image."),
-        click.option("--rho", default="0.1,0.05,0.01", metavar="LIST", help="Tolerated failure rates."),
-        click.option(
-            "--gamma",
-            default="8/255,0.08,0.1,0.12",
-            metavar="LIST",
-            help="Radii of the noise on [0, 1]; also start:stop:count.",
-        ),
-    ):
-        command = option(command)
-    return command
+_options = (
+    click.option(
+        "--gamma",
+        default="8/255,0.08,0.1,0.12",
+        metavar="LIST",
+        help="Radii of the noise on [0, 1]; a curve is start:stop:count, such as 0:0.15:31.",
+    ),
+    click.option("--rho", default="0.1,0.05,0.01", metavar="LIST", help="Tolerated failure rates."),
+    click.option(
+        "--samples",
+        default=100,
+        type=click.IntRange(1, 1 << 23),
+        help="Noisy copies of each image; with --adaptive at most so many.",
+    ),
+    click.option("--noise", default="uniform", type=click.Choice(list(NOISES)), help="Kind of noise."),
+    click.option(
+        "--denominator",
+        default="correct",
+        type=click.Choice(("correct", "all")),
+        help="Count images that are right without noise (PRBench), or all (advbench).",
+    ),
+    click.option(
+        "--passes",
+        default="at-least",
+        type=click.Choice(("at-least", "above")),
+        help="An image passes with a PR of at least 1 - rho (PRBench), or above it (advbench).",
+    ),
+    click.option(
+        "--confidence", default=0.95, metavar="SHARE", help="Of intervals, and of what counts as decided."
+    ),
+    click.option(
+        "--only",
+        default="both",
+        type=click.Choice(("both", "probacc")),
+        help="probacc: leave PR_D out, and an image as soon as its remaining copies cannot change whether it"
+        " passes.",
+    ),
+    click.option(
+        "--adaptive",
+        is_flag=True,
+        help="ProbAcc alone, by a sequential test: an image leaves as soon as the evidence suffices.",
+    ),
+    click.option(
+        "--require-decided",
+        is_flag=True,
+        help="Refuse --samples too few to show any --rho at that --confidence.",
+    ),
+)
+
+pr_options = shared.bundle("asked", Asked, *_options)
 
 
 @shared.command(choose=NOISES, option="--noise", default="uniform")
 @pr_options
 @shared.source_options
-@shared.run_options
-def main(
-    noise: str, params: dict[str, Any], gamma: str, rho: str, samples: int, source: shared.Source, work: Any
-) -> int:
+@shared.search_options
+def main(params: dict[str, Any], asked: Asked, source: shared.Source, work: Any) -> int:
     """Measure each model's probabilistic robustness.
 
     Adds PR_D(gamma), the mean share of noisy copies that stay classified right
     (pr.NOISE.GAMMA), and ProbAcc(rho, gamma), the share of images for which at most rho of the
     copies are not (probacc.NOISE.GAMMA.RHO). Both count images that are classified right without noise.
+    Copies are judged in lower precision where that is faster; what is near a tie, in float32.
+
+    The interval of PR_D takes images as the sampling unit, that of ProbAcc is Wilson's over images;
+    "undecided" in evals counts the images whose own copies leave open whether they pass, and "quantiles"
+    has single images' PR with exact intervals.
 
     \b
     Examples:
       rb-pr --gamma 8/255,0.08 --rho 0.05 --samples 50 trained.jsonl
+      rb-pr --gamma 0:0.15:31 --noise gaussian trained.jsonl
+      rb-pr --adaptive --gamma 0.08 --rho 0.01 --samples 10000 trained.jsonl
       rb-pr --gamma 0.1 --samples 20 --checkpoint model.pt --arch resnet18 --dataset imagefolder:photos
     """
-    return shared.evaluate(source, work, question(noise, params, gamma, rho, samples))
+    status = shared.evaluate(source, work, asked.question(params))
+    asked.tell(work)
+    return status
 
 
 if __name__ == "__main__":

@@ -12,6 +12,11 @@ from rbtools.engine.run import Run
 from rbtools.probabilistic.intervals import square_and_add
 from rbtools.records import metrics, results
 
+# What is found on one split and does not describe a difference.
+_OF_ONE_SIDE = frozenset(
+    "quantiles undecided draws_spent draws_saved confirmed passes detail broken_by warnings".split()
+)
+
 
 def ge(record: dict[str, Any], question: Question, run: Run, n_train: int | None = None) -> dict[str, Any]:
     """Return the record with `ge.NAME` = train - test for every number the question gives.
@@ -32,7 +37,7 @@ def ge(record: dict[str, Any], question: Question, run: Run, n_train: int | None
 def _gap(train: dict[str, Any], test: dict[str, Any]) -> dict[str, Any]:
     """The entry of train - test; without a value, and with the reason, where a side has none."""
     entry = {
-        **test,
+        **{key: value for key, value in test.items() if key not in _OF_ONE_SIDE},
         "metric": metrics.ge_name(test["metric"]),
         "split": "train-test",
         "n": [train["n"], test["n"]],
@@ -40,7 +45,13 @@ def _gap(train: dict[str, Any], test: dict[str, Any]) -> dict[str, Any]:
     entry["seconds"] = round(train["seconds"] + test["seconds"], 3)
     if train["value"] is None or test["value"] is None:
         side, other = ("train", train) if train["value"] is None else ("test", test)
-        entry.pop("ci95", None)
+        entry = {key: value for key, value in entry.items() if not _is_interval(key)}
         return {**entry, "value": None, "reason": f"on {side}: {other['reason']}"}
-    interval = square_and_add(train["value"], train["ci95"], test["value"], test["ci95"])
-    return {**entry, "value": train["value"] - test["value"], "ci95": list(interval)}
+    (name,) = filter(_is_interval, test)
+    interval = square_and_add(train["value"], train[name], test["value"], test[name])
+    return {**entry, "value": train["value"] - test["value"], name: list(interval)}
+
+
+def _is_interval(key: str) -> bool:
+    """`ci95`, `ci99.9` ..."""
+    return key.startswith("ci") and key[2:3].isdigit()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from rbtools import registry
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.engine import textures, told
-from rbtools.probabilistic import estimate, intervals
+from rbtools.probabilistic import intervals
 from rbtools.records import metrics
 from rbtools.scoring import corruptions as sums
 
@@ -295,62 +295,3 @@ class Corruptions:
         """Means over severities and corruptions, and mCE where there is a reference."""
         clean = next((entry for entry in byproducts if entry["metric"] == "acc"), None)
         return sums.summary(asked, clean, CORRUPTIONS.all, self.reference)
-
-
-@dataclass(frozen=True)
-class NoisyCopies:
-    """How many of an example's noisy copies are classified right; -1 where the clean one is not."""
-
-    noise: Any
-    gamma: float
-    samples: int
-    rho: tuple[float, ...]
-    random = True
-    byproduct = False
-
-    def what(self) -> dict[str, Any]:
-        return {
-            "kind": "pr",
-            "noise": self.noise.name,
-            "version": self.noise.version,
-            "config": registry.config(self.noise),
-            "gamma": self.gamma,
-            "samples": self.samples,
-        }
-
-    def reading(self) -> dict[str, Any]:
-        return {"rho": list(self.rho)}
-
-    def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
-        settings = {
-            "noise": self.noise.name,
-            "gamma": self.gamma,
-            "samples": self.samples,
-            **registry.config(self.noise),
-        }
-        return estimate.entries(outcomes, self.rho, **settings)
-
-
-@dataclass(frozen=True)
-class Probabilistic:
-    """Probabilistic robustness at some radii, from draws that the radii share."""
-
-    noise: Any
-    gammas: tuple[float, ...]
-    rho: tuple[float, ...]
-    samples: int
-
-    @property
-    def title(self) -> str:
-        return f"{self.noise.name} noise"
-
-    def columns(self) -> Sequence[Column]:
-        copies = [NoisyCopies(self.noise, gamma, self.samples, self.rho) for gamma in self.gammas]
-        return [Clean(), *copies]
-
-    def measure(self, tile: Tile, wanted: Sequence[Column]) -> list[Tensor]:
-        from rbtools.engine import sampling
-
-        noisy = [column for column in wanted if isinstance(column, NoisyCopies)]
-        counts = iter(sampling.counts(tile, self.noise, [one.gamma for one in noisy], self.samples))
-        return [next(counts) if isinstance(column, NoisyCopies) else tile.clean.int() for column in wanted]

@@ -1,10 +1,18 @@
 """Probabilistic robustness: noise to sample with, and the statistics of what was sampled.
 
-`noise` makes the draws; `estimate` and `intervals` take counts and know neither model nor tensor.
+`noise` makes the draws and `splitting` finds what is too rare to be drawn; `estimate`, `intervals` and
+`sequential` take counts and know neither model nor tensor.
 """
 
 from __future__ import annotations
 
 from rbtools.registry import Registry
 
-NOISES = Registry("noise", {"uniform": "rbtools.probabilistic.noise:Uniform"})
+NOISES = Registry(
+    "noise",
+    {
+        "uniform": "rbtools.probabilistic.noise:Uniform",
+        "gaussian": "rbtools.probabilistic.noise:Gaussian",
+        "laplace": "rbtools.probabilistic.noise:Laplace",
+    },
+)

@@ -1,8 +1,8 @@
 """Estimates from counts: proportions, PR_D(gamma), ProbAcc(rho).
 
-The input is what sampling leaves behind, for each image the number of its N noisy copies that were
-classified correctly, and which images were correct without noise. PRBench (Probabilistic Robustness
-for Free?) averages over the latter only; leave the mask out to count every image.
+The input is what sampling leaves behind: for each image the number of its N noisy copies that were
+classified correctly, -1 for an image that does not count. PRBench (Probabilistic Robustness for Free?)
+averages over the images that are correct without noise; advbench counts every image.
 """
 
 from __future__ import annotations
@@ -12,10 +12,29 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rbtools.probabilistic.intervals import Interval, mean_interval, wilson
+from rbtools.probabilistic import sequential
+from rbtools.probabilistic.intervals import Interval, clopper_pearson, mean_interval, wilson
 
-# Failures are compared as counts: .01 * 100 is 1.0000000000000002 or 1.0 as the rounding falls.
-COUNT_SLACK = 1e-9
+# Shares of the images whose PR is below what an entry's `quantiles` say, the low end in detail.
+SHARES = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """How counts are read: tolerated failure rates, which images count, what passes, how sure to be.
+
+    denominator: "correct", images that are right without noise, or "all". passes: "at-least", PR >= 1 - rho
+    (PRBench), or "above", PR > 1 - rho (advbench).
+    """
+
+    rho: tuple[float, ...] = (0.1, 0.05, 0.01)
+    denominator: str = "correct"
+    passes: str = "at-least"
+    confidence: float = 0.95
+
+    def allowed(self, samples: int, rho: float) -> int:
+        """How many of `samples` noisy copies may fail."""
+        return sequential.allowed(samples, rho, self.passes == "above")
 
 
 @dataclass(frozen=True)
@@ -35,7 +54,7 @@ class Estimate:
         """The fields of an `evals` entry: value, n, ci95 (ci99 ... for other confidences), reason."""
         fields: dict[str, Any] = {"value": self.value, "n": self.n}
         if self.interval is not None:
-            fields[f"ci{100 * self.confidence:g}"] = list(self.interval)
+            fields[interval_name(self.confidence)] = list(self.interval)
         if self.reason is not None:
             fields["reason"] = self.reason
         return fields
@@ -48,78 +67,143 @@ def proportion(successes: int, n: int, confidence: float = 0.95) -> Estimate:
     return Estimate(successes / n, wilson(successes, n, confidence), n, confidence)
 
 
-def pr_d(
-    correct: Sequence[int], samples: int, clean: Sequence[bool] | None = None, confidence: float = 0.95
-) -> Estimate:
+def pr_d(correct: Sequence[int], samples: int, confidence: float = 0.95) -> Estimate:
     """PR_D: the mean over images of the share of `samples` noisy copies classified correctly.
 
     The images are the sampling unit. The interval comes from the deviation between them and never
-    from images * samples pooled draws, which would be too narrow; where all images give the same
-    (every share 1, say) it is the exact binomial one over images.
+    from images * samples pooled draws, which would be too narrow (`mean_interval`); where all images give
+    the same (every share 1, say) it is the exact binomial one over images.
     """
-    counts = _counted(correct, samples, clean)
+    counts = _counted(correct, samples)
     if not counts:
-        return _nothing_counted(clean, confidence)
+        return _nothing_counted(correct, confidence)
     n = len(counts)
     total = sum(counts)
     # In whole numbers: n * sum k^2 - (sum k)^2 is exactly 0 when all counts are equal.
     spread = n * sum(k * k for k in counts) - total * total
     deviation = math.sqrt(spread / (n * (n - 1))) / samples if n > 1 else 0.0
     value = total / (n * samples)
-    return Estimate(value, mean_interval(value, deviation, n, confidence), n, confidence)
+    differing = n - max(counts.count(0), counts.count(samples))
+    return Estimate(value, mean_interval(value, deviation, n, confidence, differing), n, confidence)
 
 
 def prob_acc(
-    correct: Sequence[int],
-    samples: int,
-    rho: float,
-    clean: Sequence[bool] | None = None,
-    confidence: float = 0.95,
+    correct: Sequence[int], samples: int, rho: float, confidence: float = 0.95, above: bool = False
 ) -> Estimate:
     """ProbAcc(rho): the share of images that at most rho * samples noisy copies get wrong.
 
-    PRBench eq. 24, PR(x) >= 1 - rho, on counts: 100 samples at rho .01 allow one failure. The
-    interval is Wilson's over images; it does not say how sure each image's own verdict is.
+    PRBench eq. 24, PR(x) >= 1 - rho, on counts: 100 samples at rho .01 allow one failure; `above` is
+    PR(x) > 1 - rho. The interval is Wilson's over images; it does not say how sure each image's own
+    verdict is: `undecided` does.
     """
-    counts = _counted(correct, samples, clean)
+    counts = _counted(correct, samples)
     if not counts:
-        return _nothing_counted(clean, confidence)
-    allowed = rho * samples + COUNT_SLACK
-    return proportion(sum(samples - k <= allowed for k in counts), len(counts), confidence)
+        return _nothing_counted(correct, confidence)
+    most = sequential.allowed(samples, rho, above)
+    return proportion(sum(samples - k <= most for k in counts), len(counts), confidence)
 
 
-def entries(
-    outcomes: Iterable[int], rhos: Iterable[float], *, noise: str, gamma: float, samples: int, **settings: Any
-) -> list[dict[str, Any]]:
-    """The `evals` entries of one radius: pr.NOISE.GAMMA, then probacc.NOISE.GAMMA.RHO for each rho.
+def undecided(correct: Sequence[int], samples: int, rho: float, confidence: float = 0.95) -> int:
+    """How many images' own draws leave it open, by the exact test, whether their PR is above 1 - rho."""
+    low, high = sequential.undecided(samples, rho, confidence)
+    return sum(low <= samples - k <= high for k in _counted(correct, samples))
 
-    `outcomes`: for each image its number of correctly classified noisy copies, -1 where the clean
-    image is misclassified. `settings` go into each entry. A metric that cannot be computed has
-    value None and a reason.
+
+def quantiles(correct: Sequence[int], samples: int, confidence: float = 0.95) -> list[dict[str, Any]]:
+    """The PR of single images: for each of SHARES the smallest PR that at least this share is not above.
+
+    Each is some image's estimate, with its exact (Clopper-Pearson) interval.
     """
-    outcomes = [int(k) for k in outcomes]
-    clean = [k >= 0 for k in outcomes]
-    asked = {"noise": noise, "gamma": gamma, "samples": samples, **settings, "denominator": "correct"}
-    stem = f"{noise}.{gamma:g}"
-    found = [{"metric": f"pr.{stem}", **asked, **pr_d(outcomes, samples, clean).entry()}]
-    for rho in rhos:
-        passed = prob_acc(outcomes, samples, rho, clean)
-        found.append({"metric": f"probacc.{stem}.{rho:g}", **asked, "rho": rho, **passed.entry()})
+    counts = sorted(_counted(correct, samples))
+    found = []
+    for share in SHARES if counts else ():
+        count = counts[max(math.ceil(share * len(counts)) - 1, 0)]
+        interval = list(clopper_pearson(count, samples, confidence))
+        found.append({"share": share, "pr": count / samples, interval_name(confidence): interval})
     return found
 
 
-def _counted(correct: Iterable[int], samples: int, clean: Sequence[bool] | None) -> list[int]:
+def entries(
+    outcomes: Iterable[int], reading: Reading, *, stem: str, gamma: float, samples: int, **settings: Any
+) -> list[dict[str, Any]]:
+    """The `evals` entries of one radius: pr.STEM.GAMMA, then probacc.STEM.GAMMA.RHO for each rho.
+
+    `outcomes`: for each image its number of correctly classified noisy copies, -1 where it does not
+    count. `settings` go into each entry. A metric that cannot be computed has value None and a reason.
+    """
+    outcomes = [int(k) for k in outcomes]
+    asked = {"gamma": gamma, "samples": samples, **settings, "denominator": reading.denominator}
+    sure = reading.confidence
+    pr = {"metric": f"pr.{stem}.{gamma:g}", **asked, **pr_d(outcomes, samples, sure).entry()}
+    if pr["n"]:
+        pr["quantiles"] = quantiles(outcomes, samples, sure)
+    found = [pr]
+    for rho in reading.rho:
+        passed = prob_acc(outcomes, samples, rho, sure, reading.passes == "above")
+        told = {} if passed.value is None else {"undecided": undecided(outcomes, samples, rho, sure)}
+        found.append(prob_acc_entry(passed, reading, rho, f"{stem}.{gamma:g}", asked) | told)
+    return found
+
+
+def stopped_entries(
+    rows: Iterable[Sequence[float]],
+    reading: Reading,
+    *,
+    stem: str,
+    gamma: float,
+    samples: int,
+    **settings: Any,
+) -> list[dict[str, Any]]:
+    """The entries probacc.STEM.GAMMA.RHO where sampling stopped as soon as an image was decided.
+
+    A row: correct copies (-1: does not count), draws, then for each rho 1 (passed), 0 (failed) or
+    -1 (undecided after `samples` draws: then it counts by its estimate). Without PR_D: the mean share over
+    draws that stop when they please is not its estimate.
+    """
+    whole = [[int(value) for value in row] for row in rows]
+    counted = [row for row in whole if row[0] >= 0]
+    asked = {"gamma": gamma, "samples": samples, **settings, "denominator": reading.denominator}
+    spent = sum(row[1] for row in counted)
+    told = {"draws_spent": spent, "draws_saved": samples * len(counted) - spent}
+    found = []
+    for place, rho in enumerate(reading.rho):
+        verdicts = [row[2 + place] for row in counted]
+        passed = sum(
+            row[1] - row[0] <= reading.allowed(row[1], rho) if verdict < 0 else verdict == 1
+            for row, verdict in zip(counted, verdicts, strict=True)
+        )
+        if counted:
+            result = proportion(passed, len(counted), reading.confidence)
+            more = {"undecided": verdicts.count(-1), **told}
+        else:
+            result, more = _nothing_counted([row[0] for row in whole], reading.confidence), {}
+        found.append(prob_acc_entry(result, reading, rho, f"{stem}.{gamma:g}", asked) | more)
+    return found
+
+
+def prob_acc_entry(
+    found: Estimate, reading: Reading, rho: float, stem: str, asked: dict[str, Any]
+) -> dict[str, Any]:
+    """The entry of a ProbAcc."""
+    comparison = {"at-least": "PR >= 1 - rho", "above": "PR > 1 - rho"}[reading.passes]
+    return {"metric": f"probacc.{stem}.{rho:g}", **asked, "rho": rho, "passes": comparison, **found.entry()}
+
+
+def interval_name(confidence: float) -> str:
+    """`ci95`, `ci99.9`."""
+    return f"ci{100 * confidence:g}"
+
+
+def _counted(correct: Sequence[int], samples: int) -> list[int]:
     """The counts of the images that count, as Python integers (numpy's would overflow when squared)."""
-    if clean is not None:
-        correct = (k for k, good in zip(correct, clean, strict=True) if good)
     counts = [int(k) for k in correct]
-    if samples < 1 or any(not 0 <= k <= samples for k in counts):
+    if samples < 1 or any(not -1 <= k <= samples for k in counts):
         raise ValueError(f"correct counts must lie between 0 and the number of samples, {samples}")
-    return counts
+    return [k for k in counts if k >= 0]
 
 
-def _nothing_counted(clean: Sequence[bool] | None, confidence: float) -> Estimate:
-    if clean is None or len(clean) == 0:
+def _nothing_counted(correct: Sequence[int], confidence: float) -> Estimate:
+    if len(correct) == 0:
         return proportion(0, 0, confidence)
     reason = "no image is classified correctly without noise, so there is nothing to average over"
     return Estimate(None, None, 0, confidence, reason)

@@ -22,7 +22,7 @@ def normal_quantile(confidence: float) -> float:
     return NormalDist().inv_cdf((1 + confidence) / 2)
 
 
-def wilson(successes: float, trials: int, confidence: float = 0.95) -> Interval:
+def wilson(successes: float, trials: float, confidence: float = 0.95) -> Interval:
     """Wilson's score interval of a proportion (JASA 22, 1927).
 
     Good for any proportion and from few trials on; its ends stay in [0, 1]. Mean coverage is near
@@ -39,7 +39,7 @@ def wilson(successes: float, trials: int, confidence: float = 0.95) -> Interval:
     return low, high
 
 
-def clopper_pearson(successes: float, trials: int, confidence: float = 0.95) -> Interval:
+def clopper_pearson(successes: float, trials: float, confidence: float = 0.95) -> Interval:
     """The exact interval of a proportion (Biometrika 26, 1934): covers at least as often as said.
 
     [Beta(a/2; k, n-k+1), Beta(1-a/2; k+1, n-k)], a = 1 - confidence; ends 0 and 1 at k = 0 and
@@ -56,19 +56,45 @@ def clopper_pearson(successes: float, trials: int, confidence: float = 0.95) -> 
     return low, high
 
 
-def mean_interval(mean: float, deviation: float, count: int, confidence: float = 0.95) -> Interval:
-    """The normal interval of a mean of `count` values in [0, 1] with that standard deviation.
+def student_quantile(confidence: float, freedom: int) -> float:
+    """t with P(|T| <= t) = confidence for Student's T: 4.30 for 0.95 and 2 degrees of freedom."""
+    from scipy.special import betaincinv
 
-    Where the sample shows no spread (every value equal, or a single one) the normal interval would
-    have width 0. Then the exact binomial interval is given: no variable in [0, 1] of the same mean
-    varies more than one that is 0 or 1.
+    normal_quantile(confidence)  # refuses a confidence out of range
+    x = float(betaincinv(freedom / 2, 0.5, 1 - confidence))
+    return math.sqrt(freedom * (1 - x) / x)
+
+
+def mean_interval(
+    mean: float, deviation: float, count: int, confidence: float = 0.95, differing: int | None = None
+) -> Interval:
+    """Interval of a mean of `count` values in [0, 1] with that standard deviation (divisor count - 1).
+
+    Where nearly all values are alike a normal interval is far too short: the few that differ carry all
+    of the spread. In the manner of Korn and Graubard (Survey Methodology 24, 1998) the mean counts as a
+    proportion in as many trials as would spread it like this, deflated by (z/t)^2 with t of
+    `differing` - 1 degrees of freedom, `differing` the number of values that are not the common one at
+    the end of the range (default: all). Here the interval of that proportion is Wilson's, and there are
+    at least `count` trials, since no variable in [0, 1] varies more than one that is 0 or 1. Without
+    spread it is the exact binomial interval over the values.
     """
     if count < 1:
         raise ValueError("the mean of no values has no interval")
-    if count == 1 or deviation == 0:
-        return clopper_pearson(mean * count, count, confidence)
+    if count == 1 or deviation == 0 or not 0 < mean < 1:
+        return clopper_pearson(min(max(mean, 0.0), 1.0) * count, count, confidence)
+    quantile = normal_quantile(confidence)
+    student = student_quantile(confidence, max((count if differing is None else differing) - 1, 1))
+    trials = mean * (1 - mean) * count / deviation**2 * (quantile / student) ** 2
+    trials = max(trials, float(count))
+    return wilson(mean * trials, trials, confidence)
+
+
+def normal_interval(mean: float, deviation: float, count: int, confidence: float = 0.95) -> Interval:
+    """The normal interval of a mean of `count` values of any range, such as losses."""
+    if count < 1:
+        raise ValueError("the mean of no values has no interval")
     half = normal_quantile(confidence) * deviation / math.sqrt(count)
-    return max(0.0, mean - half), min(1.0, mean + half)
+    return mean - half, mean + half
 
 
 def square_and_add(first: float, of_first: Interval, second: float, of_second: Interval) -> Interval:
@@ -89,6 +115,6 @@ def newcombe(k1: int, n1: int, k2: int, n2: int, confidence: float = 0.95) -> In
     return square_and_add(k1 / n1, first, k2 / n2, second)
 
 
-def _check(successes: float, trials: int) -> None:
+def _check(successes: float, trials: float) -> None:
     if trials < 1 or not 0 <= successes <= trials:
         raise ValueError(f"{successes} successes of {trials} trials is no proportion")

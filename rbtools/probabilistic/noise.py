@@ -1,15 +1,15 @@
 """Noise around an image, as a unit draw times a radius.
 
 The unit draw does not depend on the radius, so that all radii share it: estimates over a range of
-radii are smooth, and a further radius costs one multiply-add. A registered noise has
-`unit(draws, shape, draw)` and
-`apply(images, unit, gamma)`.
+radii are smooth, and a further radius costs one multiply-add. Every noise is also a map of independent
+standard normal numbers (`shaped`), which is what rare events are searched in.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from rbtools.registry import param
 
@@ -23,29 +23,152 @@ class Draws(Protocol):
     def uniform(self, shape: tuple[int, ...], draw: int = 0) -> Tensor:
         """Numbers from [0, 1) on the grid of 2^-24, float32 (N, *shape)."""
 
+    def normal(self, shape: tuple[int, ...], draw: int = 0) -> Tensor:
+        """Standard normal numbers, float32 (N, *shape)."""
+
 
 @dataclass(frozen=True, kw_only=True)
-class Uniform:
-    """Independent U(-gamma, gamma) on every pixel and channel: uniform in the L-infinity ball.
+class Noise:
+    """What the kinds of noise share: the ball, and clipping.
 
-    PRBench section 3 and advbench sample like this. advbench clips x + delta to [0, 1] in training and in
-    evaluation, PRBench does not say; without clipping a model sees pixels that no image has.
+    PRBench does not say whether x + delta is clipped to [0, 1]; advbench does so in training and in
+    evaluation. Without clipping a model sees pixels that no image has.
     """
 
-    name: ClassVar[str] = "uniform"
+    name: ClassVar[str]
     version: ClassVar[int] = 1
+    laws: ClassVar[dict[str, str]]
 
+    norm: str = param("linf", "The norm of the ball that --gamma is the radius of.", choices=("linf", "l2"))
     clip: bool = param(True, "Clip the noisy image to [0, 1].")
 
-    def unit(self, draws: Draws, shape: tuple[int, ...], draw: int) -> Tensor:
-        """The draw-th draw of each example at radius 1: float32 (N, *shape), within (-1, 1).
+    @property
+    def stem(self) -> str:
+        """Its name in metrics: `uniform`, `uniform.l2`."""
+        return self.name if self.norm == "linf" else f"{self.name}.{self.norm}"
 
-        The 2^24 values are the odd multiples of 2^-24, exact in float32: symmetric about 0, which
-        [0, 1) times 2 minus 1 is not.
-        """
-        return draws.uniform(shape, draw=draw).mul_(2).sub_(1 - 2.0**-24)
+    @property
+    def definition(self) -> str:
+        """Scale, projection and clipping, in one line for the record."""
+        return f"{self.laws[self.norm]}; the model sees {'clip(x+delta,0,1)' if self.clip else 'x+delta'}"
+
+    def unit(self, draws: Draws, shape: tuple[int, ...], draw: int) -> Tensor:
+        """The draw-th draw of each example at radius 1: float32 (N, *shape)."""
+        return self.shaped(draws.normal((self.width(shape),), draw=draw), shape)
+
+    def width(self, shape: tuple[int, ...]) -> int:
+        """How many standard normal numbers a draw for an image of this shape is made of."""
+        return math.prod(shape)
+
+    def shaped(self, normals: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """The unit draw (N, *shape) that independent standard normals (N, width) make."""
+        raise NotImplementedError
 
     def apply(self, images: Tensor, unit: Tensor, gamma: float) -> Tensor:
         """Noisy images at radius `gamma` (pixel units of [0, 1]), of the shape of `images`."""
         noisy = images.add(unit, alpha=gamma)
         return noisy.clamp_(0, 1) if self.clip else noisy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Uniform(Noise):
+    """Uniform in the ball: for L-infinity independent U(-gamma, gamma) on every pixel and channel.
+
+    PRBench section 3 and advbench sample the L-infinity ball. In the L2 ball the direction is uniform
+    and the length gamma * u^(1/d), d the number of pixels and channels.
+    """
+
+    name: ClassVar[str] = "uniform"
+    laws: ClassVar[dict[str, str]] = {
+        "linf": "delta=gamma*u, u~U(-1,1) on each pixel and channel",
+        "l2": "delta=gamma*u, u uniform in the unit L2 ball",
+    }
+
+    def unit(self, draws: Draws, shape: tuple[int, ...], draw: int) -> Tensor:
+        """The draw-th draw of each example at radius 1: float32 (N, *shape).
+
+        In the L-infinity ball the 2^24 values are the odd multiples of 2^-24, exact in float32:
+        symmetric about 0, which [0, 1) times 2 minus 1 is not.
+        """
+        if self.norm == "linf":
+            return signed_uniform(draws, shape, draw)
+        return super().unit(draws, shape, draw)
+
+    def width(self, shape: tuple[int, ...]) -> int:
+        return math.prod(shape) + (2 if self.norm == "l2" else 0)
+
+    def shaped(self, normals: Tensor, shape: tuple[int, ...]) -> Tensor:
+        if self.norm == "linf":
+            return normals.div(math.sqrt(2)).erf_().view(-1, *shape)
+        # The first d of d + 2 coordinates of a uniform point on the sphere are uniform in the ball.
+        length: Tensor = normals.norm(dim=1, keepdim=True)
+        return (normals[:, : math.prod(shape)] / length).view(-1, *shape)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gaussian(Noise):
+    """Normal noise projected onto the ball: for L-infinity sigma = gamma, clamped to [-gamma, gamma].
+
+    PRBench only says "within the ball"; its own tables fit clamping (which piles mass on the border) and
+    not rejection. For L2 sigma = gamma / sqrt(d), so that a length is gamma on average (in the square),
+    and what is longer is shortened to gamma.
+    """
+
+    name: ClassVar[str] = "gaussian"
+    laws: ClassVar[dict[str, str]] = {
+        "linf": "delta=clamp(gamma*z,-gamma,gamma), z~N(0,1) on each pixel and channel",
+        "l2": "delta=z*min(1,gamma/|z|), z~N(0,gamma^2/d) on each of d pixels and channels",
+    }
+
+    def shaped(self, normals: Tensor, shape: tuple[int, ...]) -> Tensor:
+        return _projected(normals, self.norm, 1.0).view(-1, *shape)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Laplace(Noise):
+    """Laplace noise projected onto the ball: for L-infinity of scale gamma, clamped to [-gamma, gamma].
+
+    PRBench only says "within the ball"; its own tables fit clamping (which piles mass on the border) and
+    not rejection. For L2 the scale is gamma / sqrt(2 d), so that a length is gamma on average (in the
+    square), and what is longer is shortened to gamma.
+    """
+
+    name: ClassVar[str] = "laplace"
+    laws: ClassVar[dict[str, str]] = {
+        "linf": "delta=clamp(gamma*z,-gamma,gamma), z~Laplace(0,1) on each pixel and channel",
+        "l2": "delta=z*min(1,gamma/|z|), z~Laplace(0,gamma/sqrt(2d)) on each of d pixels and channels",
+    }
+
+    def unit(self, draws: Draws, shape: tuple[int, ...], draw: int) -> Tensor:
+        """The draw-th draw of each example at radius 1: float32 (N, *shape), from uniform numbers."""
+        uniform = signed_uniform(draws, shape, draw)
+        z = uniform.abs().neg_().log1p_().mul_(uniform.sign().neg_())
+        return _projected(z.flatten(1), self.norm, math.sqrt(2)).view(-1, *shape)
+
+    def shaped(self, normals: Tensor, shape: tuple[int, ...]) -> Tensor:
+        tail = normals.abs().div_(math.sqrt(2)).erfc_().log_()  # P(|Z| > |z|), the same for both laws
+        return _projected(tail.mul_(-normals.sign()), self.norm, math.sqrt(2)).view(-1, *shape)
+
+
+def signed_uniform(draws: Draws, shape: tuple[int, ...], draw: int) -> Tensor:
+    """Uniform numbers (N, *shape) in (-1, 1): the odd multiples of 2^-24."""
+    return draws.uniform(shape, draw=draw).mul_(2).sub_(1 - 2.0**-24)
+
+
+def _projected(z: Tensor, norm: str, deviation: float) -> Tensor:
+    """Numbers (N, d) of that standard deviation, in the unit ball; see the laws above."""
+    if norm == "linf":
+        return z.clamp(-1, 1)
+    z = z / (deviation * math.sqrt(z.shape[1]))
+    length: Tensor = z.norm(dim=1, keepdim=True)
+    return z / length.clamp(min=1)
+
+
+def settings(noise: Any) -> dict[str, Any]:
+    """What a record's entry says of the noise."""
+    return {
+        "noise": noise.name,
+        "norm": noise.norm,
+        "clip": noise.clip,
+        "definition": noise.definition,
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from rbtools.errors import RbError
@@ -9,13 +10,14 @@ from rbtools.errors import RbError
 # What a run found out or cost. Everything else in an entry is the protocol: it says what was asked.
 FOUND = frozenset(
     "value ci95 reason seconds device stored warnings undecided draws_spent passes detail broken_by sanity"
-    " prepared tool".split()
+    " prepared tool quantiles draws_saved confirmed images".split()
 )
+_INTERVAL = re.compile(r"ci\d")  # ci95, ci99.9
 
 
 def protocol(entry: dict[str, Any]) -> dict[str, Any]:
     """The part of an entry that says what was measured, without what came out."""
-    return {key: value for key, value in entry.items() if key not in FOUND}
+    return {key: value for key, value in entry.items() if key not in FOUND and not _INTERVAL.match(key)}
 
 
 def add(record: dict[str, Any], entry: dict[str, Any], *, replace: bool = False) -> dict[str, Any]:

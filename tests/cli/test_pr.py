@@ -84,7 +84,7 @@ def test_a_further_tolerance_is_found_without_a_model(trained: dict[str, Record]
     metrics = one(run([*chosen, "0.1,0.3"], trained["erm"]))["metrics"]
     assert "probacc.uniform.0.3.0.3" in metrics
     again = run([*chosen, "0.1"], trained["erm"])
-    assert again.stderr == "rb-pr: 1 record: 0 computed, 1 found in the store.\n"
+    assert again.stderr.startswith("rb-pr: 1 record: 0 computed, 1 found in the store.\n")
 
 
 def test_radii_are_read_on_the_unit_scale() -> None:
@@ -122,3 +122,122 @@ def test_wrong_use_is_a_usage_error(arguments: list[str], message: str) -> None:
     result = run(arguments)
     assert result.exit_code == 2 and result.stdout == ""
     assert message in result.stderr and result.stderr.count("\n") == 1
+
+
+def test_too_few_samples_get_a_note_and_are_refused_where_certainty_is_asked_for(
+    trained: dict[str, Record],
+) -> None:
+    chosen = ["--gamma", "0.1", "--n", "4", "--samples"]
+    note = (
+        "rb-pr: note: 100 samples cannot show a failure rate below 0.01: at 95 % that takes 299, all of them"
+        ' right. "undecided" in evals counts the images that stay open.\n'
+    )
+    result = run([*chosen, "100", "--rho", "0.05,0.01"], trained["erm"])
+    assert result.stderr.endswith(note)
+    record = one(result)
+    assert entry(record, "probacc.uniform.0.1.0.01")["undecided"] >= 1
+    assert entry(record, "probacc.uniform.0.1.0.05")["undecided"] >= 0
+    assert "note" not in run([*chosen, "29", "--rho", "0.1"], trained["erm"]).stderr
+    assert "note" not in run([*chosen, "20", "--rho", "0.1", "--confidence", "0.8"], trained["erm"]).stderr
+    assert "note" not in run([*chosen, "3"]).stderr  # no record, nothing to note
+    for option in ("--adaptive", "--require-decided"):
+        refused = run([*chosen, "298", "--rho", "0.01", option], trained["erm"])
+        assert refused.exit_code == 2 and refused.stdout == ""
+        assert "298 samples cannot show a failure rate below 0.01: at 95 % that takes 299" in refused.stderr
+        never = run([*chosen, "9", "--rho", "0", option], trained["erm"])
+        assert "--rho 0 tolerates no failure at all" in never.stderr
+    assert run([*chosen, "59", "--rho", "0.05", "--require-decided"], trained["erm"]).exit_code == 0
+
+
+def test_a_curve_begins_at_radius_zero(trained: dict[str, Record]) -> None:
+    chosen = ["--gamma", "0:0.4:3", "--rho", "0.1", "--samples", "5", "--n", "30"]
+    for more in ([], ["--only", "probacc"], ["--denominator", "all"]):
+        metrics = one(run([*chosen, *more], trained["erm"]))["metrics"]
+        assert metrics["probacc.uniform.0.0.1"] == (metrics["acc"] if "all" in more else 1)
+        assert metrics["probacc.uniform.0.4.0.1"] < metrics["probacc.uniform.0.0.1"]
+    assert entry(one(run(chosen, trained["erm"])), "pr.uniform.0")["value"] == 1
+    refused = run(["--gamma", "0"], trained["erm"])
+    assert refused.exit_code == 2 and "--gamma 0 is not in (0, 1]" in refused.stderr
+
+
+@pytest.mark.parametrize("noise", ["uniform", "gaussian", "laplace"])
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_the_record_defines_the_noise(noise: str, norm: str, trained: dict[str, Record]) -> None:
+    gamma = "0.2" if norm == "linf" else "2"  # an L2 radius may be above 1
+    chosen = [
+        "--noise",
+        noise,
+        "--norm",
+        norm,
+        "--gamma",
+        gamma,
+        "--samples",
+        "3",
+        "--n",
+        "5",
+        "--rho",
+        "0.5",
+    ]
+    record = one(run([*chosen, "--rho", "0.5", "--no-clip"], trained["erm"]))
+    stem = f"{noise}.{'l2.' if norm == 'l2' else ''}{gamma}"
+    told = entry(record, f"pr.{stem}")
+    assert [told["noise"], told["norm"], told["clip"]] == [noise, norm, False]
+    assert told["definition"].startswith("delta=") and told["definition"].endswith("the model sees x+delta")
+    assert f"probacc.{stem}.0.5" in record["metrics"]
+
+
+def test_advbench_counts_every_image(trained: dict[str, Record]) -> None:
+    chosen = ["--gamma", "0.3", "--rho", "0.2", "--samples", "10", "--n", "60"]
+    default = one(run(chosen, trained["erm"]))
+    theirs = one(run([*chosen, "--denominator", "all", "--passes", "above"], trained["erm"]))
+    name, passed = "pr.uniform.0.3", "probacc.uniform.0.3.0.2"
+    assert entry(theirs, name)["n"] == 60 > entry(default, name)["n"]
+    assert theirs["metrics"][name] < default["metrics"][name]
+    assert theirs["metrics"][passed] < default["metrics"][passed]
+    mixed = run(chosen, theirs)
+    assert mixed.exit_code == 1 and "denominator 'all' there and 'correct' here" in mixed.stderr
+
+
+def test_only_probacc_stops_early_and_says_the_same(trained: dict[str, Record]) -> None:
+    chosen = ["--gamma", "0.1,0.4", "--rho", "0.02,0.1", "--samples", "50", "--n", "60"]
+    full = one(run(chosen, trained["erm"]))
+    early = one(run([*chosen, "--only", "probacc"], trained["erm"]))
+    names = [name for name in full["metrics"] if name.startswith("probacc")]
+    assert len(names) == 4 and not any(name.startswith("pr.") for name in early["metrics"])
+    for name in names:
+        assert early["metrics"][name] == full["metrics"][name]
+        told = entry(early, name)
+        assert told["draws_spent"] + told["draws_saved"] == 50 * told["n"] and told["undecided"] == 0
+        assert told["stopping"].startswith("exact")
+    assert entry(early, "probacc.uniform.0.4.0.1")["draws_saved"] > 0
+
+
+def test_the_sequential_test_spends_less_and_decides_alike(trained: dict[str, Record]) -> None:
+    chosen = ["--gamma", "0.05,0.4", "--rho", "0.05", "--samples", "400", "--n", "40", "--adaptive"]
+    record = one(run(chosen, trained["erm"]))
+    assert "pr.uniform.0.05" not in record["metrics"]
+    easy, hard = (entry(record, f"probacc.uniform.{gamma}.0.05") for gamma in ("0.05", "0.4"))
+    assert easy["error"] == 0.05 and easy["samples"] == 400
+    assert 59 * easy["n"] <= easy["draws_spent"] < 100 * easy["n"]
+    assert hard["value"] < easy["value"] and hard["undecided"] <= 6
+    exact = one(run([*chosen[:-1], "--only", "probacc"], trained["erm"]))
+    for name in ("probacc.uniform.0.05.0.05", "probacc.uniform.0.4.0.05"):
+        assert record["metrics"][name] == pytest.approx(exact["metrics"][name], abs=2 / easy["n"])
+
+
+def test_the_confidence_is_that_of_every_interval(trained: dict[str, Record]) -> None:
+    chosen = ["--gamma", "0.3", "--rho", "0.2", "--samples", "20", "--n", "40", "--confidence"]
+    wide = one(run([*chosen, "0.99"], trained["erm"]))
+    narrow = one(run([*chosen, "0.8"], wide))  # the same protocol: no conflict
+    for name in ("pr.uniform.0.3", "probacc.uniform.0.3.0.2"):
+        (low, high), (lower, higher) = entry(narrow, name)["ci80"], entry(wide, name)["ci99"]
+        assert lower < low < high < higher
+    assert "ci80" in entry(narrow, "pr.uniform.0.3")["quantiles"][0]
+    for value, message in (("95", "0.95 is 95 %. Did you mean 0.95?"), ("0.3", "is not in [0.5, 1)")):
+        result = run([*chosen, value], trained["erm"])
+        assert result.exit_code == 2 and message in result.stderr
+
+
+def test_nothing_passes_above_one() -> None:
+    result = run(["--rho", "0.1,0", "--passes", "above"])
+    assert result.exit_code == 2 and "no PR is above 1" in result.stderr

@@ -26,11 +26,13 @@ from rbtools.engine.draws import Draws
 from rbtools.engine.evaluate import ask
 from rbtools.engine.generalisation import ge
 from rbtools.engine.outcomes import encoded
-from rbtools.engine.questions import Accuracy, Attacked, Corruptions, Probabilistic, Question
+from rbtools.engine.probabilistic import Probabilistic
+from rbtools.engine.questions import Accuracy, Attacked, Corruptions, Question
 from rbtools.engine.run import Run
 from rbtools.engine.tiles import TILE, Tile
 from rbtools.errors import RbError
 from rbtools.probabilistic import NOISES
+from rbtools.probabilistic.estimate import Reading
 from rbtools.probabilistic.noise import Uniform
 from rbtools.registry import param
 from rbtools.store import Store
@@ -125,7 +127,7 @@ QUESTIONS: dict[str, Question] = {
     "pgd": pgd(16, restarts=2),
     "fgsm": Attacked(ATTACKS.build("fgsm"), (16 / 255,)),
     "corrupt": Corruptions((CORRUPTIONS.build("gaussian_noise"), CORRUPTIONS.build("contrast")), (5,)),
-    "pr": Probabilistic(NOISES.build("uniform"), (0.1, 0.3), (0.1,), 4),
+    "pr": Probabilistic(NOISES.build("uniform"), (0.1, 0.3), Reading(rho=(0.1,)), 4),
 }
 
 
@@ -212,7 +214,7 @@ def test_a_further_distance_costs_that_distance_alone(record: Record, run: Run, 
 
 def test_a_further_tolerance_costs_nothing(record: Record, run: Run, seen: Seen) -> None:
     def question(*rho: float) -> Question:
-        return Probabilistic(NOISES.build("uniform"), (0.2,), rho, 5)
+        return Probabilistic(NOISES.build("uniform"), (0.2,), Reading(rho=rho), 5)
 
     ask(record, question(0.1), dataclasses.replace(run, n=20))
     before = seen.images
@@ -255,7 +257,7 @@ def test_an_interrupted_evaluation_goes_on_inside_the_test_set(record: Record, r
 
 def test_another_seed_is_other_work_only_where_there_is_chance(record: Record, run: Run, seen: Seen) -> None:
     fgsm = Attacked(ATTACKS.build("fgsm"), (8 / 255,))
-    noisy = Probabilistic(NOISES.build("uniform"), (0.3,), (), 5)
+    noisy = Probabilistic(NOISES.build("uniform"), (0.3,), Reading(rho=()), 5)
     one, two = dataclasses.replace(run, n=20), dataclasses.replace(run, n=20, seed=1)
     assert found(ask(record, fgsm, one)) == found(ask(record, fgsm, two))
     assert run.store.computed == 1
@@ -385,7 +387,7 @@ def test_an_accuracy_has_n_and_the_interval_of_wilson(record: Record, run: Run) 
 
 def test_pr_is_what_a_loop_over_images_and_samples_gives(record: Record, run: Run) -> None:
     samples, gammas, n = 7, (0.1, 0.4), 25
-    question = Probabilistic(NOISES.build("uniform"), gammas, (0.15,), samples)
+    question = Probabilistic(NOISES.build("uniform"), gammas, Reading(rho=(0.15,)), samples)
     result = ask(record, question, dataclasses.replace(run, n=n, seed=3))
     images, labels = test_images()
     model = subject.load_model(record, subject.data_of(record, run), run, torch.device("cpu"))
@@ -437,10 +439,10 @@ def test_pr_of_a_linear_model_is_its_closed_form(pixels: int) -> None:
         seed=0,
         batch=images,
     )
-    for gamma, right in zip(gammas, sampling.counts(tile, Uniform(), gammas, samples), strict=True):
+    for gamma, found in zip(gammas, sampling.copies(tile, Uniform(), gammas, samples), strict=True):
         ratio, drawn = distance / gamma, images * samples
         failing = (1 - ratio) / 2 if pixels == 1 else (2 - 2 * ratio) ** 2 / 8
-        share = 1 - right.sum().item() / drawn
+        share = 1 - found.right.sum().item() / drawn
         assert share == pytest.approx(failing, abs=4 * math.sqrt(failing * (1 - failing) / drawn))
 
 
@@ -453,9 +455,8 @@ def test_where_no_image_is_right_pr_has_a_reason_and_no_value(
             return nn.functional.one_hot(labels, 11).float()
 
     model_is(Wrong())
-    result = ask(
-        record, Probabilistic(NOISES.build("uniform"), (0.1,), (0.1,), 3), dataclasses.replace(run, n=9)
-    )
+    question = Probabilistic(NOISES.build("uniform"), (0.1,), Reading(rho=(0.1,)), 3)
+    result = ask(record, question, dataclasses.replace(run, n=9))
     assert result["metrics"]["acc"] == 0 and "pr.uniform.0.1" not in result["metrics"]
     entry = next(entry for entry in result["evals"] if entry["metric"] == "pr.uniform.0.1")
     assert entry["value"] is None and "no image is classified correctly" in entry["reason"]
@@ -505,7 +506,7 @@ def test_ge_without_a_value_on_one_side_says_which(
             return nn.functional.one_hot(torch.tensor(classes), 11).float()
 
     model_is(Memory())
-    question = Probabilistic(NOISES.build("uniform"), (1e-3,), (), 2)
+    question = Probabilistic(NOISES.build("uniform"), (1e-3,), Reading(rho=()), 2)
     result = ge(record, question, dataclasses.replace(run, n=10), n_train=10)
     assert "ge.pr.uniform.0.001" not in result["metrics"]
     assert result["evals"][-1]["reason"].startswith("on train: no image is classified correctly")

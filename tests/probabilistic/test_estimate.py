@@ -6,26 +6,31 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
-from rbtools.probabilistic.estimate import entries, pr_d, prob_acc, proportion
+from rbtools.probabilistic.estimate import Reading, entries, pr_d, prob_acc, proportion, quantiles, undecided
 from rbtools.probabilistic.intervals import clopper_pearson, wilson
 from rbtools.records import metrics
 
 
 def test_pr_d_by_hand() -> None:
-    # shares 1, .9, .8: mean .9, standard deviation .1, of which 1.96 / sqrt(3)
+    # shares 1, .9, .8: mean .9, standard deviation .1. As a proportion with the variance .1^2 / 3 of its
+    # mean it would be one of .9 * .1 * 3 / .01 = 27 trials; t with 1 degree of freedom is 12.706, and
+    # 27 * (1.96 / 12.706)^2 = .64 is less than the 3 images.
     found = pr_d([10, 9, 8], 10)
-    half = 1.959964 * 0.1 / np.sqrt(3)
-    assert found.value == pytest.approx(0.9)
-    assert found.interval == pytest.approx((0.9 - half, min(1.0, 0.9 + half)), abs=1e-6)
-    assert found.n == 3
+    assert (found.value, found.n) == (pytest.approx(0.9), 3)
+    assert found.interval == pytest.approx(wilson(2.7, 3))
+    # Fifty times the same: t with 99 degrees of freedom is 1.98422, the deviation .1 * sqrt(100 / 149).
+    found = pr_d([10, 9, 8] * 50, 10)
+    trials = 0.9 * 0.1 * 150 / (0.01 * 100 / 149) * (1.959964 / 1.984217) ** 2
+    assert found.interval == pytest.approx(wilson(0.9 * trials, trials), abs=1e-6)
 
 
 def test_only_images_that_are_correct_without_noise_count() -> None:
-    found = pr_d([10, 0, 5], 10, [True, False, True])
+    found = pr_d([10, -1, 5], 10)
     assert (found.value, found.n) == (0.75, 2)
     assert pr_d([10, 0, 5], 10).value == 0.5
-    passing = prob_acc([10, 10, 5], 10, 0.1, [True, False, True])
+    passing = prob_acc([10, -1, 5], 10, 0.1)
     assert (passing.value, passing.n) == (0.5, 2)
 
 
@@ -37,9 +42,8 @@ def test_pr_d_of_all_ones_has_the_exact_interval_over_images() -> None:
 def test_images_and_not_draws_are_the_sampling_unit() -> None:
     # Half of the images always right, half never: ten thousand draws an image teach nothing more.
     few, many = pr_d([0, 100] * 50, 100), pr_d([0, 10_000] * 50, 10_000)
-    assert few.interval == pytest.approx(many.interval)
-    low, high = few.interval or (0, 0)
-    assert high - low == pytest.approx(2 * 1.96 * 0.5 / np.sqrt(99), rel=0.01)
+    assert few.interval == pytest.approx(wilson(50, 100))
+    assert many.interval == pytest.approx(wilson(50, 100))
 
 
 @pytest.mark.parametrize(
@@ -75,16 +79,11 @@ def test_prob_acc_grows_with_the_tolerance(counts: list[int], rho: float, other:
 
 
 def test_nothing_to_average_gives_no_number_but_a_reason() -> None:
-    for found in (pr_d([0, 3], 10, [False, False]), prob_acc([0, 3], 10, 0.1, [False, False])):
+    for found in (pr_d([-1, -1], 10), prob_acc([-1, -1], 10, 0.1)):
         assert (found.value, found.interval, found.n) == (None, None, 0)
         assert "no image is classified correctly without noise" in str(found.reason)
         assert found.entry() == {"value": None, "n": 0, "reason": found.reason}
-    assert (
-        pr_d([], 10).reason
-        == pr_d([], 10, []).reason
-        == proportion(0, 0).reason
-        == "there are no images to count"
-    )
+    assert pr_d([], 10).reason == proportion(0, 0).reason == "there are no images to count"
 
 
 def test_entry_names_its_confidence() -> None:
@@ -93,16 +92,22 @@ def test_entry_names_its_confidence() -> None:
 
 
 def test_counts_out_of_range_are_a_mistake() -> None:
-    for counts, samples in ([[11], 10], [[-1], 10], [[0], 0]):
+    for counts, samples in ([[11], 10], [[-2], 10], [[0], 0]):
         with pytest.raises(ValueError, match="must lie between 0 and the number of samples"):
             pr_d(counts, samples)
-    with pytest.raises(ValueError, match="zip"):
-        pr_d([1, 2], 10, [True])
 
 
 def test_entries_of_a_radius() -> None:
     outcomes = np.array([100, 99, 90, -1, 100], dtype=np.int32)
-    found = entries(outcomes, [0.1, 0.01], noise="uniform", gamma=8 / 255, samples=100, clip=True)
+    found = entries(
+        outcomes,
+        Reading(rho=(0.1, 0.01)),
+        stem="uniform",
+        gamma=8 / 255,
+        samples=100,
+        noise="uniform",
+        clip=True,
+    )
     names = [
         metrics.pr_name("uniform", 8 / 255),
         *(metrics.prob_acc_name("uniform", 8 / 255, r) for r in (0.1, 0.01)),
@@ -129,18 +134,73 @@ def test_entries_of_a_radius() -> None:
 
 
 def test_entries_of_a_model_that_is_never_right() -> None:
-    found = entries(np.full(3, -1), [0.1], noise="uniform", gamma=0.1, samples=10)
+    found = entries(np.full(3, -1), Reading(rho=(0.1,)), stem="uniform", gamma=0.1, samples=10)
     assert [(entry["value"], entry["n"]) for entry in found] == [(None, 0)] * 2
     assert all("reason" in entry and "ci95" not in entry for entry in found)
 
 
-@pytest.mark.parametrize(("a", "b"), [(2.0, 1.0), (8.0, 0.5), (0.5, 0.5)])
-def test_pr_d_interval_covers_as_often_as_it_says(a: float, b: float) -> None:
-    # True PR of an image ~ Beta(a, b), counts binomial given it: PR_D is the mean of the Beta.
+@pytest.mark.parametrize(
+    ("share", "a", "b", "images"),
+    [(1, 1.0, 2.0, 1000), (1, 0.5, 8.0, 1000), (0.1, 1.0, 1.0, 1000), (0.03, 0.5, 8.0, 1000)],
+)
+def test_pr_d_interval_covers_as_often_as_it_says(share: float, a: float, b: float, images: int) -> None:
+    # A share of the images fails, at rates ~ Beta(a, b): where it is small, the normal interval covers 90 %.
     rng = np.random.default_rng(1)
+    hits, repeats = [], 1500
+    for _ in range(repeats):
+        rates = np.where(rng.random(images) < share, rng.beta(a, b, images), 0)
+        low, high = pr_d((100 - rng.binomial(100, rates)).tolist(), 100).interval or (0, 0)
+        hits.append(low <= 1 - share * a / (a + b) <= high)
+    chance = 2 * (0.95 * 0.05 / repeats) ** 0.5
+    assert np.mean(hits) == pytest.approx(0.95, abs=0.01 + chance)
+
+
+def test_few_failing_images_make_the_interval_wide_and_never_short() -> None:
+    # One image of 1000 that fails half of the time: nowhere near certain, nor worse than 1 of 1000.
+    low, high = pr_d([100] * 999 + [50], 100).interval or (0, 0)
+    assert low == pytest.approx(wilson(999.5, 1000)[0]) and high < 1
+    rng = np.random.default_rng(0)
     hits = []
-    for _ in range(1500):
-        counts = rng.binomial(100, rng.beta(a, b, 300))
-        low, high = pr_d(counts.tolist(), 100).interval or (0, 0)
-        hits.append(low <= a / (a + b) <= high)
-    assert np.mean(hits) == pytest.approx(0.95, abs=0.015)
+    for _ in range(400):  # five failing images on average
+        rates = np.where(rng.random(1000) < 0.005, rng.random(1000), 0)
+        low, high = pr_d((100 - rng.binomial(100, rates)).tolist(), 100).interval or (0, 0)
+        hits.append(low <= 1 - 0.0025 <= high)
+    assert np.mean(hits) > 0.94
+
+
+def test_other_images_may_be_counted_and_passing_may_be_strict() -> None:
+    # advbench: every image, PR > 1 - rho
+    outcomes = [10, 9, 8, 0]
+    theirs = Reading(rho=(0.1, 0.2), denominator="all", passes="above")
+    found = entries(outcomes, theirs, stem="uniform", gamma=0.1, samples=10)
+    assert [one["value"] for one in found] == [0.675, 0.25, 0.5]
+    assert found[1]["passes"] == "PR > 1 - rho" and found[1]["denominator"] == "all"
+    default = entries(outcomes, Reading(rho=(0.1, 0.2)), stem="uniform", gamma=0.1, samples=10)
+    assert [one["value"] for one in default[1:]] == [0.5, 0.75] and default[1]["passes"] == "PR >= 1 - rho"
+
+
+def test_undecided_images_are_those_whose_draws_leave_both_open() -> None:
+    # 299 draws without failure show a rate below .01 at 95 %, 298 do not
+    assert undecided([299], 299, 0.01) == 0 and undecided([298], 298, 0.01) == 1
+    for samples, rho, confidence in [(100, 0.1, 0.95), (50, 0.3, 0.9), (400, 0.01, 0.99)]:
+        level = 1 - confidence
+        for failures in range(samples + 1):
+            passes = stats.binom.cdf(failures, samples, rho) <= level
+            fails = stats.binom.sf(failures - 1, samples, rho) <= level
+            assert undecided([samples - failures], samples, rho, confidence) == (not passes and not fails)
+    # At rho 0 a failure decides, and nothing else does.
+    assert undecided([5, 4, -1], 5, 0.0) == 1
+
+
+def test_quantiles_are_images_with_their_exact_intervals() -> None:
+    found = quantiles([10] * 90 + [7] * 5 + [2] * 5 + [-1] * 100, 10)
+    assert [(one["share"], one["pr"]) for one in found] == [
+        (0.0, 0.2),
+        (0.01, 0.2),
+        (0.05, 0.2),
+        (0.1, 0.7),
+        (0.25, 1.0),
+        (0.5, 1.0),
+    ]
+    assert found[3]["ci95"] == list(clopper_pearson(7, 10))
+    assert "ci99" in quantiles([1], 2, 0.99)[0] and quantiles([-1], 2) == []

@@ -16,8 +16,10 @@ from rbtools.probabilistic.intervals import (
     clopper_pearson,
     mean_interval,
     newcombe,
+    normal_interval,
     normal_quantile,
     square_and_add,
+    student_quantile,
     wilson,
 )
 
@@ -89,11 +91,22 @@ def test_square_and_add_of_symmetric_intervals_is_the_normal_one() -> None:
     assert (low, high) == pytest.approx((-3.3, -3 + math.hypot(0.4, 0.4)))
 
 
-def test_mean_interval_is_the_normal_one_and_stays_in_range() -> None:
-    half = stats.norm.ppf(0.995) * 0.1 / math.sqrt(400)
-    assert mean_interval(0.7, 0.1, 400, 0.99) == pytest.approx((0.7 - half, 0.7 + half))
-    low, high = mean_interval(0.99, 0.2, 25)
-    assert (low, high) == (pytest.approx(0.99 - 1.959964 * 0.04, abs=1e-6), 1.0)
+def test_mean_interval_of_many_values_is_nearly_the_normal_one() -> None:
+    half = stats.norm.ppf(0.995) * 0.1 / math.sqrt(40_000)
+    assert mean_interval(0.5, 0.1, 40_000, 0.99) == pytest.approx((0.5 - half, 0.5 + half), abs=2e-6)
+    assert normal_interval(2.5, 0.1, 40_000, 0.99) == pytest.approx((2.5 - half, 2.5 + half))
+
+
+def test_mean_interval_of_zeros_and_ones_is_about_wilson_s() -> None:
+    # 0/1 values with 30 successes of 200: the variance is that of the proportion, t of 29 degrees is 2.045
+    deviation = math.sqrt(0.15 * 0.85 * 200 / 199)
+    assert mean_interval(0.15, deviation, 200, differing=30) == pytest.approx(wilson(30, 200))
+
+
+def test_student_quantile() -> None:
+    for confidence, freedom in ((0.95, 1), (0.9, 7), (0.99, 100)):
+        want = stats.t.ppf((1 + confidence) / 2, freedom)
+        assert student_quantile(confidence, freedom) == pytest.approx(want, rel=1e-9)
 
 
 def test_mean_interval_without_spread_is_the_exact_binomial() -> None:

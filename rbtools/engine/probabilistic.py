@@ -1,0 +1,173 @@
+"""The questions of probabilistic robustness: columns of counts, and what they are read as."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from rbtools import registry
+from rbtools.engine.questions import Clean, Column
+from rbtools.probabilistic import estimate, sequential
+from rbtools.probabilistic.estimate import Reading
+from rbtools.probabilistic.noise import settings
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+    from rbtools.engine.sampling import Copies
+    from rbtools.engine.tiles import Found, Tile
+
+
+@dataclass(frozen=True)
+class NoisyCopies:
+    """How many of an example's noisy copies are classified right; -1 where the example does not count."""
+
+    noise: Any
+    gamma: float
+    samples: int
+    read: Reading
+    random = True
+    byproduct = False
+    searches = True
+
+    def what(self) -> dict[str, Any]:
+        return {
+            "kind": "pr",
+            "noise": self.noise.name,
+            "version": self.noise.version,
+            "config": registry.config(self.noise),
+            "gamma": self.gamma,
+            "samples": self.samples,
+            **({"counted": "all"} if self.read.denominator == "all" else {}),
+        }
+
+    def reading(self) -> dict[str, Any]:
+        return asdict(self.read)
+
+    def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
+        found = estimate.entries(
+            outcomes,
+            self.read,
+            stem=self.noise.stem,
+            gamma=self.gamma,
+            samples=self.samples,
+            **settings(self.noise),
+        )
+        return [entry | _confirmed(totals) for entry in found]
+
+    def found(self, copies: Copies) -> Found:
+        """The outcomes of a tile."""
+        from rbtools.engine.tiles import Found
+
+        return Found(copies.right, copies.totals)
+
+
+@dataclass(frozen=True)
+class Decided:
+    """Whether an example passes at each tolerated failure rate, sampled only until that is known.
+
+    adaptive: by the sequential test, else as soon as all `samples` draws could not say otherwise. A row is
+    correct copies (-1: does not count), draws, and for each rate 1, 0 or -1 (undecided).
+    """
+
+    noise: Any
+    gamma: float
+    samples: int
+    read: Reading
+    adaptive: bool
+    random = True
+    byproduct = False
+    searches = True
+
+    def rule(self) -> dict[str, Any]:
+        """When it stops, for key and record."""
+        if not self.adaptive:
+            return {"stopping": "exact: when no further draw can change the verdict"}
+        error = round(1 - self.read.confidence, 12)
+        return {"stopping": "sequential: anytime-valid bet against PR = 1 - rho", "error": error}
+
+    def what(self) -> dict[str, Any]:
+        copied = NoisyCopies(self.noise, self.gamma, self.samples, self.read).what()
+        rows = {"rho": list(self.read.rho), "passes": self.read.passes, **self.rule()}
+        return {**copied, "kind": "pr-decided", **rows}
+
+    def reading(self) -> dict[str, Any]:
+        return asdict(self.read)
+
+    def rules(self) -> list[sequential.Rule]:
+        if self.adaptive:
+            return [sequential.anytime(self.samples, rho, self.read.confidence) for rho in self.read.rho]
+        above = self.read.passes == "above"
+        return [sequential.fixed(self.samples, rho, above) for rho in self.read.rho]
+
+    def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
+        found = estimate.stopped_entries(
+            outcomes,
+            self.read,
+            stem=self.noise.stem,
+            gamma=self.gamma,
+            samples=self.samples,
+            **settings(self.noise),
+            **self.rule(),
+        )
+        return [entry | _confirmed(totals) for entry in found]
+
+    def found(self, copies: Copies) -> Found:
+        """The rows of a tile."""
+        import torch
+
+        from rbtools.engine.tiles import Found
+
+        rows = torch.cat([copies.right[:, None], copies.drawn[:, None], copies.verdicts], dim=1)
+        return Found(rows.float(), copies.totals)
+
+
+@dataclass(frozen=True)
+class Probabilistic:
+    """Probabilistic robustness at some radii, from draws that the radii share.
+
+    only_passing: ProbAcc alone, so that images may leave early; adaptive: by the sequential test.
+    """
+
+    noise: Any
+    gammas: tuple[float, ...]
+    read: Reading
+    samples: int
+    only_passing: bool = False
+    adaptive: bool = False
+
+    @property
+    def title(self) -> str:
+        return f"{self.noise.name} noise"
+
+    def columns(self) -> Sequence[Column]:
+        if self.only_passing or self.adaptive:
+            found: list[Any] = [
+                Decided(self.noise, gamma, self.samples, self.read, self.adaptive) for gamma in self.gammas
+            ]
+        else:
+            found = [NoisyCopies(self.noise, gamma, self.samples, self.read) for gamma in self.gammas]
+        return [Clean(), *found]
+
+    def measure(self, tile: Tile, wanted: Sequence[Column]) -> list[Tensor | Found]:
+        from rbtools.engine import sampling
+
+        noisy: list[Any] = [column for column in wanted if not isinstance(column, Clean)]
+        gammas = [column.gamma for column in noisy]
+        rules = noisy[0].rules() if noisy and isinstance(noisy[0], Decided) else ()
+        everyone = self.read.denominator == "all"
+        counted = sampling.copies(tile, self.noise, gammas, self.samples, rules, everyone)
+        found = dict(zip(noisy, counted, strict=True))
+        return [
+            column.found(found[column]) if column in found else tile.clean.int()  # type: ignore[attr-defined]
+            for column in wanted
+        ]
+
+
+def _confirmed(totals: Mapping[str, float]) -> dict[str, Any]:
+    """The share of the copies that float32 decided because they were near a tie."""
+    if not totals.get("copies") or "confirmed" not in totals:
+        return {}
+    return {"confirmed": round(totals["confirmed"] / totals["copies"], 4)}

@@ -1,0 +1,143 @@
+"""When an image's pass or fail at a tolerated failure rate is decided: two rules in one form.
+
+A rule is two tables over the number of failures f so far. With n draws made, the image passes
+as soon as n >= passes[f] and fails as soon as n <= fails[f].
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import numpy as np
+
+NEVER = 1 << 40
+
+# The share of the stake that is on a failure rate of 0, where a clear pass is decided soonest. The rest
+# is spread over (0, rho), so that images with a few failures are decided too, only later.
+ON_ZERO = 0.99
+# Failures are compared as counts: .01 * 100 is 1.0000000000000002 or 1.0 as the rounding falls.
+COUNT_SLACK = 1e-9
+
+
+class Rule(NamedTuple):
+    """passes, fails: int64 (S,), for f = 0 ... S - 1 failures; with more failures it is as with S - 1."""
+
+    passes: np.ndarray
+    fails: np.ndarray
+
+
+def allowed(samples: int, rho: float, above: bool = False) -> int:
+    """How many of `samples` copies may fail: a PR of at least 1 - rho, or `above` it. -1: not even 0."""
+    if above:
+        return math.ceil(rho * samples - COUNT_SLACK) - 1
+    return math.floor(rho * samples + COUNT_SLACK)
+
+
+def needed(rho: float, confidence: float = 0.95) -> int | None:
+    """The fewest draws that can show a failure rate below rho: all right, (1 - rho)^n <= 1 - confidence.
+
+    299 for rho .01 and 95 %. None for rho 0, which no number of draws can show.
+    """
+    return math.ceil(math.log(1 - confidence) / math.log1p(-rho) - COUNT_SLACK) if rho > 0 else None
+
+
+def too_few(rhos: Iterable[float], samples: int, confidence: float = 0.95) -> str | None:
+    """Why so many samples cannot decide every rho at that confidence; None where they can."""
+    for rho in rhos:
+        least = needed(rho, confidence)
+        if least is None:
+            return "--rho 0 tolerates no failure at all: no number of samples can show that."
+        if samples < least:
+            return (
+                f"{samples} samples cannot show a failure rate below {rho:g}: at {100 * confidence:g} % that"
+                f" takes {least}, all of them right."
+            )
+    return None
+
+
+def undecided(samples: int, rho: float, confidence: float = 0.95) -> tuple[int, int]:
+    """The fewest and the most failures in `samples` that leave it open whether the rate is below rho.
+
+    Fewer show a rate below rho and more one above it, each by the exact binomial test at level
+    1 - confidence. (0, ...) where not even 0 failures are enough.
+    """
+    import numpy as np
+    from scipy.special import bdtr, bdtrc
+
+    counts = np.arange(samples + 1, dtype=float)
+    level = 1 - confidence
+    low = int((bdtr(counts, samples, rho) <= level).sum()) if rho > 0 else 0
+    at_least = np.concatenate([[1.0], bdtrc(counts[:-1], samples, rho)]) if rho > 0 else counts == 0
+    return low, samples - int((at_least <= level).sum())
+
+
+@functools.lru_cache(maxsize=64)
+def fixed(samples: int, rho: float, above: bool = False) -> Rule:
+    """The rule that gives what all `samples` draws would give, as soon as that is certain."""
+    import numpy as np
+
+    most = allowed(samples, rho, above)
+    failures = np.arange(most + 2)
+    passes = np.where(failures <= most, samples - most + failures, NEVER)
+    return Rule(passes, np.where(failures <= most, -1, NEVER))
+
+
+@functools.lru_cache(maxsize=64)
+def anytime(samples: int, rho: float, confidence: float = 0.95) -> Rule:
+    """A sequential test of the failure rate p against rho that may be looked at after every draw.
+
+    An image with p >= rho is ever passed with probability at most 1 - confidence, and one with p <= rho
+    ever failed with probability at most that, however long it is sampled (Ville's inequality):
+    each side is a bet against p = rho, and stops when its stake has grown by 1 / (1 - confidence). The
+    bet on passing has 99 % on p = 0 and the rest spread evenly over (0, rho); that on failing is
+    spread evenly over (rho, 1). rho in (0, 1).
+    """
+    import numpy as np
+
+    need = -math.log(1 - confidence)
+    failures = np.arange(samples + 1)
+
+    def first(wins: object, low: int) -> np.ndarray:
+        """For each f the smallest n in [f, samples + 1] at which the monotone `wins(f, n)` is true."""
+        lower, upper = np.maximum(failures, low), np.full_like(failures, samples + 1)
+        for _ in range(samples.bit_length() + 1):
+            middle = (lower + upper) // 2
+            won = wins(failures, middle) | (lower >= upper)  # type: ignore[operator]
+            upper = np.where(won, np.minimum(upper, middle), upper)
+            lower = np.where(won, lower, middle + 1)
+        return upper
+
+    passing = first(lambda f, n: _log_passing(f, n, rho) >= need, 1)
+    lost = first(lambda f, n: _log_failing(f, n, rho) < need, 0)
+    passes = np.where(passing <= samples, passing, NEVER)
+    return Rule(passes, lost - 1)
+
+
+def _log_passing(failures: np.ndarray, draws: np.ndarray, rho: float) -> np.ndarray:
+    """The logarithm of what the bet on a failure rate below rho is worth."""
+    import numpy as np
+    from scipy.special import betainc, betaln
+
+    right = draws - failures
+    on_zero = np.where(failures == 0, math.log(ON_ZERO) - draws * math.log1p(-rho), -np.inf)
+    with np.errstate(divide="ignore"):
+        inside = np.log(betainc(failures + 1, right + 1, rho))
+    spread = betaln(failures + 1, right + 1) + inside - math.log(rho)
+    spread += math.log(1 - ON_ZERO) - failures * math.log(rho) - right * math.log1p(-rho)
+    return np.asarray(np.logaddexp(on_zero, spread))
+
+
+def _log_failing(failures: np.ndarray, draws: np.ndarray, rho: float) -> np.ndarray:
+    """The logarithm of what the bet on a failure rate above rho is worth."""
+    import numpy as np
+    from scipy.special import betainc, betaln
+
+    right = draws - failures
+    with np.errstate(divide="ignore"):
+        inside = np.log(betainc(right + 1, failures + 1, 1 - rho))
+    worth = betaln(failures + 1, right + 1) + inside - math.log1p(-rho)
+    return np.asarray(worth - failures * math.log(rho) - right * math.log1p(-rho))
