@@ -4,7 +4,7 @@ _rbtools_after() {
   choices= dashed= many= files= folders=
   case $1 in
     "rb-arch") dashed="--from-checkpoint --arch --normalize --member --allow-code --space --unique --index --str --neighbours --where --sample --seed --channels --cells --dataset --data-dir --quiet -q --verbose -v --version -h --help" files=1 ;;
-    "rb-train") dashed="--eps --step-size --attack-steps --inner-mode --lambda --bce --pair --noise --samples --beta --tail --rounds --tail-lr --q --candidates --step-min --step-max --steps-min --steps-max --walk --walk-steps --method --epochs --batch-size --lr --micro-batch --momentum --nesterov --no-nesterov --weight-decay --schedule --milestones --decay --augment --seed --strict --retry-errors --shard --in-place --device --jobs --jobs-per-gpu --engine --ray-address --unordered --threads --dataset --data-dir --download --class-map --allow-code --store --no-store --force --quiet -q --verbose -v --version -h --help" files=1 ;;
+    "rb-train") dashed="--eps --step-size --attack-steps --inner-mode --lambda --bce --pair --noise --samples --beta --tail --rounds --tail-lr --q --candidates --step-min --step-max --steps-min --steps-max --walk --walk-steps --method --preset --epochs --batch-size --lr --micro-batch --momentum --nesterov --no-nesterov --weight-decay --schedule --milestones --decay --augment --normalize --regularize --cutout-length --mixup-alpha --awp-gamma --awp-warmup --l2 --label-smoothing --filter --warm-steps --ema --val --patience --select --clean-pass --no-clean-pass --init --deterministic --seed --strict --retry-errors --shard --in-place --device --jobs --jobs-per-gpu --engine --ray-address --unordered --threads --dataset --data-dir --download --class-map --allow-code --precision --store --no-store --force --quiet -q --verbose -v --version -h --help" files=1 ;;
     "rb-attack") choices="fgsm pgd cw cw-l2 apgd-ce apgd-dlr apgd-t fab fab-t square aa noise preset check transfer" dashed="--version -h --help" ;;
     "rb-attack fgsm") dashed="--eps --ladder --detail --save-adv --strict --retry-errors --shard --in-place --checkpoint --arch --normalize --seed --device --jobs --jobs-per-gpu --engine --ray-address --unordered --threads --dataset --data-dir --download --class-map --allow-code --split --indices --precision --prepare --no-prepare --compile --weights --member --n --batch --as --replace --store --no-store --force --quiet -q --verbose -v -h --help" files=1 ;;
     "rb-attack pgd") dashed="--norm --steps --step-size --relative-step --decay --start --restarts --iterate --target --eps --ladder --detail --save-adv --strict --retry-errors --shard --in-place --checkpoint --arch --normalize --seed --device --jobs --jobs-per-gpu --engine --ray-address --unordered --threads --dataset --data-dir --download --class-map --allow-code --split --indices --precision --prepare --no-prepare --compile --weights --member --n --batch --as --replace --store --no-store --force --quiet -q --verbose -v -h --help" files=1 ;;
@@ -57,9 +57,17 @@ _rbtools_after() {
 _rbtools_value() {
   choices= dashed= many= files= folders=
   case $1 in
+<<<<<<< HEAD
     "rb-train --schedule") choices="onecycle step cosine constant" ;;
     "rb-attack square --schedule"|"rb-attack transfer --schedule"|"rb-ge attack square --schedule") choices="fixed rescaled" ;;
     "rb-train --decay"|*" --arch"|*" --normalize"|*" --member"|*" --index"|*" --str"|*" --neighbours"|*" --where"|*" --sample"|*" --seed"|*" --channels"|*" --cells"|*" --eps"|*" --step-size"|*" --attack-steps"|*" --lambda"|*" --samples"|*" --beta"|*" --rounds"|*" --tail-lr"|*" --q"|*" --candidates"|*" --step-min"|*" --step-max"|*" --steps-min"|*" --steps-max"|*" --walk-steps"|*" --epochs"|*" --batch-size"|*" --lr"|*" --micro-batch"|*" --momentum"|*" --weight-decay"|*" --milestones"|*" --augment"|*" --shard"|*" --device"|*" --jobs"|*" --jobs-per-gpu"|*" --ray-address"|*" --threads"|*" --n"|*" --batch"|*" --as"|*" --steps"|*" --relative-step"|*" --restarts"|*" --target"|*" --kappa"|*" --searches"|*" --c"|*" --rate"|*" --eot"|*" --targets"|*" --queries"|*" --p"|*" --attacks"|*" --attack"|*" --severity"|*" --show"|*" --gamma"|*" --rho"|*" --confidence"|*" --n-train"|*" --metric"|*" --by"|*" --top"|*" --metrics") : ;;
+=======
+    "rb-train --noise") choices="uniform gaussian laplace" ;;
+    "rb-pr --noise"|"rb-ge pr --noise") choices="uniform" ;;
+    "rb-train --schedule") choices="onecycle step piecewise cosine constant" ;;
+    "rb-attack square --schedule"|"rb-attack transfer --schedule"|"rb-ge attack square --schedule") choices="fixed rescaled" ;;
+    "rb-train --decay"|*" --arch"|*" --normalize"|*" --member"|*" --index"|*" --str"|*" --neighbours"|*" --where"|*" --sample"|*" --seed"|*" --channels"|*" --cells"|*" --eps"|*" --step-size"|*" --attack-steps"|*" --lambda"|*" --samples"|*" --beta"|*" --rounds"|*" --tail-lr"|*" --q"|*" --candidates"|*" --step-min"|*" --step-max"|*" --steps-min"|*" --steps-max"|*" --walk-steps"|*" --preset"|*" --epochs"|*" --batch-size"|*" --lr"|*" --micro-batch"|*" --momentum"|*" --weight-decay"|*" --milestones"|*" --augment"|*" --regularize"|*" --cutout-length"|*" --mixup-alpha"|*" --awp-gamma"|*" --awp-warmup"|*" --l2"|*" --label-smoothing"|*" --filter"|*" --warm-steps"|*" --ema"|*" --val"|*" --patience"|*" --shard"|*" --device"|*" --jobs"|*" --jobs-per-gpu"|*" --ray-address"|*" --threads"|*" --n"|*" --batch"|*" --as"|*" --steps"|*" --relative-step"|*" --restarts"|*" --target"|*" --kappa"|*" --searches"|*" --c"|*" --rate"|*" --eot"|*" --targets"|*" --queries"|*" --p"|*" --attacks"|*" --attack"|*" --severity"|*" --show"|*" --gamma"|*" --rho"|*" --n-train"|*" --metric"|*" --by"|*" --top"|*" --metrics") : ;;
+>>>>>>> 126adc6 (rb-train: presets, regularisers, the filter, a validation that finds the best epoch, fine-tuning)
     "rb-attack pgd --decay"|"rb-attack cw --decay"|"rb-attack transfer --decay"|"rb-ge attack pgd --decay"|"rb-ge attack cw --decay") choices="constant linear cosine" ;;
     "rb-attack transfer --from"|*" --from-checkpoint"|*" --class-map"|*" --checkpoint"|*" --indices"|*" --reference") files=1 ;;
     "rb-corrupt gaussian_noise --from"|"rb-corrupt shot_noise --from"|"rb-corrupt impulse_noise --from"|"rb-corrupt defocus_blur --from"|"rb-corrupt glass_blur --from"|"rb-corrupt motion_blur --from"|"rb-corrupt zoom_blur --from"|"rb-corrupt snow --from"|"rb-corrupt frost --from"|"rb-corrupt fog --from"|"rb-corrupt brightness --from"|"rb-corrupt contrast --from"|"rb-corrupt elastic_transform --from"|"rb-corrupt pixelate --from"|"rb-corrupt jpeg_compression --from"|"rb-corrupt speckle_noise --from"|"rb-corrupt gaussian_blur --from"|"rb-corrupt spatter --from"|"rb-corrupt saturate --from"|"rb-corrupt all --from"|*" --data-dir"|*" --store"|*" --save-adv"|*" --weights"|*" --write") folders=1 ;;
@@ -72,9 +80,11 @@ _rbtools_value() {
     *" --tail") choices="prl advbench exact" ;;
     *" --walk") choices="sign grad margin" ;;
     *" --method") choices="erm pgd trades mart alp clp kl-pgd corruption cvar evar at-pr mixed" many=1 ;;
+    *" --select") choices="last best" ;;
+    *" --init") choices="random checkpoint timm" ;;
     *" --engine") choices="local ray" ;;
-    *" --split") choices="train test" ;;
     *" --precision") choices="auto fp32 bf16" ;;
+    *" --split") choices="train test" ;;
     *" --norm") choices="linf l2" ;;
     *" --start") choices="uniform zero" ;;
     *" --iterate") choices="any last" ;;

@@ -271,9 +271,17 @@ class Chooser(Group):
 class OptionChooser(_Main, click.Command):
     """A command where one option (`--method trades`) chooses, and brings further options with it."""
 
-    def __init__(self, *args: Any, registry: registry.Registry, option: str, default: str, **kwargs: Any):
+    def __init__(
+        self,
+        *args: Any,
+        registry: registry.Registry,
+        option: str,
+        default: str | Callable[[Sequence[str]], str],
+        **kwargs: Any,
+    ):
         super().__init__(*args, **kwargs)
-        self.registry, self.option, self.default = registry, option, default
+        self.registry, self.option, self.choose = registry, option, default
+        self.default = default if isinstance(default, str) else default(())
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         named: list[str] = []
@@ -287,8 +295,9 @@ class OptionChooser(_Main, click.Command):
                 named = word.partition("=")[2].split(",")
         names = [name for name in (part.strip() for part in named) if name]
         try:
+            default = self.choose if isinstance(self.choose, str) else self.choose(args)
             ctx.meta["rbtools.named"] = {name: self.registry.load(name) for name in names}
-            ctx.meta["rbtools.classes"] = [self.registry.load(name) for name in names or [self.default]]
+            ctx.meta["rbtools.classes"] = [self.registry.load(name) for name in names or [default]]
         except RbError as wrong:
             raise click.UsageError(str(wrong), ctx) from None
         try:
@@ -299,7 +308,7 @@ class OptionChooser(_Main, click.Command):
                 raise
             raise click.UsageError(
                 f"Option '{wrong.option_name}' belongs to {self.option} {' and '.join(having)}, but"
-                f" {self.option} is {','.join(names) or self.default}.",
+                f" {self.option} is {','.join(names) or default}.",
                 ctx,
             ) from None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,10 +25,11 @@ def command(
     choose: registry.Registry | None = None,
     many: bool = False,
     option: str | None = None,
-    default: str = "",
+    default: str | Callable[[Sequence[str]], str] = "",
 ) -> Callable[[F], click.Command]:
     """Make a command. With `choose`, a registry's names are its subcommands (`many`: lists of them);
-    with `option` as well, the option of that name chooses among them.
+    with `option` as well, the option of that name chooses among them; `default` names the one
+    that is meant where the option is not given, or tells it from the words of the command line.
     """
 
     def decorate(function: F) -> click.Command:
@@ -263,7 +264,13 @@ class _Work:
         self.run, self.screen = run, screen
 
 
-train_options = bundle("work", _run, *_machine_options, *_store_options, *_word_options)
+_training_precision = click.option(
+    "--precision",
+    default="fp32",
+    type=click.Choice(("auto", "fp32", "bf16")),
+    help="Arithmetic of the networks; weights and losses stay float32. auto: bf16 where the machine has it.",
+)
+train_options = bundle("work", _run, *_machine_options, _training_precision, *_store_options, *_word_options)
 _seed_option = click.option("--seed", default=0, type=click.IntRange(0), help="Seed of all random numbers.")
 _split_option = click.option("--split", default="test", help="Which split to evaluate on.")
 _evaluation_options = (

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from rbtools import units
 from rbtools.cli import shared
+from rbtools.engine import presets
 from rbtools.errors import RbError, UsageError
 from rbtools.training import METHODS
 
 recipe_options = shared.bundle(
     "recipe",
     dict,
+    click.option(
+        "--preset",
+        metavar="NAME",
+        default=None,
+        help="A paper's whole recipe, which single options override: nasbench201, nasrobbench201, prbench,"
+        " rice2020 (or wci).",
+    ),
     click.option("--epochs", default=10, type=click.IntRange(0), help="Passes over the training images."),
     click.option("--batch-size", default=128, type=click.IntRange(1), help="Images a step."),
     click.option("--lr", default=0.1, type=float, help="Learning rate, or its maximum with onecycle."),
@@ -34,30 +43,124 @@ recipe_options = shared.bundle(
     click.option(
         "--schedule",
         default="onecycle",
-        type=click.Choice(("onecycle", "step", "cosine", "constant")),
-        help="How the learning rate moves.",
+        type=click.Choice(("onecycle", "step", "piecewise", "cosine", "constant")),
+        help="How the learning rate moves. piecewise: as step, one batch earlier (Rice et al.).",
     ),
     click.option(
-        "--milestones", default="", metavar="LIST", help="Epochs at which --schedule step lowers it."
+        "--milestones",
+        default="",
+        metavar="LIST",
+        help="Epochs at which --schedule step or piecewise lowers it.",
     ),
     click.option("--decay", default=0.1, type=float, help="Factor at each milestone."),
     click.option(
         "--augment",
         default="auto",
         metavar="LIST",
-        help="crop, flip, crop,flip, none, or auto: what suits the data set.",
+        help="crop or crop-reflect, flip, a list of both, none, or auto: what suits the data set.",
+    ),
+    click.option(
+        "--normalize",
+        default="auto",
+        metavar="MEAN STD|none|NAME",
+        help="The network's first layer: numbers, none, cifar10, rice ..., or auto: what suits the data set.",
+    ),
+    click.option(
+        "--regularize",
+        default="",
+        metavar="LIST",
+        help="cutout, mixup, awp (adversarial weight perturbation), l2 (weight decay on weights alone).",
+    ),
+    click.option(
+        "--cutout-length",
+        default=None,
+        type=int,
+        help="Side of cutout's square in pixels.  [default: 14 of 32, in proportion]",
+    ),
+    click.option("--mixup-alpha", default=1.4, type=float, help="mixup's lambda is from Beta(a, a)."),
+    click.option(
+        "--awp-gamma",
+        default=None,
+        type=float,
+        help="Size of awp's perturbation, as a share of each weight's norm."
+        "  [default: 0.005 with trades, else 0.01]",
+    ),
+    click.option("--awp-warmup", default=0, type=int, help="Epochs before awp sets in."),
+    click.option("--l2", default=5e-3, type=float, help="Weight decay of --regularize l2."),
+    click.option(
+        "--label-smoothing", default=0.0, type=float, help="Share of each label that all classes get."
+    ),
+    click.option(
+        "--filter",
+        default=None,
+        metavar="NAME",
+        help="chen-lee: examples that are wrong after --warm-steps get no more of the attack.",
+    ),
+    click.option("--warm-steps", default=4, type=int, help="Steps of the attack before the filter looks."),
+    click.option(
+        "--ema",
+        default=None,
+        type=float,
+        metavar="DECAY",
+        help="Average the weights, such as with 0.995 a step; these are validated and kept.",
+    ),
+    click.option(
+        "--val",
+        default=0.02,
+        type=float,
+        metavar="SHARE",
+        help="Share of the training images held out to find the best epoch, by PGD; 0 for none.",
+    ),
+    click.option(
+        "--patience", default=None, type=int, help="Stop after so many epochs without a better validation."
+    ),
+    click.option(
+        "--select",
+        default="last",
+        type=click.Choice(("last", "best")),
+        help="Which weights the record goes on with; it names both.",
+    ),
+    click.option(
+        "--clean-pass/--no-clean-pass",
+        default=False,
+        help="One more pass of the clean images after each step, for BatchNorm (Rice et al.).",
+    ),
+    click.option(
+        "--init",
+        default="random",
+        type=click.Choice(("random", "checkpoint", "timm")),
+        help="Start anew, from the record's checkpoint (fine-tuning), or from timm's published weights.",
+    ),
+    click.option(
+        "--deterministic",
+        is_flag=True,
+        help="On a GPU, only algorithms that give the same bits every time; the CPU's do.",
     ),
 )
 
 
-@shared.command(choose=METHODS, option="--method", default="erm")
-@click.option("--method", default="erm", metavar="LIST", help="How to train: " + ", ".join(METHODS) + ".")
+def _default_method(arguments: Sequence[str]) -> str:
+    """The method where none is named: the preset's, else erm."""
+    for place, word in enumerate(arguments):
+        name, equals, value = word.partition("=")
+        if name == "--preset" and (equals or place + 1 < len(arguments)):
+            return presets.named(value if equals else arguments[place + 1]).method
+    return "erm"
+
+
+@shared.command(choose=METHODS, option="--method", default=_default_method)
+@click.option(
+    "--method",
+    default=None,
+    metavar="LIST",
+    help="How to train: " + ", ".join(METHODS) + ".  [default: erm, or the preset's]",
+)
 @recipe_options
 @click.option("--seed", "seeds", default="0", metavar="LIST", help="Seeds; one trained record for each.")
 @shared.stream_options
 @shared.train_options
 def main(
-    method: str,
+    method: str | None,
     params: dict[str, Any],
     recipe: dict[str, Any],
     seeds: str,
@@ -73,8 +176,9 @@ def main(
     Examples:
       rb-arch --sample 1 --cells 1 | rb-train --method erm,trades --eps 32 --epochs 1
       rb-train --method pgd --dataset imagefolder:photos --batch-size 16 --seed 0,1 --epochs 1 models.jsonl
+      rb-arch --sample 1 --cells 1 | rb-train --preset prbench --method mart --epochs 1
     """
-    from rbtools.engine.recipe import Recipe, check
+    from rbtools.engine.recipe import check, check_method
     from rbtools.engine.tasks import Train
 
     if work.run.store.folder is None:
@@ -82,15 +186,17 @@ def main(
             "--no-store leaves no place for the checkpoints that a training makes. Leave it out, or name a"
             " folder with --store."
         )
-    _refuse_unused(recipe["schedule"])
+    preset = [] if recipe["preset"] is None else ["--preset", recipe["preset"]]
+    names = _names(_default_method(preset) if method is None else method)
+    how = _recipe(recipe, frozenset(params))
     slips: dict[str, None] = {}  # of a method each, but options are shared: each is told of once
-    methods = [shared.build(METHODS, name, params, slips.setdefault) for name in _names(method)]
+    methods = [shared.build(METHODS, name, _params(name, params, how), slips.setdefault) for name in names]
     for slip in slips:
         work.screen.warn(slip)
-    recipe["milestones"] = tuple(int(epoch) for epoch in _numbers(recipe["milestones"], "--milestones"))
-    how = Recipe(**{**recipe, "augment": _augment(recipe["augment"])})
     try:
         check(how)
+        for one in methods:
+            check_method(how, one)
     except RbError as wrong:
         raise UsageError(str(wrong)) from None
 
@@ -98,20 +204,67 @@ def main(
     return shared.filter_records(source, tasks, work)
 
 
-def _refuse_unused(schedule: str) -> None:
-    """Raise UsageError for an option that was given and that the schedule would ignore."""
-    context = click.get_current_context()
-    for name, used in (
-        ("momentum", schedule != "onecycle"),
-        ("milestones", schedule == "step"),
-        ("decay", schedule == "step"),
+def _recipe(options: dict[str, Any], given_params: frozenset[str]) -> Any:
+    """The recipe that options and preset make. Raises UsageError for what has no effect."""
+    from rbtools.engine.checkpoints import normalization
+    from rbtools.engine.recipe import Recipe
+
+    given = frozenset(name for name in options if _is_given(name))
+    found = {
+        **options,
+        "milestones": tuple(int(epoch) for epoch in _numbers(options["milestones"], "--milestones")),
+        "augment": None if options["augment"] == "auto" else _listed(options["augment"]),
+        "regularize": _listed(options["regularize"]),
+        "normalize": None if options["normalize"] == "auto" else normalization(options["normalize"]),
+    }
+    if options["preset"] is not None:
+        chosen = presets.named(options["preset"])
+        found |= {name: value for name, value in chosen.recipe.items() if name not in given}
+        found["preset"] = presets.ALIASES.get(options["preset"], options["preset"])
+        if "schedule" in given and "milestones" not in given:
+            found["milestones"] = ()
+    how = Recipe(**found, given=given | given_params)
+    _refuse_unused(how, given)
+    return how
+
+
+def _is_given(name: str) -> bool:
+    source = click.get_current_context().get_parameter_source(name)
+    return source is click.core.ParameterSource.COMMANDLINE
+
+
+def _params(name: str, params: dict[str, Any], how: Any) -> dict[str, Any]:
+    """The method's own options, those of the preset under those that were given."""
+    if how.preset is None:
+        return params
+    return presets.params(presets.named(how.preset), METHODS.load(name), params)
+
+
+def _refuse_unused(how: Any, given: frozenset[str]) -> None:
+    """Raise UsageError for an option that was given and that another one makes useless; both are named."""
+    stepped = how.schedule in ("step", "piecewise")
+    schedule = f"--schedule {how.schedule}"
+    for name, used, against in (
+        ("momentum", how.schedule != "onecycle", f"{schedule}, which sets the momentum itself"),
+        ("milestones", stepped, f"{schedule}, which has none"),
+        ("decay", stepped, f"{schedule}, which has no milestones"),
+        ("weight_decay", "l2" not in how.regularize, "--regularize l2, which has a decay of its own (--l2)"),
+        ("l2", "l2" in how.regularize, None),
+        ("cutout_length", "cutout" in how.regularize, None),
+        ("mixup_alpha", "mixup" in how.regularize, None),
+        ("awp_gamma", "awp" in how.regularize, None),
+        ("awp_warmup", "awp" in how.regularize, None),
+        ("warm_steps", how.filter is not None, "no --filter"),
+        ("normalize", how.init != "checkpoint", "--init checkpoint, which keeps that of the file"),
     ):
-        if not used and context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
-            why = "which sets the momentum itself" if name == "momentum" else "which has no milestones"
-            raise UsageError(
-                f"--{name} has no effect with the schedule {schedule}, {why}."
-                " Leave it out, or choose another with --schedule."
-            )
+        if name in given and not used:
+            option = "--" + name.replace("_", "-")
+            against = against or f"no --regularize {name.partition('_')[0]}"
+            raise UsageError(f"{option} has no effect with {against}. Leave out one, or change the other.")
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return () if text == "none" else tuple(filter(None, (part.strip() for part in text.split(","))))
 
 
 def _names(text: str) -> list[str]:
@@ -127,18 +280,6 @@ def _numbers(text: str, what: str) -> list[float]:
     if wrong:
         raise UsageError(f"{what} has {wrong[0]:g}. Expected whole numbers from 0 on, such as 0,1,2.")
     return found
-
-
-def _augment(text: str) -> tuple[str, ...] | None:
-    from rbtools.engine.recipe import AUGMENTATIONS
-
-    if text == "auto":
-        return None
-    kinds = () if text == "none" else tuple(filter(None, text.split(",")))
-    wrong = [kind for kind in kinds if kind not in AUGMENTATIONS]
-    if wrong:
-        raise UsageError(f"--augment has '{wrong[0]}'. Choose from: crop, flip, none, auto.")
-    return kinds
 
 
 if __name__ == "__main__":

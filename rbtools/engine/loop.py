@@ -2,158 +2,263 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
 import time
-import zlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from rbtools import models
 from rbtools.datasets import streaming
-from rbtools.engine import subject
-from rbtools.engine.augment import augment
+from rbtools.engine import initial, regularize, subject, validation
+from rbtools.engine.augment import augment, cutout
 from rbtools.engine.draws import Draws
-from rbtools.engine.recipe import CYCLED_MOMENTUM, Recipe
+from rbtools.engine.initial import mixed
+from rbtools.engine.recipe import CYCLED_MOMENTUM, Recipe, held_out
 from rbtools.engine.run import Run
 from rbtools.engine.tiles import out_of_memory
 from rbtools.errors import RbError
 from rbtools.models import checkpoint
 from rbtools.models.normalize import Normalized
+from rbtools.training.base import Loss
+from rbtools.training.chen_lee import ChenLee
+
+if TYPE_CHECKING:
+    from rbtools.engine.train import Task
 
 Schedule = torch.optim.lr_scheduler.LRScheduler
+DIVERGED = 1e5
+"""A loss above this is of weights that exploded: ln K is a network's that knows nothing."""
 
 
-def fit(
-    arch: dict[str, Any],
-    data: subject.Data,
-    method: Any,
-    how: Recipe,
-    run: Run,
-    key: str,
-    device: torch.device,
-) -> dict[str, Any]:
-    """Train from scratch, or on from the last epoch that an interrupted run of `key` finished.
+def fit(task: Task, run: Run, key: str, device: torch.device) -> dict[str, Any]:
+    """Train from the start, or on from the last epoch that an interrupted run of `key` finished.
 
-    Returns what the record needs: checkpoint name, history (a list per quantity, an entry per
-    epoch), seconds per epoch, device, threads and normalisation.
+    Returns what the record needs: checkpoint names, history (a list per quantity, an entry per
+    epoch), seconds per epoch, passes, device, threads and normalisation.
     """
-    training = _Training(arch, data, method, how, run, device)
+    training = _Training(task, run, device)
     if not training.resume(run.store.state(key)):
-        training = _Training(arch, data, method, how, run, device)  # it may have taken over a part
-    while training.epoch < how.epochs:
-        run.pulse()
-        try:
-            training.one_epoch()
-        except RuntimeError as error:
-            if not out_of_memory(error):
-                raise
-            raise RbError(
-                f"Memory ran out with {how.micro_batch or how.batch_size} images at once. Send each batch"
-                " through in smaller pieces with --micro-batch, or use a smaller --batch-size."
-            ) from error
-        if training.epoch < how.epochs:
-            run.store.keep_state(key, training.state())
+        training = _Training(task, run, device)  # it may have taken over a part
+    with _deterministic(task.how.deterministic):
+        while training.goes_on():
+            run.pulse()
+            try:
+                training.one_epoch()
+            except RuntimeError as error:
+                if not out_of_memory(error):
+                    raise
+                raise RbError(
+                    f"Memory ran out with {task.how.micro_batch or task.how.batch_size} images at once. Send"
+                    " each batch through in smaller pieces with --micro-batch, or use a smaller --batch-size."
+                ) from error
+            if training.goes_on():
+                run.store.keep_state(key, training.state())
     return training.result()
+
+
+@contextlib.contextmanager
+def _deterministic(wanted: bool) -> Any:
+    """Only algorithms that give the same bits every time, where that was asked for."""
+    if not wanted:
+        yield
+        return
+    before = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = False
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0])
+        torch.backends.cudnn.benchmark = before[1]
 
 
 class _Training:
     """One training under way: everything that an epoch changes is in `state()`."""
 
-    def __init__(
-        self,
-        arch: dict[str, Any],
-        data: subject.Data,
-        method: Any,
-        how: Recipe,
-        run: Run,
-        device: torch.device,
-    ) -> None:
-        self.method, self.how, self.run, self.arch, self.about = method, how, run, arch, data.about
-        self.device = device
-        dataset = data.load()
-        self.images = streaming.placed(dataset.images, self.device)
-        self.labels = dataset.labels.to(self.device)
-        self.model = self._initial().to(self.device)
+    def __init__(self, task: Task, run: Run, device: torch.device) -> None:
+        self.how, self.run, self.arch, self.about = task.how, run, task.record["arch"], task.data.about
+        self.method, self.device, self.precision = task.method, device, task.precision
+        dataset = task.data.load()
+        if len(dataset.labels) and bool((dataset.labels == dataset.labels[0]).all()):
+            raise RbError(
+                f"All {len(dataset.labels)} training images of {task.data.name} are of one class, so there is"
+                " nothing to tell apart. Expected images of two classes or more."
+            )
+        self.images = streaming.placed(dataset.images, device)
+        self.labels = dataset.labels.to(device)
+        ids, held = validation.split(dataset.labels, held_out(self.how, len(dataset.labels)))
+        self.ids = ids
+        self.validation = None
+        if len(held):
+            self.validation = validation.Validation(
+                self.images, self.labels, held.to(device), task.method, run.seed
+            )
+        self.model = initial.network(task, run).to(device)
+        self.averaged = None if self.how.ema is None else regularize.Averaged(self.model, self.how.ema)
+        self.passes = _Passes(self.model)
+        self.step_method = task.method
+        if self.how.filter is not None:
+            self.step_method = ChenLee(task.method, self.how.warm_steps)
+        groups: Any = self.model.parameters()
+        if "l2" in self.how.regularize:
+            groups = regularize.decayed(self.model, self.how.l2)
         self.optimizer = torch.optim.SGD(
-            self.model.parameters(),
-            lr=how.lr,
-            momentum=how.momentum,
-            nesterov=how.nesterov,
-            weight_decay=how.weight_decay,
+            groups,
+            lr=self.how.lr,
+            momentum=self.how.momentum,
+            nesterov=self.how.nesterov,
+            weight_decay=self.how.weight_decay,
         )
-        self.batches = len(_batches(self.labels, how.batch_size))
-        self.schedule = _schedule(self.optimizer, how, self.batches)
+        self.batches = len(_batches(self.ids, self.how.batch_size))
+        self.schedule = _schedule(self.optimizer, self.how, self.batches)
         self.epoch = 0
         self.history: dict[str, list[float]] = {}
-        if how.micro_batch is not None and how.micro_batch < how.batch_size and _has_batchnorm(self.model):
-            run.remark(
-                f"{arch.get('name', 'The network')} has BatchNorm, which sees {how.micro_batch} images at a"
-                f" time instead of {how.batch_size}: --micro-batch changes the result, not only the memory."
-            )
+        self.best: dict[str, Any] | None = None
         self.places: list[str] = []  # where epochs were trained: another place rounds otherwise
+        self._warn_of_pieces()
 
-    def _initial(self) -> nn.Module:
-        with torch.random.fork_rng():
-            torch.manual_seed(_mixed(self.run.seed, "init"))
-            network = models.build(
-                self.arch,
-                classes=self.about.classes,
-                shape=self.about.shape,
-                allow_code=self.run.allow_code,
+    def _warn_of_pieces(self) -> None:
+        size, piece = self.how.batch_size, self.how.micro_batch
+        if piece is None or piece >= size:
+            return
+        name = self.arch.get("name", "The network")
+        if _has_batchnorm(self.model):
+            self.run.remark(
+                f"{name} has BatchNorm, which sees {piece} images at a time instead of {size}: --micro-batch"
+                " changes the result, not only the memory."
             )
-        if self.about.mean is None or self.about.std is None:
-            return network
-        return Normalized(network, self.about.mean, self.about.std)
+        if self.step_method.of_whole_batches:
+            self.run.remark(
+                f"{self.method.name} as it is set divides by the number of images at a time, {piece} instead"
+                f" of {size}: --micro-batch changes the result, not only the memory."
+            )
+
+    def goes_on(self) -> bool:
+        """Whether there is another epoch to train."""
+        if self.epoch >= self.how.epochs:
+            return False
+        waited = 0 if self.best is None else self.epoch - self.best["epoch"]
+        return self.how.patience is None or waited < self.how.patience
 
     def one_epoch(self) -> None:
         """Train one epoch and write its line of history."""
-        torch.manual_seed(_mixed(self.run.seed, f"epoch {self.epoch}"))  # dropout's numbers
-        order = torch.randperm(len(self.labels)).to(self.device)
+        torch.manual_seed(mixed(self.run.seed, f"epoch {self.epoch}"))  # dropout's numbers
+        order = self.ids[torch.randperm(len(self.ids))].to(self.device)
         totals = _Totals()
+        self._wait()
         start = time.perf_counter()
         self.model.train()
-        for number, ids in enumerate(_batches(order, self.how.batch_size)):
-            self._step(ids, totals)
-            rate = self.optimizer.param_groups[0]["lr"]
-            if self.how.schedule == "onecycle":
-                self.schedule.step()
-            self.run.progress(self._words(number + 1, totals))
-        if self.how.schedule != "onecycle":
+        with self.passes:
+            for number, ids in enumerate(_batches(order, self.how.batch_size)):
+                self._step(ids, totals)
+                rate = self.optimizer.param_groups[0]["lr"]
+                if self.how.schedule in _PER_STEP:
+                    self.schedule.step()
+                self.run.progress(self._words(number + 1, totals))
+        if self.how.schedule not in _PER_STEP:
             self.schedule.step()
         # The loss tells of the weights before a step; those after the last one have to be looked at.
         if not all(value.isfinite().all() for value in self.model.state_dict().values()):
             raise self._diverged("weights are NaN or infinite")
+        self._wait()
+        seconds = time.perf_counter() - start  # without the validation
         self.epoch += 1
         if self._place() not in self.places:
             self.places.append(self._place())
-        for name, value in {
-            **totals.means(),
-            "lr": rate,  # of the last step
-            "seconds": time.perf_counter() - start,
-        }.items():
+        found = totals.means() | self._validate()
+        for name, value in {**found, "lr": rate, "seconds": seconds}.items():
             self.history.setdefault(name, []).append(float(f"{value:.6g}"))
+
+    def _wait(self) -> None:
+        """Let a GPU finish what it was given, before the clock is read."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
 
     def _place(self) -> str:
         threads = torch.get_num_threads()
         on_cpu = f"cpu, {threads} thread{'s' * (threads > 1)}"
         return on_cpu if self.device.type == "cpu" else self.device.type
 
+    def _kept(self) -> nn.Module:
+        """The network that is validated and kept: with --ema the averaged one."""
+        return self.model if self.averaged is None else self.averaged.model
+
+    def _validate(self) -> dict[str, float]:
+        """Accuracies on what is held out; the best epoch so far is kept, of equal ones that of lower loss."""
+        if self.validation is None:
+            return {}
+        found = self.validation.measure(self._kept())
+        rank = (found["val_robust_acc"], -found["val_robust_loss"])
+        if self.best is None or rank > tuple(self.best["rank"]):
+            state = {name: value.detach().clone() for name, value in self._kept().state_dict().items()}
+            self.best = {"epoch": self.epoch, "rank": list(rank), "state": state}
+        return found
+
     def _step(self, ids: Tensor, totals: _Totals) -> None:
         self.optimizer.zero_grad(set_to_none=True)
-        for part in _batches(ids, self.how.micro_batch or len(ids)):
-            draws = Draws(self.run.seed, "train", part, offset=self.epoch)
-            images = augment(self.images[part], self.how.augment or (), draws, 0).float().div(255)
-            labels = self.labels[part]
-            loss = self.method(self.model, images, labels, draws.child("method"))
-            totals.add(loss, labels)
-            if not math.isfinite(totals.last):
-                raise self._diverged(f"the loss is {totals.last}")
-            # A loss is a mean over its examples: weighted so, the pieces' gradients add up to the batch's.
-            (loss.value * (len(part) / len(ids))).backward()
-        self.optimizer.step()
+        draws = Draws(self.run.seed, "train", ids, offset=self.epoch)
+        images, targets = self._batch(ids, draws)
+        pieces = _batches(torch.arange(len(ids), device=ids.device), self.how.micro_batch or len(ids))
+        with contextlib.ExitStack() as perturbed:
+            for part in pieces:
+                own = draws if len(pieces) == 1 else draws.take(part)
+                with self._precision():
+                    loss = self._loss(images[part], targets[part], own.child("method"), perturbed)
+                totals.add(loss, self.labels[ids[part]])
+                if not math.isfinite(totals.last):
+                    raise self._diverged(f"the loss is {totals.last}")
+                if totals.last > DIVERGED:
+                    raise self._diverged(f"the loss is {totals.last:g}, above {DIVERGED:g},")
+                # A loss is a mean over its examples: weighted so, the pieces' gradients add up to
+                # the batch's.
+                (loss.value * (len(part) / len(ids))).backward()
+            self.optimizer.step()
+        if self.averaged is not None:
+            self.averaged.follow(self.model)
+        if self.how.clean_pass:
+            with torch.no_grad(), self._precision():
+                for part in pieces:
+                    self.model(images[part])
+
+    def _batch(self, ids: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
+        """The batch's images in [0, 1], and their labels (N,) or distributions over classes (N, K)."""
+        how, labels = self.how, self.labels[ids]
+        images = augment(self.images[ids], how.augment or (), draws, 0)
+        if "cutout" in how.regularize:
+            assert how.cutout_length is not None
+            images = cutout(images, how.cutout_length, draws)
+        pixels = images.float().div(255)
+        if not how.label_smoothing and "mixup" not in how.regularize:
+            return pixels, labels
+        targets = regularize.distribution(labels, self.about.classes, how.label_smoothing)
+        if "mixup" in how.regularize:
+            seed = mixed(self.run.seed, f"mixup {self.epoch} {int(ids[0])}")
+            pixels, targets = regularize.mixup(pixels, targets, how.mixup_alpha, seed)
+        return pixels, targets
+
+    def _loss(self, images: Tensor, targets: Tensor, draws: Draws, perturbed: contextlib.ExitStack) -> Loss:
+        """The method's loss; with AWP the weights stay perturbed until `perturbed` ends."""
+        method = self.step_method
+        if "awp" not in self.how.regularize or self.epoch < self.how.awp_warmup:
+            found: Loss = method(self.model, images, targets, draws)
+            return found
+        solved = method.solve(self.model, images, targets, draws)
+
+        def loss() -> Loss:
+            made: Loss = method.terms(self.model, images, targets, solved).mean()
+            return made
+
+        gamma = self.how.awp_gamma
+        assert gamma is not None
+        perturbed.enter_context(regularize.perturbed_weights(self.model, lambda: loss().value, gamma))
+        return loss()
+
+    def _precision(self) -> Any:
+        """bfloat16 where it is asked for: weights, losses and the optimiser stay float32."""
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")
 
     def _diverged(self, how: str) -> RbError:
         return RbError(
@@ -172,10 +277,13 @@ class _Training:
         torch.save(
             {
                 "model": self.model.state_dict(),
+                "averaged": None if self.averaged is None else self.averaged.model.state_dict(),
                 "optimizer": self.optimizer.state_dict(),
                 "schedule": self.schedule.state_dict(),
                 "epoch": self.epoch,
                 "history": self.history,
+                "best": self.best,
+                "passes": self.passes.totals,
                 "places": self.places,
             },
             buffer,
@@ -189,33 +297,82 @@ class _Training:
         try:
             state = torch.load(io.BytesIO(data), map_location=self.device, weights_only=True)
             self.model.load_state_dict(state["model"])
+            if self.averaged is not None:
+                self.averaged.model.load_state_dict(state["averaged"])
             self.optimizer.load_state_dict(state["optimizer"])
             self.schedule.load_state_dict(state["schedule"])
             self.epoch, self.history, self.places = state["epoch"], state["history"], state["places"]
+            self.best, self.passes.totals = state["best"], state["passes"]
         except Exception:  # torch raises many kinds for damaged files; starting anew is always right
             return False
         return True
 
     def result(self) -> dict[str, Any]:
-        """Keep the checkpoint; return what the record says of the training."""
+        """Keep the checkpoints; return what the record says of the training."""
         seconds = self.history.get("seconds", [])
         steady = seconds[1:] or seconds  # the first epoch warms up caches and kernels
-        mean, std = self.about.mean, self.about.std
-        normalize = None if mean is None or std is None else [list(mean), list(std)]
-        network = self.model.network if isinstance(self.model, Normalized) else self.model
-        # Only what decides the network: the same training gives the same bytes whatever the record says.
-        arch, shape = subject.identity(self.arch), list(self.about.shape)
-        facts = {"arch": arch, "classes": self.about.classes, "shape": shape}
-        data = checkpoint.to_bytes(network, facts, mean, std)
-        return {
-            "checkpoint": self.run.store.keep_object(data),
+        kept = self._kept()
+        last = self._keep(kept)
+        found: dict[str, Any] = {
+            "checkpoint": last,
             "history": self.history,
             "seconds_per_epoch": round(sum(steady) / len(steady), 4) if steady else None,
             "device": self.device.type,
             "threads": torch.get_num_threads() if self.device.type == "cpu" else None,
-            "normalize": normalize,
+            "normalize": self._normalization(),
             **({"trained_on": self.places} if len(self.places) > 1 else {}),
         }
+        if self.epoch:
+            images = self.epoch * len(self.ids)
+            found["passes"] = {name: round(n / images, 4) for name, n in self.passes.totals.items()}
+        if self.epoch < self.how.epochs:
+            found["stopped_after"] = self.epoch
+        if self.validation is not None:
+            found["validation"] = validation.told(self.method, len(self.validation.ids))
+        if self.best is not None:
+            kept.load_state_dict(self.best["state"])
+            best = last if self.best["epoch"] == self.epoch else self._keep(kept)
+            found |= {"best": best, "best_epoch": self.best["epoch"]}
+        return found
+
+    def _keep(self, model: nn.Module) -> str:
+        # Only what decides the network: the same training gives the same bytes whatever the record says.
+        arch, shape = subject.identity(self.arch), list(self.about.shape)
+        facts = {"arch": arch, "classes": self.about.classes, "shape": shape}
+        return self.run.store.keep_object(checkpoint.to_bytes(model, facts))
+
+    def _normalization(self) -> list[list[float]] | None:
+        if not isinstance(self.model, Normalized):
+            return None
+        mean, std = self.about.mean, self.about.std
+        if self.how.init != "checkpoint" and mean is not None and std is not None:
+            return [list(mean), list(std)]
+        return [[float(f"{x:.7g}") for x in v.flatten().tolist()] for v in (self.model.mean, self.model.std)]
+
+
+class _Passes:
+    """Counts the images that go through a model forward and backward while it is entered."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.totals = {"forward": 0, "backward": 0}
+        self._counting = False
+        model.register_forward_hook(self._count)
+
+    def _count(self, module: nn.Module, inputs: Any, output: Tensor) -> None:
+        if not self._counting:
+            return
+        self.totals["forward"] += len(output)
+        if output.requires_grad:
+            output.register_hook(self._count_back)
+
+    def _count_back(self, gradient: Tensor) -> None:
+        self.totals["backward"] += len(gradient)
+
+    def __enter__(self) -> None:
+        self._counting = True
+
+    def __exit__(self, *_: Any) -> None:
+        self._counting = False
 
 
 class _Totals:
@@ -254,8 +411,7 @@ def _has_batchnorm(model: nn.Module) -> bool:
     return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
 
 
-def _mixed(seed: int, purpose: str) -> int:
-    return (seed * 0x9E3779B1 + zlib.crc32(purpose.encode())) % (1 << 63)
+_PER_STEP = ("onecycle", "piecewise")
 
 
 def _schedule(optimizer: torch.optim.Optimizer, how: Recipe, batches: int) -> Schedule:
@@ -272,6 +428,11 @@ def _schedule(optimizer: torch.optim.Optimizer, how: Recipe, batches: int) -> Sc
         )
     if how.schedule == "step":
         return schedulers.MultiStepLR(optimizer, list(how.milestones), gamma=how.decay)
+    if how.schedule == "piecewise":
+        return schedulers.LambdaLR(
+            optimizer,
+            lambda step: how.decay ** sum((step + 1) / batches >= epoch for epoch in how.milestones),
+        )
     if how.schedule == "cosine":
         return schedulers.CosineAnnealingLR(optimizer, T_max=epochs)
     return schedulers.ConstantLR(optimizer, factor=1.0)

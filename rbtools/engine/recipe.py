@@ -1,4 +1,4 @@
-"""How a training runs, apart from its method: optimiser, schedule, batches, augmentation."""
+"""How a training runs, apart from its method: optimiser, schedule, batches, augmentation and the rest."""
 
 from __future__ import annotations
 
@@ -7,22 +7,40 @@ from typing import Any
 
 from rbtools.errors import RbError
 
-SCHEDULES = ("onecycle", "step", "cosine", "constant")
-AUGMENTATIONS = ("crop", "flip")
+SCHEDULES = ("onecycle", "step", "piecewise", "cosine", "constant")
+AUGMENTATIONS = ("crop", "crop-reflect", "flip")
+REGULARIZERS = ("cutout", "mixup", "awp", "l2")
+FILTERS = ("chen-lee",)
+INITS = ("random", "checkpoint", "timm")
 CYCLED_MOMENTUM = (0.95, 0.85, 0.95)
+VALIDATED = 0.02
+"""The share of the training images that rb-train holds out where nothing else is said."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """SGD with momentum and one of four schedules.
+    """SGD with momentum, one of five schedules, and what may be put around it.
 
     `onecycle` is torch's OneCycleLR per step with maximum `lr`, which moves the momentum too (from 0.95
     to 0.85 where the rate is highest, and back) and leaves `momentum` unused; `step` multiplies by
-    `decay` at each of `milestones` (epochs); `cosine` anneals to 0, set per epoch. `augment` names what
+    `decay` at each of `milestones` (epochs); `piecewise` does so for each batch by the time at its end, so
+    one batch earlier (Rice et al. 2020); `cosine` anneals to 0, set per epoch. `augment` names what
     is done to the uint8 batch on the device: `crop` (zero padding of an eighth of the side, 4 pixels for
-    32) and `flip` (left-right, half of the examples); None is what suits the data set. `micro_batch`
-    sends a batch through the network in pieces of at most that size and sums their gradients: memory of a
-    piece, the step of the batch. Where there is BatchNorm each piece has statistics of its own.
+    32; `crop-reflect` pads by reflection) and `flip` (left-right, half of the examples); None is what suits
+    the data set. `micro_batch` sends a batch through the network in pieces of at most that size and sums
+    their gradients: memory of a piece, the step of the batch. Where there is BatchNorm each piece has
+    statistics of its own.
+
+    `regularize`: `cutout` (a black square of `cutout_length`, None is 14 for a side of 32), `mixup` (one
+    lambda ~ Beta(a, a) a batch), `awp` (each step is taken at adversarially perturbed weights; gamma None is
+    .005 for trades and .01 otherwise), `l2` (weight decay `l2` on weights, none on biases and BatchNorm,
+    instead of `weight_decay`). `filter` with `warm_steps`: see training/chen_lee.py. `label_smoothing` s
+    trains on (1 - s) * one-hot + s / K. `ema` keeps averaged weights, which are validated and kept instead.
+    `val` is the share of the training images that is held out, to find the best epoch; `patience` stops
+    after so many epochs without a better one. `clean_pass` sends the clean images through once more after
+    each step.
+    `normalize`: None is what is usual for the data set, "none", or (mean, std). `select` says which weights
+    the record names, "last" or "best". `given` names what the user chose where a preset stands beside it.
     """
 
     epochs: int = 10
@@ -35,19 +53,53 @@ class Recipe:
     milestones: tuple[int, ...] = ()
     decay: float = 0.1
     augment: tuple[str, ...] | None = None
+    normalize: Any = None
     micro_batch: int | None = None
+    regularize: tuple[str, ...] = ()
+    cutout_length: int | None = None
+    mixup_alpha: float = 1.4
+    awp_gamma: float | None = None
+    awp_warmup: int = 0
+    l2: float = 5e-3
+    label_smoothing: float = 0.0
+    ema: float | None = None
+    filter: str | None = None
+    warm_steps: int = 4
+    val: float = 0.0
+    patience: int | None = None
+    clean_pass: bool = False
+    init: str = "random"
+    deterministic: bool = False
+    preset: str | None = None
+    given: frozenset[str] = frozenset()
+    select: str = "last"
 
     def config(self) -> dict[str, Any]:
-        """The recipe as it stands in the record; what the schedule does not use is left out."""
+        """The recipe as it stands in the record; what is not used is left out."""
         found = asdict(self)
+        for key in ("normalize", "given", "select"):  # told elsewhere, or of no effect on the weights
+            del found[key]
         if self.schedule == "onecycle":
             found["momentum"] = list(CYCLED_MOMENTUM)
-        found["milestones"], found["augment"] = list(self.milestones), list(self.augment or ())
-        if self.schedule != "step":
-            del found["milestones"], found["decay"]
-        if self.micro_batch is None:
-            del found["micro_batch"]
-        return found
+        for key in ("milestones", "augment", "regularize"):
+            found[key] = list(found[key] or ())
+        unused = {
+            "cutout_length": "cutout" not in self.regularize,
+            "mixup_alpha": "mixup" not in self.regularize,
+            "awp_gamma": "awp" not in self.regularize,
+            "awp_warmup": "awp" not in self.regularize,
+            "l2": "l2" not in self.regularize,
+            "weight_decay": "l2" in self.regularize,
+            "milestones": self.schedule not in ("step", "piecewise"),
+            "decay": self.schedule not in ("step", "piecewise"),
+            "warm_steps": self.filter is None,
+            "init": self.init == "random",
+        }
+        plain = Recipe()
+        optional = ("micro_batch", "regularize", "label_smoothing", "ema", "filter", "patience", "preset")
+        for key in (*optional, "clean_pass", "deterministic"):
+            unused[key] = getattr(self, key) == getattr(plain, key)
+        return {key: value for key, value in found.items() if not unused.get(key, False)}
 
 
 def check(recipe: Recipe, training_images: int | None = None) -> None:
@@ -55,8 +107,7 @@ def check(recipe: Recipe, training_images: int | None = None) -> None:
 
     Without the number of images, what can be told before the data are known.
     """
-    if recipe.schedule not in SCHEDULES:
-        raise RbError(f"The schedule is '{recipe.schedule}'. Choose from: {', '.join(SCHEDULES)}.")
+    _check_names(recipe)
     if recipe.epochs < 0:
         raise RbError(f"The number of epochs is {recipe.epochs}. It must be 0 (the initial model) or more.")
     if recipe.batch_size < 1:
@@ -66,12 +117,102 @@ def check(recipe: Recipe, training_images: int | None = None) -> None:
             f"The micro-batch is {recipe.micro_batch}. It is a piece of the batch: expected 1 to"
             f" {recipe.batch_size} (--batch-size)."
         )
-    if training_images is not None and recipe.batch_size > training_images:
-        raise RbError(
-            f"The batch size is {recipe.batch_size}, but there are only {training_images} training images."
-            f" Use --batch-size {training_images} or less."
-        )
     if recipe.lr <= 0:
         raise RbError(f"The learning rate is {recipe.lr:g}. It must be above 0.")
-    if recipe.schedule == "step" and not recipe.milestones:
-        raise RbError("The step schedule has no milestones. Give the epochs, such as --milestones 75,90.")
+    if recipe.schedule in ("step", "piecewise") and not recipe.milestones:
+        raise RbError(
+            f"The {recipe.schedule} schedule has no milestones. Give the epochs, such as --milestones 75,90."
+        )
+    _check_numbers(recipe)
+    _check_together(recipe)
+    if training_images is not None:
+        _check_size(recipe, training_images)
+
+
+def held_out(recipe: Recipe, training_images: int) -> int:
+    """How many of the training images are not trained on."""
+    return round(recipe.val * training_images)
+
+
+def _check_size(recipe: Recipe, images: int) -> None:
+    left = images - held_out(recipe, images)
+    if recipe.batch_size > left:
+        held = f" ({images} less those that --val {recipe.val:g} holds out)" if left < images else ""
+        raise RbError(
+            f"The batch size is {recipe.batch_size}, but there are only {left} training images{held}."
+            f" Use --batch-size {left} or less."
+        )
+
+
+def _check_names(recipe: Recipe) -> None:
+    for what, values, known in (
+        ("schedule", (recipe.schedule,), SCHEDULES),
+        ("augmentation", recipe.augment or (), AUGMENTATIONS),
+        ("regularizer", recipe.regularize, REGULARIZERS),
+        ("filter", () if recipe.filter is None else (recipe.filter,), FILTERS),
+        ("initialisation", (recipe.init,), INITS),
+        ("selection of weights", (recipe.select,), ("last", "best")),
+    ):
+        for value in values:
+            if value not in known:
+                raise RbError(f"The {what} is '{value}'. Choose from: {', '.join(known)}.")
+
+
+def _check_numbers(recipe: Recipe) -> None:
+    for option, value, good, words in (
+        ("--val", recipe.val, 0 <= recipe.val < 1, "a share from 0 to below 1"),
+        ("--label-smoothing", recipe.label_smoothing, 0 <= recipe.label_smoothing < 1, "from 0 to below 1"),
+        ("--ema", recipe.ema, recipe.ema is None or 0 <= recipe.ema < 1, "from 0 to below 1"),
+        ("--mixup-alpha", recipe.mixup_alpha, recipe.mixup_alpha > 0, "above 0"),
+        ("--awp-gamma", recipe.awp_gamma, (recipe.awp_gamma or 0) >= 0, "0 or more"),
+        ("--awp-warmup", recipe.awp_warmup, recipe.awp_warmup >= 0, "0 or more"),
+        ("--l2", recipe.l2, recipe.l2 >= 0, "0 or more"),
+        ("--warm-steps", recipe.warm_steps, recipe.warm_steps >= 0, "0 or more"),
+        ("--cutout-length", recipe.cutout_length, (recipe.cutout_length or 1) >= 1, "1 or more"),
+        ("--patience", recipe.patience, recipe.patience is None or recipe.patience >= 1, "1 or more"),
+    ):
+        if not good:
+            raise RbError(f"{option} is {value:g}. It must be {words}.")
+
+
+def _check_together(recipe: Recipe) -> None:
+    """Options that contradict each other; both are named."""
+    if recipe.patience is not None and recipe.val == 0:
+        raise RbError(
+            f"--patience {recipe.patience} waits for a better validation, but --val 0 holds nothing out."
+            " Leave out --patience, or give --val a share such as 0.02."
+        )
+    if recipe.select == "best" and recipe.val == 0:
+        raise RbError(
+            "--select best needs a validation, but --val 0 holds nothing out. Use --select last, or give"
+            " --val a share such as 0.02."
+        )
+    if "awp" in recipe.regularize and recipe.micro_batch is not None:
+        raise RbError(
+            f"--regularize awp perturbs the weights for a whole batch, and --micro-batch {recipe.micro_batch}"
+            " cuts it in pieces. Leave out one of the two."
+        )
+    both = {"crop", "crop-reflect"}
+    if both <= set(recipe.augment or ()):
+        raise RbError("--augment has both crop and crop-reflect, which pad in two ways. Choose one.")
+
+
+def check_method(recipe: Recipe, method: Any) -> None:
+    """Raise RbError where a method does not go with the recipe."""
+    if recipe.filter is None:
+        return
+    if method.inner not in ("ce", "kl"):
+        raise RbError(
+            f"--filter {recipe.filter} thins out an attack by steps, and --method {method.name} has none."
+            " Leave out the filter, or choose a method such as pgd or trades."
+        )
+    if method.inner_mode == "train":
+        raise RbError(
+            f"--filter {recipe.filter} sends parts of a batch through the network, whose BatchNorm would see"
+            " them with --inner-mode train. Use --inner-mode eval, or leave out the filter."
+        )
+    if recipe.warm_steps > method.attack_steps:
+        raise RbError(
+            f"--warm-steps is {recipe.warm_steps}, more than the {method.attack_steps} of --attack-steps."
+            f" Use {method.attack_steps} or less."
+        )

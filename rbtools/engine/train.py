@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
-from rbtools import registry, spaces
-from rbtools.engine import GENERATOR, recipe, subject
+from rbtools import datasets, registry, spaces
+from rbtools.engine import GENERATOR, precision, presets, recipe, subject
 from rbtools.engine.run import Run
+from rbtools.errors import RbError
 from rbtools.records import results, trained
 from rbtools.store import digest
 
-VERSION = 1
+VERSION = 2
+
+
+class Task(NamedTuple):
+    """What is trained: the record (and as it came in), its training data, the method, the recipe."""
+
+    record: dict[str, Any]
+    former: dict[str, Any]
+    data: subject.Data
+    method: Any
+    how: recipe.Recipe
+    precision: str
 
 
 def train(record: dict[str, Any], method: Any, how: recipe.Recipe, run: Run) -> dict[str, Any]:
@@ -21,12 +33,16 @@ def train(record: dict[str, Any], method: Any, how: recipe.Recipe, run: Run) -> 
     work, the architecture cannot be built, or the loss stops being finite.
     """
     data = subject.data_of(record, run, "train")
+    method, how = presets.on_data(method, how, data.about)
     recipe.check(how, data.size)
+    recipe.check_method(how, method)
+    former = record
     # What an architecture says of a file of weights goes with these.
     arch = {key: value for key, value in record["arch"].items() if key not in ("member", "normalize")}
     record = {**record, "arch": spaces.describe(arch, data.about.classes, data.about.shape)}
-    if how.augment is None:
-        how = dataclasses.replace(how, augment=data.about.augment)
+    data, how = _settled(data, method, how)
+    arithmetic = precision.resolve(run, data.about.shape)
+    start = _start(former, how, run)
     what = {
         "kind": "training",
         "version": VERSION,
@@ -37,20 +53,22 @@ def train(record: dict[str, Any], method: Any, how: recipe.Recipe, run: Run) -> 
         "recipe": how.config(),
         "seed": run.seed,
         "draws": GENERATOR,
-        "precision": "fp32",
+        "precision": arithmetic,
+        **({} if start is None else {"init": start}),
     }
     key = digest(what)
 
     def look() -> Any:
         found = run.store.result(key)
-        return found if found is not None and run.store.has_object(found["checkpoint"]) else None
+        names = () if found is None else (found["checkpoint"], found.get("best"))
+        return found if all(name is None or run.store.has_object(name) for name in names) else None
 
     done = look()
     if done is None:
         with run.store.claimed([key], lambda: look() is not None, run.pulse) as ours:
             if ours:
                 run.store.check_writable()
-                done = _fit(record["arch"], data, method, how, run, key)
+                done = _fit(Task(record, former, data, method, how, arithmetic), run, key)
                 run.store.keep_result(key, what, done, subject.names({"arch": record["arch"]}, data))
                 run.store.drop_state(key)
             else:
@@ -59,26 +77,79 @@ def train(record: dict[str, Any], method: Any, how: recipe.Recipe, run: Run) -> 
         run.store.found += not ours
     else:
         run.store.found += 1
-    return _trained(record, data, what, done)
+    return _trained(record, data, what, done, how.select)
 
 
-def _fit(
-    arch: dict[str, Any], data: subject.Data, method: Any, how: recipe.Recipe, run: Run, key: str
-) -> dict[str, Any]:
+def _settled(data: subject.Data, method: Any, how: recipe.Recipe) -> tuple[subject.Data, recipe.Recipe]:
+    """Data and recipe with what the data set or the method decides where nothing was said."""
+    if how.normalize is not None:
+        mean, std = (None, None) if how.normalize == "none" else _pair(how.normalize, data.about.shape[0])
+        data = dataclasses.replace(data, about=dataclasses.replace(data.about, mean=mean, std=std))
+    side = min(data.about.shape[1:])
+    changes: dict[str, Any] = {}
+    if how.augment is None:
+        changes["augment"] = data.about.augment
+    if "awp" in how.regularize and how.awp_gamma is None:
+        changes["awp_gamma"] = 0.005 if method.name == "trades" else 0.01
+    if "cutout" in how.regularize:
+        changes["cutout_length"] = how.cutout_length or max(round(side * 14 / 32), 1)
+        if changes["cutout_length"] > side:
+            raise RbError(
+                f"--cutout-length is {how.cutout_length}, and the images have {side} pixels a side. Expected"
+                f" at most {side}."
+            )
+    return data, dataclasses.replace(how, **changes)
+
+
+def _pair(normalize: Any, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel, from a name or from a number or more of each."""
+    if isinstance(normalize, str):
+        normalize = datasets.NORMALIZATIONS[normalize]
+    mean, std = (tuple(map(float, values)) for values in normalize)
+    if len(mean) not in (1, channels):
+        raise RbError(
+            f"--normalize has {len(mean)} means, and the images have {channels} channels. Give one of each a"
+            " channel, or one of each for all."
+        )
+    return mean, std
+
+
+def _start(record: dict[str, Any], how: recipe.Recipe, run: Run) -> dict[str, Any] | None:
+    """What the training starts from, for the key; None where that is a fresh network. Raises RbError."""
+    if how.init == "random":
+        return None
+    if how.init == "timm":
+        if record["arch"].get("space") != "timm":
+            raise RbError(
+                "--init timm starts from timm's published weights, and the record's network is not of the"
+                " space timm. Make the record with rb-arch --arch timm:NAME, or use --init random."
+            )
+        return {"timm": record["arch"].get("name")}
+    if not record.get("checkpoint"):
+        raise RbError(
+            "--init checkpoint goes on from the record's checkpoint, and the record has none. Train it first"
+            " (rb-train --method erm), or use --init random."
+        )
+    told = {key: record["arch"][key] for key in ("member", "normalize") if key in record["arch"]}
+    return {"checkpoint": subject.checkpoint_name(record, run), **told}
+
+
+def _fit(task: Task, run: Run, key: str) -> dict[str, Any]:
     from rbtools.engine import device, placing
     from rbtools.engine.loop import fit
 
-    with device.taken(run, placing.training_threads(run, arch)) as chosen:
-        return fit(arch, data, method, how, run, key, chosen)
+    with device.taken(run, placing.training_threads(run, task.record["arch"])) as chosen:
+        return fit(task, run, key, chosen)
 
 
 def _trained(
-    record: dict[str, Any], data: subject.Data, what: dict[str, Any], done: dict[str, Any]
+    record: dict[str, Any], data: subject.Data, what: dict[str, Any], done: dict[str, Any], select: str
 ) -> dict[str, Any]:
     record = results.forget_evaluations(record)
     of_former_file = ("checkpoint_file", "recognised")
     record = {key: value for key, value in record.items() if key not in of_former_file}
-    training = {"train": trained.section(what, done), "checkpoint": done["checkpoint"]}
+    name = done["checkpoint"] if select == "last" else done.get("best", done["checkpoint"])
+    training = {"train": trained.section(what, done, select), "checkpoint": name}
     record = {**record, **subject.of_data(data), **training}
     for entry in trained.entries(done):
         record = results.add(record, entry, replace=True)

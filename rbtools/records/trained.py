@@ -5,20 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+# What a training cost, and where it ran.
+_COST = ("seconds_per_epoch", "passes", "device", "threads", "trained_on", "stopped_after")
 
-def section(what: Mapping[str, Any], done: Mapping[str, Any]) -> dict[str, Any]:
-    """The record's `train`: the method, its whole configuration, what it cost, and its history."""
+
+def section(what: Mapping[str, Any], done: Mapping[str, Any], select: str = "last") -> dict[str, Any]:
+    """The record's `train`: the method, its whole configuration, what it cost, and its history.
+
+    `checkpoints` has the names of the last and, where there was a validation, of the best weights;
+    `select` says which of them the record's `checkpoint` names.
+    """
     method, recipe = what["method"], what["recipe"]
-    places = ("seconds_per_epoch", "device", "threads", "trained_on")
-    cost = {key: done[key] for key in places if done.get(key) is not None}
+    checkpoints = {"selected": select, "last": done["checkpoint"]}
+    if "best" in done:
+        checkpoints |= {"best": done["best"], "best_epoch": done["best_epoch"]}
     return {
         "method": method["name"],
         "seed": what["seed"],
         "epochs": recipe["epochs"],
-        **cost,
+        **{key: done[key] for key in _COST if done.get(key) is not None},
         "config": {**method["config"], **recipe, "normalize": done["normalize"]},
-        "precision": what["precision"],
-        "draws": what["draws"],
+        **{key: what[key] for key in ("precision", "draws", "init") if key in what},
+        "checkpoints": checkpoints,
+        **{key: done[key] for key in ("validation",) if key in done},
         "history": done["history"],
     }
 

@@ -53,10 +53,10 @@ def belonging(store: Store, results: Iterable[listing.Found], *, weights: bool) 
     for path, record in results:
         yield File("results", path)
         stored = {} if record is None else record["stored"]
-        wanted = {"outcomes": stored.get("outcomes")}
+        wanted = [("outcomes", stored.get("outcomes"))]
         if weights and record is not None:
-            wanted["objects"] = listing.checkpoint_of(record)
-        for kind, name in wanted.items():
+            wanted += [("objects", listing.checkpoint_of(record)), ("objects", listing.best_of(record))]
+        for kind, name in wanted:
             place = None if name is None else store.path(kind, name)
             if place is not None and str(place) not in seen:
                 seen.add(str(place))

@@ -180,6 +180,12 @@ def checkpoint_of(record: dict[str, Any]) -> str | None:
     return str(record["checkpoint"]).removeprefix("sha256:")
 
 
+def best_of(record: dict[str, Any]) -> str | None:
+    """The same of its best weights, where a validation chose them."""
+    best = record.get("train", {}).get("checkpoints", {}).get("best")
+    return None if record["stored"]["kind"] != "training" or best is None else best.removeprefix("sha256:")
+
+
 def size_of(store: Store, name: str) -> int:
     """The bytes of a checkpoint; 0 where it was dropped."""
     path = store.path("objects", name)

@@ -155,13 +155,15 @@ class Adversarial(Method):
             )
         return perturbed
 
-    def objective(self, model: nn.Module, images: Tensor, labels: Tensor) -> Objective:
-        """What the attack ascends, in the mode that the model is in."""
+    def objective(
+        self, model: nn.Module, images: Tensor, labels: Tensor, clean: Tensor | None = None
+    ) -> Objective:
+        """What the attack ascends, in the mode the model is in; `clean` are the images' logits, if known."""
         from rbtools.attacks import steps
 
         if self.inner == "kl":
-            clean = model(images)
-            return lambda logits: divergence(clean, logits)
+            constant = model(images) if clean is None else clean
+            return lambda logits: divergence(constant, logits)
         return steps.cross_entropy(labels)
 
     def begin(self, images: Tensor, draws: Any) -> Tensor:

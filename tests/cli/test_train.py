@@ -76,6 +76,40 @@ def test_seeds_may_be_a_range() -> None:
     assert [record["train"]["seed"] for record in found] == [3, 4, 5]
 
 
+def test_the_record_names_both_checkpoints_and_goes_on_with_the_one_selected() -> None:
+    (last,) = records(run([*FAST, "--epochs", "3", "--val", "0.1"]))
+    result = run([*FAST, "--epochs", "3", "--val", "0.1", "--select", "best"])
+    (best,) = records(result)
+    assert result.stderr.endswith("0 computed, 1 found in the store.\n")
+    names = last["train"]["checkpoints"]
+    assert best["train"]["checkpoints"] == {**names, "selected": "best"}
+    assert (last["checkpoint"], best["checkpoint"]) == (names["last"], names["best"])
+
+
+def test_a_preset_sets_what_single_options_do_not() -> None:
+    small = ["--epochs", "1", "--batch-size", "721", "--device", "cpu", "--attack-steps", "1"]
+    (record,) = records(run(["--preset", "nasrobbench201", *small]))
+    told = record["train"]
+    assert told["method"] == "pgd" and told["config"]["preset"] == "nasrobbench201"
+    assert (told["epochs"], told["config"]["attack_steps"], told["config"]["batch_size"]) == (1, 1, 721)
+    assert told["config"]["eps"] == 8 / 255 and told["config"]["schedule"] == "onecycle"
+    assert "best" not in told["checkpoints"]  # it trains on all images
+    (other,) = records(run(["--preset=prbench", "--method", "alp", "--lambda", "0.5", *small]))
+    config = other["train"]["config"]
+    assert (config["lambda"], config["lr"], config["weight_decay"]) == (0.5, 0.01, 3.5e-3)
+    assert config["milestones"] == [75, 90] and config["normalize"] is None
+    (third,) = records(run(["--preset", "wci", "--schedule", "constant", "--val", "0.1", *small]))
+    config = third["train"]["config"]
+    assert config["preset"] == "rice2020" and config["inner_mode"] == "train" and config["clean_pass"]
+    assert config["schedule"] == "constant" and "milestones" not in config and config["val"] == 0.1
+
+
+def test_the_options_of_a_presets_method_are_there() -> None:
+    result = run(["--preset", "nasrobbench201", "--lambda", "1"])
+    assert result.exit_code == 2
+    assert "belongs to --method trades and mart and alp and clp, but --method is pgd." in result.stderr
+
+
 def test_a_second_run_finds_everything() -> None:
     first = run([*FAST, "--seed", "0,1"])
     again = run([*FAST, "--seed", "0,1"])
@@ -150,7 +184,10 @@ def test_an_architecture_that_cannot_be_built_fails_alone() -> None:
 def test_the_batch_cannot_be_larger_than_the_data() -> None:
     result = run(["--batch-size", "2000"])
     assert result.exit_code == 1
-    assert "there are only 1442 training images. Use --batch-size 1442 or less." in result.stderr
+    told = "there are only 1413 training images (1442 less those that --val 0.02 holds out). Use --batch-size"
+    assert f"{told} 1413 or less." in result.stderr
+    whole = run(["--batch-size", "2000", "--val", "0"])
+    assert "there are only 1442 training images. Use --batch-size 1442 or less." in whole.stderr
 
 
 @pytest.mark.parametrize(
@@ -160,9 +197,47 @@ def test_the_batch_cannot_be_larger_than_the_data() -> None:
         (["--seed", "1,-2"], "--seed has -2. Expected whole numbers from 0 on, such as 0,1,2."),
         (["--milestones", "7.5", "--schedule", "step"], "--milestones has 7.5. Expected whole numbers"),
         (["--no-store"], "--no-store leaves no place for the checkpoints"),
-        (["--momentum", "0.8"], "--momentum has no effect with the schedule onecycle"),
-        (["--decay", "0.5", "--schedule", "cosine"], "--decay has no effect with the schedule cosine"),
-        (["--augment", "crop,rotate"], "--augment has 'rotate'. Choose from: crop, flip, none, auto."),
+        (["--momentum", "0.8"], "--momentum has no effect with --schedule onecycle"),
+        (["--decay", "0.5", "--schedule", "cosine"], "--decay has no effect with --schedule cosine"),
+        (["--decay", "0.5", "--schedule", "cosine"], "Leave out one, or change the other."),
+        (
+            ["--augment", "crop,rotate"],
+            "The augmentation is 'rotate'. Choose from: crop, crop-reflect, flip.",
+        ),
+        (["--augment", "crop,crop-reflect"], "--augment has both crop and crop-reflect"),
+        (["--method", "trade"], "Unknown training method 'trade'. Did you mean 'trades'?"),
+        (["--preset", "prbnch"], "Unknown preset 'prbnch'. Did you mean 'prbench'"),
+        (["--preset", "jung2023"], "The preset jung2023 trains nothing"),
+        (["--regularize", "cutmix"], "The regularizer is 'cutmix'. Choose from: cutout, mixup, awp, l2."),
+        (
+            ["--regularize", "l2", "--weight-decay", "1e-4"],
+            "--weight-decay has no effect with --regularize l2",
+        ),
+        (["--l2", "1e-4"], "--l2 has no effect with no --regularize l2."),
+        (["--mixup-alpha", "1"], "--mixup-alpha has no effect with no --regularize mixup."),
+        (["--regularize", "awp", "--micro-batch", "10"], "and --micro-batch 10 cuts it in pieces."),
+        (["--val", "0", "--patience", "3"], "--patience 3 waits for a better validation, but --val 0"),
+        (["--val", "0", "--select", "best"], "--select best needs a validation, but --val 0"),
+        (["--val", "1"], "--val is 1. It must be a share from 0 to below 1."),
+        (["--ema", "1"], "--ema is 1. It must be from 0 to below 1."),
+        (["--label-smoothing", "-0.1"], "--label-smoothing is -0.1. It must be from 0 to below 1."),
+        (
+            ["--filter", "chen-lee"],
+            "--filter chen-lee thins out an attack by steps, and --method erm has none.",
+        ),
+        (["--filter", "chenlee"], "The filter is 'chenlee'. Choose from: chen-lee."),
+        (
+            ["--method", "pgd", "--filter", "chen-lee", "--inner-mode", "train"],
+            "whose BatchNorm would see them with --inner-mode train.",
+        ),
+        (
+            ["--method", "pgd", "--filter", "chen-lee", "--warm-steps", "11"],
+            "--warm-steps is 11, more than the 10 of --attack-steps.",
+        ),
+        (["--warm-steps", "1"], "--warm-steps has no effect with no --filter."),
+        (["--method", "mart", "--bce", "b"], "Invalid value for '--bce'"),
+        (["--method", "cvar", "--beta", "1.5"], "beta of training method 'cvar' is 1.5."),
+        (["--init", "checkpoint", "--normalize", "none"], "--normalize has no effect with --init checkpoint"),
         (["--method", "trades", "--lambda", "-1"], "lambda of training method 'trades' is -1."),
         (
             ["--method", "pgd", "--lambda", "1"],
