@@ -28,6 +28,11 @@ class Asked:
     only: str
     adaptive: bool
     require_decided: bool
+    rare: bool = False
+    particles: int = 200
+    moves: int = 20
+    runs: int = 10
+    floor: float = 1e-12
 
     def read(self) -> Reading:
         """How the counts are read."""
@@ -44,6 +49,8 @@ class Asked:
 
         noise, read = shared.build(NOISES, self.noise, params), self.read()
         gammas = edge.radii(self.gamma, noise.norm)
+        if self.rare:
+            return self._rare(noise, gammas, read)
         if self.passes == "above" and 0 in read.rho:
             raise UsageError("--rho 0 with --passes above: no PR is above 1. Use --passes at-least.")
         short = sequential.too_few(read.rho, self.samples, read.confidence)
@@ -51,8 +58,25 @@ class Asked:
             raise UsageError(f"{short} Use more --samples, a larger --rho, or a lower --confidence.")
         return Probabilistic(noise, gammas, read, self.samples, self.only == "probacc", self.adaptive)
 
+    def _rare(self, noise: Any, gammas: tuple[float, ...], read: Reading) -> Any:
+        from rbtools.engine.rare import RareFailures
+        from rbtools.probabilistic.splitting import Splitting
+
+        others = {"--adaptive": self.adaptive, "--require-decided": self.require_decided}
+        others |= {"--only probacc": self.only != "both", "--denominator all": self.denominator == "all"}
+        for option in (name for name, given in others.items() if given):
+            raise UsageError(f"--rare finds failure probabilities: {option} does not go with it.")
+        if not 0 < self.floor < 1:
+            raise UsageError(f"--floor is {self.floor:g}. Expected a probability in (0, 1), such as 1e-12.")
+        if 0 in gammas:
+            raise UsageError("--rare needs a --gamma above 0: without noise there is nothing to fail.")
+        split = Splitting(particles=self.particles, moves=self.moves, runs=self.runs, floor=self.floor)
+        return RareFailures(noise, gammas, split, read.confidence)
+
     def tell(self, work: Any) -> None:
         """Say, where something was evaluated, that the samples are too few to decide on single images."""
+        if self.rare:
+            return
         read = self.read()
         short = sequential.too_few(read.rho, self.samples, read.confidence)
         if short and work.run.store.computed + work.run.store.found:
@@ -108,11 +132,26 @@ _options = (
     ),
 )
 
+_rare_options = (
+    click.option(
+        "--rare",
+        is_flag=True,
+        help="Instead find failure probabilities too small for samples, image by image, by adaptive"
+        " multilevel splitting.",
+    ),
+    click.option("--particles", default=200, type=click.IntRange(20), help="With --rare: of a population."),
+    click.option("--moves", default=20, type=click.IntRange(1), help="With --rare: between two levels."),
+    click.option("--runs", default=10, type=click.IntRange(2), help="With --rare: independent repetitions."),
+    click.option(
+        "--floor", default=1e-12, metavar="SHARE", help="With --rare: a probability below this counts as 0."
+    ),
+)
+
 pr_options = shared.bundle("asked", Asked, *_options)
 
 
 @shared.command(choose=NOISES, option="--noise", default="uniform")
-@pr_options
+@shared.bundle("asked", Asked, *_options, *_rare_options)
 @shared.source_options
 @shared.search_options
 def main(params: dict[str, Any], asked: Asked, source: shared.Source, work: Any) -> int:
@@ -127,11 +166,15 @@ def main(params: dict[str, Any], asked: Asked, source: shared.Source, work: Any)
     "undecided" in evals counts the images whose own copies leave open whether they pass, and "quantiles"
     has single images' PR with exact intervals.
 
+    With --rare it adds the mean failure probability 1 - PR_D (pfail.NOISE.GAMMA), down to 1e-9 and less;
+    "images" in evals has each image's logarithm of it and its spread over the runs.
+
     \b
     Examples:
       rb-pr --gamma 8/255,0.08 --rho 0.05 --samples 50 trained.jsonl
       rb-pr --gamma 0:0.15:31 --noise gaussian trained.jsonl
       rb-pr --adaptive --gamma 0.08 --rho 0.01 --samples 10000 trained.jsonl
+      rb-pr --rare --gamma 0.05 --n 20 trained.jsonl
       rb-pr --gamma 0.1 --samples 20 --checkpoint model.pt --arch resnet18 --dataset imagefolder:photos
     """
     status = shared.evaluate(source, work, asked.question(params))

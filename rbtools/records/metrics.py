@@ -17,7 +17,7 @@ SPLIT_PREFIXES = ("train.", "valid.", "val.")
 
 # Less is better for a name that begins with one of these, or has one of these as a part.
 _LOWER_FAMILIES = frozenset(
-    ("ge", "wci", "jacobian", "hessian", "sharpness", "nu", "params", "macs", "flops")
+    ("ge", "wci", "jacobian", "hessian", "sharpness", "nu", "params", "macs", "flops", "pfail")
 )
 _LOWER_PART = re.compile(r"seconds(_.*)?$|(.*_)?(loss|error|gap|mce|seconds)$")
 _SUMMARY = re.compile(r"(?:mean|median|min|max|sum)\((.*)\)")

@@ -241,3 +241,31 @@ def test_the_confidence_is_that_of_every_interval(trained: dict[str, Record]) ->
 def test_nothing_passes_above_one() -> None:
     result = run(["--rho", "0.1,0", "--passes", "above"])
     assert result.exit_code == 2 and "no PR is above 1" in result.stderr
+
+
+def test_rare_failures_go_where_samples_do_not(trained: dict[str, Record]) -> None:
+    short = ["--rho", "0.1", "--samples", "29"]
+    rare = ["--rare", "--particles", "40", "--moves", "4", "--runs", "2", "--n", "6"]
+    record = one(run([*rare, "--gamma", "0.1,0.4"], trained["erm"]))
+    small, large = (entry(record, f"pfail.uniform.{gamma}") for gamma in ("0.1", "0.4"))
+    assert 0 <= small["value"] < large["value"] < 1 and large["value"] < large["ci95"][1]
+    assert small["n"] == len(small["images"]) and small["floor"] == 1e-12 and "reason" not in small
+    sampled = one(run([*short, "--gamma", "0.4", "--n", "6"], trained["erm"]))
+    assert large["value"] == pytest.approx(1 - sampled["metrics"]["pr.uniform.0.4"], abs=0.15)
+    assert any(image["log_p"] is None or image["log_p"] < -4 for image in small["images"])
+    again = run([*rare, "--gamma", "0.1,0.4"], trained["erm"])
+    assert again.stderr == "rb-pr: 1 record: 0 computed, 1 found in the store.\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--adaptive"], "--adaptive does not go with it"),
+        (["--denominator", "all"], "--denominator all does not go with it"),
+        (["--floor", "0"], "--floor is 0. Expected a probability in (0, 1)"),
+        (["--gamma", "0:0.1:3"], "--rare needs a --gamma above 0"),
+    ],
+)
+def test_what_does_not_go_with_rare(arguments: list[str], message: str) -> None:
+    result = run(["--rare", *arguments])
+    assert result.exit_code == 2 and message in result.stderr

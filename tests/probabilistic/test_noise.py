@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from scipy import stats
 
 from rbtools.engine.draws import Draws
 from rbtools.probabilistic import NOISES
@@ -77,3 +78,31 @@ def test_pr_of_a_linear_classifier_is_the_known_one() -> None:
             correct += noisy.flatten() > 0.48
         found = pr_d(correct.tolist(), samples)
         assert found.value == pytest.approx(want, abs=4 * (0.25 / 40_000) ** 0.5 if want < 1 else 0)
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("name", NOISES)
+def test_normal_numbers_make_the_same_noise(name: str, norm: str) -> None:
+    noise, shape = NOISES.build(name, norm=norm), (1, 5, 5)
+    sampled = noise.unit(draws(0, 4000), shape, 0).flatten(1)
+    mapped = noise.shaped(draws(0, 4000).normal((noise.width(shape),), draw=9), shape).flatten(1)
+    assert sampled.shape == mapped.shape == (4000, 25)
+    for view in (lambda unit: unit[:, 0], lambda unit: unit.norm(dim=1), lambda unit: unit[:, 3:5].sum(1)):
+        assert stats.ks_2samp(view(sampled).numpy(), view(mapped).numpy()).pvalue > 0.001
+
+
+@pytest.mark.parametrize(("name", "deviation"), [("gaussian", 0.718), ("laplace", 0.727)])
+def test_clamped_noise_has_the_deviation_that_the_benchmark_s_tables_fit(name: str, deviation: float) -> None:
+    unit = NOISES.build(name).unit(draws(0, 100), (3, 16, 16), 0)
+    assert float(unit.abs().max()) == 1
+    assert float(unit.std()) == pytest.approx(deviation, abs=0.003)
+
+
+@pytest.mark.parametrize("name", NOISES)
+def test_the_l2_ball_is_kept(name: str) -> None:
+    lengths = NOISES.build(name, norm="l2").unit(draws(0, 300), (3, 8, 8), 0).flatten(1).norm(dim=1)
+    assert float(lengths.max()) <= 1 + 1e-6 and float(lengths.max()) > 0.99
+    if name == "uniform":  # u^(1/d) with d = 192 has mean d / (d + 1)
+        assert float(lengths.mean()) == pytest.approx(192 / 193, abs=0.001)
+    else:
+        assert 0.9 < float(lengths.mean()) < 1 and 0.3 < float((lengths >= 1 - 1e-6).float().mean()) < 0.7

@@ -1,0 +1,160 @@
+"""Adaptive multilevel splitting: the probability of an event too rare to be drawn.
+
+Webb, Rainforth, Teh and Kumar, "A Statistical Approach to Assessing Neural Network Robustness" (2019,
+arXiv:1811.07209). The event, score >= 0, is reached through levels: of a population of particles the
+share `keep` with the highest scores survives, is copied until the population is whole again and is moved
+about above the level. The product of the shares is the probability.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rbtools.probabilistic.estimate import Estimate, interval_name
+from rbtools.probabilistic.intervals import mean_interval
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# Moves are made longer or shorter until this share of them stays above the level.
+_ACCEPTED = 0.3
+_MOST_LEVELS = 500
+
+
+class Draws(Protocol):
+    """Random numbers of one example."""
+
+    def normal(self, shape: Sequence[int], draw: int = 0) -> Tensor:
+        """Standard normal numbers, float32 (1, *shape)."""
+
+    def uniform(self, shape: Sequence[int], draw: int = 0) -> Tensor:
+        """Numbers from [0, 1), float32 (1, *shape)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Splitting:
+    """How to split: `runs` independent populations of `particles`, `moves` between levels.
+
+    Unlike Webb's, particles live in independent standard normal numbers that a noise maps to its own law,
+    so that splitting and plain sampling have one distribution (Webb's is uniform on the ball within
+    [0, 1], without the mass that clipping piles up on the border). The move is that of Crank and Nicolson,
+    z' = sqrt(1 - b^2) z + b w with w standard normal, which leaves their law as it is in any dimension
+    and is accepted where z' is above the level; b is tuned in each population.
+    """
+
+    particles: int = 200
+    moves: int = 20
+    runs: int = 10
+    keep: float = 0.1
+    floor: float = 1e-12
+
+    def config(self) -> dict[str, Any]:
+        """What the record says of it."""
+        law = "standard normal latent, Crank-Nicolson moves"
+        names = ("particles", "moves", "runs", "keep", "floor")
+        return {"splitting": law, **{name: getattr(self, name) for name in names}}
+
+    def log_probabilities(self, score: Callable[[Tensor], Tensor], width: int, draws: Draws) -> Tensor:
+        """The logarithm of P[score(z) >= 0] as each run finds it: float64 (runs,), -inf below `floor`.
+
+        score: standard normal numbers (M, width) -> (M,).
+        """
+        import torch
+
+        shape = (self.runs, self.particles)
+
+        def scored(points: Tensor) -> Tensor:
+            return score(points.flatten(0, 1)).view(shape)
+
+        z = draws.normal((*shape, width))[0]
+        scores = scored(z)
+        runs = torch.zeros(self.runs, dtype=torch.float64, device=z.device)
+        open_ = torch.ones(self.runs, dtype=torch.bool, device=z.device)
+        before = torch.full((self.runs,), -math.inf, device=z.device)
+        step = torch.ones(self.runs, device=z.device)
+        draw = 0
+        for _ in range(_MOST_LEVELS):
+            level = self._level(scores, before)
+            kept = scores >= level[:, None]
+            runs = torch.where(open_, runs + (kept.sum(1).double() / self.particles).log(), runs)
+            open_ = open_ & (level < 0) & (runs > math.log(self.floor))
+            if not bool(open_.any()):
+                break
+            draw += 1
+            chosen = _refilled(kept, draws.uniform(shape, draw=draw)[0])
+            z = z.gather(1, chosen[..., None].expand_as(z))
+            scores, before = scores.gather(1, chosen), level
+            for _ in range(self.moves):
+                draw += 1
+                noise = draws.normal((*shape, width), draw=draw)[0]
+                moved = (1 - step**2).sqrt()[:, None, None] * z + step[:, None, None] * noise
+                there = scored(moved)
+                accepted = there >= level[:, None]
+                z = torch.where(accepted[..., None], moved, z)
+                scores = torch.where(accepted, there, scores)
+                step = (step * (accepted.float().mean(1) - _ACCEPTED).exp()).clamp(max=1)
+        low = runs <= math.log(self.floor)
+        return torch.where(low | open_, torch.full_like(runs, -math.inf), runs)
+
+    def _level(self, scores: Tensor, before: Tensor) -> Tensor:
+        """The next level of each run: the highest share `keep` is at or above it; 0 is the last one."""
+        import torch
+
+        place = int((1 - self.keep) * self.particles)
+        level = scores.sort(1).values[:, place].clamp(max=0)
+        return torch.where(level <= before, torch.zeros_like(level), level)
+
+
+def _refilled(kept: Tensor, uniform: Tensor) -> Tensor:
+    """For each place (R, P) the particle that goes on there: a survivor itself, else one drawn."""
+    import torch
+
+    survivors = torch.argsort(kept.int(), dim=1, descending=True, stable=True)
+    count = kept.sum(1, keepdim=True)
+    drawn = survivors.gather(1, (uniform * count).long().clamp(max=kept.shape[1] - 1))
+    own = torch.arange(kept.shape[1], device=kept.device).expand_as(drawn)
+    return torch.where(kept, own, drawn)
+
+
+def entry(
+    rows: Iterable[Sequence[float]], *, stem: str, gamma: float, confidence: float = 0.95, **settings: Any
+) -> dict[str, Any]:
+    """The `evals` entry pfail.STEM.GAMMA: the mean failure probability 1 - PR over images.
+
+    A row: the example's number, then the logarithm of its probability in each run (-inf: below the floor);
+    NaN for an example that is wrong without noise and does not count. `images` has for each the logarithm
+    of the mean over runs, and the standard deviation of the runs' logarithms.
+    """
+    rows = [list(map(float, row)) for row in rows]
+    counted = [row for row in rows if not math.isnan(row[1])]
+    asked = {"metric": f"pfail.{stem}.{gamma:g}", "gamma": gamma, **settings}
+    if not counted:
+        reason = "no image is classified correctly without noise, so there is nothing to average over"
+        return {**asked, **Estimate(None, None, 0, confidence, reason).entry()}
+    shares = [sum(map(math.exp, row[1:])) / (len(row) - 1) for row in counted]
+    n = len(shares)
+    mean = math.fsum(shares) / n
+    spread = math.sqrt(math.fsum((share - mean) ** 2 for share in shares) / (n - 1)) if n > 1 else 0.0
+    interval = mean_interval(mean, spread, n, confidence, sum(share > 0 for share in shares))
+    found = [_of_image(row, share) for row, share in zip(counted, shares, strict=True)]
+    below = sum(share == 0 for share in shares)
+    told = {"value": mean, "n": n, interval_name(confidence): list(interval)}
+    return {**asked, **told, "below_floor": below, "images": found}
+
+
+def _of_image(row: Sequence[float], share: float) -> dict[str, Any]:
+    """An image's line of the record; None where no run, or only one, came above the floor."""
+    logs = [value for value in row[1:] if value > -math.inf]
+    spread = None
+    if len(logs) > 1:
+        mean = math.fsum(logs) / len(logs)
+        spread = math.sqrt(math.fsum((value - mean) ** 2 for value in logs) / (len(logs) - 1))
+    return {
+        "id": int(row[0]),
+        "log_p": math.log(share) if share else None,
+        "spread": spread,
+        "runs": len(logs),
+    }
