@@ -1,0 +1,274 @@
+"""Attacks side by side with torchattacks and pyautoattack: seconds, and what came out.
+
+    python bench/attacks.py --data FOLDER --checkpoint FILE [--n 500] [--part pgd,fgsm,square,ladder,aa]
+
+FOLDER is an image folder with test/CLASS/*; FILE is a checkpoint that is recognised. Ours and the peer's
+run in turn, with other seeds, `--repeats` times on the same images, in one process with `--threads`
+threads; one JSON line a figure has the medians, their ratio and the robust accuracies. A peer gets the
+model as it was loaded, in batches of 128.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rbtools.attacks import ATTACKS
+from rbtools.engine import checkpoints, precision, subject, verdict
+from rbtools.engine.prepare import prepared
+from rbtools.engine.run import Run
+from rbtools.engine.tiles import BATCH, TILE, Tile
+from rbtools.store import Store
+
+PARTS = ("pgd", "fgsm", "square", "ladder", "aa", "memory")
+GRID = (0.5, 1, 2, 3, 4, 5, 6, 8)
+
+
+class Bench:
+    """The model, its images, and the two sides."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        run = Run(tool="bench", store=Store(None), dataset=f"imagefolder:{options.data}", device="cpu")
+        record = checkpoints.record_of(options.checkpoint, checkpoints.Hints(options.arch, None), run)
+        record = checkpoints.prepared(record, run)
+        data = subject.data_of(record, run)
+        self.model = subject.load_model(record, data, run, torch.device("cpu"))
+        dataset = data.load()
+        self.ids = data.order(dataset.labels)[: options.n]
+        self.images = dataset.images[self.ids].float().div(255)
+        self.labels = dataset.labels[self.ids]
+        self.shape = data.about.shape
+        self.bf16 = precision.resolve(Run(tool="bench", precision="auto", device="cpu"), self.shape)
+
+    def ours(self, name: str, how: str, seed: int, **params: Any) -> float:
+        """Robust accuracy by our engine: how is "fp32" or "bf16"."""
+        search = prepared(self.model, how, self.shape).model
+        method = ATTACKS.build(name, **params)
+        standing = 0
+        for start in range(0, len(self.ids), TILE["cpu"]):
+            standing += int(verdict.attacked(self.tile(start, search, seed), method).survived.sum())
+        return standing / len(self.ids)
+
+    def tile(self, start: int, search: nn.Module, seed: int) -> Tile:
+        rows = slice(start, start + TILE["cpu"])
+        return Tile(
+            self.model,
+            self.images[rows],
+            self.labels[rows],
+            self.ids[rows],
+            seed=seed,
+            batch=BATCH["cpu"],
+            search=search,
+        )
+
+    def theirs(self, make: Callable[[nn.Module], Any], seed: int) -> float:
+        """Robust accuracy by a torchattacks attack."""
+        torch.manual_seed(seed)
+        attack = make(self.model)
+        standing = 0
+        for images, labels in zip(self.images.split(128), self.labels.split(128), strict=True):
+            perturbed = attack(images, labels)
+            with torch.no_grad():
+                standing += int((self.model(perturbed).argmax(1) == labels).sum())
+        return standing / len(self.ids)
+
+    def compare(self, figure: str, goal: float, ours: Callable[[int], float], peer: Any, name: str) -> None:
+        """Time both sides in turn and print the line."""
+        seconds: dict[str, list[float]] = {"ours": [], name: []}
+        found: dict[str, list[float]] = {"ours": [], name: []}
+        for seed in range(self.options.repeats):
+            for side, work in ((name, peer), ("ours", ours)):
+                start = time.perf_counter()
+                found[side].append(work(seed))
+                seconds[side].append(time.perf_counter() - start)
+        medians = {side: statistics.median(values) for side, values in seconds.items()}
+        line = {
+            "figure": figure,
+            "n": len(self.ids),
+            "seconds": {side: round(value, 2) for side, value in medians.items()},
+            "ratio": round(medians[name] / medians["ours"], 2),
+            "goal": goal,
+            "robust accuracy": {side: [round(one, 4) for one in values] for side, values in found.items()},
+        }
+        print(json.dumps(line), flush=True)
+
+    # --- parts ------------------------------------------------------------------------------------
+
+    def pgd(self) -> None:
+        import torchattacks
+
+        eps = self.options.eps / 255
+
+        def peer(seed: int) -> float:
+            make = torchattacks.PGD
+            return self.theirs(lambda model: make(model, eps=eps, alpha=2.5 * eps / 20, steps=20), seed)
+
+        for how, goal in (("fp32", 1.5), ("bf16", 3.0)):
+            self.compare(
+                f"PGD-20, last iterate, {how}",
+                goal,
+                lambda seed, how=how: self.ours("pgd", how, seed, eps=eps, iterate="last"),
+                peer,
+                "torchattacks",
+            )
+        self.compare(
+            f"PGD-20, the defaults ({self.bf16}, any iterate)",
+            self.options.goal,
+            lambda seed: self.ours("pgd", self.bf16, seed, eps=eps),
+            peer,
+            "torchattacks",
+        )
+
+    def fgsm(self) -> None:
+        import torchattacks
+
+        eps = self.options.eps / 255
+        self.compare(
+            f"FGSM ({self.bf16})",
+            1.5,
+            lambda seed: self.ours("fgsm", self.bf16, seed, eps=eps),
+            lambda seed: self.theirs(lambda model: torchattacks.FGSM(model, eps=eps), seed),
+            "torchattacks",
+        )
+
+    def square(self) -> None:
+        import torchattacks
+
+        eps = self.options.eps / 255
+
+        def make(model: nn.Module) -> Any:
+            return torchattacks.Square(model, eps=eps, n_queries=1000, n_restarts=1)
+
+        self.compare(
+            f"Square, 1,000 queries ({self.bf16})",
+            3.0,
+            lambda seed: self.ours("square", self.bf16, seed, eps=eps, queries=1000),
+            lambda seed: self.theirs(make, seed),
+            "torchattacks",
+        )
+
+    def ladder(self) -> None:
+        """An 8-distance PGD-40 grid against its largest distance alone."""
+        search = prepared(self.model, self.bf16, self.shape).model
+
+        def grid(seed: int) -> float:
+            standing = 0
+            for start in range(0, len(self.ids), TILE["cpu"]):
+                before = None
+                tile = self.tile(start, search, seed)
+                for eps in GRID:
+                    method = ATTACKS.build("pgd", steps=40, eps=eps / 255)
+                    left = None if before is None else before.survived
+                    before = verdict.attacked(tile, method, before, left)
+                assert before is not None
+                standing += int(before.survived.sum())
+            return standing / len(self.ids)
+
+        self.compare(
+            "8 distances of PGD-40 with --ladder; the peer is the largest alone (goal: ratio at least 1/3)",
+            0.33,
+            grid,
+            lambda seed: self.ours("pgd", self.bf16, seed, eps=GRID[-1] / 255, steps=40),
+            "largest alone",
+        )
+
+    def aa(self) -> None:
+        from pyautoattack import AutoAttack
+
+        eps, count = self.options.eps / 255, self.options.aa_n
+        ids, images, labels = self.ids, self.images, self.labels
+        self.ids, self.images, self.labels = ids[:count], images[:count], labels[:count]
+        robust: dict[str, Tensor] = {}
+
+        def peer(seed: int) -> float:
+            attack = AutoAttack(self.model, norm="Linf", eps=eps, version="standard", seed=seed, device="cpu")
+            attack.verbose = False
+            perturbed = attack.run_standard_evaluation(self.images, self.labels, batch_size=128)[0]
+            with torch.no_grad():
+                right = self.model(perturbed).argmax(1) == self.labels
+            robust["pyautoattack"] = right
+            return float(right.float().mean())
+
+        def ours(seed: int) -> float:
+            search = prepared(self.model, self.options.aa_precision or self.bf16, self.shape).model
+            method = ATTACKS.build("aa", eps=eps)
+            found, by = [], {}
+            for start in range(0, len(self.ids), TILE["cpu"]):
+                seen = verdict.attacked(self.tile(start, search, seed), method)
+                found.append(seen.survived)
+                for name, value in seen.totals.items():
+                    by[name] = by.get(name, 0.0) + value
+            robust["ours"] = torch.cat(found)
+            print(json.dumps({"our totals": by}), file=sys.stderr)
+            return float(robust["ours"].float().mean())
+
+        repeats, self.options.repeats = self.options.repeats, 1
+        self.compare("AutoAttack standard", 3.0, ours, peer, "pyautoattack")
+        differ = (robust["ours"] != robust["pyautoattack"]).nonzero()[:, 0].tolist()
+        print(json.dumps({"figure": "AutoAttack, images that differ", "numbers": differ}), flush=True)
+        self.options.repeats = repeats
+        self.ids, self.images, self.labels = ids, images, labels
+
+    def memory(self) -> None:
+        """Peak memory of one batch of 128, each side in a process of its own."""
+        peaks = {}
+        for side in ("ours", "torchattacks", "nothing"):
+            command = [sys.executable, __file__, *sys.argv[1:], "--only", side]
+            peaks[side] = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        base = peaks["nothing"]
+        ratio = (peaks["ours"] - base) / max(peaks["torchattacks"] - base, 1)
+        line = {"figure": "peak memory of PGD-20, MB over nothing", "goal": 1.2, "ratio": round(ratio, 2)}
+        print(json.dumps({**line, "MB": {k: v // 1024 for k, v in peaks.items()}}), flush=True)
+
+    def alone(self, side: str) -> None:
+        import torchattacks
+
+        self.ids, self.images, self.labels = self.ids[:128], self.images[:128], self.labels[:128]
+        eps = self.options.eps / 255
+        if side == "ours":
+            self.ours("pgd", self.bf16, 0, eps=eps)
+        elif side == "torchattacks":
+            self.theirs(lambda model: torchattacks.PGD(model, eps=eps, alpha=eps / 8, steps=20), 0)
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", required=True, type=Path, help="the image folder")
+    parser.add_argument("--checkpoint", required=True, help="the model")
+    parser.add_argument("--arch", default=None, help="its architecture, where it is not recognised")
+    parser.add_argument("--eps", type=float, default=8, help="the distance, in 1/255 [8]")
+    parser.add_argument("--n", type=int, default=500, help="images [500]")
+    parser.add_argument("--aa-n", type=int, default=100, help="images for AutoAttack [100]")
+    parser.add_argument("--aa-precision", choices=("fp32", "bf16"), default=None)
+    parser.add_argument("--repeats", type=int, default=3, help="runs of each side [3]")
+    parser.add_argument("--threads", type=int, default=2, help="threads [2]")
+    parser.add_argument("--goal", type=float, default=5, help="ratio wanted of PGD with the defaults [5]")
+    parser.add_argument("--part", default="pgd,fgsm,square,ladder,memory", help="of " + ",".join(PARTS))
+    parser.add_argument("--only", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    bench = Bench(options)
+    if options.only:
+        bench.alone(options.only)
+        return
+    for part in options.part.split(","):
+        getattr(bench, part)()
+
+
+if __name__ == "__main__":
+    main()
