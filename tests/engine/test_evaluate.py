@@ -108,7 +108,7 @@ def pgd(*eps: float, **params: Any) -> Attacked:
 
 def found(record: Record) -> dict[str, Any]:
     """What a record says, without what it cost to find out."""
-    costs = ("seconds", "device")
+    costs = ("seconds", "device", "passes", "prepared")
     entries = [{k: v for k, v in entry.items() if k not in costs} for entry in record["evals"]]
     return {"metrics": record["metrics"], "evals": entries}
 
