@@ -29,6 +29,7 @@ class Missed:
     pgd: Survived
     random = True
     byproduct = True
+    leans = True
 
     def what(self) -> dict[str, Any]:
         return {"kind": "missed", "noise": self.noise.what(), "pgd": self.pgd.what()}

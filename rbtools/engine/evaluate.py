@@ -169,8 +169,8 @@ def _compute(
     from rbtools.engine.outcomes import Outcomes
 
     missing = [i for i, found in enumerate(finished) if found is None]
-    if any(getattr(units[i].column, "ladder", ()) for i in missing):
-        missing = list(range(len(units)))  # a rung stands on the outcomes of those below it
+    if any(getattr(units[i].column, "leans", False) for i in missing):
+        missing = list(range(len(units)))  # it is made from outcomes of the others
     outcomes = [Outcomes(run.store, units[i].outcomes, anew=bool(save)) for i in missing]
     looked = None
     if any(len(one) < n for one in outcomes):

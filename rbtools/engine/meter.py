@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -11,12 +13,16 @@ class Metered(nn.Module):
 
     `zero_gradients` are counted in the first backward pass of each example (`begin`): what has
     no gradient at its start does not move, which looks like robustness. `batch`: how many images it takes
-    at once; attacks send more through in pieces, and without gradients it does that itself.
+    at once; attacks send more through in pieces, and without gradients it does that itself. `decides`: the
+    model that this one only searches for; it is asked whether points are really broken (`confirm`).
     """
 
-    def __init__(self, model: nn.Module, batch: int | None = None) -> None:
+    confirm: Callable[[Tensor, Tensor], Tensor] | None
+
+    def __init__(self, model: nn.Module, batch: int | None = None, decides: nn.Module | None = None) -> None:
         super().__init__()
-        self.model, self.batch = model, batch
+        self.model, self.batch, self.decides = model, batch, decides
+        self.confirm = None if decides is None else self._confirmed
         self.forwards = self.backwards = self.zero_gradients = 0
         self._left = 0
 
@@ -33,6 +39,15 @@ class Metered(nn.Module):
         inputs.register_hook(self._seen)
         logits: Tensor = self.model(inputs)
         return logits
+
+    def _confirmed(self, points: Tensor, labels: Tensor) -> Tensor:
+        """Which points (N, ...) the model that decides classifies wrong, too: bool (N,)."""
+        assert self.decides is not None
+        self.forwards += len(points)
+        with torch.no_grad():
+            pieces = points.split(self.batch or max(len(points), 1))
+            wrong: Tensor = torch.cat([self.decides(piece).argmax(1) for piece in pieces]) != labels
+        return wrong
 
     def _seen(self, gradient: Tensor) -> None:
         self.backwards += len(gradient)

@@ -124,6 +124,11 @@ class Survived:
         return bool(getattr(self.method, "whole_tiles", False))
 
     @property
+    def leans(self) -> bool:
+        """Whether outcomes of other columns are needed to measure it."""
+        return bool(self.ladder)
+
+    @property
     def searches(self) -> bool:
         """Whether the attack may run on a prepared model. AutoAttack's own code gets the model as it is."""
         return not self.whole_tiles

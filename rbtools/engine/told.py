@@ -12,13 +12,30 @@ _SQUARE = 0.002
 
 
 def of_attack(method: Any, totals: Mapping[str, float], n: int) -> dict[str, Any]:
-    """What an entry says besides its value: `broken_by`, for an attack of parts, and `warnings`.
+    """What an entry says besides its value.
 
-    broken_by: how many examples each part broke; n: how many examples there are.
+    `loss`, the one in use; `broken_by`, for an attack of parts: how many of n examples each broke;
+    `distance`, for one that looks for the nearest: the mean over what it fooled; and `warnings`.
     """
+    found: dict[str, Any] = {}
     by = _broken_by(method, totals)
-    warnings = [*_vanishing(totals), *_square(by, n)]
-    return {**({"broken_by": by} if by else {}), **({"warnings": warnings} if warnings else {})}
+    if by:
+        found["broken_by"] = by
+    losses = [name.partition(".")[2] for name in totals if name.startswith("loss.")]
+    if losses:
+        found["loss"] = losses[0]
+    count = totals.get("distances", 0.0)
+    if count:
+        found["distance"] = {"mean": round(totals["distance"] / count, 6), "n": int(count)}
+    warnings = [*_other_loss(method, losses), *_vanishing(totals), *_square(by, n)]
+    return {**found, **({"warnings": warnings} if warnings else {})}
+
+
+def _other_loss(method: Any, losses: list[str]) -> list[str]:
+    named = getattr(method, "loss", None)
+    if not losses or losses[0] == named:
+        return []
+    return [f"The model has too few classes for the loss {named}: {losses[0]} stands in for it."]
 
 
 def _vanishing(totals: Mapping[str, float]) -> list[str]:

@@ -39,10 +39,11 @@ def attacked(
 
     A clean error counts as broken and is not attacked. Whatever the attack returns is projected
     onto the budget and the box first, so that a wrong attack cannot report a false success. A search on
-    a prepared model decides nothing: where it believes an example broken that the model itself still
-    classifies right, that example is attacked again on the model itself (not where `iterate` is "last",
-    which judges one point alone). `before`: the verdict at a smaller distance, whose images stand where
-    nothing is attacked here. `on`: another model to attack; its adversarial examples are what is judged.
+    a prepared model decides nothing: what it takes for broken stays in the attack until the model itself
+    agrees; where they still disagree at the end, the example is attacked again on the model itself (not
+    where `iterate` is "last", which judges one point alone). `before`: the verdict at a smaller distance,
+    whose images stand where nothing is attacked here. `on`: another model to attack; its adversarial
+    examples are what is judged.
     """
     start = time.perf_counter()
     images = tile.images.clone() if before is None else before.images.clone()
@@ -81,7 +82,9 @@ def _attempt(
 ) -> tuple[Tensor, Tensor]:
     """Run the attack on a model: images inside the budget, and the logits of the model that decides."""
     # AutoAttack's own code draws for a batch as a whole: it gets the fixed tile undivided.
-    metered = Metered(model, None if getattr(method, "whole_tiles", False) else tile.batch)
+    whole = getattr(method, "whole_tiles", False)
+    decides = tile.model if model is tile.search is not tile.model else None
+    metered = Metered(model, None if whole else tile.batch, decides)
     metered.begin(len(tile.ids))
     run = getattr(method, "run", None)
     draws = tile.draws(f"attack.{method.name}")
@@ -104,9 +107,14 @@ def _attempt(
     norm = getattr(method, "norm", "linf")
     perturbed = steps.project(perturbed.detach().float(), tile.images, method.eps, norm)
     logits = tile.logits(perturbed)
-    found = {"forward": metered.forwards + len(perturbed), "backward": metered.backwards}
+    found: dict[str, float] = {"forward": metered.forwards + len(perturbed), "backward": metered.backwards}
     if metered.backwards and not again:
         found |= {"started": len(perturbed), "zero_gradient": metered.zero_gradients}
+    if hasattr(method, "loss_for"):
+        found[f"loss.{method.loss_for(logits.shape[1])}"] = len(perturbed)
+    if "distance" in told:
+        near = told["distance"][torch.isfinite(told["distance"])]
+        found |= {"distance": float(near.sum()), "distances": len(near)}
     if "broken_by" in told:
         broken = told["broken_by"][logits.argmax(1) != tile.labels]
         for number in broken.unique().tolist():

@@ -497,6 +497,23 @@ def test_the_checklist_finds_masked_gradients(
     } <= failed and "obfuscation check c fails: pgd5.255 is 0, but it is not so by" in result.stderr
 
 
+def test_a_check_after_a_plain_attack_uses_what_is_known(trained: dict[str, Record]) -> None:
+    one(run(["pgd", "--eps", "8", "--steps", "5", "--n", "40"], trained["erm"]))
+    assert "obfuscation.failed" in one(run(CHECK, trained["erm"]))["metrics"]
+
+
+def test_few_classes_get_another_loss_and_are_told(
+    trained: dict[str, Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = api.load(trained["erm"])
+    three = torch.nn.Sequential(model, torch.nn.Linear(10, 3)).requires_grad_(False)
+    monkeypatch.setattr(subject, "load_model", lambda *_: three.eval())
+    result = run(["apgd-t", "--steps", "2", "--n", "30", "--force"], trained["erm"])
+    entry = one(result)["evals"][-1]
+    assert entry["loss"] == "targeted-margin"
+    assert "too few classes for the loss targeted-dlr: targeted-margin stands in" in result.stderr
+
+
 def test_a_check_needs_one_distance() -> None:
     for eps in ("8,16", "0"):
         assert "The check is at one distance above 0" in run(["check", "--eps", eps]).stderr
