@@ -9,12 +9,10 @@ from rbtools.errors import RbError
 
 # What a run found out or cost. Everything else in an entry is the protocol: it says what was asked.
 FOUND = frozenset(
-    (
-        "value ci95 reason seconds device stored warnings undecided draws_spent passes detail "
-        "broken_by sanity prepared tool quantiles draws_saved confirmed images below_floor "
-        "distance"
-    ).split()
+    "value ci95 reason seconds device stored warnings undecided draws_spent passes detail broken_by sanity"
+    " prepared distance tool quantiles draws_saved confirmed images below_floor".split()
 )
+_INTERVAL = re.compile(r"ci\d")  # ci95, ci99.9
 
 
 def protocol(entry: dict[str, Any]) -> dict[str, Any]:
