@@ -106,17 +106,23 @@ def pr(
 
 def train(record: Record, method: str = "erm", **options: Any) -> Record:
     """The record with a trained checkpoint; see rb-train. Recipe and method options are keywords."""
-    from rbtools.engine.recipe import Recipe
+    from rbtools.engine import checkpoints, presets
+    from rbtools.engine.recipe import VALIDATED, Recipe
     from rbtools.engine.train import train as work
     from rbtools.training import METHODS
 
     run, params = _run("rb-train", options)
     recipe = {field.name: params.pop(field.name) for field in fields(Recipe) if field.name in params}
-    for key in ("milestones", "augment"):
+    for key in ("milestones", "augment", "regularize"):
         if recipe.get(key) is not None:
             recipe[key] = tuple(recipe[key])
-    chosen = edge.build(METHODS, method, _checked(METHODS, method, params))
-    return work(record, chosen, Recipe(**recipe), run)
+    if isinstance(recipe.get("normalize"), str):
+        recipe["normalize"] = checkpoints.normalization(recipe["normalize"])
+    how = presets.recipe({"val": VALIDATED, **recipe}, params, recipe)
+    params = _checked(METHODS, method, params)
+    if how.preset is not None:
+        params = presets.params(presets.named(how.preset), METHODS.load(method), params)
+    return work(record, edge.build(METHODS, method, params), how, run)
 
 
 def load(record: Record, **options: Any) -> nn.Module:

@@ -264,13 +264,21 @@ class _Work:
         self.run, self.screen = run, screen
 
 
-_training_precision = click.option(
-    "--precision",
-    default="fp32",
-    type=click.Choice(("auto", "fp32", "bf16")),
-    help="Arithmetic of the networks; weights and losses stay float32. auto: bf16 where the machine has it.",
+_training_options = (
+    click.option(
+        "--precision",
+        default="auto",
+        type=click.Choice(("auto", "fp32", "bf16")),
+        help="Arithmetic of the networks; weights and losses stay float32. auto: bf16 where the machine has"
+        " it and images have 16 pixels a side or more.",
+    ),
+    click.option(
+        "--prepare/--no-prepare",
+        default=True,
+        help="Attack a copy with BatchNorm folded, channels last and in --precision.",
+    ),
 )
-train_options = bundle("work", _run, *_machine_options, _training_precision, *_store_options, *_word_options)
+train_options = bundle("work", _run, *_machine_options, *_training_options, *_store_options, *_word_options)
 _seed_option = click.option("--seed", default=0, type=click.IntRange(0), help="Seed of all random numbers.")
 _split_option = click.option("--split", default="test", help="Which split to evaluate on.")
 _evaluation_options = (

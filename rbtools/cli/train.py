@@ -207,7 +207,6 @@ def main(
 def _recipe(options: dict[str, Any], given_params: frozenset[str]) -> Any:
     """The recipe that options and preset make. Raises UsageError for what has no effect."""
     from rbtools.engine.checkpoints import normalization
-    from rbtools.engine.recipe import Recipe
 
     given = frozenset(name for name in options if _is_given(name))
     found = {
@@ -217,13 +216,7 @@ def _recipe(options: dict[str, Any], given_params: frozenset[str]) -> Any:
         "regularize": _listed(options["regularize"]),
         "normalize": None if options["normalize"] == "auto" else normalization(options["normalize"]),
     }
-    if options["preset"] is not None:
-        chosen = presets.named(options["preset"])
-        found |= {name: value for name, value in chosen.recipe.items() if name not in given}
-        found["preset"] = presets.ALIASES.get(options["preset"], options["preset"])
-        if "schedule" in given and "milestones" not in given:
-            found["milestones"] = ()
-    how = Recipe(**found, given=given | given_params)
+    how = presets.recipe(found, given_params, given)
     _refuse_unused(how, given)
     return how
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from rbtools.datasets import streaming
-from rbtools.engine import initial, regularize, subject, validation
+from rbtools.engine import initial, regularize, shadow, subject, validation
 from rbtools.engine.augment import augment, cutout
 from rbtools.engine.draws import Draws
 from rbtools.engine.initial import mixed
@@ -80,7 +80,7 @@ class _Training:
 
     def __init__(self, task: Task, run: Run, device: torch.device) -> None:
         self.how, self.run, self.arch, self.about = task.how, run, task.record["arch"], task.data.about
-        self.method, self.device, self.precision = task.method, device, task.precision
+        self.method, self.device = task.method, device
         dataset = task.data.load()
         if len(dataset.labels) and bool((dataset.labels == dataset.labels[0]).all()):
             raise RbError(
@@ -102,6 +102,14 @@ class _Training:
         self.step_method = task.method
         if self.how.filter is not None:
             self.step_method = ChenLee(task.method, self.how.warm_steps)
+        self.half = task.precision == "bf16"
+        if self.half:
+            self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.shadow = None
+        if task.prepare and self.step_method.inner is not None and self.step_method.solves_in_eval:
+            self.shadow = shadow.of(self.model, self.about.shape, bf16=self.half)
+            if self.shadow is not None:
+                self.passes.watch(self.shadow)
         groups: Any = self.model.parameters()
         if "l2" in self.how.regularize:
             groups = regularize.decayed(self.model, self.how.l2)
@@ -205,8 +213,7 @@ class _Training:
         with contextlib.ExitStack() as perturbed:
             for part in pieces:
                 own = draws if len(pieces) == 1 else draws.take(part)
-                with self._precision():
-                    loss = self._loss(images[part], targets[part], own.child("method"), perturbed)
+                loss = self._loss(images[part], targets[part], own.child("method"), perturbed)
                 totals.add(loss, self.labels[ids[part]])
                 if not math.isfinite(totals.last):
                     raise self._diverged(f"the loss is {totals.last}")
@@ -231,6 +238,8 @@ class _Training:
             assert how.cutout_length is not None
             images = cutout(images, how.cutout_length, draws)
         pixels = images.float().div(255)
+        if self.half:
+            pixels = pixels.contiguous(memory_format=torch.channels_last)
         if not how.label_smoothing and "mixup" not in how.regularize:
             return pixels, labels
         targets = regularize.distribution(labels, self.about.classes, how.label_smoothing)
@@ -241,16 +250,25 @@ class _Training:
 
     def _loss(self, images: Tensor, targets: Tensor, draws: Draws, perturbed: contextlib.ExitStack) -> Loss:
         """The method's loss; with AWP the weights stay perturbed until `perturbed` ends."""
-        method = self.step_method
-        if "awp" not in self.how.regularize or self.epoch < self.how.awp_warmup:
-            found: Loss = method(self.model, images, targets, draws)
-            return found
-        solved = method.solve(self.model, images, targets, draws)
+        method, awp = self.step_method, "awp" in self.how.regularize and self.epoch >= self.how.awp_warmup
+        if self.shadow is None and not awp:
+            with self._precision():
+                found: Loss = method(self.model, images, targets, draws)
+                return found
+        if self.shadow is None:
+            with self._precision():
+                solved = method.solve(self.model, images, targets, draws)
+        else:
+            self.shadow.follow()
+            solved = method.solve(self.shadow, images, targets, draws)
 
         def loss() -> Loss:
-            made: Loss = method.terms(self.model, images, targets, solved).mean()
+            with self._precision():
+                made: Loss = method.terms(self.model, images, targets, solved).mean()
             return made
 
+        if not awp:
+            return loss()
         gamma = self.how.awp_gamma
         assert gamma is not None
         perturbed.enter_context(regularize.perturbed_weights(self.model, lambda: loss().value, gamma))
@@ -258,7 +276,7 @@ class _Training:
 
     def _precision(self) -> Any:
         """bfloat16 where it is asked for: weights, losses and the optimiser stay float32."""
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.half)
 
     def _diverged(self, how: str) -> RbError:
         return RbError(
@@ -320,6 +338,7 @@ class _Training:
             "device": self.device.type,
             "threads": torch.get_num_threads() if self.device.type == "cpu" else None,
             "normalize": self._normalization(),
+            **({} if self.shadow is None else {"prepared": self._prepared()}),
             **({"trained_on": self.places} if len(self.places) > 1 else {}),
         }
         if self.epoch:
@@ -341,6 +360,10 @@ class _Training:
         facts = {"arch": arch, "classes": self.about.classes, "shape": shape}
         return self.run.store.keep_object(checkpoint.to_bytes(model, facts))
 
+    def _prepared(self) -> list[str]:
+        assert self.shadow is not None
+        return [*(["folded"] if self.shadow.folds else []), "channels-last", *(["bf16"] if self.half else [])]
+
     def _normalization(self) -> list[list[float]] | None:
         if not isinstance(self.model, Normalized):
             return None
@@ -351,11 +374,15 @@ class _Training:
 
 
 class _Passes:
-    """Counts the images that go through a model forward and backward while it is entered."""
+    """Counts the images that go through models forward and backward while it is entered."""
 
     def __init__(self, model: nn.Module) -> None:
         self.totals = {"forward": 0, "backward": 0}
         self._counting = False
+        self.watch(model)
+
+    def watch(self, model: nn.Module) -> None:
+        """Count what goes through this model too."""
         model.register_forward_hook(self._count)
 
     def _count(self, module: nn.Module, inputs: Any, output: Tensor) -> None:

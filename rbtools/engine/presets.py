@@ -6,7 +6,7 @@ Names are known to every tool; imports no torch.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -122,6 +122,18 @@ def named(name: str) -> Preset:
     if found is None:
         raise unknown("preset", name, [*PRESETS, *ALIASES], UsageError)
     return found
+
+
+def recipe(options: Mapping[str, Any], params_given: Iterable[str], given: Iterable[str]) -> Recipe:
+    """The recipe of these options; where they name a preset, its values stand for those not `given`."""
+    found = dict(options)
+    if found.get("preset") is not None:
+        preset = named(found["preset"])
+        found |= {name: value for name, value in preset.recipe.items() if name not in given}
+        found["preset"] = ALIASES.get(found["preset"], found["preset"])
+        if "schedule" in given and "milestones" not in given:
+            found["milestones"] = ()
+    return Recipe(**found, given=frozenset((*given, *params_given)))
 
 
 def params(preset: Preset, cls: type, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ class Task(NamedTuple):
     method: Any
     how: recipe.Recipe
     precision: str
+    prepare: bool = True
 
 
 def train(record: dict[str, Any], method: Any, how: recipe.Recipe, run: Run) -> dict[str, Any]:
@@ -55,6 +56,7 @@ def train(record: dict[str, Any], method: Any, how: recipe.Recipe, run: Run) -> 
         "draws": GENERATOR,
         "precision": arithmetic,
         **({} if start is None else {"init": start}),
+        **({"prepared": precision.PREPARED} if run.prepare and method.inner else {}),
     }
     key = digest(what)
 
@@ -68,7 +70,7 @@ def train(record: dict[str, Any], method: Any, how: recipe.Recipe, run: Run) -> 
         with run.store.claimed([key], lambda: look() is not None, run.pulse) as ours:
             if ours:
                 run.store.check_writable()
-                done = _fit(Task(record, former, data, method, how, arithmetic), run, key)
+                done = _fit(Task(record, former, data, method, how, arithmetic, run.prepare), run, key)
                 run.store.keep_result(key, what, done, subject.names({"arch": record["arch"]}, data))
                 run.store.drop_state(key)
             else:

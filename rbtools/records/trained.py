@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 # What a training cost, and where it ran.
-_COST = ("seconds_per_epoch", "passes", "device", "threads", "trained_on", "stopped_after")
+_COST = ("seconds_per_epoch", "passes", "prepared", "device", "threads", "trained_on", "stopped_after")
 
 
 def section(what: Mapping[str, Any], done: Mapping[str, Any], select: str = "last") -> dict[str, Any]:
