@@ -9,7 +9,7 @@ import click
 
 from rbtools import units
 from rbtools.cli import shared
-from rbtools.engine import presets
+from rbtools.engine import presets, ranks
 from rbtools.errors import RbError, UsageError
 from rbtools.training import METHODS
 
@@ -201,7 +201,28 @@ def main(
         raise UsageError(str(wrong)) from None
 
     tasks = [Train(one, how, int(seed), work.run) for one in methods for seed in _numbers(seeds, "--seed")]
-    return shared.filter_records(source, tasks, work)
+    _refuse_together(how, work.run)
+    with ranks.together(work.run) as leads:
+        if leads:
+            return shared.filter_records(source, tasks, work)
+        ranks.follow(work.run)
+        return shared.DONE
+
+
+def _refuse_together(how: Any, run: Any) -> None:
+    """Raise UsageError for what several processes of one training (torchrun) cannot do."""
+    if ranks.count() == 1:
+        return
+    for option, wrong in (
+        ("--jobs", run.jobs != 1),
+        ("--engine ray", run.engine == "ray"),
+        ("--regularize awp", "awp" in how.regularize),
+    ):
+        if wrong:
+            raise UsageError(
+                f"torchrun's {ranks.count()} processes train one network together, which {option} does not go"
+                " with. Leave out one of the two."
+            )
 
 
 def _recipe(options: dict[str, Any], given_params: frozenset[str]) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import math
+import os
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rbtools.datasets import streaming
-from rbtools.engine import initial, regularize, shadow, subject, validation
+from rbtools.engine import initial, ranks, regularize, shadow, subject, validation
 from rbtools.engine.augment import augment, cutout
 from rbtools.engine.draws import Draws
 from rbtools.engine.initial import mixed
@@ -33,14 +34,17 @@ DIVERGED = 1e5
 """A loss above this is of weights that exploded: ln K is a network's that knows nothing."""
 
 
-def fit(task: Task, run: Run, key: str, device: torch.device) -> dict[str, Any]:
-    """Train from the start, or on from the last epoch that an interrupted run of `key` finished.
+def fit(task: Task, run: Run, key: str, device: torch.device, state: bytes | None) -> dict[str, Any]:
+    """Train from the start, or on from the `state` after the last epoch of an interrupted run of `key`.
 
     Returns what the record needs: checkpoint names, history (a list per quantity, an entry per
-    epoch), seconds per epoch, passes, device, threads and normalisation.
+    epoch), seconds per epoch, passes, device, threads and normalisation; nothing where another process
+    of the same training does.
     """
+    if task.how.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS is first used
     training = _Training(task, run, device)
-    if not training.resume(run.store.state(key)):
+    if not training.resume(state):
         training = _Training(task, run, device)  # it may have taken over a part
     with _deterministic(task.how.deterministic):
         while training.goes_on():
@@ -54,9 +58,9 @@ def fit(task: Task, run: Run, key: str, device: torch.device) -> dict[str, Any]:
                     f"Memory ran out with {task.how.micro_batch or task.how.batch_size} images at once. Send"
                     " each batch through in smaller pieces with --micro-batch, or use a smaller --batch-size."
                 ) from error
-            if training.goes_on():
+            if training.goes_on() and ranks.rank() == 0:
                 run.store.keep_state(key, training.state())
-    return training.result()
+    return training.result() if ranks.rank() == 0 else {}
 
 
 @contextlib.contextmanager
@@ -96,7 +100,7 @@ class _Training:
             self.validation = validation.Validation(
                 self.images, self.labels, held.to(device), task.method, run.seed
             )
-        self.model = initial.network(task, run).to(device)
+        self.model = ranks.synchronised(initial.network(task, run).to(device), device)
         self.averaged = None if self.how.ema is None else regularize.Averaged(self.model, self.how.ema)
         self.passes = _Passes(self.model)
         self.step_method = task.method
@@ -129,6 +133,11 @@ class _Training:
         self._warn_of_pieces()
 
     def _warn_of_pieces(self) -> None:
+        if ranks.count() > 1 and self.device.type == "cpu" and _has_batchnorm(self.model):
+            self.run.remark(
+                f"{self.arch.get('name', 'The network')} has BatchNorm, which sees each process's share of a"
+                f" batch on the CPU: {ranks.count()} processes change the result."
+            )
         size, piece = self.how.batch_size, self.how.micro_batch
         if piece is None or piece >= size:
             return
@@ -173,6 +182,8 @@ class _Training:
             raise self._diverged("weights are NaN or infinite")
         self._wait()
         seconds = time.perf_counter() - start  # without the validation
+        ranks.share_buffers(self.model)
+        totals.gather()
         self.epoch += 1
         if self._place() not in self.places:
             self.places.append(self._place())
@@ -207,21 +218,26 @@ class _Training:
 
     def _step(self, ids: Tensor, totals: _Totals) -> None:
         self.optimizer.zero_grad(set_to_none=True)
+        whole, ids = len(ids), ranks.share(ids)
         draws = Draws(self.run.seed, "train", ids, offset=self.epoch)
         images, targets = self._batch(ids, draws)
-        pieces = _batches(torch.arange(len(ids), device=ids.device), self.how.micro_batch or len(ids))
+        pieces = _batches(torch.arange(len(ids), device=ids.device), self.how.micro_batch or whole)
+        pieces = [part for part in pieces if len(part)]  # of a small batch a process may have nothing
+        self.passes.totals["images"] += len(ids)
+        value = 0.0
         with contextlib.ExitStack() as perturbed:
             for part in pieces:
                 own = draws if len(pieces) == 1 else draws.take(part)
                 loss = self._loss(images[part], targets[part], own.child("method"), perturbed)
                 totals.add(loss, self.labels[ids[part]])
-                if not math.isfinite(totals.last):
-                    raise self._diverged(f"the loss is {totals.last}")
-                if totals.last > DIVERGED:
-                    raise self._diverged(f"the loss is {totals.last:g}, above {DIVERGED:g},")
+                value += totals.last * (len(part) / whole)
+                if ranks.count() == 1:
+                    self._check(totals.last)
                 # A loss is a mean over its examples: weighted so, the pieces' gradients add up to
                 # the batch's.
-                (loss.value * (len(part) / len(ids))).backward()
+                (loss.value * (len(part) / whole)).backward()
+            if ranks.count() > 1:
+                self._check(ranks.sum_gradients(self.model, value))
             self.optimizer.step()
         if self.averaged is not None:
             self.averaged.follow(self.model)
@@ -277,6 +293,12 @@ class _Training:
     def _precision(self) -> Any:
         """bfloat16 where it is asked for: weights, losses and the optimiser stay float32."""
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.half)
+
+    def _check(self, loss: float) -> None:
+        if not math.isfinite(loss):
+            raise self._diverged(f"the loss is {loss}")
+        if loss > DIVERGED:
+            raise self._diverged(f"the loss is {loss:g}, above {DIVERGED:g},")
 
     def _diverged(self, how: str) -> RbError:
         return RbError(
@@ -342,8 +364,9 @@ class _Training:
             **({"trained_on": self.places} if len(self.places) > 1 else {}),
         }
         if self.epoch:
-            images = self.epoch * len(self.ids)
-            found["passes"] = {name: round(n / images, 4) for name, n in self.passes.totals.items()}
+            found["passes"] = self.passes.an_image()
+        if ranks.count() > 1 and _has_batchnorm(self.model):
+            found["batchnorm"] = "synchronised" if self.device.type == "cuda" else "each process"
         if self.epoch < self.how.epochs:
             found["stopped_after"] = self.epoch
         if self.validation is not None:
@@ -377,13 +400,18 @@ class _Passes:
     """Counts the images that go through models forward and backward while it is entered."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.totals = {"forward": 0, "backward": 0}
+        self.totals = {"images": 0, "forward": 0, "backward": 0}
         self._counting = False
         self.watch(model)
 
     def watch(self, model: nn.Module) -> None:
         """Count what goes through this model too."""
         model.register_forward_hook(self._count)
+
+    def an_image(self) -> dict[str, float]:
+        """The passes that each image took, on average."""
+        images = self.totals["images"]
+        return {name: round(self.totals[name] / images, 4) for name in ("forward", "backward")}
 
     def _count(self, module: nn.Module, inputs: Any, output: Tensor) -> None:
         if not self._counting:
@@ -418,6 +446,13 @@ class _Totals:
             if logits is not None:
                 right = float(logits.argmax(1).eq(labels).sum())
                 self.sums[name] = self.sums.get(name, 0.0) + right
+
+    def gather(self) -> None:
+        """Add up what several processes of one training have."""
+        if ranks.count() > 1:
+            values = ranks.sum_of(torch.tensor([float(self.count), *self.sums.values()]).double())
+            self.count = int(values[0])
+            self.sums = dict(zip(self.sums, values[1:].tolist(), strict=True))
 
     def means(self) -> dict[str, float]:
         return {name: total / self.count for name, total in self.sums.items()} if self.count else {}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from typing import Any, NamedTuple
 
 from rbtools import datasets, registry, spaces
-from rbtools.engine import GENERATOR, precision, presets, recipe, subject
+from rbtools.engine import GENERATOR, precision, presets, ranks, recipe, subject
 from rbtools.engine.run import Run
 from rbtools.errors import RbError
 from rbtools.records import results, trained
@@ -57,6 +58,7 @@ def train(record: dict[str, Any], method: Any, how: recipe.Recipe, run: Run) -> 
         "precision": arithmetic,
         **({} if start is None else {"init": start}),
         **({"prepared": precision.PREPARED} if run.prepare and method.inner else {}),
+        **({"processes": ranks.count()} if ranks.count() > 1 else {}),
     }
     key = digest(what)
 
@@ -137,11 +139,19 @@ def _start(record: dict[str, Any], how: recipe.Recipe, run: Run) -> dict[str, An
 
 
 def _fit(task: Task, run: Run, key: str) -> dict[str, Any]:
+    import torch
+
     from rbtools.engine import device, placing
     from rbtools.engine.loop import fit
 
-    with device.taken(run, placing.training_threads(run, task.record["arch"])) as chosen:
-        return fit(task, run, key, chosen)
+    threads = placing.training_threads(run, task.record["arch"])
+    with device.taken(run, threads) as chosen:
+        if ranks.count() > 1:
+            threads = max(threads // int(os.environ.get("LOCAL_WORLD_SIZE", "1")), 1)
+            torch.set_num_threads(threads)
+        state = run.store.state(key)
+        ranks.lead(ranks.Order(task, run.seed, threads, key, state))
+        return fit(task, run, key, chosen, state)
 
 
 def _trained(

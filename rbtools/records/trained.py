@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-# What a training cost, and where it ran.
-_COST = ("seconds_per_epoch", "passes", "prepared", "device", "threads", "trained_on", "stopped_after")
+# What a training cost and where it ran, and what was not as usual.
+_COST = ("seconds_per_epoch", "passes", "prepared", "device", "threads")
+_COURSE = ("trained_on", "batchnorm", "stopped_after")
 
 
 def section(what: Mapping[str, Any], done: Mapping[str, Any], select: str = "last") -> dict[str, Any]:
@@ -23,9 +24,9 @@ def section(what: Mapping[str, Any], done: Mapping[str, Any], select: str = "las
         "method": method["name"],
         "seed": what["seed"],
         "epochs": recipe["epochs"],
-        **{key: done[key] for key in _COST if done.get(key) is not None},
+        **{key: done[key] for key in (*_COST, *_COURSE) if done.get(key) is not None},
         "config": {**method["config"], **recipe, "normalize": done["normalize"]},
-        **{key: what[key] for key in ("precision", "draws", "init") if key in what},
+        **{key: what[key] for key in ("precision", "draws", "init", "processes") if key in what},
         "checkpoints": checkpoints,
         **{key: done[key] for key in ("validation",) if key in done},
         "history": done["history"],
