@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import click
@@ -30,12 +31,14 @@ def main() -> None:
     """Measure the generalisation error of an evaluation: its value on train minus that on test.
 
     Adds ge.NAME to "metrics", with both sides as NAME and train.NAME. The evaluations and their
-    options are those of rb-attack, rb-corrupt and rb-pr; acc is clean accuracy.
+    options are those of rb-attack, rb-corrupt and rb-pr; acc is clean accuracy, and loss attack gives
+    the gaps of loss and error, test minus train. Training images are not augmented.
 
     \b
     Examples:
       rb-ge acc trained.jsonl
       rb-ge attack pgd --steps 20 --eps 8 --n-train 1000 trained.jsonl
+      rb-ge loss attack pgd --steps 10 --n 50 --n-train 200 trained.jsonl
       rb-ge pr --gamma 0.08 --samples 20 trained.jsonl
     """
 
@@ -99,7 +102,40 @@ def pr(params: dict[str, Any], asked: Asked, source: shared.Source, work: Any, n
     return status
 
 
-for _command, _name in ((acc, "acc"), (attack, "attack"), (corrupt, "corrupt"), (pr, "pr")):
+@shared.group
+def loss() -> None:
+    """The robust loss gap and the robust error gap: test minus train, under an attack.
+
+    Adds loss_gap.NAME and error_gap.NAME to "metrics", as the paper on the Weight-Curvature Index plots
+    them, with both sides as loss.NAME, error.NAME and train. in front. Every image is attacked, whether
+    the model is right on it or not, and the last point of the attack counts.
+
+    \b
+    Example:
+      rb-ge loss attack pgd --steps 10 --n 50 --n-train 200 trained.jsonl
+    """
+
+
+@shared.command(choose=ATTACKS)
+@shared.eps_option
+@n_train_option
+@shared.source_options
+@shared.searched_splits_options
+def loss_attack(
+    attack: str, params: dict[str, Any], eps: str, source: shared.Source, work: Any, n_train: int | None
+) -> int:
+    """Cross-entropy and error where an attack ends, on test minus on train."""
+    from rbtools.engine.losses import RobustLoss
+
+    if any(field.name == "iterate" for field in dataclasses.fields(ATTACKS.load(attack))):
+        params.setdefault("iterate", "last")
+    method = shared.build(ATTACKS, attack, params, work.screen.warn)
+    distances = shared.distances(eps, getattr(method, "norm", "linf"), work.screen)
+    return _ge(source, work, RobustLoss(method, distances), n_train)
+
+
+loss.add_command(loss_attack, "attack")
+for _command, _name in ((acc, "acc"), (attack, "attack"), (corrupt, "corrupt"), (loss, "loss"), (pr, "pr")):
     main.add_command(_command, _name)
 
 

@@ -30,7 +30,7 @@ class Asked:
     require_decided: bool
     rare: bool = False
     particles: int = 200
-    moves: int = 20
+    moves: int = 10
     runs: int = 10
     floor: float = 1e-12
 
@@ -140,7 +140,7 @@ _rare_options = (
         " multilevel splitting.",
     ),
     click.option("--particles", default=200, type=click.IntRange(20), help="With --rare: of a population."),
-    click.option("--moves", default=20, type=click.IntRange(1), help="With --rare: between two levels."),
+    click.option("--moves", default=10, type=click.IntRange(1), help="With --rare: between two levels."),
     click.option("--runs", default=10, type=click.IntRange(2), help="With --rare: independent repetitions."),
     click.option(
         "--floor", default=1e-12, metavar="SHARE", help="With --rare: a probability below this counts as 0."
@@ -172,9 +172,9 @@ def main(params: dict[str, Any], asked: Asked, source: shared.Source, work: Any)
     \b
     Examples:
       rb-pr --gamma 8/255,0.08 --rho 0.05 --samples 50 trained.jsonl
-      rb-pr --gamma 0:0.15:31 --noise gaussian trained.jsonl
-      rb-pr --adaptive --gamma 0.08 --rho 0.01 --samples 10000 trained.jsonl
-      rb-pr --rare --gamma 0.05 --n 20 trained.jsonl
+      rb-pr --gamma 0:0.15:31 --noise gaussian --samples 10 --n 20 trained.jsonl
+      rb-pr --adaptive --gamma 0.08 --rho 0.01 --samples 10000 --n 20 trained.jsonl
+      rb-pr --rare --gamma 0.15 --runs 2 --n 2 trained.jsonl
       rb-pr --gamma 0.1 --samples 20 --checkpoint model.pt --arch resnet18 --dataset imagefolder:photos
     """
     status = shared.evaluate(source, work, asked.question(params))

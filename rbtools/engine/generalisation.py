@@ -9,8 +9,11 @@ from rbtools.engine import checkpoints, sanity, subject
 from rbtools.engine.evaluate import answers, put
 from rbtools.engine.questions import Question
 from rbtools.engine.run import Run
+from rbtools.errors import RbError
 from rbtools.probabilistic.intervals import square_and_add
 from rbtools.records import metrics, results
+
+Entries = list[dict[str, Any]]
 
 # What is found on one split and does not describe a difference.
 _OF_ONE_SIDE = frozenset(
@@ -22,34 +25,83 @@ def ge(record: dict[str, Any], question: Question, run: Run, n_train: int | None
     """Return the record with `ge.NAME` = train - test for every number the question gives.
 
     Both sides come along (`NAME` and `train.NAME`); training images are not augmented. The interval
-    of a difference of accuracies is Newcombe's; other numbers' intervals are squared and added.
+    of a difference of accuracies is Newcombe's; other numbers' intervals are squared and added. Losses
+    and errors have names of their own, `loss_gap.NAME` = test - train. What the record already has of one
+    split, measured in the same way, is taken from it. Raises RbError where the data have only one split.
     """
     record = checkpoints.prepared(record, dataclasses.replace(run, split="test"))
-    on_test, clean_test = answers(record, question, run, "test")
-    on_train, clean_train = answers(record, question, dataclasses.replace(run, n=n_train), "train")
+    runs = {"test": run, "train": dataclasses.replace(run, n=n_train)}
+    sizes = {side: _size(record, runs[side], side) for side in runs}
+    known = "train" if any(name.startswith("train.") for name in record.get("metrics", {})) else "test"
+    other = "test" if known == "train" else "train"
+    found = {other: answers(record, question, runs[other], other)}
+    there = None if run.store.force else _there(record, found[other][0], known, sizes[known])
+    found[known] = answers(record, question, runs[known], known) if there is None else (there, [])
+    (on_test, clean_test), (on_train, clean_train) = found["test"], found["train"]
     sanity.tell(record, [*on_test, *clean_test], run)
     record = subject.with_data(record, run)
     for entry in (*clean_test, *clean_train, *on_test, *on_train):
         record = results.add_byproduct(record, entry)
-    return put(record, [_gap(a, b) for a, b in zip(on_train, on_test, strict=True)], run)
+    gaps = getattr(question, "gaps", {})
+    return put(record, [_gap(a, b, gaps) for a, b in zip(on_train, on_test, strict=True)], run)
 
 
-def _gap(train: dict[str, Any], test: dict[str, Any]) -> dict[str, Any]:
+def _size(record: dict[str, Any], run: Run, split: str) -> int:
+    """How many images of a split are evaluated. RbError, before any work, where there is no such split."""
+    try:
+        size = subject.data_of(record, run, split).size
+    except RbError as wrong:
+        if "no split" not in str(wrong):
+            raise
+        advice = " A generalisation error is a difference: give a data set that has train and test."
+        raise RbError(f"{wrong}{advice}") from None
+    return size if run.n is None else min(run.n, size)
+
+
+def _there(record: dict[str, Any], asked: Entries, split: str, n: int) -> Entries | None:
+    """The record's own entries of a split that were measured as those `asked` on the other; None if not all.
+
+    Of probabilistic robustness `n` counts the images that are right, so that n is that of their accuracy.
+    """
+    entries = {entry.get("metric"): entry for entry in record.get("evals", [])}
+    acc = entries.get(metrics.split_name("acc", split))
+    if acc is None or acc.get("n") != n or acc.get("value") is None:
+        return None
+    found = []
+    for entry in asked:
+        name = metrics.split_name(metrics.without_split(entry["metric"]), split)
+        old = entries.get(name)
+        if old is None or old.get("value") is None or not any(map(_is_interval, old)):
+            return None
+        counted = round(acc["value"] * n) if entry.get("denominator") == "correct" else n
+        want = {**results.protocol(entry), "metric": name, "split": split, "n": counted}
+        if results.protocol(old) != want or {*filter(_is_interval, old)} != {*filter(_is_interval, entry)}:
+            return None
+        found.append(old)
+    return found
+
+
+def _gap(train: dict[str, Any], test: dict[str, Any], gaps: dict[str, str]) -> dict[str, Any]:
     """The entry of train - test; without a value, and with the reason, where a side has none."""
+    first, _, rest = test["metric"].partition(".")
+    turned = first in gaps  # test - train
     entry = {
         **{key: value for key, value in test.items() if key not in _OF_ONE_SIDE},
-        "metric": metrics.ge_name(test["metric"]),
-        "split": "train-test",
-        "n": [train["n"], test["n"]],
+        "metric": f"{gaps[first]}.{rest}" if turned else metrics.ge_name(test["metric"]),
+        "split": "test-train" if turned else "train-test",
+        "n": [test["n"], train["n"]] if turned else [train["n"], test["n"]],
     }
     entry["seconds"] = round(train["seconds"] + test["seconds"], 3)
-    if train["value"] is None or test["value"] is None:
-        side, other = ("train", train) if train["value"] is None else ("test", test)
-        entry = {key: value for key, value in entry.items() if not _is_interval(key)}
-        return {**entry, "value": None, "reason": f"on {side}: {other['reason']}"}
-    (name,) = filter(_is_interval, test)
-    interval = square_and_add(train["value"], train[name], test["value"], test[name])
-    return {**entry, "value": train["value"] - test["value"], name: list(interval)}
+    names = [*filter(_is_interval, test)]
+    entry = {key: value for key, value in entry.items() if key not in names}
+    for side, of_side in (("train", train), ("test", test)):
+        if of_side["value"] is None:
+            return {**entry, "value": None, "reason": f"on {side}: {of_side['reason']}"}
+    a, b = (test, train) if turned else (train, test)
+    entry["value"] = a["value"] - b["value"]
+    for name in names if all(name in train for name in names) else []:
+        entry[name] = list(square_and_add(a["value"], a[name], b["value"], b[name]))
+    return entry
 
 
 def _is_interval(key: str) -> bool:

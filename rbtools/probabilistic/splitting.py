@@ -46,7 +46,7 @@ class Splitting:
     """
 
     particles: int = 200
-    moves: int = 20
+    moves: int = 10
     runs: int = 10
     keep: float = 0.1
     floor: float = 1e-12

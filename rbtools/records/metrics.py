@@ -58,6 +58,13 @@ def split_name(metric: str, split: str) -> str:
     return metric if split == "test" else f"{split}.{metric}"
 
 
+def without_split(metric: str) -> str:
+    """The metric without the split in front."""
+    for prefix in SPLIT_PREFIXES:
+        metric = metric.removeprefix(prefix)
+    return metric
+
+
 def higher_is_better(metric: str) -> bool:
     """Whether more of this metric is better; True for a name that says nothing.
 
@@ -66,10 +73,7 @@ def higher_is_better(metric: str) -> bool:
     summary = _SUMMARY.fullmatch(metric.strip())
     if summary:
         return any(higher_is_better(part) for part in summary[1].split(","))
-    bare = metric.strip()
-    for prefix in SPLIT_PREFIXES:
-        bare = bare.removeprefix(prefix)
-    parts = bare.removeprefix("arch.").split(".")
+    parts = without_split(metric.strip()).removeprefix("arch.").split(".")
     return parts[0] not in _LOWER_FAMILIES and not any(_LOWER_PART.match(part) for part in parts)
 
 

@@ -30,7 +30,6 @@ def found(
         return unit[:, 0] - amount  # a linear model that sees one pixel
 
     draws = Draws(seed, "rare", torch.tensor([3]))
-    options = {"moves": 10, **options}
     return Splitting(**options).log_probabilities(score, made.width(SHAPE), draws)  # type: ignore[arg-type]
 
 

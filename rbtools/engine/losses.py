@@ -1,0 +1,120 @@
+"""The question of robust losses: cross-entropy and error of every example at the last point of an attack."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from rbtools import registry
+from rbtools.engine.questions import Clean, Column
+from rbtools.errors import UsageError
+from rbtools.probabilistic import intervals
+from rbtools.records import metrics
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+    from rbtools.engine.tiles import Found, Tile
+
+# The names of the differences, and that they are test - train: both grow with overfitting.
+GAPS = {"loss": "loss_gap", "error": "error_gap"}
+
+
+@dataclass(frozen=True)
+class Losses:
+    """A row for each example: the cross-entropy where the attack ends, and 1 if the model is right there."""
+
+    method: Any
+    byproduct = False
+    searches = True
+
+    @property
+    def random(self) -> bool:
+        return bool(getattr(self.method, "random", True))
+
+    def what(self) -> dict[str, Any]:
+        return {
+            "kind": "robust loss",
+            "attack": self.method.name,
+            "version": self.method.version,
+            "config": registry.config(self.method),
+        }
+
+    def reading(self) -> dict[str, Any]:
+        return {}
+
+    def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
+        settings = registry.config(self.method)
+        settings.setdefault("norm", "linf")
+        if "step_size" in settings:
+            settings["step_size"] = self.method.effective_step_size
+        name = metrics.attack_name(self.method.stem, self.method.eps, getattr(self.method, "norm", "linf"))
+        asked = {"attack": self.method.name, **settings, "attacked": "all"}
+        n, wrong = len(outcomes), int((outcomes[:, 1] == 0).sum())
+        losses = outcomes[:, 0].astype(float)
+        mean = float(losses.mean())
+        deviation = float(losses.std(ddof=1)) if n > 1 else math.inf
+        loss = {"n": n, "value": mean}
+        if n > 1:
+            loss["ci95"] = list(intervals.normal_interval(mean, deviation, n))  # type: ignore[assignment]
+        error = {"n": n, "value": wrong / n, "ci95": list(intervals.wilson(wrong, n))}
+        return [{"metric": f"loss.{name}", **asked, **loss}, {"metric": f"error.{name}", **asked, **error}]
+
+
+@dataclass(frozen=True)
+class RobustLoss:
+    """Loss and error under one attack, for any number of distances.
+
+    Every example is attacked, also one that is misclassified anyway, and only the last point counts: a
+    mean over examples of which some were left alone would not be the robust loss. Raises UsageError for an
+    attack that leaves examples alone.
+    """
+
+    method: Any
+    eps: tuple[float, ...]
+    gaps = GAPS
+
+    def __post_init__(self) -> None:
+        goes_on = getattr(self.method, "iterate", None) == "last" or not getattr(self.method, "random", True)
+        if not goes_on or getattr(self.method, "whole_tiles", False) or self.method.clean_pass:
+            raise UsageError(
+                f"The attack {self.method.stem} leaves examples alone that it has broken, or that are wrong"
+                " anyway, so their loss is not what it could be. Use fgsm, or pgd or cw with --iterate last"
+                " (and no --target)."
+            )
+
+    @property
+    def title(self) -> str:
+        return f"loss under {self.method.stem}"
+
+    def columns(self) -> Sequence[Column]:
+        return [Clean(), *(Losses(replace(self.method, eps=eps)) for eps in self.eps)]
+
+    def measure(self, tile: Tile, wanted: Sequence[Column]) -> list[Tensor | Found]:
+        return [
+            _rows(tile, column.method) if isinstance(column, Losses) else tile.clean.int()
+            for column in wanted
+        ]
+
+
+def _rows(tile: Tile, method: Any) -> Found:
+    """The row of every example of a tile."""
+    import torch
+
+    from rbtools.attacks import steps
+    from rbtools.engine.meter import Metered
+    from rbtools.engine.tiles import Found
+
+    metered = Metered(tile.search, tile.batch)
+    metered.begin(len(tile.ids))
+    draws = tile.draws(f"attack.{method.name}")
+    perturbed = method(metered, tile.images, tile.labels, draws).detach().float()
+    perturbed = steps.project(perturbed, tile.images, method.eps, getattr(method, "norm", "linf"))
+    logits = tile.logits(perturbed)
+    loss = torch.nn.functional.cross_entropy(logits, tile.labels, reduction="none")
+    rows = torch.stack([loss, (logits.argmax(1) == tile.labels).float()], dim=1)
+    passes = {"forward": float(metered.forwards + len(rows)), "backward": float(metered.backwards)}
+    return Found(rows, passes)
