@@ -1,0 +1,177 @@
+"""rb-pr's figures, ratios side by side in one run: python bench/pr.py --data FOLDER
+
+FOLDER holds CIFAR-10 as images, test/<class>/*. The network is the CIFAR-10 ResNet-18 that pyautoattack's
+distribution ships (trained without attacks), so no weights are made up.
+
+sampling  noisy copies on the prepared model, radii sharing the draws, near ties confirmed in float32, beside
+          a plain float32 loop that draws for each radius; and the share of the time that draws take
+adaptive  draws that the sequential test spends, and its decisions, beside a fixed number
+
+One JSON line each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from cifar_resnet18 import chosen_images, image_folder, reference_model
+from torch import Tensor, nn
+
+from rbtools.engine import precision, prepare, sampling
+from rbtools.engine.draws import Draws
+from rbtools.engine.run import Run
+from rbtools.engine.tiles import TILE, Tile
+from rbtools.probabilistic import NOISES, sequential
+
+GAMMAS = (8 / 255, 0.08, 0.1, 0.12)
+
+
+def seconds_of(work: Callable[[], Any]) -> tuple[float, Any]:
+    """How long it took, and what came out."""
+    start = time.perf_counter()
+    found = work()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter() - start, found
+
+
+def plain_loop(
+    model: nn.Module, images: Tensor, labels: Tensor, gammas: tuple[float, ...], samples: int
+) -> list[Tensor]:
+    """What one writes without a library: new noise for each radius, float32, channels first."""
+    found = []
+    with torch.no_grad():
+        for gamma in gammas:
+            right = torch.zeros_like(labels)
+            for _ in range(samples):
+                noisy = (images + gamma * (2 * torch.rand_like(images) - 1)).clamp(0, 1)
+                right += model(noisy).argmax(1) == labels
+            found.append(right)
+    return found
+
+
+def tile_of(
+    args: argparse.Namespace, model: nn.Module, images: Tensor, labels: Tensor, *, fast: bool
+) -> Tile:
+    """The images as rb-pr would meet them; `fast` with a search prepared for this machine."""
+    how = precision.resolve(Run(tool="bench", precision="auto", device=args.device), tuple(images.shape[1:]))
+    search = prepare.prepared(model, how, tuple(images.shape[1:])).model if fast else None
+    ids = torch.arange(len(labels), device=args.device)
+    size = TILE.get(torch.device(args.device).type, TILE["cpu"])
+    tile = Tile(model, images, labels, ids, seed=0, batch=size, search=search)
+    _ = tile.clean
+    return tile
+
+
+def compare_sampling(args: argparse.Namespace, model: nn.Module, images: Tensor, labels: Tensor) -> None:
+    noise = NOISES.build("uniform")
+    exact, fast = (tile_of(args, model, images, labels, one) for one in (False, True))
+    standing = exact.take(exact.clean)
+    count = len(standing.ids)
+    few = 1 if args.device == "cpu" else args.samples
+    sampling.copies(fast, noise, GAMMAS, 1)  # warm
+    # Both alternate, so that what else the machine does falls on both.
+    plain = mine = 0.0
+    found: list[Any] = []
+    for _ in range(args.repeats):
+        plain += seconds_of(lambda: plain_loop(model, images[exact.clean], labels[exact.clean], GAMMAS, few))[
+            0
+        ]
+        took, found = seconds_of(lambda: sampling.copies(fast, noise, GAMMAS, args.samples))
+        mine += took
+    plain *= args.samples / few
+    drawing, _ = seconds_of(
+        lambda: [
+            noise.unit(Draws(0, "bench", standing.ids), tuple(images.shape[1:]), i)
+            for i in range(args.samples)
+        ]
+    )
+    line = {
+        "figure": "sampling",
+        "images": count,
+        "samples": args.samples,
+        "radii": len(GAMMAS),
+        "seconds": round(mine / args.repeats, 2),
+        "plain_seconds": round(plain / args.repeats, 2),
+        "times_as_fast": round(plain / mine, 2),
+        "draws_share": round(drawing / (mine / args.repeats), 3),
+        "confirmed_share": round(
+            sum(one.totals["confirmed"] for one in found) / sum(one.totals["copies"] for one in found), 4
+        ),
+    }
+    if args.check:
+        few_samples = min(args.samples, args.check)
+        some = sampling.copies(exact, noise, GAMMAS, few_samples)
+        other = sampling.copies(fast, noise, GAMMAS, few_samples)
+        line["checked_copies"] = count * few_samples * len(GAMMAS)
+        line["differing_counts"] = sum(
+            int((a.right != b.right).sum()) for a, b in zip(some, other, strict=True)
+        )
+    print(json.dumps(line), flush=True)
+
+
+def compare_adaptive(args: argparse.Namespace, model: nn.Module, images: Tensor, labels: Tensor) -> None:
+    noise, rho, gamma = NOISES.build("uniform"), args.rho, args.gamma
+    tile = tile_of(args, model, images, labels, True)
+    count = int(tile.clean.sum())
+    rule = [sequential.anytime(args.maximum, rho)]
+    exact = [sequential.fixed(args.maximum, rho)]
+    took, (found,) = seconds_of(lambda: sampling.copies(tile, noise, [gamma], args.maximum, rule))
+    spent = int(found.drawn.sum())
+    line = {
+        "figure": "adaptive",
+        "images": count,
+        "rho": rho,
+        "gamma": round(gamma, 4),
+        "maximum": args.maximum,
+        "seconds": round(took, 1),
+        "draws": spent,
+        "times_fewer": round(args.maximum * count / spent, 1),
+        "undecided": int((found.verdicts[tile.clean] < 0).sum()),
+    }
+    if args.check:
+        (fixed,) = sampling.copies(tile, noise, [gamma], args.maximum, exact)
+        # An undecided image counts by its estimate.
+        mine = torch.where(
+            found.verdicts[:, 0] < 0,
+            (found.drawn - found.right) <= rho * found.drawn,
+            found.verdicts[:, 0] == 1,
+        )
+        agree = (mine == (fixed.verdicts[:, 0] == 1))[tile.clean]
+        line |= {"agreement": round(float(agree.float().mean()), 4), "passing": int(mine[tile.clean].sum())}
+    print(json.dumps(line), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--data", required=True, help="CIFAR-10 as images: FOLDER/test/<class>/...")
+    parser.add_argument("--part", default="sampling,adaptive", help="what to measure [sampling,adaptive]")
+    parser.add_argument("--n", type=int, default=64, help="images [64]")
+    parser.add_argument("--samples", type=int, default=100, help="noisy copies of each [100]")
+    parser.add_argument("--repeats", type=int, default=1, help="how often both are timed in turn [1]")
+    parser.add_argument("--maximum", type=int, default=10_000, help="draws of an image at most [10000]")
+    parser.add_argument("--rho", type=float, default=0.01)
+    parser.add_argument("--gamma", type=float, default=8 / 255)
+    parser.add_argument("--check", type=int, default=0, help="also compare decisions; so many copies each")
+    parser.add_argument("--device", default="cpu")
+    args = parser.parse_args()
+    if not set(args.part.split(",")) <= {"sampling", "adaptive"}:
+        parser.error(f"--part is '{args.part}'. Choose from: sampling, adaptive.")
+    warnings.simplefilter("ignore")
+    model, folder = reference_model(args.device), image_folder(args.data)
+    positions = torch.linspace(0, len(folder) - 1, args.n).long().tolist()
+    images, labels = chosen_images(folder, positions, args.device)
+    if "sampling" in args.part:
+        compare_sampling(args, model, images, labels)
+    if "adaptive" in args.part:
+        compare_adaptive(args, model, images, labels)
+
+
+if __name__ == "__main__":
+    main()
