@@ -5,7 +5,8 @@ distribution ships (trained without attacks), so no weights are made up.
 
 sampling  noisy copies on the prepared model, radii sharing the draws, near ties confirmed in float32, beside
           a plain float32 loop that draws for each radius; and the share of the time that draws take
-adaptive  draws that the sequential test spends, and its decisions, beside a fixed number
+adaptive  draws that the sequential test spends, and its decisions, beside a fixed number: on a small network
+          trained on digits with attacks, here and now
 
 One JSON line each.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import tempfile
 import time
 import warnings
 from collections.abc import Callable
@@ -23,11 +25,14 @@ import torch
 from cifar_resnet18 import chosen_images, image_folder, reference_model
 from torch import Tensor, nn
 
-from rbtools.engine import precision, prepare, sampling
+from rbtools.engine import precision, prepare, recipe, sampling, subject, train
 from rbtools.engine.draws import Draws
 from rbtools.engine.run import Run
 from rbtools.engine.tiles import TILE, Tile
 from rbtools.probabilistic import NOISES, sequential
+from rbtools.spaces import space
+from rbtools.store import Store
+from rbtools.training import METHODS
 
 GAMMAS = (8 / 255, 0.08, 0.1, 0.12)
 
@@ -56,9 +61,7 @@ def plain_loop(
     return found
 
 
-def tile_of(
-    args: argparse.Namespace, model: nn.Module, images: Tensor, labels: Tensor, *, fast: bool
-) -> Tile:
+def tile_of(args: argparse.Namespace, model: nn.Module, images: Tensor, labels: Tensor, fast: bool) -> Tile:
     """The images as rb-pr would meet them; `fast` with a search prepared for this machine."""
     how = precision.resolve(Run(tool="bench", precision="auto", device=args.device), tuple(images.shape[1:]))
     search = prepare.prepared(model, how, tuple(images.shape[1:])).model if fast else None
@@ -116,9 +119,24 @@ def compare_sampling(args: argparse.Namespace, model: nn.Module, images: Tensor,
     print(json.dumps(line), flush=True)
 
 
-def compare_adaptive(args: argparse.Namespace, model: nn.Module, images: Tensor, labels: Tensor) -> None:
+def robust_tile(args: argparse.Namespace) -> Tile:
+    """Digits for a network that was trained on them with PGD at 32/255."""
+    record = {"schema": 1, "arch": space("nasbench201").arch(13714, channels=8, cells=1), "dataset": "digits"}
+    method = METHODS.build("pgd", eps=32 / 255, step_size=8 / 255, attack_steps=7)
+    with tempfile.TemporaryDirectory() as folder:
+        run = Run(tool="bench", store=Store(folder), device=args.device)
+        trained = train.train(record, method, recipe.Recipe(epochs=15, lr=0.2), run)
+        data = subject.data_of(trained, run, "test")
+        model = subject.load_model(trained, data, run, torch.device(args.device))
+    test = data.load()
+    chosen = data.order(test.labels)[: args.n]
+    images, labels = test.images[chosen].to(args.device).float() / 255, test.labels[chosen].to(args.device)
+    return tile_of(args, model, images, labels, True)
+
+
+def compare_adaptive(args: argparse.Namespace) -> None:
     noise, rho, gamma = NOISES.build("uniform"), args.rho, args.gamma
-    tile = tile_of(args, model, images, labels, True)
+    tile = robust_tile(args)
     count = int(tile.clean.sum())
     rule = [sequential.anytime(args.maximum, rho)]
     exact = [sequential.fixed(args.maximum, rho)]
@@ -150,27 +168,26 @@ def compare_adaptive(args: argparse.Namespace, model: nn.Module, images: Tensor,
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--data", required=True, help="CIFAR-10 as images: FOLDER/test/<class>/...")
+    parser.add_argument("--data", help="CIFAR-10 as images: FOLDER/test/<class>/... (for sampling)")
     parser.add_argument("--part", default="sampling,adaptive", help="what to measure [sampling,adaptive]")
     parser.add_argument("--n", type=int, default=64, help="images [64]")
     parser.add_argument("--samples", type=int, default=100, help="noisy copies of each [100]")
     parser.add_argument("--repeats", type=int, default=1, help="how often both are timed in turn [1]")
     parser.add_argument("--maximum", type=int, default=10_000, help="draws of an image at most [10000]")
-    parser.add_argument("--rho", type=float, default=0.01)
-    parser.add_argument("--gamma", type=float, default=8 / 255)
+    parser.add_argument("--rho", type=float, default=0.01, help="of the sequential test [0.01]")
+    parser.add_argument("--gamma", type=float, default=0.12, help="of the sequential test [0.12]")
     parser.add_argument("--check", type=int, default=0, help="also compare decisions; so many copies each")
     parser.add_argument("--device", default="cpu")
     args = parser.parse_args()
     if not set(args.part.split(",")) <= {"sampling", "adaptive"}:
         parser.error(f"--part is '{args.part}'. Choose from: sampling, adaptive.")
     warnings.simplefilter("ignore")
-    model, folder = reference_model(args.device), image_folder(args.data)
-    positions = torch.linspace(0, len(folder) - 1, args.n).long().tolist()
-    images, labels = chosen_images(folder, positions, args.device)
     if "sampling" in args.part:
-        compare_sampling(args, model, images, labels)
+        model, folder = reference_model(args.device), image_folder(args.data)
+        positions = torch.linspace(0, len(folder) - 1, args.n).long().tolist()
+        compare_sampling(args, model, *chosen_images(folder, positions, args.device))
     if "adaptive" in args.part:
-        compare_adaptive(args, model, images, labels)
+        compare_adaptive(args)
 
 
 if __name__ == "__main__":

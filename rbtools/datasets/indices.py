@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,11 @@ def read(text: str, size: int) -> Indices:
     for one, other in itertools.pairwise(numbers):
         if one == other:
             raise RbError(f"The file of indices {path} names the example {one} twice. Expected each once.")
+    return of(numbers)
+
+
+def of(numbers: Sequence[int]) -> Indices:
+    """Examples by their numbers, in ascending order."""
     digest = hashlib.sha256(" ".join(map(str, numbers)).encode()).hexdigest()
     return Indices(tuple(numbers), f"sha256:{digest}")
 

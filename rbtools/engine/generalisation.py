@@ -9,6 +9,7 @@ from rbtools.engine import checkpoints, sanity, subject
 from rbtools.engine.evaluate import answers, put
 from rbtools.engine.questions import Question
 from rbtools.engine.run import Run
+from rbtools.engine.trained_on import trained_on
 from rbtools.errors import RbError
 from rbtools.probabilistic.intervals import square_and_add
 from rbtools.records import metrics, results
@@ -27,15 +28,21 @@ def ge(record: dict[str, Any], question: Question, run: Run, n_train: int | None
     Both sides come along (`NAME` and `train.NAME`); training images are not augmented. The interval
     of a difference of accuracies is Newcombe's; other numbers' intervals are squared and added. Losses
     and errors have names of their own, `loss_gap.NAME` = test - train. What the record already has of one
-    split, measured in the same way, is taken from it. Raises RbError where the data have only one split.
+    split, measured in the same way, is taken from it. Images that the training held out (`--val`) are not
+    training images: entries name those that are by the hash of their numbers (`indices`).
+    Raises RbError where the data have only one split.
     """
     record = checkpoints.prepared(record, dataclasses.replace(run, split="test"))
     runs = {"test": run, "train": dataclasses.replace(run, n=n_train)}
+    _size(record, runs["train"], "train")  # before any work, where there is no such split
+    runs["train"].indices = trained_on(record, run)
     sizes = {side: _size(record, runs[side], side) for side in runs}
     known = "train" if any(name.startswith("train.") for name in record.get("metrics", {})) else "test"
     other = "test" if known == "train" else "train"
     found = {other: answers(record, question, runs[other], other)}
-    there = None if run.store.force else _there(record, found[other][0], known, sizes[known])
+    part = runs[known].indices
+    chosen = {} if part is None else {"indices": part.name}
+    there = None if run.store.force else _there(record, found[other][0], known, sizes[known], chosen)
     found[known] = answers(record, question, runs[known], known) if there is None else (there, [])
     (on_test, clean_test), (on_train, clean_train) = found["test"], found["train"]
     sanity.tell(record, [*on_test, *clean_test], run)
@@ -47,7 +54,7 @@ def ge(record: dict[str, Any], question: Question, run: Run, n_train: int | None
 
 
 def _size(record: dict[str, Any], run: Run, split: str) -> int:
-    """How many images of a split are evaluated. RbError, before any work, where there is no such split."""
+    """How many images of a split are evaluated. RbError where there is no such split."""
     try:
         size = subject.data_of(record, run, split).size
     except RbError as wrong:
@@ -58,10 +65,13 @@ def _size(record: dict[str, Any], run: Run, split: str) -> int:
     return size if run.n is None else min(run.n, size)
 
 
-def _there(record: dict[str, Any], asked: Entries, split: str, n: int) -> Entries | None:
+def _there(
+    record: dict[str, Any], asked: Entries, split: str, n: int, chosen: dict[str, str]
+) -> Entries | None:
     """The record's own entries of a split that were measured as those `asked` on the other; None if not all.
 
-    Of probabilistic robustness `n` counts the images that are right, so that n is that of their accuracy.
+    `chosen` says which images of the split are meant. Of probabilistic robustness `n` counts the images
+    that are right, so that n is that of their accuracy.
     """
     entries = {entry.get("metric"): entry for entry in record.get("evals", [])}
     acc = entries.get(metrics.split_name("acc", split))
@@ -75,6 +85,8 @@ def _there(record: dict[str, Any], asked: Entries, split: str, n: int) -> Entrie
             return None
         counted = round(acc["value"] * n) if entry.get("denominator") == "correct" else n
         want = {**results.protocol(entry), "metric": name, "split": split, "n": counted}
+        want.pop("indices", None)
+        want |= chosen
         if results.protocol(old) != want or {*filter(_is_interval, old)} != {*filter(_is_interval, entry)}:
             return None
         found.append(old)
@@ -91,6 +103,8 @@ def _gap(train: dict[str, Any], test: dict[str, Any], gaps: dict[str, str]) -> d
         "split": "test-train" if turned else "train-test",
         "n": [test["n"], train["n"]] if turned else [train["n"], test["n"]],
     }
+    if "indices" in train:
+        entry["train_indices"] = train["indices"]
     entry["seconds"] = round(train["seconds"] + test["seconds"], 3)
     names = [*filter(_is_interval, test)]
     entry = {key: value for key, value in entry.items() if key not in names}

@@ -43,7 +43,7 @@ class Run:
     prepare: bool = True  # searches may run on a model made ready for it
     compile: bool = False
     n: int | None = None
-    indices: str | None = None
+    indices: Any = None  # a file's name, or the examples themselves (datasets.indices.Indices)
     archive: str | None = None  # a folder of corrupted images, which then need no clean ones
     name_as: str | None = None
     replace: bool = False

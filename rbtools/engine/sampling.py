@@ -12,8 +12,10 @@ from rbtools.engine.tiles import TILE, Tile
 from rbtools.probabilistic.sequential import Rule
 
 # A decision of the prepared model is taken for sure where its margin is larger than this many times the
-# largest error of a margin among the first copies, on which both models are asked.
-_SAFETY = 3.0
+# largest error of a margin among the first copies, on which both models are asked: some 5 or 6 standard
+# deviations of the error. On a ResNet-18 in bf16 that leaves 4 % of the copies to float32.
+_SAFETY = 2.0
+_COMPARED = 64
 
 
 class Copies(NamedTuple):
@@ -166,7 +168,8 @@ class _Judge:
                 ]
             )
         if self.error is None:
-            return self._compared(tile, noisy, margin)
+            first = slice(0, _COMPARED)
+            self.error = self._off(tile.take(first), noisy[first], margin[first])
         near = ~(margin.abs() > _SAFETY * self.error)  # NaN is near, too
         found = margin > 0
         if bool(near.any()):
@@ -174,12 +177,10 @@ class _Judge:
             self.confirmed += int(near.sum())
         return found
 
-    def _compared(self, tile: Tile, noisy: Tensor, margin: Tensor) -> Tensor:
-        """The first copies, judged by the model itself; how far the prepared one is off."""
-        logits = tile.logits(noisy)
+    def _off(self, tile: Tile, noisy: Tensor, margin: Tensor) -> Tensor:
+        """How far off the prepared model is at most on some copies, on which the model itself is asked."""
         self.confirmed += len(noisy)
-        self.error = (margin - _margin(logits, tile.labels)).abs().max()
-        return logits.argmax(1) == tile.labels
+        return (margin - _margin(tile.logits(noisy), tile.labels)).abs().max()
 
     def totals(self) -> dict[str, float]:
         """Copies through the search, those confirmed, and all passes through a model."""

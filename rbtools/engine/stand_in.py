@@ -72,6 +72,6 @@ def stand_in(
     what = {"archive": store.file_hash(labels), "shape": about.shape, "size": size}
     if chosen is None:
         return StandIn(name, split, about, digest(what), size, data_dir, None, None, folder)
-    indices = datasets.indices.read(chosen, size)
+    indices = datasets.indices.read(chosen, size) if isinstance(chosen, str) else chosen
     part = digest({**what, "indices": indices.name})
     return StandIn(name, split, about, part, len(indices.numbers), data_dir, None, indices, folder)

@@ -69,7 +69,7 @@ def _loaded(
 
 @lru_cache(maxsize=8)
 def _described(
-    name: str, split: str, data_dir: str | None, class_map: str | None, chosen: str | None, store: Any
+    name: str, split: str, data_dir: str | None, class_map: str | None, chosen: Any, store: Any
 ) -> Data:
     about = datasets.describe(name, data_dir, class_map=class_map)
     fingerprint = datasets.fingerprint(name, split, data_dir, cache=store, class_map=class_map)
@@ -79,7 +79,7 @@ def _described(
         raise RbError(f"The data set {name} has no split '{split}'. It has: {known}.")
     if chosen is None:
         return Data(name, split, about, fingerprint, size, data_dir, class_map)
-    indices = datasets.indices.read(chosen, size)
+    indices = datasets.indices.read(chosen, size) if isinstance(chosen, str) else chosen
     part = digest({"data": fingerprint, "indices": indices.name})
     return Data(name, split, about, part, len(indices.numbers), data_dir, class_map, indices)
 

@@ -7,9 +7,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+from rbtools import datasets
 from rbtools.cli.attack import main as attack
 from rbtools.cli.ge import main
 from rbtools.cli.pr import main as pr
@@ -145,7 +147,6 @@ def test_the_loss_is_that_of_the_attacked_images(trained: dict[str, Record]) -> 
     import torch
 
     import rbtools
-    from rbtools import datasets
 
     record = one(run(["loss", "attack", "fgsm", "--eps", "16", *SOME], trained["erm"]))
     model, data = rbtools.load(trained["erm"]), datasets.load("digits", "train")
@@ -167,11 +168,36 @@ def test_an_attack_that_leaves_images_alone_has_no_loss(words: str) -> None:
     assert result.exit_code == 2 and "leaves examples alone" in result.stderr
 
 
+def test_images_that_the_training_held_out_are_no_training_images(trained: dict[str, Record]) -> None:
+    """With --val the first images in the order of --n are held out: of a few, all would be."""
+    from rbtools.cli.train import main as train
+
+    plain = {key: trained["erm"][key] for key in ("schema", "arch", "dataset")}
+    words = ["--method", "erm", "--epochs", "1", "--val", "0.05", "--device", "cpu"]
+    record = one(CliRunner().invoke(train, words, input=json.dumps(plain)))
+    assert record["train"]["validation"]["n"] == 72
+    words = ["acc", "--device", "cpu"]
+    gap = entry(one(run(words, record)), "ge.acc")
+    assert gap["n"] == [1442 - 72, 355]
+    few = one(run([*words, "--n-train", "72"], record))
+    assert entry(few, "train.acc")["indices"] == gap["train_indices"]
+    assert entry(few, "ge.acc")["n"] == [72, 355] and "indices" not in entry(few, "acc")
+    rest = np.setdiff1d(np.arange(1442), datasets.subset(datasets.load("digits", "train").labels, 72, seed=0))
+    Path("rest.txt").write_text(" ".join(map(str, rest)))
+    words = ["fgsm", "--eps", "0", "--split", "train", "--indices", "rest.txt", "--device", "cpu"]
+    evaluated = one(CliRunner().invoke(attack, words, input=json.dumps(record)))
+    assert (
+        evaluated["metrics"]["train.acc"]
+        == entry(one(run(["acc", "--device", "cpu"], record)), "train.acc")["value"]
+    )
+    assert entry(evaluated, "train.acc")["indices"] == gap["train_indices"]
+    # Trained on all images, or other data: all of the split.
+    assert "train_indices" not in entry(one(run(["acc", *SOME], trained["erm"])), "ge.acc")
+
+
 def test_a_data_set_of_one_split_has_no_generalisation_error(
     trained: dict[str, Record], tmp_path: Path
 ) -> None:
-    import numpy as np
-
     images = np.zeros((10, 1, 8, 8), np.uint8)
     np.savez(tmp_path / "one.npz", x_test=images, y_test=np.arange(10))
     result = run(["acc", "--dataset", f"npz:{tmp_path}/one.npz", "--device", "cpu"], trained["erm"])

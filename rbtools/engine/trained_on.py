@@ -1,0 +1,34 @@
+"""Which images of the train split a model was trained on, where its training held some out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rbtools.datasets import indices
+from rbtools.engine import subject
+from rbtools.engine.recipe import Recipe, held_out
+from rbtools.engine.run import Run
+from rbtools.store import digest
+
+
+def trained_on(record: dict[str, Any], run: Run) -> indices.Indices | None:
+    """The images that a training left after what `--val` held out; None where it used all of them.
+
+    None too where nothing is known of the training, or the run meets other data than it did.
+    """
+    how = record.get("train") or {}
+    share = (how.get("config") or {}).get("val") or 0.0
+    data = subject.data_of(record, run, "train")
+    if not share or subject.named_data(record, data.name) != data.name:
+        return None
+    what = {"kind": "held-out images", "version": 1, "data": data.fingerprint, "val": share}
+    key = digest(what)
+    held = run.store.result(key)
+    if held is None:
+        from rbtools.engine import validation
+
+        labels = data.load().labels
+        held = validation.split(labels, held_out(Recipe(val=share), len(labels)))[1].tolist()
+        run.store.keep_result(key, what, held)
+    left = set(held)
+    return indices.of([number for number in range(data.size) if number not in left])
