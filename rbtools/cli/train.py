@@ -187,6 +187,13 @@ def main(
             " folder with --store."
         )
     preset = [] if recipe["preset"] is None else ["--preset", recipe["preset"]]
+    if params.get("tail") == "exact":
+        for name in ("rounds", "tail_lr"):
+            if name in params:
+                option = "--" + name.replace("_", "-")
+                raise UsageError(
+                    f"{option} has no effect with --tail exact, which moves nothing. Leave out one."
+                )
     names = _names(_default_method(preset) if method is None else method)
     how = _recipe(recipe, frozenset(params))
     slips: dict[str, None] = {}  # of a method each, but options are shared: each is told of once

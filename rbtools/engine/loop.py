@@ -183,7 +183,7 @@ class _Training:
         self._wait()
         seconds = time.perf_counter() - start  # without the validation
         ranks.share_buffers(self.model)
-        totals.gather()
+        totals.gather(self.device)
         self.epoch += 1
         if self._place() not in self.places:
             self.places.append(self._place())
@@ -447,10 +447,11 @@ class _Totals:
                 right = float(logits.argmax(1).eq(labels).sum())
                 self.sums[name] = self.sums.get(name, 0.0) + right
 
-    def gather(self) -> None:
+    def gather(self, device: torch.device) -> None:
         """Add up what several processes of one training have."""
         if ranks.count() > 1:
-            values = ranks.sum_of(torch.tensor([float(self.count), *self.sums.values()]).double())
+            own = [float(self.count), *self.sums.values()]
+            values = ranks.sum_of(torch.tensor(own, dtype=torch.float64, device=device))
             self.count = int(values[0])
             self.sums = dict(zip(self.sums, values[1:].tolist(), strict=True))
 

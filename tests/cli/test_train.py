@@ -236,6 +236,10 @@ def test_the_batch_cannot_be_larger_than_the_data() -> None:
         ),
         (["--warm-steps", "1"], "--warm-steps has no effect with no --filter."),
         (["--method", "mart", "--bce", "b"], "Invalid value for '--bce'"),
+        (
+            ["--method", "cvar", "--tail", "exact", "--rounds", "2"],
+            "--rounds has no effect with --tail exact",
+        ),
         (["--method", "cvar", "--beta", "1.5"], "beta of training method 'cvar' is 1.5."),
         (["--init", "checkpoint", "--normalize", "none"], "--normalize has no effect with --init checkpoint"),
         (["--method", "trades", "--lambda", "-1"], "lambda of training method 'trades' is -1."),

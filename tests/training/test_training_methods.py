@@ -374,6 +374,28 @@ def test_training_works_in_float32_on_a_last_batch_of_two():
         assert loss.value.dtype == torch.float32 and torch.isfinite(loss.value)
 
 
+def kept_bytes(name):
+    """The memory that the pass of a method's loss keeps for its backward pass, parameters left out."""
+    net, (images, labels, draws) = network(), batch()
+    own, found = {value.data_ptr() for value in net.parameters()}, {}
+
+    def keep(tensor):
+        if tensor.data_ptr() not in own:
+            found[tensor.data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    method = build(name)
+    solved = method.solve(net, images, labels, draws)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        loss = method.terms(net, images, labels, solved).mean()  # alive, so that no address comes twice
+    assert loss.value.requires_grad
+    return sum(found.values())
+
+
+def test_trades_keeps_at_most_2_1_times_the_memory_of_pgd():
+    assert 1.5 < kept_bytes("trades") / kept_bytes("pgd") <= 2.1
+
+
 def test_public_name_of_lambda():
     assert METHODS.build("trades", **{"lambda": 2.0}).lambda_ == 2.0
     with pytest.raises(RbError, match=r"lambda of training method 'trades' is -1. It must be 0 or more"):
