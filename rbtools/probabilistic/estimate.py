@@ -185,8 +185,8 @@ def prob_acc_entry(
     found: Estimate, reading: Reading, rho: float, stem: str, asked: dict[str, Any]
 ) -> dict[str, Any]:
     """The entry of a ProbAcc."""
-    comparison = {"at-least": "PR >= 1 - rho", "above": "PR > 1 - rho"}[reading.passes]
-    return {"metric": f"probacc.{stem}.{rho:g}", **asked, "rho": rho, "passes": comparison, **found.entry()}
+    criterion = {"at-least": "PR >= 1 - rho", "above": "PR > 1 - rho"}[reading.passes]
+    return {"metric": f"probacc.{stem}.{rho:g}", **asked, "rho": rho, "criterion": criterion, **found.entry()}
 
 
 def interval_name(confidence: float) -> str:

@@ -194,6 +194,10 @@ def test_advbench_counts_every_image(trained: dict[str, Record]) -> None:
     assert entry(theirs, name)["n"] == 60 > entry(default, name)["n"]
     assert theirs["metrics"][name] < default["metrics"][name]
     assert theirs["metrics"][passed] < default["metrics"][passed]
+    assert entry(theirs, passed)["criterion"] == "PR > 1 - rho"
+    strict = one(run([*chosen, "--passes", "above"], trained["erm"]))
+    other = run(chosen, strict)
+    assert other.exit_code == 1 and "'PR > 1 - rho' there and 'PR >= 1 - rho' here" in other.stderr
     mixed = run(chosen, theirs)
     assert mixed.exit_code == 1 and "denominator 'all' there and 'correct' here" in mixed.stderr
 

@@ -174,9 +174,9 @@ def test_other_images_may_be_counted_and_passing_may_be_strict() -> None:
     theirs = Reading(rho=(0.1, 0.2), denominator="all", passes="above")
     found = entries(outcomes, theirs, stem="uniform", gamma=0.1, samples=10)
     assert [one["value"] for one in found] == [0.675, 0.25, 0.5]
-    assert found[1]["passes"] == "PR > 1 - rho" and found[1]["denominator"] == "all"
+    assert found[1]["criterion"] == "PR > 1 - rho" and found[1]["denominator"] == "all"
     default = entries(outcomes, Reading(rho=(0.1, 0.2)), stem="uniform", gamma=0.1, samples=10)
-    assert [one["value"] for one in default[1:]] == [0.5, 0.75] and default[1]["passes"] == "PR >= 1 - rho"
+    assert [one["value"] for one in default[1:]] == [0.5, 0.75] and default[1]["criterion"] == "PR >= 1 - rho"
 
 
 def test_undecided_images_are_those_whose_draws_leave_both_open() -> None:
