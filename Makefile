@@ -7,6 +7,7 @@
 
 WORKERS ?= 2
 TESTS ?= tests
+SCALE ?= mini
 ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
@@ -21,11 +22,11 @@ unexport PYTHONPATH PYTHONHOME
 export PIP_USER := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench docs clean
+.PHONY: help setup demo test lint bench reproduce-prbench docs clean
 .DELETE_ON_ERROR:
 
 help:  ## print this list
-	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/  make \1	\2/p' Makefile
+	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1	\2/p' Makefile
 
 setup: $(VENV)/run.stamp  ## install everything the tools need in .venv; then .venv/bin/rb-* work
 	@echo "Ready: $(BIN)/rb-arch, $(BIN)/rb-attack, ..."
@@ -41,6 +42,9 @@ lint: $(VENV)/lint.stamp  ## check style (ruff) and types (mypy)
 
 bench: $(VENV)/run.stamp  ## measure start-up times; one JSON line a figure (bench/RESULTS.md)
 	$(BIN)/python bench/startup.py
+
+reproduce-prbench: $(VENV)/run.stamp  ## PRBench's methods and columns on the built-in digits (SCALE=mini or tiny)
+	@$(ONE_THREAD) $(BIN)/python bench/reproduce_prbench.py --scale $(SCALE)
 
 docs: $(VENV)/run.stamp  ## write the man pages and completions anew
 	$(BIN)/python -m rbtools.cli.docs

@@ -182,7 +182,8 @@ class _Training:
             raise self._diverged("weights are NaN or infinite")
         self._wait()
         seconds = time.perf_counter() - start  # without the validation
-        ranks.share_buffers(self.model)
+        for model in dict.fromkeys((self.model, self._kept())):
+            ranks.share_buffers(model)
         totals.gather(self.device)
         self.epoch += 1
         if self._place() not in self.places:

@@ -77,7 +77,8 @@ class Recipe:
     def config(self) -> dict[str, Any]:
         """The recipe as it stands in the record; what is not used is left out."""
         found = asdict(self)
-        for key in ("normalize", "given", "select"):  # told elsewhere, or of no effect on the weights
+        # Told elsewhere, or without effect on the weights beside what is told here.
+        for key in ("normalize", "given", "select", "preset"):
             del found[key]
         if self.schedule == "onecycle":
             found["momentum"] = list(CYCLED_MOMENTUM)
@@ -96,7 +97,7 @@ class Recipe:
             "init": self.init == "random",
         }
         plain = Recipe()
-        optional = ("micro_batch", "regularize", "label_smoothing", "ema", "filter", "patience", "preset")
+        optional = ("micro_batch", "regularize", "label_smoothing", "ema", "filter", "patience")
         for key in (*optional, "clean_pass", "deterministic"):
             unused[key] = getattr(self, key) == getattr(plain, key)
         return {key: value for key, value in found.items() if not unused.get(key, False)}

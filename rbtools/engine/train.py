@@ -81,7 +81,7 @@ def train(record: dict[str, Any], method: Any, how: recipe.Recipe, run: Run) -> 
         run.store.found += not ours
     else:
         run.store.found += 1
-    return _trained(record, data, what, done, how.select)
+    return _trained(record, data, what, done, how)
 
 
 def _settled(data: subject.Data, method: Any, how: recipe.Recipe) -> tuple[subject.Data, recipe.Recipe]:
@@ -155,13 +155,13 @@ def _fit(task: Task, run: Run, key: str) -> dict[str, Any]:
 
 
 def _trained(
-    record: dict[str, Any], data: subject.Data, what: dict[str, Any], done: dict[str, Any], select: str
+    record: dict[str, Any], data: subject.Data, what: dict[str, Any], done: dict[str, Any], how: recipe.Recipe
 ) -> dict[str, Any]:
     record = results.forget_evaluations(record)
     of_former_file = ("checkpoint_file", "recognised")
     record = {key: value for key, value in record.items() if key not in of_former_file}
-    name = done["checkpoint"] if select == "last" else done.get("best", done["checkpoint"])
-    training = {"train": trained.section(what, done, select), "checkpoint": name}
+    name = done["checkpoint"] if how.select == "last" else done.get("best", done["checkpoint"])
+    training = {"train": trained.section(what, done, how.select, how.preset), "checkpoint": name}
     record = {**record, **subject.of_data(data), **training}
     for entry in trained.entries(done):
         record = results.add(record, entry, replace=True)

@@ -10,11 +10,13 @@ _COST = ("seconds_per_epoch", "passes", "prepared", "device", "threads")
 _COURSE = ("trained_on", "batchnorm", "stopped_after")
 
 
-def section(what: Mapping[str, Any], done: Mapping[str, Any], select: str = "last") -> dict[str, Any]:
+def section(
+    what: Mapping[str, Any], done: Mapping[str, Any], select: str = "last", preset: str | None = None
+) -> dict[str, Any]:
     """The record's `train`: the method, its whole configuration, what it cost, and its history.
 
     `checkpoints` has the names of the last and, where there was a validation, of the best weights;
-    `select` says which of them the record's `checkpoint` names.
+    `select` says which of them the record's `checkpoint` names, `preset` where the recipe came from.
     """
     method, recipe = what["method"], what["recipe"]
     checkpoints = {"selected": select, "last": done["checkpoint"]}
@@ -24,6 +26,7 @@ def section(what: Mapping[str, Any], done: Mapping[str, Any], select: str = "las
         "method": method["name"],
         "seed": what["seed"],
         "epochs": recipe["epochs"],
+        **({} if preset is None else {"preset": preset}),
         **{key: done[key] for key in (*_COST, *_COURSE) if done.get(key) is not None},
         "config": {**method["config"], **recipe, "normalize": done["normalize"]},
         **{key: what[key] for key in ("precision", "draws", "init", "processes") if key in what},

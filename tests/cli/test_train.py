@@ -90,7 +90,7 @@ def test_a_preset_sets_what_single_options_do_not() -> None:
     small = ["--epochs", "1", "--batch-size", "721", "--device", "cpu", "--attack-steps", "1"]
     (record,) = records(run(["--preset", "nasrobbench201", *small]))
     told = record["train"]
-    assert told["method"] == "pgd" and told["config"]["preset"] == "nasrobbench201"
+    assert told["method"] == "pgd" and told["preset"] == "nasrobbench201"
     assert (told["epochs"], told["config"]["attack_steps"], told["config"]["batch_size"]) == (1, 1, 721)
     assert told["config"]["eps"] == 8 / 255 and told["config"]["schedule"] == "onecycle"
     assert "best" not in told["checkpoints"]  # it trains on all images
@@ -100,7 +100,7 @@ def test_a_preset_sets_what_single_options_do_not() -> None:
     assert config["milestones"] == [75, 90] and config["normalize"] is None
     (third,) = records(run(["--preset", "wci", "--schedule", "constant", "--val", "0.1", *small]))
     config = third["train"]["config"]
-    assert config["preset"] == "rice2020" and config["inner_mode"] == "train" and config["clean_pass"]
+    assert third["train"]["preset"] == "rice2020" and config["inner_mode"] == "train" and config["clean_pass"]
     assert config["schedule"] == "constant" and "milestones" not in config and config["val"] == 0.1
 
 
