@@ -152,7 +152,7 @@ def transfer(
 
     \b
     Examples:
-      rb-attack transfer --from surrogate.pt --eps 8 --steps 10 --dataset imagefolder:photos trained.jsonl
+      rb-attack transfer --from trained.jsonl --eps 8 --steps 10 --n 100 trained.jsonl
     """
     from rbtools.engine.transfer import Transferred
 

@@ -81,15 +81,15 @@ def test_numbers_are_named_shortly_and_empty_defaults_not_at_all() -> None:
     ("tool", "arguments", "message"),
     [
         ("attack", [], "No attack is named. Choose one of: fgsm, pgd,"),
-        ("ge", [], "No command is named. Choose one of: acc, attack, corrupt, pr. Try 'rb-ge --help'."),
+        ("ge", [], "No command is named. Choose one of: acc, attack, corrupt, loss, pr. Try 'rb-ge --help'."),
         ("ge", ["attack"], "No attack is named. Choose one of: fgsm, pgd,"),
         (
             "attack",
             ["--eps", "8", "pgd"],
             "No option '--eps' stands before the attack. Options follow it: rb-attack fgsm --eps ...",
         ),
-        ("train", ["--lambda", "3"], "Option '--lambda' belongs to --method trades, but --method is erm."),
-        ("train", ["--method", "pgd", "--lambda", "3"], "belongs to --method trades, but --method is pgd."),
+        ("train", ["--lambda", "3"], "Option '--lambda' belongs to --method trades"),
+        ("train", ["--method", "pgd", "--lambda", "3"], "but --method is pgd."),
         ("train", ["--method=erm", "--eps", "3"], "Option '--eps' belongs to --method pgd and "),
         ("train", ["--epoch", "3"], "No such option '--epoch'. Did you mean '--epochs'?"),
         ("train", ["--method"], "Option '--method' requires an argument."),

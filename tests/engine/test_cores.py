@@ -88,4 +88,5 @@ def test_waiting_long_takes_no_memory() -> None:
 
     with cores.held(Path("store"), 2, after(0)):
         grown(10)
-        assert grown(3000) < grown(10) + 50_000
+        # The least of three: other tests' threads may be at work in this process.
+        assert min(grown(3000) for _ in range(3)) < grown(10) + 50_000
