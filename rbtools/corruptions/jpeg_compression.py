@@ -14,11 +14,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 PIECE = 32  # images that a thread takes at once
+# Pixels from which on threads pay: below, what they wait for each other is longer than the coding itself.
+LARGE = 128 * 128
 
 
 @dataclass(frozen=True, kw_only=True)
 class JpegCompression(Corruption):
-    """Written and read as JPEG by Pillow at quality c, with threads on the CPU.
+    """Written and read as JPEG by Pillow at quality c, on the CPU; large images with threads.
 
     Images of other than three channels are compressed channel by channel, as grey ones.
     """
@@ -40,7 +42,7 @@ class JpegCompression(Corruption):
             arrays = pictures.reshape(-1, height, width)
         pieces = [piece.numpy() for piece in arrays.split(PIECE)]
         work = partial(compressed, quality=constant)
-        threads = min(torch.get_num_threads(), len(pieces))
+        threads = min(torch.get_num_threads(), len(pieces)) if height * width >= LARGE else 1
         if threads == 1:
             found = [work(piece) for piece in pieces]
         else:
