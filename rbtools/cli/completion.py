@@ -187,7 +187,7 @@ _rbtools "$@"
 """
 
 _FISH = r"""
-# Whether the words so far name this tool and subcommand, and nothing below it.
+# Whether the words so far name one of these tools and subcommands, and nothing below it.
 function __rbtools_at
     set -l words (commandline -opc)
     set -l place (string split -r -m 1 / -- $words[1])[-1]
@@ -195,7 +195,7 @@ function __rbtools_at
         set -l below "$place "(string split -m 1 , -- $word)[1]
         contains -- $below $__rbtools_places; and set place $below
     end
-    test "$place" = "$argv"
+    contains -- "$place" $argv
 end
 """
 
@@ -216,25 +216,36 @@ def fish(tools: Sequence[Sequence[Page]]) -> str:
     """`complete` lines for fish, with what each option means."""
     pages = [page for of_tool in tools for page in of_tool]
     places = " ".join(f"'{page.words}'" for page in pages if " " in page.words)
-    lines = [line for page in pages for line in _fish_lines(page)]
-    return "\n".join([f"{HEADER}\nset -g __rbtools_places {places}", _FISH, *lines]) + "\n"
+    where: dict[tuple[str, str], list[str]] = {}  # what is offered, by tool, and at which places
+    for page in pages:
+        for offered in _fish_offers(page):
+            where.setdefault((page.words.split()[0], offered), []).append(page.words)
+    sets = list(dict.fromkeys(tuple(found) for found in where.values() if len(found) > 1))
+    names = {found: f"__rbtools_{number}" for number, found in enumerate(sets)}
+    known = [f"set -g {name} {' '.join(map(_fish_text, found))}" for found, name in names.items()]
+    lines = []
+    for (tool, offered), found in where.items():
+        at = f"${names[tuple(found)]}" if len(found) > 1 else f'"{found[0]}"'
+        lines.append(f"complete -c {tool} -n '__rbtools_at {at}' {offered}")
+    head = f"{HEADER}\nset -g __rbtools_places {places}"
+    return "\n".join([head, *known, _FISH, *lines]) + "\n"
 
 
-def _fish_lines(page: Page) -> list[str]:
-    after, tool = _after(page), page.words.split()[0]
-    start = f"complete -c {tool} -n '__rbtools_at {page.words}'"
-    lines = [] if after.files else [f"{start} -f"]
+def _fish_offers(page: Page) -> list[str]:
+    """What a page offers, as the ends of `complete` lines; many pages offer the same."""
+    after = _after(page)
+    lines = [] if after.files else ["-f"]
     if isinstance(page.command, click.Group):
         for name in after.choices:
             below = page.command.get_command(page.context, name)
             about = below.get_short_help_str() if below else ""
-            lines.append(f"{start} -a {name} -d {_fish_text(about)}")
+            lines.append(f"-a {name} -d {_fish_text(about)}")
         if after.many:
-            lines.append(f"{start} -a '(__fish_append , {' '.join(after.choices)})'")
+            lines.append(f"-a '(__fish_append , {' '.join(after.choices)})'")
     for param in page.command.get_params(page.context):
         if isinstance(param, click.Option):
             flags = " ".join(f"-l {o[2:]}" if o[:2] == "--" else f"-s {o[1:]}" for o in _spellings(param))
-            lines.append(f"{start} {flags}{_fish_value(param)} -d {_fish_text(param.help or '')}")
+            lines.append(f"{flags}{_fish_value(param)} -d {_fish_text(param.help or '')}")
     return lines
 
 

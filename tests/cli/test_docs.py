@@ -208,7 +208,8 @@ def test_bash_completes() -> None:
         ("rb-corrupt contrast,br", "contrast,brightness"),
         ("rb-corrupt contrast,brightness --sev", "--severity"),
         ("rb-train --method erm,tr", "erm,trades"),
-        ("rb-arch ", ""),
+        ("rb-arch ", "model.pt"),  # with --from-checkpoint
+        ("rb-arch --sample ", ""),
     ],
 )
 def test_fish_completes(line: str, first: str) -> None:
