@@ -2,10 +2,10 @@
 
     python bench/attacks.py --data FOLDER --checkpoint FILE [--n 500] [--part pgd,fgsm,square,ladder,aa]
 
-FOLDER is an image folder with test/CLASS/*; FILE is a checkpoint that is recognised. Ours and the peer's
-run in turn, with other seeds, `--repeats` times on the same images, in one process with `--threads`
-threads; one JSON line a figure has the medians, their ratio and the robust accuracies. A peer gets the
-model as it was loaded, in batches of 128.
+FOLDER is an image folder with test/CLASS/* (or the name of a data set); FILE is a checkpoint that is
+recognised. Ours and the peer's run in turn, with other seeds, `--repeats` times on the same images, in one
+process with `--threads` threads; one JSON line a figure has the medians, their ratio and the robust
+accuracies. A peer gets the model as it was loaded, in batches of 128.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class Bench:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.clock = time.process_time if options.cpu else time.perf_counter
-        run = Run(tool="bench", store=Store(None), dataset=f"imagefolder:{options.data}", device="cpu")
+        dataset_name = f"imagefolder:{options.data}" if Path(options.data).is_dir() else options.data
+        run = Run(tool="bench", store=Store(None), dataset=dataset_name, device="cpu")
         record = checkpoints.record_of(options.checkpoint, checkpoints.Hints(options.arch, None), run)
         record = checkpoints.prepared(record, run)
         data = subject.data_of(record, run)
@@ -254,7 +255,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--data", required=True, type=Path, help="the image folder")
+    parser.add_argument("--data", required=True, help="the image folder")
     parser.add_argument("--checkpoint", required=True, help="the model")
     parser.add_argument("--arch", default=None, help="its architecture, where it is not recognised")
     parser.add_argument("--eps", type=float, default=8, help="the distance, in 1/255 [8]")
