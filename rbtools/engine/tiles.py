@@ -137,36 +137,43 @@ def fill(
     search, how = _searched(model, columns, data.about.shape, run)
     with _kept(outcomes):
         for start in range(0, n, size):
-            positions = order[start : start + size]
-            stop = start + len(positions)
-            wanted = [i for i, one in enumerate(outcomes) if len(one) < stop]
-            if not wanted:
-                continue
-            run.pulse()
-            skip = min(len(outcomes[i]) for i in wanted) - start
-            ids = positions[max(skip, 0) :]
-            run.progress(f"{question.title}  {start + max(skip, 0)}/{n} images")
-            known = {
-                columns[i]: torch.from_numpy(outcomes[i].values(stop)[stop - len(ids) :]).to(device)
-                for i in range(len(columns))
-                if i not in wanted
-            }
-            begun = time.perf_counter()
-            found, batch = _measured(
-                question,
-                [columns[i] for i in wanted],
-                lambda size: _tile(model, search, dataset, ids, device, run.seed, size, known),  # noqa: B023
-                batch,
-            )
-            arrays = [one.values.cpu().numpy() for one in found]  # waits for the device
-            seconds = time.perf_counter() - begun
-            for i, one, values in zip(wanted, found, arrays, strict=True):
-                there = len(outcomes[i]) - (stop - len(ids))
-                totals = {"seconds": seconds, **one.totals}
-                prepared = how if getattr(columns[i], "searches", False) else ()
-                outcomes[i].extend(values[there:], totals, device.type, prepared)
-                if one.images is not None and save is not None:
-                    save(columns[i], ids, one)
+            stop = min(start + size, n)
+            for begin, wanted in _missing(outcomes, start, stop):
+                run.pulse()
+                run.progress(f"{question.title}  {begin}/{n} images")
+                ids = order[begin:stop]
+                known = {
+                    column: torch.from_numpy(one.values(stop)[begin:]).to(device)
+                    for column, one in zip(columns, outcomes, strict=True)
+                    if len(one) >= stop
+                }
+                begun = time.perf_counter()
+                found, batch = _measured(
+                    question,
+                    [columns[i] for i in wanted],
+                    lambda size: _tile(model, search, dataset, ids, device, run.seed, size, known),  # noqa: B023
+                    batch,
+                )
+                arrays = [one.values.cpu().numpy() for one in found]  # waits for the device
+                seconds = time.perf_counter() - begun
+                for i, one, values in zip(wanted, found, arrays, strict=True):
+                    prepared = how if getattr(columns[i], "searches", False) else ()
+                    outcomes[i].extend(values, {"seconds": seconds, **one.totals}, device.type, prepared)
+                    if one.images is not None and save is not None:
+                        save(columns[i], ids, one)
+
+
+def _missing(outcomes: Sequence[Outcomes], start: int, stop: int) -> list[tuple[int, list[int]]]:
+    """What a tile lacks: from which example on, and which columns, those known furthest first.
+
+    Columns that are known equally far are measured together; none is measured twice on an example, so
+    that sums over examples stay sums, and what others lean on is there before them.
+    """
+    groups: dict[int, list[int]] = {}
+    for i, one in enumerate(outcomes):
+        if len(one) < stop:
+            groups.setdefault(max(len(one), start), []).append(i)
+    return sorted(groups.items(), reverse=True)
 
 
 def _measured(

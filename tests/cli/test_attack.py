@@ -402,6 +402,21 @@ def test_a_ladder_only_sharpens_the_result(trained: dict[str, Record]) -> None:
     assert longer["pgd3.64"] <= after["pgd3.32"]
 
 
+def test_what_was_counted_is_counted_once_however_the_examples_came(trained: dict[str, Record]) -> None:
+    how = ["aa", "--attacks", "fgsm,pgd", "--n"]
+    shutil.copytree("rb-store", "whole-store")
+    whole = one(run([*how, "60", "--eps", "16,32", "--store", "whole-store"], trained["erm"]))
+    one(run([*how, "20", "--eps", "16"], trained["erm"]))
+    parts = one(run([*how, "60", "--eps", "16,32"], trained["erm"]))
+    for name in ("aa.16", "aa.32"):
+        (wanted,), (found,) = (
+            [entry for entry in record["evals"] if entry["metric"] == name] for record in (whole, parts)
+        )
+        assert found["value"] == wanted["value"] and found["broken_by"] == wanted["broken_by"]
+        broken = round(60 * (parts["metrics"]["acc"] - found["value"]))
+        assert sum(found["broken_by"].values()) == broken > 0
+
+
 def test_a_ladder_of_one_distance_is_a_usage_error() -> None:
     result = run(["pgd", "--eps", "8", "--ladder"])
     assert result.exit_code == 2 and "--ladder climbs from one distance to the next" in result.stderr
