@@ -7,7 +7,7 @@
 
 Numbers are those of the command line: L-infinity distances in 1/255 (`8`, `"8/255"`), L2 distances and
 radii on [0, 1]. Further options of a run (`store`, `seed`, `n`, `split`, `batch`, `device`, `threads`,
-`dataset`, `data_dir`, `force`) are keyword arguments; the others are the method's own. Every function
+`precision`, `dataset`, `data_dir`, `force`) are keyword arguments; the others are the method's own. Every function
 raises rbtools.errors.RbError where the tool would fail.
 """
 
@@ -30,7 +30,16 @@ Record = dict[str, Any]
 Numbers = float | str | Iterable[float | str]
 
 
-def attack(record: Record, attack: str, eps: Numbers = 8, **options: Any) -> Record:
+def attack(
+    record: Record,
+    attack: str,
+    eps: Numbers = 8,
+    *,
+    ladder: bool = False,
+    detail: bool = False,
+    save_adv: str | None = None,
+    **options: Any,
+) -> Record:
     """The record with its accuracy under an attack at every distance; see rb-attack."""
     from rbtools.attacks import ATTACKS
     from rbtools.engine.evaluate import ask
@@ -39,7 +48,7 @@ def attack(record: Record, attack: str, eps: Numbers = 8, **options: Any) -> Rec
     run, params = _run("rb-attack", options)
     method = edge.build(ATTACKS, attack, _checked(ATTACKS, attack, params))
     distances = edge.distances(_text(eps), getattr(method, "norm", "linf"))
-    return ask(record, Attacked(method, distances), run)
+    return ask(record, Attacked(method, distances, ladder, detail, save_adv), run)
 
 
 def corrupt(
@@ -146,7 +155,7 @@ def _run(tool: str, options: dict[str, Any]) -> tuple[Run, dict[str, Any]]:
     store = folder if isinstance(folder, Store) else Store(folder, force=bool(rest.pop("force", False)))
     known = {field.name for field in fields(Run)} - {"tool", "store", "archive"}
     own = {name: rest.pop(name) for name in list(rest) if name in known}
-    return Run(tool=tool, store=store, **own), rest
+    return Run(tool=tool, store=store, **{"precision": "auto", **own}), rest
 
 
 def _checked(methods: Any, name: str, params: dict[str, Any]) -> dict[str, Any]:

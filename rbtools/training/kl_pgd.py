@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import ClassVar
 
-from rbtools.training.base import Adversarial, Terms, cross_entropy
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
+from rbtools.training.pgd import PGD
 
 
 @dataclass(frozen=True, kw_only=True)
-class KLPGD(Adversarial):
+class KLPGD(PGD):
     """KL-PGD (PRBench, table 2): CE(x').
 
     x' ascends the divergence KL(p(x) || p(x')) from x + 0.001 * N(0, 1), as in TRADES: the labels are
@@ -23,11 +20,3 @@ class KLPGD(Adversarial):
     version: ClassVar[int] = 1
     inner: ClassVar[str | None] = "kl"
     start: ClassVar[str] = "noise"
-
-    @property
-    def outer_passes(self) -> tuple[int, int]:
-        return 1, 1
-
-    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> Terms:
-        logits = model(solved)
-        return Terms(cross_entropy(logits, labels), adversarial=logits)
