@@ -87,7 +87,7 @@ $(VENV)/run.stamp: $(VENV)/venv.stamp $(PINS) rbtools/__init__.py
 $(VENV)/test.stamp: $(VENV)/run.stamp
 	@echo "Installing what the tests need (once) ..."
 	@$(PIP) --quiet --no-build-isolation --editable '.[test]'
-	@$(PIP) --quiet --no-deps torchattacks imagecorruptions
+	@$(PIP) --quiet --no-deps torchattacks imagecorruptions pyhessian
 	@touch $@
 
 $(VENV)/lint.stamp: $(VENV)/run.stamp
