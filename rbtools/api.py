@@ -7,8 +7,8 @@
 
 Numbers are those of the command line: L-infinity distances in 1/255 (`8`, `"8/255"`), L2 distances and
 radii on [0, 1]. Further options of a run (`store`, `seed`, `n`, `split`, `batch`, `device`, `threads`,
-`precision`, `dataset`, `data_dir`, `force`) are keyword arguments; the others are the method's own. Every function
-raises rbtools.errors.RbError where the tool would fail.
+`precision`, `dataset`, `data_dir`, `force`) are keyword arguments; the others are the method's own. Every
+function raises rbtools.errors.RbError where the tool would fail.
 """
 
 from __future__ import annotations
