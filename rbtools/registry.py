@@ -24,14 +24,22 @@ def param(
     unit: str | None = None,
     name: str | None = None,
     check: str | None = None,
+    metavar: str | None = None,
 ) -> Any:
     """Return a dataclass field that is also a command-line option.
 
     `unit="eps"` marks a distance in pixel units of [0, 1]: the command line reads it as `--eps` is
     read (1/255 for L-infinity). `name` is the public name where Python forbids it ("lambda").
-    `check` is one of "positive", "non-negative", "fraction".
+    `check` is one of "positive", "non-negative", "fraction". `metavar` stands for the value in the help.
     """
-    metadata = {"help": help, "choices": choices, "unit": unit, "name": name, "check": check}
+    metadata = {
+        "help": help,
+        "choices": choices,
+        "unit": unit,
+        "name": name,
+        "check": check,
+        "metavar": metavar,
+    }
     return dataclasses.field(default=default, metadata=metadata)
 
 

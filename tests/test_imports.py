@@ -48,8 +48,8 @@ NEVER = {
 }
 
 # Packages that must not load with `--help`, nor with a look-up in the store.
-HEAVY = {"torch", "torchvision", "numpy", "scipy", "sklearn", "pyautoattack"}
-LIGHT_ROOMS = ("cli", "records", "spaces", "scoring", "store")
+HEAVY = {"torch", "torchvision", "numpy", "scipy", "sklearn", "pyautoattack", "matplotlib"}
+LIGHT_ROOMS = ("cli", "records", "spaces", "scoring", "store", "plots")
 
 TORCHVISION_DOOR = "rbtools.models.torchvision_import"
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-TOOLS = ("arch", "train", "attack", "corrupt", "pr", "ge", "score", "rank", "store")
+TOOLS = ("arch", "train", "attack", "corrupt", "pr", "ge", "score", "rank", "plot", "store")
 FAILED = '{"schema":1,"arch":{"name":"x"},"error":{"message":"no"}}\n'
 
 
@@ -40,14 +40,19 @@ def imported_by(line: list[str], text: str = "") -> set[str]:
 def test_help_imports_neither_torch_nor_numpy(tool: str) -> None:
     modules = imported_by([f"rb-{tool}", "--help"])
     assert "click" in modules
-    assert not {"torch", "numpy", "scipy", "sklearn", "torchvision"} & modules
+    assert not {"torch", "numpy", "scipy", "sklearn", "torchvision", "matplotlib"} & modules
 
 
 @pytest.mark.parametrize(
-    "line", [["rb-attack", "pgd", "--help"], ["rb-train", "--method", "trades", "--help"]]
+    "line",
+    [
+        ["rb-attack", "pgd", "--help"],
+        ["rb-train", "--method", "trades", "--help"],
+        ["rb-plot", "hist", "--help"],
+    ],
 )
 def test_help_of_a_registered_thing_imports_no_torch(line: list[str]) -> None:
-    assert not {"torch", "numpy"} & imported_by(line)
+    assert not {"torch", "numpy", "matplotlib"} & imported_by(line)
 
 
 @pytest.mark.parametrize(
@@ -56,6 +61,7 @@ def test_help_of_a_registered_thing_imports_no_torch(line: list[str]) -> None:
         (["rb-arch", "--sample", "3", "--where", "none == 0"], ""),
         (["rb-score", "--metric", "acc"], '{"arch":{"name":"a"},"metrics":{"acc":1}}\n'),
         (["rb-rank", "--by", "acc"], '{"arch":{"name":"a"},"metrics":{"acc":1}}\n'),
+        (["rb-plot", "hist", "-o", "x.png"], '{"arch":{"name":"a"},"metrics":{"acc":1}}\n'),
     ],
 )
 def test_tools_without_models_import_no_torch(line: list[str], text: str) -> None:

@@ -394,7 +394,9 @@ def _option(field: dataclasses.Field[Any], hint: Any) -> click.Option:
     if field.metadata.get("unit"):
         return click.Option([field.name, flag], type=str, metavar="DISTANCE", default=None, help=text)
     given: Any = click.Choice(choices) if choices else kind
-    return click.Option([field.name, flag], type=given, default=None, help=text)
+    return click.Option(
+        [field.name, flag], type=given, metavar=field.metadata.get("metavar"), default=None, help=text
+    )
 
 
 def _help(field: dataclasses.Field[Any]) -> str:

@@ -17,7 +17,7 @@ import click
 from rbtools.cli import completion, manual
 from rbtools.cli.commands import CONTEXT, OptionChooser, for_people, method_options
 
-TOOLS = ("arch", "train", "attack", "corrupt", "pr", "ge", "score", "rank", "store")
+TOOLS = ("arch", "train", "attack", "corrupt", "pr", "ge", "score", "rank", "plot", "store")
 
 
 class Page(NamedTuple):

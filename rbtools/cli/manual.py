@@ -63,7 +63,7 @@ USES = {
     "rb-corrupt": "rb-corrupt all",
     "rb-ge": "rb-ge acc",
 }
-NEEDS_ALL = ("rb-score", "rb-rank")
+NEEDS_ALL = ("rb-score", "rb-rank", "rb-plot")
 
 
 def page(pages: Sequence[Page], tools: Sequence[str]) -> str:

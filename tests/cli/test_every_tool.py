@@ -18,7 +18,7 @@ FILTERS = {
     "ge": ["acc"],
     "score": ["--metric", "acc"],
 }
-READERS = {**FILTERS, "rank": ["--by", "acc"]}
+READERS = {**FILTERS, "rank": ["--by", "acc"], "plot": ["hist", "--metric", "acc", "-o", "acc.png"]}
 TOOLS = {**READERS, "arch": [], "store": ["ls"]}
 GOOD = '{"schema":1,"arch":{"space":"zoo","name":"resnet18"},"metrics":{"acc":0.5},"mine":{"kept":[1,2]}}'
 

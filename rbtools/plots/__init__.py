@@ -1,0 +1,34 @@
+"""Figures and pages made of records: one file a kind, one line here.
+
+A kind is a frozen dataclass of its options. `draw` takes records and returns a matplotlib Figure, or
+text where its file is text; `base.encode` makes the bytes of a file of either. What needs scoring is
+computed there and handed in, since this room may import records and spaces only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar, Protocol
+
+from rbtools.registry import Registry
+
+PLOTS = Registry(
+    "plot",
+    {
+        "hist": "rbtools.plots.hist:Histogram",
+    },
+)
+
+
+class Plot(Protocol):
+    """What every registered plot offers. `endings` are those of the files that it can be written to."""
+
+    name: ClassVar[str]
+    endings: ClassVar[tuple[str, ...]]
+
+    def draw(self, records: Iterable[dict[str, Any]], scoring: Any) -> Any:
+        """The Figure, or the text of the file. `scoring` has the functions of rbtools.scoring.plotted.
+
+        Raises RbError where the records lack what is to be drawn, or there are none.
+        """
+        ...
