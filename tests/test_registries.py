@@ -22,10 +22,11 @@ from rbtools.corruptions import CORRUPTIONS
 from rbtools.datasets import DATASETS, WITH_PATH
 from rbtools.engine.draws import Draws
 from rbtools.errors import RbError
+from rbtools.measures import MEASURES
 from rbtools.probabilistic import NOISES
 from rbtools.training import METHODS
 
-METHOD_REGISTRIES = (ATTACKS, CORRUPTIONS, METHODS, NOISES)
+METHOD_REGISTRIES = (ATTACKS, CORRUPTIONS, MEASURES, METHODS, NOISES)
 EVERYTHING = [pytest.param(one, name, id=f"{one.kind}-{name}") for one in METHOD_REGISTRIES for name in one]
 COUNT = 12
 SHAPE = (3, 8, 8)

@@ -1,0 +1,129 @@
+"""What measures share: the batch they are given, and how the numbers of several batches become one.
+
+Imports torch only for types, so that measures load with `--help`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+Found = dict[str, Any]
+"""What one batch gives: names to numbers, or to lists of them."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some examples, and what the engine made for them.
+
+    images: float32 (N, C, H, W) in [0, 1]; labels: int64 (N,). `draws` holds the random numbers of these N
+    examples, `probes` those of one, the batch, for directions in the space of weights; both are
+    rbtools.engine.draws.Draws. `perturbed`: the images attacked, as `images`; `twice`: those attacked
+    again. `chunk`: images that go through the model at once, which is memory and no result.
+    """
+
+    images: Tensor
+    labels: Tensor
+    draws: Any
+    probes: Any
+    perturbed: Tensor | None = None
+    twice: Tensor | None = None
+    chunk: int = 64
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def attacked(self) -> Tensor:
+        """The perturbed images, of a measure that has asked for them (`attacks`)."""
+        if self.perturbed is None:
+            raise ValueError("this measure needs a perturbed batch")
+        return self.perturbed
+
+
+@dataclass(frozen=True)
+class Value:
+    """One number of a measure. `name`: which one ("weight.trace"; "" where there is only one).
+
+    se: its standard error, `over` what it was estimated ("batches", "probes", "examples"). Where the value
+    is None, `more` has the reason. `clean`: it does not depend on the attack.
+    """
+
+    name: str
+    value: float | None
+    se: float | None = None
+    over: str | None = None
+    more: Mapping[str, Any] = field(default_factory=dict)
+    clean: bool = False
+
+
+class Measure:
+    """The defaults of a measure; a frozen, keyword-only dataclass overrides what is different for it.
+
+    `weights`: what it is about, "init" (freshly initialised ones), "trained" (it says nothing without a
+    checkpoint), or "any". `split` and `size`, batches and images in each, are where it is measured if
+    nobody says. `attacks`: how many attacks, one from the end of the other, make its perturbed batches.
+    `random`: whether it depends on the seed. `placed`: its name always says weights and split.
+    """
+
+    name: ClassVar[str]
+    version: ClassVar[int] = 1
+    weights: ClassVar[str] = "any"
+    split: ClassVar[str] = "train"
+    size: ClassVar[tuple[int, int]] = (1, 256)
+    placed: ClassVar[bool] = False
+    random: ClassVar[bool] = False
+
+    @property
+    def attacks(self) -> int:
+        return 0
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Found:
+        """Measure one batch. `model` maps images to logits (N, K), in eval mode."""
+        raise NotImplementedError
+
+    def values(self, found: Sequence[Found], sizes: Sequence[int]) -> list[Value]:
+        """The numbers for all batches, from what each gave and its number of examples."""
+        return [over_batches(name, [one[name] for one in found], sizes) for name in found[0]]
+
+
+def measured(measure: Any, model: Callable[[Tensor], Tensor], batches: Iterable[Batch]) -> list[Value]:
+    """Measure some batches, one after another."""
+    found, sizes = [], []
+    for batch in batches:
+        found.append(measure(model, batch))
+        sizes.append(len(batch))
+    values: list[Value] = measure.values(found, sizes)
+    return values
+
+
+def over_batches(name: str, numbers: Sequence[float], sizes: Sequence[int], **more: Any) -> Value:
+    """The mean of a number over batches, weighted by their sizes, with its standard error over them."""
+    if any(one is None for one in numbers):
+        return Value(name, None, more={"reason": "it could not be had on every batch", **more})
+    mean = math.fsum(n * x for n, x in zip(sizes, numbers, strict=True)) / sum(sizes)
+    return Value(name, mean, *_error(numbers, sizes, mean), more)
+
+
+def _error(numbers: Sequence[float], sizes: Sequence[int], mean: float) -> tuple[Any, Any]:
+    """The standard error of a weighted mean, and what it is over; (None, None) for a single number."""
+    count = len(numbers)
+    if count < 2:
+        return None, None
+    total = sum(sizes)
+    spread = math.fsum((n / total * (x - mean)) ** 2 for n, x in zip(sizes, numbers, strict=True))
+    return math.sqrt(spread * count / (count - 1)), "batches"
+
+
+def standard_error(numbers: Sequence[float]) -> float | None:
+    """That of the mean of independent numbers; None for a single one."""
+    count = len(numbers)
+    if count < 2:
+        return None
+    mean = math.fsum(numbers) / count
+    return math.sqrt(math.fsum((x - mean) ** 2 for x in numbers) / (count - 1) / count)

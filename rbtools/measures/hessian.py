@@ -1,0 +1,111 @@
+"""Hessian of the loss: its largest eigenvalues and its trace, with respect to weights or images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rbtools.measures.base import Batch, Found, Measure, Value, over_batches, standard_error
+from rbtools.registry import param
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hessian(Measure):
+    """Largest eigenvalues and trace of the Hessian of the mean cross-entropy.
+
+    hessian.weight is that with respect to all weights (Jung et al. 2023 compute it), hessian.input that of
+    each image's loss with respect to the image, as the mean over images (Zhao et al. 2020 argue with it).
+    lmax is the largest eigenvalue, by Lanczos; top2, top3 ... those after it; labs the one of largest size
+    with its sign, by power iteration; trace by Hutchinson's probes.
+    """
+
+    name: ClassVar[str] = "hessian"
+    random: ClassVar[bool] = True
+
+    wrt: str = param("weight", "Derivatives with respect to what.", choices=("weight", "input", "both"))
+    solver: str = param("lanczos", "How eigenvalues are found.", choices=("lanczos", "power", "both"))
+    top: int = param(1, "So many of the largest eigenvalues, by Lanczos.", check="positive")
+    iterations: int = param(100, "At most so many products for an eigenvalue.", check="positive")
+    tolerance: float = param(1e-3, "Eigenvalues to this share of the largest.", check="positive")
+    probes: int = param(20, "Random vectors for a trace.", check="positive")
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Found:
+        found: Found = {}
+        if self.wrt != "input":
+            found |= self._weight(model, batch)
+        if self.wrt != "weight":
+            found |= self._input(model, batch)
+        return found
+
+    def values(self, found: Sequence[Found], sizes: Sequence[int]) -> list[Value]:
+        """One batch's error is that over its probes or images; of several, that over batches."""
+        kept = [name for name in found[0] if not name.endswith((".probes", ".se"))]
+        values = [over_batches(name, [one[name] for one in found], sizes) for name in kept]
+        if len(found) > 1:
+            return values
+        return [self._alone(value, found[0]) for value in values]
+
+    def _alone(self, value: Value, found: Found) -> Value:
+        if f"{value.name}.probes" in found:
+            return Value(value.name, value.value, standard_error(found[f"{value.name}.probes"]), "probes")
+        if found.get(f"{value.name}.se") is not None:
+            return Value(value.name, value.value, found[f"{value.name}.se"], "examples")
+        return value
+
+    def _weight(self, model: nn.Module, batch: Batch) -> Found:
+        from rbtools.measures import derivatives
+
+        hessian = derivatives.WeightHessian(model, batch.images, batch.labels, batch.chunk)
+        traces = [sum(row) for row in hessian.traces(batch.probes, self.probes)]
+        start = batch.probes.child("start").normal((hessian.size,))
+        found = self._eigenvalues("weight", hessian.flat, start)
+        found["weight.trace"] = sum(traces) / self.probes
+        found["weight.trace.probes"] = traces
+        return found
+
+    def _input(self, model: nn.Module, batch: Batch) -> Found:
+        import torch
+
+        from rbtools.measures import derivatives
+
+        size = batch.images[0].numel()
+        parts: dict[str, list[Tensor]] = {}
+        for first in range(0, len(batch), batch.chunk):
+            rows = torch.arange(len(batch), device=batch.images.device)[first : first + batch.chunk]
+            hessian = derivatives.InputHessian(model, batch.images[rows], batch.labels[rows])
+            draws = batch.draws.take(rows)
+            found: dict[str, Any] = self._rows("input", hessian.flat, draws.child("start").normal((size,)))
+            traces = []
+            for number in range(self.probes):
+                vectors = derivatives.rademacher(draws.child("trace"), size, number)
+                traces.append((vectors * hessian.flat(vectors)).sum(1).double().cpu())
+            found["input.trace"] = torch.stack(traces).mean(0)
+            for name, value in found.items():
+                parts.setdefault(name, []).append(value)
+        result: Found = {}
+        for name, values in parts.items():
+            each = torch.cat(values)
+            result[name] = float(each.mean())
+            result[f"{name}.se"] = standard_error(each.tolist())
+        return result
+
+    def _eigenvalues(self, wrt: str, product: Any, start: Tensor) -> Found:
+        return {name: float(rows[0]) for name, rows in self._rows(wrt, product, start).items()}
+
+    def _rows(self, wrt: str, product: Any, start: Tensor) -> dict[str, Tensor]:
+        """Eigenvalues by name, one for each row (R,)."""
+        from rbtools.measures import spectrum
+
+        limits = {"iterations": self.iterations, "tolerance": self.tolerance}
+        found: dict[str, Tensor] = {}
+        if self.solver != "power":
+            largest = spectrum.lanczos(product, start, top=self.top, **limits)  # type: ignore[arg-type]
+            for place in range(self.top):
+                found[f"{wrt}.top{place + 1}" if place else f"{wrt}.lmax"] = largest[:, place]
+        if self.solver != "lanczos":
+            found[f"{wrt}.labs"] = spectrum.power(product, start, **limits)  # type: ignore[arg-type]
+        return found

@@ -1,0 +1,94 @@
+"""Weight-Curvature Index: norm of the weights times curvature of the robust loss, layer by layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from rbtools.measures.base import Batch, Found, Measure, Value, standard_error
+from rbtools.registry import param
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True, kw_only=True)
+class WCI(Measure):
+    """Sum over layers of sqrt(squared Frobenius norm of the weight * trace of the Hessian).
+
+    The Hessian is that of the mean cross-entropy on adversarial training images, held constant, with
+    respect to the weight of a convolution or a linear layer (no biases, no BatchNorm). Traces are
+    Hutchinson's, of all layers with the same probes. A layer whose estimate is negative counts as 0, and
+    the record says how many did.
+    """
+
+    name: ClassVar[str] = "wci"
+    random: ClassVar[bool] = True
+    weights: ClassVar[str] = "trained"
+    probes: int = param(20, "Random vectors for a trace.", check="positive")
+
+    @property
+    def attacks(self) -> int:
+        return 1
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Found:
+        """`layers`: names; `norms`: squared Frobenius norms; `traces`: a row of layers for each probe."""
+        from rbtools.measures import derivatives
+
+        layers = derivatives.layers(model)
+        names = list(layers.values())
+        hessian = derivatives.WeightHessian(model, batch.attacked, batch.labels, batch.chunk, names)
+        norms = [float(weight.double().square().sum()) for weight in hessian.weights.values()]
+        return {"layers": list(layers), "norms": norms, "traces": hessian.traces(batch.probes, self.probes)}
+
+    def values(self, found: Sequence[Found], sizes: Sequence[int]) -> list[Value]:
+        """The index, and the trace of all layers; standard errors are over probes, the index' by jackknife.
+
+        A layer's trace is that of the loss on all batches: means weighted by their sizes.
+        """
+        layers, norms = found[0]["layers"], found[0]["norms"]
+        share = [size / sum(sizes) for size in sizes]
+        # What each probe says of each layer: (probes, layers).
+        rows = [
+            [
+                sum(w * one["traces"][p][i] for w, one in zip(share, found, strict=True))
+                for i in range(len(layers))
+            ]
+            for p in range(self.probes)
+        ]
+        total = [sum(column) for column in zip(*rows, strict=True)]
+        traces = [value / self.probes for value in total]
+        value = _index(norms, traces)
+        without = [
+            _index(norms, [(t - x) / (self.probes - 1) for t, x in zip(total, row, strict=True)])
+            for row in rows
+            if self.probes > 1
+        ]
+        errors = [standard_error(column) for column in zip(*rows, strict=True)]
+        each = {
+            name: {"norm2": norm, "trace": trace, **({} if error is None else {"se": error})}
+            for name, norm, trace, error in zip(layers, norms, traces, errors, strict=True)
+        }
+        more = {"layers": each, "negative": sum(trace < 0 for trace in traces)}
+        sums = [sum(row) for row in rows]
+        trace = Value("trace", sum(sums) / self.probes, standard_error(sums), _over(self.probes))
+        return [Value("", value, _jackknife(without), _over(self.probes), more), trace]
+
+
+def _index(norms: Sequence[float], traces: Sequence[float]) -> float:
+    return sum(math.sqrt(norm * max(trace, 0.0)) for norm, trace in zip(norms, traces, strict=True))
+
+
+def _jackknife(without: Sequence[float]) -> float | None:
+    """The standard error from the values without one probe each."""
+    count = len(without)
+    if count < 2:
+        return None
+    mean = sum(without) / count
+    return math.sqrt((count - 1) / count * sum((x - mean) ** 2 for x in without))
+
+
+def _over(probes: int) -> str | None:
+    return "probes" if probes > 1 else None

@@ -1,0 +1,228 @@
+"""Hessians and the Weight-Curvature Index against full Hessians, closed forms and PyHessian."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, jacrev
+
+from rbtools.engine.draws import Draws
+from rbtools.errors import RbError
+from rbtools.measures import MEASURES, derivatives, spectrum
+from rbtools.measures.base import Batch, Value, measured
+
+COUNT = 12
+
+
+def network(seed: int = 0) -> nn.Sequential:
+    """A convolution, BatchNorm and a linear layer: 300 weights."""
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.Tanh(), nn.Flatten(), nn.Linear(64, 3)
+    ).eval()
+
+
+def batch_of(count: int = COUNT, chunk: int = 64, first: int = 0, seed: int = 0, number: int = 0) -> Batch:
+    generator = torch.Generator().manual_seed(1)
+    images = torch.rand(first + count, 2, 4, 4, generator=generator)[first:]
+    ids = torch.arange(first, first + count)
+    return Batch(
+        images,
+        ids % 3,
+        Draws(seed, "measure", ids),
+        Draws(seed, "measure.batch", torch.tensor([number])),
+        perturbed=(images + 0.1).clamp(0, 1),
+        chunk=chunk,
+    )
+
+
+def full_hessian(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+    """The Hessian of the mean cross-entropy with respect to all weights, by autograd twice."""
+    weights = {name: value.detach() for name, value in model.named_parameters()}
+    sizes = [value.numel() for value in weights.values()]
+
+    def loss(flat: Tensor) -> Tensor:
+        parts = zip(weights.items(), flat.split(sizes), strict=True)
+        return F.cross_entropy(
+            functional_call(model, {n: p.view(v.shape) for (n, v), p in parts}, (images,)), labels
+        )
+
+    found: Tensor = jacrev(jacrev(loss))(torch.cat([v.flatten() for v in weights.values()])).detach()
+    return found
+
+
+def named(name: str, model: nn.Module, *batches: Batch, **params: Any) -> dict[str, Value]:
+    found = measured(MEASURES.build(name, **params), model, batches or [batch_of()])
+    return {value.name: value for value in found}
+
+
+def test_weight_eigenvalues_are_those_of_the_full_hessian() -> None:
+    model, batch = network(), batch_of()
+    exact = torch.linalg.eigvalsh(full_hessian(model, batch.images, batch.labels).double())
+    found = named("hessian", model, batch, solver="both", top=3, tolerance=1e-6, iterations=300)
+    for name, value in (("lmax", exact[-1]), ("top2", exact[-2]), ("top3", exact[-3])):
+        assert found[f"weight.{name}"].value == pytest.approx(float(value), rel=1e-4)
+    largest = exact[exact.abs().argmax()]
+    assert found["weight.labs"].value == pytest.approx(float(largest), rel=1e-3)
+
+
+def test_weight_trace_is_unbiased_and_knows_its_error() -> None:
+    model, batch = network(), batch_of()
+    exact = float(full_hessian(model, batch.images, batch.labels).trace())
+    trace = named("hessian", model, batch, probes=400)["weight.trace"]
+    assert trace.over == "probes" and trace.se is not None and trace.value is not None
+    assert 0 < trace.se < 0.1 * exact
+    assert abs(trace.value - exact) < 4 * trace.se
+
+
+def test_input_hessian_is_the_mean_over_images() -> None:
+    model, batch = network(), batch_of()
+
+    def loss(image: Tensor, label: Tensor) -> Tensor:
+        return F.cross_entropy(model(image.view(1, 2, 4, 4)), label[None])
+
+    each = [jacrev(jacrev(loss))(x.flatten(), y) for x, y in zip(batch.images, batch.labels, strict=True)]
+    exact = torch.stack([torch.linalg.eigvalsh(one.detach().double()) for one in each])
+    found = named("hessian", model, batch, wrt="input", solver="both", tolerance=1e-6, probes=300, top=2)
+    assert found["input.lmax"].value == pytest.approx(float(exact[:, -1].mean()), rel=1e-4)
+    assert found["input.top2"].value == pytest.approx(float(exact[:, -2].mean()), rel=1e-4)
+    largest = exact.gather(1, exact.abs().argmax(1, keepdim=True))
+    assert found["input.labs"].value == pytest.approx(float(largest.mean()), rel=1e-2)
+    assert found["input.lmax"].over == "examples"
+    assert found["input.trace"].value == pytest.approx(float(exact.sum(1).mean()), rel=0.05)
+
+
+@pytest.mark.parametrize("name", ["hessian", "wci"])
+def test_the_chunk_changes_nothing_but_rounding(name: str) -> None:
+    whole, parts = (named(name, network(), batch_of(chunk=chunk)) for chunk in (64, 5))
+    assert list(whole) == list(parts)
+    for key in whole:
+        assert whole[key].value == pytest.approx(parts[key].value, rel=1e-4)
+
+
+def test_several_batches_have_their_error_over_batches() -> None:
+    batches = [batch_of(first=8 * i, count=8, number=i) for i in range(3)]
+    single = [named("hessian", network(), one)["weight.lmax"].value for one in batches]
+    found = named("hessian", network(), *batches)["weight.lmax"]
+    assert found.value == pytest.approx(sum(x for x in single if x is not None) / 3)
+    assert found.over == "batches"
+    assert found.se == pytest.approx(float(torch.tensor(single).std()) / math.sqrt(3), rel=1e-4)
+
+
+def test_wci_is_the_sum_over_layers_with_exact_traces() -> None:
+    model, batch = network(), batch_of()
+    hessian = full_hessian(model, batch.attacked, batch.labels)
+    place, exact = 0, {}
+    for name, weight in model.named_parameters():
+        block = slice(place, place + weight.numel())
+        exact[name] = (float(weight.detach().square().sum()), float(hessian[block, block].trace()))
+        place += weight.numel()
+    index = sum(
+        math.sqrt(norm * trace) for name, (norm, trace) in exact.items() if name in ("0.weight", "4.weight")
+    )
+    found = named("wci", model, batch, probes=600)
+    value = found[""]
+    assert value.value is not None and value.se is not None and value.over == "probes"
+    assert value.se < 0.05 * index
+    assert abs(value.value - index) < 4 * value.se
+    layers = value.more["layers"]
+    assert list(layers) == ["0", "4"] and value.more["negative"] == 0
+    for name, layer in layers.items():
+        norm, trace = exact[f"{name}.weight"]
+        assert layer["norm2"] == pytest.approx(norm, rel=1e-5)
+        assert abs(layer["trace"] - trace) < 4 * layer["se"]
+    assert found["trace"].value == pytest.approx(sum(layer["trace"] for layer in layers.values()))
+
+
+def test_wci_of_a_linear_softmax_model_has_its_analytic_trace() -> None:
+    """H = mean of (diag p - p p^T) x x^T, so that its trace is the mean of |x|^2 * (1 - |p|^2)."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(32, 3, bias=False)).eval()
+    batch = batch_of(count=40)
+    x = batch.attacked.flatten(1)
+    p = model(batch.attacked).softmax(1).detach()
+    exact = float((x.square().sum(1) * (1 - p.square().sum(1))).mean())
+    layer = named("wci", model, batch, probes=400)[""].more["layers"]["1"]
+    assert layer["se"] < 0.05 * exact and abs(layer["trace"] - exact) < 4 * layer["se"]
+
+
+def test_a_negative_trace_counts_as_zero_and_is_said() -> None:
+    wci = MEASURES.build("wci", probes=2)
+    found = {"layers": ["a", "b"], "norms": [4.0, 9.0], "traces": [[-1.0, 3.0], [-3.0, 5.0]]}
+    index, trace = wci.values([found], [10])
+    assert index.value == pytest.approx(6.0) and index.more["negative"] == 1
+    assert index.more["layers"]["a"]["trace"] == -2.0
+    assert trace.value == pytest.approx(2.0)
+
+
+def test_batches_of_other_sizes_are_weighted() -> None:
+    wci = MEASURES.build("wci", probes=1)
+    parts = [{"layers": ["a"], "norms": [1.0], "traces": [[trace]]} for trace in (1.0, 5.0)]
+    index, trace = wci.values(parts, [30, 10])
+    assert trace.value == 2.0 and index.value == pytest.approx(math.sqrt(2)) and index.se is None
+
+
+@pytest.mark.filterwarnings("ignore:Using backward")
+def test_pyhessian_agrees() -> None:
+    from pyhessian import hessian
+
+    model, batch = network(3), batch_of()
+    theirs = hessian(model, nn.CrossEntropyLoss(), data=(batch.images, batch.labels), cuda=False)
+    torch.manual_seed(0)
+    (largest,), _ = theirs.eigenvalues(maxIter=300, tol=1e-5)
+    traces = torch.tensor([float(one) for one in theirs.trace(maxIter=200, tol=0)])
+    found = named("hessian", model, batch, solver="both", probes=200, iterations=300, tolerance=1e-5)
+    assert found["weight.labs"].value == pytest.approx(largest, rel=1e-3)
+    assert found["weight.lmax"].value == pytest.approx(largest, rel=1e-3)
+    trace = found["weight.trace"]
+    both = math.hypot(float(traces.std()) / math.sqrt(len(traces)), trace.se or 0.0)
+    assert abs(float(traces.mean()) - (trace.value or 0.0)) < 4 * both
+
+
+def test_a_model_without_layers_is_refused_by_what_it_has() -> None:
+    bare = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(32)).eval()
+    with pytest.raises(RbError, match=r"no convolution and no linear layer.*BatchNorm1d"):
+        named("wci", bare)
+    with pytest.raises(RbError, match="no parameters"):
+        named("hessian", nn.Sequential(nn.Flatten()).eval())
+
+
+def test_curvature_that_is_not_finite_is_not_a_number() -> None:
+    model = network()
+    with torch.no_grad():
+        model[4].weight.mul_(torch.inf)  # type: ignore[operator, union-attr]
+    found = named("hessian", model, wrt="both", solver="both")
+    assert all(math.isnan(value.value or 0.0) for value in found.values())
+    assert math.isnan(named("wci", model)[""].value or 0.0)
+
+
+def test_lanczos_finds_a_small_eigenvalue_beside_a_large_negative_one() -> None:
+    """Power iteration finds the other one: it is for the largest size."""
+    matrix = torch.diag(torch.tensor([-5.0, 1.0, 0.5, 0.0, -0.1]))
+    start = torch.ones(1, 5)
+    limits: Any = {"iterations": 300, "tolerance": 1e-6}
+    assert float(spectrum.lanczos(lambda v: v @ matrix, start, top=1, **limits)[0, 0]) == pytest.approx(
+        1, abs=1e-5
+    )
+    assert float(spectrum.power(lambda v: v @ matrix, start, **limits)[0]) == pytest.approx(-5, abs=1e-4)
+
+
+def test_lanczos_of_a_row_that_is_exhausted_is_exact_and_leaves_the_others_alone() -> None:
+    diagonals = torch.tensor([[3.0, 0.0, 0.0, 0.0], [4.0, 3.0, 2.0, 1.0]])
+    start = torch.ones(2, 4)
+    found = spectrum.lanczos(lambda v: v * diagonals, start, top=3, iterations=10, tolerance=1e-6)
+    assert found[1].tolist() == pytest.approx([4, 3, 2], abs=1e-4)
+    assert found[0, :2].tolist() == pytest.approx([3, 0], abs=1e-4) and math.isnan(found[0, 2])
+
+
+def test_signs_are_signs_and_independent() -> None:
+    draws = Draws(0, "x", torch.arange(3))
+    signs = derivatives.rademacher(draws, 1000, 0)
+    assert set(signs.unique().tolist()) == {-1.0, 1.0} and signs.shape == (3, 1000)
+    assert abs(float(signs.mean())) < 0.08
+    assert float((signs[0] * signs[1]).mean().abs()) < 0.15
+    assert not torch.equal(signs, derivatives.rademacher(draws, 1000, 1))
