@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 __version__ = "0.1.0"
+__date__ = "2026-11-21"  # of this version; man pages bear it
 
 _API = ("attack", "corrupt", "load", "pr", "train")
 

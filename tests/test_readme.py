@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from PIL import Image
 
 from rbtools.cli import docs, manual
+from rbtools.cli import pages as prose
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -141,6 +142,14 @@ def examples() -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def worked_pipelines() -> list[str]:
+    """The commands of the man pages that no help text makes, as they follow one another there."""
+    written = prose.pages({})
+    return [
+        command for page in sorted(written, key=lambda page: -page.section) for command in page.commands()
+    ]
+
+
 def in_this_process(command: str) -> str:
     """Run a pipe stage by stage without a shell: torch, which takes seconds to load, is loaded once."""
     text = ""
@@ -169,3 +178,17 @@ def test_every_example_of_a_help_text_works_as_typed() -> None:
         shown = in_this_process(command)
         if not command.startswith("rb-store"):
             check(command, shown)
+
+
+@pytest.mark.usefixtures("_files_of_a_user")
+def test_every_worked_pipeline_of_the_manual_works_as_typed() -> None:
+    typed = worked_pipelines()
+    assert len(typed) >= 10
+    for command in typed:
+        line, _, into = command.partition(" > ") if command.endswith(".jsonl") else (command, "", "")
+        text = in_this_process(line)
+        if into:
+            Path(into).write_text(text)
+        elif not command.startswith("rb-store"):
+            check(command, text)
+        assert text

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import click
 
 from rbtools.cli import completion, manual
+from rbtools.cli import pages as prose
 from rbtools.cli.commands import CONTEXT, OptionChooser, for_people, method_options
 
 TOOLS = ("arch", "train", "attack", "corrupt", "pr", "ge", "score", "rank", "plot", "store")
@@ -69,8 +70,11 @@ def files() -> dict[str, str]:
     """All generated files: path in the repository -> text."""
     found = {}
     tools = [list(pages(tool(name))) for name in TOOLS]
+    names = [of_tool[0].words for of_tool in tools]
     for of_tool in tools:
-        found[f"man/{of_tool[0].words}.1"] = manual.page(of_tool, [one[0].words for one in tools])
+        found[f"man/{of_tool[0].words}.1"] = manual.page(of_tool, names)
+    for page in prose.pages({one[0].words: one[0].command.get_short_help_str() for one in tools}):
+        found[f"man/{page.name}.{page.section}"] = manual.prose_page(page, names)
     typed = [[page for page in of_tool if "--" not in page.words] for of_tool in tools]
     found["completions/rbtools.bash"] = completion.bash(typed)
     found["completions/_rbtools"] = completion.zsh(typed)

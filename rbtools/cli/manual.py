@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
-from rbtools import __version__
+from rbtools import __date__, __version__
+from rbtools.cli import pages as prose
 
 if TYPE_CHECKING:
     from rbtools.cli.docs import Page
@@ -73,7 +75,7 @@ def page(pages: Sequence[Page], tools: Sequence[str]) -> str:
     below = [one for one in pages[1:] if "--" not in one.words]
     chosen = [one for one in pages[1:] if "--" in one.words]
     lines = [
-        f'.TH {_quoted(name.upper())} 1 "" {_quoted("rbtools " + __version__)} "User Commands"',
+        _title(name, 1),
         ".SH NAME",
         f"{_escape(name)} \\- {_escape(summary)}",
         ".SH SYNOPSIS",
@@ -93,15 +95,44 @@ def page(pages: Sequence[Page], tools: Sequence[str]) -> str:
     lines += _of_records(pages)
     lines += _dividing(pages)
     lines += [".SH EXIT STATUS", *_terms(STATUS), ".SH ENVIRONMENT", *_terms(_environment(pages))]
-    others = ", ".join(f"\\fB{_escape(tool)}\\fR(1)" for tool in tools if tool != name)
-    lines += [".SH SEE ALSO", others]
-    # A heading starts a paragraph of its own.
-    kept = [line for before, line in zip(["", *lines], lines, strict=False) if not _idle(before, line)]
-    return "\n".join(kept) + "\n"
+    lines += _see_also([*(f"{tool}(1)" for tool in tools if tool != name), "rb-record(5)", "rbtools(7)"])
+    return _text(lines)
 
 
-def _idle(before: str, line: str) -> bool:
-    return line == ".PP" and before.startswith((".SH", ".SS"))
+def prose_page(page: prose.Prose, tools: Sequence[str]) -> str:
+    """A page that no command makes, in roff; `tools` are those to see also."""
+    lines = [_title(page.name, page.section), ".SH NAME"]
+    lines.append(f"{_escape(page.name)} \\- {_escape(page.summary)}")
+    for heading, parts in page.body.items():
+        lines.append(f".SH {heading}")
+        for part in parts:
+            if isinstance(part, prose.Code):
+                lines += _code(part.lines)
+            else:
+                lines += _terms(part) if isinstance(part, Mapping) else _paragraphs([part])
+    others = {"rb-record": ["rbtools(7)"], "rbtools": ["rb-record(5)"]}[page.name]
+    lines += _see_also([*(f"{tool}(1)" for tool in tools), *others])
+    return _text(lines)
+
+
+def _title(name: str, section: int) -> str:
+    volume = {1: "User Commands", 5: "File Formats", 7: "Miscellaneous Information"}[section]
+    return f'.TH {_quoted(name.upper())} {section} {__date__} {_quoted("rbtools " + __version__)} "{volume}"'
+
+
+def _see_also(pages: Sequence[str]) -> list[str]:
+    named = [one.partition("(") for one in pages]
+    return [".SH SEE ALSO", *_filled(", ".join(f"\\fB{_escape(name)}\\fR({at}" for name, _, at in named))]
+
+
+def _text(lines: Sequence[str]) -> str:
+    # A heading starts a paragraph of its own, and so does a paragraph before a term.
+    followed = zip(["", *lines], lines, [*lines[1:], ""], strict=False)
+    return "\n".join(line for before, line, after in followed if not _idle(before, line, after)) + "\n"
+
+
+def _idle(before: str, line: str, after: str) -> bool:
+    return line == ".PP" and (before.startswith((".SH", ".SS")) or after.startswith((".SH", ".SS", ".PP")))
 
 
 def _environment(pages: Sequence[Page]) -> dict[str, str]:
@@ -149,7 +180,7 @@ def _expressions(pages: Sequence[Page]) -> list[str]:
             continue
         for part in re.split(r"\n(?=\*\*)", paragraph.replace("`", "")):
             term, text = re.fullmatch(r"(?:\*\*(\w+)\*\*,? )?(.*)", part, re.S).groups()  # type: ignore[union-attr]
-            lines += [".TP", f"\\fB{term}\\fR", _escape(text)] if term else [".PP", _escape(text)]
+            lines += _terms({term: text}) if term else _paragraphs([text])
     return lines
 
 
@@ -215,14 +246,22 @@ def _paragraphs(paragraphs: Sequence[str]) -> list[str]:
     lines = []
     for one in paragraphs:
         is_table = one.startswith("\b\n")
-        lines += [".PP", *(_code(one.splitlines()[1:]) if is_table else [_escape(one)])]
+        lines += [".PP", *(_code(one.splitlines()[1:]) if is_table else _filled(_escape(one)))]
     return lines
 
 
-def _terms(terms: dict[str, str]) -> list[str]:
+def _terms(terms: Mapping[str, str]) -> list[str]:
     return [
-        line for term, text in terms.items() for line in (".TP", f"\\fB{_escape(term)}\\fR", _escape(text))
+        line
+        for term, text in terms.items()
+        for line in (".TP", f"\\fB{_escape(term)}\\fR", *_filled(_escape(text)))
     ]
+
+
+def _filled(text: str) -> list[str]:
+    """A text on lines of at most 80 characters, as roff's checkers want them; none looks like a request."""
+    lines = textwrap.wrap(text, 78, break_long_words=False, break_on_hyphens=False)
+    return [f"\\&{line}" if line[:1] in (".", "'") else line for line in lines]
 
 
 def _code(lines: Sequence[str]) -> list[str]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from rbtools.attacks import ATTACKS
 from rbtools.cli import completion, docs, manual
@@ -20,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 GENERATED = docs.files()
 PAGES = [page for name in docs.TOOLS for page in docs.pages(docs.tool(name))]
 MAN_PAGES = [path for path in GENERATED if path.startswith("man/")]
+TOOL_PAGES = [path for path in MAN_PAGES if path.endswith(".1")]
 
 
 def options(page: docs.Page) -> list[click.Option]:
@@ -83,7 +87,7 @@ def rendered(path: str) -> str:
     not (shutil.which("man") and shutil.which("groff") and shutil.which("col")),
     reason="needs man, groff, col",
 )
-@pytest.mark.parametrize("path", MAN_PAGES)
+@pytest.mark.parametrize("path", TOOL_PAGES)
 def test_man_takes_the_page_without_a_warning_and_shows_every_option(path: str) -> None:
     shown = rendered(path)
     tool = Path(path).stem
@@ -93,6 +97,40 @@ def test_man_takes_the_page_without_a_warning_and_shows_every_option(path: str) 
                 assert option.opts[0] in shown
     for heading in ("NAME", "SYNOPSIS", "DESCRIPTION", "EXAMPLES", "EXIT STATUS", "ENVIRONMENT", "SEE ALSO"):
         assert f" {heading} " in shown
+
+
+@pytest.mark.skipif(not (shutil.which("man") and shutil.which("col")), reason="needs man, col")
+@pytest.mark.parametrize("path", [path for path in MAN_PAGES if path not in TOOL_PAGES])
+def test_man_takes_the_pages_of_files_and_of_all(path: str) -> None:
+    shown = rendered(path)
+    for heading in ("NAME", "DESCRIPTION", "SEE ALSO"):
+        assert f" {heading} " in shown
+    for name in docs.TOOLS:
+        assert f"rb-{name}(1)" in shown and "{tools}" not in shown
+
+
+@pytest.mark.skipif(not shutil.which("mandoc"), reason="needs mandoc")
+def test_mandoc_has_nothing_to_warn_of() -> None:
+    pages = [str(ROOT / path) for path in MAN_PAGES]
+    done = subprocess.run(
+        ["mandoc", "-Tlint", "-W", "warning", *pages], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_the_page_about_records_knows_every_field_of_one(trained: dict[str, Any]) -> None:
+    text = (ROOT / "rbtools/cli/rb-record.5.txt").read_text("utf-8")
+    (record,) = shown([json.dumps(trained["pgd"])], "fgsm", "--n", "20")
+    fields = {*record, *record["arch"], *record["train"], *(key for one in record["evals"] for key in one)}
+    known = set(re.findall(r"[a-z_0-9]+", text))
+    assert fields - known - {"mine"} == set()
+
+
+def shown(lines: list[str], *arguments: str) -> list[dict[str, Any]]:
+    """What rb-attack makes of these records."""
+    attack: click.Command = importlib.import_module("rbtools.cli.attack").main
+    done = CliRunner().invoke(attack, arguments, input="\n".join(lines))
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 @pytest.mark.parametrize("path", MAN_PAGES)

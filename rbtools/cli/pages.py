@@ -1,0 +1,75 @@
+"""The man pages that no command's help makes: what a record is, and how the tools go together.
+
+Their text stands beside this file, in `NAME.SECTION.txt`: one line about the page, then headings
+(`# NAME`), paragraphs, terms (`term :: meaning`, each from the beginning of a line), and indented lines,
+which are shown as they are. A `$ ` before one of these is not shown: the tests run that command.
+`{tools}` stands for the terms of all tools.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from importlib import resources
+from typing import NamedTuple
+
+PAGES = (("rb-record", 5), ("rbtools", 7))
+_TERM = re.compile(r"^(?=\S[^\n]* :: )", re.M)
+
+
+class Code(NamedTuple):
+    """Lines shown as they are, and the commands among them that can be run."""
+
+    lines: list[str]
+    commands: list[str]
+
+
+class Prose(NamedTuple):
+    """A page: name, section, a line about it, and its headings with paragraphs, terms and code."""
+
+    name: str
+    section: int
+    summary: str
+    body: dict[str, list[str | dict[str, str] | Code]]
+
+    def commands(self) -> list[str]:
+        """The commands that it shows and that can be run."""
+        codes = [part for parts in self.body.values() for part in parts if isinstance(part, Code)]
+        return [command for code in codes for command in code.commands]
+
+
+def pages(tools: Mapping[str, str]) -> list[Prose]:
+    """All of them; `tools` are the names of the tools and a line about each."""
+    terms = "\n".join(f"{name} :: {summary}" for name, summary in tools.items())
+    return [_page(name, section, terms) for name, section in PAGES]
+
+
+def _page(name: str, section: int, tools: str) -> Prose:
+    text = resources.files(__package__).joinpath(f"{name}.{section}.txt").read_text("utf-8")
+    summary, *headed = re.split(r"^# (.+)\n", text.replace("{tools}", tools), flags=re.M)
+    body = {
+        heading: [_part(piece) for piece in re.split(r"\n{2,}", under.strip("\n"))]
+        for heading, under in zip(headed[::2], headed[1::2], strict=True)
+    }
+    return Prose(name, section, summary.strip(), body)
+
+
+def _part(text: str) -> str | dict[str, str] | Code:
+    if text.startswith("    "):
+        lines = [line[4:] for line in text.split("\n")]
+        return Code([re.sub(r"^[$ ] ", "", line) for line in lines] if "$ " in text else lines, _run(lines))
+    if _TERM.match(text):
+        pairs = [one.partition(" :: ") for one in _TERM.split(text) if one]
+        return {term: " ".join(meaning.split()) for term, _, meaning in pairs}
+    return " ".join(text.split())
+
+
+def _run(lines: list[str]) -> list[str]:
+    """The commands of a block of code; one goes on in lines that are not marked."""
+    found: list[str] = []
+    for line in lines:
+        if line.startswith("$ "):
+            found.append(line[2:])
+        elif found:
+            found[-1] += " " + line.strip()
+    return found
