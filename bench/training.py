@@ -21,7 +21,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from rbtools import models, spaces
 from rbtools.engine import recipe, subject
-from rbtools.engine.loop import _Totals, _Training
+from rbtools.engine.counted import Totals
+from rbtools.engine.loop import _Training
 from rbtools.engine.run import Run
 from rbtools.engine.train import Task
 from rbtools.training import METHODS
@@ -75,7 +76,7 @@ class Ours:
 
     def __call__(self) -> None:
         self.training.model.train()
-        self.training._step(self.ids, _Totals())
+        self.training._step(self.ids, Totals())
 
 
 class _Data:
@@ -162,7 +163,7 @@ def throughput(name: str, batch: int, rounds: int) -> None:
         def epoch() -> None:
             made.training.model.train()
             for ids in made.ids[torch.randperm(count)].split(batch):
-                made.training._step(ids, _Totals())
+                made.training._step(ids, Totals())
 
         return epoch
 

@@ -15,10 +15,12 @@ from torch import Tensor, nn
 from rbtools.datasets import streaming
 from rbtools.engine import initial, ranks, regularize, shadow, subject, validation
 from rbtools.engine.augment import augment, cutout
+from rbtools.engine.counted import Passes, Totals
 from rbtools.engine.draws import Draws
 from rbtools.engine.initial import mixed
-from rbtools.engine.recipe import CYCLED_MOMENTUM, Recipe, held_out
+from rbtools.engine.recipe import held_out
 from rbtools.engine.run import Run
+from rbtools.engine.schedule import PER_STEP, batches, deterministic, has_batchnorm, schedule
 from rbtools.engine.tiles import out_of_memory
 from rbtools.errors import RbError
 from rbtools.models import checkpoint
@@ -29,9 +31,10 @@ from rbtools.training.chen_lee import ChenLee
 if TYPE_CHECKING:
     from rbtools.engine.train import Task
 
-Schedule = torch.optim.lr_scheduler.LRScheduler
 DIVERGED = 1e5
 """A loss above this is of weights that exploded: ln K is a network's that knows nothing."""
+LOOKS = 32
+"""After how many steps on a GPU the loss is looked at and the progress told."""
 
 
 def fit(task: Task, run: Run, key: str, device: torch.device, state: bytes | None) -> dict[str, Any]:
@@ -46,7 +49,7 @@ def fit(task: Task, run: Run, key: str, device: torch.device, state: bytes | Non
     training = _Training(task, run, device)
     if not training.resume(state):
         training = _Training(task, run, device)  # it may have taken over a part
-    with _deterministic(task.how.deterministic):
+    with deterministic(task.how.deterministic):
         while training.goes_on():
             run.pulse()
             try:
@@ -61,22 +64,6 @@ def fit(task: Task, run: Run, key: str, device: torch.device, state: bytes | Non
             if training.goes_on() and ranks.rank() == 0:
                 run.store.keep_state(key, training.state())
     return training.result() if ranks.rank() == 0 else {}
-
-
-@contextlib.contextmanager
-def _deterministic(wanted: bool) -> Any:
-    """Only algorithms that give the same bits every time, where that was asked for."""
-    if not wanted:
-        yield
-        return
-    before = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
-    torch.use_deterministic_algorithms(True)
-    torch.backends.cudnn.benchmark = False
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before[0])
-        torch.backends.cudnn.benchmark = before[1]
 
 
 class _Training:
@@ -102,7 +89,7 @@ class _Training:
             )
         self.model = ranks.synchronised(initial.network(task, run).to(device), device)
         self.averaged = None if self.how.ema is None else regularize.Averaged(self.model, self.how.ema)
-        self.passes = _Passes(self.model)
+        self.passes = Passes(self.model)
         self.step_method = task.method
         if self.how.filter is not None:
             self.step_method = ChenLee(task.method, self.how.warm_steps)
@@ -124,8 +111,8 @@ class _Training:
             nesterov=self.how.nesterov,
             weight_decay=self.how.weight_decay,
         )
-        self.batches = len(_batches(self.ids, self.how.batch_size))
-        self.schedule = _schedule(self.optimizer, self.how, self.batches)
+        self.batches = len(batches(self.ids, self.how.batch_size))
+        self.schedule = schedule(self.optimizer, self.how, self.batches)
         self.epoch = 0
         self.history: dict[str, list[float]] = {}
         self.best: dict[str, Any] | None = None
@@ -133,7 +120,7 @@ class _Training:
         self._warn_of_pieces()
 
     def _warn_of_pieces(self) -> None:
-        if ranks.count() > 1 and self.device.type == "cpu" and _has_batchnorm(self.model):
+        if ranks.count() > 1 and self.device.type == "cpu" and has_batchnorm(self.model):
             self.run.remark(
                 f"{self.arch.get('name', 'The network')} has BatchNorm, which sees each process's share of a"
                 f" batch on the CPU: {ranks.count()} processes change the result."
@@ -142,7 +129,7 @@ class _Training:
         if piece is None or piece >= size:
             return
         name = self.arch.get("name", "The network")
-        if _has_batchnorm(self.model):
+        if has_batchnorm(self.model):
             self.run.remark(
                 f"{name} has BatchNorm, which sees {piece} images at a time instead of {size}: --micro-batch"
                 " changes the result, not only the memory."
@@ -164,18 +151,20 @@ class _Training:
         """Train one epoch and write its line of history."""
         torch.manual_seed(mixed(self.run.seed, f"epoch {self.epoch}"))  # dropout's numbers
         order = self.ids[torch.randperm(len(self.ids))].to(self.device)
-        totals = _Totals()
+        totals, worst = Totals(), torch.zeros((), dtype=torch.float64, device=self.device)
         self._wait()
         start = time.perf_counter()
         self.model.train()
         with self.passes:
-            for number, ids in enumerate(_batches(order, self.how.batch_size)):
-                self._step(ids, totals)
+            for number, ids in enumerate(batches(order, self.how.batch_size)):
+                worst = torch.maximum(worst, self._step(ids, totals))
                 rate = self.optimizer.param_groups[0]["lr"]
-                if self.how.schedule in _PER_STEP:
+                if self.how.schedule in PER_STEP:
                     self.schedule.step()
-                self.run.progress(self._words(number + 1, totals))
-        if self.how.schedule not in _PER_STEP:
+                if self._looks(number):
+                    self._check(float(worst))
+                    self.run.progress(self._words(number + 1, totals))
+        if self.how.schedule not in PER_STEP:
             self.schedule.step()
         # The loss tells of the weights before a step; those after the last one have to be looked at.
         if not all(value.isfinite().all() for value in self.model.state_dict().values()):
@@ -197,6 +186,10 @@ class _Training:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
+    def _looks(self, number: int) -> bool:
+        """Whether the loss is looked at after the step of that number: reading it makes a GPU wait."""
+        return self.device.type == "cpu" or (number + 1) % LOOKS == 0 or number + 1 == self.batches
+
     def _place(self) -> str:
         threads = torch.get_num_threads()
         on_cpu = f"cpu, {threads} thread{'s' * (threads > 1)}"
@@ -217,28 +210,26 @@ class _Training:
             self.best = {"epoch": self.epoch, "rank": list(rank), "state": state}
         return found
 
-    def _step(self, ids: Tensor, totals: _Totals) -> None:
+    def _step(self, ids: Tensor, totals: Totals) -> Tensor:
+        """One step of the optimiser on a batch; its loss (float64, on the device)."""
         self.optimizer.zero_grad(set_to_none=True)
         whole, ids = len(ids), ranks.share(ids)
         draws = Draws(self.run.seed, "train", ids, offset=self.epoch)
         images, targets = self._batch(ids, draws)
-        pieces = _batches(torch.arange(len(ids), device=ids.device), self.how.micro_batch or whole)
+        pieces = batches(torch.arange(len(ids), device=ids.device), self.how.micro_batch or whole)
         pieces = [part for part in pieces if len(part)]  # of a small batch a process may have nothing
         self.passes.totals["images"] += len(ids)
-        value = 0.0
+        value = torch.zeros((), dtype=torch.float64, device=self.device)
         with contextlib.ExitStack() as perturbed:
             for part in pieces:
                 own = draws if len(pieces) == 1 else draws.take(part)
                 loss = self._loss(images[part], targets[part], own.child("method"), perturbed)
-                totals.add(loss, self.labels[ids[part]])
-                value += totals.last * (len(part) / whole)
-                if ranks.count() == 1:
-                    self._check(totals.last)
+                value = value + totals.add(loss, self.labels[ids[part]]) * (len(part) / whole)
                 # A loss is a mean over its examples: weighted so, the pieces' gradients add up to
                 # the batch's.
                 (loss.value * (len(part) / whole)).backward()
             if ranks.count() > 1:
-                self._check(ranks.sum_gradients(self.model, value))
+                value = ranks.sum_gradients(self.model, value)
             self.optimizer.step()
         if self.averaged is not None:
             self.averaged.follow(self.model)
@@ -246,6 +237,7 @@ class _Training:
             with torch.no_grad(), self._precision():
                 for part in pieces:
                     self.model(images[part])
+        return value
 
     def _batch(self, ids: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
         """The batch's images in [0, 1], and their labels (N,) or distributions over classes (N, K)."""
@@ -307,7 +299,7 @@ class _Training:
             " Lower the learning rate (--lr), or try another --seed."
         )
 
-    def _words(self, batch: int, totals: _Totals) -> str:
+    def _words(self, batch: int, totals: Totals) -> str:
         means = "  ".join(f"{name} {value:.3f}" for name, value in totals.means().items())
         where = f"epoch {self.epoch + 1}/{self.how.epochs}  batch {batch}/{self.batches}"
         return f"{self.method.name}  {where}  {means}"
@@ -366,7 +358,7 @@ class _Training:
         }
         if self.epoch:
             found["passes"] = self.passes.an_image()
-        if ranks.count() > 1 and _has_batchnorm(self.model):
+        if ranks.count() > 1 and has_batchnorm(self.model):
             found["batchnorm"] = "synchronised" if self.device.type == "cuda" else "each process"
         if self.epoch < self.how.epochs:
             found["stopped_after"] = self.epoch
@@ -395,108 +387,3 @@ class _Training:
         if self.how.init != "checkpoint" and mean is not None and std is not None:
             return [list(mean), list(std)]
         return [[float(f"{x:.7g}") for x in v.flatten().tolist()] for v in (self.model.mean, self.model.std)]
-
-
-class _Passes:
-    """Counts the images that go through models forward and backward while it is entered."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.totals = {"images": 0, "forward": 0, "backward": 0}
-        self._counting = False
-        self.watch(model)
-
-    def watch(self, model: nn.Module) -> None:
-        """Count what goes through this model too."""
-        model.register_forward_hook(self._count)
-
-    def an_image(self) -> dict[str, float]:
-        """The passes that each image took, on average."""
-        images = self.totals["images"]
-        return {name: round(self.totals[name] / images, 4) for name in ("forward", "backward")}
-
-    def _count(self, module: nn.Module, inputs: Any, output: Tensor) -> None:
-        if not self._counting:
-            return
-        self.totals["forward"] += len(output)
-        if output.requires_grad:
-            output.register_hook(self._count_back)
-
-    def _count_back(self, gradient: Tensor) -> None:
-        self.totals["backward"] += len(gradient)
-
-    def __enter__(self) -> None:
-        self._counting = True
-
-    def __exit__(self, *_: Any) -> None:
-        self._counting = False
-
-
-class _Totals:
-    """Running means over an epoch of the loss and of the accuracies that the method reports."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.sums = {"loss": 0.0}
-        self.last = 0.0
-
-    def add(self, loss: Any, labels: Tensor) -> None:
-        self.count += len(labels)
-        self.last = float(loss.value.detach())
-        self.sums["loss"] += self.last * len(labels)
-        for name, logits in (("acc", loss.clean_logits), ("robust_acc", loss.adversarial_logits)):
-            if logits is not None:
-                right = float(logits.argmax(1).eq(labels).sum())
-                self.sums[name] = self.sums.get(name, 0.0) + right
-
-    def gather(self, device: torch.device) -> None:
-        """Add up what several processes of one training have."""
-        if ranks.count() > 1:
-            own = [float(self.count), *self.sums.values()]
-            values = ranks.sum_of(torch.tensor(own, dtype=torch.float64, device=device))
-            self.count = int(values[0])
-            self.sums = dict(zip(self.sums, values[1:].tolist(), strict=True))
-
-    def means(self) -> dict[str, float]:
-        return {name: total / self.count for name, total in self.sums.items()} if self.count else {}
-
-
-def _batches(order: Tensor, batch_size: int) -> list[Tensor]:
-    """The batches of an epoch. The last one is kept though smaller, but never of one image alone:
-
-    BatchNorm has no variance for that, so it joins the batch before it.
-    """
-    batches = list(order.split(batch_size))
-    if len(batches) > 1 and len(batches[-1]) == 1:
-        batches[-2:] = [torch.cat(batches[-2:])]
-    return batches
-
-
-def _has_batchnorm(model: nn.Module) -> bool:
-    return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
-
-
-_PER_STEP = ("onecycle", "piecewise")
-
-
-def _schedule(optimizer: torch.optim.Optimizer, how: Recipe, batches: int) -> Schedule:
-    schedulers = torch.optim.lr_scheduler
-    epochs = max(how.epochs, 1)
-    if how.schedule == "onecycle":
-        highest, lowest, _ = CYCLED_MOMENTUM
-        return schedulers.OneCycleLR(
-            optimizer,
-            max_lr=how.lr,
-            total_steps=epochs * batches,
-            base_momentum=lowest,
-            max_momentum=highest,
-        )
-    if how.schedule == "step":
-        return schedulers.MultiStepLR(optimizer, list(how.milestones), gamma=how.decay)
-    if how.schedule == "piecewise":
-        return schedulers.LambdaLR(
-            optimizer,
-            lambda step: how.decay ** sum((step + 1) / batches >= epoch for epoch in how.milestones),
-        )
-    if how.schedule == "cosine":
-        return schedulers.CosineAnnealingLR(optimizer, T_max=epochs)
-    return schedulers.ConstantLR(optimizer, factor=1.0)

@@ -113,7 +113,7 @@ def sum_of(values: Tensor) -> Tensor:
     return values
 
 
-def sum_gradients(model: nn.Module, loss: float) -> float:
+def sum_gradients(model: nn.Module, loss: Tensor) -> Tensor:
     """Sum the gradients of all processes, and a number beside them; one message for all."""
     import torch
 
@@ -122,13 +122,13 @@ def sum_gradients(model: nn.Module, loss: float) -> float:
         if value.grad is None:
             value.grad = torch.zeros_like(value)
     gradients = [value.grad for value in parameters if value.grad is not None]
-    flat = torch.cat([*(one.flatten() for one in gradients), gradients[0].new_tensor([loss])])
+    flat = torch.cat([*(one.flatten() for one in gradients), loss.to(gradients[0]).view(1)])
     sum_of(flat)
     place = 0
     for one in gradients:
         one.copy_(flat[place : place + one.numel()].view_as(one))
         place += one.numel()
-    return float(flat[-1])
+    return flat[-1].double()
 
 
 def share_buffers(model: nn.Module) -> None:

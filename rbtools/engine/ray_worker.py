@@ -116,6 +116,7 @@ class _Desk:
         if signal.getsignal(signal.SIGINT) in (signal.SIG_IGN, signal.SIG_DFL):
             # Ray stops a task as Ctrl-C would; a node that was started in the background ignores that.
             signal.signal(signal.SIGINT, signal.default_int_handler)
+        # What the driver of this very run packed, handed over by its own Ray: nobody else's bytes.
         self.orders: Orders = pickle.loads(data)
         with contextlib.suppress(OSError):
             os.chdir(self.orders.folder)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -70,7 +69,7 @@ class Transferred:
         found: list[Any] = []
         for column in wanted:
             if isinstance(column, Withstood):
-                source = _loaded(self.source, self.run.split, _Held(self.run), tile.images.device)
+                source = _loaded(self.source, self.run, tile.images.device)
                 seen = verdict.attacked(tile, column.method, on=source)
                 found.append(Found(seen.survived, seen.totals))
             else:
@@ -78,27 +77,14 @@ class Transferred:
         return found
 
 
-class _Held:
-    """A run as part of a cache's key: by what it is, since its callbacks come and go."""
-
-    def __init__(self, run: Run) -> None:
-        self.run = run
-
-    def __hash__(self) -> int:
-        return hash((self.run.dataset, str(self.run.store.folder)))
-
-    def __eq__(self, other: object) -> bool:
-        mine = (self.run.dataset, self.run.data_dir, self.run.store.folder)
-        return isinstance(other, _Held) and mine == (
-            other.run.dataset,
-            other.run.data_dir,
-            other.run.store.folder,
-        )
+# The source last used, and what it depends on: the model is loaded once for all records and tiles.
+_last: list[tuple[Any, nn.Module]] = []
 
 
-@lru_cache(maxsize=1)
-def _loaded(source: str, split: str, held: _Held, where: device) -> nn.Module:
+def _loaded(source: str, run: Run, where: device) -> nn.Module:
     """The source's model, ready: eval mode, frozen."""
-    record = orjson.loads(source)
-    data = subject.data_of(record, held.run, split)
-    return subject.load_model(record, data, held.run, where)
+    key = (source, run.dataset, run.split, run.data_dir, run.class_map, run.store.folder, where)
+    if not _last or _last[0][0] != key:
+        record = orjson.loads(source)
+        _last[:] = [(key, subject.load_model(record, subject.data_of(record, run), run, where))]
+    return _last[0][1]

@@ -76,9 +76,9 @@ def batches(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     found: list[list[int]] = []
     step = loop._Training._step
 
-    def watched(self: Any, ids: Tensor, totals: Any) -> None:
+    def watched(self: Any, ids: Tensor, totals: Any) -> Tensor:
         found.append(ids.tolist())
-        step(self, ids, totals)
+        return step(self, ids, totals)
 
     monkeypatch.setattr(loop._Training, "_step", watched)
     return found

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from rbtools import datasets
 from rbtools.engine import augment, loop, presets, regularize, train, validation
+from rbtools.engine import schedule as schedules
 from rbtools.engine.draws import Draws
 from rbtools.engine.recipe import Recipe
 from rbtools.engine.run import Run
@@ -296,9 +297,9 @@ def test_what_is_held_out_is_not_trained_on_and_has_all_classes(monkeypatch: pyt
     met: set[int] = set()
     step = loop._Training._step
 
-    def watched(self: Any, ids: Tensor, totals: Any) -> None:
+    def watched(self: Any, ids: Tensor, totals: Any) -> Tensor:
         met.update(ids.tolist())
-        step(self, ids, totals)
+        return step(self, ids, totals)
 
     monkeypatch.setattr(loop._Training, "_step", watched)
     labels = datasets.load("digits", "train").labels
@@ -441,12 +442,12 @@ def test_prbench_changes_with_the_data_and_what_is_given_stays() -> None:
 def test_the_piecewise_schedule_falls_one_batch_before_the_epoch() -> None:
     net = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    schedule = loop._schedule(optimizer, Recipe(schedule="piecewise", milestones=(1, 2), epochs=3), 4)
+    rates_of = schedules.schedule(optimizer, Recipe(schedule="piecewise", milestones=(1, 2), epochs=3), 4)
     rates = []
     for _ in range(12):
         rates.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
-        schedule.step()
+        rates_of.step()
     assert rates == pytest.approx([0.1] * 3 + [0.01] * 4 + [0.001] * 5)
 
 
