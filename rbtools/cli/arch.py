@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -13,9 +14,11 @@ from rbtools.cli import recognised, shared
 from rbtools.cli.output import Output
 from rbtools.errors import RbError, UsageError
 from rbtools.records import SCHEMA, dumps
-from rbtools.spaces import SPACES, Space, space
+from rbtools.spaces import SPACES, Space, sized
 
 SHAPE, CLASSES = (3, 32, 32), 10
+LISTED = 100_000  # from larger spaces a sample is drawn without listing them
+TRIES = 20_000  # architectures that are drawn, at most, for one that --where takes
 
 
 @shared.command()
@@ -32,7 +35,8 @@ SHAPE, CLASSES = (3, 32, 32), 10
     "--arch",
     default=None,
     metavar="LIST",
-    help="These, by name: resnet18, nb201-13714, torchvision:NAME, timm:NAME, python:MODULE:FUNCTION; with"
+    help="These, by name: resnet18, nb201-13714, torchvision:NAME, timm:NAME, python:MODULE:FUNCTION,"
+    " fcnn:relu/tanh+skip; with"
     " --from-checkpoint, what network the files hold.",
 )
 @shared.normalize_option
@@ -63,6 +67,18 @@ SHAPE, CLASSES = (3, 32, 32), 10
 @click.option(
     "--cells", default=None, type=click.IntRange(1), help="Cells in each of three stages.  [default: 5]"
 )
+@click.option(
+    "--width",
+    default=None,
+    type=click.IntRange(1),
+    help="Neurons or channels of every layer, in fcnn and rescnn.  [default: 64]",
+)
+@click.option(
+    "--depth",
+    default=None,
+    type=click.IntRange(2),
+    help="Layers of fcnn and rescnn, the last, linear one among them.  [default: 4]",
+)
 @click.option("--dataset", default=None, metavar="NAME", help="Count for this data set's images and classes.")
 @click.option(
     "--data-dir",
@@ -90,6 +106,8 @@ def main(
     seed: int,
     channels: int | None,
     cells: int | None,
+    width: int | None,
+    depth: int | None,
     dataset: str | None,
     data_dir: str | None,
     screen: shared.Screen,
@@ -106,6 +124,7 @@ def main(
       rb-arch --sample 16 --where 'kernel_params == 18 and none == 0'
       rb-arch --neighbours 13714 --cells 1 --dataset digits
       rb-arch --arch resnet18,torchvision:resnet50
+      rb-arch --space fcnn --depth 3 --width 256 --where 'skips == 1' --sample 20 --dataset digits
       rb-arch --from-checkpoint model.pt | rb-attack fgsm --n 4 --dataset imagefolder:photos
     """
     if checkpoints:
@@ -118,7 +137,7 @@ def main(
         raise UsageError(
             "More than one of --arch, --index, --str and --neighbours is given. Choose one of them."
         )
-    kept = space(space_name)
+    kept = sized(space_name, depth=depth, width=width if arch is None else None)
     about: dict[str, Any] = {"classes": CLASSES, "shape": SHAPE}
     extra: dict[str, Any] = {}
     if dataset is not None:
@@ -127,8 +146,11 @@ def main(
         described = datasets.describe(dataset, data_dir)
         about, extra = {"classes": described.classes, "shape": described.shape}, {"dataset": described.name}
     size = {"channels": channels, "cells": cells, **about}
+    one = arch is not None or index is not None or string is not None or neighbours is not None
+    if sample is not None and not one and getattr(kept, "size", 0) > LISTED:
+        return _write(_drawn(kept, size, extra, where, sample, seed, screen), screen)
     if arch is not None:
-        records = _named(arch, size, extra)
+        records = _named(arch, {**size, "width": width}, extra)
     else:
         records = _records(_indices(kept, unique, index, string, neighbours), kept, size, extra)
     chosen = _where(records, where)
@@ -139,7 +161,8 @@ def main(
 
 FOR_FILES = ("normalize", "member", "allow_code")
 NOT_FOR_FILES = (
-    *("space_name", "unique", "index", "string", "neighbours", "sample", "seed", "channels", "cells"),
+    *("space_name", "unique", "index", "string", "neighbours", "sample", "seed"),
+    *("channels", "cells", "width", "depth"),
 )
 
 
@@ -174,9 +197,13 @@ def _named(text: str, size: dict[str, Any], extra: dict[str, Any]) -> Iterator[d
 
     for word in filter(None, (part.strip() for part in text.split(","))):
         fields = named_arch(word)
-        sizes = {key: size[key] for key in ("channels", "cells") if size[key] is not None}
-        if sizes and fields["space"] != "nasbench201":
-            raise UsageError(f"--channels and --cells size the skeleton of nasbench201, and not {word}.")
+        sizes = {key: size[key] for key in ("channels", "cells", "width") if size[key] is not None}
+        takes = {"nasbench201": {"channels", "cells"}, "fcnn": {"width"}, "rescnn": {"width"}}
+        if not sizes.keys() <= takes.get(fields["space"], set()):
+            raise UsageError(
+                f"{word} has no such size: --channels and --cells are for nasbench201, --width for fcnn and"
+                " rescnn."
+            )
         described = spaces.describe({**fields, **sizes}, size["classes"], size["shape"])
         yield {"schema": SCHEMA, "arch": described, **extra}
 
@@ -245,6 +272,33 @@ def _sampled(
 
     drawn = sorted(range(len(records)), key=lot)[:count]
     return [records[place] for place in sorted(drawn)]
+
+
+def _drawn(
+    kept: Any,
+    size: dict[str, Any],
+    extra: dict[str, Any],
+    where: str | None,
+    count: int,
+    seed: int,
+    screen: shared.Screen,
+) -> Iterator[dict[str, Any]]:
+    """`count` records of a space that is too large to be listed, ascending; part of a larger sample too."""
+    from rbtools.spaces.residual import drawn
+
+    met = 0
+
+    def meeting() -> Iterator[dict[str, Any]]:
+        nonlocal met
+        for met, index in enumerate(drawn(kept.size, f"{seed}:{kept.name}{kept.depth}")):
+            if met >= TRIES * count:
+                return
+            yield from _records([index], kept, size, extra)
+
+    found = list(itertools.islice(_where(meeting(), where), count))
+    if len(found) < count:
+        screen.warn(f"--sample {count} found {len(found)} among {met} architectures that were drawn.")
+    yield from sorted(found, key=lambda record: kept.find(record["arch"]["str"]))
 
 
 def _write(records: Iterator[dict[str, Any]], screen: shared.Screen) -> int:

@@ -20,8 +20,8 @@ recipe_options = shared.bundle(
         "--preset",
         metavar="NAME",
         default=None,
-        help="A paper's whole recipe, which single options override: nasbench201, nasrobbench201, prbench,"
-        " rice2020 (or wci).",
+        help="A paper's whole recipe, which single options override: nasbench201, nasrobbench201,"
+        " nasrobbench201-algorithm1 (one sample a step), prbench, rice2020 (or wci).",
     ),
     click.option("--epochs", default=10, type=click.IntRange(0), help="Passes over the training images."),
     click.option("--batch-size", default=128, type=click.IntRange(1), help="Images a step."),

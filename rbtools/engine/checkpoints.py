@@ -176,7 +176,7 @@ def _numbers(values: list[float]) -> str:
 
 def named_arch(text: str) -> dict[str, Any]:
     """The `arch` that a user's word means: resnet18, nb201-13714, a cell's string, torchvision:resnet50,
-    timm:NAME, or python:MODULE:FUNCTION. Raises RbError naming the near misses.
+    timm:NAME, python:MODULE:FUNCTION, or fcnn:relu/tanh+skip. Raises RbError naming the near misses.
     """
     space, colon, name = text.partition(":")
     if text.startswith("nb201-") or "|" in text:
@@ -193,10 +193,13 @@ def named_arch(text: str) -> dict[str, Any]:
     if space == "torchvision":
         kept = spaces.space(space)
         name = kept.arch(kept.find(name))["name"]
+    if space in ("fcnn", "rescnn"):
+        found = spaces.describe({"space": space, "str": name}, 10, (3, 32, 32))
+        return {key: found[key] for key in ("space", "name", "str")}
     return {"space": space, "name": name, **({"code": code.digest(name)} if space == "python" else {})}
 
 
-PREFIXES = ("torchvision", "timm", "python")
+PREFIXES = ("torchvision", "timm", "python", "fcnn", "rescnn")
 
 
 def normalization(text: str) -> str | list[list[float]]:

@@ -11,6 +11,8 @@ from rbtools.engine import cores
 from rbtools.engine.run import Run
 from rbtools.errors import UsageError
 
+SMALL = ("nasbench201", "fcnn", "rescnn")  # spaces of networks that one thread is enough for
+
 
 def jobs(text: str | None, threads: int | None, per_gpu: int, device: str, engine: str) -> int:
     """The number of workers that `--jobs N|auto` means. Raises UsageError.
@@ -33,12 +35,13 @@ def jobs(text: str | None, threads: int | None, per_gpu: int, device: str, engin
 def threads_for(run: Run, arch: Any, share: int | None = None) -> int:
     """CPU threads of one evaluation: `--threads`, else one for a small network, else a fair share.
 
-    The networks of NAS-Bench-201 are small: a second thread gains them little, and several of them
-    then share the cores without fighting. `share`: the fair share, where it is not that of this machine.
+    The networks of NAS-Bench-201 (and of its theory) are small: a second thread gains them little, and
+    several of them then share the cores without fighting. `share`: the fair share, where it is not that
+    of this machine.
     """
     if run.threads is not None:
         return run.threads
-    if isinstance(arch, Mapping) and arch.get("space") == "nasbench201":
+    if isinstance(arch, Mapping) and arch.get("space") in SMALL:
         return 1
     return share or max(cores.count() // run.jobs, 1)
 

@@ -1,4 +1,4 @@
-"""The recipes of four papers, whole: what each fixed, with the choices where its sources disagree.
+"""The recipes of papers, whole: what each fixed, with the choices where its sources disagree.
 
 Names are known to every tool; imports no torch.
 """
@@ -88,6 +88,25 @@ PRESETS: dict[str, Preset] = {
             "mnist": {"eps": 0.3, "step_size": 0.1},
         },
         {"alp": 0.01, "clp": 0.3},
+    ),
+    # Its algorithm 1, of the theory: each step is of one sample, drawn once, by plain gradient descent on
+    # (1 - beta) clean + beta adversarial logistic loss. Beta, radius and attack are what is studied, and the
+    # theory's step size has unknown constants: those here are a choice.
+    "nasrobbench201-algorithm1": Preset(
+        "mixed",
+        {
+            "epochs": 1,
+            "batch_size": 1,
+            "lr": 0.1,
+            "momentum": 0.0,
+            "nesterov": False,
+            "weight_decay": 0.0,
+            "schedule": "constant",
+            "augment": (),
+            "normalize": "none",
+            "val": 0.0,
+        },
+        {**_PGD, "attack_steps": 7},
     ),
     "rice2020": Preset(
         "pgd",

@@ -30,12 +30,11 @@ def deterministic(wanted: bool) -> Any:
 
 
 def batches(order: Tensor, batch_size: int) -> list[Tensor]:
-    """The batches of an epoch. The last one is kept though smaller, but never of one image alone:
-
-    BatchNorm has no variance for that, so it joins the batch before it.
+    """The batches of an epoch. The last one is kept though smaller, but not of one image where others have
+    more: BatchNorm has no variance for that, so it joins the batch before it.
     """
     found = list(order.split(batch_size))
-    if len(found) > 1 and len(found[-1]) == 1:
+    if len(found) > 1 and len(found[-1]) == 1 < batch_size:
         found[-2:] = [torch.cat(found[-2:])]
     return found
 

@@ -152,7 +152,7 @@ def with_data(record: dict[str, Any], run: Run) -> dict[str, Any]:
 
 
 # The fields of an architecture, beside its name, that decide what network it is.
-_SIZES = ("channels", "cells", "patch", "side")
+_SIZES = ("channels", "cells", "patch", "side", "width")
 _TEXTS = ("space", "str", "stem", "member", "code")
 
 

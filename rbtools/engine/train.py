@@ -59,6 +59,8 @@ def train(record: dict[str, Any], method: Any, how: recipe.Recipe, run: Run) -> 
         **({} if start is None else {"init": start}),
         **({"prepared": precision.PREPARED} if run.prepare and method.inner else {}),
         **({"processes": ranks.count()} if ranks.count() > 1 else {}),
+        # The last two images were one batch once.
+        **({"batches": "single"} if 1 in (how.batch_size, how.micro_batch) else {}),
     }
     key = digest(what)
 

@@ -22,6 +22,8 @@ SPACES = Registry(
         "nasbench201": "rbtools.models.nasbench201:from_arch",
         "zoo": "rbtools.models:from_zoo",
         "torchvision": "rbtools.models.libraries:from_torchvision",
+        "fcnn": "rbtools.models.residual:from_arch",
+        "rescnn": "rbtools.models.residual:from_arch",
         "timm": "rbtools.models.libraries:from_timm",
         "python": "rbtools.models.libraries:from_python",
         "checkpoint": "rbtools.models.programs:from_arch",

@@ -44,7 +44,7 @@ OPEN = "open"  # a normalisation that nothing tells
 DATASET = "dataset"  # among the known normalisations: that of the data set which is evaluated
 
 # Spaces whose networks hold no number that is made while they are built, apart from parameters.
-FILLED_WHOLE = ("nasbench201", "zoo", "torchvision")
+FILLED_WHOLE = ("nasbench201", "zoo", "torchvision", "fcnn", "rescnn")
 NOT_OF_THE_NETWORK = ("member", "normalize")  # fields of an architecture that say how to read the file
 
 
@@ -205,6 +205,8 @@ def _shown(arch: Mapping[str, Any], checkpoint: Checkpoint) -> dict[str, Any]:
     """The sizes that the weights show, for an architecture that was named without them."""
     if arch.get("space") == "nasbench201":
         return dict(recognise.skeleton(checkpoint.state))
+    if arch.get("space") in ("fcnn", "rescnn") and "last.weight" in checkpoint.state:
+        return {"width": len(checkpoint.state["layers.0.weight"])}
     if arch.get("space") != "zoo" or arch.get("name") not in zoo.FORMS:
         return {}
     try:

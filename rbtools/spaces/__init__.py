@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, Protocol
@@ -15,6 +16,8 @@ SPACES = Registry(
         "nasbench201": "rbtools.spaces.nasbench201:NASBench201",
         "zoo": "rbtools.spaces.zoo:Zoo",
         "torchvision": "rbtools.spaces.named:Torchvision",
+        "fcnn": "rbtools.spaces.residual:fcnn",
+        "rescnn": "rbtools.spaces.residual:rescnn",
     },
 )
 
@@ -68,6 +71,19 @@ def space(name: str) -> Space:
         raise unknown("space", name, [*SPACES, *BY_NAME])
     built: Space = (BY_NAME if name in BY_NAME else SPACES).load(name)()
     return built
+
+
+def sized(name: str, **sizes: int | None) -> Space:
+    """The space of that name with networks of these sizes; None is its own. Raises RbError for others."""
+    kept, given = space(name), {key: value for key, value in sizes.items() if value is not None}
+    fields = {field.name for field in dataclasses.fields(kept)}  # type: ignore[arg-type]
+    for key in given:
+        if key not in fields:
+            raise RbError(
+                f"The space {name} has no {key}: leave out --{key}, which is for fcnn and rescnn."
+                " The skeleton of nasbench201 is sized by --channels and --cells."
+            )
+    return dataclasses.replace(kept, **given) if given else kept  # type: ignore[type-var]
 
 
 def describe(arch: Mapping[str, Any], classes: int, shape: Iterable[int]) -> dict[str, Any]:

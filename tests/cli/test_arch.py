@@ -91,6 +91,25 @@ def test_the_zoo() -> None:
     assert found["params"] == 11173962  # of the published CIFAR-10 network
 
 
+def test_the_theorys_spaces_have_the_width_and_depth_asked_for() -> None:
+    assert len(archs("--space", "fcnn")) == 500
+    found = archs("--space", "fcnn", "--depth", "3", "--width", "9", "--where", "skips == 1 and tanh == 2")
+    assert [(arch["str"], arch["width"]) for arch in found] == [("tanh/tanh+skip", 9)]
+    (named,) = archs("--arch", "rescnn:relu3/tanh5+skip", "--width", "9")
+    (found_,) = archs("--space", "rescnn", "--depth", "3", "--width", "9", "--str", "relu3/tanh5+skip")
+    assert named == found_
+
+
+def test_a_sample_of_a_space_too_large_to_list() -> None:
+    deep = ["--space", "rescnn", "--depth", "30", "--where", "skips > 14"]
+    large = [arch["str"] for arch in archs(*deep, "--sample", "8")]
+    assert len(set(large)) == 8
+    small = [arch["str"] for arch in archs(*deep, "--sample", "3")]
+    assert small == [text for text in large if text in small]
+    result = run("--space", "fcnn", "--depth", "30", "--where", "skips > 99", "--sample", "1")
+    assert "warning: --sample 1 found 0 among" in result.stderr
+
+
 # --- --where --------------------------------------------------------------------------------------
 
 
@@ -236,6 +255,12 @@ def test_an_image_folder_says_its_size_and_classes() -> None:
         (["--space", "zoo", "--neighbours", "0"], "has no neighbours: the space zoo is a plain list."),
         (["--space", "zoo", "--cells", "1"], "fixed size: leave out channels and cells"),
         (["--space", "zoo", "--str", "resnet19"], "Unknown model 'resnet19'. Did you mean 'resnet18'"),
+        (
+            ["--space", "zoo", "--depth", "3"],
+            "The space zoo has no depth: leave out --depth, which is for fcnn",
+        ),
+        (["--arch", "resnet18", "--width", "9"], "resnet18 has no such size: --channels and --cells are for"),
+        (["--space", "fcnn", "--cells", "1"], "The networks of the space fcnn have no channels and cells"),
         (["--space", "nasbench"], "'nasbench' is not one of 'nasbench201'"),
         (["--sample", "0"], "0 is not in the range x>=1"),
         (["--channels", "0"], "0 is not in the range x>=1"),

@@ -11,12 +11,13 @@ import types
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from rbtools import datasets
-from rbtools.engine import augment, loop, presets, regularize, train, validation
+from rbtools import datasets, models
+from rbtools.engine import augment, initial, loop, presets, regularize, train, validation
 from rbtools.engine import schedule as schedules
 from rbtools.engine.draws import Draws
 from rbtools.engine.recipe import Recipe
@@ -423,6 +424,53 @@ def test_presets_are_the_papers_tables() -> None:
     assert (how.epochs, how.batch_size, how.schedule, how.milestones) == (200, 128, "piecewise", (100, 150))
     assert how.clean_pass and how.augment == ("crop-reflect", "flip") and how.normalize == "rice"
     assert presets.named("wci") is presets.named("rice2020")
+
+
+def test_algorithm_1_is_a_step_of_plain_descent_for_each_sample(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method, how = preset("nasrobbench201-algorithm1")
+    assert (how.epochs, how.batch_size, how.momentum, how.weight_decay) == (1, 1, 0, 0)
+    method = dataclasses.replace(method, beta=0.3, attack_steps=2, eps=32 / 255)
+    random = np.random.default_rng(0)
+    labels = np.arange(13) % 2
+    images = random.integers(0, 256, (13, 4, 4, 1), np.uint8)
+    np.savez(tmp_path / "two.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
+    order: list[int] = []
+    step = loop._Training._step
+
+    def watched(self: Any, ids: Tensor, totals: Any) -> Tensor:
+        order.extend(ids.tolist())
+        assert len(ids) == 1  # the last one too
+        return step(self, ids, totals)
+
+    monkeypatch.setattr(loop._Training, "_step", watched)
+    run = Run(tool="rb-train", store=Store("rb-store"), device="cpu", threads=1, prepare=False)
+    run.dataset = f"npz:{tmp_path / 'two.npz'}"
+    arch = {"space": "fcnn", "str": "tanh/swish+skip", "width": 5}
+    trained = train.train({"schema": 1, "arch": arch}, method, how, run)
+    assert sorted(order) == list(range(13))
+
+    with torch.random.fork_rng():
+        torch.manual_seed(initial.mixed(0, "init"))
+        model = models.build(arch, classes=2, shape=(1, 4, 4))
+    pixels = torch.from_numpy(images).permute(0, 3, 1, 2).float() / 255
+
+    def gradients(image: torch.Tensor, sign: int) -> Any:
+        loss = torch.log1p(torch.exp(-sign * model(image).sum()))
+        return torch.autograd.grad(loss, list(model.parameters()))
+
+    for one in order:
+        ids, sign = torch.tensor([one]), 2 * int(labels[one]) - 1
+        draws = Draws(0, "train", ids).child("method")
+        attacked = method.solve(model, pixels[ids], torch.tensor([int(labels[one])]), draws)
+        both = gradients(pixels[ids], sign), gradients(attacked, sign)
+        with torch.no_grad():
+            for weight, clean, adversarial in zip(model.parameters(), *both, strict=True):
+                weight -= how.lr * (0.7 * clean + 0.3 * adversarial)
+    made = checkpoint.read(Store("rb-store").object(trained["checkpoint"])).state
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(made[name], value)
 
 
 def test_prbench_changes_with_the_data_and_what_is_given_stays() -> None:

@@ -1,0 +1,268 @@
+"""The spaces of the theory of NAS-RobBench-201 (Wu et al., ICLR 2024, equations 1 and 2), of any depth.
+
+fcnn: f_1 = s_1(W_1 x), f_l = s_l(W_l f_(l-1)) / L + a_l f_(l-1), and W_L f_(L-1) at the end, without
+biases. What is searched for is the activation s_l of each layer and whether it has a skip connection
+(a_l is 0 or 1). rescnn: the same with convolutions, and the size of each layer's filters. Imports no torch.
+
+The paper prints no list of activations or sizes; those here are a choice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any, ClassVar, NamedTuple
+
+from rbtools.errors import RbError
+
+ACTIVATIONS = ("relu", "leaky", "sigmoid", "tanh", "swish")
+FILTERS = (1, 3, 5, 7)
+WIDTH, DEPTH = 64, 4
+_WIDEST, _DEEPEST = 1 << 16, 1000  # more is a slip
+_EXACT = 1 << 53  # numbers in JSON are exact up to here
+_LAYER = re.compile(rf"({'|'.join(ACTIVATIONS)})(\d*)(\+skip)?")
+
+
+class Layer(NamedTuple):
+    """A hidden layer; `filter` is 0 where there are no convolutions."""
+
+    activation: str
+    filter: int
+    skip: bool
+
+    def __str__(self) -> str:
+        return f"{self.activation}{self.filter or ''}{'+skip' * self.skip}"
+
+
+Layers = tuple[Layer, ...]
+
+
+def outputs(classes: int) -> int:
+    """Rows of the last layer: one for two classes, whose logits are then (0, f)."""
+    return 1 if classes == 2 else classes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Residual:
+    """One of the two spaces behind the interface of `rbtools.spaces.Space`, with networks of `depth` layers.
+
+    `depth` counts the last, linear layer (the paper's L); `width` is the paper's m. A layer is written as
+    its activation, in rescnn with the size of its filters, and `+skip`: relu/tanh+skip, relu3/tanh5+skip.
+    """
+
+    name: str
+    filters: tuple[int, ...]
+    width: int = WIDTH
+    depth: int = DEPTH
+    version: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        for what, value, least, most in (
+            ("width", self.width, 1, _WIDEST),
+            ("depth", self.depth, 2, _DEEPEST),
+        ):
+            if type(value) is not int or not least <= value <= most:
+                raise RbError(
+                    f"The space {self.name} has no networks of {what} {value!r}. Expected a whole number from"
+                    f" {least} to {most}."
+                )
+
+    @property
+    def size(self) -> int:
+        """How many architectures there are; `len` fails from 2^63 on."""
+        return prod(self._bases())
+
+    def __len__(self) -> int:
+        return self.size
+
+    def indices(self, unique: bool = False) -> Iterable[int]:
+        return range(self.size)  # all differ
+
+    def arch(
+        self,
+        index: int,
+        *,
+        channels: int | None = None,
+        cells: int | None = None,
+        classes: int = 10,
+        shape: Iterable[int] = (3, 32, 32),
+    ) -> dict[str, Any]:
+        if channels is not None or cells is not None:
+            raise RbError(
+                f"The networks of the space {self.name} have no channels and cells, which size the skeleton"
+                " of nasbench201. Their sizes are width and depth."
+            )
+        return self._described(self._layers(self._checked(index)), classes, tuple(shape))
+
+    def find(self, text: str) -> int:
+        word = text.strip().removeprefix(f"{self.name}{self.depth}-")
+        if word.isascii() and word.isdigit():
+            return self._checked(int(word[:4300]))
+        layers = self.parse(word)
+        if len(layers) != self.depth - 1:
+            raise RbError(
+                f"'{text}' is a network of depth {len(layers) + 1}, and these are of depth {self.depth}."
+                f" Add --depth {len(layers) + 1}, or write {self.depth - 1} layers."
+            )
+        return self._index(layers)
+
+    def neighbours(self, index: int) -> list[int]:
+        """Those that differ in one layer's activation, filter size or skip connection, layer by layer."""
+        digits, bases = self._digits(self._checked(index)), self._bases()
+        found = []
+        for place, base in enumerate(bases):
+            others = [value for value in range(base) if value != digits[place]]
+            found += [_number([*digits[:place], value, *digits[place + 1 :]], bases) for value in others]
+        return found
+
+    def describe(self, arch: Mapping[str, Any], classes: int, shape: Iterable[int]) -> dict[str, Any]:
+        kept, layers = self.of(arch)
+        described = kept._described(layers, classes, tuple(shape))
+        return {**arch, **described, "name": arch.get("name", described["name"])}
+
+    def of(self, arch: Mapping[str, Any]) -> tuple[Residual, Layers]:
+        """The space that a record's `arch` is of, and its layers: by its `str`, else `index` or `name`."""
+        kept = replace(self, width=arch.get("width", WIDTH), depth=arch.get("depth", DEPTH))
+        if "str" in arch:
+            layers = self.parse(str(arch["str"]))
+            kept = replace(kept, depth=len(layers) + 1)
+            if arch.get("depth", kept.depth) != kept.depth or arch.get("index") not in (
+                None,
+                kept._index(layers),
+            ):
+                raise RbError(
+                    f"The architecture {arch['str']} has depth {kept.depth} and index {kept._index(layers)},"
+                    f" and the record says {arch.get('depth')} and {arch.get('index')}. Remove what is wrong."
+                )
+            return kept, layers
+        for key in ("index", "name"):
+            if key in arch:
+                return kept, kept._layers(kept.find(str(arch[key])))
+        raise RbError(
+            f"The record's arch names the space {self.name} but no architecture. Expected 'str'"
+            f" ({self._example}), or 'depth' and 'index'."
+        )
+
+    def parse(self, text: str) -> Layers:
+        """The layers of a notation. Raises RbError saying which layer is wrong."""
+        return tuple(self._layer(word, place) for place, word in enumerate(text.strip().split("/"), 1))
+
+    def _layer(self, word: str, place: int) -> Layer:
+        found = _LAYER.fullmatch(word.strip())
+        if found is None or bool(found[2]) != bool(self.filters):
+            raise RbError(
+                f"Layer {place} of the network is '{word}'. Expected one of {', '.join(ACTIVATIONS)}"
+                f"{' and the size of its filters' if self.filters else ''}, from the second layer on with or"
+                f" without +skip, as in {self._example}."
+            )
+        if found[3] and place == 1:
+            raise RbError(f"The first layer is '{word}', and has nothing before it to skip. Leave out +skip.")
+        if self.filters and int(found[2]) not in self.filters:
+            known = ", ".join(map(str, self.filters))
+            raise RbError(f"Layer {place} has filters of size {found[2]}. Choose from: {known}.")
+        return Layer(found[1], int(found[2] or 0), bool(found[3]))
+
+    @property
+    def _example(self) -> str:
+        return "relu3/tanh5+skip" if self.filters else "relu/tanh+skip"
+
+    def _bases(self) -> list[int]:
+        """The choices at each place: activation, size of filters, skip; of each layer, the last one first."""
+        one = [len(ACTIVATIONS), *([len(self.filters)] if self.filters else [])]
+        return [*(self.depth - 2) * [*one, 2], *one]
+
+    def _digits(self, index: int) -> list[int]:
+        found = []
+        for base in reversed(self._bases()):
+            index, digit = divmod(index, base)
+            found.append(digit)
+        return found[::-1]
+
+    def _layers(self, index: int) -> Layers:
+        digits = iter(self._digits(index))
+        found = []
+        for number in range(self.depth - 1, 0, -1):
+            activation = ACTIVATIONS[next(digits)]
+            size = self.filters[next(digits)] if self.filters else 0
+            found.append(Layer(activation, size, number > 1 and bool(next(digits))))
+        return tuple(found[::-1])
+
+    def _index(self, layers: Layers) -> int:
+        digits: list[int] = []
+        for number, layer in reversed(list(enumerate(layers))):
+            digits.append(ACTIVATIONS.index(layer.activation))
+            digits += [self.filters.index(layer.filter)] if self.filters else []
+            digits += [int(layer.skip)] if number else []
+        return _number(digits, self._bases())
+
+    def _checked(self, index: int) -> int:
+        if not 0 <= index < self.size:
+            raise RbError(
+                f"The space {self.name} has no index {index} at depth {self.depth}. Indices go from 0 to"
+                f" {self.size - 1}."
+            )
+        return index
+
+    def _described(self, layers: Layers, classes: int, shape: tuple[int, ...]) -> dict[str, Any]:
+        index = self._index(layers)
+        params, macs = self._costs(layers, classes, shape)
+        return {
+            "space": self.name,
+            "name": f"{self.name}{self.depth}-{index}",
+            **({"index": index} if self.size <= _EXACT else {}),
+            "str": "/".join(map(str, layers)),
+            "params": params,
+            "macs": macs,
+            "skips": sum(layer.skip for layer in layers),
+            **{name: sum(layer.activation == name for layer in layers) for name in ACTIVATIONS},
+            **({"receptive": 1 + sum(layer.filter - 1 for layer in layers)} if self.filters else {}),
+            "width": self.width,
+            "depth": self.depth,
+        }
+
+    def _costs(self, layers: Layers, classes: int, shape: tuple[int, ...]) -> tuple[int, int]:
+        """Parameters and multiply-adds."""
+        channels, *sides = shape
+        places = prod(sides)
+        if not self.filters:
+            channels, places = channels * places, 1
+        params, inputs = 0, channels
+        for layer in layers:
+            params += max(layer.filter, 1) ** 2 * inputs * self.width
+            inputs = self.width
+        last = places * self.width * outputs(classes)
+        return params + last, params * places + last
+
+
+def _number(digits: list[int], bases: list[int]) -> int:
+    found = 0
+    for digit, base in zip(digits, bases, strict=True):
+        found = found * base + digit
+    return found
+
+
+def drawn(size: int, key: str) -> Iterator[int]:
+    """Indices below `size` in an order that `key` decides, each once: from a space too large to be listed."""
+    seen: set[int] = set()
+    number = 0
+    while len(seen) < size:
+        # 64 bits more than the size has: what the remainder favours is then below 2^-64.
+        digest = hashlib.shake_256(f"{key}:{number}".encode()).digest(size.bit_length() // 8 + 9)
+        index = int.from_bytes(digest, "big") % size
+        number += 1
+        if index not in seen:
+            seen.add(index)
+            yield index
+
+
+def fcnn() -> Residual:
+    """Residual fully connected networks."""
+    return Residual(name="fcnn", filters=())
+
+
+def rescnn() -> Residual:
+    """Residual convolutional networks."""
+    return Residual(name="rescnn", filters=FILTERS)

@@ -1,0 +1,73 @@
+"""The theory's networks: equations 1 and 2 written out, their initial weights, and the paper's loss."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from rbtools import models
+from rbtools.models import checkpoint
+from rbtools.spaces import describe, space
+
+
+def build(arch, classes=10, shape=(1, 4, 4)):
+    torch.manual_seed(0)
+    return models.build(arch, classes=classes, shape=shape)
+
+
+def test_equation_1():
+    model = build({"space": "fcnn", "str": "relu/tanh+skip/swish", "width": 5})
+    images = torch.rand(3, 1, 4, 4)
+    first, second, third = (layer.weight for layer in model.layers)
+    one = (images.flatten(1) @ first.T).relu()
+    two = torch.tanh(one @ second.T) / 4 + one
+    pre = two @ third.T
+    three = pre * torch.sigmoid(pre) / 4
+    torch.testing.assert_close(model(images), three @ model.last.weight.T)
+
+
+def test_equation_2():
+    model = build({"space": "rescnn", "str": "leaky3/sigmoid5+skip", "width": 6})
+    images = torch.rand(3, 1, 4, 4)
+    first, second = (layer.weight for layer in model.layers)
+    pre = F.conv2d(images, first, padding=1)
+    one = torch.where(pre > 0, pre, 0.01 * pre)
+    two = torch.sigmoid(F.conv2d(one, second, padding=2)) / 3 + one
+    torch.testing.assert_close(model(images), two.flatten(1) @ model.last.weight.T)
+
+
+@pytest.mark.parametrize("name", ["fcnn", "rescnn"])
+def test_the_weights_have_variance_one_by_width_and_count_as_the_record_says(name):
+    arch = space(name).arch(space(name).size - 1, classes=10, shape=(1, 8, 8))
+    model = build(arch, shape=(1, 8, 8))
+    assert sum(p.numel() for p in model.parameters()) == arch["params"]
+    for parameter in model.state_dict().values():
+        sigma = parameter.numel() ** -0.5
+        assert abs(float(parameter.square().mean()) * arch["width"] - 1) < 6 * sigma
+        assert abs(float(parameter.mean())) * arch["width"] ** 0.5 < 5 * sigma
+
+
+def test_two_classes_are_one_function_and_the_logistic_loss():
+    model = build({"space": "fcnn", "str": "relu/relu"}, classes=2)
+    images, labels = torch.rand(6, 1, 4, 4), torch.tensor([0, 1, 1, 0, 1, 0])
+    logits = model(images)
+    assert logits.shape == (6, 2) and not logits[:, 0].any()
+    signed = (2 * labels - 1) * logits.sum(1)
+    expected = torch.log1p(torch.exp(-signed)).mean()
+    torch.testing.assert_close(F.cross_entropy(logits, labels), expected)
+
+
+def test_checkpoints_come_back(tmp_path):
+    arch = describe({"space": "rescnn", "str": "swish3/tanh1+skip", "width": 3}, 10, (1, 4, 4))
+    model = build(arch)
+    facts = {"arch": arch, "classes": 10, "shape": [1, 4, 4]}
+    (tmp_path / "ours").write_bytes(checkpoint.to_bytes(model, facts))
+    again, told, _ = checkpoint.load(tmp_path / "ours", classes=10, shape=(1, 4, 4))
+    images = torch.rand(2, 1, 4, 4)
+    assert torch.equal(again(images), model(images)) and told["str"] == arch["str"]
+    # Weights of others say the width themselves, where the layers are named.
+    torch.save(model.state_dict(), tmp_path / "plain.pt")
+    named = {"space": "rescnn", "str": "swish3/tanh1+skip"}
+    again, told, _ = checkpoint.load(tmp_path / "plain.pt", named, classes=10, shape=(1, 4, 4))
+    assert torch.equal(again(images), model(images)) and told["width"] == 3
