@@ -9,6 +9,7 @@ WORKERS ?= 2
 TESTS ?= tests
 SCALE ?= mini
 ARGS ?=
+PREFIX ?= /usr/local
 VENV := .venv
 BIN := $(VENV)/bin
 PINS := pyproject.toml constraints.txt
@@ -22,7 +23,7 @@ unexport PYTHONPATH PYTHONHOME
 export PIP_USER := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench reproduce-prbench docs clean
+.PHONY: help setup demo test lint bench reproduce-prbench docs install uninstall clean
 .DELETE_ON_ERROR:
 
 help:  ## print this list
@@ -45,6 +46,12 @@ bench: $(VENV)/run.stamp  ## measure start-up times; one JSON line a figure (ben
 
 reproduce-prbench: $(VENV)/run.stamp  ## PRBench's methods and columns on the built-in digits (SCALE=mini or tiny)
 	@$(ONE_THREAD) $(BIN)/python bench/reproduce_prbench.py --scale $(SCALE)
+
+install:  ## install tools, man pages and completions into PREFIX (/usr/local, or PREFIX=$HOME/.local)
+	@PYTHON="$${PYTHON:-$(PYTHON)}" sh install.sh install '$(PREFIX)'
+
+uninstall:  ## remove from PREFIX what install put there
+	@sh install.sh uninstall '$(PREFIX)'
 
 docs: $(VENV)/run.stamp  ## write the man pages and completions anew
 	$(BIN)/python -m rbtools.cli.docs

@@ -1,0 +1,129 @@
+"""Tab in real shells, through a pseudo-terminal, with the completions where `make install` puts them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import re
+import resource
+import select
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+COMPLETIONS = ROOT / "completions"
+READY = "ready> "
+SHELLS = {
+    # A user's own start-up files are left out; what an installation provides is loaded.
+    "bash": ["bash", "--noprofile", "--norc", "-i"],
+    "zsh": ["zsh", "-f", "-i"],
+    "fish": ["fish", "--no-config", "-i"],
+}
+START = {
+    "bash": f"PS1='{READY}'; source '{COMPLETIONS}/rbtools.bash'",
+    "zsh": f"PS1='{READY}'; fpath=('{COMPLETIONS}' $fpath); autoload -Uz compinit; compinit -u -D",
+    "fish": f"function fish_prompt; printf '{READY}'; end; source '{COMPLETIONS}/rbtools.fish'",
+}
+
+
+class Terminal:
+    """A shell with a terminal of its own: what is typed, and what it then shows."""
+
+    def __init__(self, shell: str) -> None:
+        environment = {**os.environ, "TERM": "xterm", "HOME": os.getcwd(), "LC_ALL": "C.UTF-8"}
+        self.child, self.handle = pty.fork()
+        if self.child == 0:
+            os.execvpe(SHELLS[shell][0], SHELLS[shell], environment)
+        self.shown = ""
+        self.type(START[shell] + "\r")
+        self.wait_for(rf"{READY}\Z", after=START[shell][-12:])
+
+    def type(self, text: str) -> None:
+        self.shown = ""
+        os.write(self.handle, text.encode())
+
+    def wait_for(self, pattern: str, after: str = "", seconds: float = 20.0) -> str:
+        """What was shown since something was typed, when it has the pattern (behind some words)."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            plain = re.sub(
+                r"\x1b(\[[0-9;?>=]*[a-zA-Z]|[()][B0]|[=>]|\][^\a]*\a)|[\r\x0e\x0f\a]", "", self.shown
+            )
+            if re.search(pattern, plain.rpartition(after)[2] if after else plain):
+                return plain
+            if select.select([self.handle], [], [], 0.1)[0]:
+                with contextlib.suppress(OSError):
+                    self.shown += os.read(self.handle, 65536).decode("utf-8", "replace")
+        pytest.fail(f"never saw {pattern!r} in {self.shown!r}")
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            os.kill(self.child, signal.SIGKILL)
+        os.waitpid(self.child, 0)
+        os.close(self.handle)
+
+
+@pytest.fixture(params=SHELLS)
+def terminal(request: pytest.FixtureRequest) -> Iterator[Terminal]:
+    if not shutil.which(request.param):
+        pytest.skip(f"needs {request.param}")
+    Path("photos/test").mkdir(parents=True)
+    Path("results.jsonl").touch()
+    opened = Terminal(request.param)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+# What is typed before Tab, and what then stands in the line.
+CASES = {
+    "an attack": ("rb-attack squ", "rb-attack square"),
+    "an option": ("rb-attack pgd --restar", "--restarts"),
+    "a choice": ("rb-attack pgd --norm li", "--norm linf"),
+    "a method": ("rb-train --method trad", "--method trades"),
+    "a second method": ("rb-train --method erm,trad", "--method erm,trades"),
+    "a corruption": ("rb-corrupt bright", "rb-corrupt brightness"),
+    "a data set": ("rb-pr --dataset cinic", "--dataset cinic10"),
+    "a file": ("rb-rank resul", "rb-rank results.jsonl"),
+    "a folder": ("rb-pr --dataset imagefolder:pho", "--dataset imagefolder:photos"),
+    "a command of a command": ("rb-store verif", "rb-store verify"),
+}
+
+
+def test_tab_completes_in_a_real_shell(terminal: Terminal) -> None:
+    for typed, wanted in CASES.values():
+        terminal.type(typed + "\t")
+        terminal.wait_for(re.escape(wanted))
+        terminal.type("\x15")  # the line is dropped: Ctrl-U
+        terminal.wait_for("")
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_completions_start_at_once(shell: str) -> None:
+    """The processor time of a shell that loads them and completes once, beside one that does not."""
+    if not shutil.which(shell):
+        pytest.skip(f"needs {shell}")
+    use = {
+        "bash": f"source '{COMPLETIONS}/rbtools.bash'; COMP_WORDS=(rb-attack sq) COMP_CWORD=1; _rbtools",
+        "zsh": f"words=(rb-attack sq) CURRENT=2 PREFIX=sq; source '{COMPLETIONS}/_rbtools' 2>/dev/null; true",
+        "fish": f"source '{COMPLETIONS}/rbtools.fish'; complete -C 'rb-attack sq'",
+    }
+
+    def seconds(script: str) -> float:
+        found = []
+        for _ in range(3):
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            subprocess.run([*SHELLS[shell][:-1], "-c", script], capture_output=True, timeout=60)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            found.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+        return min(found)
+
+    assert seconds(use[shell]) - seconds(":") <= 0.15

@@ -1,0 +1,129 @@
+"""make install, make uninstall, and the wheel: everything is there, and goes again."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PARTS = ("rbtools", "man", "completions", "pyproject.toml", "README.md", "LICENSE")
+
+
+def make(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["make", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=300)
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir()}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this tree, built in a copy."""
+    pytest.importorskip("setuptools", minversion="77")
+    folder = tmp_path_factory.mktemp("wheel")
+    for part in PARTS:
+        copy = shutil.copytree if (ROOT / part).is_dir() else shutil.copy
+        copy(ROOT / part, folder / part)  # type: ignore[operator]
+    build = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "-q",
+        "--no-deps",
+        "--no-build-isolation",
+        "-w",
+        "out",
+        ".",
+    ]
+    done = subprocess.run(build, cwd=folder, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    (found,) = (folder / "out").glob("rbtools-*.whl")
+    return found
+
+
+def test_the_wheel_contains_everything(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    package = {f"rbtools/{name}" for name in files(ROOT / "rbtools") if "__pycache__" not in name}
+    assert package - names == set()
+    shared = {re.sub(r"^.*\.data/data/share/", "", name) for name in names if ".data/data/" in name}
+    pages = {f"man/man{path.suffix[1:]}/{path.name}" for path in (ROOT / "man").iterdir()}
+    shells = {
+        "bash-completion/completions/rbtools.bash",
+        "zsh/site-functions/_rbtools",
+        "fish/vendor_completions.d/rbtools.fish",
+    }
+    assert shared == pages | shells
+
+
+def test_the_wheel_has_the_version_of_the_source_and_all_commands(wheel: Path) -> None:
+    import rbtools
+
+    assert wheel.name.startswith(f"rbtools-{rbtools.__version__}-")
+    archive = zipfile.ZipFile(wheel)
+    (scripts,) = (name for name in archive.namelist() if name.endswith("entry_points.txt"))
+    told = re.findall(r"^(rb-[\w-]+) *=", archive.read(scripts).decode(), re.M)
+    assert {f"{name}.1" for name in told} == {path.name for path in (ROOT / "man").glob("rb-*.1")}
+
+
+def ready_environment(prefix: Path) -> None:
+    """The environment that install makes, borrowing this one's packages: no network, no torch to copy."""
+    lib = prefix / "lib/rbtools"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(lib)], check=True, timeout=120)
+    (site,) = lib.glob("lib/python*/site-packages")
+    here = next(path for path in sys.path if (Path(path) / "click").is_dir())
+    (site / "borrowed.pth").write_text(f"{here}\n")
+    shutil.copy(ROOT / "constraints.txt", lib)
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="needs make")
+def test_installed_tools_run_alone_and_uninstall_leaves_nothing(tmp_path: Path) -> None:
+    pytest.importorskip("setuptools", minversion="77")
+    prefix = tmp_path / "a prefix"
+    (prefix / "bin").mkdir(parents=True)
+    (prefix / "bin/other").touch()
+    ready_environment(prefix)
+    before = files(ROOT / "rbtools")
+    done = make("install", f"PREFIX={prefix}")
+    assert done.returncode == 0, done.stderr
+    assert {name for name in files(ROOT / "rbtools") - before if "__pycache__" not in name} == set()
+    here = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    ran = subprocess.run(
+        [prefix / "bin/rb-arch", "--index", "9"], capture_output=True, text=True, cwd=tmp_path, env=here
+    )
+    assert '"index":9' in ran.stdout and ran.returncode == 0
+    where = "import rbtools; print(rbtools.__file__)"
+    ran = subprocess.run(
+        [prefix / "lib/rbtools/bin/python", "-c", where],
+        capture_output=True,
+        text=True,
+        env=here,
+        cwd=tmp_path,
+    )
+    assert ran.stdout.startswith(str(prefix))
+    placed = files(prefix / "share")
+    assert {"man/man1/rb-attack.1", "man/man5/rb-record.5", "man/man7/rbtools.7"} <= placed
+    assert {"bash-completion/completions/rb-attack", "fish/vendor_completions.d/rb-attack.fish"} <= placed
+    assert "zsh/site-functions/_rbtools" in placed
+
+    done = make("uninstall", f"PREFIX={prefix}")
+    assert done.returncode == 0, done.stderr
+    assert files(prefix) == {"bin/other"}
+    done = make("uninstall", f"PREFIX={prefix}")
+    assert done.returncode != 0 and "nothing of rbtools is installed in" in done.stderr
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="needs make")
+def test_a_prefix_that_cannot_be_written_is_said_first(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()  # also the superuser cannot make folders below a file
+    done = make("install", f"PREFIX={tmp_path}/file")
+    assert done.returncode != 0 and done.stdout == ""
+    assert f"make install: cannot write {tmp_path}/file/bin. Name a prefix of yours" in done.stderr
