@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rbtools import edge
+from rbtools.errors import RbError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -49,6 +50,36 @@ def attack(
     method = edge.build(ATTACKS, attack, _checked(ATTACKS, attack, params))
     distances = edge.distances(_text(eps), getattr(method, "norm", "linf"))
     return ask(record, Attacked(method, distances, ladder, detail, save_adv), run)
+
+
+def convert(
+    format: str,
+    path: str | os.PathLike[str],
+    records: Iterable[Record] | None = None,
+    **options: Any,
+) -> list[Record]:
+    """The records in a published file or folder; with `records`, write these there instead.
+
+    Returns all records of the file, or those given, as the file has them: see rb-convert. Raises RbError
+    for the first that cannot be converted.
+    """
+    from rbtools.formats import FORMATS, Bad, Published, Told, Unit
+    from rbtools.store.files import write_all
+
+    chosen = edge.build(FORMATS, format, _checked(FORMATS, format, options))
+    told, found = Told(ours=records is not None), []
+    if records is None:
+        units = chosen.units(Published(Path(path), str(path)), told)
+    else:
+        units = [Unit(f"record {n}", chosen.unit(record)) for n, record in enumerate(records, start=1)]
+        write_all(Path(path), chosen.documents(units, told))
+    for unit in units:
+        if isinstance(unit, Bad):
+            raise RbError(f"{unit.where}: {unit.problem}")
+        found.append(chosen.record(unit.content, told, unit.where))
+    for problem in told.errors():
+        raise RbError(problem)
+    return found
 
 
 def corrupt(

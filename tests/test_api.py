@@ -73,3 +73,12 @@ def test_wrong_options_are_named() -> None:
         rbtools.pr({"arch": ARCH}, gamma=8)
     with pytest.raises(AttributeError, match="no attribute 'atack'"):
         rbtools.atack  # noqa: B018 - reading it is the test
+
+
+def test_published_files_are_read_and_written() -> None:
+    record = {"arch": {"space": "zoo", "name": "resnet18"}, "dataset": "cifar10", "train": {"method": "pgd"}}
+    kept = rbtools.convert("prbench", "board.json", [{**record, "metrics": {"acc": 0.875}}])
+    assert kept == rbtools.convert("prbench", "board.json")
+    assert kept[0]["metrics"] == {"acc": 0.875}
+    with pytest.raises(RbError, match="has no parameter 'scales'"):
+        rbtools.convert("prbench", "board.json", scales="fraction")

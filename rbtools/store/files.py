@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -56,6 +56,20 @@ def written_whole(path: Path, *, sync: bool = True, hint: str = _HINT) -> Iterat
         if isinstance(error, OSError):
             raise cannot_write(path, error, hint) from error
         raise
+
+
+def write_all(target: Path, documents: Iterable[tuple[str, Iterable[bytes]]], *, hint: str = _HINT) -> None:
+    """Write files in pieces, each whole or not at all: (path below `target`, content).
+
+    An empty path is `target` itself. Raises RbError where one cannot be written.
+    """
+    for below, content in documents:
+        path = target / below if below else target
+        if path.is_dir():
+            raise RbError(f"{path} is a folder. Expected the name of a file to write.")
+        with written_whole(path, hint=hint) as stream:
+            for piece in content:
+                stream.write(piece)
 
 
 def check_writable(folder: Path) -> None:

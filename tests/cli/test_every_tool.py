@@ -19,7 +19,7 @@ FILTERS = {
     "score": ["--metric", "acc"],
 }
 READERS = {**FILTERS, "rank": ["--by", "acc"], "plot": ["hist", "--metric", "acc", "-o", "acc.png"]}
-TOOLS = {**READERS, "arch": [], "store": ["ls"]}
+TOOLS = {**READERS, "arch": [], "convert": ["prbench"], "store": ["ls"]}
 GOOD = '{"schema":1,"arch":{"space":"zoo","name":"resnet18"},"metrics":{"acc":0.5},"mine":{"kept":[1,2]}}'
 
 
@@ -146,6 +146,7 @@ def test_in_place_needs_one_file(tool: str) -> None:
 @pytest.mark.parametrize(
     ("tool", "arguments", "message"),
     [
+        ("convert", ["prbenhc"], "Unknown format 'prbenhc'. Did you mean 'prbench'?"),
         ("attack", ["pdg"], "Unknown attack 'pdg'. Did you mean 'pgd'?"),
         ("corrupt", ["contras"], "Unknown corruption 'contras'. Did you mean 'contrast'?"),
         ("ge", ["attack", "pdg"], "Unknown attack 'pdg'. Did you mean 'pgd'?"),

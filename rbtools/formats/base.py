@@ -1,0 +1,142 @@
+"""What every format is made of: where published results come from, units, and how files are put together."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from decimal import Decimal
+from pathlib import Path
+from typing import IO, Any, ClassVar, NamedTuple, Protocol
+
+import orjson
+
+from rbtools.errors import RbError
+from rbtools.formats import numbers
+from rbtools.formats.told import Told
+
+Record = dict[str, Any]
+
+
+class Published(NamedTuple):
+    """A published file or folder, or what stands on standard input (`path` None)."""
+
+    path: Path | None
+    name: str
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[IO[bytes]]:
+        if self.path is None:
+            yield sys.stdin.buffer
+            return
+        with open(self.path, "rb") as stream:
+            yield stream
+
+    @property
+    def folder(self) -> bool:
+        return self.path is not None and self.path.is_dir()
+
+
+class Unit(NamedTuple):
+    """What one record is made of, in the format's own terms, and where it stands."""
+
+    where: str
+    content: Any
+
+
+class Bad(NamedTuple):
+    """A unit of which no record can be made. `problem` is a finished sentence."""
+
+    where: str
+    problem: str
+    text: str
+
+
+class Document(NamedTuple):
+    """A file to write: its path inside a folder ("" where the format is one file) and its content."""
+
+    path: str
+    content: Iterable[bytes]
+
+
+class Format(Protocol):
+    """A registered format. `one_file` is False where it is a folder of files."""
+
+    name: ClassVar[str]
+    one_file: ClassVar[bool]
+
+    def units(self, source: Published, told: Told) -> Iterator[Unit | Bad]:
+        """Take a file apart. Raises Broken where the rest cannot be read, RbError where nothing can."""
+
+    def record(self, unit: Any, told: Told, where: str) -> Record:
+        """The record of a unit. Raises RbError, a finished sentence, where there is none."""
+
+    def unit(self, record: Record) -> Any:
+        """The unit of a record, with all that the format can express. Raises RbError likewise."""
+
+    def documents(self, units: Iterable[Unit], told: Told) -> Iterator[Document]:
+        """Files that hold these units; of two that stand for the same thing the last one counts."""
+
+
+def text_field(row: Mapping[str, Any], key: str) -> str:
+    """A text that a row must have. Raises RbError."""
+    found = row.get(key)
+    if not isinstance(found, str) or not found.strip():
+        listed = ", ".join(map(str, list(row)[:8])) or "nothing"
+        kind = f"that is {found!r}" if key in row else f"missing (the row has: {listed})"
+        raise RbError(f'The row\'s "{key}" is {kind}. Expected a text.'.replace("is that is", "is"))
+    return found
+
+
+def an_object(value: Any, what: str) -> dict[str, Any]:
+    """Raises RbError where the value is no JSON object."""
+    if not isinstance(value, dict):
+        raise RbError(f"{what} is {numbers.kind(value)}. Expected an object.")
+    return value
+
+
+def dumps(value: Any) -> bytes:
+    """JSON, in which a Decimal stands with all its digits."""
+    return orjson.dumps(value, default=_digits, option=orjson.OPT_NON_STR_KEYS)
+
+
+def _digits(value: Any) -> Any:
+    if isinstance(value, Decimal):
+        return orjson.Fragment(numbers.shown(value))
+    raise TypeError(type(value).__name__)
+
+
+def joined(rows: Iterable[Any]) -> Iterator[bytes]:
+    """A JSON list, one row a line."""
+    before = b"[\n"
+    for row in rows:
+        yield before + dumps(row)
+        before = b",\n"
+    yield b"\n]\n" if before != b"[\n" else b"[]\n"
+
+
+def as_text(value: Any) -> str:
+    """What an unreadable unit looked like, for its error record."""
+    try:
+        return dumps(numbers.plain(value)).decode()
+    except TypeError:
+        return str(value)
+
+
+def latest(units: Iterable[Unit], key: Callable[[Any], Any], told: Told) -> list[Any]:
+    """The units' contents, of those with an equal key the last one only."""
+    kept: dict[Any, Any] = {}
+    for unit in units:
+        name = key(unit.content)
+        if name in kept:
+            told.note("two records stand for the same row of the file; the last one is written", unit.where)
+            del kept[name]
+        kept[name] = unit.content
+    return list(kept.values())
+
+
+def files_below(folder: Path, suffix: str) -> list[Path]:
+    """The files of a folder and those below it, sorted."""
+    found = [Path(top, name) for top, _, names in os.walk(folder) for name in names if name.endswith(suffix)]
+    return sorted(found)

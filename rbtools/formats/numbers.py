@@ -1,0 +1,107 @@
+"""Numbers as published: texts and JSON numbers, percents and fractions, exactly and both ways."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal, InvalidOperation
+from typing import Any, NamedTuple
+
+from rbtools.errors import RbError
+from rbtools.formats.stream import NotFinite
+
+SCALES = ("percent", "fraction")
+UNROUNDED = 8  # so many decimals are no rounding for readers, but all that a float had
+
+
+class NoNumber(RbError):
+    """What stands where a number should be, as a clause."""
+
+
+class Number(NamedTuple):
+    """A published number: its value for records, and how it was printed."""
+
+    value: float | int
+    text: str
+    decimals: int
+
+
+def number(raw: Any, *, percent: bool = False) -> Number | None:
+    """Read a published number: a JSON number, or a text such as "85.34", "85.34 %" or "8/255".
+
+    `percent` divides by 100, exactly. None for null and for an empty text. Raises NoNumber.
+    """
+    if raw is None or (isinstance(raw, str) and not isinstance(raw, NotFinite) and not raw.strip()):
+        return None
+    if isinstance(raw, NotFinite):
+        raise NoNumber(f"a number is {raw}, which JSON does not have")
+    if isinstance(raw, bool) or not isinstance(raw, (int, float, Decimal, str)):
+        raise NoNumber(f"{kind(raw)} stands where a number was expected")
+    text = raw.strip() if isinstance(raw, str) else shown(raw)
+    if isinstance(raw, str) and text.endswith("%"):
+        text, percent = text[:-1].rstrip(), True
+    exact, decimals = _exact(text)
+    if percent:
+        exact, decimals = exact.scaleb(-2), decimals + 2
+    if isinstance(raw, int) and not percent:
+        return Number(raw, text, 0)
+    value = float(exact)
+    if value in (float("inf"), float("-inf")):
+        raise NoNumber(f"the number {text[:20]} is too large")
+    return Number(value, text, decimals)
+
+
+def _exact(text: str) -> tuple[Decimal, int]:
+    top, slash, bottom = text.partition("/")
+    try:
+        exact = Decimal(top) / Decimal(bottom) if slash else Decimal(top)
+    except (InvalidOperation, ZeroDivisionError):
+        raise NoNumber(f"the text '{text[:20]}' stands where a number was expected") from None
+    if not exact.is_finite():
+        raise NoNumber(f"a number is {text}, which is not finite")
+    exponent = exact.as_tuple().exponent
+    return exact, UNROUNDED if slash else max(0, -int(exponent))
+
+
+def printed(value: float | int, *, percent: bool = False) -> Decimal:
+    """The exact decimal that `number` reads as this very value."""
+    exact = Decimal(repr(value))
+    return Decimal(shown(exact.scaleb(2))) if percent else exact
+
+
+def shown(value: float | int | Decimal) -> str:
+    """The shortest text of a float, all digits of a Decimal; no exponent where it can be helped."""
+    exact = value if isinstance(value, Decimal) else Decimal(repr(value))
+    return f"{exact:f}" if -20 < exact.adjusted() < 20 else str(exact)
+
+
+def kind(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "a list" if isinstance(value, list) else "an object" if isinstance(value, dict) else repr(value)
+
+
+_FRACTION = re.compile(r"\s*\d+(\.\d+)?\s*/\s*\d+(\.\d+)?\s*")
+
+
+def distance(raw: Any, norm: str) -> float:
+    """A published distance in pixel units of [0, 1]: "8/255" and 0.031 as they are, L-infinity 8 as 8/255.
+
+    Raises NoNumber.
+    """
+    found = number(raw)
+    if found is None or found.value < 0:
+        raise NoNumber(f"the distance is {raw!r}")
+    written_out = isinstance(raw, str) and _FRACTION.fullmatch(raw)
+    whole = norm == "linf" and not written_out and found.value >= 1
+    return float(found.value) / 255 if whole else float(found.value)
+
+
+def plain(value: Any) -> Any:
+    """A published JSON value as records hold it: Decimals as floats, NaN and its like as null."""
+    if isinstance(value, NotFinite):
+        return None
+    if isinstance(value, Decimal):
+        return float(value) if abs(float(value)) != float("inf") else None
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, list) else value

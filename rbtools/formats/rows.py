@@ -1,0 +1,139 @@
+"""Published numbers as metrics of a record, with entries that say how they were published, and back."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
+
+from rbtools.errors import RbError
+from rbtools.formats import numbers
+from rbtools.formats.base import Record
+from rbtools.formats.told import Told
+from rbtools.records import SCHEMA
+
+TOOL = "rb-convert"
+NO_NUMBER = "the metric is left out, and its entry in evals says why"
+
+
+class Row:
+    """The metrics of one published row. `percent` is the scale of its accuracies."""
+
+    def __init__(self, source: str, told: Told, where: str, *, percent: bool) -> None:
+        self.source, self.told, self.where, self.percent = source, told, where, percent
+        self.metrics: dict[str, float | int] = {}
+        self.entries: list[Record] = []
+        self.digits: dict[int, int] = {}  # place in entries -> decimals of a JSON number
+        self.accuracies: list[numbers.Number] = []
+
+    @property
+    def known(self) -> set[str]:
+        """The metrics that have an entry."""
+        return {entry["metric"] for entry in self.entries}
+
+    def accuracy(self, metric: str, raw: Any, **protocol: Any) -> None:
+        """A number from 0 to 1, in the row's scale."""
+        got = self._add(metric, raw, self.percent, (0.0, 1.0), protocol)
+        if got is not None:
+            self.accuracies.append(got)
+
+    def difference(self, metric: str, raw: Any, **protocol: Any) -> None:
+        """A number from -1 to 1, in the row's scale."""
+        self._add(metric, raw, self.percent, (-1.0, 1.0), protocol)
+
+    def plain(self, metric: str, raw: Any, **protocol: Any) -> None:
+        """A number of any size: seconds, a loss."""
+        self._add(metric, raw, False, None, protocol)
+
+    def _add(
+        self,
+        metric: str,
+        raw: Any,
+        percent: bool,
+        limits: tuple[float, float] | None,
+        protocol: Mapping[str, Any],
+    ) -> numbers.Number | None:
+        made: Record = {"tool": TOOL, "metric": metric, **protocol, "source": self.source}
+        try:
+            got = numbers.number(raw, percent=percent)
+            if got is None:
+                return None
+            if limits and not limits[0] <= got.value <= limits[1]:
+                raise numbers.NoNumber(_out_of_range(got, percent, limits))
+        except numbers.NoNumber as wrong:
+            shown = str(raw)[:20]
+            self.told.error(f"{wrong}; {NO_NUMBER}", f"{self.where}: {metric} is {shown}")
+            self.entries.append({**made, "value": None, "reason": f"published as {shown}: {wrong}"})
+            return None
+        self.metrics[metric] = got.value
+        if percent:
+            made |= {"published": got.text, "unit": "percent"}
+        elif isinstance(raw, str):
+            made["published"] = got.text
+        if not isinstance(got.value, int) and got.decimals < numbers.UNROUNDED:
+            made["rounding"] = float(f"1e-{got.decimals}")
+            if not isinstance(raw, str):
+                self.digits[len(self.entries)] = got.decimals
+        self.entries.append({**made, "value": got.value})
+        return got
+
+    def check_scale(self) -> None:
+        """Raise RbError where accuracies that should be percents look like fractions."""
+        read = [got for got in self.accuracies if got.value]
+        if self.percent and not self.told.ours and read and all(got.value <= 0.01 for got in read):
+            raise RbError(
+                f"No accuracy of the row is above 1 (the first is {read[0].text}): these look like"
+                f" fractions, and {self.source} has percents. If it has fractions here, say --scale fraction."
+            )
+
+    def record(self, arch: Record, **fields: Any) -> Record:
+        """The whole record; fields that are empty are left out.
+
+        A JSON number does not tell how many zeros were cut off its end; the others of its row do.
+        """
+        most = max(self.digits.values(), default=0)
+        for place in self.digits:
+            self.entries[place]["rounding"] = float(f"1e-{most}")
+        fields = {key: value for key, value in fields.items() if value not in (None, {}, [])}
+        return {"schema": SCHEMA, "arch": arch, **fields, "metrics": self.metrics, "evals": self.entries}
+
+
+def _out_of_range(got: numbers.Number, percent: bool, limits: tuple[float, float]) -> str:
+    unit, scale = ("percent", 100) if percent else ("a fraction", 1)
+    side = "above" if got.value > limits[1] else "below"
+    hint = " (for a file in percent say --scale percent)" if not percent and 1 < got.value <= 100 else ""
+    least, most = (limit * scale for limit in limits)
+    return f"a number is {side} what {unit} from {least:g} to {most:g} can be{hint}"
+
+
+class Values:
+    """The metrics of a record on their way into a file: Decimals, whole numbers, or None."""
+
+    def __init__(self, record: Record, *, percent: bool) -> None:
+        self.metrics = record.get("metrics") or {}
+        self.entries = {entry.get("metric"): entry for entry in record.get("evals") or ()}
+        self.percent = percent
+
+    def scaled(self, metric: str) -> Decimal | int | None:
+        """In the file's scale, printed as it was published where it came from such a file."""
+        return self._printed(metric, self.percent)
+
+    def plain(self, metric: str) -> Decimal | int | None:
+        """As it is."""
+        return self._printed(metric, False)
+
+    def _printed(self, metric: str, percent: bool) -> Decimal | int | None:
+        value = self.metrics.get(metric)
+        if value is None:
+            return None
+        entry = self.entries.get(metric, {})
+        text = entry.get("published")
+        if isinstance(text, str) and (entry.get("unit") == "percent") == percent:
+            with contextlib.suppress(numbers.NoNumber, ArithmeticError):
+                again = numbers.number(text, percent=percent)
+                if again is not None and again.value == value:
+                    return Decimal(text)
+        if isinstance(value, int) and not percent:
+            return value
+        return numbers.printed(value, percent=percent)

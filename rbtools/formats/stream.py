@@ -1,0 +1,171 @@
+"""JSON that is too large to hold: the members of its outer objects and lists one after another.
+
+Only one member is in memory at a time. Numbers with a point come as Decimal, so that what was printed
+is known to its last zero; NaN and Infinity, which JSON does not have and others write, as `NotFinite`.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import IO, Any
+
+from rbtools.errors import RbError
+
+CHUNK = 1 << 20
+_BLANK = re.compile(r"[ \t\n\r]*")
+_SHOWN = 40
+_AFTER = tuple(" \t\n\r,:]}")  # what may follow a number
+_PART = re.compile(r"(\.\d*)?([eE][-+]?\d*)?")  # how a number may go on that was cut
+_ESCAPE = len('u1234"')
+_WORDS = ("true", "false", "null", "NaN", "Infinity", "-Infinity")
+
+Path = tuple[str | int, ...]
+
+
+class NotFinite(str):
+    """The word NaN, Infinity or -Infinity where a number should be."""
+
+
+class Broken(RbError):
+    """The text ends or goes wrong here; the members before it were good."""
+
+
+def loads(text: bytes | str) -> Any:
+    """One JSON text, numbers and words as this module gives them. Raises Broken."""
+    try:
+        return json.loads(text, parse_float=Decimal, parse_constant=NotFinite)
+    except (ValueError, RecursionError) as wrong:
+        raise Broken(f"is not JSON: {_reason(wrong)}") from None
+
+
+def members(stream: IO[bytes], depth: int, *, exact: bool = True) -> Iterator[tuple[Path, Any]]:
+    """(path, value) for what lies `depth` levels deep in objects and lists, in the order of the text.
+
+    What lies less deep is given with its shorter path. With `exact` False numbers are floats: a matrix
+    of them takes a tenth of the memory. Raises Broken, after all that was good.
+    """
+    text = _Text(stream, exact)
+    yield from _walk(text, depth, ())
+    if text.next():
+        raise text.wrong("there is text after the end of the JSON value")
+
+
+def _walk(text: _Text, depth: int, path: Path) -> Iterator[tuple[Path, Any]]:
+    opening = text.next()
+    if depth == 0 or opening not in ("{", "["):
+        yield path, text.value(path)
+        return
+    text.skip()
+    closing, count = ("}" if opening == "{" else "]"), 0
+    while text.next() != closing:
+        if count:
+            text.take(",", path)
+        key: str | int = count
+        if opening == "{":
+            key = text.value(path)
+            if not isinstance(key, str):
+                raise text.wrong(f"{_shown(key)} stands where a key was expected")
+            text.take(":", path)
+        yield from _walk(text, depth - 1, (*path, key))
+        count += 1
+    text.skip()
+
+
+class _Text:
+    """The text of a stream, of which no more is held than is being looked at."""
+
+    def __init__(self, stream: IO[bytes], exact: bool) -> None:
+        self.stream = stream
+        self.decode = codecs.getincrementaldecoder("utf-8-sig")().decode
+        floats = Decimal if exact else float
+        self.parse = json.JSONDecoder(parse_float=floats, parse_constant=NotFinite).raw_decode
+        self.held, self.at, self.line, self.ended = "", 0, 1, False
+
+    def more(self) -> None:
+        """Read on, and forget what was taken."""
+        data = self.stream.read(max(CHUNK, len(self.held) - self.at))
+        self.line += self.held.count("\n", 0, self.at)
+        try:
+            self.held, self.at = self.held[self.at :] + self.decode(data, not data), 0
+        except UnicodeDecodeError:
+            raise self.wrong("it is not UTF-8") from None
+        self.ended = not data
+
+    def next(self) -> str:
+        """The next character that is not blank, not taken; empty at the end."""
+        while True:
+            blank = _BLANK.match(self.held, self.at)
+            assert blank is not None  # it matches nothing, too
+            self.at = blank.end()
+            if self.at < len(self.held):
+                return self.held[self.at]
+            if self.ended:
+                return ""
+            self.more()
+
+    def skip(self) -> None:
+        self.at += 1
+
+    def take(self, wanted: str, path: Path) -> None:
+        if (found := self.next()) != wanted:
+            wrong = self.wrong(f"'{found}' stands where '{wanted}' was expected")
+            raise wrong if found else self.cut(path)
+        self.skip()
+
+    def value(self, path: Path) -> Any:
+        """The value that begins here. A number at the end of what is held may go on: then more is read."""
+        if not self.next():
+            raise self.cut(path)
+        while True:
+            try:
+                found, end = self.parse(self.held, self.at)
+            except (ValueError, RecursionError) as wrong:
+                if self.ended:
+                    raise (self.cut(path) if self._ends_at(wrong) else self.wrong(_reason(wrong))) from None
+            else:
+                after = self.held[end : end + 1]
+                if not isinstance(found, (int, float, Decimal)) or after in _AFTER:
+                    self.at = end
+                    return found
+                if self.ended and (path or after):  # a number may go on: what was cut off is none
+                    raise self.cut(path) if _PART.fullmatch(self.held, end) else self.wrong(_no_number(after))
+                if self.ended:
+                    self.at = end
+                    return found
+            self.more()
+
+    def _ends_at(self, wrong: Exception) -> bool:
+        """Whether more text might have made this a value."""
+        rest = self.held[getattr(wrong, "pos", 0) :].strip()
+        if "Unterminated" in str(wrong) or ("escape" in str(wrong) and len(rest) < _ESCAPE):
+            return True
+        return any(word.startswith(rest) for word in _WORDS) or _PART.fullmatch(rest) is not None
+
+    def cut(self, path: Path) -> Broken:
+        after = f" after {'.'.join(map(str, path))}" if path else ""
+        return Broken(f"is cut off: it ends{after} in the middle, in line {self._line()}")
+
+    def wrong(self, why: str) -> Broken:
+        return Broken(f"is not JSON: {why}, in line {self._line()}")
+
+    def _line(self) -> int:
+        return self.line + self.held.count("\n", 0, self.at)
+
+
+def _reason(wrong: Exception) -> str:
+    if isinstance(wrong, json.JSONDecodeError):
+        return wrong.msg[:1].lower() + wrong.msg[1:]
+    return "it is nested too deeply" if isinstance(wrong, RecursionError) else str(wrong)
+
+
+def _no_number(after: str) -> str:
+    return f"'{after}' stands in a number"
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."

@@ -1,0 +1,177 @@
+"""rb-convert: files in, records out, and the other way; what goes wrong loses nothing else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from rbtools.cli.convert import main
+
+ROW: dict[str, Any] = {
+    "dataset": "CIFAR-10",
+    "model": "ResNet-18",
+    "method": "PGD",
+    "acc": 83.83,
+    "ar": {"AA": 46.34},
+}
+RECORD: dict[str, Any] = {
+    "schema": 1,
+    "arch": {"space": "zoo", "name": "resnet18"},
+    "dataset": "cifar10",
+    "train": {"method": "pgd"},
+    "metrics": {"acc": 0.8383, "aa.8": 0.4634},
+}
+
+
+def run(*arguments: str, text: str = "") -> Result:
+    return CliRunner().invoke(main, list(arguments), input=text)
+
+
+def records(result: Result) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def lines(*found: dict[str, Any]) -> str:
+    return "".join(json.dumps(record) + "\n" for record in found)
+
+
+@pytest.fixture
+def board() -> str:
+    rows = [ROW, {**ROW, "method": "TRADES", "acc": 83.34}]
+    Path("board.json").write_text(json.dumps(rows))
+    return "board.json"
+
+
+def test_a_file_becomes_records(board: str) -> None:
+    result = run("prbench", board)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert [record["train"]["method"] for record in records(result)] == ["pgd", "trades"]
+
+
+def test_standard_input_is_read_where_no_file_is_named(board: str) -> None:
+    text = Path(board).read_text()
+    assert (
+        run("prbench", text=text).stdout
+        == run("prbench", board).stdout
+        == run("prbench", "-", text=text).stdout
+    )
+
+
+def test_several_files_follow_each_other(board: str) -> None:
+    assert len(records(run("prbench", board, board))) == 4
+
+
+def test_records_become_a_file_and_the_file_the_records(board: str) -> None:
+    result = run("prbench", "--write", "again.json", text=run("prbench", board).stdout)
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
+    assert json.loads(Path("again.json").read_text()) == json.loads(Path(board).read_text())
+
+
+def test_a_dash_writes_to_standard_output() -> None:
+    result = run("prbench", "-o", "-", text=lines(RECORD))
+    assert json.loads(result.stdout) == [ROW]
+
+
+def test_what_is_not_expressed_is_listed_once_for_each_kind() -> None:
+    more = {**RECORD, "mine": 1, "metrics": {**RECORD["metrics"], "wci": 3.0}}
+    result = run("prbench", "-o", "out.json", text=lines(more, {**more, "train": {"method": "mart"}}))
+    assert result.exit_code == 0
+    assert result.stderr.splitlines() == [
+        "rb-convert: not expressed in prbench, metrics (and how often): wci (2).",
+        "rb-convert: not expressed in prbench, fields (and how often): mine (2).",
+    ]
+
+
+# --- what goes wrong --------------------------------------------------------------------------------
+
+
+def test_a_cut_file_gives_the_rows_before_and_says_where_it_ends(board: str) -> None:
+    text = Path(board).read_text()
+    Path("cut.json").write_text(text[:-20])
+    result = run("prbench", "cut.json", board)
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "rb-convert: error: cut.json is cut off: it ends after 1 in the middle, in line 1."
+        " The 1 record before it stand; get the file anew for the rest.\n"
+    )
+    first, broken, *rest = records(result)
+    assert first["metrics"]["acc"] == 0.8383 and len(rest) == 2
+    assert broken == {
+        "schema": 1,
+        "error": {
+            "tool": "rb-convert",
+            "message": "cut.json is cut off: it ends after 1 in the middle, in line 1.",
+        },
+    }
+
+
+def test_a_row_that_is_none_becomes_an_error_record_between_the_others() -> None:
+    Path("board.json").write_text(json.dumps([ROW, {"model": "x"}, 7, ROW | {"method": "MART"}]))
+    result = run("prbench", "board.json")
+    assert result.exit_code == 1
+    first, second, third, last = records(result)
+    assert "error" not in first and "error" not in last
+    assert second["error"]["message"].startswith('board.json: row 2: The row\'s "dataset" is missing')
+    assert second["error"]["text"] == '{"model":"x"}' and third["error"]["text"] == "7"
+    assert result.stderr.count("\n") == 2 and result.stderr.count("rb-convert: error: board.json: row ") == 2
+
+
+def test_nan_is_one_line_for_all_and_status_1() -> None:
+    Path("board.json").write_text(
+        json.dumps([ROW | {"acc": float("nan")}, ROW | {"acc": float("nan"), "method": "x"}])
+    )
+    result = run("prbench", "board.json")
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "rb-convert: error: a number is NaN, which JSON does not have; the metric is left out, and its entry"
+        " in evals says why (2 times, first in board.json: row 1: acc is NaN).\n"
+    )
+    assert [record["metrics"] for record in records(result)] == [{"aa.8": 0.4634}] * 2
+
+
+def test_strict_stops_at_the_first_bad_row() -> None:
+    Path("board.json").write_text(json.dumps([ROW, {"model": "x"}, ROW]))
+    result = run("prbench", "--strict", "board.json")
+    assert result.exit_code == 1 and len(records(result)) == 1 and "because of --strict" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["prbench", "nowhere.json"], "Cannot read nowhere.json: No such file or directory."),
+        (["prbench", "."], ". is a folder. Expected a file: prbench is one file."),
+        (["prbench", "a", "--write", "a"], "a is both read and written. Write elsewhere."),
+        (["prbench", "--scale", "half"], "Invalid value for '--scale'"),
+        ([], "No format is named. Choose one of: prbench"),
+    ],
+)
+def test_wrong_use_is_one_line_and_status_2(arguments: list[str], message: str) -> None:
+    result = run(*arguments)
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert message in result.stderr
+
+
+def test_a_file_without_results_says_so() -> None:
+    Path("empty.json").write_text("[]")
+    result = run("prbench", "empty.json")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr == "rb-convert: no results came in.\n"
+
+
+def test_no_records_write_no_file() -> None:
+    result = run("prbench", "-o", "out.json")
+    assert result.exit_code == 0 and result.stderr == "rb-convert: no records came in; nothing is written.\n"
+    assert not Path("out.json").exists()
+
+
+def test_failed_records_and_bad_lines_are_left_out_and_the_rest_is_written() -> None:
+    failed = {"schema": 1, "arch": {"name": "x"}, "error": {"message": "no"}}
+    result = run("prbench", "-o", "out.json", text=lines(failed) + "hello\n" + lines(RECORD, {"arch": {}}))
+    assert result.exit_code == 1
+    assert json.loads(Path("out.json").read_text()) == [ROW]
+    assert "line 2 is not JSON" in result.stderr and "1 failed record left out." in result.stderr
+    assert "line 4 (unnamed): A row of PRBench has a data set" in result.stderr

@@ -1,0 +1,285 @@
+"""PRBench's leaderboard: rows as records and back, and rows that are none."""
+
+from __future__ import annotations
+
+import copy
+import json
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rbtools.errors import RbError
+from rbtools.formats import FORMATS, Bad, Published, Told
+from rbtools.formats.told import losses
+
+# The first row of the published file.
+ERM: dict[str, Any] = {
+    "dataset": "CIFAR-10",
+    "model": "ResNet-18",
+    "method": "ERM",
+    "acc": 94.85,
+    "ar": {"PGD10": 0.01, "PGD20": 0.05, "CW20": 0.00, "AA": 0.00},
+    "pr": {"0.03": 97.64, "0.08": 76.19, "0.10": 61.65, "0.12": 47.07},
+    "probacc": {"0.10": 95.04, "0.05": 93.48, "0.01": 89.82},
+    "ge_ar": {"PGD20": 0.00},
+    "ge_pr": {"0.03": 6.24, "0.08": 3.98, "0.10": 2.94, "0.12": 2.54},
+    "time_s_per_ep": 3,
+}
+PRBENCH = FORMATS.build("prbench")
+
+
+def record_of(row: dict[str, Any], told: Told | None = None) -> dict[str, Any]:
+    found: dict[str, Any] = PRBENCH.record(row, told or Told(), "row 1")
+    return found
+
+
+def units(text: str, told: Told | None = None) -> list[Any]:
+    Path("board.json").write_text(text)
+    return list(PRBENCH.units(Published(Path("board.json"), "board.json"), told or Told()))
+
+
+def written(records: list[dict[str, Any]], told: Told | None = None) -> Any:
+    return json.loads(text_of(records, told))
+
+
+def text_of(records: list[dict[str, Any]], told: Told | None = None) -> str:
+    from rbtools.formats import Unit
+
+    made = [Unit(f"line {n}", PRBENCH.unit(record)) for n, record in enumerate(records, 1)]
+    (document,) = PRBENCH.documents(made, told or Told())
+    return b"".join(document.content).decode()
+
+
+def test_a_row_is_a_record_with_the_names_of_the_tools() -> None:
+    record = record_of(ERM)
+    assert record["arch"]["space"] == "zoo" and record["arch"]["name"] == "resnet18"
+    assert record["arch"]["params"] == 11_173_962
+    assert (record["dataset"], record["train"]) == ("cifar10", {"method": "erm"})
+    assert record["metrics"] == {
+        "acc": 0.9485,
+        "pgd10.8": 0.0001,
+        "pgd20.8": 0.0005,
+        "cw20.8": 0.0,
+        "aa.8": 0.0,
+        "pr.uniform.0.0313725": 0.9764,
+        "pr.uniform.0.08": 0.7619,
+        "pr.uniform.0.1": 0.6165,
+        "pr.uniform.0.12": 0.4707,
+        "probacc.uniform.0.0313725.0.1": 0.9504,
+        "probacc.uniform.0.0313725.0.05": 0.9348,
+        "probacc.uniform.0.0313725.0.01": 0.8982,
+        "ge.pgd20.8": 0.0,
+        "ge.pr.uniform.0.0313725": 0.0624,
+        "ge.pr.uniform.0.08": 0.0398,
+        "ge.pr.uniform.0.1": 0.0294,
+        "ge.pr.uniform.0.12": 0.0254,
+        "seconds_per_epoch": 3,
+    }
+
+
+def test_every_metric_has_an_entry_that_says_source_and_rounding() -> None:
+    entries = {entry["metric"]: entry for entry in record_of(ERM)["evals"]}
+    assert list(entries) == list(record_of(ERM)["metrics"])
+    assert entries["pgd20.8"] == {
+        "tool": "rb-convert",
+        "metric": "pgd20.8",
+        "attack": "pgd",
+        "norm": "linf",
+        "eps": 8 / 255,
+        "steps": 20,
+        "split": "test",
+        "source": "prbench",
+        "published": "0.05",
+        "unit": "percent",
+        "rounding": 0.0001,
+        "value": 0.0005,
+    }
+    assert entries["cw20.8"]["rounding"] == 0.0001  # printed as 0.00; its row tells
+    assert entries["pr.uniform.0.0313725"]["gamma"] == 8 / 255
+
+
+def test_the_radii_of_mnist_are_renamed() -> None:
+    record = record_of({**ERM, "dataset": "MNIST", "model": "SimpleCNN"})
+    assert [name for name in record["metrics"] if name.startswith("pr.")] == [
+        *("pr.uniform.0.3", "pr.uniform.0.35", "pr.uniform.0.4", "pr.uniform.0.45"),
+    ]
+    assert "probacc.uniform.0.3.0.05" in record["metrics"] and "ge.pr.uniform.0.35" in record["metrics"]
+    assert record["metrics"]["pgd20.76.5"] == 0.0005
+    assert written([record]) == [{**ERM, "dataset": "MNIST", "model": "SimpleCNN"}]
+    honest = record_of({**ERM, "dataset": "MNIST", "pr": {"0.35": 90.0}})
+    assert honest["metrics"]["pr.uniform.0.35"] == 0.9
+
+
+@pytest.mark.parametrize(
+    ("published", "train"),
+    [
+        ("KL-PGD", {"method": "kl-pgd"}),
+        ("Corr_Uniform", {"method": "corruption", "config": {"noise": "uniform"}}),
+        ("Mine", {"method": "Mine"}),
+        ("trades", {"method": "trades"}),
+    ],
+)
+def test_methods_have_the_names_of_rb_train(published: str, train: dict[str, Any]) -> None:
+    record = record_of({**ERM, "method": published})
+    assert record["train"] == train
+    assert written([record])[0]["method"] == published
+
+
+percents = st.integers(0, 10_000).map(lambda hundredths: hundredths / 100)
+keyed = st.dictionaries(st.sampled_from(["0.03", "0.08", "0.10", "0.12", "0.5", "odd"]), percents, max_size=4)
+rows = st.fixed_dictionaries(
+    {
+        "dataset": st.sampled_from(["CIFAR-10", "cifar10", "MNIST", "Tiny-ImageNet", "Photos of mine"]),
+        "model": st.sampled_from(["ResNet-18", "resnet18", "WRN-28-10", "ConvNeXt"]),
+        "method": st.sampled_from(["ERM", "Corr_Laplace", "Corr_laplace", "CVaR", "New"]),
+        "acc": st.integers(200, 10_000).map(lambda hundredths: hundredths / 100),
+    },
+    optional={
+        "ar": st.dictionaries(st.sampled_from(["PGD7", "PGD20", "CW20", "AA", "Odd"]), percents, min_size=1),
+        "pr": keyed.filter(bool),
+        "probacc": st.dictionaries(st.sampled_from(["0.10", "0.05", "0.01", "0.2"]), percents, min_size=1),
+        "ge_ar": st.dictionaries(st.sampled_from(["PGD20", "AA"]), percents, min_size=1),
+        "ge_pr": keyed.filter(bool),
+        "time_s_per_ep": st.integers(0, 400) | st.floats(0, 400),
+        "note": st.text(max_size=3) | st.dictionaries(st.text(max_size=2), percents, min_size=1),
+    },
+)
+
+
+@given(rows)
+def test_a_round_trip_loses_nothing(row: dict[str, Any]) -> None:
+    read = json.loads(json.dumps(record_of(copy.deepcopy(row))))  # as it goes down the pipe
+    assert written([read]) == [row]
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["acc", "pgd20.8", "pr.uniform.0.08", "ge.pgd20.8", "seconds_per_epoch"]),
+        st.floats(0, 1),
+        min_size=1,
+    )
+)
+def test_measured_values_come_back_to_the_last_bit(metrics: dict[str, float]) -> None:
+    metrics = {"acc": 0.5, **metrics}
+    record = {
+        "arch": {"name": "resnet18"},
+        "dataset": "cifar10",
+        "train": {"method": "pgd"},
+        "metrics": metrics,
+    }
+    (unit,) = units(text_of([record]))
+    assert PRBENCH.record(unit.content, Told(ours=True), "")["metrics"] == metrics
+
+
+def test_what_a_row_has_no_place_for_is_counted_by_kind() -> None:
+    record = {
+        "arch": {"name": "resnet18", "mine": 1},
+        "dataset": "cifar10",
+        "train": {"method": "pgd", "seed": 3, "config": {"eps": 8}},
+        "metrics": {"acc": 0.5, "pgd20.l2.0.5": 0.2, "pr.gaussian.0.08": 0.4, "pr.uniform.0.03": 0.9},
+        "evals": [{"metric": "acc", "value": 0.5, "split": "test", "n": 100, "ci95": [0.4, 0.6]}],
+    }
+    told = Told()
+    losses(record, record_of(PRBENCH.unit(record)), told)
+    losses(record, record_of(PRBENCH.unit(record)), told)
+    assert list(told.losses("prbench")) == [
+        "not expressed in prbench, metrics (and how often): pgd20.l2.0.5 (2), pr.gaussian.0.08 (2),"
+        " pr.uniform.0.03 (2).",
+        "not expressed in prbench, details of evals (and how often): n (2), ci95 (2).",
+        "not expressed in prbench, fields (and how often): arch.mine (2), train.seed (2),"
+        " train.config.eps (2).",
+    ]
+
+
+def test_of_two_records_for_one_row_the_last_one_is_written_and_that_is_said() -> None:
+    told = Told()
+    first, last = record_of(ERM), record_of({**ERM, "acc": 90.0})
+    assert written([first, last], told) == [{**ERM, "acc": 90.0}]
+    assert list(told.remarks()) == [
+        "two records stand for the same row of the file; the last one is written (once in line 2)."
+    ]
+
+
+# --- rows that are none -----------------------------------------------------------------------------
+
+
+def test_nan_and_what_is_no_number_leave_the_rest_of_the_row() -> None:
+    told = Told()
+    text = json.dumps([{**ERM, "ar": {"PGD20": float("nan"), "AA": "46,34", "CW20": True}, "acc": 94.85}])
+    (unit,) = units(text)
+    record = record_of(unit.content, told)
+    assert record["metrics"]["acc"] == 0.9485 and not {"pgd20.8", "aa.8", "cw20.8"} & record["metrics"].keys()
+    entry = next(entry for entry in record["evals"] if entry["metric"] == "pgd20.8")
+    assert entry["value"] is None
+    assert entry["reason"] == "published as NaN: a number is NaN, which JSON does not have"
+    assert list(told.errors()) == [
+        "a number is NaN, which JSON does not have; the metric is left out, and its entry in evals says why"
+        " (once in row 1: pgd20.8 is NaN).",
+        "the text '46,34' stands where a number was expected; the metric is left out, and its entry in evals"
+        " says why (once in row 1: aa.8 is 46,34).",
+        "true stands where a number was expected; the metric is left out, and its entry in evals says why"
+        " (once in row 1: cw20.8 is True).",
+    ]
+
+
+def test_fractions_in_the_place_of_percents_are_noticed() -> None:
+    row = {**ERM, "acc": 0.9485, "ar": {}, "pr": {"0.08": 0.7619}, "probacc": {}, "ge_pr": {}}
+    with pytest.raises(
+        RbError, match=r"these look like fractions, and prbench has percents.*--scale fraction"
+    ):
+        record_of(row)
+    chosen = FORMATS.build("prbench", scale="fraction")
+    record = chosen.record(row, Told(), "row 1")
+    assert record["metrics"]["acc"] == 0.9485 and record["metrics"]["pr.uniform.0.08"] == 0.7619
+    assert chosen.unit(record)["acc"] == Decimal("0.9485")
+
+
+def test_a_number_out_of_range_is_named() -> None:
+    told = Told()
+    assert "acc" not in record_of({**ERM, "acc": 948.5}, told)["metrics"]
+    (line,) = told.errors()
+    assert "a number is above what percent from 0 to 100 can be" in line and "acc is 948.5" in line
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ([1], "It is a list. Expected an object."),
+        ({"model": "a"}, 'The row\'s "dataset" is missing (the row has: model). Expected a text.'),
+        ({**ERM, "method": 3}, 'The row\'s "method" is 3. Expected a text.'),
+        ({**ERM, "ar": 3}, 'The row\'s "ar" is 3. Expected an object.'),
+    ],
+)
+def test_a_row_that_is_none_says_what_it_lacks(row: Any, message: str) -> None:
+    (found,) = units(json.dumps([row]))
+    if isinstance(found, Bad):
+        assert found.problem == message
+        return
+    with pytest.raises(RbError) as wrong:
+        record_of(found.content)
+    assert str(wrong.value) == message
+
+
+def test_a_file_that_is_no_list_is_refused() -> None:
+    with pytest.raises(
+        RbError, match=r"board.json holds no list of rows\. Expected a JSON list of objects\."
+    ):
+        units(json.dumps({"rows": [ERM]}))
+
+
+def test_rows_for_the_same_thing_are_kept_and_said() -> None:
+    told = Told()
+    assert len(units(json.dumps([ERM, ERM]), told)) == 2
+    assert "both are kept (once in board.json: row 2)" in next(told.remarks())
+
+
+@pytest.mark.parametrize("missing", ["dataset", "train"])
+def test_a_record_that_is_no_row_says_what_it_lacks(missing: str) -> None:
+    record = {"arch": {"name": "resnet18"}, "dataset": "cifar10", "train": {"method": "pgd"}}
+    del record[missing]
+    with pytest.raises(RbError, match="A row of PRBench has a data set, a network and a method"):
+        PRBENCH.unit(record)
