@@ -18,7 +18,20 @@ from rbtools.cli import completion, manual
 from rbtools.cli import pages as prose
 from rbtools.cli.commands import CONTEXT, OptionChooser, for_people, method_options
 
-TOOLS = ("arch", "train", "attack", "corrupt", "pr", "ge", "score", "rank", "convert", "plot", "store")
+TOOLS = (
+    "arch",
+    "train",
+    "attack",
+    "corrupt",
+    "pr",
+    "ge",
+    "score",
+    "rank",
+    "corr",
+    "convert",
+    "plot",
+    "store",
+)
 
 
 class Page(NamedTuple):

@@ -35,12 +35,13 @@ class _Column(NamedTuple):
     width: int
 
 
-def draw(built: table.Table, key: str, width: int, *, terminal: bool = False) -> str:
+def draw(built: table.Table, key: str, width: int, *, terminal: bool = False, fixed: int = 2) -> str:
     """The table of records ranked by `key`, at most `width` characters wide.
 
-    Rank, name and key are always there, even where that is too much. On a `terminal` headings are bold.
+    The first columns, rank and name (`fixed` many), and the key are always there, even where that is too
+    much. On a `terminal` headings are bold.
     """
-    columns, hidden = _fitting(built, key, width)
+    columns, hidden = _fitting(built, key, width, fixed)
     text = _drawn(columns, width, terminal)
     return f"{text}\n\n{_note(hidden, width)}" if hidden else text
 
@@ -55,24 +56,25 @@ def _column(built: table.Table, place: int, *, measured: bool) -> _Column:
     return _Column(title, heading.numeric, texts, _widest([*texts, *title.split("\n")]))
 
 
-def _fitting(built: table.Table, key: str, width: int) -> tuple[list[_Column], list[str]]:
+def _fitting(built: table.Table, key: str, width: int, fixed: int) -> tuple[list[_Column], list[str]]:
     """The columns that fit, and the names of what does not.
 
     Room goes to what tells records apart, then to metrics, then to what all records share (their data
     set, say), then to the intervals of metrics, then to details.
     """
     titles = [heading.title for heading in built.headings]
-    every, own = range(len(titles)), titles.index(key, 2)
+    every, own = range(len(titles)), titles.index(key, fixed)
     short = [_column(built, place, measured=False) for place in every]
     full = [_column(built, place, measured=True) for place in every]
     if sum(column.width + _GAP for column in full) <= width + _GAP:
         return full, []
     details = [place for place in every if place > own and table.is_detail(titles[place])]
     metrics = [place for place in every if place > own and place not in details]
-    chosen = {place: short[place] for place in (0, 1, own)}
+    chosen = {place: short[place] for place in (*range(fixed), own)}
     free = width + _GAP - sum(column.width + _GAP for column in chosen.values())
-    shared = [place for place in range(2, own) if len(built.rows) > 1 and len(set(short[place].cells)) == 1]
-    apart = [place for place in range(2, own) if place not in shared]
+    about = range(fixed, own)
+    shared = [place for place in about if len(built.rows) > 1 and len(set(short[place].cells)) == 1]
+    apart = [place for place in about if place not in shared]
     wishes = [(place, short[place]) for place in [*apart, *metrics, *shared]]
     wishes += [(place, full[place]) for place in [own, *metrics]]
     wishes += [(place, short[place]) for place in details]

@@ -65,7 +65,7 @@ USES = {
     "rb-corrupt": "rb-corrupt all",
     "rb-ge": "rb-ge acc",
 }
-NEEDS_ALL = ("rb-score", "rb-rank", "rb-plot")
+NEEDS_ALL = ("rb-score", "rb-rank", "rb-corr", "rb-plot")
 
 
 def page(pages: Sequence[Page], tools: Sequence[str]) -> str:

@@ -10,6 +10,7 @@ import click
 
 from rbtools.cli import shared
 from rbtools.cli.output import Output
+from rbtools.cli.sink import Sink, compiled, counted
 from rbtools.errors import RbError, UsageError
 from rbtools.records import dumps, expr, metrics, parse_again
 from rbtools.scoring import rank, render, table
@@ -66,26 +67,12 @@ def main(
             ranking.check()
             screen.detail(f"ranked by {ranking.key}, {'higher' if higher else 'lower'} is better.")
             _write(ranked, ranking.key, shown, form, output)
-        stream.tell(ranking)
+        stream.tell_all(ranking)
         return shared.FAILED if stream.bad else shared.DONE
 
 
-class _Stream:
-    """The records that can be ranked; lines that are none and failed records are counted."""
-
-    def __init__(self, source: shared.Source, screen: shared.Screen, output: Output) -> None:
-        self.source, self.screen, self.output = source, screen, output
-        self.bad = self.failed = self.good = 0
-
-    def records(self) -> Iterator[_Read]:
-        for line in shared.read_all(self.source, self.screen, self.output):
-            if line.record is None:
-                self.bad += 1
-            elif self.source.passes(line.record):
-                self.failed += 1
-            else:
-                self.good += 1
-                yield line.text, line.record
+class _Stream(Sink):
+    """The records that can be ranked."""
 
     def ranking(self, by: str | None) -> _Ranking | None:
         """The records and what to rank them by; None where there are none.
@@ -94,7 +81,7 @@ class _Stream:
         """
         records = self.records()
         if by is not None:
-            return _Ranking(records, by, _compiled(by))
+            return _Ranking(records, by, compiled(by, "--by"))
         if (first := next(records, None)) is None:
             return None
         held: list[bytes] = []
@@ -108,15 +95,10 @@ class _Stream:
         again = ((text, parse_again(text)) for text in held)
         return _Ranking(itertools.chain(again, records), key, lambda record: record["metrics"].get(key))
 
-    def tell(self, ranking: _Ranking | None) -> None:
-        if self.good + self.failed + self.bad == 0:
-            self.screen.say("no records came in.")
-        if self.failed:
-            self.screen.say(f"{_counted(self.failed, 'failed record')} left out.")
-        if self.bad:
-            self.screen.say(f"{_counted(self.bad, 'bad line')} left out.")
+    def tell_all(self, ranking: _Ranking | None) -> None:
+        self.tell()
         if ranking is not None and ranking.missing:
-            self.screen.say(f"{_counted(ranking.missing, 'record')} without {ranking.key}, ranked last.")
+            self.screen.say(f"{counted(ranking.missing, 'record')} without {ranking.key}, ranked last.")
 
 
 class _Entry(NamedTuple):
@@ -157,17 +139,6 @@ class _Ranking:
         if isinstance(self.reason, expr.MissingName):
             raise UsageError(str(expr.MissingName(self.reason.name, {**self.without, "metrics": self.names})))
         raise UsageError(f"--by: {self.reason}")
-
-
-def _compiled(text: str) -> expr.Expression:
-    try:
-        return expr.compile(text)
-    except RbError as wrong:
-        raise UsageError(f"--by: {wrong}") from None
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def _write(ranked: list[rank.Ranked], key: str, shown: str | None, form: str | None, output: Output) -> None:

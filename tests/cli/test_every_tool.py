@@ -18,7 +18,12 @@ FILTERS = {
     "ge": ["acc"],
     "score": ["--metric", "acc"],
 }
-READERS = {**FILTERS, "rank": ["--by", "acc"], "plot": ["hist", "--metric", "acc", "-o", "acc.png"]}
+READERS = {
+    **FILTERS,
+    "rank": ["--by", "acc"],
+    "corr": [],
+    "plot": ["hist", "--metric", "acc", "-o", "acc.png"],
+}
 TOOLS = {**READERS, "arch": [], "convert": ["prbench"], "store": ["ls"]}
 GOOD = '{"schema":1,"arch":{"space":"zoo","name":"resnet18"},"metrics":{"acc":0.5},"mine":{"kept":[1,2]}}'
 

@@ -24,11 +24,12 @@ from __future__ import annotations
 from typing import Any
 
 from rbtools.errors import RbError
+from rbtools.records.expr.lists import is_bare, items
 from rbtools.records.expr.names import MissingName, Record, expand, is_glob, select
 from rbtools.records.expr.parser import Parser
 from rbtools.records.expr.values import kind
 
-__all__ = ["Expression", "MissingName", "compile", "expand", "is_glob", "select"]
+__all__ = ["Expression", "MissingName", "compile", "expand", "is_bare", "is_glob", "items", "select"]
 
 
 class Expression:
@@ -49,6 +50,19 @@ class Expression:
         Raises MissingName for a name that it does not have, RbError where values do not fit.
         """
         return self._node(record)
+
+    def number(self, record: Record) -> float | None:
+        """The value where it is a number, None where the record has none.
+
+        Raises RbError for a value that is no number: that is a wrong expression, not a missing result.
+        """
+        try:
+            value = self(record)
+        except RbError:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float | None):
+            raise RbError(f"'{self.text}' is {kind(value)}. Expected a number, such as a metric.")
+        return value
 
     def holds(self, record: Record) -> bool:
         """The value, for an expression that is a condition; RbError where it is not true or false."""

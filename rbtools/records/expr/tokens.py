@@ -29,6 +29,11 @@ _INSTEAD = {
 }
 
 
+def is_word(text: str) -> bool:
+    """Whether the text is one name or glob."""
+    return _NAME.fullmatch(text) is not None and text not in KEYWORDS
+
+
 class Token(NamedTuple):
     """`kind` is number, text, name, glob, sign (keywords too) or end; `at` its place in `source`, from 0."""
 

@@ -1,0 +1,138 @@
+"""Result sets side by side: the same architectures, measured by different people or on other data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rbtools.errors import RbError, UsageError
+from rbtools.records import expr
+from rbtools.scoring.columns import Columns, unknown
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Key = tuple[Any, ...]
+
+
+class Numbers(NamedTuple):
+    """Columns of numbers (N, M), a row for each joined record; NaN where one has none."""
+
+    names: list[str]
+    values: np.ndarray
+
+
+class Beside:
+    """Records of one set or of several; those of several are joined by the fields `on`.
+
+    A column of several sets is called LABEL:METRIC. Where a set has two records of one key, the last
+    counts; `duplicates` counts the others, `without` the records that lack a field of the key.
+    """
+
+    def __init__(self, items: Iterable[str], on: Sequence[str] = ()) -> None:
+        self.on = [fields([name])[0] for name in on]
+        parts = (part for item in items for part in (item, item.rpartition(":")[2]) if part)
+        self._items = dict.fromkeys(parts)
+        self._sets: dict[str, Columns] = {}
+        self._places: dict[str, dict[Key, int]] = {}
+        self._origin: dict[str, tuple[str, str]] = {}  # of a column: its set, and its name there
+        self.duplicates = self.without = 0
+        self.reason: RbError | None = None
+
+    def add(self, label: str, record: Mapping[str, Any]) -> None:
+        """Take in a record of the set of that label."""
+        key: Key | None = None
+        if self.on:
+            try:
+                key = tuple(field(record) for field in self.on)
+            except RbError as reason:
+                self.without += 1
+                self.reason = self.reason or reason
+                return
+        columns = self._sets.get(label)
+        if columns is None:
+            columns = self._sets[label] = Columns(self._items)
+            self._places[label] = {}
+        if key is not None:
+            places = self._places[label]
+            self.duplicates += key in places
+            places[key] = columns.count
+        columns.add(record)
+
+    @property
+    def labels(self) -> list[str]:
+        """The sets, in the order in which they were met."""
+        return list(self._sets)
+
+    @property
+    def count(self) -> int:
+        """How many rows there are: records, or keys that any set has."""
+        if self.on:
+            return len({key for places in self._places.values() for key in places})
+        return sum(columns.count for columns in self._sets.values())
+
+    def resolve(self, items: Iterable[str]) -> list[str]:
+        """The columns that items stand for: of all sets, or with LABEL: in front, of those it matches.
+
+        Raises UsageError for an item that no record has.
+        """
+        found: dict[str, None] = {}
+        for item in items:
+            found.update(dict.fromkeys(self._resolved(item)))
+        return list(found)
+
+    def _resolved(self, item: str) -> list[str]:
+        if not self.on:
+            return [name for columns in self._sets.values() for name in columns.resolve(item)]
+        label, colon, bare = item.rpartition(":")
+        chosen = expr.expand(label, self._sets) if colon else self.labels
+        if not chosen:
+            raise UsageError(f"No result set is called '{label}'. There are: {', '.join(self._sets)}.")
+        found: list[str] = []
+        for one in chosen:
+            try:
+                here = {f"{one}:{name}": (one, name) for name in self._sets[one].resolve(bare)}
+            except UsageError:  # another set may have it
+                continue
+            self._origin |= here
+            found += here
+        if not found:
+            raise unknown(bare, dict.fromkeys(name for one in chosen for name in self._sets[one].metrics))
+        return found
+
+    def numbers(self, names: Sequence[str]) -> Numbers:
+        """These columns, as `resolve` calls them, joined."""
+        import numpy as np
+
+        if not self.on:
+            (columns,) = self._sets.values()
+            whole = [np.frombuffer(columns.column(name)) for name in names]
+            return Numbers(list(names), np.stack(whole, axis=1))
+        keys = dict.fromkeys(key for places in self._places.values() for key in places)
+        rows = {key: row for row, key in enumerate(keys)}
+        values = np.full((len(rows), len(names)), np.nan)
+        at = {
+            label: np.array([[rows[key], place] for key, place in places.items()])
+            for label, places in self._places.items()
+        }
+        for column, name in enumerate(names):
+            label, metric = self._origin[name]
+            kept = np.frombuffer(self._sets[label].column(metric))
+            values[at[label][:, 0], column] = kept[at[label][:, 1]]
+        return Numbers(list(names), values)
+
+
+def fields(names: Iterable[str]) -> list[Callable[[Mapping[str, Any]], Any]]:
+    """Functions of a record that look up these fields (`arch.index`, `dataset`), or calculate them.
+
+    Each gives something that can be a key, and raises MissingName where the record has no such field.
+    """
+    return [_field(expr.compile(name)) for name in names]
+
+
+def _field(compiled: expr.Expression) -> Callable[[Mapping[str, Any]], Any]:
+    def value(record: Mapping[str, Any]) -> Any:
+        found = compiled(record)
+        return repr(found) if isinstance(found, list | dict) else found
+
+    return value

@@ -1,0 +1,92 @@
+"""The numbers of a stream of records, a column for each metric: a million records fit in memory."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rbtools.errors import RbError, UsageError, near
+from rbtools.records import expr
+
+ABSENT = float("nan")
+
+
+class Columns:
+    """Columns with one place a record; NaN where a record has no such number.
+
+    All metrics that records have are columns, and so are the `items` that are expressions over them
+    (`mean(fgsm.*)`) or fields of the record (`arch.params`), which are computed as records come.
+    """
+
+    def __init__(self, items: Iterable[str] = ()) -> None:
+        self.count = 0
+        self._numbers: dict[str, array[float]] = {}
+        self._computed: dict[str, expr.Expression] = {}
+        self._wrong: dict[str, RbError] = {}
+        self._names: dict[str, None] = {}
+        for item in items:
+            if expr.is_bare(item) and expr.is_glob(item):
+                continue
+            try:
+                self._computed[item] = expr.compile(item)
+            except RbError as wrong:  # a metric may be called anything: known once records are
+                self._wrong[item] = wrong
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Take in the numbers of the next record. Raises RbError for an item that is no number."""
+        metrics = record.get("metrics") or {}
+        for name, value in metrics.items():
+            if value is not None:
+                self._append(name, value)
+                if name not in self._names:
+                    self._names[name] = None
+        for name, computed in self._computed.items():
+            if name not in metrics:
+                value = computed.number(record)
+                if value is not None:
+                    self._append(name, value)
+        self.count += 1
+
+    def _append(self, name: str, value: float) -> None:
+        column = self._numbers.get(name)
+        if column is None or len(column) != self.count:
+            column = self.column(name)
+        column.append(value)
+
+    def column(self, name: str) -> array[float]:
+        """A column's numbers, with a gap for each record so far that has none."""
+        column = self._numbers.setdefault(name, array("d"))
+        column.extend(array("d", [ABSENT]) * (self.count - len(column)))
+        return column
+
+    @property
+    def metrics(self) -> list[str]:
+        """The metrics that records have, in the order in which they were met."""
+        return list(self._names)
+
+    def resolve(self, item: str) -> list[str]:
+        """The columns that an item stands for: itself, or all metrics that a glob matches.
+
+        Raises UsageError where no record has it.
+        """
+        if item in self._names:
+            return [item]
+        if item in self._wrong:
+            raise UsageError(str(self._wrong[item]))
+        found = expr.expand(item, self._names) if expr.is_bare(item) else []
+        if not found and item in self._numbers:
+            return [item]
+        if not found:
+            raise unknown(item, self._names)
+        return found
+
+
+def unknown(name: str, known: Iterable[str]) -> UsageError:
+    """The error for a metric, a glob or an expression that no record has."""
+    known = list(known)
+    listed = ", ".join(known[:40]) + (", ..." if len(known) > 40 else "")
+    listed = listed or "no metrics at all: evaluate them first, with rb-attack say"
+    if expr.is_bare(name):
+        return UsageError(f"No record has the metric '{name}'.{near(name, known)} They have: {listed}.")
+    return UsageError(f"No record has what '{name}' is made of. They have: {listed}.")

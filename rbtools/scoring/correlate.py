@@ -1,0 +1,286 @@
+"""Rank correlations between columns of numbers: Kendall's tau-b and Spearman's rho.
+
+tau-b = (C - D) / sqrt((n0 - n1) (n0 - n2)), over the n0 pairs of records of which n1, n2 are tied in one
+column or the other (Kendall, "The treatment of ties in ranking problems", Biometrika 1945). rho is
+Pearson's correlation of average ranks. For each two columns only records that have both count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import numpy as np
+
+KINDS = ("kendall", "spearman")
+FEWEST = 3  # records; two always agree or disagree
+_BLOCK = 1 << 20  # signs of record pairs at a time, of all columns: they stay in the cache
+_ENOUGH = 16.0  # resamples that must have a value for an interval
+
+
+class Matrix(NamedTuple):
+    """Correlations of columns `rows` with columns `cols`.
+
+    value: float (R, C), NaN where there is none; n: int (R, C), the records that have both. low, high:
+    (R, C), the ends of the 95 % bootstrap interval, None without a bootstrap. flat_rows, flat_cols: bool
+    (R, C), whether the one or the other has fewer than two values among those records.
+    """
+
+    kind: str
+    rows: list[str]
+    cols: list[str]
+    value: np.ndarray
+    n: np.ndarray
+    flat_rows: np.ndarray
+    flat_cols: np.ndarray
+    low: np.ndarray | None = None
+    high: np.ndarray | None = None
+
+
+def matrix(
+    kind: str,
+    names: Sequence[str],
+    numbers: np.ndarray,
+    rows: Sequence[str],
+    cols: Sequence[str],
+    *,
+    bootstrap: int = 0,
+    seed: int = 0,
+    progress: Callable[[int], None] | None = None,
+) -> Matrix:
+    """Correlate the columns `rows` with the columns `cols`.
+
+    numbers: float (N, M), a column for each of `names`, NaN where a record has none. bootstrap: how many
+    resamples of the records the percentile intervals are made of; the draws depend on `seed` and N alone.
+    `progress` is told how many are done.
+    """
+    import numpy as np
+    import threadpoolctl
+
+    place = {name: at for at, name in enumerate(names)}
+    left, right = [place[name] for name in rows], [place[name] for name in cols]
+    low = high = None
+    # Threads of BLAS spin while they wait: on a busy machine two took 290 s for what one does in 9.
+    with threadpoolctl.threadpool_limits(1, "blas"):
+        made = _matrix(kind, numbers, left, right)
+        if bootstrap:
+            rng = np.random.Generator(np.random.Philox(seed))
+            drawn = np.empty((bootstrap, len(left), len(right)))
+            for at in range(bootstrap):
+                resample = numbers[rng.integers(len(numbers), size=len(numbers))]
+                drawn[at] = _matrix(kind, resample, left, right)[0]
+                if progress is not None:
+                    progress(at + 1)
+            low, high = _percentiles(drawn)
+    return Matrix(kind, list(rows), list(cols), *made, low, high)
+
+
+def lines(found: Matrix, bootstrap: int = 0, seed: int = 0) -> Iterator[dict[str, Any]]:
+    """A matrix as JSON objects, row by row, one for each pair: what `rb-corr` writes.
+
+    `value` is null where there is no correlation, and `reason` says why.
+    """
+    for i, row in enumerate(found.rows):
+        for j, col in enumerate(found.cols):
+            line: dict[str, Any] = {"tool": "rb-corr", "kind": found.kind, "row": row, "col": col}
+            value, n = float(found.value[i, j]), int(found.n[i, j])
+            line |= {"value": None if value != value else value, "n": n}
+            if value != value:
+                line["reason"] = _reason(found, i, j)
+            elif found.low is not None and found.high is not None:
+                ends = [float(found.low[i, j]), float(found.high[i, j])]
+                line["ci95"] = None if ends[0] != ends[0] else ends
+                line |= {"bootstrap": bootstrap, "seed": seed}
+            yield line
+
+
+def _reason(found: Matrix, i: int, j: int) -> str:
+    if found.n[i, j] < FEWEST:
+        return f"{found.n[i, j]} records have both; {FEWEST} are needed"
+    flat = [found.rows[i]] if found.flat_rows[i, j] else []
+    if found.flat_cols[i, j] and found.cols[j] not in flat:
+        flat.append(found.cols[j])
+    return f"{' and '.join(flat)}: fewer than two distinct values"
+
+
+def average_ranks(numbers: np.ndarray) -> np.ndarray:
+    """Ranks (N, M) from 1 within each column of numbers (N, M); equals share the mean of theirs."""
+    start, end, order = _runs(numbers)
+    import numpy as np
+
+    ranks = np.empty(numbers.shape)
+    np.put_along_axis(ranks, order, (start + end) / 2 + 1, axis=0)
+    return ranks
+
+
+def _runs(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of each column in its order, where the run of equals begins and ends for every place; the order."""
+    import numpy as np
+
+    order = numbers.argsort(0, kind="stable")
+    ordered = np.take_along_axis(numbers, order, 0)
+    places = np.arange(len(numbers))[:, None]
+    differs = ordered[1:] != ordered[:-1]
+    edge = np.ones((1, numbers.shape[1]), bool)
+    begins, ends = np.concatenate([edge, differs]), np.concatenate([differs, edge])
+    start = np.maximum.accumulate(np.where(begins, places, 0), axis=0)
+    last = np.where(ends, places, len(numbers))
+    return start, np.minimum.accumulate(last[::-1], axis=0)[::-1], order
+
+
+def _matrix(
+    kind: str, numbers: np.ndarray, left: list[int], right: list[int]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Values, counts and flatness (R, C). Columns that lack the same records are worked on together."""
+    import numpy as np
+
+    shape = (len(left), len(right))
+    value, n = np.full(shape, np.nan), np.zeros(shape, int)
+    flat_rows, flat_cols = np.zeros(shape, bool), np.zeros(shape, bool)
+    known = ~np.isnan(numbers)
+    measure = _spearman if kind == "spearman" else _kendall
+    for some, theirs in _patterns(known, left):
+        for others, mine in _patterns(known, right):
+            both = theirs & mine
+            count = int(both.sum())
+            block = np.ix_(some, others)
+            n[block] = count
+            if count < FEWEST:
+                continue
+            whole = numbers if count == len(numbers) else numbers[both]
+            alike = [left[i] for i in some] == [right[j] for j in others]
+            a = whole[:, [left[i] for i in some]]
+            b = a if alike else whole[:, [right[j] for j in others]]
+            flat_a, flat_b = (x.max(0) == x.min(0) for x in (a, b))
+            flat_rows[block], flat_cols[block] = flat_a[:, None], flat_b[None, :]
+            found = measure(a, b)
+            found[flat_a], found[:, flat_b] = np.nan, np.nan
+            value[block] = found
+    return value, n, flat_rows, flat_cols
+
+
+def _patterns(known: np.ndarray, columns: list[int]) -> list[tuple[list[int], np.ndarray]]:
+    """The places in `columns` that the same records have, and which records (N,) these are."""
+    import numpy as np
+
+    groups: dict[bytes, list[int]] = {}
+    for place, column in enumerate(columns):
+        groups.setdefault(np.packbits(known[:, column]).tobytes(), []).append(place)
+    return [(places, known[:, columns[places[0]]]) for places in groups.values()]
+
+
+def _spearman(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Pearson's correlation of average ranks (A, B) between columns (N, A) and (N, B)."""
+    import numpy as np
+
+    # Sums of quarters, exact; so is the root of a square: equal orders give 1, not a little less.
+    x = average_ranks(a) - (len(a) + 1) / 2
+    y = x if b is a else average_ranks(b) - (len(b) + 1) / 2
+    scale = np.sqrt(np.outer((x * x).sum(0), (y * y).sum(0)))
+    found: np.ndarray = np.divide(x.T @ y, scale, out=np.full(scale.shape, np.nan), where=scale > 0)
+    return found.clip(-1, 1)
+
+
+def _kendall(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """tau-b (A, B) between columns (N, A) and (N, B)."""
+    import numpy as np
+
+    n, columns = len(a), a.shape[1] + (0 if b is a else b.shape[1])
+    pairs = a.shape[1] * b.shape[1] / (2 if b is a else 1)
+    # Nanoseconds on one core: signs of all record pairs and their products, or sorting for each pair.
+    by_signs = n * n / 2 * (0.6 * columns + 0.04 * pairs)
+    by_sorting = pairs * (3e5 + 300 * n)
+    if by_sorting < by_signs:
+        return _by_sorting(a, b)
+    x = _dense(a)
+    y = x if b is a else _dense(b)
+    surplus = _concordance(x, y)
+    untied_a, untied_b = _untied(a), _untied(b)
+    scale = np.sqrt(np.outer(untied_a, untied_b))
+    found: np.ndarray = np.divide(surplus, scale, out=np.full(scale.shape, np.nan), where=scale > 0)
+    return found.clip(-1, 1)
+
+
+def _by_sorting(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Knight's algorithm, pair by pair, as scipy has it: for few columns, or for many records."""
+    import numpy as np
+    from scipy.stats import kendalltau
+
+    found = np.full((a.shape[1], b.shape[1]), np.nan)
+    for i in range(a.shape[1]):
+        for j in range(b.shape[1]):
+            if b is a and j < i:
+                found[i, j] = found[j, i]
+            elif a[:, i].min() < a[:, i].max() and b[:, j].min() < b[:, j].max():
+                found[i, j] = kendalltau(a[:, i], b[:, j], method="asymptotic").statistic
+    return found
+
+
+def _dense(numbers: np.ndarray) -> np.ndarray:
+    """Columns as rows (M, N) of whole float32 numbers in the same order, equals equal."""
+    import numpy as np
+
+    start, _, order = _runs(numbers)
+    ranks = np.empty(numbers.shape, np.float32)
+    np.put_along_axis(ranks, order, start.astype(np.float32), axis=0)
+    return np.ascontiguousarray(ranks.T)
+
+
+def _concordance(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Concordant minus discordant pairs of records (A, B), of ranks (A, N) and (B, N).
+
+    Signs of differences are -1, 0 and 1, and what they are summed to in one block is below 2**24, so
+    float32 is exact. One product of matrices does it for all columns.
+    """
+    import numpy as np
+
+    n = x.shape[1]
+    total = np.zeros((len(x), len(y)))
+    depth = max(1, _BLOCK // (max(len(x), len(y)) * n))
+    for start in range(0, n, depth):
+        one = _signs(x, start, depth)
+        other = one if y is x else _signs(y, start, depth)
+        total += one @ other.T
+    return total
+
+
+def _signs(ranks: np.ndarray, start: int, depth: int) -> np.ndarray:
+    """Of each column (M, N): who of `depth` records from `start` on is above whom of those after them.
+
+    float32 (M, depth * (N - start)). Pairs among the `depth` records would come twice: only once here.
+    """
+    import numpy as np
+
+    some = ranks[:, start : start + depth]
+    signs = some[:, :, None] - ranks[:, None, start:]
+    np.clip(signs, -1, 1, out=signs)
+    if some.shape[1] > 1:
+        signs[:, :, : some.shape[1]] *= np.triu(np.ones((some.shape[1],) * 2, np.float32))
+    rows: np.ndarray = signs.reshape(len(ranks), -1)
+    return rows
+
+
+def _untied(numbers: np.ndarray) -> np.ndarray:
+    """How many pairs of records differ in each column: (M,)."""
+    start, end, _ = _runs(numbers)
+    n = len(numbers)
+    # A run of t equals has t places with t - 1 others each, which counts its pairs twice.
+    untied: np.ndarray = n * (n - 1) / 2 - (end - start).sum(0) / 2
+    return untied
+
+
+def _percentiles(drawn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The 2.5 and 97.5 percentiles (R, C) of draws (B, R, C); NaN where few resamples have a value."""
+    import numpy as np
+
+    ordered = np.sort(drawn, axis=0)  # NaN last
+    count = (~np.isnan(ordered)).sum(0)
+    ends = []
+    for share in (0.025, 0.975):
+        at = np.maximum(count - 1, 0) * share
+        below = np.floor(at).astype(int)
+        above = np.minimum(below + 1, np.maximum(count - 1, 0))
+        low, high = (np.take_along_axis(ordered, i[None], 0)[0] for i in (below, above))
+        ends.append(np.where(count >= _ENOUGH, low + (high - low) * (at - below), np.nan))
+    return ends[0], ends[1]

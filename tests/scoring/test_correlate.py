@@ -1,0 +1,115 @@
+"""Rank correlations beside scipy's, with ties, gaps, many and few records."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from rbtools.scoring import correlate
+
+NAMES = ["a", "b", "c", "d"]
+THEIRS = {"kendall": stats.kendalltau, "spearman": stats.spearmanr}
+
+
+def table(n: int, *, ties: bool, gaps: bool = False, seed: int = 0) -> np.ndarray:
+    """Four columns that have something to do with each other."""
+    rng = np.random.default_rng(seed)
+    numbers = rng.normal(size=(n, 1)) + rng.normal(size=(n, 4)) * [0.3, 1, 3, 1]
+    numbers[:, 3] *= -1
+    if ties:
+        numbers = numbers.round(1)
+    if gaps:
+        numbers[rng.random(numbers.shape) < [0, 0.2, 0.2, 0.5]] = np.nan
+    return numbers
+
+
+def theirs(kind: str, x: np.ndarray, y: np.ndarray) -> float:
+    both = ~(np.isnan(x) | np.isnan(y))
+    return float(THEIRS[kind](x[both], y[both]).statistic)
+
+
+def values(kind: str, numbers: np.ndarray, **more: Any) -> correlate.Matrix:
+    return correlate.matrix(kind, NAMES, numbers, NAMES, NAMES, **more)
+
+
+@pytest.mark.parametrize("gaps", [False, True])
+@pytest.mark.parametrize("ties", [False, True])
+@pytest.mark.parametrize("n", [3, 17, 400])
+@pytest.mark.parametrize("kind", correlate.KINDS)
+def test_values_are_scipys(kind: str, n: int, ties: bool, gaps: bool) -> None:
+    numbers = table(n, ties=ties, gaps=gaps and n > 3)
+    found = values(kind, numbers)
+    for i in range(4):
+        for j in range(4):
+            expected = theirs(kind, numbers[:, i], numbers[:, j])
+            assert found.value[i, j] == pytest.approx(expected, abs=1e-12, nan_ok=True)
+            assert found.n[i, j] == (~np.isnan(numbers[:, [i, j]])).all(1).sum()
+
+
+def test_signs_and_sorting_agree_over_several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = table(301, ties=True)
+    sorted_ = correlate._by_sorting(numbers, numbers)
+    for block in (1, 4 * 301 * 7, 1 << 20):
+        monkeypatch.setattr(correlate, "_BLOCK", block)
+        x = correlate._dense(numbers)
+        untied = correlate._untied(numbers)
+        tau = correlate._concordance(x, x) / np.sqrt(np.outer(untied, untied))
+        assert tau == pytest.approx(sorted_, abs=1e-12)
+
+
+def test_rows_with_columns() -> None:
+    numbers = table(60, ties=True)
+    whole = values("kendall", numbers)
+    part = correlate.matrix("kendall", NAMES, numbers, ["b"], ["d", "a"])
+    assert part.value.tolist() == [[whole.value[1, 3], whole.value[1, 0]]]
+
+
+def test_a_known_answer_with_ties() -> None:
+    # x = 1 2 2 3, y = 1 3 2 2: 3 concordant, 1 discordant, one pair tied in each: 2 / sqrt(5 * 5).
+    numbers = np.array([[1, 1], [2, 3], [2, 2], [3, 2]], float)
+    found = correlate.matrix("kendall", ["x", "y"], numbers, ["x"], ["y"])
+    assert found.value[0, 0] == pytest.approx(2 / 5)
+    # Ranks 1 2.5 2.5 4 and 1 4 2.5 2.5: covariance 2.25 of 4.5.
+    found = correlate.matrix("spearman", ["x", "y"], numbers, ["x"], ["y"])
+    assert found.value[0, 0] == pytest.approx(2.25 / 4.5)
+
+
+@pytest.mark.parametrize("kind", correlate.KINDS)
+def test_no_correlation_has_a_reason(kind: str) -> None:
+    nan = np.nan
+    numbers = np.array([[1, 5, nan, 1], [2, 5, nan, 2], [3, 5, 1, 3], [4, 5, 2, nan]])
+    lines = {(one["row"], one["col"]): one for one in correlate.lines(values(kind, numbers))}
+    assert lines["a", "b"]["value"] is None
+    assert lines["a", "b"]["reason"] == "b: fewer than two distinct values"
+    assert lines["b", "b"]["reason"] == "b: fewer than two distinct values"
+    assert lines["a", "c"]["reason"] == "2 records have both; 3 are needed"
+    assert (lines["a", "d"]["value"], lines["a", "d"]["n"]) == (1.0, 3)
+
+
+@pytest.mark.parametrize("kind", correlate.KINDS)
+def test_bootstrap_intervals_are_the_percentiles_of_resampled_records(kind: str) -> None:
+    numbers = table(40, ties=True)
+    found = values(kind, numbers, bootstrap=200, seed=3)
+    assert found.low is not None and found.high is not None
+    rng = np.random.Generator(np.random.Philox(3))
+    drawn = []
+    for _ in range(200):
+        sample = numbers[rng.integers(40, size=40)]
+        drawn.append(theirs(kind, sample[:, 0], sample[:, 1]))
+    assert [found.low[0, 1], found.high[0, 1]] == pytest.approx(np.percentile(drawn, [2.5, 97.5]))
+    assert found.low[0, 1] < found.value[0, 1] < found.high[0, 1]
+    (line,) = [one for one in correlate.lines(found, 200, 3) if (one["row"], one["col"]) == ("a", "b")]
+    assert (line["bootstrap"], line["seed"], line["ci95"][0]) == (200, 3, found.low[0, 1])
+
+
+def test_draws_depend_on_nothing_but_the_seed() -> None:
+    numbers = table(30, ties=False)
+    some = correlate.matrix("spearman", NAMES, numbers, ["a"], ["b"], bootstrap=50, seed=1)
+    every = values("spearman", numbers, bootstrap=50, seed=1)
+    other = values("spearman", numbers, bootstrap=50, seed=2)
+    assert some.low is not None and every.low is not None and other.low is not None
+    assert some.low[0, 0] == pytest.approx(every.low[0, 1], abs=1e-12)
+    assert every.low[0, 1] != other.low[0, 1]
