@@ -44,6 +44,7 @@ _rbtools_after() {
     "rb-ge pr") dashed="--norm --clip --no-clip --gamma --rho --samples --noise --denominator --passes --confidence --only --adaptive --require-decided --n-train --strict --retry-errors --shard --in-place --checkpoint --arch --normalize --seed --device --jobs --jobs-per-gpu --engine --ray-address --unordered --threads --dataset --data-dir --download --class-map --allow-code --precision --prepare --no-prepare --compile --weights --member --n --batch --as --replace --store --no-store --force --quiet -q --verbose -v --version -h --help" files=1 ;;
     "rb-score") dashed="--metric --missing --strict --retry-errors --shard --in-place --quiet -q --verbose -v --version -h --help" files=1 ;;
     "rb-rank") dashed="--by --top --lower --higher --metrics --format --strict --retry-errors --shard --in-place --quiet -q --verbose -v --version -h --help" files=1 ;;
+    "rb-corr") dashed="--metrics --rows --cols --kind --on --join --by --where --bootstrap --seed --format --strict --retry-errors --shard --in-place --quiet -q --verbose -v --version -h --help" files=1 ;;
     "rb-convert") choices="prbench" dashed="--version -h --help" ;;
     "rb-convert prbench") dashed="--scale --write -o --strict --quiet -q --verbose -v -h --help" files=1 ;;
     "rb-plot") choices="hist" dashed="--version -h --help" ;;
@@ -64,10 +65,11 @@ _rbtools_value() {
   case $1 in
     "rb-train --schedule") choices="onecycle step piecewise cosine constant" ;;
     "rb-attack square --schedule"|"rb-attack transfer --schedule"|"rb-ge attack square --schedule"|"rb-ge loss attack square --schedule") choices="fixed rescaled" ;;
-    "rb-train --decay"|"rb-convert prbench --write"|"rb-convert prbench -o"|*" --arch"|*" --normalize"|*" --member"|*" --index"|*" --str"|*" --neighbours"|*" --where"|*" --sample"|*" --seed"|*" --channels"|*" --cells"|*" --width"|*" --depth"|*" --eps"|*" --step-size"|*" --attack-steps"|*" --lambda"|*" --samples"|*" --beta"|*" --rounds"|*" --tail-lr"|*" --q"|*" --candidates"|*" --step-min"|*" --step-max"|*" --steps-min"|*" --steps-max"|*" --walk-steps"|*" --preset"|*" --epochs"|*" --batch-size"|*" --lr"|*" --micro-batch"|*" --momentum"|*" --weight-decay"|*" --milestones"|*" --augment"|*" --regularize"|*" --cutout-length"|*" --mixup-alpha"|*" --awp-gamma"|*" --awp-warmup"|*" --l2"|*" --label-smoothing"|*" --filter"|*" --warm-steps"|*" --ema"|*" --val"|*" --patience"|*" --shard"|*" --device"|*" --jobs"|*" --jobs-per-gpu"|*" --ray-address"|*" --threads"|*" --n"|*" --batch"|*" --as"|*" --steps"|*" --relative-step"|*" --restarts"|*" --target"|*" --kappa"|*" --searches"|*" --c"|*" --rate"|*" --eot"|*" --targets"|*" --queries"|*" --p"|*" --attacks"|*" --attack"|*" --severity"|*" --show"|*" --gamma"|*" --rho"|*" --confidence"|*" --particles"|*" --moves"|*" --runs"|*" --floor"|*" --n-train"|*" --metric"|*" --by"|*" --top"|*" --metrics"|*" --title"|*" --bins") : ;;
+    "rb-train --decay"|"rb-convert prbench --write"|"rb-corr --kind"|"rb-convert prbench -o"|*" --arch"|*" --normalize"|*" --member"|*" --index"|*" --str"|*" --neighbours"|*" --where"|*" --sample"|*" --seed"|*" --channels"|*" --cells"|*" --width"|*" --depth"|*" --eps"|*" --step-size"|*" --attack-steps"|*" --lambda"|*" --samples"|*" --beta"|*" --rounds"|*" --tail-lr"|*" --q"|*" --candidates"|*" --step-min"|*" --step-max"|*" --steps-min"|*" --steps-max"|*" --walk-steps"|*" --preset"|*" --epochs"|*" --batch-size"|*" --lr"|*" --micro-batch"|*" --momentum"|*" --weight-decay"|*" --milestones"|*" --augment"|*" --regularize"|*" --cutout-length"|*" --mixup-alpha"|*" --awp-gamma"|*" --awp-warmup"|*" --l2"|*" --label-smoothing"|*" --filter"|*" --warm-steps"|*" --ema"|*" --val"|*" --patience"|*" --shard"|*" --device"|*" --jobs"|*" --jobs-per-gpu"|*" --ray-address"|*" --threads"|*" --n"|*" --batch"|*" --as"|*" --steps"|*" --relative-step"|*" --restarts"|*" --target"|*" --kappa"|*" --searches"|*" --c"|*" --rate"|*" --eot"|*" --targets"|*" --queries"|*" --p"|*" --attacks"|*" --attack"|*" --severity"|*" --show"|*" --gamma"|*" --rho"|*" --confidence"|*" --particles"|*" --moves"|*" --runs"|*" --floor"|*" --n-train"|*" --metric"|*" --by"|*" --top"|*" --metrics"|*" --rows"|*" --cols"|*" --on"|*" --join"|*" --bootstrap"|*" --title"|*" --bins") : ;;
     "rb-attack pgd --decay"|"rb-attack cw --decay"|"rb-attack transfer --decay"|"rb-ge attack pgd --decay"|"rb-ge attack cw --decay"|"rb-ge loss attack pgd --decay"|"rb-ge loss attack cw --decay") choices="constant linear cosine" ;;
     "rb-attack transfer --from"|"rb-plot hist -o"|*" --from-checkpoint"|*" --class-map"|*" --checkpoint"|*" --indices"|*" --reference"|*" --output") files=1 ;;
     "rb-corrupt gaussian_noise --from"|"rb-corrupt shot_noise --from"|"rb-corrupt impulse_noise --from"|"rb-corrupt defocus_blur --from"|"rb-corrupt glass_blur --from"|"rb-corrupt motion_blur --from"|"rb-corrupt zoom_blur --from"|"rb-corrupt snow --from"|"rb-corrupt frost --from"|"rb-corrupt fog --from"|"rb-corrupt brightness --from"|"rb-corrupt contrast --from"|"rb-corrupt elastic_transform --from"|"rb-corrupt pixelate --from"|"rb-corrupt jpeg_compression --from"|"rb-corrupt speckle_noise --from"|"rb-corrupt gaussian_blur --from"|"rb-corrupt spatter --from"|"rb-corrupt saturate --from"|"rb-corrupt all --from"|"rb-corrupt gaussian_noise --write"|"rb-corrupt shot_noise --write"|"rb-corrupt impulse_noise --write"|"rb-corrupt defocus_blur --write"|"rb-corrupt glass_blur --write"|"rb-corrupt motion_blur --write"|"rb-corrupt zoom_blur --write"|"rb-corrupt snow --write"|"rb-corrupt frost --write"|"rb-corrupt fog --write"|"rb-corrupt brightness --write"|"rb-corrupt contrast --write"|"rb-corrupt elastic_transform --write"|"rb-corrupt pixelate --write"|"rb-corrupt jpeg_compression --write"|"rb-corrupt speckle_noise --write"|"rb-corrupt gaussian_blur --write"|"rb-corrupt spatter --write"|"rb-corrupt saturate --write"|"rb-corrupt all --write"|*" --data-dir"|*" --store"|*" --save-adv"|*" --weights") folders=1 ;;
+    "rb-store export --kind"|"rb-store ls --kind") choices="training evaluation" ;;
     *" --space") choices="nasbench201 zoo torchvision fcnn rescnn" ;;
     *" --dataset") choices="digits mnist svhn cifar10 cifar100 cinic10 tinyimagenet imagenet50 imagenet16-120 cifar10-c cifar100-c imagefolder: npz: parquet:" ;;
     *" --inner-mode") choices="eval train" ;;
@@ -95,7 +97,6 @@ _rbtools_value() {
     *" --missing") choices="refuse renormalise worst" ;;
     *" --format") choices="jsonl table csv md latex" ;;
     *" --scale") choices="percent fraction" ;;
-    *" --kind") choices="training evaluation" ;;
     *) return 1 ;;
   esac
 }
@@ -146,4 +147,4 @@ _rbtools() {
   return 0
 }
 
-complete -F _rbtools rb-arch rb-train rb-attack rb-corrupt rb-pr rb-ge rb-score rb-rank rb-convert rb-plot rb-store
+complete -F _rbtools rb-arch rb-train rb-attack rb-corrupt rb-pr rb-ge rb-score rb-rank rb-corr rb-convert rb-plot rb-store
