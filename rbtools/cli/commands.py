@@ -19,6 +19,7 @@ from typing import Any
 import click
 
 from rbtools import __version__, registry
+from rbtools.cli import config
 from rbtools.cli.output import ReaderGone, Stop, Terminated
 from rbtools.cli.screen import Screen
 from rbtools.errors import RbError, UsageError, near
@@ -59,6 +60,13 @@ class _Main:
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         return _legible(super().get_params(ctx))  # type: ignore[misc]
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command, or with `--print-config` say what it would run with."""
+        if ctx.meta.get(config.PRINT):
+            click.echo(config.shown(ctx))
+            return DONE
+        return super().invoke(ctx)  # type: ignore[misc]
 
     def get_short_help_str(self, limit: int = 45) -> str:
         """The first paragraph: click would end it after "(Goodfellow et al."."""
@@ -154,8 +162,15 @@ def _legible(params: list[click.Parameter]) -> list[click.Parameter]:
 class Command(_Main, click.Command):
     """A command without subcommands."""
 
+    classes: Sequence[type] = ()  # of a subcommand that a registry's name makes
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, with_pairs(args))
+        args = with_pairs(args)
+        if self.classes:
+            ctx.meta["rbtools.classes"] = list(self.classes)
+        if config.files(ctx, args):
+            config.apply(ctx, self.get_params(ctx), args)
+        return super().parse_args(ctx, args)
 
 
 PAIR = "--normalize"  # the option whose value may be two words
@@ -236,13 +251,15 @@ class Chooser(Group):
         classes = [self.registry.load(one) for one in names]
         help_text = for_people(classes[0]) if len(names) == 1 else f"Every one of: {', '.join(names)}."
         choice = {self._dest(): names if self.many else names[0]}
-        return Command(
+        made = Command(
             name,
             params=[*method_options(classes), *_fresh(self.work)],
             callback=_with_params(self.work, choice, classes),
             help=help_text,
             context_settings=CONTEXT,
         )
+        made.classes = classes
+        return made
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -269,7 +286,14 @@ class Chooser(Group):
 
 
 class OptionChooser(_Main, click.Command):
-    """A command where one option (`--method trades`) chooses, and brings further options with it."""
+    """A command where one option (`--method trades`) chooses, and brings further options with it.
+
+    `covers` names an option that sets all options of the command's own (`--preset`): where the command line
+    has it, what a file says of them does not count. `resolve` tells what it sets, for `--print-config`.
+    """
+
+    covers: str | None = None
+    resolve: Callable[[click.Context], dict[str, tuple[Any, str]]] | None = None
 
     def __init__(
         self,
@@ -286,20 +310,23 @@ class OptionChooser(_Main, click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         named: list[str] = []
         args = with_pairs(args)
-        for position, word in enumerate(args):
+        said = config.words(ctx, args, self.covers)
+        for position, word in enumerate(before := [*said, *args]):
             if word == "--":
                 break
-            if word == self.option and position + 1 < len(args):
-                named = args[position + 1].split(",")
+            if word == self.option and position + 1 < len(before):
+                named = before[position + 1].split(",")
             elif word.startswith(self.option + "="):
                 named = word.partition("=")[2].split(",")
         names = [name for name in (part.strip() for part in named) if name]
         try:
-            default = self.choose if isinstance(self.choose, str) else self.choose(args)
+            default = self.choose if isinstance(self.choose, str) else self.choose([*args, *said])
             ctx.meta["rbtools.named"] = {name: self.registry.load(name) for name in names}
             ctx.meta["rbtools.classes"] = [self.registry.load(name) for name in names or [default]]
         except RbError as wrong:
             raise click.UsageError(str(wrong), ctx) from None
+        if config.files(ctx, args):
+            config.apply(ctx, self.get_params(ctx), args)
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as wrong:
@@ -329,6 +356,8 @@ class OptionChooser(_Main, click.Command):
         return _legible([*method_options(classes), *super().get_params(ctx)])
 
     def invoke(self, ctx: click.Context) -> Any:
+        if ctx.meta.get(config.PRINT):
+            return super().invoke(ctx)
         fields = {option.name for option in method_options(ctx.meta["rbtools.classes"])}
         given = {name: ctx.params.pop(str(name)) for name in fields}
         ctx.params["params"] = {name: value for name, value in given.items() if value is not None}

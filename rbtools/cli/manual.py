@@ -27,6 +27,7 @@ STATUS = {
 ENVIRONMENT = {
     "RB_STORE": "The store, where --store is not given.",
     "RB_DATA": "Where data sets lie, where --data-dir is not given.",
+    "RB_CONFIG": "Defaults for options, where --config is not given.",
     "NO_COLOR": "No colours on the terminal.",
 }
 RECORDS = (

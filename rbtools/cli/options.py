@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from rbtools import registry
+from rbtools.cli import config
 from rbtools.cli.commands import CONTEXT, Chooser, Command, Group, OptionChooser, version_option
 from rbtools.cli.screen import Screen
 from rbtools.cli.source import Source
@@ -73,7 +74,8 @@ def bundle(name: str, make: Callable[..., Any], *options: Callable[[Any], Any]) 
         before = len(getattr(command_, "__click_params__", []))
         for option in reversed(options):
             option(command_)
-        keys = [param.name for param in command_.__click_params__[before:]]  # type: ignore[attr-defined]
+        added = command_.__click_params__[before:]  # type: ignore[attr-defined]
+        keys = [param.name for param in added if param.expose_value]
         return command_  # type: ignore[return-value]
 
     return decorate
@@ -122,6 +124,21 @@ eps_option = click.option(
 _word_options = (
     click.option("--quiet", "-q", is_flag=True, help="Say nothing on stderr but warnings and errors."),
     click.option("--verbose", "-v", is_flag=True, help="Say more on stderr."),
+    click.option(
+        "--config",
+        metavar="FILE",
+        envvar=config.VARIABLE,
+        expose_value=False,
+        help="Defaults for options, as YAML; none for no file.  [default: rbtools.yaml here, over"
+        " rbtools/config.yaml in XDG_CONFIG_HOME]",
+    ),
+    click.option(
+        "--print-config",
+        is_flag=True,
+        expose_value=False,
+        callback=config.asked,
+        help="Say what every option is set to and by whom, and end.",
+    ),
 )
 
 screen_options = bundle("screen", lambda quiet, verbose: _screen(quiet, verbose), *_word_options)
@@ -338,3 +355,26 @@ searched_splits_options = bundle(
     "work", _run, _seed_option, *_machine_options, *_search_options, *_evaluation_options
 )
 both_splits_options = bundle("work", _run, _seed_option, *_machine_options, *_evaluation_options)
+
+
+def _long_options(*groups: Sequence[Any]) -> frozenset[str]:
+    """The names of these options, without dashes."""
+
+    def holder() -> None: ...
+
+    for option in (one for group in groups for one in group):
+        option(holder)
+    params = getattr(holder, "__click_params__", [])
+    return frozenset(flag[2:] for param in params for flag in param.opts if flag.startswith("--"))
+
+
+# What a configuration may set for all tools at once: options that mean the same in each.
+SHARED = _long_options(
+    _stream_options,
+    _word_options,
+    _machine_options,
+    _training_options,
+    _search_options,
+    _evaluation_options,
+    [_seed_option, _split_option, _indices_option, normalize_option],
+) - {"as", "member", "normalize"}

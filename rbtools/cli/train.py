@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
-from rbtools import units
+from rbtools import registry, units
 from rbtools.cli import shared
+from rbtools.cli.config import as_typed
 from rbtools.engine import presets, ranks
 from rbtools.errors import RbError, UsageError
 from rbtools.training import METHODS
@@ -216,6 +217,23 @@ def main(
         return shared.DONE
 
 
+def _set_by_preset(context: click.Context) -> dict[str, tuple[Any, str]]:
+    """What the preset in force sets, as it is typed, and that it does."""
+    name = context.params.get("preset")
+    if name is None:
+        return {}
+    preset = presets.named(name)
+    fields = {field.name: field for cls in context.meta["rbtools.classes"] for field in registry.options(cls)}
+    own = {key: as_typed(fields[key], value) for key, value in preset.params.items() if key in fields}
+    return {
+        key: (value, f"preset {name}")
+        for key, value in {"method": preset.method, **preset.recipe, **own}.items()
+    }
+
+
+main.covers, main.resolve = "--preset", _set_by_preset  # type: ignore[attr-defined]
+
+
 def _refuse_together(how: Any, run: Any) -> None:
     """Raise UsageError for what several processes of one training (torchrun) cannot do."""
     if ranks.count() == 1:
@@ -244,14 +262,17 @@ def _recipe(options: dict[str, Any], given_params: frozenset[str]) -> Any:
         "regularize": _listed(options["regularize"]),
         "normalize": None if options["normalize"] == "auto" else normalization(options["normalize"]),
     }
-    how = presets.recipe(found, given_params, given)
+    in_file = frozenset(name for name in options if _is_given(name, in_file=True))
+    how = presets.recipe(found, given_params, in_file)
     _refuse_unused(how, given)
     return how
 
 
-def _is_given(name: str) -> bool:
+def _is_given(name: str, in_file: bool = False) -> bool:
+    """Whether the command line has that option (or a configuration, where that counts)."""
     source = click.get_current_context().get_parameter_source(name)
-    return source is click.core.ParameterSource.COMMANDLINE
+    sources = click.core.ParameterSource
+    return source is sources.COMMANDLINE or (in_file and source is sources.DEFAULT_MAP)
 
 
 def _params(name: str, params: dict[str, Any], how: Any) -> dict[str, Any]:

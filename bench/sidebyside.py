@@ -1,0 +1,142 @@
+"""What the reproductions share: a paper's numbers beside ours, which of its claims hold, missing data.
+
+A reproduction (`reproduce_NAME.py`) reads the records that its recipe of pipes made, and prints
+`table`s and `told` claims; with `--need full` it says by `need` which files are missing, before the pipe
+starts.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+Rows = Mapping[str, Mapping[str, float | None]]
+"""Row -> column -> value."""
+
+
+class Claim(NamedTuple):
+    """A paper's claim in words, whether it holds (None: these records cannot tell), and what was found."""
+
+    words: str
+    holds: bool | None
+    found: str
+
+
+class Missing(NamedTuple):
+    """A file or folder that a scale needs: where it should lie, where it is from, what it looks like."""
+
+    path: str
+    source: str
+    layout: str
+
+
+def read(stream: Iterable[str] = sys.stdin) -> list[dict[str, Any]]:
+    """The records of a stream; those that failed are counted on stderr and left out."""
+    found = [json.loads(line) for line in stream if line.strip()]
+    good = [record for record in found if "error" not in record]
+    if len(good) < len(found):
+        print(f"{len(found) - len(good)} of {len(found)} records failed and are left out.", file=sys.stderr)
+    return good
+
+
+def means(
+    records: Iterable[Mapping[str, Any]], row: Callable[[Any], str | None], columns: Mapping[str, str]
+) -> dict[str, dict[str, float | None]]:
+    """The mean of each column's metric (column -> metric) over the records of each row."""
+    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for record in records:
+        name = row(record)
+        for column, metric in columns.items():
+            if name is not None and metric in record.get("metrics", {}):
+                found[name][column].append(record["metrics"][metric])
+    return {
+        name: {column: sum(values) / len(values) for column, values in of_row.items()}
+        for name, of_row in found.items()
+    }
+
+
+def percent(value: float) -> str:
+    """A fraction as papers print it: 53.15."""
+    return f"{100 * value:.2f}"
+
+
+def plain(value: float) -> str:
+    """A number as it is, with three digits that count."""
+    return f"{value:.3g}"
+
+
+def table(
+    title: str,
+    published: Rows,
+    ours: Rows,
+    columns: Sequence[str],
+    show: Callable[[str, float], str] = lambda column, value: percent(value),
+) -> str:
+    """Markdown: a line a row, and in each cell the published value, ours, and ours minus the published.
+
+    What one side lacks is a dash. Rows are those of either side, the published ones first.
+    """
+
+    def cell(row: str, column: str) -> str:
+        paper, here = (side.get(row, {}).get(column) for side in (published, ours))
+        texts = ["-" if value is None else show(column, value) for value in (paper, here)]
+        if paper is None and here is None:
+            return "-"
+        apart = "-" if paper is None or here is None else show(column, here - paper)
+        return " / ".join([*texts, apart if apart.startswith("-") else f"+{apart}"])
+
+    rows = [*published, *(row for row in ours if row not in published)]
+    lines = [f"{title}: published / ours / difference", ""]
+    lines += [f"| | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
+    lines += [f"| {row} | {' | '.join(cell(row, column) for column in columns)} |" for row in rows]
+    return "\n".join([*lines, ""])
+
+
+def above(words: str, higher: float | None, lower: float | None, by: float = 0.0) -> Claim:
+    """The claim that one value is above another, by so much at least."""
+    if higher is None or lower is None:
+        return Claim(words, None, "not measured here")
+    return Claim(words, higher > lower and higher - lower >= by, f"{higher:.4g} and {lower:.4g}")
+
+
+def all_above(words: str, pairs: Iterable[tuple[str, float | None, float | None]]) -> Claim:
+    """The claim that of each pair (name, higher, lower) the first is above the second."""
+    known = [(name, high, low) for name, high, low in pairs if high is not None and low is not None]
+    if not known:
+        return Claim(words, None, "not measured here")
+    wrong = [f"{name} ({high:.4g} and {low:.4g})" for name, high, low in known if not high > low]
+    return Claim(words, not wrong, f"not so for {', '.join(wrong)}" if wrong else f"all {len(known)}")
+
+
+def below(words: str, value: float | None, limit: float) -> Claim:
+    """The claim that a value is at most some limit."""
+    if value is None:
+        return Claim(words, None, "not measured here")
+    return Claim(words, value <= limit, f"{value:.4g}, limit {limit:g}")
+
+
+def told(claims: Sequence[Claim]) -> str:
+    """The claims, a line each, those that fail as openly as those that hold, and their count."""
+    words = {True: "holds", False: "FAILS", None: "cannot be told"}
+    lines = ["Claims of the paper:", ""]
+    lines += [f"- {claim.words}: {words[claim.holds]} ({claim.found})" for claim in claims]
+    known = [claim for claim in claims if claim.holds is not None]
+    held = sum(bool(claim.holds) for claim in known)
+    rest = len(claims) - len(known)
+    unknown = f"; {rest} cannot be told from these records" if rest else ""
+    return "\n".join([*lines, "", f"{held} of {len(known)} claims hold here{unknown}."])
+
+
+def need(name: str, missing: Sequence[Missing]) -> None:
+    """End with a message where a file is not there: which, where from, which layout."""
+    absent = [one for one in missing if not Path(one.path).exists()]
+    if not absent:
+        return
+    print(f"make reproduce-{name} SCALE=full needs what is not here:", file=sys.stderr)
+    for one in absent:
+        print(f"  {one.path}\n    from: {one.source}\n    layout: {one.layout}", file=sys.stderr)
+    raise SystemExit(1)

@@ -1,0 +1,419 @@
+"""Defaults from a file: `--config FILE`, else `rbtools.yaml` in the working directory over the user's own.
+
+A file has a section for each tool, and `all` for what tools share. Keys are long options without their
+dashes, and below the name of a subcommand those of that one:
+
+    all: {store: results, jobs: 2}
+    rb-train: {method: trades, epochs: 50}
+    rb-attack: {eps: 8, pgd: {steps: 50}}
+
+The command line wins, then the environment, then the file. A file is no place to be surprised by: it cannot
+let programs run, nor name anything outside the folder that one works in.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from rbtools import registry
+from rbtools.errors import UsageError, near, unknown
+
+NAME = "rbtools.yaml"
+VARIABLE = "RB_CONFIG"
+NONE = "none"
+ALL = "all"
+META = "rbtools.config"
+ORIGINS = "rbtools.origins"
+PRINT = "rbtools.print-config"
+LARGEST = 1 << 20
+# What a file must not say: "" stands for what makes no sense there.
+FORBIDDEN = {
+    "allow-code": "it lets programs run",
+    "live": "it starts trainings",
+    "config": "",
+    "print-config": "",
+    "help": "",
+    "version": "",
+}
+_PATHS = ("FILE", "DIR", "PATH")
+_WITH_PATH = ("imagefolder:", "npz:", "parquet:")
+
+
+class File(NamedTuple):
+    """A file of defaults: its path, as people know it, and its sections."""
+
+    path: str
+    sections: dict[str, Any]
+
+
+class Key(NamedTuple):
+    """A key of a file with its value, where it stands, and whether for all tools."""
+
+    name: str
+    value: Any
+    path: str
+    place: str
+    shared: bool
+
+
+def files(ctx: click.Context, arguments: Sequence[str]) -> list[File]:
+    """The files that count for this command line, the one that wins last. Raises UsageError."""
+    found: list[File] | None = ctx.meta.get(META)
+    if found is None:
+        found = [] if ctx.resilient_parsing else [_read(path) for path in _paths(arguments)]
+        ctx.meta[META] = found
+    return found
+
+
+def _paths(arguments: Sequence[str]) -> list[str]:
+    words = list(arguments[: arguments.index("--")] if "--" in arguments else arguments)
+    if {"-h", "--help", "--version"} & set(words):  # help is fast, and there also where a file is wrong
+        return []
+    named = os.environ.get(VARIABLE)
+    for place, word in enumerate(words):
+        option, equals, value = word.partition("=")
+        if option == "--config":
+            named = value if equals else words[place + 1] if place + 1 < len(words) else None
+    if named == NONE:
+        return []
+    if named is not None:
+        if not os.path.isfile(named):
+            what = "is a folder" if os.path.isdir(named) else "does not exist"
+            raise UsageError(f"The configuration {named} {what}. Expected a YAML file, or none for no file.")
+        return [named]
+    return [path for path in (_of_the_user(), NAME) if os.path.isfile(path)]
+
+
+def _of_the_user() -> str:
+    base = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
+    return os.path.join(base, "rbtools", "config.yaml")
+
+
+def _read(path: str) -> File:
+    """A file, whole and well-formed. Raises UsageError."""
+    import yaml  # only where there is a file: --help and most runs do without
+
+    class Loader(yaml.SafeLoader):
+        """The safe loader, which in addition refuses a key that stands twice."""
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            names = [key.value for key, _ in node.value]
+            twice = next((key for key, _ in reversed(node.value) if names.count(key.value) > 1), None)
+            if twice is not None:
+                raise yaml.MarkedYAMLError(
+                    None, None, f"'{twice.value}' stands there twice", twice.start_mark
+                )
+            return super().construct_mapping(node, deep)
+
+    try:
+        if os.path.getsize(path) > LARGEST:
+            raise UsageError(f"{path} has more than {LARGEST} bytes. Expected a few lines of defaults.")
+        sections = yaml.load(Path(path).read_text("utf-8"), Loader)
+    except yaml.MarkedYAMLError as wrong:
+        at = "" if wrong.problem_mark is None else f": line {wrong.problem_mark.line + 1}"
+        raise UsageError(f"{path}{at}: {wrong.problem}. Expected YAML: a section a tool.") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as wrong:
+        raise UsageError(f"{path}: {' '.join(str(wrong).split())}. Expected YAML in UTF-8.") from None
+    except OSError as error:
+        raise UsageError(f"Cannot read {path}: {error.strerror}. --config none does without.") from None
+    sections = {} if sections is None else sections
+    if not isinstance(sections, dict):
+        raise UsageError(f"{path} is {_kind(sections)}. Expected a section a tool, such as rb-train:.")
+    _check_sections(path, sections)
+    return File(path, {name: {} if value is None else value for name, value in sections.items()})
+
+
+def _check_sections(path: str, sections: Mapping[Any, Any]) -> None:
+    from rbtools.cli.docs import TOOLS
+
+    names = [ALL, *(f"rb-{tool.replace('_', '-')}" for tool in TOOLS)]
+    for name, value in sections.items():
+        if name not in names:
+            raise unknown(f"section in {path}:", str(name), names, UsageError)
+        if value is not None and not isinstance(value, dict):
+            raise UsageError(f"{path}: {name} is {_kind(value)}. Expected options and their values below it.")
+
+
+def words(ctx: click.Context, arguments: Sequence[str], covers: str | None = None) -> list[str]:
+    """What the files say for this tool as words of a command line: for what looks at these before click.
+
+    Nothing where the command line has the option that `covers` all of it.
+    """
+    found: list[str] = []
+    if covers is not None and any(word.partition("=")[0] == covers for word in arguments):
+        return found
+    for key in _keys(ctx, arguments):
+        if not isinstance(key.value, dict | bool) and key.value is not None:
+            found += [f"--{key.name}", _text(key.value)]
+    return found
+
+
+def apply(ctx: click.Context, params: Sequence[click.Parameter], arguments: Sequence[str]) -> None:
+    """Make what the files say the defaults of this command. Raises UsageError for what is wrong there."""
+    options = {
+        flag[2:]: param
+        for param in params
+        if isinstance(param, click.Option)
+        for flag in param.opts
+        if flag.startswith("--")
+    }
+    covered = _covered(ctx, arguments)
+    found: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for key in _keys(ctx, arguments):
+        if isinstance(key.value, dict):
+            _check_subcommand(ctx, key)
+            continue
+        if key.name in FORBIDDEN and key.value is not False:
+            why = FORBIDDEN[key.name]
+            reason = f": {why}. Say it on the command line" if why else ""
+            raise UsageError(f"{key.path}: {key.name} cannot be set by a file{reason}.")
+        param = options.get(key.name)
+        if param is None or (key.shared and key.name not in shared_options()):
+            _check_elsewhere(ctx, key, options)
+            continue
+        value = _value(param, key)
+        if param.name is not None and not (covered and key.name not in shared_options()):
+            found[param.name], origins[param.name] = value, key.path
+    ctx.default_map = found
+    ctx.meta[ORIGINS] = origins
+
+
+def _covered(ctx: click.Context, arguments: Sequence[str]) -> bool:
+    """Whether the command line names what brings all options of the tool's own with it (--preset)."""
+    option = getattr(ctx.command, "covers", None)
+    return option is not None and any(word.partition("=")[0] == option for word in arguments)
+
+
+def _keys(ctx: click.Context, arguments: Sequence[str]) -> Iterator[Key]:
+    """All keys that stand at this command's place or above it, the ones that win last."""
+    tool, *below = ctx.command_path.split()
+    tool = os.path.basename(tool)
+    for file in files(ctx, arguments):
+        for section in (ALL, tool):
+            levels, place = [file.sections.get(section, {})], section
+            for word in below:
+                for name in word.split(","):
+                    inner = levels[-1].get(name)
+                    if isinstance(inner, dict):
+                        levels.append(inner)
+            for level in levels:
+                for name, value in level.items():
+                    yield Key(str(name), value, file.path, place, section == ALL)
+
+
+def _check_subcommand(ctx: click.Context, key: Key) -> None:
+    """Raises UsageError where a key with further keys below it is the name of no subcommand."""
+    names: list[str] = []
+    above: click.Context | None = ctx
+    while above is not None:
+        if isinstance(above.command, click.Group):
+            names += above.command.list_commands(above)
+        above = above.parent
+    if key.name not in names:
+        if not names or key.shared:
+            raise UsageError(
+                f"{key.path}: {key.name} of {key.place} is {_kind(key.value)}. Expected a value."
+            )
+        raise unknown(f"command in {key.path}: {key.place}:", key.name, names, UsageError)
+
+
+def _check_elsewhere(ctx: click.Context, key: Key, options: Iterable[str]) -> None:
+    """Raises UsageError for an option that no command of the tool has (of `all`: that tools do not share)."""
+    known = shared_options() if key.shared else _options_of(key.place)
+    if key.name not in known:
+        names = known if key.shared else {*known, *options}
+        what = "" if not key.shared else " that tools share"
+        raise UsageError(
+            f"{key.path}: {key.place} has no option '{key.name}'{what}.{near(key.name, sorted(names))}"
+            f" {key.place if not key.shared else 'rb-train'} --help lists them."
+        )
+
+
+def _options_of(name: str) -> set[str]:
+    """All long options of a tool and of everything below it."""
+    from rbtools.cli import docs
+
+    pages = docs.pages(docs.tool(name.removeprefix("rb-").replace("-", "_")))
+    params = [param for page in pages for param in page.command.get_params(page.context)]
+    return {flag[2:] for param in params for flag in param.opts if flag.startswith("--")}
+
+
+def shared_options() -> frozenset[str]:
+    """The long options that several tools have, which `all` may set."""
+    from rbtools.cli import options
+
+    return options.SHARED
+
+
+def _value(param: click.Option, key: Key) -> Any:
+    """A value as click takes it for a default. Raises UsageError for a wrong type or a path outside."""
+    where = f"{key.path}: {key.name} of {key.place} is"
+    flag = param.is_flag
+    if isinstance(key.value, bool) != flag or key.value is None:
+        raise UsageError(f"{where} {_shown(key.value)}. Expected {_expected(param)}.")
+    if flag:
+        return key.value
+    several = isinstance(key.value, list) and all(isinstance(one, str | int | float) for one in key.value)
+    if not isinstance(key.value, str | int | float) and not (several and isinstance(param.type, _TEXT)):
+        raise UsageError(f"{where} {_kind(key.value)}. Expected {_expected(param)}.")
+    text = _text(key.value)
+    try:
+        param.type.convert(text, param, None)
+    except click.BadParameter as wrong:
+        raise UsageError(
+            f"{where} {_shown(key.value)}. Expected {_expected(param)}: {wrong.message}"
+        ) from None
+    _check_path(param, text, where)
+    if param.multiple:
+        return [str(one) for one in key.value] if isinstance(key.value, list) else [text]
+    return text
+
+
+_TEXT = click.types.StringParamType
+
+
+def _check_path(param: click.Option, text: str, where: str) -> None:
+    """Raises UsageError for a path that leads out of the working directory, links followed."""
+    inner = next((text[len(start) :] for start in _WITH_PATH if text.startswith(start)), None)
+    metavar = param.metavar or ""
+    if inner is None and not any(word in metavar for word in _PATHS):
+        return
+    here, there = os.path.realpath("."), os.path.realpath(text if inner is None else inner)
+    if there != here and not there.startswith(here.rstrip(os.sep) + os.sep):
+        raise UsageError(
+            f"{where} {_shown(text)}, which lies outside {here}. A file cannot name that; the command line"
+            " and the environment can."
+        )
+
+
+def _text(value: Any) -> str:
+    """A value as one would type it."""
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _expected(param: click.Option) -> str:
+    if param.is_flag:
+        return "true or false"
+    if isinstance(param.type, click.Choice):
+        return f"one of {', '.join(map(str, param.type.choices))}"
+    if isinstance(param.type, click.types.IntParamType):
+        return "a whole number"
+    return "a number" if isinstance(param.type, click.types.FloatParamType) else "text or a number"
+
+
+def _kind(value: Any) -> str:
+    kinds = {dict: "a mapping", list: "a list", str: "text", bool: "true or false", type(None): "empty"}
+    kinds |= {int: "a number", float: "a number"}
+    return next((name for kind, name in kinds.items() if isinstance(value, kind)), type(value).__name__)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, str):
+        return f"'{value}'" if len(value) <= 60 else f"'{value[:57]}...'"
+    return str(value).lower() if isinstance(value, bool | int | float) else _kind(value)
+
+
+# --- what is in force -----------------------------------------------------------------------------
+
+
+class InForce(NamedTuple):
+    """An option with its value and where that comes from."""
+
+    name: str
+    value: Any
+    origin: str
+
+
+def in_force(ctx: click.Context) -> list[InForce]:
+    """All options of a parsed command line with their values and where each comes from."""
+    resolve: Callable[[click.Context], dict[str, tuple[Any, str]]] | None
+    resolve = getattr(ctx.command, "resolve", None)
+    resolved = resolve(ctx) if resolve else {}
+    found = []
+    defaults = _defaults(ctx)
+    for param in ctx.command.get_params(ctx):
+        flags = [flag[2:] for flag in param.opts if flag.startswith("--")]
+        if not isinstance(param, click.Option) or not flags or flags[0] in _UNSAID:
+            continue
+        value, origin = ctx.params.get(str(param.name)), _origin(ctx, param)
+        if origin == "default":
+            value = defaults.get(str(param.name), value) if value is None else value
+            value, origin = resolved.get(str(param.name), (value, origin))
+        found.append(InForce(flags[0], value, origin))
+    return found
+
+
+def _defaults(ctx: click.Context) -> dict[str, Any]:
+    """The defaults of the fields of what was chosen, as they are typed."""
+    classes = ctx.meta.get("rbtools.classes", [])
+    fields = [field for cls in classes for field in registry.options(cls)]
+    return {field.name: as_typed(field, field.default) for field in reversed(fields)}
+
+
+def as_typed(field: Any, value: Any) -> Any:
+    """A field's value as the command line takes it: distances in 1/255."""
+    if value == () or value is None:
+        return None
+    if field.metadata.get("unit") != "eps":
+        return value
+    number = float(f"{value * 255:g}")
+    return int(number) if number.is_integer() else number
+
+
+_UNSAID = ("help", "version", "config", "print-config")
+
+
+def _origin(ctx: click.Context, param: click.Option) -> str:
+    source = ctx.get_parameter_source(str(param.name))
+    sources = click.core.ParameterSource
+    if source is sources.COMMANDLINE:
+        return "command line"
+    if source is sources.ENVIRONMENT:
+        return f"environment, {param.envvar}"
+    if source is sources.DEFAULT_MAP:
+        return str(ctx.meta[ORIGINS].get(str(param.name), "default"))
+    return "default"
+
+
+def asked(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    """Note that `--print-config` was given."""
+    if value:
+        ctx.meta[PRINT] = True
+
+
+def shown(ctx: click.Context) -> str:
+    """What is in force, as a file that --config reads, with a comment on where each value comes from."""
+    tool, *below = ctx.command_path.split()
+    lines = [f"# {ctx.command_path}: what is in force, and where it comes from."]
+    heads = [os.path.basename(tool), *below]
+    lines += [f"{'  ' * depth}{head}:" for depth, head in enumerate(heads)]
+    indent = "  " * len(heads)
+    entries = [(_line(one), one.origin) for one in in_force(ctx)]
+    width = min(max((len(line) for line, _ in entries), default=0), 48)
+    lines += [f"{indent}{line:<{width}}  # {origin}" for line, origin in entries]
+    return "\n".join(lines)
+
+
+def _line(one: InForce) -> str:
+    if one.value is None:
+        return f"# {one.name}: not set"
+    if isinstance(one.value, bool):
+        return f"{one.name}: {str(one.value).lower()}"
+    if isinstance(one.value, int | float):
+        return f"{one.name}: {one.value!r}"
+    if isinstance(one.value, list | tuple):
+        return f"{one.name}: {_quoted(','.join(map(str, one.value)))}"
+    return f"{one.name}: {_quoted(str(one.value))}"
+
+
+def _quoted(text: str) -> str:
+    """Text as YAML reads it back."""
+    import json
+
+    return json.dumps(text, ensure_ascii=False)

@@ -1,0 +1,79 @@
+"""Papers beside ours: tables, claims, and what is missing."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+BENCH = Path(__file__).resolve().parents[2] / "bench"
+
+
+def module(name: str) -> ModuleType:
+    sys.path.insert(0, str(BENCH))
+    try:
+        spec = importlib.util.spec_from_file_location(name, BENCH / f"{name}.py")
+        assert spec is not None and spec.loader is not None
+        found = importlib.util.module_from_spec(spec)
+        sys.modules[name] = found
+        spec.loader.exec_module(found)
+        return found
+    finally:
+        sys.path.remove(str(BENCH))
+
+
+side = module("sidebyside")
+
+
+def test_a_cell_has_the_published_value_ours_and_the_difference() -> None:
+    published = {"pgd": {"Acc": 0.8383, "AA": 0.4634}, "erm": {"Acc": 0.9485}}
+    text = side.table("Table 4", published, {"pgd": {"Acc": 0.85}, "new": {"Acc": 0.5}}, ["Acc", "AA"])
+    assert text.splitlines()[0] == "Table 4: published / ours / difference"
+    assert text.splitlines()[4:] == [
+        "| pgd | 83.83 / 85.00 / +1.17 | 46.34 / - / - |",
+        "| erm | 94.85 / - / - | - |",
+        "| new | - / 50.00 / - | - |",
+    ]
+
+
+def test_claims_that_fail_are_shown_and_counted() -> None:
+    claims = [
+        side.above("a above b", 0.5, 0.4),
+        side.above("b above a", 0.4, 0.5),
+        side.above("a above c", 0.4, None),
+        side.below("a near zero", 0.01, 0.02),
+        side.all_above("all above c", [("a", 0.5, 0.4), ("b", 0.3, 0.4), ("d", None, 0.1)]),
+    ]
+    text = side.told(claims)
+    assert "- b above a: FAILS (0.4 and 0.5)" in text
+    assert "- all above c: FAILS (not so for b (0.3 and 0.4))" in text
+    assert "- a above c: cannot be told (not measured here)" in text
+    assert text.endswith("2 of 4 claims hold here; 1 cannot be told from these records.")
+
+
+def test_means_are_over_the_records_of_a_row() -> None:
+    records = [{"train": {"method": m}, "metrics": {"acc": a}} for m, a in (("pgd", 0.4), ("pgd", 0.6))]
+    found = side.means(records, lambda record: record["train"]["method"], {"Acc": "acc", "AA": "aa.8"})
+    assert found == {"pgd": {"Acc": 0.5}}
+
+
+def test_failed_records_are_left_out_and_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert side.read(['{"arch":{}}\n', "\n", '{"arch":{},"error":{}}\n']) == [{"arch": {}}]
+    assert capsys.readouterr().err == "1 of 2 records failed and are left out.\n"
+
+
+def test_missing_data_says_which_file_where_from_and_which_layout(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("there").touch()
+    side.need("x", [side.Missing("there", "a", "b")])
+    with pytest.raises(SystemExit, match="1"):
+        side.need(
+            "x", [side.Missing("there", "a", "b"), side.Missing("weights", "its authors", "000000.pth")]
+        )
+    told = capsys.readouterr().err
+    assert (
+        "weights\n    from: its authors\n    layout: 000000.pth\n" in told
+        and "there" not in told.split("weights")[1]
+    )
