@@ -153,7 +153,7 @@ def train(record: Record, method: str = "erm", **options: Any) -> Record:
 
     run, params = _run("rb-train", options)
     recipe = {field.name: params.pop(field.name) for field in fields(Recipe) if field.name in params}
-    for key in ("milestones", "augment", "regularize"):
+    for key in ("milestones", "augment", "regularize", "track"):
         if recipe.get(key) is not None:
             recipe[key] = tuple(recipe[key])
     if isinstance(recipe.get("normalize"), str):

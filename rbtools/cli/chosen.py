@@ -14,7 +14,7 @@ from rbtools.records import dumps, expr
 from rbtools.store import Store, index, listing
 from rbtools.store.spread import spread
 
-KINDS = ("training", "evaluation")
+KINDS = ("training", "tracking", "evaluation")
 MANY = 5000  # results that are worth more than one process
 
 _options = (

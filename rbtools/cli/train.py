@@ -122,6 +122,19 @@ recipe_options = shared.bundle(
         help="Which weights the record goes on with; it names both.",
     ),
     click.option(
+        "--track",
+        default="",
+        metavar="LIST",
+        help="Measure along the training, into train.history: robust (losses and errors on train and test,"
+        " their gaps), wci, or another measure of rb-measure.",
+    ),
+    click.option(
+        "--every", default=5, type=int, help="After so many epochs, and after the last, for --track."
+    ),
+    click.option(
+        "--track-n", default=1000, type=int, help="Images of train and of test for --track robust, at most."
+    ),
+    click.option(
         "--clean-pass/--no-clean-pass",
         default=False,
         help="One more pass of the clean images after each step, for BatchNorm (Rice et al.).",
@@ -260,6 +273,7 @@ def _recipe(options: dict[str, Any], given_params: frozenset[str]) -> Any:
         "milestones": tuple(int(epoch) for epoch in _numbers(options["milestones"], "--milestones")),
         "augment": None if options["augment"] == "auto" else _listed(options["augment"]),
         "regularize": _listed(options["regularize"]),
+        "track": _listed(options["track"]),
         "normalize": None if options["normalize"] == "auto" else normalization(options["normalize"]),
     }
     in_file = frozenset(name for name in options if _is_given(name, in_file=True))
@@ -297,6 +311,8 @@ def _refuse_unused(how: Any, given: frozenset[str]) -> None:
         ("awp_gamma", "awp" in how.regularize, None),
         ("awp_warmup", "awp" in how.regularize, None),
         ("warm_steps", how.filter is not None, "no --filter"),
+        ("every", bool(how.track), "no --track"),
+        ("track_n", "robust" in how.track, "no --track robust"),
         ("normalize", how.init != "checkpoint", "--init checkpoint, which keeps that of the file"),
     ):
         if name in given and not used:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rbtools.datasets import streaming
-from rbtools.engine import initial, ranks, regularize, shadow, subject, validation
+from rbtools.engine import initial, ranks, regularize, shadow, subject, track, validation
 from rbtools.engine.augment import augment, cutout
 from rbtools.engine.counted import Passes, Totals
 from rbtools.engine.draws import Draws
@@ -117,6 +117,8 @@ class _Training:
         self.history: dict[str, list[float]] = {}
         self.best: dict[str, Any] | None = None
         self.places: list[str] = []  # where epochs were trained: another place rounds otherwise
+        # One process measures for all.
+        self.course = track.Course(task.track if ranks.rank() == 0 else None, self)
         self._warn_of_pieces()
 
     def _warn_of_pieces(self) -> None:
@@ -180,6 +182,7 @@ class _Training:
         found = totals.means() | self._validate()
         for name, value in {**found, "lr": rate, "seconds": seconds}.items():
             self.history.setdefault(name, []).append(float(f"{value:.6g}"))
+        self.course.after(self.epoch, not self.goes_on(), self._kept())
 
     def _wait(self) -> None:
         """Let a GPU finish what it was given, before the clock is read."""
@@ -315,6 +318,7 @@ class _Training:
                 "schedule": self.schedule.state_dict(),
                 "epoch": self.epoch,
                 "history": self.history,
+                "tracked": self.course.history,
                 "best": self.best,
                 "passes": self.passes.totals,
                 "places": self.places,
@@ -336,6 +340,7 @@ class _Training:
             self.schedule.load_state_dict(state["schedule"])
             self.epoch, self.history, self.places = state["epoch"], state["history"], state["places"]
             self.best, self.passes.totals = state["best"], state["passes"]
+            self.course.history = state["tracked"]
         except Exception:  # torch raises many kinds for damaged files; starting anew is always right
             return False
         return True
@@ -362,6 +367,7 @@ class _Training:
             found["batchnorm"] = "synchronised" if self.device.type == "cuda" else "each process"
         if self.epoch < self.how.epochs:
             found["stopped_after"] = self.epoch
+        found |= self.course.result()
         if self.validation is not None:
             found["validation"] = validation.told(self.method, len(self.validation.ids))
         if self.best is not None:

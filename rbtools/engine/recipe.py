@@ -6,12 +6,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rbtools.errors import RbError
+from rbtools.measures import MEASURES
 
 SCHEDULES = ("onecycle", "step", "piecewise", "cosine", "constant")
 AUGMENTATIONS = ("crop", "crop-reflect", "flip")
 REGULARIZERS = ("cutout", "mixup", "awp", "l2")
 FILTERS = ("chen-lee",)
 INITS = ("random", "checkpoint", "timm")
+TRACKED = ("robust", *MEASURES)
 CYCLED_MOMENTUM = (0.95, 0.85, 0.95)
 VALIDATED = 0.02
 """The share of the training images that rb-train holds out where nothing else is said."""
@@ -40,7 +42,9 @@ class Recipe:
     after so many epochs without a better one. `clean_pass` sends the clean images through once more after
     each step.
     `normalize`: None is what is usual for the data set, "none", or (mean, std). `select` says which weights
-    the record names, "last" or "best". `given` names what the user chose where a preset stands beside it.
+    the record names, "last" or "best". `track` names what is measured after `every` so many epochs (see
+    engine/track.py), robust losses on at most `track_n` images of train and test. `given` names what the
+    user chose where a preset stands beside it.
     """
 
     epochs: int = 10
@@ -73,12 +77,15 @@ class Recipe:
     preset: str | None = None
     given: frozenset[str] = frozenset()
     select: str = "last"
+    track: tuple[str, ...] = ()
+    every: int = 5
+    track_n: int = 1000
 
     def config(self) -> dict[str, Any]:
         """The recipe as it stands in the record; what is not used is left out."""
         found = asdict(self)
         # Told elsewhere, or without effect on the weights beside what is told here.
-        for key in ("normalize", "given", "select", "preset"):
+        for key in ("normalize", "given", "select", "preset", "track", "every", "track_n"):
             del found[key]
         if self.schedule == "onecycle":
             found["momentum"] = list(CYCLED_MOMENTUM)
@@ -153,6 +160,7 @@ def _check_names(recipe: Recipe) -> None:
         ("filter", () if recipe.filter is None else (recipe.filter,), FILTERS),
         ("initialisation", (recipe.init,), INITS),
         ("selection of weights", (recipe.select,), ("last", "best")),
+        ("measure to track", recipe.track, TRACKED),
     ):
         for value in values:
             if value not in known:
@@ -170,6 +178,8 @@ def _check_numbers(recipe: Recipe) -> None:
         ("--l2", recipe.l2, recipe.l2 >= 0, "0 or more"),
         ("--warm-steps", recipe.warm_steps, recipe.warm_steps >= 0, "0 or more"),
         ("--cutout-length", recipe.cutout_length, (recipe.cutout_length or 1) >= 1, "1 or more"),
+        ("--every", recipe.every, recipe.every >= 1, "1 or more"),
+        ("--track-n", recipe.track_n, recipe.track_n >= 1, "1 or more"),
         ("--patience", recipe.patience, recipe.patience is None or recipe.patience >= 1, "1 or more"),
     ):
         if not good:

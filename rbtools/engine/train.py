@@ -7,7 +7,7 @@ import os
 from typing import Any, NamedTuple
 
 from rbtools import datasets, registry, spaces
-from rbtools.engine import GENERATOR, precision, presets, ranks, recipe, subject
+from rbtools.engine import GENERATOR, precision, presets, ranks, recipe, subject, track
 from rbtools.engine.run import Run
 from rbtools.errors import RbError
 from rbtools.records import results, trained
@@ -26,6 +26,7 @@ class Task(NamedTuple):
     how: recipe.Recipe
     precision: str
     prepare: bool = True
+    track: track.Tracking | None = None
 
 
 def train(record: dict[str, Any], method: Any, how: recipe.Recipe, run: Run) -> dict[str, Any]:
@@ -62,28 +63,64 @@ def train(record: dict[str, Any], method: Any, how: recipe.Recipe, run: Run) -> 
         # The last two images were one batch once.
         **({"batches": "single"} if 1 in (how.batch_size, how.micro_batch) else {}),
     }
-    key = digest(what)
-
-    def look() -> Any:
-        found = run.store.result(key)
-        names = () if found is None else (found["checkpoint"], found.get("best"))
-        return found if all(name is None or run.store.has_object(name) for name in names) else None
-
-    done = look()
+    along = track.wanted(how, former, run)
+    kept = _Kept(run, what, along, subject.names({"arch": record["arch"]}, data))
+    done: Any = kept.look()
     if done is None:
-        with run.store.claimed([key], lambda: look() is not None, run.pulse) as ours:
+        with run.store.claimed([kept.own], lambda: kept.look() is not None, run.pulse) as ours:
             if ours:
                 run.store.check_writable()
-                done = _fit(Task(record, former, data, method, how, arithmetic, run.prepare), run, key)
-                run.store.keep_result(key, what, done, subject.names({"arch": record["arch"]}, data))
-                run.store.drop_state(key)
+                task = Task(record, former, data, method, how, arithmetic, run.prepare, along)
+                done = kept.keep(_fit(task, run, kept.own))
+                run.store.drop_state(kept.own)
             else:
-                done = look()
+                done = kept.look()
         run.store.computed += ours
         run.store.found += not ours
     else:
         run.store.found += 1
     return _trained(record, data, what, done, how)
+
+
+class _Kept:
+    """A finished training in the store; what was tracked along it is a result of its own.
+
+    The key of the training says nothing of tracking, so that one without finds the weights of one with. A
+    tracked one is found only where its history is there too: weights of former epochs are not kept, so it
+    is trained again for that, and ends with the same weights.
+    """
+
+    def __init__(self, run: Run, what: dict[str, Any], along: track.Tracking | None, names: Any) -> None:
+        self.store, self.what, self.names = run.store, what, names
+        self.key = digest(what)
+        self.along = None if along is None else along.what(self.key)
+        self.own = self.key if self.along is None else digest(self.along)
+
+    def look(self) -> dict[str, Any] | None:
+        """What there is, whole, or None."""
+        found = self.store.result(self.key)
+        names = () if found is None else (found["checkpoint"], found.get("best"))
+        if found is None or not all(name is None or self.store.has_object(name) for name in names):
+            return None
+        if self.along is None:
+            return dict(found)
+        more = self.store.result(self.own)
+        # On a GPU another training of this key may have ended elsewhere.
+        return None if more is None or more["checkpoint"] != found["checkpoint"] else _joined(found, more)
+
+    def keep(self, done: dict[str, Any]) -> dict[str, Any]:
+        """Keep what a training returned, in its two parts."""
+        plain = {name: value for name, value in done.items() if name not in ("tracked", "tracking")}
+        self.store.keep_result(self.key, self.what, plain, self.names)
+        if self.along is None:
+            return plain
+        more = {name: done[name] for name in ("checkpoint", "tracked", "tracking")}
+        self.store.keep_result(self.own, self.along, more, self.names)
+        return _joined(plain, more)
+
+
+def _joined(found: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    return {**found, "history": {**found["history"], **more["tracked"]}, "tracking": more["tracking"]}
 
 
 def _settled(data: subject.Data, method: Any, how: recipe.Recipe) -> tuple[subject.Data, recipe.Recipe]:

@@ -31,7 +31,7 @@ def section(
         "config": {**method["config"], **recipe, "normalize": done["normalize"]},
         **{key: what[key] for key in ("precision", "draws", "init", "processes") if key in what},
         "checkpoints": checkpoints,
-        **{key: done[key] for key in ("validation",) if key in done},
+        **{key: done[key] for key in ("validation", "tracking") if key in done},
         "history": done["history"],
     }
 

@@ -142,6 +142,17 @@ def _training(what: dict[str, Any], value: dict[str, Any], about: dict[str, Any]
     }
 
 
+def _tracking(what: dict[str, Any], value: dict[str, Any], about: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "arch": _arch({}, about),
+        **{key: about[key] for key in ("dataset",) if key in about},
+        "train": {"tracking": value["tracking"], "history": value["tracked"], "key": what["training"]},
+        "checkpoint": value["checkpoint"],
+        "metrics": {},
+        "evals": [],
+    }
+
+
 def _evaluation(what: dict[str, Any], value: list[dict[str, Any]], about: dict[str, Any]) -> dict[str, Any]:
     of = about["of"]
     entries, split = value, of["split"]
@@ -163,6 +174,7 @@ def _other(what: dict[str, Any], value: Any, about: dict[str, Any]) -> dict[str,
 
 _MAKERS: dict[str, Callable[[Any, Any, Any], dict[str, Any]]] = {
     "training": _training,
+    "tracking": _tracking,
     "evaluation": _evaluation,
 }
 

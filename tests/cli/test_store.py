@@ -108,7 +108,7 @@ def test_ls_takes_the_beginning_of_a_key(attacked: dict[str, Record]) -> None:
         (["--where", "acx > 2"], 0, "no result has all of acx, which --where asks for."),
         (["--where", "acc >"], 2, "error: --where: Expression 'acc >^' does not parse"),
         (["--where", "acc + 1"], 2, "error: --where: Expression 'acc + 1' is"),
-        (["--kind", "model"], 2, "'model' is not one of 'training', 'evaluation'"),
+        (["--kind", "model"], 2, "'model' is not one of 'training', 'tracking', 'evaluation'"),
         (["zzzz"], 2, "error: 'zzzz' is no key. Expected 4 or more hexadecimal digits"),
         (["0000000"], 2, "has no result with the key 0000000"),
     ],

@@ -190,6 +190,15 @@ def test_the_batch_cannot_be_larger_than_the_data() -> None:
     assert "there are only 1442 training images. Use --batch-size 1442 or less." in whole.stderr
 
 
+def test_tracking_goes_into_the_history() -> None:
+    result = run([*FAST, "--track", "robust", "--every", "3", "--track-n", "20"])
+    (record,) = records(result)
+    found = record["train"]["history"]
+    gap = found["test_robust_loss"][0] - found["train_robust_loss"][0]
+    assert found["robust_loss_gap"] == [pytest.approx(gap, rel=1e-4, abs=1e-5)]
+    assert record["train"]["tracking"]["robust"] == {"n_train": 20, "n": 20}
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -234,6 +243,9 @@ def test_the_batch_cannot_be_larger_than_the_data() -> None:
             ["--method", "pgd", "--filter", "chen-lee", "--warm-steps", "11"],
             "--warm-steps is 11, more than the 10 of --attack-steps.",
         ),
+        (["--track", "wcy"], "The measure to track is 'wcy'. Choose from: robust,"),
+        (["--every", "2"], "--every has no effect with no --track."),
+        (["--track", "wci", "--track-n", "9"], "--track-n has no effect with no --track robust."),
         (["--warm-steps", "1"], "--warm-steps has no effect with no --filter."),
         (["--method", "mart", "--bce", "b"], "Invalid value for '--bce'"),
         (
