@@ -222,7 +222,7 @@ def main(
         raise UsageError(str(wrong)) from None
 
     tasks = [Train(one, how, int(seed), work.run) for one in methods for seed in _numbers(seeds, "--seed")]
-    _refuse_together(how, work.run)
+    _refuse_together(work.run)
     with ranks.together(work.run) as leads:
         if leads:
             return shared.filter_records(source, tasks, work)
@@ -247,14 +247,13 @@ def _set_by_preset(context: click.Context) -> dict[str, tuple[Any, str]]:
 main.covers, main.resolve = "--preset", _set_by_preset  # type: ignore[attr-defined]
 
 
-def _refuse_together(how: Any, run: Any) -> None:
+def _refuse_together(run: Any) -> None:
     """Raise UsageError for what several processes of one training (torchrun) cannot do."""
     if ranks.count() == 1:
         return
     for option, wrong in (
         ("--jobs", run.jobs != 1),
         ("--engine ray", run.engine == "ray"),
-        ("--regularize awp", "awp" in how.regularize),
     ):
         if wrong:
             raise UsageError(

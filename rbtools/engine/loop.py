@@ -7,6 +7,7 @@ import io
 import math
 import os
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -216,9 +217,10 @@ class _Training:
     def _step(self, ids: Tensor, totals: Totals) -> Tensor:
         """One step of the optimiser on a batch; its loss (float64, on the device)."""
         self.optimizer.zero_grad(set_to_none=True)
-        whole, ids = len(ids), ranks.share(ids)
+        whole, first = len(ids), ids[:1]
+        ids = ranks.share(ids)
         draws = Draws(self.run.seed, "train", ids, offset=self.epoch)
-        images, targets = self._batch(ids, draws)
+        images, targets = self._batch(ids, draws, first)
         pieces = batches(torch.arange(len(ids), device=ids.device), self.how.micro_batch or whole)
         pieces = [part for part in pieces if len(part)]  # of a small batch a process may have nothing
         self.passes.totals["images"] += len(ids)
@@ -226,11 +228,14 @@ class _Training:
         with contextlib.ExitStack() as perturbed:
             for part in pieces:
                 own = draws if len(pieces) == 1 else draws.take(part)
-                loss = self._loss(images[part], targets[part], own.child("method"), perturbed)
-                value = value + totals.add(loss, self.labels[ids[part]]) * (len(part) / whole)
                 # A loss is a mean over its examples: weighted so, the pieces' gradients add up to
                 # the batch's.
-                (loss.value * (len(part) / whole)).backward()
+                weight = len(part) / whole
+                loss = self._loss(images[part], targets[part], own.child("method"), weight, perturbed)
+                value = value + totals.add(loss, self.labels[ids[part]]) * weight
+                (loss.value * weight).backward()
+            if not pieces and self._awp_now():
+                perturbed.enter_context(self._perturbed(None))
             if ranks.count() > 1:
                 value = ranks.sum_gradients(self.model, value)
             self.optimizer.step()
@@ -242,8 +247,11 @@ class _Training:
                     self.model(images[part])
         return value
 
-    def _batch(self, ids: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
-        """The batch's images in [0, 1], and their labels (N,) or distributions over classes (N, K)."""
+    def _batch(self, ids: Tensor, draws: Draws, first: Tensor) -> tuple[Tensor, Tensor]:
+        """The batch's images in [0, 1], and their labels (N,) or distributions over classes (N, K).
+
+        `first`: the first example of the batch, of which this process may have a share.
+        """
         how, labels = self.how, self.labels[ids]
         images = augment(self.images[ids], how.augment or (), draws, 0)
         if "cutout" in how.regularize:
@@ -256,13 +264,18 @@ class _Training:
             return pixels, labels
         targets = regularize.distribution(labels, self.about.classes, how.label_smoothing)
         if "mixup" in how.regularize:
-            seed = mixed(self.run.seed, f"mixup {self.epoch} {int(ids[0])}")
+            seed = mixed(self.run.seed, f"mixup {self.epoch} {int(first)}")
             pixels, targets = regularize.mixup(pixels, targets, how.mixup_alpha, seed)
         return pixels, targets
 
-    def _loss(self, images: Tensor, targets: Tensor, draws: Draws, perturbed: contextlib.ExitStack) -> Loss:
-        """The method's loss; with AWP the weights stay perturbed until `perturbed` ends."""
-        method, awp = self.step_method, "awp" in self.how.regularize and self.epoch >= self.how.awp_warmup
+    def _loss(
+        self, images: Tensor, targets: Tensor, draws: Draws, weight: float, perturbed: contextlib.ExitStack
+    ) -> Loss:
+        """The method's loss; with AWP the weights stay perturbed until `perturbed` ends.
+
+        `weight`: the images' share of the batch.
+        """
+        method, awp = self.step_method, self._awp_now()
         if self.shadow is None and not awp:
             with self._precision():
                 found: Loss = method(self.model, images, targets, draws)
@@ -281,10 +294,17 @@ class _Training:
 
         if not awp:
             return loss()
-        gamma = self.how.awp_gamma
-        assert gamma is not None
-        perturbed.enter_context(regularize.perturbed_weights(self.model, lambda: loss().value, gamma))
+        perturbed.enter_context(self._perturbed(lambda: loss().value * weight))
         return loss()
+
+    def _awp_now(self) -> bool:
+        return "awp" in self.how.regularize and self.epoch >= self.how.awp_warmup
+
+    def _perturbed(self, loss: Callable[[], Tensor] | None) -> contextlib.AbstractContextManager[None]:
+        """Weights perturbed by AWP, for a loss that this process has a part of."""
+        assert self.how.awp_gamma is not None
+        total = ranks.sum_all if ranks.count() > 1 else None
+        return regularize.perturbed_weights(self.model, loss, self.how.awp_gamma, total)
 
     def _precision(self) -> Any:
         """bfloat16 where it is asked for: weights, losses and the optimiser stay float32."""

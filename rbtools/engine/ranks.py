@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbtools.engine.run import Run, quiet
@@ -113,8 +113,17 @@ def sum_of(values: Tensor) -> Tensor:
     return values
 
 
+def sum_all(tensors: Sequence[Tensor]) -> None:
+    """Replace each tensor by its sum over all processes; one message for all of them."""
+    import torch
+
+    flat = sum_of(torch.cat([one.flatten() for one in tensors]))
+    for one, total in zip(tensors, flat.split([one.numel() for one in tensors]), strict=True):
+        one.copy_(total.view_as(one))
+
+
 def sum_gradients(model: nn.Module, loss: Tensor) -> Tensor:
-    """Sum the gradients of all processes, and a number beside them; one message for all."""
+    """Sum the gradients of all processes, and a number beside them."""
     import torch
 
     parameters = [value for value in model.parameters() if value.requires_grad]
@@ -122,13 +131,9 @@ def sum_gradients(model: nn.Module, loss: Tensor) -> Tensor:
         if value.grad is None:
             value.grad = torch.zeros_like(value)
     gradients = [value.grad for value in parameters if value.grad is not None]
-    flat = torch.cat([*(one.flatten() for one in gradients), loss.to(gradients[0]).view(1)])
-    sum_of(flat)
-    place = 0
-    for one in gradients:
-        one.copy_(flat[place : place + one.numel()].view_as(one))
-        place += one.numel()
-    return flat[-1].double()
+    beside = loss.to(gradients[0]).view(1)
+    sum_all([*gradients, beside])
+    return beside[0].double()
 
 
 def share_buffers(model: nn.Module) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -29,16 +29,28 @@ def mixup(images: Tensor, targets: Tensor, alpha: float, seed: int) -> tuple[Ten
 
 
 @contextmanager
-def perturbed_weights(model: nn.Module, loss: Callable[[], Tensor], gamma: float) -> Iterator[None]:
+def perturbed_weights(
+    model: nn.Module,
+    loss: Callable[[], Tensor] | None,
+    gamma: float,
+    total: Callable[[Sequence[Tensor]], None] | None = None,
+) -> Iterator[None]:
     """Adversarial weight perturbation (Wu et al. 2020; csdongxian/AWP): w + gamma * |w| / |g| * g.
 
     g is the gradient of the loss by each weight tensor; biases and BatchNorm stay. Inside the block the
     weights are perturbed, and afterwards the same is subtracted again, so a step taken inside remains.
-    The pass for g leaves BatchNorm's statistics alone.
+    The pass for g leaves BatchNorm's statistics alone. Where several processes share a batch, `total` adds
+    up their gradients in place; one that has nothing of the batch has no `loss` to give.
     """
     weights = [value for value in model.parameters() if value.requires_grad and value.ndim > 1]
     kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    gradients = torch.autograd.grad(loss(), weights, allow_unused=True)
+    gradients: Sequence[Tensor | None] = [None] * len(weights)
+    if loss is not None:
+        gradients = torch.autograd.grad(loss(), weights, allow_unused=True)
+    if total is not None:
+        whole = [torch.zeros_like(w) if g is None else g for w, g in zip(weights, gradients, strict=True)]
+        total(whole)
+        gradients = whole
     added = []
     with torch.no_grad():
         for buffer, before in kept:
