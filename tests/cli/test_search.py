@@ -74,7 +74,9 @@ def test_the_trajectory_is_the_incumbent_after_each_query_over_runs() -> None:
         rows.append([max(values[: count + 1]) for count in range(6)])
     trajectory = one["search"]["trajectory"]
     assert trajectory["mean"] == pytest.approx([sum(column) / 3 for column in zip(*rows, strict=True)])
-    assert all(low <= mean <= high for low, mean, high in zip(*(trajectory[k] for k in ("low", "mean", "high"))))
+    assert all(
+        low <= mean <= high for low, mean, high in zip(*(trajectory[k] for k in ("low", "mean", "high")))
+    )
 
 
 def test_each_writes_a_record_a_run() -> None:
@@ -166,9 +168,21 @@ def test_a_search_with_one_objective_refuses_several() -> None:
 
 def test_what_was_found_is_looked_up_in_another_table(tmp_path: Path) -> None:
     other = tmp_path / "other.jsonl"
-    rows = [record(entry["arch"]["index"], dataset="cifar100", acc=entry["metrics"]["acc"] / 2) for entry in FEW]
+    rows = [
+        record(entry["arch"]["index"], dataset="cifar100", acc=entry["metrics"]["acc"] / 2) for entry in FEW
+    ]
     other.write_text("".join(json.dumps(one) + "\n" for one in rows[:-1]))
-    arguments = ["random", "--objective", "acc", "--budget", "40", "--runs", "4", "--report-table", str(other)]
+    arguments = [
+        "random",
+        "--objective",
+        "acc",
+        "--budget",
+        "40",
+        "--runs",
+        "4",
+        "--report-table",
+        str(other),
+    ]
     (one,) = found(arguments, FEW)
     report = one["search"]["looked_up"][str(other)]
     assert report["metrics"]["acc"]["mean"] == one["search"]["objective"]["mean"] / 2

@@ -13,14 +13,23 @@ from rbtools.search.table import Table, of_records
 from rbtools.spaces import nasbench201
 
 Record = dict[str, Any]
-PRICES = ((0, 5, 3, 9, 1), (2, 7, 4, 8, 0), (1, 3, 6, 11, 2), (0, 2, 9, 5, 4), (3, 8, 1, 7, 2), (2, 0, 5, 10, 6))
+PRICES = (
+    (0, 5, 3, 9, 1),
+    (2, 7, 4, 8, 0),
+    (1, 3, 6, 11, 2),
+    (0, 2, 9, 5, 4),
+    (3, 8, 1, 7, 2),
+    (2, 0, 5, 10, 6),
+)
 """What each operation is worth on each edge: the best is 9 + 8 + 11 + 9 + 8 + 10."""
 BEST = (3, 3, 3, 2, 1, 3)
 
 
 def slope(index: int) -> float:
     """A sum over edges: the one optimum can be walked to from everywhere, in at most six steps."""
-    return float(sum(prices[op] for prices, op in zip(PRICES, nasbench201.ops_of({"index": index}), strict=True)))
+    return float(
+        sum(prices[op] for prices, op in zip(PRICES, nasbench201.ops_of({"index": index}), strict=True))
+    )
 
 
 def needle(index: int) -> float:

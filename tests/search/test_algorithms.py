@@ -15,7 +15,9 @@ from tests.search.landscapes import BEST, needle, slope, table_of
 SLOPE, NEEDLE = table_of(slope, share=True), table_of(needle)
 
 
-def found(name: str, table: object, budget: int, runs: int = 40, charge: bool = False, **params: object) -> list[float]:
+def found(
+    name: str, table: object, budget: int, runs: int = 40, charge: bool = False, **params: object
+) -> list[float]:
     """The best value that each run found."""
     source = Looked(table)  # type: ignore[arg-type]
     traces = search(
