@@ -1,6 +1,6 @@
 """The accounting of a search: who asked for what, what it cost, and when the budget is spent.
 
-An algorithm's `propose(field, draws)` is a generator. It yields architectures, one or several that may
+An algorithm's `propose(field, draws)` is a generator. It yields a list of architectures that may
 be evaluated side by side, and is sent their values, more always being better; or it yields work of its
 own (`Together`) that runs do side by side, and is sent what came of it. It never ends by itself.
 """
@@ -152,8 +152,8 @@ def search(
         under_way.append(Run(number, proposals, field, rules, algorithm.many))
     active = list(under_way)
     while active:
-        working = [run for run in active if not isinstance(run.pending, (list, tuple))]
-        asking = [run for run in active if isinstance(run.pending, (list, tuple))]
+        working = [run for run in active if not isinstance(run.pending, list)]
+        asking = [run for run in active if isinstance(run.pending, list)]
         if working:
             for run, result in zip(working, _together([run.pending for run in working]), strict=True):
                 run.send(result)

@@ -74,9 +74,8 @@ def test_the_trajectory_is_the_incumbent_after_each_query_over_runs() -> None:
         rows.append([max(values[: count + 1]) for count in range(6)])
     trajectory = one["search"]["trajectory"]
     assert trajectory["mean"] == pytest.approx([sum(column) / 3 for column in zip(*rows, strict=True)])
-    assert all(
-        low <= mean <= high for low, mean, high in zip(*(trajectory[k] for k in ("low", "mean", "high")))
-    )
+    ends = (trajectory[key] for key in ("low", "mean", "high"))
+    assert all(low <= mean <= high for low, mean, high in zip(*ends, strict=True))
 
 
 def test_each_writes_a_record_a_run() -> None:
