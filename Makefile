@@ -94,7 +94,8 @@ $(VENV)/run.stamp: $(VENV)/venv.stamp $(PINS) rbtools/__init__.py
 $(VENV)/test.stamp: $(VENV)/run.stamp
 	@echo "Installing what the tests need (once) ..."
 	@$(PIP) --quiet --no-build-isolation --editable '.[test]'
-	@$(PIP) --quiet --no-deps torchattacks imagecorruptions pyhessian
+	@$(PIP) --quiet --no-deps \
+	    adversarial-robustness-toolbox imagecorruptions pyhessian torchattacks
 	@touch $@
 
 $(VENV)/lint.stamp: $(VENV)/run.stamp

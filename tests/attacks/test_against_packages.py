@@ -1,9 +1,10 @@
-"""The attacks written here against pyautoattack, torchattacks and foolbox on a partly robust network."""
+"""The attacks written here against pyautoattack, torchattacks, foolbox and ART on a partly robust network."""
 
 from __future__ import annotations
 
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from sklearn.datasets import load_digits
@@ -94,8 +95,36 @@ def test_the_sequence_stands_where_pyautoattack_does(setting):
     assert (mine != reference).sum() <= 1
 
 
+def pgd_of_art(model, images, labels, eps, norm, seed):
+    """The images that PGD of the Adversarial Robustness Toolbox makes: 20 steps from a random start."""
+    np.random.seed(seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        evasion = pytest.importorskip("art.attacks.evasion")
+        classification = pytest.importorskip("art.estimators.classification")
+        loss = nn.CrossEntropyLoss()
+        wrapped = classification.PyTorchClassifier(
+            model, loss, tuple(images.shape[1:]), 10, clip_values=(0.0, 1.0), device_type="cpu"
+        )
+        attack = evasion.ProjectedGradientDescentPyTorch(
+            wrapped,
+            norm={"linf": np.inf, "l2": 2}[norm],
+            eps=eps,
+            eps_step=eps / 8,
+            max_iter=20,
+            num_random_init=1,
+            batch_size=COUNT,
+            verbose=False,
+        )
+        return torch.from_numpy(attack.generate(images.numpy(), labels.numpy()))
+
+
 @pytest.mark.parametrize(
-    ("norm", "name"), [("linf", "PGD"), ("linf", "foolbox"), ("l2", "PGDL2"), ("l2", "foolbox")]
+    ("norm", "name"),
+    [
+        *(("linf", "PGD"), ("linf", "foolbox"), ("linf", "ART")),
+        *(("l2", "PGDL2"), ("l2", "foolbox"), ("l2", "ART")),
+    ],
 )
 def test_robust_accuracy_of_pgd(norm, name, setting):
     model, images, labels = setting
@@ -108,6 +137,8 @@ def test_robust_accuracy_of_pgd(norm, name, setting):
             cls = {"linf": foolbox.attacks.LinfPGD, "l2": foolbox.attacks.L2PGD}[norm]
             bounded = foolbox.PyTorchModel(model, bounds=(0, 1), device="cpu")
             perturbed = cls(abs_stepsize=eps / 8, steps=20)(bounded, images, labels, epsilons=eps)[1]
+        elif name == "ART":
+            perturbed = pgd_of_art(model, images, labels, eps, norm, seed)
         else:
             torchattacks = pytest.importorskip("torchattacks")
             perturbed = getattr(torchattacks, name)(model, eps=eps, alpha=eps / 8, steps=20)(images, labels)
