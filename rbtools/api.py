@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rbtools import edge
-from rbtools.errors import RbError
+from rbtools.errors import RbError, near
 
 if TYPE_CHECKING:
     from torch import nn
@@ -42,14 +42,11 @@ def attack(
     **options: Any,
 ) -> Record:
     """The record with its accuracy under an attack at every distance; see rb-attack."""
-    from rbtools.attacks import ATTACKS
     from rbtools.engine.evaluate import ask
     from rbtools.engine.questions import Attacked
 
     run, params = _run("rb-attack", options)
-    method = edge.build(ATTACKS, attack, _checked(ATTACKS, attack, params))
-    distances = edge.distances(_text(eps), getattr(method, "norm", "linf"))
-    return ask(record, Attacked(method, distances, ladder, detail, save_adv), run)
+    return ask(record, Attacked(*_attack(attack, eps, params), ladder, detail, save_adv), run)
 
 
 def convert(
@@ -100,48 +97,64 @@ def corrupt(
     from rbtools.scoring import corruptions as sums
 
     run, params = _run("rb-corrupt", options)
-    names = list(CORRUPTIONS.all) if corruptions == "all" else _text(corruptions).split(",")
-    fields_of = {field.name for name in names for field in fields(CORRUPTIONS.load(name))}
-    for name in params.keys() - fields_of:
-        _checked(CORRUPTIONS, names[0], {name: params[name]})  # raises: none of them has it
-    chosen = tuple(edge.build(CORRUPTIONS, name, params) for name in names)
-    severities = edge.severities(_text(severity))
+    chosen, severities = _corruptions(corruptions, severity, params)
     base = None if reference is None else sums.reference(reference, CORRUPTIONS.all)
     if archive is None:
         return Ask(Corruptions(chosen, severities, base), run)(record)
     run.archive = os.path.abspath(archive)
-    return AskArchive(Path(run.archive), tuple(names), severities, base, run)(record)
+    names = tuple(one.name for one in chosen)
+    return AskArchive(Path(run.archive), names, severities, base, run)(record)
+
+
+def ge(
+    record: Record, evaluation: str, chosen: str = "", *, n_train: int | None = None, **options: Any
+) -> Record:
+    """The record with an evaluation's value on train minus that on test; see rb-ge.
+
+    evaluation: "acc"; "attack" or "loss", of the attack `chosen`; "corrupt", of the corruptions `chosen`;
+    "pr", of the noise `chosen`. The options are those of `attack`, `corrupt` and `pr`.
+    """
+    from rbtools.engine.losses import RobustLoss
+    from rbtools.engine.questions import Accuracy, Attacked, Corruptions
+    from rbtools.engine.tasks import Gap
+
+    run, rest = _run("rb-ge", options)
+    question: Any
+    if evaluation == "acc":
+        question = Accuracy()
+        if rest:
+            raise TypeError(f"ge() got unknown options for acc: {', '.join(rest)}")
+    elif evaluation == "attack":
+        question = Attacked(*_attack(chosen or "pgd", rest.pop("eps", 8), rest))
+    elif evaluation == "loss":
+        name = chosen or "pgd"
+        if any(field.name == "iterate" for field in fields(_attacks().load(name))):
+            rest = {"iterate": "last", **rest}
+        question = RobustLoss(*_attack(name, rest.pop("eps", 8), rest))
+    elif evaluation == "corrupt":
+        question = Corruptions(*_corruptions(chosen or "all", rest.pop("severity", "1-5"), rest))
+    elif evaluation == "pr":
+        question = _probabilistic(chosen or "uniform", **rest)
+    else:
+        known = ("acc", "attack", "corrupt", "loss", "pr")
+        raise RbError(
+            f"There is no evaluation '{evaluation}'.{near(evaluation, known)} There are: {', '.join(known)}."
+        )
+    return Gap(question, n_train, run)(record)
 
 
 def pr(
-    record: Record,
-    gamma: Numbers = "8/255,0.08,0.1,0.12",
-    rho: Numbers = "0.1,0.05,0.01",
-    samples: int = 100,
-    noise: str = "uniform",
-    denominator: str = "correct",
-    passes: str = "at-least",
-    confidence: float = 0.95,
-    only_passing: bool = False,
-    adaptive: bool = False,
-    **options: Any,
+    record: Record, gamma: Numbers = "8/255,0.08,0.1,0.12", noise: str = "uniform", **options: Any
 ) -> Record:
-    """The record with its probabilistic robustness at every radius; see rb-pr."""
-    from rbtools.engine.evaluate import ask
-    from rbtools.engine.probabilistic import Probabilistic
-    from rbtools.probabilistic import NOISES
-    from rbtools.probabilistic.estimate import Reading
+    """The record with its probabilistic robustness at every radius; see rb-pr.
 
-    run, params = _run("rb-pr", options)
-    chosen = edge.build(NOISES, noise, _checked(NOISES, noise, params))
-    read = Reading(
-        rho=edge.tolerances(_text(rho)),
-        denominator=denominator,
-        passes=passes,
-        confidence=edge.confidence(confidence),
-    )
-    radii = edge.radii(_text(gamma), chosen.norm)
-    return ask(record, Probabilistic(chosen, radii, read, samples, only_passing, adaptive), run)
+    Options: `rho`, `samples`, `denominator`, `passes`, `confidence`, `only_passing` (`--only probacc`) and
+    `adaptive`; or `rare=True` with `particles`, `moves`, `runs` and `floor`; and the noise's own.
+    """
+    from rbtools.engine.evaluate import ask
+
+    run, rest = _run("rb-pr", options)
+    return ask(record, _probabilistic(noise, gamma, **rest), run)
 
 
 def train(record: Record, method: str = "erm", **options: Any) -> Record:
@@ -174,6 +187,65 @@ def load(record: Record, **options: Any) -> nn.Module:
         raise TypeError(f"load() got unknown options: {', '.join(params)}")
     record = checkpoints.prepared(record, run)
     return subject.load_model(record, subject.data_of(record, run), run, device.choose(run))
+
+
+def _attacks() -> Any:
+    from rbtools.attacks import ATTACKS
+
+    return ATTACKS
+
+
+def _attack(name: str, eps: Numbers, params: dict[str, Any]) -> tuple[Any, tuple[float, ...]]:
+    """An attack and its distances in pixel units."""
+    method = edge.build(_attacks(), name, _checked(_attacks(), name, params))
+    return method, edge.distances(_text(eps), getattr(method, "norm", "linf"))
+
+
+def _corruptions(
+    wanted: str | Iterable[str], severity: Numbers, params: dict[str, Any]
+) -> tuple[tuple[Any, ...], tuple[int, ...]]:
+    """Corruptions and severities."""
+    from rbtools.corruptions import CORRUPTIONS
+
+    names = list(CORRUPTIONS.all) if wanted == "all" else _text(wanted).split(",")
+    fields_of = {field.name for name in names for field in fields(CORRUPTIONS.load(name))}
+    for name in params.keys() - fields_of:
+        _checked(CORRUPTIONS, names[0], {name: params[name]})  # raises: none of them has it
+    return tuple(edge.build(CORRUPTIONS, name, params) for name in names), edge.severities(_text(severity))
+
+
+def _probabilistic(
+    noise: str,
+    gamma: Numbers = "8/255,0.08,0.1,0.12",
+    rho: Numbers = "0.1,0.05,0.01",
+    samples: int = 100,
+    denominator: str = "correct",
+    passes: str = "at-least",
+    confidence: float = 0.95,
+    only_passing: bool = False,
+    adaptive: bool = False,
+    rare: bool = False,
+    particles: int = 200,
+    moves: int = 10,
+    runs: int = 10,
+    floor: float = 1e-12,
+    **params: Any,
+) -> Any:
+    """The question of rb-pr with these options."""
+    from rbtools.engine.probabilistic import Probabilistic
+    from rbtools.engine.rare import RareFailures
+    from rbtools.probabilistic import NOISES
+    from rbtools.probabilistic.estimate import Reading
+    from rbtools.probabilistic.splitting import Splitting
+
+    chosen = edge.build(NOISES, noise, _checked(NOISES, noise, params))
+    radii = edge.radii(_text(gamma), chosen.norm)
+    sure = edge.confidence(confidence)
+    if rare:
+        split = Splitting(particles=particles, moves=moves, runs=runs, floor=floor)
+        return RareFailures(chosen, radii, split, sure)
+    read = Reading(rho=edge.tolerances(_text(rho)), denominator=denominator, passes=passes, confidence=sure)
+    return Probabilistic(chosen, radii, read, samples, only_passing, adaptive)
 
 
 def _run(tool: str, options: dict[str, Any]) -> tuple[Run, dict[str, Any]]:

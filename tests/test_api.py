@@ -25,9 +25,9 @@ def timeless(record: Any) -> Any:
 
 def typed(line: list[str], record: dict[str, Any]) -> dict[str, Any]:
     """What a tool writes for this record."""
-    from rbtools.cli import attack, corrupt, pr, train
+    from rbtools.cli import attack, corrupt, ge, pr, train
 
-    tool = {"attack": attack, "corrupt": corrupt, "pr": pr, "train": train}[line[0]]
+    tool = {"attack": attack, "corrupt": corrupt, "ge": ge, "pr": pr, "train": train}[line[0]]
     result = CliRunner().invoke(tool.main, line[1:], input=json.dumps(record))
     assert result.exit_code == 0, result.stderr
     found: dict[str, Any] = json.loads(result.stdout)
@@ -46,6 +46,15 @@ def test_each_function_gives_the_record_of_its_tool() -> None:
     noisy = rbtools.pr(trained, gamma=0.1, rho=[0.1], samples=3, n=20, store="one")
     line = "pr --gamma 0.1 --rho 0.1 --samples 3 --n 20 --store one --force"
     assert timeless(typed(line.split(), trained)) == timeless(noisy)
+    gap = rbtools.ge(trained, "loss", "pgd", eps=16, steps=2, n=20, n_train=30, store="one")
+    line = "ge loss attack pgd --eps 16 --steps 2 --n 20 --n-train 30 --store one --force"
+    assert timeless(typed(line.split(), trained)) == timeless(gap)
+    gap = rbtools.ge(trained, "pr", gamma=0.1, samples=3, n=20, n_train=30, store="one")
+    line = "ge pr --gamma 0.1 --samples 3 --n 20 --n-train 30 --store one --force"
+    assert timeless(typed(line.split(), trained)) == timeless(gap)
+    rare = rbtools.pr(trained, 0.3, rare=True, runs=2, particles=20, moves=1, floor=0.01, n=2, store="one")
+    line = "pr --rare --gamma 0.3 --runs 2 --particles 20 --moves 1 --floor 0.01 --n 2 --store one --force"
+    assert timeless(typed(line.split(), trained)) == timeless(rare)
     corrupted = rbtools.corrupt(trained, ["contrast"], severity=3, n=20, store="one")
     line = "corrupt contrast --severity 3 --n 20 --store one --force"
     assert timeless(typed(line.split(), trained)) == timeless(corrupted)
@@ -71,6 +80,8 @@ def test_wrong_options_are_named() -> None:
         rbtools.attack({"arch": ARCH}, "pgd", step=3)
     with pytest.raises(RbError, match="radii are on the"):
         rbtools.pr({"arch": ARCH}, gamma=8)
+    with pytest.raises(RbError, match=r"no evaluation 'atack'\. Did you mean 'attack'"):
+        rbtools.ge({"arch": ARCH}, "atack")
     with pytest.raises(AttributeError, match="no attribute 'atack'"):
         rbtools.atack  # noqa: B018 - reading it is the test
 
