@@ -30,7 +30,6 @@ TOOLS = (
     "corr",
     "convert",
     "plot",
-    "search",
     "store",
 )
 

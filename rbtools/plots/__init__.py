@@ -16,6 +16,7 @@ PLOTS = Registry(
     "plot",
     {
         "hist": "rbtools.plots.hist:Histogram",
+        "leaderboard": "rbtools.plots.leaderboard:Leaderboard",
     },
 )
 

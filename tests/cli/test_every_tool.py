@@ -20,7 +20,6 @@ FILTERS = {
 }
 READERS = {
     **FILTERS,
-    "search": ["random", "--objective", "acc"],
     "rank": ["--by", "acc"],
     "corr": [],
     "plot": ["hist", "--metric", "acc", "-o", "acc.png"],

@@ -1,0 +1,88 @@
+// The composite score (min-max, weighted mean), as rb-score computes it.
+const terms = []; // {metric, weight, higher, given}; weight 0 leaves a metric out
+let missing = "refuse";
+let scope = 0;
+const scaledBefore = new Map();
+
+// worst and span of a term in each group; n = |value - worst| / span
+function scales(term) {
+  const key = scope + " " + term.higher + " " + term.metric.id;
+  if (scaledBefore.has(key)) return scaledBefore.get(key);
+  const groups = content.scopes[scope].groups;
+  const size = Math.max(...new Set(groups)) + 1;
+  const least = new Float64Array(size).fill(Infinity);
+  const greatest = new Float64Array(size).fill(-Infinity);
+  const values = term.metric.values;
+  for (let row = 0; row < count; row++) {
+    const value = values[row];
+    if (Number.isNaN(value)) continue;
+    if (value < least[groups[row]]) least[groups[row]] = value;
+    if (value > greatest[groups[row]]) greatest[groups[row]] = value;
+  }
+  const found = {
+    worst: term.higher ? least : greatest,
+    span: greatest.map((value, group) => value - least[group]),
+    sign: term.higher ? 1 : -1,
+  };
+  scaledBefore.set(key, found);
+  return found;
+}
+
+const within01 = (share) => Math.min(1, Math.max(0, share));
+
+function computeScore() {
+  const active = terms.filter((term) => term.weight > 0);
+  const groups = content.scopes[scope].groups;
+  const sums = new Float64Array(count), totals = new Float64Array(count);
+  const lows = new Float64Array(count), highs = new Float64Array(count);
+  const lacking = new Uint8Array(count), measured = new Uint8Array(count);
+  for (const term of active) {
+    const { worst, span, sign } = scales(term);
+    const { values, lows: below, highs: above } = term.metric;
+    for (let row = 0; row < count; row++) {
+      const value = values[row], group = groups[row];
+      if (Number.isNaN(value)) {
+        lacking[row] = 1;
+        if (missing === "worst") totals[row] += term.weight;
+        continue;
+      }
+      totals[row] += term.weight;
+      const scaled = span[group] ? Math.abs(value - worst[group]) / span[group] : 0.5;
+      sums[row] += scaled * term.weight;
+      let low = scaled, high = scaled;
+      if (below && !Number.isNaN(below[row]) && span[group]) {
+        measured[row] = 1;
+        low = within01((sign * ((sign > 0 ? below : above)[row] - worst[group])) / span[group]);
+        high = within01((sign * ((sign > 0 ? above : below)[row] - worst[group])) / span[group]);
+      }
+      lows[row] += low * term.weight;
+      highs[row] += high * term.weight;
+    }
+  }
+  forget(score);
+  for (let row = 0; row < count; row++) {
+    const none = !totals[row] || (missing === "refuse" && lacking[row]);
+    score.values[row] = none ? NaN : sums[row] / totals[row];
+    // As for a mean of accuracies on the same images: right if they err together, else too wide.
+    score.lows[row] = none || !measured[row] ? NaN : lows[row] / totals[row];
+    score.highs[row] = none || !measured[row] ? NaN : highs[row] / totals[row];
+  }
+}
+
+// Directions differ from a metric's own only where somebody said so.
+function scoreCommand() {
+  const listed = [];
+  for (const term of terms) {
+    if (!(term.weight > 0)) continue;
+    const name = term.metric.name;
+    if (/[:,*?[\]]/.test(name)) return null;
+    const weight = term.weight === 1 ? "" : ":" + term.weight;
+    const direction = term.higher === term.metric.higher ? "" : term.higher ? ":higher" : ":lower";
+    listed.push(name + weight + direction);
+  }
+  const text = quoted(listed.join(","));
+  if (!listed.length || text === null) return null;
+  const within = content.scopes[scope].within ? " --within " + quoted(content.scopes[scope].within) : "";
+  const lacks = missing === "refuse" ? "" : " --missing " + missing;
+  return "rb-score --metric " + text + within + lacks + " records.jsonl | rb-rank";
+}

@@ -1,0 +1,117 @@
+// Which rows are shown, in which order, with which ranks.
+const state = { sort: score, best: true, ranked: score, words: "", picks: new Map() };
+const ranks = new Int32Array(count), firsts = new Int32Array(count), lasts = new Int32Array(count);
+let order = [];
+
+const haystack = content.rows.map((_, row) => whole(row).toLowerCase());
+const CONDITION = /^(.+?)(>=|<=|!=|=|>|<)(.+)$/;
+const HOLDS = {
+  ">": (a, b) => a > b, "<": (a, b) => a < b, ">=": (a, b) => a >= b, "<=": (a, b) => a <= b,
+  "=": (a, b) => a === b, "!=": (a, b) => a !== b,
+};
+
+// The tests that a filter text means; `wrong` says what is none.
+function filterOf(text) {
+  const tests = [];
+  let wrong = "";
+  for (const word of text.split(/\s+/).filter(Boolean)) {
+    const [, name, sign, right] = CONDITION.exec(word) ?? [];
+    const column = name && byName.get(name);
+    const value = Number(right);
+    if (column && !Number.isNaN(value)) tests.push((row) => HOLDS[sign](column.values[row], value));
+    else if (name && !column) wrong = "There is no metric " + plain(name) + ".";
+    else if (column) wrong = plain(right) + " is no number.";
+    else {
+      const part = word.toLowerCase();
+      tests.push((row) => haystack[row].includes(part));
+    }
+  }
+  return { tests, wrong };
+}
+
+const collator = new Intl.Collator("en", { numeric: true });
+const places = new Map();
+// Texts as numbers in their order, found once for each field.
+function placesOf(field) {
+  if (!places.has(field)) {
+    const texts = [...new Set(field.values)].filter((text) => text !== null).sort(collator.compare);
+    const place = new Map(texts.map((text, number) => [text, number]));
+    places.set(field, Float64Array.from(field.values, (text) => place.get(text) ?? NaN));
+  }
+  return places.get(field);
+}
+
+const orders = new Map(); // of a column, and of which way: all rows in order
+function forget(column) {
+  orders.delete(column.id + " up");
+  orders.delete(column.id + " down");
+}
+
+// All rows by value; those without one come last whichever way. Equal ones stay in the records' order.
+function sorted(column, ascending) {
+  const key = column.id + (ascending ? " up" : " down");
+  if (!orders.has(key)) {
+    const values = column.text ? placesOf(column) : column.values;
+    const sign = ascending ? 1 : -1;
+    const valued = [], without = [];
+    for (let row = 0; row < count; row++) (Number.isNaN(values[row]) ? without : valued).push(row);
+    valued.sort((a, b) => sign * (values[a] - values[b]) || a - b);
+    orders.set(key, valued.concat(without));
+  }
+  return orders.get(key);
+}
+
+function arrange() {
+  const { tests, wrong } = filterOf(state.words);
+  for (const [field, wanted] of state.picks) tests.push((row) => field.values[row] === wanted);
+  const shown = new Uint8Array(count).fill(1);
+  if (tests.length) for (let row = 0; row < count; row++) if (!tests.every((test) => test(row))) shown[row] = 0;
+  const those = (rows) => (tests.length ? rows.filter((row) => shown[row]) : rows);
+  rankRows(those(sorted(state.ranked, !state.ranked.higher)));
+  order = those(sorted(state.sort, state.sort.text ? state.best : state.sort.higher !== state.best));
+  return wrong;
+}
+
+// Equal values share a rank and the next one counts them. A rank interval: how many rows are surely better,
+// and how many may be, by their 95 % intervals.
+function rankRows(all) {
+  const { values, lows, highs, higher } = state.ranked;
+  ranks.fill(0); firsts.fill(0); lasts.fill(0);
+  const rows = all.filter((row) => !Number.isNaN(values[row]));
+  rows.forEach((row, place) => {
+    ranks[row] = place && values[rows[place - 1]] === values[row] ? ranks[rows[place - 1]] : place + 1;
+  });
+  if (!lows) return;
+  const end = (side, row) => (Number.isNaN(side[row]) ? values[row] : side[row]);
+  const sign = higher ? 1 : -1;
+  const worst = (row) => sign * end(higher ? lows : highs, row);
+  const best = (row) => sign * end(higher ? highs : lows, row);
+  const worsts = Float64Array.from(rows, worst).sort();
+  const bests = Float64Array.from(rows, best).sort();
+  for (const row of rows) {
+    firsts[row] = 1 + rows.length - above(worsts, best(row));
+    lasts[row] = rows.length - below(bests, worst(row));
+  }
+}
+
+// How many numbers of a sorted list are at most, or less than, a value.
+function above(list, value) {
+  let low = 0, high = list.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (list[middle] <= value) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+function below(list, value) {
+  let low = 0, high = list.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (list[middle] < value) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+const openPlaces = (row) => (firsts[row] && firsts[row] !== lasts[row] ? firsts[row] + "–" + lasts[row] : "");

@@ -1,0 +1,212 @@
+"""What the leaderboard page is made of: columns of numbers, and records as short as they can be.
+
+The page holds every number once. What many records share (protocols, command lines) is written once and
+numbered, so that 6,466 records of a table make a file that a browser opens at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rbtools import __version__
+from rbtools.plots.board import columns as board
+from rbtools.plots.board.again import again
+from rbtools.records import dumps, metrics
+
+Record = Mapping[str, Any]
+Pair = tuple[float, float]
+
+FIELDS = {
+    "dataset": ("Data set", ("dataset",)),
+    "arch.name": ("Model", ("arch", "name")),
+    "train.method": ("Training", ("train", "method")),
+    "train.seed": ("Seed", ("train", "seed")),
+}
+# Of an entry, what is specific to one record and long: the page leaves it out.
+_LONG = frozenset("quantiles detail passes images history".split())
+_OWN = ("n", "seconds", "undecided", "confirmed", "device", "reason")
+
+
+class Pool:
+    """Texts by number, each held once."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+
+    def add(self, text: str) -> int:
+        return self.numbers.setdefault(text, len(self.numbers))
+
+    def texts(self) -> list[str]:
+        return list(self.numbers)
+
+
+def content(
+    records: Sequence[Record], terms: Sequence[Mapping[str, Any]], within: Sequence[str], title: str
+) -> dict[str, Any]:
+    """All that the page is drawn from, as JSON has it.
+
+    terms: metric, weight and direction (`higher`) of each part of the score. within: paths of record
+    fields; metrics are scaled among the records that agree in all of them.
+    """
+    shown = board.columns(records)
+    intervals = [_intervals(record) for record in records]
+    steps, lacking, protocols = Pool(), Pool(), Pool()
+    rows = [_row(record, steps, lacking, protocols) for record in records]
+    return {
+        "title": title,
+        "version": __version__,
+        "fields": _fields(records),
+        "groups": board.GROUPS,
+        "columns": [_column(records, intervals, column) for column in shown],
+        "curves": [curve._asdict() for curve in board.curves(column.name for column in shown)],
+        "terms": list(terms),
+        "scopes": _scopes(records, within),
+        "within": ",".join(within),
+        "score": [_stored(record) for record in records],
+        "rows": rows,
+        "steps": steps.texts(),
+        "lacking": lacking.texts(),
+        "protocols": protocols.texts(),
+    }
+
+
+def at(record: Record, path: str) -> Any:
+    """The value at a path with dots, None where there is none."""
+    found: Any = record
+    for step in path.split("."):
+        found = found.get(step) if isinstance(found, Mapping) else None
+    return found
+
+
+def _fields(records: Sequence[Record]) -> list[dict[str, Any]]:
+    """What tells records apart; of a field that all share, or none has, there is no column."""
+    found = []
+    for path, (title, _) in FIELDS.items():
+        values = [_text(at(record, path)) for record in records]
+        differs = len(set(values)) > 1
+        if path == "arch.name" or (differs if path == "train.seed" else any(values)):
+            found.append({"path": path, "title": title, "values": values})
+    return found
+
+
+def _text(value: Any) -> str | None:
+    if value is None or isinstance(value, Mapping | list):
+        return None
+    return value if isinstance(value, str) else dumps({"": value}).decode()[4:-1]
+
+
+def _column(
+    records: Sequence[Record], intervals: Sequence[Mapping[str, Pair]], column: board.Column
+) -> dict[str, Any]:
+    found = {
+        **column._asdict(),
+        "metric": column.name not in board.ARCH_COUNTS,
+        "values": [board.value(record, column.name) for record in records],
+    }
+    pairs = [of.get(column.name) for of in intervals]
+    if any(pairs):
+        found["lows"] = [pair and pair[0] for pair in pairs]
+        found["highs"] = [pair and pair[1] for pair in pairs]
+    return found
+
+
+def _intervals(record: Record) -> dict[str, Pair]:
+    found = {}
+    for entry in record.get("evals") or ():
+        pair = _pair(entry.get("ci95"))
+        if pair is not None and isinstance(entry.get("metric"), str):
+            found[entry["metric"]] = pair
+    return found
+
+
+def _pair(found: Any) -> Pair | None:
+    if isinstance(found, list) and len(found) == 2 and all(type(side) in (int, float) for side in found):
+        return found[0], found[1]
+    return None
+
+
+def _stored(record: Record) -> float | None:
+    return board.value(record, "score")
+
+
+def _scopes(records: Sequence[Record], within: Sequence[str]) -> list[dict[str, Any]]:
+    """The groups among which metrics can be scaled: for each choice of paths, the group of each record."""
+    choices = ["", "dataset", "dataset,arch.name", ",".join(within)]
+    found: list[dict[str, Any]] = []
+    for choice in dict.fromkeys(choices):
+        pool = Pool()
+        paths = [path for path in choice.split(",") if path]
+        groups = [pool.add(dumps({"": [at(record, path) for path in paths]}).decode()) for record in records]
+        useful = 1 < len(pool.numbers) < len(records) or choice in ("", ",".join(within))
+        if useful and not any(groups == other["groups"] for other in found):
+            found.append({"within": choice, "groups": groups})
+    return found
+
+
+def _row(record: Record, steps: Pool, lacking: Pool, protocols: Pool) -> dict[str, Any]:
+    """A record but for its numbers: its other fields as text, protocols, and how to make it again."""
+    kept = {key: value for key, value in record.items() if key not in ("metrics", "evals", "rank", "error")}
+    if isinstance(kept.get("train"), Mapping):
+        kept["train"] = {key: value for key, value in kept["train"].items() if key != "history"}
+    made = again(record)
+    return {
+        "base": dumps(kept).decode(),
+        "evals": [
+            _entry(entry, protocols) for entry in record.get("evals") or () if entry.get("metric") != "score"
+        ],
+        "steps": [steps.add(text) for text in made.steps],
+        "lacking": [lacking.add(text) for text in made.lacking],
+    }
+
+
+def _entry(entry: Mapping[str, Any], protocols: Pool) -> Any:
+    """An entry as the number of its protocol, with what is its own where there is something.
+
+    Value and interval are in the columns.
+    """
+    told = {key: value for key, value in entry.items() if key not in _LONG and key != "value"}
+    if _pair(told.get("ci95")) is not None:
+        del told["ci95"]
+    own = {key: told.pop(key) for key in _OWN if key in told}
+    number = protocols.add(dumps(told).decode())
+    return [number, dumps(own).decode()] if own else number
+
+
+def agreed_terms(records: Sequence[Record]) -> tuple[list[dict[str, Any]], list[str]] | None:
+    """The terms and groups of the score that rb-score gave to all of these records, None if they differ."""
+    found: tuple[list[dict[str, Any]], list[str]] | None = None
+    for record in records:
+        entry = next((e for e in record.get("evals") or () if e.get("metric") == "score"), None)
+        mine = None if entry is None else _terms(entry)
+        if mine is None or (found is not None and mine != found):
+            return None
+        found = mine
+    return found
+
+
+def _terms(entry: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[str]] | None:
+    terms = entry.get("terms")
+    within = entry.get("within") or []
+    if isinstance(within, str):
+        within = [part.strip() for part in within.split(",") if part.strip()]
+    if not isinstance(terms, list) or not isinstance(within, list):
+        return None
+    for one in terms:
+        known = isinstance(one, Mapping) and isinstance(one.get("metric"), str)
+        if not known or type(one.get("weight")) not in (int, float):
+            return None
+    return [
+        {"metric": one["metric"], "weight": one["weight"], "higher": bool(one.get("higher", True))}
+        for one in terms
+    ], [str(path) for path in within]
+
+
+def common_terms(records: Sequence[Record]) -> list[dict[str, Any]]:
+    """What rb-score takes where nobody names metrics: all that every record has, with equal weights."""
+    every = [
+        name
+        for name in metrics.names(records)
+        if name != "score" and all(board.value(record, name) is not None for record in records)
+    ]
+    return [{"metric": name, "weight": 1.0, "higher": metrics.higher_is_better(name)} for name in every]

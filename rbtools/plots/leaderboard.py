@@ -1,0 +1,104 @@
+"""leaderboard: the records as one self-contained web page, which sorts, filters and ranks them anew."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any, ClassVar
+
+from rbtools.errors import RbError
+from rbtools.plots.board import content
+from rbtools.records import dumps, metrics
+from rbtools.registry import param
+
+_SCRIPTS = (
+    "1-data.js 2-score.js 3-order.js 4-table.js 5-panel.js 6-chart.js 7-record.js 8-download.js 9-main.js"
+).split()
+# In a script element only these can end it or open a comment; the others end a line of JavaScript.
+_ESCAPED = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leaderboard:
+    """A page in one file, for a browser without a network: a table to sort and to filter, sliders for the
+    weights of the composite score, curves of the selected rows, and the command line that makes each row
+    again.
+
+    The score is that of rb-score where the records have one, with its metrics and weights as a start.
+    """
+
+    name: ClassVar[str] = "leaderboard"
+    endings: ClassVar[tuple[str, ...]] = ("html", "htm")
+
+    title: str = param("Leaderboard", "What stands above the page.")
+
+    def draw(self, records: Iterable[dict[str, Any]], scoring: Any) -> str:
+        """The page. Raises RbError where there are no records, or none has a metric."""
+        return page(list(records), self.title)
+
+
+def page(records: list[dict[str, Any]], title: str = "Leaderboard") -> str:
+    """The leaderboard page of these records: HTML that loads nothing.
+
+    Everything of the records is data: it is embedded as JSON in which nothing can end the element, and
+    reaches the document as text only; a content security policy lets no other script run.
+    Raises RbError where there are no records, or none has a metric.
+    """
+    if not records:
+        raise RbError("There are no records to draw.")
+    title = title.encode(errors="replace").decode()  # what a shell hands over may be no text
+    ranked = metrics.default_rank_key(records)
+    agreed = content.agreed_terms(records)
+    terms, within = agreed or (content.common_terms(records), [])
+    made = content.content(records, terms, within, title)
+    return filled({**made, "ranked": ranked}, title)
+
+
+def filled(made: Mapping[str, Any], title: str) -> str:
+    """The template with its parts."""
+    style, script = _file("style.css"), bundle()
+    parts = {
+        "policy": policy(style, script),
+        "title": html.escape(title),
+        "style": style,
+        "script": script,
+        "content": embedded(made),
+    }
+    page = _file("page.html")
+    pieces = page.split("{{")
+    whole = [pieces[0]]
+    for piece in pieces[1:]:
+        key, rest = piece.split("}}", 1)
+        whole += [parts[key], rest]
+    return "".join(whole)
+
+
+def embedded(value: Any) -> str:
+    """JSON that is safe inside a script element, whatever texts it holds."""
+    text = dumps(value).decode()
+    for letter, escaped in _ESCAPED.items():
+        text = text.replace(letter, escaped)
+    return text
+
+
+def bundle() -> str:
+    """The page's script, as one function."""
+    return '(() => {\n"use strict";\n' + "\n".join(map(_file, _SCRIPTS)) + "})();\n"
+
+
+def policy(style: str, script: str) -> str:
+    """A content security policy under which this style and this script work, and nothing else."""
+    allowed = {"style-src": style, "script-src": script}
+    parts = ["default-src 'none'", "base-uri 'none'", "form-action 'none'"]
+    for kind, text in allowed.items():
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        parts.append(f"{kind} 'sha256-{digest}'")
+    return "; ".join(parts)
+
+
+def _file(name: str) -> str:
+    return resources.files("rbtools.plots.board").joinpath(name).read_text("utf-8")

@@ -1,0 +1,231 @@
+"""The command line that makes a record again: it does, and a hostile record cannot make it another."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import json
+import re
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from rbtools import registry
+from rbtools.attacks import ATTACKS
+from rbtools.cli.train import main as train_command
+from rbtools.plots.board import again
+from rbtools.plots.board.again import again as make_again
+from rbtools.training import METHODS
+
+Record = dict[str, Any]
+IMPORTED: Record = {
+    "arch": {"space": "zoo", "name": "resnet18"},
+    "dataset": "cifar10",
+    "train": {"method": "trades", "seed": 3},
+    "metrics": {},
+}
+
+
+def names(kind: registry.Registry, name: str) -> list[str]:
+    return [registry.public_name(field) for field in registry.options(kind.load(name))]
+
+
+def test_the_options_are_those_of_the_tools() -> None:
+    assert {name: list(own) for name, own in again.METHODS.items()} == {
+        name: names(METHODS, name) for name in METHODS
+    }
+    assert {name: list(own) for name, own in again.ATTACKS.items()} == {
+        name: names(ATTACKS, name) for name in ATTACKS
+    }
+    fields = {
+        registry.public_name(field)
+        for kind in (METHODS, ATTACKS)
+        for name in kind
+        for field in registry.options(kind.load(name))
+        if field.metadata.get("unit") == "eps"
+    }
+    assert fields <= again.DISTANCES
+    assert set(again.RECIPE) <= {param.name for param in train_command.params}
+
+
+def test_a_configuration_of_rb_train_has_nothing_that_goes_unsaid() -> None:
+    from rbtools.engine.recipe import Recipe
+
+    every = Recipe(
+        regularize=("cutout", "mixup", "awp"),
+        schedule="step",
+        milestones=(1,),
+        filter="chen-lee",
+        ema=0.9,
+        patience=2,
+        micro_batch=8,
+        label_smoothing=0.1,
+        clean_pass=True,
+        deterministic=True,
+    )
+    assert set(every.config()) | set(Recipe(regularize=("l2",)).config()) <= {*again.RECIPE, "init"}
+
+
+def ran(steps: list[str]) -> Record:
+    """The one record that comes out of a pipe. In this process: torch is imported once."""
+    text = ""
+    for step in steps:
+        tool, *arguments = shlex.split(step)
+        main = importlib.import_module(f"rbtools.cli.{tool.removeprefix('rb-')}").main
+        result = CliRunner().invoke(main, arguments, input=text)
+        assert result.exit_code == 0, f"{step}\n{result.stderr}"
+        text = result.stdout
+    (line,) = text.splitlines()
+    return json.loads(line)
+
+
+def test_the_command_line_makes_the_record_again() -> None:
+    typed = """
+        rb-arch --index 13714 --cells 1 --channels 4
+        rb-train --method trades --epochs 1 --eps 16 --attack-steps 1 --lr 0.05 --val 0.1 --seed 4
+        rb-attack pgd --eps 8,16 --steps 3 --step-size 4 --n 40 --seed 2
+        rb-pr --gamma 8/255,0.2 --rho 0.05 --samples 100 --noise gaussian --n 40 --passes above
+        rb-corrupt brightness --severity 2 --n 40
+        rb-ge acc --n 40 --n-train 60
+        rb-ge attack fgsm --eps 16 --n 40 --n-train 60
+        rb-ge loss attack fgsm --eps 8 --n 40 --n-train 60
+    """
+    made = ran(typed.strip().splitlines())
+    told = make_again(made)
+    assert told.lacking == []
+    found = ran(told.steps)
+    assert {**found["metrics"], "seconds_per_epoch": 0} == {**made["metrics"], "seconds_per_epoch": 0}
+    assert found["checkpoint"] == made["checkpoint"]
+
+
+def test_a_checkpoint_of_ones_own_is_named_with_its_file() -> None:
+    record = {
+        "arch": {"space": "zoo", "name": "resnet18"},
+        "dataset": "imagefolder:my photos",
+        "checkpoint": "sha256:00",
+        "checkpoint_file": "/home/me/model 1.pt",
+        "metrics": {"fgsm.2": 0.1},
+        "evals": [
+            {"metric": "acc", "n": 10, "value": 0.6},
+            {
+                "tool": "rb-attack",
+                "metric": "fgsm.2",
+                "attack": "fgsm",
+                "eps": 2 / 255,
+                "norm": "linf",
+                "n": 10,
+            },
+        ],
+    }
+    assert make_again(record).steps == [
+        "rb-arch --from-checkpoint '/home/me/model 1.pt' --arch resnet18",
+        "rb-attack fgsm --eps 2 --n 10 --dataset 'imagefolder:my photos'",
+    ]
+
+
+def test_published_numbers_are_told_by_their_names_and_what_is_missing_is_said() -> None:
+    metrics = dict.fromkeys(
+        (
+            "acc pgd10.8 pgd20.8 aa.8 pr.uniform.0.0313725 pr.uniform.0.08 probacc.uniform.0.0313725.0.05"
+            " ge.pgd20.8 ge.pr.uniform.0.08 seconds_per_epoch corrupt.fog.3 corrupt.fog.4 mystery"
+        ).split(),
+        0.5,
+    )
+    told = make_again({**IMPORTED, "metrics": metrics})
+    assert told.steps == [
+        "rb-arch --arch resnet18",
+        "rb-train --method trades --seed 3 --dataset cifar10",
+        "rb-attack pgd --eps 8 --steps 10",
+        "rb-attack pgd --eps 8 --steps 20",
+        "rb-attack aa --eps 8",
+        "rb-pr --gamma 8/255,0.08 --rho 0.05 --noise uniform",
+        "rb-ge attack pgd --eps 8 --steps 20",
+        "rb-ge pr --gamma 0.08 --noise uniform",
+        "rb-corrupt fog --severity 3,4",
+    ]
+    said = "\n".join(told.lacking)
+    assert "training's configuration is not in the record" in said
+    assert "Only the names of these say how they were measured (pgd10.8, " in said
+    assert "does not say how these were measured: mystery." in said
+
+
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [
+        ({"arch": {"space": "nasbench201", "index": 7}, "metrics": {}}, "how its weights came to be"),
+        ({"arch": {"space": "elsewhere", "name": "x"}, "train": {"method": "erm"}}, "which architecture"),
+        ({**IMPORTED, "train": {"method": "magic"}}, "does not name a training method that rb-train has"),
+        ({"arch": {"space": "python", "name": "m:f"}}, "--allow-code"),
+        ({}, "which architecture"),
+    ],
+)
+def test_what_the_record_does_not_say_is_said(record: Record, said: str) -> None:
+    assert said in "\n".join(make_again(record).lacking)
+
+
+WORDS = ["$(touch owned)", "'; touch owned; '", "a b", "*", "~", "-x", "--allow-code", "`id`", "|", "&&", "é"]
+
+
+def hostile(word: str) -> Record:
+    """A record with this word wherever a command line takes something from it."""
+    attack = {"metric": "pgd20.8", "attack": "pgd", "eps": 0.1, "norm": word, "start": word, "n": word}
+    config = {"epochs": word, "lr": word, "eps": word, "milestones": [word], word: word}
+    return {
+        "arch": {"space": "zoo", "name": word},
+        "dataset": word,
+        "train": {"method": "pgd", "seed": word, "config": config},
+        "checkpoint_file": word,
+        "metrics": {word: 0.5},
+        "evals": [
+            {**attack, "seed": word, word: 1},
+            {"metric": "p", "noise": word, "gamma": 0.1, "samples": word, "split": word},
+            {"metric": "c", "corruption": word, "severity": word, "constants": word},
+            {"metric": "d", "corruption": "fog", "severity": 3, "constants": word},
+            {"metric": "x", "attack": word, "eps": 0.1},
+        ],
+    }
+
+
+@pytest.mark.parametrize("word", WORDS)
+@pytest.mark.parametrize("trained", [True, False])
+def test_a_hostile_value_stays_the_value_of_its_option(word: str, trained: bool) -> None:
+    record = hostile(word)
+    if not trained:
+        del record["train"]
+    tools = ["rb-arch", *(["rb-train"] if trained else []), "rb-attack", "rb-pr", "rb-corrupt"]
+    steps = make_again(record).steps
+    assert [step.split()[0] for step in steps] == tools
+    for step in steps:
+        echoed = f"printf '%s\\n' {step}"
+        shell = subprocess.run(["bash", "-c", echoed], capture_output=True, text=True, check=True).stdout
+        assert shell.splitlines() == shlex.split(step)
+        for before, each in itertools.pairwise(shell.splitlines()):
+            if each == word:  # the value of an option, and not to be taken for another option
+                assert before.startswith("--") and "=" not in before and not word.startswith("-")
+            else:
+                assert re.fullmatch(r"--[a-z0-9-]+(=.*)?|[a-z0-9.,/-]+", each)
+                assert "=" not in each or each.partition("=")[2] == word
+    assert not list(Path().iterdir())
+
+
+@pytest.mark.parametrize("word", ["a\nrm -rf ~", "\x1b[2J", "a\u202eb", "a\u2028b", "\x00"])
+def test_control_characters_give_no_command_at_all(word: str) -> None:
+    told = make_again({**IMPORTED, "dataset": word})
+    assert told.steps == [] and "control characters" in told.lacking[0]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(8 / 255, "8"), (0.031, "7.905"), (1 / 3, None), (0.5 / 255, "0.5"), (0.0, "0")]
+)
+def test_distances_read_back_as_they_were(value: float, text: str | None) -> None:
+    found = again.distance(value)
+    assert abs(float(found) / 255 - value) < 1e-15 and (text is None or found == text)
+    assert float(again.number(value)) == value
+
+
+def test_a_radius_is_a_fraction_of_255_only_where_it_was_one() -> None:
+    assert [again.radius(value) for value in (8 / 255, 0.2, 0.08)] == ["8/255", "0.2", "0.08"]
