@@ -107,7 +107,7 @@ def test_a_checkpoint_of_ones_own_is_named_with_its_file() -> None:
         "arch": {"space": "zoo", "name": "resnet18"},
         "dataset": "imagefolder:my photos",
         "checkpoint": "sha256:00",
-        "checkpoint_file": "/home/me/model 1.pt",
+        "checkpoint_file": "models/model 1.pt",
         "metrics": {"fgsm.2": 0.1},
         "evals": [
             {"metric": "acc", "n": 10, "value": 0.6},
@@ -122,7 +122,7 @@ def test_a_checkpoint_of_ones_own_is_named_with_its_file() -> None:
         ],
     }
     assert make_again(record).steps == [
-        "rb-arch --from-checkpoint '/home/me/model 1.pt' --arch resnet18",
+        "rb-arch --from-checkpoint 'models/model 1.pt' --arch resnet18",
         "rb-attack fgsm --eps 2 --n 10 --dataset 'imagefolder:my photos'",
     ]
 
