@@ -13,7 +13,20 @@ from pathlib import Path
 
 import pytest
 
-TOOLS = ("arch", "train", "attack", "corrupt", "pr", "ge", "score", "rank", "convert", "plot", "store")
+TOOLS = (
+    "arch",
+    "train",
+    "attack",
+    "corrupt",
+    "pr",
+    "ge",
+    "score",
+    "rank",
+    "convert",
+    "plot",
+    "search",
+    "store",
+)
 FAILED = '{"schema":1,"arch":{"name":"x"},"error":{"message":"no"}}\n'
 
 

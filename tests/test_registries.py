@@ -24,9 +24,10 @@ from rbtools.engine.draws import Draws
 from rbtools.errors import RbError
 from rbtools.measures import MEASURES
 from rbtools.probabilistic import NOISES
+from rbtools.search import SEARCHES
 from rbtools.training import METHODS
 
-METHOD_REGISTRIES = (ATTACKS, CORRUPTIONS, MEASURES, METHODS, NOISES)
+METHOD_REGISTRIES = (ATTACKS, CORRUPTIONS, MEASURES, METHODS, NOISES, SEARCHES)
 EVERYTHING = [pytest.param(one, name, id=f"{one.kind}-{name}") for one in METHOD_REGISTRIES for name in one]
 COUNT = 12
 SHAPE = (3, 8, 8)

@@ -30,6 +30,7 @@ TOOLS = (
     "corr",
     "convert",
     "plot",
+    "search",
     "store",
 )
 

@@ -65,8 +65,9 @@ USES = {
     "rb-pr": "rb-pr --gamma 0.1",
     "rb-corrupt": "rb-corrupt all",
     "rb-ge": "rb-ge acc",
+    "rb-search": "rb-search local --objective pgd20.8",
 }
-NEEDS_ALL = ("rb-score", "rb-rank", "rb-corr", "rb-plot")
+NEEDS_ALL = ("rb-score", "rb-rank", "rb-search", "rb-corr", "rb-plot")
 
 
 def page(pages: Sequence[Page], tools: Sequence[str]) -> str:

@@ -159,7 +159,7 @@ def test_marks_that_roff_knows_come_out_as_they_went_in() -> None:
 
 def test_man_page_says_whether_the_tool_waits_for_all_records() -> None:
     waiting = {path for path in MAN_PAGES if "This tool needs all records" in GENERATED[path]}
-    assert waiting == {"man/rb-score.1", "man/rb-rank.1", "man/rb-corr.1", "man/rb-plot.1"}
+    assert waiting == {"man/rb-score.1", "man/rb-search.1", "man/rb-rank.1", "man/rb-corr.1", "man/rb-plot.1"}
 
 
 def test_man_page_explains_expressions_where_one_is_asked_for() -> None:

@@ -20,6 +20,7 @@ FILTERS = {
 }
 READERS = {
     **FILTERS,
+    "search": ["random", "--objective", "acc"],
     "rank": ["--by", "acc"],
     "corr": [],
     "plot": ["hist", "--metric", "acc", "-o", "acc.png"],

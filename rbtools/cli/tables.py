@@ -1,0 +1,76 @@
+"""Reading a table of results for rb-search, and saying what was left out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rbtools.cli import shared
+from rbtools.cli.output import Output
+from rbtools.cli.source import where as place_of
+from rbtools.errors import RbError, UsageError
+from rbtools.records import expr
+
+if TYPE_CHECKING:
+    from rbtools.search.table import Table
+
+
+class Reading:
+    """One source of records, and what came of its lines."""
+
+    def __init__(self, source: shared.Source, screen: shared.Screen, output: Output) -> None:
+        self.source, self.screen, self.output = source, screen, output
+        self.good = self.bad = self.failed = self.other = 0
+
+    def tell(self) -> None:
+        """Say what was left out."""
+        if self.good + self.bad + self.failed + self.other == 0:
+            self.screen.say("no records came in.")
+        elif not self.good:
+            self.screen.say(f"none of {self.bad + self.failed + self.other} records can be searched.")
+        for number, noun in ((self.failed, "failed record"), (self.bad, "bad line")):
+            if number:
+                self.screen.say(f"{number} {noun}{'s' * (number != 1)} left out.")
+
+    def status(self) -> int:
+        """How the reading went."""
+        return shared.FAILED if self.bad else shared.DONE
+
+
+def read_table(reading: Reading, objectives: Sequence[Any], where: str | None, *, share: bool) -> Table:
+    """All records of a source as a table. Raises UsageError where it cannot be searched."""
+    from rbtools.search.table import Table
+
+    table, condition = Table(objectives, share=share), None if where is None else _condition(where)
+    for line in shared.read_all(reading.source, reading.screen, reading.output):
+        if line.record is None:
+            reading.bad += 1
+        elif reading.source.passes(line.record):
+            reading.failed += 1
+        elif condition is not None and not _holds(condition, line.record):
+            reading.other += 1
+        else:
+            try:
+                table.add(line.record, line.text)
+                reading.good += 1
+            except RbError as wrong:
+                reading.bad += 1
+                reading.screen.error(f"{place_of(line)} {wrong}")
+    table.check()
+    return table
+
+
+def _condition(text: str) -> expr.Expression:
+    try:
+        return expr.compile(text)
+    except RbError as wrong:
+        raise UsageError(f"--where: {wrong}") from None
+
+
+def _holds(condition: expr.Expression, record: dict[str, Any]) -> bool:
+    try:
+        return condition.holds(record)
+    except expr.MissingName:
+        return False
+    except RbError as wrong:
+        raise UsageError(f"--where: {wrong}") from None

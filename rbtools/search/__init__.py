@@ -1,0 +1,19 @@
+"""Neural architecture search: algorithms that ask for values of architectures, and never compute one.
+
+An algorithm is one file and one line here. `rbtools.search.driver` counts what it asks for.
+"""
+
+from __future__ import annotations
+
+from rbtools.registry import Registry
+
+SEARCHES = Registry(
+    "search",
+    {
+        "random": "rbtools.search.random:RandomSearch",
+        "local": "rbtools.search.local:LocalSearch",
+        "evolution": "rbtools.search.evolution:RegularizedEvolution",
+        "bananas": "rbtools.search.bananas:Bananas",
+        "nsga2": "rbtools.search.nsga2:NSGA2",
+    },
+)

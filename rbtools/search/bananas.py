@@ -1,0 +1,104 @@
+"""BANANAS (White, Neiswanger and Savani, AAAI 2021)."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rbtools.registry import param
+from rbtools.search import paths
+from rbtools.search.draws import Draws
+from rbtools.search.driver import Proposals
+from rbtools.search.field import Field
+from rbtools.search.predictor import Fit, Shape
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+MARGIN = 0.1
+PATIENCE = 5
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Bananas:
+    """BANANAS (White et al., AAAI 2021): Bayesian optimisation with an ensemble of neural predictors.
+
+    After `initial=10` random architectures, every round trains `networks=3` feed-forward networks on the path
+    encoding of all that is known, and asks for the `batch=10` candidates that independent Thompson sampling
+    likes best. Candidates are one mutation away from the `parents=2` best architectures, or from others down
+    the list where too few of those are new.
+
+    Predicted is how far an architecture is behind the best one seen, over the spread of all, plus a
+    tenth: the percentage error `loss=mape` needs a lower bound below every cost, and the true optimum
+    of the table is nothing that a search may know.
+    """
+
+    name: ClassVar[str] = "bananas"
+    version: ClassVar[int] = 1
+    many: ClassVar[bool] = False
+    heavy: ClassVar[bool] = True
+
+    initial: int = param(10, "Random architectures at the beginning.", check="positive")
+    batch: int = param(10, "Architectures asked for in each round.", check="positive")
+    parents: int = param(2, "Best architectures to mutate.", check="positive")
+    candidates: int = param(100, "Mutations to choose from.", check="positive")
+    networks: int = param(3, "Networks of the ensemble.", check="positive")
+    layers: int = param(10, "Hidden layers of a network.", check="positive")
+    width: int = param(20, "Units of a hidden layer.", check="positive")
+    rounds: int = param(150, "Epochs that a network is trained.", check="positive")
+    lr: float = param(0.01, "Learning rate of Adam.", check="positive")
+    loss: str = param("mape", "Percentage or absolute error.", choices=("mape", "mae"))
+
+    def propose(self, field: Field, draws: Draws) -> Proposals:
+        known: dict[Any, tuple[int, float]] = {}
+        wanted = [field.sample(draws) for _ in range(self.initial)]
+        shape = Shape(self.networks, self.layers, self.width, self.rounds, 32, self.lr, self.loss)
+        while True:
+            values = yield wanted
+            for index, value in zip(wanted, values, strict=True):
+                known.setdefault(field.key(index), (index, value))
+            those = [pair for pair in known.values() if math.isfinite(pair[1])]
+            others = self._candidates(field, known, those, draws)
+            if len(others) <= self.batch or len(those) < 2:
+                wanted = others[: self.batch] or [field.sample(draws)]
+                continue
+            cells = [paths.features(field.ops(index)) for index, _ in those]
+            unknown = [paths.features(field.ops(index)) for index in others]
+            seed = draws.below(1 << 31)
+            predicted = yield Fit(shape, cells, _costs([value for _, value in those]), unknown, seed)
+            order = _thompson(predicted, draws)
+            wanted = [others[place] for place in order[: self.batch]]
+
+    def _candidates(
+        self, field: Field, known: dict[Any, Any], those: Sequence[tuple[int, float]], draws: Draws
+    ) -> list[int]:
+        """New architectures one mutation from the best; random ones where there are too few of them."""
+        found: dict[Any, int] = {}
+        ranked = sorted(those, key=lambda pair: -pair[1])
+        for index, _ in ranked[: self.parents * PATIENCE]:
+            for _ in range(math.ceil(self.candidates / self.parents)):
+                other = field.mutate(index, draws)
+                if field.key(other) not in known and len(found) < self.candidates:
+                    found.setdefault(field.key(other), other)
+        for _ in range(self.candidates):
+            if len(found) > self.batch:
+                break
+            other = field.sample(draws)
+            if field.key(other) not in known:
+                found.setdefault(field.key(other), other)
+        return list(found.values())
+
+
+def _costs(values: Sequence[float]) -> list[float]:
+    """How far each is behind the best, over the spread, plus a margin: in (0, 1 + margin]."""
+    best, spread = max(values), max(values) - min(values) or 1.0
+    return [(best - value) / spread + MARGIN for value in values]
+
+
+def _thompson(predicted: NDArray[Any], draws: Draws) -> list[int]:
+    """The places of the predictions by one draw each from N(mean, deviation), the lowest first."""
+    mean, deviation = predicted.mean(axis=0), predicted.std(axis=0)
+    drawn = [float(m) + float(d) * draws.normal() for m, d in zip(mean, deviation, strict=True)]
+    return sorted(range(len(drawn)), key=drawn.__getitem__)

@@ -1,0 +1,39 @@
+"""Regularised evolution (Real et al., AAAI 2019)."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from operator import itemgetter
+from typing import ClassVar
+
+from rbtools.registry import param
+from rbtools.search.draws import Draws
+from rbtools.search.driver import Proposals
+from rbtools.search.field import Field
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RegularizedEvolution:
+    """Regularised evolution (Real et al., AAAI 2019): the oldest dies, not the worst.
+
+    The best of `sample=10` members, drawn with replacement, has a child with one operation changed, which
+    takes the place of the oldest of `population=30`.
+    """
+
+    name: ClassVar[str] = "evolution"
+    version: ClassVar[int] = 1
+    many: ClassVar[bool] = False
+
+    population: int = param(30, "Members at any time; the first ones are random.", check="positive")
+    sample: int = param(10, "Members that compete to have a child.", check="positive")
+
+    def propose(self, field: Field, draws: Draws) -> Proposals:
+        first = [field.sample(draws) for _ in range(self.population)]
+        values = yield first
+        members = list(zip(values, first, strict=True))
+        for oldest in itertools.cycle(range(self.population)):
+            _, parent = max(draws.picks(members, self.sample), key=itemgetter(0))
+            child = field.mutate(parent, draws)
+            (value,) = yield [child]
+            members[oldest] = (value, child)

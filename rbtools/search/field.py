@@ -1,0 +1,114 @@
+"""What a search may ask for: the architectures of a space whose result there is, and their neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Hashable, Sequence
+from functools import cached_property
+from typing import Protocol
+
+from rbtools.errors import RbError
+from rbtools.search.draws import Draws
+from rbtools.spaces import nasbench201
+
+
+class Field(Protocol):
+    """Architectures by number. Those with one `key` share a result; only those that are there are given."""
+
+    size: int
+    """How many different keys there are."""
+    of_space: int
+    """How many there would be if none were missing."""
+
+    def sample(self, draws: Draws) -> int:
+        """One of them, each equally likely."""
+
+    def neighbours(self, index: int) -> list[int]:
+        """Those one small change away."""
+
+    def mutate(self, index: int, draws: Draws) -> int:
+        """One of the neighbours; where none is there, any architecture."""
+
+    def key(self, index: int) -> Hashable:
+        """What its result is known by."""
+
+    def ops(self, index: int) -> tuple[int, ...]:
+        """The operations on its edges."""
+
+    def name(self, index: int) -> str:
+        """What people call it."""
+
+
+class Cells:
+    """The cells of NAS-Bench-201, by published index.
+
+    `there` has the keys that may be asked for (None: all). With `share` isomorphic cells are one
+    key, the smallest index among them; without it each has its own.
+    """
+
+    def __init__(self, there: Container[Hashable] | None = None, *, share: bool = True) -> None:
+        self.keys = nasbench201.classes() if share else tuple(range(nasbench201.SIZE))
+        every = range(nasbench201.SIZE)
+        self.indices = [i for i in every if there is None or self.keys[i] in there]
+        self.size = len({self.keys[index] for index in self.indices})
+        self.of_space = len(set(self.keys))
+        self._there = frozenset(self.indices)
+        self._known: dict[int, list[int]] = {}
+
+    def sample(self, draws: Draws) -> int:
+        return draws.choice(self.indices)
+
+    def neighbours(self, index: int) -> list[int]:
+        if index not in self._known:  # runs meet the same good cells again and again
+            self._known[index] = [other for other in nasbench201.neighbours(index) if other in self._there]
+        return self._known[index]
+
+    def mutate(self, index: int, draws: Draws) -> int:
+        near = self.neighbours(index)
+        return draws.choice(near) if near else self.sample(draws)
+
+    def key(self, index: int) -> Hashable:
+        return self.keys[index]
+
+    def ops(self, index: int) -> tuple[int, ...]:
+        return nasbench201.ops_of({"index": index})
+
+    def name(self, index: int) -> str:
+        return f"nb201-{index}"
+
+    @cached_property
+    def numbers(self) -> dict[tuple[int, ...], int]:
+        """Cell -> index, of those that are there."""
+        return {self.ops(index): index for index in self.indices}
+
+
+class Names:
+    """Architectures of any other space: a plain list, in which nothing is near to anything."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = list(names)
+        self.indices = list(range(len(self.names)))
+        self.size = self.of_space = len(self.names)
+
+    def sample(self, draws: Draws) -> int:
+        return draws.below(self.size)
+
+    def neighbours(self, index: int) -> list[int]:
+        raise RbError(
+            f"{self.names[index]} has no neighbours: they are defined in the space nasbench201. Use rb-search"
+            " random, which takes any list of architectures."
+        )
+
+    def mutate(self, index: int, draws: Draws) -> int:
+        return draws.choice(self.neighbours(index))
+
+    def key(self, index: int) -> Hashable:
+        return self.names[index]
+
+    def ops(self, index: int) -> tuple[int, ...]:
+        raise RbError(
+            f"{self.names[index]} has no operations on edges: those are of the space nasbench201. Use"
+            " rb-search random, which takes any list of architectures."
+        )
+
+    def name(self, index: int) -> str:
+        return self.names[index]

@@ -1,0 +1,50 @@
+"""What several objectives at once come to: the values that nothing dominates, and how much they cover."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+Point = tuple[float, ...]
+"""One number an objective, more being better."""
+
+
+def dominates(first: Point, second: Point) -> bool:
+    """Whether the first is nowhere worse and somewhere better."""
+    return first != second and all(a >= b for a, b in zip(first, second, strict=True))
+
+
+def front(points: Sequence[Point]) -> list[int]:
+    """The places of the points that no other dominates; of equal points the first, in their order."""
+    order = sorted(range(len(points)), key=lambda place: points[place], reverse=True)
+    kept: list[int] = []
+    for place in order:  # whatever dominates a point stands before it
+        point = points[place]
+        if not any(all(a >= b for a, b in zip(points[one], point, strict=True)) for one in kept):
+            kept.append(place)
+    return sorted(kept)
+
+
+def scaled(points: Sequence[Point], low: Point, high: Point) -> list[Point]:
+    """The points with each objective from 0 (at `low`) to 1 (at `high`)."""
+    spans = [(a, b - a or 1.0) for a, b in zip(low, high, strict=True)]
+    return [tuple((x - a) / span for x, (a, span) in zip(point, spans, strict=True)) for point in points]
+
+
+def hypervolume(points: Sequence[Point]) -> float:
+    """The volume between the origin and the points, of which those with a negative number count for none.
+
+    By slicing along the last objective (Zitzler): exact, and quick for the few points of a front.
+    """
+    inside = [point for point in points if min(point) >= 0]
+    kept = [inside[place] for place in front(inside)]
+    if not kept:
+        return 0.0
+    if len(kept[0]) == 1:
+        return max(point[0] for point in kept)
+    kept.sort(key=lambda point: point[-1], reverse=True)
+    total = 0.0
+    for place, point in enumerate(kept):
+        below = kept[place + 1][-1] if place + 1 < len(kept) else 0.0
+        if point[-1] > below:
+            total += (point[-1] - below) * hypervolume([one[:-1] for one in kept[: place + 1]])
+    return total

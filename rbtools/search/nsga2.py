@@ -1,0 +1,118 @@
+"""NSGA-II (Deb et al., IEEE TEC 2002), by the package pymoo."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from rbtools.errors import UsageError
+from rbtools.registry import param
+from rbtools.search.draws import Draws
+from rbtools.search.driver import Proposals
+from rbtools.search.field import Cells, Field
+from rbtools.spaces.nasbench201 import EDGES, OPS, edit_distance
+
+FAILED = 1e30  # pymoo sorts finite numbers
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NSGA2:
+    """NSGA-II (Deb et al., 2002) for several objectives, as pymoo does it (pip install 'rbtools[search]').
+
+    A cell is six choices among five operations: two parents are mixed edge by edge with the chance
+    `crossover=0.9`, and on each edge the operation changes with the chance `mutation`. A child that a table
+    lacks is replaced by the nearest cell that is there.
+    """
+
+    name: ClassVar[str] = "nsga2"
+    version: ClassVar[int] = 1
+    many: ClassVar[bool] = True
+
+    population: int = param(20, "Architectures in a generation.", check="positive")
+    crossover: float = param(0.9, "Chance that two parents are mixed.", check="fraction")
+    mutation: float = param(0.17, "Chance that an operation changes, for each edge.", check="fraction")
+
+    def propose(self, field: Field, draws: Draws) -> Proposals:
+        if not isinstance(field, Cells):
+            field.neighbours(0)  # raises: there are no edges to mix
+            return
+        while True:  # anew where crossover and mutation have nothing left that differs
+            yield from self._generations(field, draws)
+
+    def _generations(self, field: Cells, draws: Draws) -> Proposals:
+        import numpy as np
+
+        members = list(dict.fromkeys(field.sample(draws) for _ in range(max(self.population, 2))))
+        values = yield members
+        if len(members) < 2:
+            return
+        algorithm = self._algorithm([field.ops(index) for index in members], draws)
+        algorithm.setup(_problem(values), termination=("n_gen", math.inf), seed=draws.below(1 << 31))
+        children = algorithm.ask()
+        while children is not None and len(children):
+            if values is None:
+                cells = [tuple(int(op) for op in cell) for cell in children.get("X")]
+                members = [_nearest(field, cell) for cell in cells]
+                children.set("X", np.array([field.ops(index) for index in members]))
+                values = yield members
+            costs = [_costs(value) for value in values]
+            children.set("F", np.array(costs))
+            for child in children:
+                child.evaluated.update("FGH")
+            algorithm.tell(infills=children)
+            values, children = None, algorithm.ask()
+
+    def _algorithm(self, cells: Sequence[Sequence[int]], draws: Draws) -> Any:
+        """pymoo's algorithm, whose first generation is these cells."""
+        import numpy as np
+
+        try:
+            from pymoo.algorithms.moo.nsga2 import NSGA2 as Algorithm
+            from pymoo.config import Config
+            from pymoo.core.mutation import Mutation
+            from pymoo.operators.crossover.ux import UX
+        except ImportError as missing:
+            raise UsageError(
+                f"rb-search nsga2 needs the package pymoo ({missing}). Install it with: pip install"
+                " 'rbtools[search]'."
+            ) from None
+        Config.warnings["not_compiled"] = False
+        chance = self.mutation
+
+        class Changed(Mutation):
+            """Each edge gets another operation with a chance."""
+
+            def _do(self, problem: Any, X: Any, **_: Any) -> Any:
+                return np.array([[_another(int(op), chance, draws) for op in cell] for cell in X])
+
+        return Algorithm(
+            pop_size=len(cells),
+            sampling=np.array(cells),
+            crossover=UX(prob=self.crossover),
+            mutation=Changed(),
+            eliminate_duplicates=True,
+        )
+
+
+def _problem(values: Sequence[Sequence[float]]) -> Any:
+    from pymoo.core.problem import Problem
+
+    return Problem(n_var=len(EDGES), n_obj=len(values[0]), xl=0, xu=len(OPS) - 1, vtype=int)
+
+
+def _another(op: int, chance: float, draws: Draws) -> int:
+    if draws.uniform() >= chance:
+        return op
+    return (op + 1 + draws.below(len(OPS) - 1)) % len(OPS)
+
+
+def _costs(value: Sequence[float]) -> list[float]:
+    return [-one if math.isfinite(one) else FAILED for one in value]
+
+
+def _nearest(field: Cells, cell: tuple[int, ...]) -> int:
+    if cell in field.numbers:
+        return field.numbers[cell]
+    return min(field.indices, key=lambda index: edit_distance(field.ops(index), cell))

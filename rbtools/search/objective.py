@@ -1,0 +1,75 @@
+"""What is searched for: a metric or an expression of metrics, and which way is better."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from rbtools.errors import RbError, UsageError
+from rbtools.records import expr, metrics
+
+
+class Objective(NamedTuple):
+    """One quantity to find the best of. `text` is what the user wrote; `higher` says that more is better."""
+
+    text: str
+    higher: bool
+    expression: expr.Expression
+
+    def of(self, record: Mapping[str, Any]) -> float | None:
+        """Its value, None where that is no finite number. Raises expr.MissingName or RbError."""
+        value = self.expression(record)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            return None
+        return float(value)
+
+    def upward(self, value: float) -> float:
+        """The value turned so that more is better; twice gives the value again."""
+        return value if self.higher else -value
+
+    @property
+    def direction(self) -> str:
+        return "higher" if self.higher else "lower"
+
+
+def objectives(texts: Sequence[str], lower: bool | None = None) -> tuple[Objective, ...]:
+    """Read `EXPR[:lower|higher]`, several with commas; the direction is the metric's own unless given.
+
+    Raises UsageError for none, one twice, or an expression that does not parse.
+    """
+    found: dict[str, Objective] = {}
+    for piece in [piece for text in texts for piece in _pieces(text)]:
+        text, colon, word = piece.rpartition(":")
+        directed = bool(colon) and word in ("lower", "higher")
+        text = text.strip() if directed else piece
+        higher = metrics.higher_is_better(text) if lower is None else not lower
+        try:
+            compiled = expr.compile(text)
+        except RbError as wrong:
+            raise UsageError(f"--objective: {wrong}") from None
+        if text in found:
+            raise UsageError(f"--objective names '{text}' twice. Name it once.")
+        found[text] = Objective(text, word == "higher" if directed else higher, compiled)
+    if not found:
+        raise UsageError("--objective is missing. Expected a metric such as pgd20.8, or an expression.")
+    return tuple(found.values())
+
+
+def _pieces(text: str) -> list[str]:
+    """The text cut at its commas, except inside parentheses, brackets and quotes."""
+    pieces, depth, quote = [""], 0, ""
+    for character in text:
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "'\"":
+            quote = character
+        elif character in "([":
+            depth += 1
+        elif character in ")]":
+            depth -= 1
+        elif character == "," and depth == 0:
+            pieces.append("")
+            continue
+        pieces[-1] += character
+    return [piece.strip() for piece in pieces if piece.strip()]

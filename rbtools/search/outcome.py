@@ -1,0 +1,236 @@
+"""The records that a search ends in: what was found, and in `search` how."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from rbtools import registry
+from rbtools.search import front, summary
+from rbtools.search.driver import Rules, Trace, Value
+from rbtools.search.field import Field
+from rbtools.search.objective import Objective
+from rbtools.search.sources import Source
+from rbtools.search.table import Table
+
+Record = dict[str, Any]
+
+
+class Searched(NamedTuple):
+    """A search that is over. `known` has all values there are, where there is a table of them.
+
+    `tables` are those to look the findings up in, by name ("table" for the one that was searched).
+    """
+
+    algorithm: Any
+    objectives: tuple[Objective, ...]
+    rules: Rules
+    seed: int
+    source: Source
+    traces: list[Trace]
+    known: Mapping[Hashable, Value] | None
+    tables: Mapping[str, Table]
+
+    @property
+    def field(self) -> Field:
+        return self.source.field
+
+    def about(self) -> Record:
+        """What determined it, and what it cost."""
+        return {
+            "algorithm": self.algorithm.name,
+            "version": self.algorithm.version,
+            "config": registry.config(self.algorithm),
+            "objectives": [{"objective": one.text, "better": one.direction} for one in self.objectives],
+            "seed": self.seed,
+            "runs": len(self.traces),
+            "budget": self.rules.budget,
+            "charge_repeats": self.rules.charge_repeats,
+            "architectures": self.field.size,
+            "queries": summary.queries(self.traces),
+        }
+
+
+def summed_up(done: Searched) -> list[Record]:
+    """One record with the best of all runs and, in its `search`, what the runs have in common.
+
+    With several objectives one record for each point of the front over all runs.
+    """
+    return _front(done) if len(done.objectives) > 1 else _best(done)
+
+
+def each(done: Searched) -> list[Record]:
+    """What each run found: a record a run, with several objectives one for each point of its front."""
+    records = []
+    more: Record
+    for trace in done.traces:
+        if len(done.objectives) > 1:
+            found = _front_of(trace)
+            more = {}
+        else:
+            one = summary.best(trace)
+            found = [] if one is None else [one]
+            more = {"trajectory": _steps(trace, done.objectives[0])}
+        for query, index, values in found:
+            own = {"run": trace.number, **_placed(done, index, values), "found_at": query, **more}
+            section = {**done.about(), **own, "queries": _cost(trace)}
+            records.append({**done.source.record(index), "search": section})
+    return records
+
+
+def _cost(trace: Trace) -> Record:
+    return {
+        "charged": len(trace.log),
+        "new": trace.new,
+        "free_repeats": trace.free,
+        "ended": trace.ended,
+    }
+
+
+def _steps(trace: Trace, objective: Objective) -> list[list[float]]:
+    """Where the incumbent changed: [query, value] pairs."""
+    steps: list[list[float]] = []
+    last: float | None = None
+    for query, (_, value) in enumerate(trace.log, start=1):
+        if value is not None and (last is None or value[0] > last):
+            last = value[0]
+            steps.append([query, objective.upward(last)])
+    return steps
+
+
+def _placed(done: Searched, index: int, values: Sequence[float]) -> Record:
+    """The architecture as it was asked for, and its values."""
+    pairs = zip(done.objectives, values, strict=True)
+    return {"found": done.field.name(index), "values": {one.text: one.upward(value) for one, value in pairs}}
+
+
+def _best(done: Searched) -> list[Record]:
+    (objective,) = done.objectives
+    found = [(trace, one) for trace in done.traces if (one := summary.best(trace)) is not None]
+    if not found:
+        return []
+    _, top = max(found, key=lambda pair: pair[1].values)
+    values = [objective.upward(one.values[0]) for _, one in found]
+    section = {
+        **done.about(),
+        **_placed(done, top.number, top.values),
+        "objective": summary.spread(values),
+        **_gap(done, objective, values),
+        "looked_up": _looked_up(done, [one.number for _, one in found]),
+        "trajectory": summary.trajectory(done.traces, objective, done.rules.budget),
+        "each": [
+            {
+                "run": trace.number,
+                "found": done.field.name(one.number),
+                "value": objective.upward(one.values[0]),
+                "found_at": one.query,
+                **_cost(trace),
+            }
+            for trace, one in found
+        ],
+    }
+    return [{**done.source.record(top.number), "search": section}]
+
+
+def _looked_up(done: Searched, found: list[int]) -> Record:
+    return {
+        name: {**summary.looked_up(found, done.field, table), "optima": _optima(table)}
+        for name, table in done.tables.items()
+    }
+
+
+def _optima(table: Table) -> Record:
+    """The best value of each metric, each of its own architecture."""
+    from rbtools.records import metrics
+
+    found = {}
+    for name in table.metrics():
+        values = [one.metrics[name] for one in table.results.values() if name in one.metrics]
+        if values:
+            found[name] = max(values) if metrics.higher_is_better(name) else min(values)
+    return found
+
+
+def _gap(done: Searched, objective: Objective, values: list[float]) -> Record:
+    """The best there is, and how far from it the runs stayed."""
+    if not done.known:
+        return {}
+    key, best = summary.optimum(done.known, objective)
+    gaps = [abs(best - value) for value in values]
+    top: Record = {"value": best}
+    if "table" in done.tables:
+        result = done.tables["table"].results[key]
+        top |= {"name": result.record()["arch"].get("name"), "metrics": dict(result.metrics)}
+    reached = sum(gap == 0 for gap in gaps)
+    return {"optimum": top, "gap": {**summary.spread(gaps), "reached": reached}}
+
+
+# --- several objectives -------------------------------------------------------------------------------
+
+
+def _front_of(trace: Trace) -> list[summary.Best]:
+    """What nothing in a run's log dominates."""
+    numbered = enumerate(trace.log, start=1)
+    there = [summary.Best(query, index, value) for query, (index, value) in numbered if value is not None]
+    return [there[place] for place in front.front([one.values for one in there])]
+
+
+def _front(done: Searched) -> list[Record]:
+    met: dict[Hashable, tuple[int, front.Point]] = {}
+    runs: dict[Hashable, int] = {}
+    for trace in done.traces:
+        for _, index, value in _front_of(trace):
+            key = done.field.key(index)
+            met.setdefault(key, (index, value))
+            runs[key] = runs.get(key, 0) + 1
+    points = list(met.values())
+    kept = [points[place] for place in front.front([value for _, value in points])]
+    best = set() if done.known is None else {value for value in _true_front(done.known)}
+    section = {**done.about(), **_covered(done)}
+    records = []
+    for index, value in kept:
+        own = {**_placed(done, index, value), "in_fronts_of_runs": runs[done.field.key(index)]}
+        if done.known is not None:
+            own["optimal"] = value in best
+        records.append({**done.source.record(index), "search": {**section, **own}})
+    return records
+
+
+def _true_front(known: Mapping[Hashable, Value]) -> list[front.Point]:
+    points = [value for value in known.values() if value is not None]
+    return [points[place] for place in front.front(points)]
+
+
+def _covered(done: Searched) -> Record:
+    """The hypervolume of each run's front over that of the whole table's, and how it grew.
+
+    Objectives run from the worst to the best value there is. Without a table, of all that was met.
+    """
+    every = [value for trace in done.traces for _, value in trace.log if value is not None]
+    points = every if done.known is None else [value for value in done.known.values() if value is not None]
+    if not points:
+        return {}
+    low, high = (tuple(map(end, zip(*points, strict=True))) for end in (min, max))
+    whole = front.hypervolume(front.scaled(_distinct(points), low, high)) or 1.0
+    rows = [_growth(trace, low, high, whole, done.rules.budget) for trace in done.traces]
+    means = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
+    return {
+        "hypervolume": {**summary.spread([row[-1] for row in rows]), "of": "table" if done.known else "met"},
+        "trajectory": {"mean": means},
+    }
+
+
+def _distinct(points: Sequence[front.Point]) -> list[front.Point]:
+    return [points[place] for place in front.front(points)]
+
+
+def _growth(trace: Trace, low: front.Point, high: front.Point, whole: float, budget: int) -> list[float]:
+    kept: list[front.Point] = []
+    row: list[float] = []
+    for _, value in trace.log:
+        if value is not None and not any(one == value or front.dominates(one, value) for one in kept):
+            kept = [one for one in kept if not front.dominates(value, one)] + [value]
+            row.append(front.hypervolume(front.scaled(kept, low, high)) / whole)
+        else:
+            row.append(row[-1] if row else 0.0)
+    return row + [row[-1] if row else 0.0] * (budget - len(row))

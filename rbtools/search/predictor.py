@@ -1,0 +1,183 @@
+"""The predictor of BANANAS: an ensemble of feed-forward networks on the path encoding.
+
+Many small networks are trained side by side, those of several runs too: one after another they would
+spend their time in calls. A network's numbers do not depend on its company, since numpy multiplies the
+matrices of a stack one by one.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rbtools.search import paths
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+BETAS = (0.9, 0.99)
+TINY = 1e-7
+SIDE_BY_SIDE = 10  # fits: more of them leave the caches
+
+
+class Shape(NamedTuple):
+    """How the networks are built and trained."""
+
+    networks: int
+    layers: int
+    width: int
+    epochs: int
+    batch: int
+    lr: float
+    loss: str
+
+
+class Fit(NamedTuple):
+    """Train an ensemble on cells (the features of each) and costs in (0, 1], and predict others.
+
+    Implements `rbtools.search.driver.Together`: what comes back is an array (networks, cells to predict).
+    """
+
+    shape: Shape
+    cells: Sequence[Sequence[int]]
+    costs: Sequence[float]
+    predict: Sequence[Sequence[int]]
+    seed: int
+
+    @classmethod
+    def all(cls, works: Sequence[Fit]) -> list[Array]:
+        results: dict[int, Array] = {}
+        alike: dict[tuple[Shape, int], list[int]] = {}
+        for place, work in enumerate(works):
+            alike.setdefault((work.shape, len(work.cells)), []).append(place)
+        for places in alike.values():
+            for start in range(0, len(places), SIDE_BY_SIDE):
+                some = places[start : start + SIDE_BY_SIDE]
+                results.update(zip(some, _fitted([works[place] for place in some]), strict=True))
+        return [results[place] for place in range(len(works))]
+
+
+def encoded(cells: Sequence[Sequence[int]]) -> Array:
+    """Cells as rows of zeros and ones, (cells, 155)."""
+    import numpy as np
+
+    rows = np.zeros((len(cells), paths.WIDTH), np.float32)
+    for row, present in zip(rows, cells, strict=True):
+        row[list(present)] = 1
+    return rows
+
+
+def _fitted(works: Sequence[Fit]) -> list[Array]:
+    """The predictions of works of one shape and number of cells."""
+    import numpy as np
+
+    shape, count = works[0].shape, len(works[0].cells)
+    chances = [np.random.RandomState(work.seed) for work in works]
+    networks = _Networks(shape, chances)
+    inputs = np.stack([encoded(work.cells) for work in works])
+    costs = np.array([work.costs for work in works], np.float32)
+    run = np.arange(len(works)).repeat(shape.networks)[:, None]
+    for _ in range(shape.epochs):
+        orders = np.concatenate(
+            [[chance.permutation(count) for _ in range(shape.networks)] for chance in chances]
+        )
+        for start in range(0, count, shape.batch):
+            chosen = orders[:, start : start + shape.batch]
+            networks.step(inputs[run, chosen], costs[run, chosen])
+    longest = max(len(work.predict) for work in works)
+    others = np.zeros((len(works), longest, paths.WIDTH), np.float32)
+    for rows, work in zip(others, works, strict=True):
+        rows[: len(work.predict)] = encoded(work.predict)
+    predicted = networks.outputs(others[run[:, 0]]).reshape(len(works), shape.networks, longest)
+    return [rows[:, : len(work.predict)] for rows, work in zip(predicted, works, strict=True)]
+
+
+class _Networks:
+    """Feed-forward networks with ReLU and one output, trained by Adam.
+
+    Parameters of a network lie in one row, so that Adam is a few operations over all of them; weights
+    and biases are views of it. Glorot's uniform initialisation, biases 0.
+    """
+
+    def __init__(self, shape: Shape, chances: Sequence[Any]) -> None:
+        import numpy as np
+
+        self.shape, self.count = shape, len(chances) * shape.networks
+        sizes = [paths.WIDTH, *[shape.width] * shape.layers, 1]
+        self.pairs = list(itertools.pairwise(sizes))
+        total = sum(before * after + after for before, after in self.pairs)
+        self.params, self.grads = (np.zeros((self.count, total), np.float32) for _ in range(2))
+        self.first, self.second, self.room = (np.zeros((self.count, total), np.float32) for _ in range(3))
+        self.weights, self.biases = self._views(self.params)
+        self.weight_grads, self.bias_grads = self._views(self.grads)
+        self.steps = 0
+        for place, chance in enumerate(chances):
+            for network in range(place * shape.networks, (place + 1) * shape.networks):
+                for weight, (before, after) in zip(self.weights, self.pairs, strict=True):
+                    reach = (6 / (before + after)) ** 0.5
+                    weight[network] = (2 * chance.random_sample((before, after)) - 1) * reach
+
+    def _views(self, rows: Array) -> tuple[list[Array], list[Array]]:
+        weights, biases, at = [], [], 0
+        for before, after in self.pairs:
+            weights.append(rows[:, at : at + before * after].reshape(self.count, before, after))
+            at += before * after
+            biases.append(rows[:, at : at + after][:, None, :])
+            at += after
+        return weights, biases
+
+    def outputs(self, inputs: Array) -> Array:
+        """(networks, rows, 155) -> (networks, rows)."""
+        found: Array = self._forward(inputs)[-1][:, :, 0]
+        return found
+
+    def _forward(self, inputs: Array) -> list[Array]:
+        import numpy as np
+
+        layers = [inputs]
+        for weight, bias in zip(self.weights, self.biases, strict=True):
+            layer = np.matmul(layers[-1], weight)
+            layer += bias
+            if len(layers) < len(self.weights):
+                np.maximum(layer, 0, out=layer)
+            layers.append(layer)
+        return layers
+
+    def step(self, inputs: Array, costs: Array) -> None:
+        """A step of Adam on the loss of a batch: the mean of |predicted - cost|, or of that over the cost."""
+        import numpy as np
+
+        layers = self._forward(inputs)
+        slope = np.sign(layers[-1] - costs[:, :, None])
+        slope /= costs.shape[1]
+        if self.shape.loss == "mape":
+            slope /= costs[:, :, None]
+        for place in range(len(self.weights) - 1, -1, -1):
+            below = layers[place]
+            np.matmul(below.transpose(0, 2, 1), slope, out=self.weight_grads[place])
+            np.sum(slope, axis=1, keepdims=True, out=self.bias_grads[place])
+            if place:
+                slope = np.matmul(slope, self.weights[place].transpose(0, 2, 1))
+                slope *= below > 0
+        self._adam()
+
+    def _adam(self) -> None:
+        import numpy as np
+
+        self.steps += 1
+        room, one = self.room, np.float32(1)
+        for moment, beta, values in ((self.first, BETAS[0], self.grads), (self.second, BETAS[1], None)):
+            if values is None:
+                values = np.multiply(self.grads, self.grads, out=self.grads)
+            np.subtract(values, moment, out=room)
+            room *= one - np.float32(beta)
+            moment += room
+        rate = self.shape.lr * (1 - BETAS[1] ** self.steps) ** 0.5 / (1 - BETAS[0] ** self.steps)
+        np.sqrt(self.second, out=room)
+        room += np.float32(TINY)
+        np.divide(self.first, room, out=room)
+        room *= np.float32(rate)
+        self.params -= room

@@ -1,0 +1,25 @@
+"""Random search."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from rbtools.search.draws import Draws
+from rbtools.search.driver import Proposals
+from rbtools.search.field import Field
+
+_AT_ONCE = 32  # for those who evaluate side by side; what is found does not depend on it
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RandomSearch:
+    """Architectures drawn uniformly, with replacement."""
+
+    name: ClassVar[str] = "random"
+    version: ClassVar[int] = 1
+    many: ClassVar[bool] = True
+
+    def propose(self, field: Field, draws: Draws) -> Proposals:
+        while True:
+            yield [field.sample(draws) for _ in range(_AT_ONCE)]

@@ -1,0 +1,107 @@
+"""What runs of a search have in common: means, spreads and intervals over runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+from rbtools.search.driver import Trace, Value
+from rbtools.search.field import Field
+from rbtools.search.objective import Objective
+from rbtools.search.table import Table
+
+Entry = dict[str, Any]
+
+
+def spread(values: Sequence[float]) -> Entry:
+    """Mean, standard deviation (n - 1), Student's 95 % interval of the mean, least, greatest and n.
+
+    One value has no deviation and no interval.
+    """
+    count, mean = len(values), math.fsum(values) / len(values)
+    found: Entry = {"mean": mean}
+    if count > 1:
+        deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
+        half = _student(count - 1) * deviation / math.sqrt(count)
+        found |= {"std": deviation, "ci95": [mean - half, mean + half]}
+    return {**found, "min": min(values), "max": max(values), "n": count}
+
+
+@cache
+def _student(freedom: int) -> float:
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, 0.975))
+
+
+class Best(NamedTuple):
+    """The incumbent at the end of a run: at which charged query it was met (from 1), and its values."""
+
+    query: int
+    number: int
+    values: tuple[float, ...]
+
+
+def best(trace: Trace) -> Best | None:
+    """The first of the best architectures of a run with one objective; None where all failed."""
+    found: Best | None = None
+    for query, (index, value) in enumerate(trace.log, start=1):
+        if value is not None and (found is None or value > found.values):
+            found = Best(query, index, value)
+    return found
+
+
+def trajectory(traces: Sequence[Trace], objective: Objective, budget: int) -> Entry:
+    """The incumbent after each charged query, its mean over runs with the interval of the mean.
+
+    A run that ended early keeps its last incumbent. Before every run has one there is no number (null).
+    """
+    rows = [_incumbents(trace, budget) for trace in traces]
+    found: Entry = {"mean": [], "low": [], "high": []}
+    for column in zip(*rows, strict=True):
+        values = [objective.upward(value) for value in column if value is not None]
+        of: Entry = spread(values) if len(values) == len(rows) else {"mean": None}
+        ends = of.get("ci95") or [of["mean"], of["mean"]]
+        for key, value in zip(("mean", "low", "high"), [of["mean"], *ends], strict=True):
+            found[key].append(value)
+    return found
+
+
+def _incumbents(trace: Trace, budget: int) -> list[float | None]:
+    last: float | None = None
+    row: list[float | None] = []
+    for _, value in trace.log:
+        if value is not None and (last is None or value[0] > last):
+            last = value[0]
+        row.append(last)
+    return row + [last] * (budget - len(row))
+
+
+def looked_up(found: Sequence[int], field: Field, table: Table) -> Entry:
+    """Mean, spread and interval of every metric of the table at these architectures."""
+    results = [table.results.get(table.key(index, field)) for index in found]
+    known = [one.metrics for one in results if one is not None]
+    metrics = {}
+    for name in table.metrics():
+        values = [one[name] for one in known if name in one]
+        if values:
+            metrics[name] = spread(values)
+    return {"metrics": metrics, "missing": sum(one is None for one in results)}
+
+
+def optimum(values: Mapping[Hashable, Value], objective: Objective) -> tuple[Hashable, float]:
+    """The key of the best architecture there is, and its value."""
+    key, value = max(((k, v) for k, v in values.items() if v is not None), key=lambda pair: pair[1])
+    return key, objective.upward(value[0])
+
+
+def queries(traces: Sequence[Trace]) -> Entry:
+    """What the runs cost: charged queries, architectures that were new, repeats that cost nothing."""
+    return {
+        "charged": spread([len(trace.log) for trace in traces]),
+        "new": spread([trace.new for trace in traces]),
+        "free_repeats": spread([trace.free for trace in traces]),
+        "failed": sum(value is None for trace in traces for _, value in trace.log),
+    }

@@ -1,0 +1,67 @@
+"""Synthetic tables over NAS-Bench-201 whose optimum and difficulty are known."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from random import Random
+from typing import Any
+
+from rbtools.search.driver import Value
+from rbtools.search.field import Cells
+from rbtools.search.table import Table, of_records
+from rbtools.spaces import nasbench201
+
+Record = dict[str, Any]
+PRICES = (
+    (0, 5, 3, 9, 1),
+    (2, 7, 4, 8, 0),
+    (1, 3, 6, 11, 2),
+    (0, 2, 9, 5, 4),
+    (3, 8, 1, 7, 2),
+    (2, 0, 5, 10, 6),
+)
+"""What each operation is worth on each edge: the best is 9 + 8 + 11 + 9 + 8 + 10."""
+BEST = (3, 3, 3, 2, 1, 3)
+
+
+def slope(index: int) -> float:
+    """A sum over edges: the one optimum can be walked to from everywhere, in at most six steps."""
+    return float(
+        sum(prices[op] for prices, op in zip(PRICES, nasbench201.ops_of({"index": index}), strict=True))
+    )
+
+
+def needle(index: int) -> float:
+    """Noise, and one best cell that nothing leads to."""
+    return 100.0 if index == nasbench201.index_by_ops()[BEST] else Random(f"needle {index}").random()
+
+
+def record(index: int, seed: int = 0, dataset: str = "cifar10", **metrics: float) -> Record:
+    return {
+        "schema": 1,
+        "arch": {"space": "nasbench201", "name": f"nb201-{index}", "index": index},
+        "dataset": dataset,
+        "train": {"method": "pgd", "seed": seed},
+        "metrics": metrics,
+    }
+
+
+def table_of(landscape: Callable[[int], float], **options: Any) -> Table:
+    """A table of every class of cells, by its representative."""
+    from rbtools.search.objective import objectives
+
+    records = [record(index, acc=landscape(index)) for index in nasbench201.unique()]
+    return of_records(records, objectives(["acc"]), **options)
+
+
+class Counting:
+    """Values of all cells, a class of isomorphic ones by its representative; it counts the look-ups."""
+
+    def __init__(self, landscape: Callable[[int], float], field: Cells | None = None) -> None:
+        self.landscape, self.field = landscape, field or Cells(share=False)
+        self.asked: Counter[Hashable] = Counter()
+
+    def __call__(self, indices: Sequence[int]) -> Mapping[Hashable, Value]:
+        self.asked.update(self.field.key(index) for index in indices)
+        return {self.field.key(index): (self.landscape(self.field.keys[index]),) for index in indices}

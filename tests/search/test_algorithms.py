@@ -1,0 +1,95 @@
+"""The algorithms on tables whose optimum and difficulty are known."""
+
+from __future__ import annotations
+
+import pytest
+from scipy.stats import binomtest, mannwhitneyu
+
+from rbtools.search import SEARCHES, front
+from rbtools.search.driver import Rules, search
+from rbtools.search.objective import objectives
+from rbtools.search.sources import Looked
+from rbtools.search.summary import best
+from rbtools.search.table import Table, of_records
+from rbtools.spaces import nasbench201
+from tests.search.landscapes import BEST, needle, record, slope, table_of
+
+SLOPE, NEEDLE = table_of(slope, share=True), table_of(needle)
+
+
+def found(
+    name: str, table: object, budget: int, runs: int = 40, charge: bool = False, **params: object
+) -> list[float]:
+    """The best value that each run found."""
+    source = Looked(table)  # type: ignore[arg-type]
+    traces = search(
+        SEARCHES.build(name, **params), source.field, source, Rules(budget, charge), seed=3, runs=range(runs)
+    )
+    return [one.values[0] for trace in traces if (one := best(trace)) is not None]
+
+
+def worse(first: list[float], second: list[float]) -> float:
+    """How likely values are to be this much lower than the second ones by chance (Mann and Whitney)."""
+    return float(mannwhitneyu(first, second, alternative="less").pvalue)
+
+
+@pytest.mark.parametrize("name", ["local", "evolution"])
+def test_where_there_is_a_slope_a_search_beats_random_at_equal_budget(name: str) -> None:
+    # 40 runs of 100 queries each; measured: p = 3e-13 for local search, 1e-13 for evolution.
+    assert worse(found("random", SLOPE, 100), found(name, SLOPE, 100)) < 1e-6
+
+
+def test_local_search_walks_up_the_slope_to_the_optimum() -> None:
+    top = max(value[0] for value in SLOPE.values().values() if value)
+    assert found("local", SLOPE, 400, runs=10) == [top] * 10
+
+
+def test_a_needle_in_noise_is_found_no_more_often_than_by_chance() -> None:
+    budget, runs = 1500, 60
+    hits = sum(value == 100 for value in found("local", NEEDLE, budget, runs))
+    chance = budget / 6466
+    assert binomtest(hits, runs, chance).pvalue > 0.001
+    assert 0 < hits < runs
+
+
+def test_random_search_finds_a_class_as_often_as_its_size_says() -> None:
+    index = nasbench201.index_by_ops()[BEST]
+    size = nasbench201.classes().count(nasbench201.classes()[index])
+    budget, runs = 3000, 120
+    hits = sum(value == 100 for value in found("random", NEEDLE, budget, runs, charge=True))
+    assert binomtest(hits, runs, 1 - (1 - size / 15625) ** budget).pvalue > 0.001
+
+
+def test_bananas_finds_more_than_random_at_equal_budget() -> None:
+    # 8 runs of 80 queries each; measured: p = 3e-4.
+    assert worse(found("random", SLOPE, 80, runs=8), found("bananas", SLOPE, 80, runs=8)) < 1e-3
+
+
+def test_nsga2_covers_more_of_the_front_than_random() -> None:
+    # 20 runs of 250 queries each, on two objectives that pull against each other; measured: p = 1e-7.
+    table = two_sided()
+    assert worse(covered("random", table), covered("nsga2", table)) < 1e-4
+
+
+def two_sided() -> Table:
+    """What is worth much costs much: the value of `slope`, and the number of operations that are not none."""
+    records = [
+        record(
+            index, worth=slope(index), price=float(sum(op > 0 for op in nasbench201.ops_of({"index": index})))
+        )
+        for index in nasbench201.unique()
+    ]
+    return of_records(records, objectives(["worth", "price:lower"]))
+
+
+def covered(name: str, table: Table) -> list[float]:
+    """The hypervolume that each run covers."""
+    source = Looked(table)
+    rules = Rules(250)
+    traces = search(SEARCHES.build(name), source.field, source, rules, seed=1, runs=range(20), objectives=2)
+    points = [value for value in source.known.values() if value is not None]
+    low, high = (tuple(map(end, zip(*points, strict=True))) for end in (min, max))
+    return [
+        front.hypervolume(front.scaled([value for _, value in trace.log if value], low, high))
+        for trace in traces
+    ]
