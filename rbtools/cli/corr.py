@@ -14,7 +14,8 @@ from rbtools.cli.sink import Sink, counted, names
 from rbtools.errors import UsageError
 from rbtools.records import dumps
 from rbtools.scoring import correlate, render, table
-from rbtools.scoring.beside import Beside, fields
+from rbtools.scoring.beside import Beside
+from rbtools.scoring.groups import fields
 
 FORMATS = ("jsonl", "table", *render.RENDERERS)
 

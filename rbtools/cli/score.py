@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterable, Iterator
-from math import isnan
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
 
 from rbtools.cli import shared
 from rbtools.cli.output import Output
-from rbtools.errors import RbError, near
-from rbtools.records import dumps, expr, parse_again, results
-from rbtools.scoring import minmax
-
-ABSENT = float("nan")
+from rbtools.cli.sink import counted, names
+from rbtools.cli.source import name_of, stop_if_strict, where
+from rbtools.errors import RbError, UsageError
+from rbtools.records import Line, dumps, parse_again, results
+from rbtools.scoring import minmax, plan
+from rbtools.scoring.composite import Composite
+from rbtools.scoring.derived import Derived, derived
 
 
 @shared.command()
@@ -24,8 +24,27 @@ ABSENT = float("nan")
     "metrics",
     multiple=True,
     metavar="NAME[:WEIGHT][:lower|higher]",
-    help="A metric or glob (pgd20.*) of the score, several with commas, and its weight; lower: less is"
-    " better.  [default: all that every record has]",
+    help="A metric, a glob (pgd20.*) or an expression (mean(pgd20.*)) of the score, several with commas, and"
+    " its weight; lower: less is better.  [default: all that every record has]",
+)
+@click.option(
+    "--preset",
+    default=None,
+    type=click.Choice(list(plan.PRESETS)),
+    help="The metrics and directions of a published composite; --weights and --metric add to it.",
+)
+@click.option(
+    "--weights",
+    "weights",
+    default=None,
+    metavar="FILE",
+    help="A YAML file of metrics and their weights: 'acc: 2', 'ge.acc: 1:lower'.",
+)
+@click.option(
+    "--within",
+    default=None,
+    metavar="LIST",
+    help="Scale records that agree in these fields among themselves: dataset,arch.name.",
 )
 @click.option(
     "--missing",
@@ -33,134 +52,160 @@ ABSENT = float("nan")
     type=click.Choice(minmax.MISSING),
     help="What becomes of a record that lacks a metric.",
 )
+@click.option(
+    "--add",
+    "adds",
+    multiple=True,
+    metavar="NAME=EXPR",
+    help="Store the value of EXPR as the metric NAME, for instance adv='mean(pgd20.*)'; alone, no score is"
+    " made.",
+)
+@click.option("--replace", is_flag=True, help="Let --add overwrite a metric that was made otherwise.")
 @shared.stream_options
 @shared.screen_options
-def main(metrics: tuple[str, ...], missing: str, source: shared.Source, screen: shared.Screen) -> int:
+def main(
+    metrics: tuple[str, ...],
+    preset: str | None,
+    weights: str | None,
+    within: str | None,
+    missing: str,
+    adds: tuple[str, ...],
+    replace: bool,
+    source: shared.Source,
+    screen: shared.Screen,
+) -> int:
     """Give every record a composite score between 0 and 1.
 
-    Each metric is scaled to [0, 1] over all records (1 is best: metrics where less is better, such as
-    ge.* or seconds_per_epoch, are turned round), and the score is their weighted mean. Needs all
-    records before it writes the first.
+    Each metric is scaled to [0, 1] over all records, or over those of a group --within which they are
+    compared (1 is best: metrics where less is better, such as ge.* or seconds_per_epoch, are turned
+    round), and the score is their weighted mean. The record keeps what each metric gave to it. Needs
+    all records before it writes the first; with --add alone it does not.
 
     \b
     Examples:
       rb-score --metric acc --metric pgd20.8:2 results.jsonl | rb-rank
-      rb-score --metric 'acc,pgd20.*,seconds_per_epoch' --missing renormalise results.jsonl
+      rb-score --metric 'acc,mean(pgd20.*),seconds_per_epoch' --missing renormalise results.jsonl
+      rb-score --preset prbench --within dataset,arch.name results.jsonl
+      rb-score --add adv.mean='mean(pgd20.*)' results.jsonl
     """
-    asked = [part.strip() for text in metrics for part in text.split(",") if part.strip()]
-    if metrics:
-        minmax.check_terms([minmax.term(text) for text in asked])
+    composite = Composite(
+        _asked(metrics, weights), preset=preset, within=names(within, "--within"), missing=missing
+    )
+    only_add = bool(adds) and not (metrics or preset or weights)
+    if only_add and within is not None:
+        raise UsageError(
+            "--within is for a score, but --add alone makes none. Name its metrics with --metric."
+        )
     with shared.opened_output(source, screen) as output:
-        held = _Held(asked)
-        failed = held.read(source, screen, output)
-        if not held.texts:
+        held = _Held(composite, [derived(text) for text in adds], replace, screen, source.strict)
+        failed = held.read(source, output, stream=only_add)
+        if not held.count:
             screen.say("no records came in.")
-        for line in held.scored(missing, screen):
+        for line in held.scored():
             output.line(line)
         return shared.FAILED if failed else shared.DONE
 
 
-class _Held:
-    """All records as they came, and a column of numbers for each metric: a million fit in memory."""
+def _asked(metrics: Sequence[str], file: str | None) -> list[plan.Asked]:
+    """What --weights and --metric ask for; --metric has the last word."""
+    listed = plan.asked(",".join(metrics)) if metrics else []
+    return plan.together(_of_file(file) if file else [], listed)
 
-    def __init__(self, asked: list[str]) -> None:
-        self.asked = asked
+
+def _of_file(path: str) -> list[plan.Asked]:
+    import yaml
+
+    try:
+        with open(path, encoding="utf-8") as stream:
+            content = yaml.safe_load(stream)
+    except OSError as error:
+        raise UsageError(f"Cannot read {path}: {error.strerror}. Expected a YAML file of weights.") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise UsageError(f"{path} is not YAML: {reason}. Expected lines such as 'acc: 2'.") from None
+    return plan.weighted(content, path)
+
+
+class _Held:
+    """All records as they came, as text, and the numbers that their score is made of."""
+
+    def __init__(
+        self,
+        composite: Composite,
+        adds: Sequence[Derived],
+        replace: bool,
+        screen: shared.Screen,
+        strict: bool,
+    ) -> None:
+        self.composite, self.adds, self.replace = composite, adds, replace
+        self.screen, self.strict = screen, strict
         self.texts: list[bytes] = []
         self.working: list[bool] = []
-        self.count = 0  # of those that are worked on
-        self.columns: dict[str, array[float]] = {}
+        self.count = 0
+        self.without: dict[str, int] = {}
 
-    def read(self, source: shared.Source, screen: shared.Screen, output: Output) -> bool:
-        """Take all lines in; True if some were no records."""
+    def read(self, source: shared.Source, output: Output, *, stream: bool) -> bool:
+        """Take all lines in; True if some were no records or failed. `stream`: write them at once."""
         failed = False
-        for line in shared.read_all(source, screen, output):
-            record = line.record
+        for line in shared.read_all(source, self.screen, output):
+            self.count += 1
+            text, record = line.text, line.record
             if record is None:
                 failed = True
-                self._hold(dumps(shared.bad_line_record(screen.tool, line)), None)
+                text = dumps(shared.bad_line_record(self.screen.tool, line))
             elif source.passes(record):
-                self._hold(line.text, None)
+                record = None
+            elif self.adds:
+                text, record = self._added(line, record)
+                failed = failed or record is None
+            if stream:
+                output.line(text)
             else:
-                self._hold(line.text, record)
+                self._hold(text, record)
+        for name, count in self.without.items():
+            self.screen.warn(f"{counted(count, 'record')} without {name}: the record says why.")
         return failed
+
+    def _added(self, line: Line, record: dict[str, Any]) -> tuple[bytes, dict[str, Any] | None]:
+        """The record with the metrics of --add; one that has them already, made otherwise, fails."""
+        record.pop("error", None)
+        made = record
+        try:
+            for one in self.adds:
+                made = one.added(made, replace=self.replace)
+                if made["evals"][-1]["value"] is None:
+                    self.without[one.name] = self.without.get(one.name, 0) + 1
+        except RbError as wrong:
+            message = f"{where(line)} ({name_of(record)}): {wrong}"
+            stop_if_strict(self.strict, message)
+            self.screen.error(message)
+            return dumps({**record, "error": {"tool": self.screen.tool, "message": str(wrong)}}), None
+        return dumps(made), made
 
     def _hold(self, text: bytes, record: dict[str, Any] | None) -> None:
         self.texts.append(text)
         self.working.append(record is not None)
-        if record is None:
-            return
-        for name, value in record.get("metrics", {}).items():
-            if value is not None:
-                column = self.columns.get(name)
-                if column is None or len(column) != self.count:
-                    column = self._column(name)
-                column.append(value)
-        self.count += 1
+        if record is not None:
+            self.composite.add(record)
 
-    def _column(self, name: str) -> array[float]:
-        """A metric's numbers, with a gap for each record so far that lacks it."""
-        column = self.columns.setdefault(name, array("d"))
-        column.extend(array("d", [ABSENT]) * (self.count - len(column)))
-        return column
-
-    def scored(self, missing: str, screen: shared.Screen) -> Iterator[bytes]:
+    def scored(self) -> Iterator[bytes]:
         """The lines with their scores, in the order they came."""
-        if not self.count:
+        if not self.composite.count:
             yield from self.texts
             return
-        terms = self._named() if self.asked else self._common()
-        screen.detail("scored by " + ", ".join(map(_in_words, terms)) + ".")
-        scores = minmax.composite([self._column(term.metric) for term in terms], terms, missing)
-        listed = [{"metric": one.metric, "weight": one.weight, "higher": one.higher} for one in terms]
+        self.composite.settle(self.screen.warn)
+        self.screen.detail("scored by " + ", ".join(map(_in_words, self.composite.terms)) + ".")
+        entries = self.composite.entries()
         for text, works in zip(self.texts, self.working, strict=True):
-            yield dumps(_with_score(parse_again(text), listed, next(scores))) if works else text
-
-    def _named(self) -> list[minmax.Term]:
-        """What was asked for, with the metrics that a glob matches in its place."""
-        names = [text.partition(":")[0] for text in self.asked]
-        terms = []
-        for name, text in zip(names, self.asked, strict=True):
-            found = expr.expand(name, self.columns)
-            if not found:
-                raise unknown_metric(name, self.columns)
-            if expr.is_glob(name):  # what is named by itself has its own weight
-                found = [one for one in found if one not in names and one != "score"]
-            terms += [minmax.term(one + text[len(name) :]) for one in found]
-        return terms
-
-    def _common(self) -> list[minmax.Term]:
-        found = [name for name in self.columns if name != "score" and not any(map(isnan, self._column(name)))]
-        if not found:
-            listed = ", ".join(list(self.columns)[:12]) or "none at all"
-            raise RbError(
-                f"There is no metric that all {self.count} records have (they have: {listed})."
-                " Evaluate them alike, or name metrics with --metric and say --missing renormalise."
-            )
-        return [minmax.term(name) for name in found]
+            yield dumps(_with_score(parse_again(text), next(entries))) if works else text
 
 
 def _in_words(term: minmax.Term) -> str:
     return f"{term.metric} (weight {term.weight:g}, {'higher' if term.higher else 'lower'} is better)"
 
 
-def unknown_metric(name: str, known: Iterable[str]) -> RbError:
-    """The error for a metric that no record has."""
-    known = list(known)
-    listed = ", ".join(known[:40]) or "no metrics at all: evaluate them first, with rb-attack say"
-    return RbError(f"No record has the metric '{name}'.{near(name, known)} They have: {listed}.")
-
-
-def _with_score(record: dict[str, Any], terms: list[dict[str, Any]], scored: minmax.Scored) -> dict[str, Any]:
+def _with_score(record: dict[str, Any], entry: dict[str, Any]) -> dict[str, Any]:
     record.pop("error", None)
-    entry = {
-        "tool": "rb-score",
-        "metric": "score",
-        "value": scored.score,
-        "terms": terms,
-        "contributions": dict(zip((one["metric"] for one in terms), scored.contributions, strict=True)),
-    }
-    if scored.score is None:
-        entry["reason"] = "the record has none of the metrics"
     return results.add(record, entry, replace=True)
 
 

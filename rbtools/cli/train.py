@@ -252,8 +252,8 @@ def _refuse_together(run: Any) -> None:
     if ranks.count() == 1:
         return
     for option, wrong in (
-        ("--jobs", run.jobs != 1),
         ("--engine ray", run.engine == "ray"),
+        ("--jobs", run.jobs != 1),
     ):
         if wrong:
             raise UsageError(

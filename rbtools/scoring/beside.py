@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbtools.errors import RbError, UsageError
 from rbtools.records import expr
 from rbtools.scoring.columns import Columns, unknown
+from rbtools.scoring.groups import fields
 
 if TYPE_CHECKING:
     import numpy as np
@@ -120,19 +121,3 @@ class Beside:
             kept = np.frombuffer(self._sets[label].column(metric))
             values[at[label][:, 0], column] = kept[at[label][:, 1]]
         return Numbers(list(names), values)
-
-
-def fields(names: Iterable[str]) -> list[Callable[[Mapping[str, Any]], Any]]:
-    """Functions of a record that look up these fields (`arch.index`, `dataset`), or calculate them.
-
-    Each gives something that can be a key, and raises MissingName where the record has no such field.
-    """
-    return [_field(expr.compile(name)) for name in names]
-
-
-def _field(compiled: expr.Expression) -> Callable[[Mapping[str, Any]], Any]:
-    def value(record: Mapping[str, Any]) -> Any:
-        found = compiled(record)
-        return repr(found) if isinstance(found, list | dict) else found
-
-    return value

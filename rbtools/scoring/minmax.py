@@ -101,11 +101,18 @@ def composite(columns: Sequence[Column], terms: Sequence[Term], missing: str = "
         if len(column) != len(columns[0]):
             raise ValueError("columns of a score must be of one length")
         present = [value for value in column if value is not None and value == value]
-        if missing == "refuse" and len(present) < len(column):
-            raise _lacking(one.metric, column)
+        if missing == "refuse":
+            check_complete([column], [one])
         scales.append(_scale(present, one))
     filler = 0.0 if missing == "worst" else None
     return _rows(columns, scales, filler, fsum(one.weight for one in terms))
+
+
+def check_complete(columns: Sequence[Column], terms: Sequence[Term]) -> None:
+    """Raise RbError where a record lacks a metric: what `missing="refuse"` means."""
+    for column, one in zip(columns, terms, strict=True):
+        if any(value is None or value != value for value in column):
+            raise _lacking(one.metric, column)
 
 
 class _Scale(NamedTuple):

@@ -56,7 +56,7 @@ def test_a_scored_record_as_it_is_written() -> None:
         '"metrics":{"acc":0.75,"pgd20.8":0.625,"seconds_per_epoch":20,"score":0.75},"mine":[1],'
         '"evals":[{"tool":"rb-score","metric":"score","value":0.75,'
         '"terms":[{"metric":"acc","weight":1.0,"higher":true},{"metric":"pgd20.8","weight":1.0,"higher":true}],'
-        '"contributions":{"acc":0.25,"pgd20.8":0.5}}]}'
+        '"contributions":{"acc":0.25,"pgd20.8":0.5},"missing":"refuse"}]}'
     )
 
 
@@ -77,7 +77,11 @@ def test_less_is_better_where_it_is() -> None:
 
 
 def test_equal_values_are_half() -> None:
-    assert scores(["--metric", "acc"], {"acc": 0.3}, {"acc": 0.3}) == [0.5, 0.5]
+    result = run(["--metric", "acc"], [line({"acc": 0.3}), line({"acc": 0.3})])
+    assert [json.loads(text)["metrics"]["score"] for text in result.stdout.splitlines()] == [0.5, 0.5]
+    assert result.stderr == (
+        "rb-score: warning: all records have the same acc (0.3): it tells nothing, and gives .5.\n"
+    )
 
 
 def test_without_metrics_all_that_every_record_has() -> None:
@@ -202,6 +206,197 @@ def test_verbose_says_what_was_scored_by() -> None:
         "rb-score: scored by acc (weight 2, higher is better),"
         " seconds_per_epoch (weight 1, lower is better).\n"
     )
+
+
+# --- expressions, groups, presets, files of weights -----------------------------------------------
+
+
+def test_expressions_and_fields_are_metrics_too() -> None:
+    some = [{"acc": 1, "pgd20.4": 0.5, "pgd20.8": 0.25}, {"acc": 1, "pgd20.4": 0.25, "pgd20.8": 0.0}]
+    found = scored(
+        ["--metric", "mean(pgd20.4, pgd20.8):3, pgd20.4 - pgd20.8:lower"], *some, {**some[1], "pgd20.8": 0.25}
+    )
+    assert [one["metrics"]["score"] for one in found] == [0.75, 0.0, 0.625]
+    assert [term["metric"] for term in found[0]["evals"][0]["terms"]] == [
+        "mean(pgd20.4, pgd20.8)",
+        "pgd20.4 - pgd20.8",
+    ]
+    sizes = [json.dumps({"arch": {"params": count}, "metrics": {}}) for count in (7, 9)]
+    result = run(["--metric", "arch.params"], sizes)
+    assert [json.loads(text)["metrics"]["score"] for text in result.stdout.splitlines()] == [1.0, 0.0]
+
+
+def on(dataset: str, name: str, **metrics: float) -> str:
+    return json.dumps({"arch": {"name": name}, "dataset": dataset, "metrics": metrics})
+
+
+def test_within_scales_each_group_by_itself() -> None:
+    lines = [on("a", "x", acc=0.9), on("b", "x", acc=0.3), on("a", "x", acc=0.7), on("b", "x", acc=0.1)]
+    lines += [on("a", "x", acc=0.8)]
+    result = run(["--metric", "acc", "--within", "dataset,arch.name"], lines)
+    found = [json.loads(text) for text in result.stdout.splitlines()]
+    assert result.stderr == ""
+    assert [one["metrics"]["score"] for one in found] == pytest.approx([1, 1, 0, 0, 0.5])
+    entry = found[1]["evals"][0]
+    assert (entry["within"], entry["compared"]) == ({"dataset": "b", "arch.name": "x"}, 2)
+
+
+def test_several_data_sets_scaled_together_are_named() -> None:
+    result = run(["--metric", "acc"], [on("a", "x", acc=0.9), on("b", "x", acc=0.3)])
+    assert result.stderr == (
+        "rb-score: warning: the records are of 2 data sets (a, b), scaled together. --within dataset scales"
+        " each by itself.\n"
+    )
+
+
+def test_missing_is_refused_over_all_groups() -> None:
+    lines = [on("a", "x", acc=0.9), on("b", "x", pgd=0.3), on("a", "x", acc=0.1, pgd=0.1)]
+    result = run(["--metric", "acc", "--within", "dataset"], lines)
+    assert (result.exit_code, result.stdout) == (2, "") and "1 of 3 records have no 'acc'" in result.stderr
+
+
+# PRBench Table 4, four rows: acc, PGD-20, PR(.08), ProbAcc(.05), both GE, seconds, in percent.
+TABLE_4 = {
+    "erm": (94.85, 0, 76.19, 93.48, 0, 3.98, 3),
+    "at-pr": (86.35, 46.53, 98.13, 98.82, 27.43, 11.81, 160),
+    "trades": (83.34, 53.15, 97.74, 98.68, 16.12, 10.22, 25),
+    "kl-pgd": (87.55, 48.43, 97.86, 98.73, 14.57, 7.06, 27),
+}
+SEVEN = ("acc", "pgd20.8", "pr.uniform.0.08", "probacc.uniform.0.0313725.0.05", "ge.pgd20.8")
+SEVEN += ("ge.pr.uniform.0.08", "seconds_per_epoch")
+
+
+def test_the_preset_of_prbench() -> None:
+    lines = [
+        json.dumps(
+            {
+                "arch": {"name": "resnet18"},
+                "dataset": "cifar10",
+                "metrics": dict(zip(SEVEN, row, strict=True)),
+            }
+        )
+        for row in TABLE_4.values()
+    ]
+    result = run(["--preset", "prbench"], lines)
+    found = [json.loads(text) for text in result.stdout.splitlines()]
+    columns = list(zip(*TABLE_4.values(), strict=True))
+    for place, record in enumerate(found):
+        parts = [(c[place] - min(c)) / (max(c) - min(c)) for c in columns]
+        expected = [*parts[:4], *(1 - part for part in parts[4:])]
+        assert record["metrics"]["score"] == pytest.approx(sum(expected) / 7)
+        assert list(record["evals"][0]["contributions"].values()) == pytest.approx(
+            [part / 7 for part in expected]
+        )
+    assert found[0]["evals"][0]["preset"] == "prbench"
+
+
+def test_the_preset_of_prbench_on_mnist_is_at_larger_distances() -> None:
+    names = ["acc", "pgd20.76.5", "pr.uniform.0.35", "probacc.uniform.0.3.0.05", "ge.pgd20.76.5"]
+    names += ["ge.pr.uniform.0.35", "seconds_per_epoch"]
+    digits = [on("mnist", "n", **dict(zip(names, row, strict=True))) for row in list(TABLE_4.values())[:3]]
+    others = [on("cifar10", "n", **dict(zip(SEVEN, row, strict=True))) for row in list(TABLE_4.values())[:3]]
+    result = run(["--preset", "prbench", "--within", "dataset"], [*digits, *others])
+    found = [json.loads(text) for text in result.stdout.splitlines()]
+    assert [one["metrics"]["score"] for one in found[:3]] == [one["metrics"]["score"] for one in found[3:]]
+    assert list(found[0]["evals"][0]["contributions"]) == names
+    assert list(found[3]["evals"][0]["contributions"]) == list(SEVEN)
+
+
+def test_a_preset_can_be_weighted_and_may_lack_metrics() -> None:
+    some = [{"acc": 1, "pgd20.8": 0}, {"acc": 0, "pgd20.8": 1}]
+    result = run(
+        ["--preset", "prbench", "--metric", "acc:3", "--missing", "renormalise"], [line(one) for one in some]
+    )
+    assert [json.loads(text)["metrics"]["score"] for text in result.stdout.splitlines()] == [0.75, 0.25]
+    assert "warning: no record has 'seconds_per_epoch', a metric of the preset." in result.stderr
+    assert "No record has the metric 'pr.uniform.0.08'." in refused(["--preset", "prbench"], *some)
+
+
+def test_weights_from_a_file() -> None:
+    Path("w.yaml").write_text("acc: 1\npgd20.8: 3\nseconds_per_epoch: 4:higher\nmean(pgd20.*): lower\n")
+    (first, *_) = scored(["--weights", "w.yaml"], *THREE)
+    assert [(one["metric"], one["weight"], one["higher"]) for one in first["evals"][0]["terms"]] == [
+        ("acc", 1, True),
+        ("pgd20.8", 3, True),
+        ("seconds_per_epoch", 4, True),
+        ("mean(pgd20.*)", 1, False),
+    ]
+    (first, *_) = scored(["--weights", "w.yaml", "--metric", "acc:9"], *THREE)
+    assert [one["weight"] for one in first["evals"][0]["terms"]] == [9, 3, 4, 1]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[1, 2]", "w.yaml holds no weights. Expected a mapping of metrics to weights"),
+        ("", "w.yaml holds no weights."),
+        ("acc: [1]", "w.yaml gives 'acc' the weight [1]. Expected a number, lower, higher, or both"),
+        ("acc: true", "w.yaml gives 'acc' the weight True."),
+        ("acc: lowr", "w.yaml: 'lowr' in the metric 'acc:lowr' is neither a weight nor a direction."),
+        ("acc: -1", "w.yaml: The weight of 'acc' is -1. It must be above 0"),
+        ("a: b: c", "w.yaml is not YAML: mapping values are not allowed here"),
+    ],
+)
+def test_a_file_that_holds_no_weights(content: str, message: str) -> None:
+    Path("w.yaml").write_text(content)
+    assert message in refused(["--weights", "w.yaml"], *THREE)
+
+
+def test_a_file_of_weights_that_is_not_there() -> None:
+    assert "Cannot read w.yaml: No such file" in refused(["--weights", "w.yaml"], *THREE)
+
+
+# --- metrics that are calculated ------------------------------------------------------------------
+
+
+def test_add_stores_the_value_of_an_expression() -> None:
+    result = run(["--add", "adv.mean=mean(pgd20.*, acc)"], [line({"pgd20.8": 0.25, "acc": 0.75})])
+    assert result.stdout == (
+        '{"schema":1,"arch":{"name":"a"},"metrics":{"pgd20.8":0.25,"acc":0.75,"adv.mean":0.5},'
+        '"evals":[{"tool":"rb-score","metric":"adv.mean","value":0.5,"expression":"mean(pgd20.*, acc)"}]}\n'
+    )
+
+
+def test_what_was_added_can_be_scored_by() -> None:
+    found = scored(["--add", "x=acc + pgd20.8", "--metric", "x"], *THREE)
+    assert [one["metrics"]["score"] for one in found] == [0, 1, 0]
+
+
+def test_a_value_that_cannot_be_calculated_has_a_reason() -> None:
+    result = run(["--add", "x=mean(fgsm.*)"], [line({"acc": 1}), line({"fgsm.8": 1})])
+    first, second = (json.loads(text) for text in result.stdout.splitlines())
+    assert first["metrics"] == {"acc": 1} and second["metrics"]["x"] == 1
+    assert first["evals"][0]["value"] is None
+    assert first["evals"][0]["reason"] == "No metric matches 'fgsm.*'. Metrics: acc."
+    assert result.stderr == "rb-score: warning: 1 record without x: the record says why.\n"
+
+
+def test_add_does_not_overwrite_what_was_made_otherwise() -> None:
+    result = run(["--add", "acc=pgd20.8 * 2"], [line(THREE[0])])
+    assert result.exit_code == 1
+    (record,) = [json.loads(text) for text in result.stdout.splitlines()]
+    assert record["metrics"] == THREE[0]
+    assert record["error"]["message"] == (
+        "The record already has 'acc', which was measured. Choose another name, or overwrite it with"
+        " --replace."
+    )
+    result = run(["--add", "acc=pgd20.8 * 2", "--replace"], [line(THREE[0])])
+    assert json.loads(result.stdout)["metrics"]["acc"] == 0.25
+    again = run(["--add", "acc=pgd20.8 * 2"], result.stdout.splitlines())
+    assert again.stdout == result.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("acc", "--add is 'acc'. Expected NAME=EXPRESSION"),
+        ("=acc", "--add is '=acc'. Expected NAME=EXPRESSION"),
+        ("a*=acc", "--add is 'a*=acc'. Expected NAME=EXPRESSION"),
+        ("x=acc -", "--add x: Expression 'acc -^' does not parse"),
+    ],
+)
+def test_what_is_nothing_to_add(text: str, message: str) -> None:
+    assert message in refused(["--add", text], *THREE)
 
 
 # --- what goes wrong ------------------------------------------------------------------------------

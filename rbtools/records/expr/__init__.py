@@ -29,7 +29,7 @@ from rbtools.records.expr.names import MissingName, Record, expand, is_glob, sel
 from rbtools.records.expr.parser import Parser
 from rbtools.records.expr.values import kind
 
-__all__ = ["Expression", "MissingName", "compile", "expand", "is_bare", "is_glob", "items", "select"]
+__all__ = ["Expression", "MissingName", "compile", "expand", "is_bare", "is_glob", "items", "kind", "select"]
 
 
 class Expression:

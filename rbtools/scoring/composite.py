@@ -1,0 +1,176 @@
+"""The composite score of a stream of records: which columns, which records with which, what is said of it."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from rbtools.errors import RbError
+from rbtools.records import expr
+from rbtools.scoring import minmax
+from rbtools.scoring.columns import Columns, unknown
+from rbtools.scoring.groups import Grouping
+from rbtools.scoring.plan import PRESETS, Asked, Preset, together
+
+NO_PRESET = Preset(())
+
+
+class Composite:
+    """Takes records in, then gives an entry for each: its score, and what each term gave to it.
+
+    asked: what the score is made of; without anything, of all metrics that every record has. preset: a
+    name of `PRESETS` that `asked` adds to or changes. within: fields; records that agree in them are
+    scaled among themselves. missing: see `minmax.composite`.
+    """
+
+    def __init__(
+        self,
+        asked: Sequence[Asked] = (),
+        *,
+        preset: str | None = None,
+        within: Sequence[str] = (),
+        missing: str = "refuse",
+    ) -> None:
+        self._preset_name, self._preset = preset, PRESETS[preset] if preset else NO_PRESET
+        self.asked = together(self._preset.asked, asked)
+        self.missing = missing
+        self._grouping = Grouping(within)
+        self._others = [name for names in self._preset.on.values() for name in names.values()]
+        self._columns = Columns([*(one.item for one in self.asked), *self._others])
+        self._variants = ["", *self._preset.on]
+        self._variant = array("b")  # of each record: the data set whose names it has, 0 for the usual ones
+        self._datasets: dict[str, None] = {}
+        self.terms: list[minmax.Term] = []
+        self._numbers: list[array[float]] = []
+
+    @property
+    def count(self) -> int:
+        """How many records came in."""
+        return self._columns.count
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Take in the next record. Raises RbError for an expression that gives no number."""
+        self._columns.add(record)
+        self._grouping.add(record)
+        dataset = str(record.get("dataset"))
+        if "dataset" in record:
+            self._datasets[dataset] = None
+        if self._preset.on:
+            self._variant.append(self._variants.index(dataset) if dataset in self._preset.on else 0)
+
+    def settle(self, warn: Callable[[str], None]) -> None:
+        """All records are in: decide on `terms`. Raises RbError where records lack what is asked for.
+
+        `warn` is told what looks wrong: several data sets scaled together, metrics that tell nothing.
+        """
+        self.terms = self._named(warn) if self.asked else self._common()
+        self._numbers = [self._column(term.metric) for term in self.terms]
+        if self.missing == "refuse":
+            minmax.check_complete(self._numbers, self.terms)
+        self._look_at(warn)
+
+    def entries(self) -> Iterator[dict[str, Any]]:
+        """The entries of all records in their order, made as they are asked for; `settle` comes first."""
+        listed = [self._listed(variant) for variant in self._variants]
+        for place, scored in enumerate(self._scored(self._numbers)):
+            terms = listed[self._variant[place]] if self._preset.on else listed[0]
+            yield self._entry(terms, scored, self._grouping.described(place))
+
+    def _scored(self, columns: list[array[float]]) -> Iterator[minmax.Scored]:
+        if not self._grouping.names:
+            yield from minmax.composite(columns, self.terms, self.missing)
+            return
+        found: list[Any] = [None] * self.count
+        for places in self._grouping.places():
+            part = [array("d", [column[place] for place in places]) for column in columns]
+            for place, scored in zip(places, minmax.composite(part, self.terms, self.missing), strict=True):
+                found[place] = scored
+        yield from found
+
+    def _entry(
+        self, terms: list[dict[str, Any]], scored: minmax.Scored, group: dict[str, Any]
+    ) -> dict[str, Any]:
+        entry = {
+            "tool": "rb-score",
+            "metric": "score",
+            "value": scored.score,
+            **({"preset": self._preset_name} if self._preset_name else {}),
+            "terms": terms,
+            "contributions": dict(zip((one["metric"] for one in terms), scored.contributions, strict=True)),
+            "missing": self.missing,
+            **group,
+        }
+        if scored.score is None:
+            entry["reason"] = "the record has none of the metrics"
+        return entry
+
+    def _listed(self, variant: str) -> list[dict[str, Any]]:
+        names = self._preset.on.get(variant, {})
+        return [
+            {"metric": names.get(one.metric, one.metric), "weight": one.weight, "higher": one.higher}
+            for one in self.terms
+        ]
+
+    def _column(self, name: str) -> array[float]:
+        """A column, with the numbers that some data sets have under another name."""
+        column = self._columns.column(name)
+        for number, dataset in enumerate(self._variants):
+            other = self._preset.on.get(dataset, {}).get(name)
+            if other is not None:
+                theirs = self._columns.column(other)
+                pairs = zip(column, theirs, self._variant, strict=True)
+                column = array("d", [new if v == number else old for old, new, v in pairs])
+        return column
+
+    def _named(self, warn: Callable[[str], None]) -> list[minmax.Term]:
+        """What was asked for, with the metrics that a glob matches in its place."""
+        items = [one.item for one in self.asked]
+        terms = []
+        for item, how in self.asked:
+            if item in (one.item for one in self._preset.asked):
+                self._check_preset(item, warn)
+                found = [item]
+            else:
+                found = self._columns.resolve(item)
+            if expr.is_bare(item) and expr.is_glob(item):  # what is named by itself has its own weight
+                found = [one for one in found if one not in items and one != "score"]
+            terms += [minmax.term(one + how) for one in found]
+        return terms
+
+    def _check_preset(self, item: str, warn: Callable[[str], None]) -> None:
+        known = self._columns.metrics
+        if item in known or any(names.get(item) in known for names in self._preset.on.values()):
+            return
+        if self.missing == "refuse":
+            raise unknown(item, known)
+        warn(f"no record has '{item}', a metric of the preset.")
+
+    def _common(self) -> list[minmax.Term]:
+        columns = self._columns
+        names = [name for name in columns.metrics if name != "score"]
+        found = [name for name in names if not any(v != v for v in columns.column(name))]
+        if not found:
+            listed = ", ".join(columns.metrics[:12]) or "none at all"
+            raise RbError(
+                f"There is no metric that all {self.count} records have (they have: {listed})."
+                " Evaluate them alike, or name metrics with --metric and say --missing renormalise."
+            )
+        return [minmax.term(name) for name in found]
+
+    def _look_at(self, warn: Callable[[str], None]) -> None:
+        if len(self._datasets) > 1 and "dataset" not in self._grouping.names:
+            warn(
+                f"the records are of {len(self._datasets)} data sets ({', '.join(self._datasets)}), scaled"
+                " together. --within dataset scales each by itself."
+            )
+        alone = self._grouping.alone()
+        if alone:
+            warn(f"{alone} records have nothing to be compared with --within their group: they score .5.")
+        if self._grouping.names or self.count < 2:
+            return
+        for term, column in zip(self.terms, self._numbers, strict=True):
+            present = [value for value in column if value == value]
+            if present and min(present) == max(present):
+                value = f"{term.metric} ({present[0]:g})"
+                warn(f"all records have the same {value}: it tells nothing, and gives .5.")

@@ -1,0 +1,60 @@
+"""Metrics that are calculated from others: `--add adv.mean='mean(pgd20.*)'`."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from rbtools.errors import RbError, UsageError
+from rbtools.records import expr, results
+
+
+class Derived(NamedTuple):
+    """A name and the expression that makes its value."""
+
+    name: str
+    compiled: expr.Expression
+
+    def added(self, record: dict[str, Any], *, replace: bool = False) -> dict[str, Any]:
+        """The record with the metric. Where it cannot be calculated, its entry has a reason for it.
+
+        Raises RbError where the record has a metric of that name that was made otherwise.
+        """
+        entry: dict[str, Any] = {
+            "tool": "rb-score",
+            "metric": self.name,
+            "value": None,
+            "expression": self.compiled.text,
+        }
+        try:
+            value = self.compiled(record)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                entry["reason"] = f"the value is {expr.kind(value)}, not a number"
+            else:
+                entry["value"] = value
+        except RbError as reason:
+            entry["reason"] = str(reason)
+        if not replace:
+            self._refuse_another(record)
+        return results.add(record, entry, replace=replace)
+
+    def _refuse_another(self, record: dict[str, Any]) -> None:
+        made = [entry for entry in record.get("evals", []) if entry.get("metric") == self.name]
+        old = made[-1].get("expression") if made else None
+        if self.name in record.get("metrics", {}) and old != self.compiled.text:
+            other = f"calculated as '{old}'" if old else "which was measured"
+            raise RbError(
+                f"The record already has '{self.name}', {other}. Choose another name, or overwrite it with"
+                " --replace."
+            )
+
+
+def derived(text: str) -> Derived:
+    """Read `NAME=EXPR`. Raises UsageError for what is none."""
+    name, sign, right = text.partition("=")
+    name = name.strip()
+    if not sign or not right.strip() or not expr.is_bare(name) or expr.is_glob(name):
+        raise UsageError(f"--add is '{text}'. Expected NAME=EXPRESSION, such as adv.mean='mean(pgd20.*)'.")
+    try:
+        return Derived(name, expr.compile(right.strip()))
+    except RbError as wrong:
+        raise UsageError(f"--add {name}: {wrong}") from None

@@ -1,0 +1,77 @@
+"""Groups of records that agree in some fields."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from rbtools.records import expr
+
+Key = tuple[Any, ...]
+
+
+def fields(names: Iterable[str]) -> list[Callable[[Mapping[str, Any]], Any]]:
+    """Functions of a record that look up these fields (`arch.index`, `dataset`), or calculate them.
+
+    Each gives something that can be a key, and raises RbError where the record has no such field.
+    """
+    return [_field(expr.compile(name)) for name in names]
+
+
+def _field(compiled: expr.Expression) -> Callable[[Mapping[str, Any]], Any]:
+    def value(record: Mapping[str, Any]) -> Any:
+        found = compiled(record)
+        return repr(found) if isinstance(found, list | dict) else found
+
+    return value
+
+
+class Grouping:
+    """Which records of a stream belong together: those that agree in the fields `names`.
+
+    A record that lacks a field agrees with the others that lack it: its value there is None.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = list(names)
+        self._fields = [expr.compile(name) for name in names]
+        self._places: dict[Key, list[int]] = {}
+        self._keys: list[Key] = []
+        self.lacking: dict[str, int] = {}
+
+    def add(self, record: Mapping[str, Any]) -> Key:
+        """Take in the next record; its values of the fields."""
+        key = tuple(
+            self._value(name, field, record) for name, field in zip(self.names, self._fields, strict=True)
+        )
+        if self.names:
+            self._places.setdefault(key, []).append(len(self._keys))
+            self._keys.append(key)
+        return key
+
+    def _value(self, name: str, field: expr.Expression, record: Mapping[str, Any]) -> Any:
+        try:
+            found = field(record)
+        except expr.MissingName:
+            self.lacking[name] = self.lacking.get(name, 0) + 1
+            return None
+        return repr(found) if isinstance(found, list | dict) else found
+
+    def places(self) -> list[list[int]]:
+        """The records of each group, by their places in the stream, groups in the order they were met."""
+        return list(self._places.values())
+
+    def keys(self) -> list[Key]:
+        """The values of the fields of each group, in the same order."""
+        return list(self._places)
+
+    def alone(self) -> int:
+        """How many groups have but one record."""
+        return sum(len(places) == 1 for places in self._places.values())
+
+    def described(self, place: int) -> dict[str, Any]:
+        """As an entry says it: the group's fields and their values, and how many records it has."""
+        if not self.names:
+            return {}
+        key = self._keys[place]
+        return {"within": dict(zip(self.names, key, strict=True)), "compared": len(self._places[key])}

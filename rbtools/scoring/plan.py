@@ -1,0 +1,107 @@
+"""What a composite score is made of: presets, a file of weights, metrics that are named one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from rbtools.errors import UsageError
+from rbtools.records import expr
+from rbtools.scoring import minmax
+
+
+class Asked(NamedTuple):
+    """A metric, a glob or an expression, and `:WEIGHT:DIRECTION` as it was written, or nothing."""
+
+    item: str
+    how: str
+
+    @property
+    def text(self) -> str:
+        return self.item + self.how
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A published composite. `on` has the names that its metrics have on some data sets instead."""
+
+    asked: tuple[Asked, ...]
+    on: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+PRESETS: dict[str, Preset] = {
+    # PRBench figure 6; equal weights. On MNIST it attacks at .3 and adds noise up to .35 for .08.
+    "prbench": Preset(
+        (
+            Asked("acc", ""),
+            Asked("pgd20.8", ""),
+            Asked("pr.uniform.0.08", ""),
+            Asked("probacc.uniform.0.0313725.0.05", ""),
+            Asked("ge.pgd20.8", ":lower"),
+            Asked("ge.pr.uniform.0.08", ":lower"),
+            Asked("seconds_per_epoch", ":lower"),
+        ),
+        {
+            "mnist": {
+                "pgd20.8": "pgd20.76.5",
+                "pr.uniform.0.08": "pr.uniform.0.35",
+                "probacc.uniform.0.0313725.0.05": "probacc.uniform.0.3.0.05",
+                "ge.pgd20.8": "ge.pgd20.76.5",
+                "ge.pr.uniform.0.08": "ge.pr.uniform.0.35",
+            }
+        },
+    ),
+}
+
+
+def asked(text: str) -> list[Asked]:
+    """The metrics of a list such as `acc, pgd20.8:2, mean(ge.*):lower`.
+
+    Raises UsageError for a weight or a direction that is none, and for a metric that stands there twice.
+    """
+    found = [split(item) for item in expr.items(text)]
+    minmax.check_terms([minmax.term(one.text) for one in found])
+    return found
+
+
+def split(text: str) -> Asked:
+    """`acc:2:lower` as ("acc", ":2:lower")."""
+    item, colon, how = text.partition(":")
+    return Asked(item.strip(), colon + how)
+
+
+def weighted(content: Any, source: str) -> list[Asked]:
+    """What a file of weights says: metric or expression -> weight, `lower`, `higher` or both (`2:lower`).
+
+    content: as YAML or JSON reads it. Raises UsageError, naming the file, for anything else.
+    """
+    if not isinstance(content, Mapping) or not content:
+        raise UsageError(
+            f"{source} holds no weights. Expected a mapping of metrics to weights, such as 'acc: 2'."
+        )
+    found = []
+    for item, how in content.items():
+        if isinstance(how, bool) or not isinstance(how, int | float | str) or not isinstance(item, str):
+            raise UsageError(
+                f"{source} gives '{item}' the weight {how!r}. Expected a number, lower, higher, or both as in"
+                " 2:lower."
+            )
+        if isinstance(how, float):
+            how = repr(how)
+        one = Asked(item.strip(), f":{how}")
+        try:
+            minmax.term(one.text)
+        except UsageError as wrong:
+            raise UsageError(f"{source}: {wrong}") from None
+        found.append(one)
+    return found
+
+
+def together(*lists: Sequence[Asked]) -> list[Asked]:
+    """All that was asked for; where lists have the same item, the later one says how it counts."""
+    found: dict[str, Asked] = {}
+    for some in lists:
+        for one in some:
+            found[one.item] = one
+    return list(found.values())
