@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
+import orjson
 
 from rbtools.cli import shared
 from rbtools.cli.output import Output
+from rbtools.cli.sink import Sink
 from rbtools.errors import UsageError
 from rbtools.plots import PLOTS
+from rbtools.records import Line
 
 
 @shared.command(choose=PLOTS)
 @click.option("--output", "-o", required=True, metavar="FILE", help="The file to write; its ending says how.")
+@click.option("--where", default=None, metavar="EXPR", help="Only records for which this holds: 'acc > 0.8'.")
 @shared.stream_options
 @shared.screen_options
-def main(plot: str, params: dict[str, Any], output: str, source: shared.Source, screen: shared.Screen) -> int:
+def main(
+    plot: str,
+    params: dict[str, Any],
+    output: str,
+    where: str | None,
+    source: shared.Source,
+    screen: shared.Screen,
+) -> int:
     """Draw records: a figure as PNG, SVG or PDF, by the file's ending.
 
     Reads all records before it draws. The same records make the same file, to the byte.
@@ -28,43 +40,40 @@ def main(plot: str, params: dict[str, Any], output: str, source: shared.Source, 
     Examples:
       rb-plot hist --metric acc -o accuracy.png results.jsonl
       rb-plot hist --metric 'fgsm.*' --width 3.3 -o fgsm.pdf results.jsonl
+      rb-plot scatter --x acc --y pgd20.8 --pareto -o front.svg results.jsonl
+      rb-plot box --where 'acc > 0.1' -o attacks.png results.jsonl
     """
     chosen = shared.build(PLOTS, plot, params)
     ending = _ending(output, chosen.endings)
     _refuse_to_overwrite(source, output)
+    if adopt := getattr(chosen, "adopt", None):
+        source = _Adopting(**vars(source), adopt=adopt)
     with shared.opened_output(source, screen) as stream:
-        records = _Records(source, screen, stream)
-        held = list(records)
-        if held:
-            _write(chosen, held, Path(output), ending, screen)
-        records.tell()
-        return shared.FAILED if records.bad else shared.DONE
+        sink = Sink(source, screen, stream, where)
+        records = [record for _, record in sink.records()]
+        if records:
+            _write(chosen, records, Path(output), ending, screen)
+        sink.tell()
+        return shared.FAILED if sink.bad else shared.DONE
 
 
-class _Records:
-    """The records that can be drawn; lines that are none and failed records are counted."""
+@dataclass(frozen=True, kw_only=True)
+class _Adopting(shared.Source):
+    """A source whose lines may also be what another tool writes, where the plot takes it."""
 
-    def __init__(self, source: shared.Source, screen: shared.Screen, output: Output) -> None:
-        self.source, self.screen, self.output = source, screen, output
-        self.bad = self.failed = self.good = 0
+    adopt: Callable[[dict[str, Any]], bool]
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        for line in shared.read_all(self.source, self.screen, self.output):
-            if line.record is None:
-                self.bad += 1
-            elif self.source.passes(line.record):
-                self.failed += 1
-            else:
-                self.good += 1
-                yield line.record
+    def lines(self, screen: shared.Screen, output: Output) -> Iterator[Line]:
+        for line in super().lines(screen, output):
+            yield line if line.record is not None else self._adopted(line)
 
-    def tell(self) -> None:
-        """Say what was left out."""
-        if self.good + self.failed + self.bad == 0:
-            self.screen.say("no records came in.")
-        for number, noun in ((self.failed, "failed record"), (self.bad, "bad line")):
-            if number:
-                self.screen.say(f"{number} {noun}{'s' * (number != 1)} left out.")
+    def _adopted(self, line: Line) -> Line:
+        try:
+            found = orjson.loads(line.text)
+        except orjson.JSONDecodeError:
+            return line
+        fits = isinstance(found, dict) and self.adopt(found)
+        return line._replace(record=found, problem=None) if fits else line
 
 
 def _write(plot: Any, records: list[dict[str, Any]], file: Path, ending: str, screen: shared.Screen) -> None:

@@ -15,7 +15,17 @@ from rbtools.registry import Registry
 PLOTS = Registry(
     "plot",
     {
+        "box": "rbtools.plots.box:Box",
         "hist": "rbtools.plots.hist:Histogram",
+        "scatter": "rbtools.plots.scatter:Scatter",
+        "curves": "rbtools.plots.curves:CurvesPlot",
+        "ranks": "rbtools.plots.ranks:Ranks",
+        "heatmap": "rbtools.plots.heatmap:Heatmap",
+        "bars": "rbtools.plots.bars:Bars",
+        "radar": "rbtools.plots.radar:Radar",
+        "confidence": "rbtools.plots.confidence:Confidence",
+        "confusion": "rbtools.plots.confusion:Confusion",
+        "cells": "rbtools.plots.cells:Cells",
         "leaderboard": "rbtools.plots.leaderboard:Leaderboard",
     },
 )

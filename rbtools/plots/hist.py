@@ -6,9 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from rbtools.plots import style, values
-from rbtools.plots.base import Drawing, Record
+from rbtools.errors import RbError
+from rbtools.plots import layout, style, values, words
+from rbtools.plots.base import Drawing, Painted, Record
 from rbtools.registry import param
+
+MOST = 8  # histograms in one figure
+_BINS = 60
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,23 +29,50 @@ class Histogram(Drawing):
     )
     bins: int | None = param(None, "How many bins.  [default: as the data suggest]", check="positive")
 
-    def paint(self, figure: Any, records: Sequence[Record], scoring: Any) -> str:
+    def paint(self, figure: Any, records: Sequence[Record], scoring: Any) -> Painted:
         import numpy as np
 
         names = values.chosen(records, self.metric, "--metric")
-        columns = {
-            name: np.array([value for value in values.column(records, name, "--metric") if value is not None])
-            for name in names
-        }
-        figure.set_size_inches(self.width, max(2.2, 0.45 * self.width))
+        if len(names) > MOST:
+            raise RbError(
+                f"--metric names {len(names)} metrics. More than {MOST} histograms in one figure cannot be"
+                " told apart: name fewer, or draw a box plot (rb-plot box)."
+            )
+        found = {name: np.array(values.present(records, name, "--metric")) for name in names}
         axes = figure.add_subplot()
-        every = np.concatenate(list(columns.values()))
-        bins = np.histogram_bin_edges(every, self.bins or "auto")
-        for number, (name, found) in enumerate(columns.items()):
-            label = f"{name} (median {np.median(found):.4g})"
-            axes.hist(found, bins, histtype="stepfilled", alpha=0.25, color=style.line(number)["color"])
-            axes.hist(found, bins, histtype="step", label=label, **style.line(number))
-        axes.set_xlabel(names[0] if len(names) == 1 else "value")
-        axes.set_ylabel("records")
-        figure.legend(loc="outside lower center", ncols=2)
-        return f"{len(records):,} records"
+        bins = self._edges(np.concatenate(list(found.values())))
+        entries = []
+        for number, (name, numbers) in enumerate(found.items()):
+            look = style.line(number)
+            axes.hist(numbers, bins, histtype="stepfilled", alpha=0.18, color=look["color"])
+            (outline,) = axes.plot([], [], **look)
+            axes.hist(numbers, bins, histtype="step", **look)
+            entries.append((outline, _entry(name, numbers, len(records))))
+        height = max(2.0, 0.42 * self.width)
+        layout.label(axes, x=words.axis(names), y="records", room=(self.width - 0.8, height - 0.4))
+        layout.plain_numbers(axes.xaxis)
+        axes.yaxis.get_major_locator().set_params(integer=True)
+        return Painted(_title(records), height, entries)
+
+    def _edges(self, numbers: Any) -> Any:
+        import numpy as np
+
+        if numbers.min() == numbers.max():  # one bin, not as wide as numpy's 1.0
+            half = 0.02 * abs(numbers[0]) or 0.02
+            return np.array([numbers[0] - half, numbers[0] + half])
+        edges = np.histogram_bin_edges(numbers, self.bins or "auto")
+        if self.bins is None and len(edges) > _BINS + 1:
+            edges = np.histogram_bin_edges(numbers, _BINS)
+        return edges
+
+
+def _entry(name: str, numbers: Any, count: int) -> str:
+    import numpy as np
+
+    lacking = "" if len(numbers) == count else f", of {words.counted(len(numbers))}"
+    return f"{words.tidy(name)} (median {layout.short_number(np.median(numbers))}{lacking})"
+
+
+def _title(records: Sequence[Record]) -> str:
+    shared = words.common(records)
+    return words.counted(len(records)) + (f" ({shared})" if shared else "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 # Okabe and Ito, "Color universal design" (2008), the dark ones first; yellow is too light for lines on white.
@@ -15,17 +15,18 @@ COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK)
 DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
-SIZE = 8.0  # points; what a paper's column still shows well
+# Points: of labels, of what stands at ticks and in legends, of titles.
+SIZE, SMALL, TITLE = 8.0, 7.0, 9.0
 _SETTINGS: dict[str, Any] = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],  # matplotlib brings it along: the same everywhere
     "font.size": SIZE,
     "axes.titlesize": SIZE,
     "axes.labelsize": SIZE,
-    "xtick.labelsize": SIZE - 1,
-    "ytick.labelsize": SIZE - 1,
-    "legend.fontsize": SIZE - 1,
-    "figure.titlesize": SIZE + 1,
+    "xtick.labelsize": SMALL,
+    "ytick.labelsize": SMALL,
+    "legend.fontsize": SMALL,
+    "figure.titlesize": TITLE,
     "text.parse_math": False,  # a $ in somebody's name is a $
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -66,3 +67,17 @@ def line(number: int) -> dict[str, Any]:
         "color": COLOURS[number % len(COLOURS)],
         "linestyle": DASHES[(number + number // len(COLOURS)) % len(DASHES)],
     }
+
+
+def looks(parts: Sequence[tuple[str | None, ...]]) -> list[dict[str, Any]]:
+    """Colour and dashes of lines that differ in these parts: the last part has the colour, the others the
+    dashes. Where there are not enough of either, and where only one part differs, simply one after the other.
+    """
+    tails = list(dict.fromkeys(part[-1:] for part in parts))
+    heads = list(dict.fromkeys(part[:-1] for part in parts))
+    if len(set(parts)) < len(parts) or len(tails) > len(COLOURS) or not 1 < len(heads) <= len(DASHES):
+        return [line(number) for number in range(len(parts))]
+    return [
+        {"color": COLOURS[tails.index(part[-1:])], "linestyle": DASHES[heads.index(part[:-1])]}
+        for part in parts
+    ]

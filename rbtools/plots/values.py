@@ -25,22 +25,11 @@ def column(records: Sequence[Record], text: str, option: str) -> list[float | No
 
 
 def _values(records: Sequence[Record], compiled: expr.Expression) -> list[float | None]:
-    found: list[float | None] = []
-    reason: RbError | None = None
-    for record in records:
-        try:
-            value = compiled(record)
-        except RbError as wrong:
-            value, reason = None, reason or wrong
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-            raise RbError(f"'{compiled.text}' is {value!r} for a record, which is not a number.")
-        found.append(None if value is None else float(value))
-    if reason is not None and all(value is None for value in found):
-        if isinstance(reason, expr.MissingName):
-            known = dict.fromkeys(metrics.names(records))
-            raise expr.MissingName(reason.name, {**records[0], "metrics": known})
-        raise reason
-    return found
+    found = [compiled.number(record) for record in records]
+    if all(value is None for value in found):
+        known = dict.fromkeys(metrics.names(records))
+        compiled({**records[0], "metrics": dict.fromkeys(known)})  # raises where a name is wrong
+    return [None if value is None else float(value) for value in found]
 
 
 def chosen(records: Sequence[Record], text: str | None, option: str) -> list[str]:
@@ -51,13 +40,13 @@ def chosen(records: Sequence[Record], text: str | None, option: str) -> list[str
     """
     if text is None:
         return [metrics.default_rank_key(records)]
-    items = split(text)
+    items = expr.items(text)
     if not items:
         raise RbError(f"{option} is empty. Expected metrics with commas, such as acc,pgd20.*")
     known = metrics.names(records)
     found: dict[str, None] = {}
     for item in items:
-        bare = expr.is_glob(item) and not set("()+/ ") & set(item)
+        bare = expr.is_bare(item) and expr.is_glob(item)
         try:
             found.update(dict.fromkeys(expr.select(known, item) if bare else [item]))
         except RbError as wrong:
@@ -65,13 +54,19 @@ def chosen(records: Sequence[Record], text: str | None, option: str) -> list[str
     return list(found)
 
 
-def split(text: str) -> list[str]:
-    """The items of a list with commas; those inside brackets belong to their item."""
-    items, depth, start = [], 0, 0
-    for place, letter in enumerate(text):
-        depth += (letter in "([") - (letter in ")]")
-        if letter == "," and depth == 0:
-            items.append(text[start:place])
-            start = place + 1
-    items.append(text[start:])
-    return [item.strip() for item in items if item.strip()]
+def present(records: Sequence[Record], text: str, option: str) -> list[float]:
+    """The values of a metric or an expression that there are; see `column`. At least one."""
+    found = [value for value in column(records, text, option) if value is not None]
+    if not found:
+        raise RbError(f"{option}: no record has a value of '{text}'.")
+    return found
+
+
+def intervals(record: Record) -> dict[str, tuple[float, float]]:
+    """Metric -> its 95 % interval, for those that were measured with one."""
+    entries = record.get("evals") or []
+    return {
+        str(entry["metric"]): (float(entry["ci95"][0]), float(entry["ci95"][1]))
+        for entry in entries
+        if entry.get("ci95") and "metric" in entry
+    }

@@ -54,7 +54,7 @@ def test_the_ending_says_how_and_the_same_records_make_the_same_bytes(ending: st
         (["-o", "x.png", "--metric", "pgd*"], "--metric: No metric matches 'pgd*'. Metrics: acc."),
         (["-o", "x.png", "--metric", ","], "--metric is empty. Expected metrics with commas"),
         (["-o", "x.png", "--metric", "acc +"], "--metric: "),
-        (["-o", "x.png", "--metric", "acc > 0"], "which is not a number"),
+        (["-o", "x.png", "--metric", "acc > 0"], "is true. Expected a number"),
         (["-o", "x.png", "--width", "0"], "width of plot 'hist' is 0. It must be above 0."),
         (["-o", "x.png", "--in-place"], "--in-place is for tools that write records"),
     ],

@@ -1,0 +1,96 @@
+"""bars: composite scores under several weightings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from rbtools.errors import RbError
+from rbtools.plots import composite, layout, style, words
+from rbtools.plots.base import Drawing, Painted, Record
+from rbtools.registry import param
+
+MOST_WEIGHTINGS = 7
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bars(Drawing):
+    """Composite scores (see rb-score) of the best records, a bar for each weighting of the metrics."""
+
+    name: ClassVar[str] = "bars"
+
+    metric: str | None = param(
+        None,
+        "Metrics of the score, with commas, globs among them.  [default: all that every record has]",
+        metavar="EXPR",
+    )
+    weightings: str | None = param(
+        None,
+        "Names and weights, such as 'equal; robust: pgd20.8=3, pr.*=2; fast: seconds_per_epoch=5'. What is"
+        " not named weighs 1.  [default: equal]",
+        metavar="LIST",
+    )
+    group: str | None = param(
+        None, "Draw the means over the records that agree in this, such as train.method.", metavar="EXPR"
+    )
+    within: str | None = param(
+        None,
+        "Scale metrics inside groups that agree in these, such as dataset,arch.name.  [default: over all]",
+        metavar="LIST",
+    )
+    top: int = param(20, "Only so many, the best by the first weighting.", check="positive")
+
+    def paint(self, figure: Any, records: Sequence[Record], scoring: Any) -> Painted:
+        names = composite.chosen(records, self.metric)
+        weights = composite.weightings(self.weightings, names)
+        if len(weights) > MOST_WEIGHTINGS:
+            raise RbError(f"--weightings names {len(weights)}, and {MOST_WEIGHTINGS} can be told apart.")
+        columns = composite.scores(records, names, weights, self.within, scoring)
+        every = composite.grouped(records, columns, self.group)
+        rows = composite.best(every, self.top)
+        axes = figure.add_subplot()
+        thick = 0.8 / len(weights)
+        entries = []
+        for number, title in enumerate(weights):
+            places = [row + (number - (len(weights) - 1) / 2) * thick for row in range(len(rows.names))]
+            lengths = [row[number] or 0.0 for row in rows.numbers]
+            bars = axes.barh(places, lengths, thick * 0.9, color=style.COLOURS[number])
+            entries.append((bars, title))
+            if len(weights) == 1:
+                _write(axes, places, lengths)
+        room = min(0.38 * self.width, 1.8)
+        axes.set_yticks(
+            range(len(rows.names)), [layout.fitted(name, room, style.SMALL) for name in rows.names]
+        )
+        axes.set_ylim(len(rows.names) - 0.45, -0.55)
+        axes.set_xlim(0, 1)
+        axes.grid(visible=False, axis="y")
+        layout.label(axes, x="composite score (1 is best)", room=(self.width - 1, 2))
+        height = len(rows.names) * max(0.19, 0.075 * len(weights) + 0.06) + 0.5
+        title = _title(records, every, rows, self.group) + composite.together(records, self.within)
+        return Painted(title, height, entries if len(entries) > 1 else ())
+
+
+def _title(records: Sequence[Record], every: composite.Rows, rows: composite.Rows, group: str | None) -> str:
+    noun = "group" if group else "record"
+    of = f"best {len(rows.names)} of " if len(rows.names) < len(every.names) else ""
+    title = f"{of}{words.counted(len(every.names), noun)}"
+    if group:
+        title += f", means over {words.counted(len(records))}"
+    shared = words.common(records)
+    return title[0].upper() + title[1:] + (f" ({shared})" if shared else "")
+
+
+def _write(axes: Any, places: Sequence[float], lengths: Sequence[float]) -> None:
+    for place, length in zip(places, lengths, strict=True):
+        inside = length > 0.85
+        axes.text(
+            length + (-0.012 if inside else 0.012),
+            place,
+            f"{length:.3f}",
+            ha="right" if inside else "left",
+            va="center",
+            size=style.SMALL - 0.5,
+            color="white" if inside else "black",
+        )

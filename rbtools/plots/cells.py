@@ -1,0 +1,191 @@
+"""cells: which operations the best cells of NAS-Bench-201 have on which edge, and a cell as a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from rbtools.errors import RbError
+from rbtools.plots import layout, style, values, words
+from rbtools.plots.base import Drawing, Painted, Record
+from rbtools.records import metrics
+from rbtools.registry import param
+from rbtools.spaces import nasbench201
+
+MOST_GRAPHS = 12
+# By place in nasbench201.OPS: none, skip, 1x1, 3x3, pooling.
+_LOOKS = (
+    ("none", "#BDBDBD"),
+    ("skip connection", style.SKY),
+    ("1x1 convolution", style.ORANGE),
+    ("3x3 convolution", style.BLUE),
+    ("3x3 average pooling", style.GREEN),
+)
+_SHORT = ("none", "skip", "1x1 conv", "3x3 conv", "avg pool")
+_NODES = ((0.0, 0.0), (1.25, 0.62), (2.5, -0.62), (3.75, 0.0))
+# How far the arrow of each edge bends, in shares of its length, so that none passes over a node.
+_BENDS = (-0.12, 0.2, 0.0, -0.52, -0.2, 0.12)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cells(Drawing):
+    """Cells of NAS-Bench-201: the operations on each edge of the best, or single cells as graphs.
+
+    One record is drawn as a graph, several as a count of operations. Edges of a graph that lie on no path
+    from input to output are pale.
+    """
+
+    name: ClassVar[str] = "cells"
+
+    by: str | None = param(
+        None,
+        "Metric or expression that says which are the best.  [default: score, else the metric evaluated"
+        " last; none is needed without --top]",
+        metavar="EXPR",
+    )
+    top: int | None = param(None, "Only so many of the best.  [default: all]", check="positive")
+    view: str | None = param(
+        None,
+        "A count of operations, or a graph of each cell.  [default: graph for one record]",
+        choices=("operations", "graph"),
+    )
+
+    def paint(self, figure: Any, records: Sequence[Record], scoring: Any) -> Painted:
+        chosen, which = self._best([record for record in records if _is_cell(record)])
+        if self.view == "graph" or (self.view is None and len(chosen) == 1):
+            return _graphs(figure, chosen)
+        return self._operations(figure, chosen, which)
+
+    def _best(self, cells: list[Record]) -> tuple[list[Record], str]:
+        if not cells:
+            raise RbError(
+                "No record is of NAS-Bench-201. The cells of other spaces cannot be drawn: expected"
+                " arch.space nasbench201."
+            )
+        if self.top is None and self.by is None:
+            return cells, words.counted(len(cells), "cell")
+        by = self.by or metrics.default_rank_key(cells)
+        pairs = zip(values.column(cells, by, "--by"), cells, strict=True)
+        known = [(value, record) for value, record in pairs if value is not None]
+        known.sort(key=lambda pair: pair[0], reverse=metrics.higher_is_better(by))
+        best = [record for _, record in known[: self.top]]
+        of = f" of {len(known):,}" if len(best) < len(known) else ""
+        return best, f"{words.counted(len(best), 'cell')}{of}, best by {words.tidy(by)}"
+
+    def _operations(self, figure: Any, cells: Sequence[Record], which: str) -> Painted:
+        axes = figure.add_subplot()
+        count = len(nasbench201.EDGES)
+        ops = [nasbench201.ops_of(record["arch"]) for record in cells]
+        entries: list[tuple[Any, str]] = []
+        low = [0.0] * count
+        for op, (words_, colour) in enumerate(_LOOKS):
+            share = [sum(cell[edge] == op for cell in ops) / len(ops) for edge in range(count)]
+            bars = axes.bar(range(count), share, 0.72, low, color=colour, edgecolor="white", linewidth=0.6)
+            _write_shares(axes, share, low, colour)
+            entries.append((bars, words_))
+            low = [a + b for a, b in zip(low, share, strict=True)]
+        names = [f"{number + 1}: {a}→{b}" for number, (a, b) in enumerate(nasbench201.EDGES)]
+        layout.name_x(axes, names, self.width - 0.7)
+        axes.set_ylim(0, 1)
+        axes.set_xlim(-0.5, count - 0.5)
+        axes.grid(visible=False)
+        height = max(2.1, 0.45 * self.width)
+        layout.label(axes, x="edge of the cell", y="share of cells", room=(self.width - 0.7, height - 0.4))
+        return Painted(which, height, entries)
+
+
+def _is_cell(record: Record) -> bool:
+    arch = record.get("arch")
+    return isinstance(arch, dict) and arch.get("space") == nasbench201.NASBench201.name
+
+
+def _write_shares(axes: Any, share: Sequence[float], low: Sequence[float], colour: str) -> None:
+    """The share in percent inside each bar that is high enough for it."""
+    ink = "white" if colour in (style.BLUE, style.GREEN) else "black"
+    for edge, (part, start) in enumerate(zip(share, low, strict=True)):
+        if part >= 0.09:
+            look = {"ha": "center", "va": "center", "size": style.SMALL - 0.5, "color": ink}
+            axes.text(edge, start + part / 2, f"{100 * part:.0f} %", **look)
+
+
+def _graphs(figure: Any, cells: Sequence[Record]) -> Painted:
+    if len(cells) > MOST_GRAPHS:
+        raise RbError(
+            f"There are {len(cells)} cells to draw as graphs, and {MOST_GRAPHS} fit. Choose with --top"
+            f" {MOST_GRAPHS} or --where."
+        )
+    grid = layout.grid(figure, len(cells), least=2.6, side=0.1)
+    names = words.tags(cells)
+    for axes, record, name in zip(grid.axes, cells, names, strict=True):
+        _graph(axes, nasbench201.ops_of(record["arch"]))
+        if len(cells) > 1:
+            axes.set_title(name, size=style.SMALL)
+    from matplotlib.lines import Line2D
+
+    entries = [
+        (Line2D([], [], color=colour, linewidth=2, linestyle=_stroke(op)), words_)
+        for op, (words_, colour) in enumerate(_LOOKS)
+    ]
+    each = 0.48 * grid.width
+    title = names[0] if len(cells) == 1 else words.counted(len(cells), "cell")
+    return Painted(title, grid.rows * (each + 0.25 * (len(cells) > 1)), entries)
+
+
+def _stroke(op: int) -> Any:
+    return (0, (2, 2)) if op == 0 else "-"
+
+
+def _graph(axes: Any, ops: Sequence[int]) -> None:
+    """Nodes 0 to 3 and an arrow for each edge; an edge that reaches nothing is pale."""
+    from matplotlib.patches import FancyArrowPatch
+
+    axes.set_axis_off()
+    axes.set_xlim(-0.35, 4.1)
+    axes.set_ylim(-0.95, 1.15)
+    axes.set_aspect("equal")  # bends are in shares of a length, whatever its direction
+    live = nasbench201.live_edges(tuple(ops))
+    for edge, (start, end) in enumerate(nasbench201.EDGES):
+        colour = _LOOKS[ops[edge]][1]
+        (x0, y0), (x1, y1), bend = _NODES[start], _NODES[end], _BENDS[edge]
+        axes.add_patch(
+            FancyArrowPatch(
+                (x0, y0),
+                (x1, y1),
+                connectionstyle=f"arc3,rad={bend}",
+                arrowstyle="-|>",
+                mutation_scale=9,
+                color=colour,
+                linewidth=1.1 if ops[edge] == 0 else 1.9,
+                linestyle=_stroke(ops[edge]),
+                alpha=1.0 if live[edge] or ops[edge] == 0 else 0.4,
+                shrinkA=9,
+                shrinkB=9,
+            )
+        )
+        # The middle of a quadratic curve whose handle stands off the chord by `bend` of its length.
+        middle = ((x0 + x1) / 2 + bend * (y1 - y0) / 2, (y0 + y1) / 2 - bend * (x1 - x0) / 2)
+        axes.text(
+            *middle,
+            f"{edge + 1}: {_SHORT[ops[edge]]}",
+            size=style.SMALL - 0.5,
+            ha="center",
+            va="center",
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
+        )
+    for number, (x, y) in enumerate(_NODES):
+        axes.text(
+            x,
+            y,
+            ("input", "1", "2", "output")[number] if number in (0, 3) else str(number),
+            size=style.SMALL,
+            ha="center",
+            va="center",
+            zorder=5,
+            bbox={
+                "boxstyle": "round,pad=0.35",
+                "facecolor": "white",
+                "edgecolor": style.BLACK,
+                "linewidth": 0.9,
+            },
+        )

@@ -1,0 +1,145 @@
+"""confidence: how sure networks are, where they are right and where they are wrong, and of which classes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from rbtools.errors import RbError
+from rbtools.plots import details, layout, style, words
+from rbtools.plots.base import Drawing, Painted, Record
+from rbtools.registry import param
+
+MOST_PANELS = 9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Confidence(Drawing):
+    """Confidences of evaluations that were made with --detail: medians over records, and their middle 80 %.
+
+    Over the distance: the mean of the largest probability, where the network is right and where it is
+    wrong. By class, of one evaluation: the probability of the true class over its images (label), and that
+    of the predicted class over the images taken for it (argmax).
+    """
+
+    name: ClassVar[str] = "confidence"
+
+    metric: str | None = param(
+        None, "Metrics with commas, globs among them.  [default: all with details]", metavar="LIST"
+    )
+    view: str = param(
+        "distance", "Correct against wrong over the distance, or by class.", choices=("distance", "class")
+    )
+
+    def paint(self, figure: Any, records: Sequence[Record], scoring: Any) -> Painted:
+        found = details.of(records, self.metric, "confidence")
+        return self._by_class(figure, found) if self.view == "class" else self._over(figure, found)
+
+    def _over(self, figure: Any, found: details.Details) -> Painted:
+        families: dict[str, list[tuple[float, str]]] = {}
+        for name in found:
+            part = words.parted(name)
+            if part is not None:
+                families.setdefault(part.family, []).append((part.value, name))
+        clean = found.get("acc")
+        if not families:
+            raise RbError(
+                f"None of {', '.join(found)} has a distance or a severity. Draw them with --view class."
+            )
+        _refuse_many(list(families))
+        grid = layout.grid(figure, len(families), least=1.25 if self.width < 4 else 1.9, share="all")
+        entries: list[tuple[Any, str]] = []
+        for axes, (family, names) in zip(grid.axes, families.items(), strict=True):
+            steps = [(0.0, clean)] if clean and "corrupt" not in family else []
+            steps += [(value, found[name]) for value, name in sorted(names)]
+            entries = [_line(axes, steps, place, number) for number, place in enumerate(("correct", "wrong"))]
+            axes.set_title("\n".join(layout.wrapped(family, grid.width, style.SMALL)), size=style.SMALL)
+            axes.set_ylim(0, 1.03)
+        each = max(1.35, min(2.6, 0.62 * grid.width))
+        over = dict.fromkeys(
+            words.AXES[part.over] for name in found if (part := words.parted(name)) is not None
+        )
+        count = max(map(len, found.values()))
+        return Painted(
+            f"Confidence, {words.counted(count)}",
+            grid.rows * (each + 0.42),
+            entries,
+            "; ".join(over),
+            "mean largest probability",
+        )
+
+    def _by_class(self, figure: Any, found: details.Details) -> Painted:
+        names = list(found) if self.metric is not None else list(found)[-1:]
+        _refuse_many(names)
+        grid = layout.grid(figure, len(names), least=2.6, share="all")
+        entries: list[tuple[Any, str]] = []
+        for axes, name in zip(grid.axes, names, strict=True):
+            entries = _classes(axes, name, found[name], grid.width)
+            if len(names) > 1:
+                axes.set_title(name, size=style.SMALL)
+        each = max(1.6, min(2.6, 0.55 * grid.width))
+        which = f"Confidence: {words.setting(names[0])}" if len(names) == 1 else "Confidence by class"
+        return Painted(
+            f"{which}, {words.counted(max(len(found[name]) for name in names))}",
+            grid.rows * (each + 0.42),
+            entries,
+            "class",
+            "mean probability",
+        )
+
+
+def _refuse_many(names: Sequence[str]) -> None:
+    if len(names) > MOST_PANELS:
+        raise RbError(f"There would be {len(names)} panels, and {MOST_PANELS} fit. Name fewer with --metric.")
+
+
+def _line(
+    axes: Any, steps: Sequence[tuple[float, list[dict[str, Any]]]], place: str, number: int
+) -> tuple[Any, str]:
+    """Median and middle over the records; where no image was right (or wrong) there is no confidence."""
+    import numpy as np
+
+    xs, middles = [], []
+    for x, rows in steps:
+        known = [row["confidence"]["prediction"][number] for row in rows]
+        known = [value for value in known if value]
+        if known:
+            xs.append(x)
+            middles.append(np.quantile(known, (0.1, 0.5, 0.9)))
+    colour, dashes = (style.BLUE, "-") if number == 0 else (style.VERMILLION, (0, (4, 1.5)))
+    low, middle, high = np.array(middles).reshape(-1, 3).T
+    axes.fill_between(xs, low, high, color=colour, alpha=0.18, linewidth=0)
+    marker = style.MARKERS[number] if len(xs) <= 12 else ""
+    (line,) = axes.plot(xs, middle, color=colour, linestyle=dashes, marker=marker, markersize=3.5)
+    return line, f"where {place}"
+
+
+def _classes(axes: Any, name: str, rows: Sequence[dict[str, Any]], width: float) -> list[tuple[Any, str]]:
+    import numpy as np
+
+    shapes = {len(row["confidence"].get("label") or ()) for row in rows}
+    if len(shapes) > 1 or shapes == {0}:
+        raise RbError(
+            f"The confidences of '{name}' by class are not there, or are of data sets with different classes."
+            " They are kept up to 100 classes; choose records with --where."
+        )
+    classes = shapes.pop()
+    entries = []
+    for number, scheme in enumerate(("label", "argmax")):
+        diagonal = np.array([np.diag(np.array(row["confidence"][scheme])) for row in rows])
+        counts = np.array([row.get("images", {}).get(scheme, [1] * classes) for row in rows])
+        diagonal = np.where(counts > 0, diagonal, np.nan)
+        places = np.arange(classes) + (number - 0.5) * 0.3
+        known = ~np.isnan(diagonal).all(0)
+        low, middle, high = np.nanquantile(diagonal[:, known], (0.1, 0.5, 0.9), axis=0)
+        colour = (style.BLUE, style.VERMILLION)[number]
+        axes.vlines(places[known], low, high, color=colour, linewidth=1, alpha=0.5)
+        (dots,) = axes.plot(
+            places[known], middle, linestyle="", marker=style.MARKERS[number], color=colour, markersize=3.5
+        )
+        entries.append((dots, ("of the true class (label)", "of the predicted class (argmax)")[number]))
+    layout.name_x(axes, [str(number) for number in range(classes)], width - 0.2)
+    axes.set_xlim(-0.6, classes - 0.4)
+    axes.set_ylim(0, 1.03)
+    return entries

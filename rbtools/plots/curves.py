@@ -1,0 +1,215 @@
+"""curves: metrics over the radius of noise, the tolerated rate, the distance, the severity, the epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+from rbtools.errors import RbError, near
+from rbtools.plots import layout, style, values, words
+from rbtools.plots.base import Drawing, Painted, Record
+from rbtools.records import expr, metrics
+from rbtools.registry import param
+
+MOST_LINES = 16  # records that have a line and a name each
+MOST_PANELS = 20
+_BANDS = 6  # records whose intervals are drawn
+_MARKED = 12  # points of a line that are marked
+_TRACED = 200  # records that have a grey line each
+_DEFAULT = {
+    "gamma": "pr.*",
+    "rho": "probacc.*",
+    "eps": "*",
+    "severity": "corrupt.*",
+}
+_MAKERS = {
+    "gamma": "rb-pr --gamma 0:0.15:31",
+    "rho": "rb-pr --rho 0.1,0.05,0.01",
+    "eps": "rb-attack pgd --eps 1-8",
+    "severity": "rb-corrupt fog --severity 1-5",
+}
+
+
+class Point(NamedTuple):
+    """One value of a curve and, where it was measured so, its 95 % interval."""
+
+    x: float
+    y: float
+    interval: tuple[float, float] | None = None
+
+
+Curves = dict[str, dict[int, list[Point]]]  # panel -> place of the record -> points, by x
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurvesPlot(Drawing):
+    """A line for each record: PR over gamma, ProbAcc over rho, accuracy over eps, and the like.
+
+    Shades are 95 % intervals. Of more than 16 records the median and the middle 80 % are shown.
+    """
+
+    name: ClassVar[str] = "curves"
+
+    over: str = param(
+        "gamma",
+        "What runs along the axis; epoch draws the history of trainings.",
+        choices=("gamma", "rho", "eps", "severity", "epoch"),
+    )
+    metric: str | None = param(
+        None,
+        "Metrics with commas, globs among them, such as 'ge.pr.*'; with --over epoch what the history has,"
+        " such as loss,val_acc.  [default: pr.*, probacc.* ... as --over asks for]",
+        metavar="LIST",
+    )
+
+    def paint(self, figure: Any, records: Sequence[Record], scoring: Any) -> Painted:
+        found = self._histories(records) if self.over == "epoch" else self._curves(records)
+        if len(found) > MOST_PANELS:
+            raise RbError(
+                f"There would be {len(found)} panels ({', '.join(list(found)[:4])} ...), and {MOST_PANELS}"
+                " fit. Name fewer with --metric."
+            )
+        shown = sorted({place for lines in found.values() for place in lines})
+        names = words.tags([records[place] for place in shown])
+        looks = style.looks(words.differing([records[place] for place in shown]))
+        grid = layout.grid(figure, len(found), least=1.25 if self.width < 4 else 1.9, share=self._share())
+        each = max(1.35, min(2.6, 0.62 * grid.width))
+        crowd = len(shown) > MOST_LINES
+        entries: list[tuple[Any, str]] = []
+        for axes, (title, lines) in zip(grid.axes, found.items(), strict=True):
+            axes.set_title("\n".join(layout.wrapped(title, grid.width - 0.1, style.SMALL)), size=style.SMALL)
+            entries = _crowd(axes, lines) if crowd else _lines(axes, lines, shown, names, looks)
+            if self.over in ("epoch", "severity"):
+                axes.xaxis.get_major_locator().set_params(integer=True)
+        shared = words.common(records)
+        title = words.counted(len(shown)) + (f" ({shared})" if shared else "")
+        return Painted(title, grid.rows * (each + 0.42), entries, self._axis(found), self._label(records))
+
+    def _share(self) -> str:
+        return "none" if self.over == "epoch" else "all"
+
+    def _axis(self, found: Curves) -> str:
+        squared = self.over == "eps" and all(".l2" in title for title in found)
+        return words.AXES["eps2" if squared else self.over]
+
+    def _label(self, records: Sequence[Record]) -> str:
+        if self.over == "epoch":
+            return "value"
+        names = list(self._wanted(metrics.names(records)))
+        return words.axis(names if len(names) > 1 else names * 2)  # what they are, not which one
+
+    def _curves(self, records: Sequence[Record]) -> Curves:
+        """Panels by family and by what is held fixed: ProbAcc has a panel for each gamma, or each rho."""
+        wanted = self._wanted(metrics.names(records))
+        found: Curves = {}
+        for place, record in enumerate(records):
+            known = record.get("metrics") or {}
+            intervals = values.intervals(record)
+            for name, (title, x) in wanted.items():
+                if known.get(name) is not None:
+                    points = found.setdefault(title, {}).setdefault(place, [])
+                    points.append(Point(x, known[name], intervals.get(name)))
+        return {title: {place: sorted(line) for place, line in found[title].items()} for title in found}
+
+    def _wanted(self, known: Sequence[str]) -> dict[str, tuple[str, float]]:
+        """Metric -> the panel it belongs to, and its place along the axis."""
+        try:
+            names = expr.select(known, self.metric or _DEFAULT[self.over])
+        except RbError as wrong:
+            raise RbError(f"--metric: {wrong} Measure it, for example with {_MAKERS[self.over]}.") from None
+        found = {}
+        for name in names:
+            part = words.parted(name)
+            if part is None or (self.metric is None and metrics.without_split(name) != name):
+                continue
+            if self.over == "rho" and part.rho is not None:
+                found[name] = (f"{part.family}, γ = {part.value:.3g}", float(part.rho))
+            elif part.over.removesuffix("2") == self.over:
+                title = part.family if part.rho is None else f"{part.family}, ρ = {part.rho}"
+                found[name] = (title, part.value)
+        if not found:
+            raise RbError(
+                f"No metric of --metric {self.metric or _DEFAULT[self.over]} runs over {self.over}."
+                f" Measure some, for example with {_MAKERS[self.over]}."
+            )
+        return found
+
+    def _histories(self, records: Sequence[Record]) -> Curves:
+        histories = {}
+        for place, record in enumerate(records):
+            train = record.get("train")
+            history = train.get("history") if isinstance(train, dict) else None
+            if isinstance(history, dict) and history:
+                histories[place] = history
+        known = list(dict.fromkeys(name for history in histories.values() for name in history))
+        if not known:
+            raise RbError("No record has a train.history. rb-train writes it.")
+        found: Curves = {}
+        for name in self._quantities(known):
+            lines = {
+                place: [Point(epoch, y) for epoch, y in enumerate(history[name], start=1) if y is not None]
+                for place, history in histories.items()
+                if isinstance(history.get(name), list)
+            }
+            found[name] = lines
+        return found
+
+    def _quantities(self, known: list[str]) -> list[str]:
+        if self.metric is None:
+            accuracies = [name for name in known if name.endswith("acc")]
+            return accuracies or [name for name in known if name.endswith("loss")] or known[:4]
+        found: list[str] = []
+        for name in expr.items(self.metric):
+            matching = expr.expand(name, known)
+            if not matching:
+                raise RbError(
+                    f"--metric: no history has '{name}'.{near(name, known)} They have: {', '.join(known)}."
+                )
+            found += matching
+        return list(dict.fromkeys(found))
+
+
+def _lines(
+    axes: Any,
+    lines: dict[int, list[Point]],
+    shown: Sequence[int],
+    names: Sequence[str],
+    looks: Sequence[dict[str, Any]],
+) -> list[tuple[Any, str]]:
+    """A line for each record, in the same look in every panel; the entries of the legend."""
+    entries = []
+    for number, place in enumerate(shown):
+        points, look = lines.get(place, []), looks[number]
+        marker = style.MARKERS[number % len(style.MARKERS)] if len(points) <= _MARKED else ""
+        (line,) = axes.plot(
+            [point.x for point in points], [point.y for point in points], marker=marker, markersize=3, **look
+        )
+        banded = [(point.x, *point.interval) for point in points if point.interval]
+        if banded and len(shown) <= _BANDS:
+            axes.fill_between(*zip(*banded, strict=True), color=look["color"], alpha=0.13, linewidth=0)
+        entries.append((line, names[number]))
+    return entries if len(shown) > 1 else []
+
+
+def _crowd(axes: Any, lines: dict[int, list[Point]]) -> list[tuple[Any, str]]:
+    """What is in the middle of all that have a value at a place, over grey lines, or over their range."""
+    import numpy as np
+
+    at: dict[float, list[float]] = {}
+    for points in lines.values():
+        for point in points:
+            at.setdefault(point.x, []).append(point.y)
+    places = sorted(at)
+    low, lower, middle, upper, high = np.array(
+        [np.quantile(at[x], (0, 0.1, 0.5, 0.9, 1)) for x in places]
+    ).T.reshape(5, -1)
+    if len(lines) <= _TRACED:
+        (behind,) = axes.plot([], [], color=style.GREY, linewidth=0.5)
+        for points in lines.values():
+            axes.plot(*zip(*[point[:2] for point in points], strict=True), color="#B0B0B0", linewidth=0.4)
+    else:
+        behind = axes.fill_between(places, low, high, color="#E0E0E0", linewidth=0)
+    band = axes.fill_between(places, lower, upper, color=style.BLUE, alpha=0.3, linewidth=0, zorder=3)
+    (median,) = axes.plot(places, middle, color=style.BLUE, linewidth=1.8, zorder=4)
+    return [(median, "median"), (band, "middle 80 %"), (behind, "all")]

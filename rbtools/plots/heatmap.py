@@ -1,0 +1,161 @@
+"""heatmap: rank correlations between metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+from rbtools.errors import RbError
+from rbtools.plots import layout, style, values, words
+from rbtools.plots.base import Drawing, Painted, Record
+from rbtools.registry import param
+
+FEWEST = 3  # records; two always agree or disagree
+_WRITTEN = 0.23  # inches of a cell that a number fits
+_TINY = 5.5  # points of names that stand for several rows
+_NAMES = {"spearman": "Spearman's ρ", "kendall": "Kendall's τ-b"}
+
+
+class Matrix(NamedTuple):
+    """Correlations (rows, cols), NaN where there is none, over so many records."""
+
+    rows: list[str]
+    cols: list[str]
+    value: list[list[float]]
+    records: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heatmap(Drawing):
+    """Rank correlations between metrics, from records or from what rb-corr writes.
+
+    Grey cells have none: one of the metrics has the same value in all records.
+    """
+
+    name: ClassVar[str] = "heatmap"
+
+    metric: str = param(
+        "*",
+        "Metrics and expressions with commas, globs among them; --rows, --cols for a part.",
+        metavar="EXPR",
+    )
+    rows: str | None = param(None, "What the rows are.  [default: --metric]", metavar="EXPR")
+    cols: str | None = param(None, "What the columns are.  [default: --metric]", metavar="EXPR")
+    kind: str | None = param(None, "Which correlation.  [default: spearman]", choices=("spearman", "kendall"))
+
+    @staticmethod
+    def adopt(line: dict[str, Any]) -> bool:
+        """Whether this is a line of rb-corr, which is no record and can be drawn all the same."""
+        return line.get("tool") == "rb-corr" and {"row", "col", "value", "kind"} <= line.keys()
+
+    def paint(self, figure: Any, records: Sequence[Record], scoring: Any) -> Painted:
+        pairs = [line for line in records if self.adopt(line)]
+        kind = self.kind or (str(pairs[0]["kind"]) if pairs else "spearman")
+        if pairs and len(pairs) < len(records):
+            raise RbError("There are records and lines of rb-corr. Draw one or the other.")
+        found = self._of_pairs(pairs, kind) if pairs else self._of_records(records, kind, scoring)
+        return _drawn(figure, found, self.width, _NAMES.get(kind, kind))
+
+    def _of_pairs(self, pairs: Sequence[Record], kind: str) -> Matrix:
+        pairs = [line for line in pairs if line["kind"] == kind]
+        if not pairs:
+            raise RbError(
+                f"--kind is {kind}, but the lines of rb-corr have another. Ask rb-corr for --kind {kind}."
+            )
+        rows = list(dict.fromkeys(str(line["row"]) for line in pairs))
+        cols = list(dict.fromkeys(str(line["col"]) for line in pairs))
+        at = {(str(line["row"]), str(line["col"])): line["value"] for line in pairs}
+        table = [[_number(at.get((row, col))) for col in cols] for row in rows]
+        return Matrix(rows, cols, table, max((int(line.get("n") or 0) for line in pairs), default=0))
+
+    def _of_records(self, records: Sequence[Record], kind: str, scoring: Any) -> Matrix:
+        if len(records) < FEWEST:
+            raise RbError(
+                f"There {'is' if len(records) == 1 else 'are'} {words.counted(len(records))}. A correlation"
+                f" needs {FEWEST} or more."
+            )
+        rows = values.chosen(records, self.rows or self.metric, "--rows" if self.rows else "--metric")
+        cols = values.chosen(records, self.cols or self.metric, "--cols" if self.cols else "--metric")
+        names = list(dict.fromkeys([*rows, *cols]))
+        columns = [values.column(records, name, "--metric") for name in names]
+        return Matrix(rows, cols, scoring.correlations(kind, names, columns, rows, cols), len(records))
+
+
+def _number(value: Any) -> float:
+    return float("nan") if value is None else float(value)
+
+
+def _drawn(figure: Any, found: Matrix, width: float, kind: str) -> Painted:
+    import numpy as np
+
+    table = np.array(found.value, float)
+    if np.isnan(table).all():
+        raise RbError(
+            "There is no correlation to draw: the metrics have the same value in all records, or too few"
+            f" records have both ({FEWEST} are needed)."
+        )
+    most = min(1.6, 0.3 * width)  # inches of the names beside the rows
+    cell = min(0.6, (width - 0.25 - min(most, layout.widest(found.rows, style.SMALL))) / len(found.cols))
+    axes = figure.add_subplot()
+    axes.set_facecolor("#BDBDBD")
+    drawn = axes.imshow(table, cmap="PuOr", vmin=-1, vmax=1, interpolation="nearest")
+    axes.grid(visible=False)
+    high = _name(axes, found.cols, cell, most, "x")
+    _name(axes, found.rows, cell, most, "y")
+    if cell >= _WRITTEN:
+        _write(axes, table)
+    bar = figure.colorbar(drawn, ax=axes, location="top", aspect=34, pad=0.01, shrink=0.7)
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(labelsize=style.SMALL, pad=1)
+    return Painted(f"{kind} over {words.counted(found.records)}", cell * len(found.rows) + high + 0.55)
+
+
+def _families(names: Sequence[str]) -> list[tuple[str, int, int]]:
+    """Runs of metrics that differ in their last numbers only: name, first place, last place."""
+    runs: list[tuple[str, int, int]] = []
+    for place, name in enumerate(names):
+        family = _family(name)
+        first = runs.pop()[1] if runs and runs[-1][0] == family else place
+        runs.append((family, first, place))
+    return runs
+
+
+def _family(name: str) -> str:
+    part = words.parted(name)
+    return words.tidy(name) if part is None else part.family
+
+
+def _name(axes: Any, names: Sequence[str], cell: float, most: float, which: str) -> float:
+    """Names at each row or column, or where those would be too small, at each run of one family."""
+    size = layout.label_size(cell)
+    if size:
+        shown = [layout.fitted(words.tidy(name), most, size) for name in names]
+        if which == "x":
+            return layout.name_x(axes, shown, cell * len(names), size)
+        layout.name_y(axes, shown, cell * len(names), size)
+        return 0.0
+    runs = _families(names)
+    least = layout.line_height(_TINY) / cell  # rows that a line of text covers
+    shown, places, end = [], [], -least
+    for name, first, last in runs:
+        middle = (first + last) / 2
+        if middle - end >= least and last - first + 1 >= min(least, 3):
+            shown.append(layout.fitted(name, most, _TINY))
+            places.append(middle)
+            end = middle
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    axis.set_ticks(places, shown)
+    axis.set_tick_params(labelsize=_TINY, rotation=90 if which == "x" else 0)
+    for _, first, _ in runs[1:]:
+        (axes.axvline if which == "x" else axes.axhline)(first - 0.5, color="white", linewidth=0.4)
+    return layout.widest(shown, _TINY) if which == "x" else 0.0
+
+
+def _write(axes: Any, table: Any) -> None:
+    for row, line in enumerate(table):
+        for column, value in enumerate(line):
+            if value == value:
+                ink = "white" if abs(value) > 0.55 else "black"
+                text = f"{value:.2f}".replace("-", "−").replace("0.", ".").replace("1.00", "1")
+                axes.text(column, row, text, ha="center", va="center", size=style.SMALL - 1, color=ink)

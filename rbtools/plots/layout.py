@@ -1,0 +1,182 @@
+"""Room for words: how wide a text is, titles in lines, names under ticks, legends below the figure."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from rbtools.plots import style, words
+
+_INCH = 72.0  # points
+_SPACING = 1.35  # from line to line, in letters' sizes
+_SMALLEST = 5.0  # points; a smaller name cannot be read
+
+
+def text_width(text: str, size: float) -> float:
+    """The width of one line of text in inches, at so many points."""
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import text_to_path
+
+    width, _, _ = text_to_path.get_text_width_height_descent(text, FontProperties(size=size), False)
+    return float(width) / _INCH
+
+
+def widest(texts: Sequence[str], size: float) -> float:
+    """The width of the widest text, in inches."""
+    return max((text_width(text, size) for text in texts), default=0.0)
+
+
+def line_height(size: float) -> float:
+    """The height of a line of text in inches."""
+    return size * _SPACING / _INCH
+
+
+def wrapped(text: str, width: float, size: float) -> list[str]:
+    """The lines of a text that fit so many inches.
+
+    Broken between words, else after a dot or a dash; a part that is still too long is shortened.
+    """
+    lines: list[str] = []
+    for word in words.tidy(text).split():
+        joined = f"{lines[-1]} {word}" if lines else word
+        if text_width(joined, size) <= width:
+            lines[-1:] = [joined]
+        else:
+            lines += _broken(word, width, size)
+    return lines
+
+
+def _broken(word: str, width: float, size: float) -> list[str]:
+    lines = [""]
+    for piece in re.findall(r".*?[^0-9][._/-]|.+", word):
+        if lines[-1] and text_width(lines[-1] + piece, size) > width:
+            lines.append("")
+        lines[-1] += piece
+    return [fitted(line, width, size) for line in lines]
+
+
+def fitted(text: str, width: float, size: float) -> str:
+    """The text, without so much of its middle that it fits."""
+    most = len(text)
+    while most > 3 and text_width(text, size) > width:
+        most -= 1
+        text = words.shortened(text, most)
+    return text
+
+
+def legend(figure: Any, entries: Sequence[tuple[Any, str]]) -> float:
+    """A legend at the lower edge, in as many columns as fit; returns the inches that it is high."""
+    if not entries:
+        return 0.0
+    size, handle, gap = style.SMALL, 0.34, 0.2
+    room = figure.get_figwidth() - 0.15
+    names = [fitted(words.tidy(name), room - handle - gap - 0.01, size) for _, name in entries]
+    lengths = [text_width(name, size) + handle + gap for name in names]
+    rows = next(rows for rows in range(1, len(names) + 1) if _in_columns(lengths, rows) <= room)
+    columns = math.ceil(len(names) / rows)
+    figure.legend(
+        [entry for entry, _ in entries],
+        names,
+        loc="lower center",
+        ncols=columns,
+        columnspacing=1.4,
+        borderaxespad=0.4,
+        borderpad=0.2,
+        labelspacing=_SPACING - 1.1,
+    )
+    return rows * line_height(size) + 0.12
+
+
+def _in_columns(lengths: Sequence[float], rows: int) -> float:
+    """How wide names are together in columns of so many rows; the last columns may be a row shorter."""
+    columns = math.ceil(len(lengths) / rows)
+    full, total, start = len(lengths) - columns * (rows - 1), 0.0, 0
+    for column in range(columns):
+        count = rows - (column >= full)
+        total += max(lengths[start : start + count], default=0.0)
+        start += count
+    return total
+
+
+def name_x(axes: Any, names: Sequence[str], width: float, size: float | None = None) -> float:
+    """Names below the places 0, 1, ... of an axis that is so many inches wide.
+
+    Level where they fit, else upright, and only every second or third where even those would touch.
+    Returns the inches that they are high.
+    """
+    size = style.SMALL if size is None else size
+    slot = width / max(len(names), 1)
+    level = widest(names, size) + 0.5 * size / _INCH <= slot
+    upright = line_height(size) * 0.95
+    step = 1 if level else max(1, math.ceil(upright / slot))
+    axes.set_xticks(range(0, len(names), step), [names[place] for place in range(0, len(names), step)])
+    axes.tick_params(axis="x", labelsize=size, rotation=0 if level else 90)
+    return line_height(size) if level else widest(names, size)
+
+
+def name_y(axes: Any, names: Sequence[str], height: float, size: float | None = None) -> None:
+    """Names left of the places 0, 1, ... of an axis that is so many inches high; see `name_x`."""
+    size = style.SMALL if size is None else size
+    step = max(1, math.ceil(line_height(size) * 0.95 / (height / max(len(names), 1))))
+    axes.set_yticks(range(0, len(names), step), [names[place] for place in range(0, len(names), step)])
+    axes.tick_params(axis="y", labelsize=size)
+
+
+def label_size(slot: float) -> float:
+    """The size at which lines of text stand in slots so many inches high; 0 where none can be read."""
+    size = min(style.SMALL, slot * _INCH / _SPACING)
+    return size if size >= _SMALLEST else 0.0
+
+
+def label(axes: Any, *, x: str | None = None, y: str | None = None, room: tuple[float, float]) -> None:
+    """Labels of the axes, in lines that fit the inches there are (wide, high)."""
+    if x is not None:
+        axes.set_xlabel("\n".join(wrapped(x, room[0], style.SIZE)))
+    if y is not None:
+        axes.set_ylabel("\n".join(wrapped(y, room[1], style.SIZE)))
+
+
+def short_number(value: float, _: Any = None) -> str:
+    """A tick's number: 1.2M, 350k, 0.05. Without powers of ten, which would need raised digits."""
+    for unit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= unit:
+            return f"{value / unit:.4g}{letter}".replace("-", "−")
+    return f"{value:.4g}".replace("-", "−")
+
+
+def plain_numbers(axis: Any) -> None:
+    """Numbers of this axis in the short form where they are large; others as matplotlib has them."""
+    from matplotlib.ticker import FuncFormatter
+
+    low, high = axis.get_view_interval()
+    if max(abs(low), abs(high)) >= 10_000:
+        axis.set_major_formatter(FuncFormatter(short_number))
+
+
+class Grid(NamedTuple):
+    """Panels of one size: their axes, in how many rows, and how wide each is in inches."""
+
+    axes: list[Any]
+    rows: int
+    columns: int
+    width: float
+
+
+def grid(figure: Any, count: int, *, least: float, side: float = 0.65, share: str = "all") -> Grid:
+    """So many panels, each at least `least` inches wide where the figure is wide enough.
+
+    `side` inches are for the numbers on the left; `share` says which axes are alike ("all", "none").
+    """
+    room = figure.get_figwidth() - side
+    columns = max(1, min(count, int(room / least)))
+    rows = math.ceil(count / columns)
+    columns = math.ceil(count / rows)
+    made = figure.subplots(rows, columns, squeeze=False, sharex=share, sharey=share).ravel().tolist()
+    for spare in made[count:]:
+        spare.remove()
+    if rows > 1 and share == "all":
+        for above in made[max(0, count - columns) : count]:
+            above.tick_params(labelbottom=True)  # also where the row below is shorter
+    return Grid(made[:count], rows, columns, room / columns)

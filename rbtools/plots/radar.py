@@ -1,0 +1,124 @@
+"""radar: the metrics of a composite score, or the score under several weightings, around a circle."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from rbtools.errors import RbError
+from rbtools.plots import composite, layout, style, words
+from rbtools.plots.base import Drawing, Painted, Record
+from rbtools.registry import param
+
+LEAST_SPOKES, MOST_SPOKES, MOST_LINES = 3, 24, 14
+
+
+@dataclass(frozen=True, kw_only=True)
+class Radar(Drawing):
+    """Records around a circle: a spoke for each metric, scaled to [0, 1] over all records (1, outside, is
+    the best), or for each weighting of the composite score where three or more are given.
+    """
+
+    name: ClassVar[str] = "radar"
+
+    metric: str | None = param(
+        None, "Metrics with commas, globs among them.  [default: all that every record has]", metavar="EXPR"
+    )
+    weightings: str | None = param(
+        None, "Spokes are composite scores under these weightings; see rb-plot bars.", metavar="LIST"
+    )
+    group: str | None = param(
+        None, "Draw the means over the records that agree in this, such as train.method.", metavar="EXPR"
+    )
+    within: str | None = param(
+        None,
+        "Scale metrics inside groups that agree in these, such as dataset,arch.name.  [default: over all]",
+        metavar="LIST",
+    )
+    top: int = param(6, "Only so many, the best by equal weights.", check="positive")
+
+    def paint(self, figure: Any, records: Sequence[Record], scoring: Any) -> Painted:
+        names = composite.chosen(records, self.metric)
+        if self.weightings is None:
+            own = {name: [float(other == name) for other in names] for name in names}
+        else:
+            own = composite.weightings(self.weightings, names)
+        columns = composite.scores(records, names, {"": [1.0] * len(names), **own}, self.within, scoring)
+        if not LEAST_SPOKES <= len(own) <= MOST_SPOKES:
+            what = "--metric names" if self.weightings is None else "--weightings names"
+            raise RbError(
+                f"{what} {len(own)} spokes of the radar. Expected {LEAST_SPOKES} to {MOST_SPOKES};"
+                " rb-plot bars draws any number of weightings."
+            )
+        if self.top > MOST_LINES:
+            raise RbError(f"--top is {self.top}. More than {MOST_LINES} lines cannot be told apart.")
+        every = composite.grouped(records, columns, self.group)
+        rows = composite.best(every, self.top)
+        axes = figure.add_subplot()
+        side = _web(axes, list(own), self.width)
+        entries = []
+        for number, (name, numbers) in enumerate(zip(rows.names, rows.numbers, strict=True)):
+            entries.append((_line(axes, numbers[1:], number), name))
+        noun = "group" if self.group else "record"
+        of = f"Best {len(rows.names)} of " if len(rows.names) < len(every.names) else ""
+        shared = words.common(records)
+        title = f"{of}{words.counted(len(every.names), noun)}" + (f" ({shared})" if shared else "")
+        return Painted(title + composite.together(records, self.within), side, entries)
+
+
+def _spoke(number: int, count: int) -> tuple[float, float]:
+    """The direction of a spoke: the first upwards, then with the clock."""
+    angle = math.pi / 2 - 2 * math.pi * number / count
+    return math.cos(angle), math.sin(angle)
+
+
+def _web(axes: Any, names: Sequence[str], width: float) -> float:
+    """Rings, spokes and their names; returns the inches that the web with its names is high."""
+    count = len(names)
+    axes.set_axis_off()
+    axes.set_aspect("equal")
+    for ring in (0.25, 0.5, 0.75, 1.0):
+        xs, ys = zip(
+            *[(ring * x, ring * y) for x, y in (_spoke(n % count, count) for n in range(count + 1))],
+            strict=True,
+        )
+        axes.plot(xs, ys, color=style.PALE, linewidth=0.9 if ring == 1 else 0.5, zorder=1)
+    # What the names leave of the width is the web's; those at the sides stand beside it.
+    most = 0.24 * width
+    texts = ["\n".join(layout.wrapped(words.tidy(name), most, style.SMALL)) for name in names]
+    wide = max(
+        (
+            layout.widest(text.split("\n"), style.SMALL) * abs(_spoke(n, count)[0])
+            for n, text in enumerate(texts)
+        ),
+        default=0.0,
+    )
+    high = max(text.count("\n") + 1 for text in texts) * layout.line_height(style.SMALL)
+    radius = max(0.6, min(1.7, (width - 0.3) / 2 - wide - 0.1))
+    for number, text in enumerate(texts):
+        x, y = _spoke(number, count)
+        axes.plot([0, x], [0, y], color=style.PALE, linewidth=0.5, zorder=1)
+        across = "center" if abs(x) < 0.1 else "left" if x > 0 else "right"
+        along = "center" if abs(y) < 0.6 else "bottom" if y > 0 else "top"
+        axes.text(
+            x * (1 + 0.07 / radius), y * (1 + 0.07 / radius), text, ha=across, va=along, size=style.SMALL
+        )
+    reach = 1 + 0.1 / radius
+    axes.set_xlim(-reach - wide / radius, reach + wide / radius)
+    axes.set_ylim(-reach - high / radius, reach + high / radius)
+    return 2 * (radius * reach + high) + 0.1
+
+
+def _line(axes: Any, numbers: Sequence[float | None], number: int) -> Any:
+    count = len(numbers)
+    points = [
+        (value * _spoke(n, count)[0], value * _spoke(n, count)[1])
+        for n, value in enumerate(numbers)
+        if value is not None
+    ]
+    xs, ys = zip(*[*points, points[0]], strict=True) if points else ((), ())
+    look = style.line(number)
+    (line,) = axes.plot(xs, ys, marker=style.MARKERS[number % len(style.MARKERS)], markersize=3, **look)
+    return line

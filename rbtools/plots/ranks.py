@@ -1,0 +1,179 @@
+"""ranks: metrics over records in order, and how the order changes from metric to metric."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from rbtools.errors import RbError
+from rbtools.plots import layout, style, values, words
+from rbtools.plots.base import Drawing, Painted, Record
+from rbtools.records import metrics
+from rbtools.registry import param
+
+MOST_CURVES, MOST_LINES = 8, 30
+_MARKED = 40  # records whose points are joined by a line
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranks(Drawing):
+    """Metrics over records in order.
+
+    `view=shared`: all in the order of --by, so that what follows a curve agrees with it; over many
+    records points, with their running median. `view=own`: each metric in its own order. `view=changes`:
+    the ranks themselves, a line for each record from metric to metric.
+    """
+
+    name: ClassVar[str] = "ranks"
+
+    metric: str | None = param(
+        None,
+        "Metrics and expressions with commas, globs among them.  [default: acc and the accuracy evaluated"
+        " last]",
+        metavar="EXPR",
+    )
+    by: str | None = param(
+        None, "What orders the records in view shared.  [default: the first of --metric]", metavar="EXPR"
+    )
+    view: str = param("shared", "Whose order, or how it changes.", choices=("shared", "own", "changes"))
+
+    def paint(self, figure: Any, records: Sequence[Record], scoring: Any) -> Painted:
+        names = self._names(records)
+        if self.view == "changes":
+            return self._changes(figure, records, names)
+        if len(names) > MOST_CURVES:
+            raise RbError(
+                f"--metric names {len(names)} metrics. More than {MOST_CURVES} curves cannot be told apart:"
+                " name fewer."
+            )
+        axes = figure.add_subplot()
+        by = self.by or names[0]
+        order = self._order(records, by) if self.view == "shared" else []
+        entries = []
+        for number, name in enumerate(names):
+            column = values.column(records, name, "--metric")
+            known = [column[place] for place in order] if order else _sorted(column, name)
+            entries.append((_curve(axes, known, number, smooth=bool(order) and name != by), words.tidy(name)))
+        height = max(2.0, 0.5 * self.width)
+        whose = f"in the order of {words.tidy(by)}" if order else "each metric in its own order"
+        room = (self.width - 0.8, height - 0.4)
+        layout.label(axes, x=f"records, best first, {whose}", y=words.axis(names), room=room)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        shared = words.common(records)
+        return Painted(words.counted(len(records)) + (f" ({shared})" if shared else ""), height, entries)
+
+    def _names(self, records: Sequence[Record]) -> list[str]:
+        if self.metric is not None:
+            return values.chosen(records, self.metric, "--metric")
+        known = metrics.names(records)
+        accuracies = [name for name in known if words.is_share([name])]
+        if not accuracies:
+            return [metrics.default_rank_key(records)]
+        last = accuracies[-1]
+        return [*(["acc"] if "acc" in accuracies and last != "acc" else []), last]
+
+    def _order(self, records: Sequence[Record], by: str) -> list[int]:
+        """The places of the records that have a value of `by`, the best first."""
+        column = values.column(records, by, "--by")
+        pairs = [(value, place) for place, value in enumerate(column) if value is not None]
+        sign = -1 if metrics.higher_is_better(by) else 1
+        return [place for _, place in sorted(pairs, key=lambda pair: sign * pair[0])]
+
+    def _changes(self, figure: Any, records: Sequence[Record], names: Sequence[str]) -> Painted:
+        if len(records) > MOST_LINES:
+            raise RbError(
+                f"There are {len(records):,} records, and {MOST_LINES} lines of ranks fit. Choose some, for"
+                f" example with rb-rank --top {MOST_LINES}."
+            )
+        if len(names) < 2:
+            raise RbError("Ranks change between metrics. Name two or more with --metric.")
+        axes = figure.add_subplot()
+        ranks = [_ranks(values.column(records, name, "--metric"), name) for name in names]
+        tags, looks = words.tags(records), style.looks(words.differing(records))
+        for place in range(len(records)):
+            line = [column[place] for column in ranks]
+            axes.plot(range(len(names)), line, marker="o", markersize=3.5, clip_on=False, **looks[place])
+        worst = max((rank for column in ranks for rank in column if rank == rank), default=1.0)
+        axes.set_xlim(-0.05, len(names) - 0.95)
+        axes.set_ylim(worst + 0.5, 0.5)
+        most = 0.36 * self.width
+        wide = _name_ends(axes, ranks[-1], tags, most)
+        high = layout.name_x(axes, [words.tidy(name) for name in names], self.width - wide - 0.6)
+        layout.label(axes, y="rank", room=(self.width, 2))
+        axes.yaxis.get_major_locator().set_params(integer=True, steps=[1, 2, 5, 10])
+        axes.grid(visible=False)
+        axes.spines["bottom"].set_visible(False)
+        shared = words.common(records)
+        title = f"Ranks (1 is best), {words.counted(len(records))}" + (f" ({shared})" if shared else "")
+        return Painted(title, max(1.2, 0.17 * worst + 0.35) + high)
+
+
+def _sorted(column: Sequence[float | None], name: str) -> list[float | None]:
+    known = [value for value in column if value is not None]
+    return [*sorted(known, reverse=metrics.higher_is_better(name))]
+
+
+def _curve(axes: Any, column: Sequence[float | None], number: int, *, smooth: bool) -> Any:
+    import numpy as np
+
+    look = style.line(number)
+    known = [(rank, value) for rank, value in enumerate(column, start=1) if value is not None]
+    ranks, numbers = (np.array(part) for part in zip(*known, strict=True))
+    if len(known) <= _MARKED:
+        (line,) = axes.plot(ranks, numbers, marker=style.MARKERS[number], markersize=3, **look)
+        return line
+    if smooth:
+        axes.plot(
+            ranks,
+            numbers,
+            linestyle="",
+            marker=".",
+            markersize=2 if len(known) < 1000 else 1,
+            alpha=0.35,
+            markeredgewidth=0,
+            color=look["color"],
+            rasterized=True,
+        )
+        ranks, numbers = _running_median(ranks, numbers)
+    (line,) = axes.plot(ranks, numbers, linewidth=1.6, **look)
+    return line
+
+
+def _running_median(ranks: Any, numbers: Any) -> tuple[Any, Any]:
+    """The median of each window of a fiftieth of the records (five at least)."""
+    import numpy as np
+
+    width = max(5, len(numbers) // 50)
+    windows = np.lib.stride_tricks.sliding_window_view(numbers, width)[:: max(1, width // 10)]
+    middles = np.lib.stride_tricks.sliding_window_view(ranks, width)[:: max(1, width // 10)]
+    return np.median(middles, axis=1), np.median(windows, axis=1)
+
+
+def _ranks(column: Sequence[float | None], name: str) -> list[float]:
+    """Ranks from 1, the best; equals share theirs, as in rb-rank; NaN without a value."""
+    sign = -1 if metrics.higher_is_better(name) else 1
+    costs = sorted(sign * value for value in column if value is not None)
+    first: dict[float, int] = {}
+    for rank, cost in enumerate(costs, start=1):
+        first.setdefault(cost, rank)
+    return [float("nan") if value is None else float(first[sign * value]) for value in column]
+
+
+def _name_ends(axes: Any, last: Sequence[float], tags: Sequence[str], most: float) -> float:
+    """The names of the records where their lines end; those that share a rank share a line of text.
+
+    Returns the inches that they are wide, `most` at most.
+    """
+    at: dict[float, list[str]] = {}
+    for rank, tag in zip(last, tags, strict=True):
+        if rank == rank:
+            at.setdefault(rank, []).append(tag)
+    texts = [layout.fitted(", ".join(names), most, style.SMALL) for names in at.values()]
+    right = axes.twinx()
+    right.set_ylim(axes.get_ylim())
+    right.set_yticks(list(at), texts)
+    right.tick_params(axis="y", length=0, pad=6, labelsize=style.SMALL)
+    right.grid(visible=False)
+    right.spines["bottom"].set_visible(False)
+    return layout.widest(texts, style.SMALL)

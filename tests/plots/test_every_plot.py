@@ -1,0 +1,137 @@
+"""Every plot that is registered: a valid file of few records, and no text over another of few or many."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from matplotlib.text import Text
+
+from rbtools.errors import RbError
+from rbtools.plots import PLOTS, base
+from rbtools.scoring import plotted
+
+Records = list[dict[str, Any]]
+FIGURES = [name for name in PLOTS if PLOTS.load(name).endings == base.ENDINGS]  # type: ignore[attr-defined]
+STARTS = {"png": b"\x89PNG\r\n\x1a\n", "svg": b"<?xml", "pdf": b"%PDF-"}
+SCORED = "acc,pgd20.8,pr.uniform.0.08,probacc.uniform.0.0313725.0.05,ge.pr.uniform.0.08,seconds_per_epoch"
+WEIGHTINGS = "equal; robust: pgd20.8=5, pr.*=3; fast: seconds_per_epoch=9"
+
+# What a kind is asked for, where it needs or deserves more than its defaults: typical, then crowded.
+ASKED: dict[str, list[dict[str, Any]]] = {
+    "box": [{"metric": "acc,pgd20.*"}, {}],
+    "hist": [{"metric": "acc"}, {"metric": "acc,fgsm.8,pgd20.*"}],
+    "scatter": [
+        {"y": "pgd20.8", "pareto": True},
+        {"y": "mean(pgd20.*)", "neighbours": "13714"},
+        {"y": "pgd20.8", "colour": "train.method"},
+        {"x": "params", "y": "acc", "log_x": True, "colour": "pgd20.8"},
+    ],
+    "heatmap": [{"metric": SCORED}, {}],
+    "ranks": [{}, {"view": "own", "metric": "acc,fgsm.*"}],
+    "confidence": [{}, {"view": "class"}],
+    "confusion": [{}, {"metric": "fgsm.*"}],
+    "curves": [{}, {"over": "severity"}, {"over": "epoch"}, {"over": "rho"}, {"over": "eps"}],
+    "cells": [{"top": 1}, {"view": "operations", "top": 5}, {"view": "graph", "top": 4}],
+    "radar": [{"metric": SCORED}, {"metric": SCORED, "weightings": WEIGHTINGS}],
+    "bars": [{"metric": SCORED}, {"metric": SCORED, "weightings": WEIGHTINGS}],
+}
+
+
+def drawn(name: str, records: Records, **options: Any) -> Any:
+    return PLOTS.build(name, **options).draw(iter(records), plotted)
+
+
+def test_every_figure_is_asked_for_something() -> None:
+    assert set(ASKED) == set(FIGURES)
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_one_record_makes_a_valid_file_or_a_reason(name: str, fifteen: Records) -> None:
+    if name == "heatmap":
+        with pytest.raises(RbError, match=r"There is 1 record\. A correlation needs 3 or more\."):
+            drawn(name, fifteen[:1])
+        return
+    figure = drawn(name, fifteen[:1], **ASKED[name][0])
+    for ending, start in STARTS.items():
+        assert base.encode(figure, ending).startswith(start)
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_no_records_and_no_such_metric_are_errors_that_say_so(name: str, fifteen: Records) -> None:
+    with pytest.raises(RbError, match="There are no records to draw"):
+        drawn(name, [])
+    option = next(one for one in ("metric", "x", "by") if one in PLOTS.load(name).__dataclass_fields__)  # type: ignore[attr-defined]
+    wrong = {"metric": "fgsn.8", "x": "fgsn.8", "by": "fgsn.8"}[option]
+    with pytest.raises(RbError, match=r"fgsn\.8.*fgsm\.8"):
+        drawn(name, fifteen, **{option: wrong})
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_constant_metric_is_drawn_or_refused(name: str, fifteen: Records) -> None:
+    flat = [{**one, "metrics": {**dict.fromkeys(one["metrics"], 0.5)}} for one in fifteen[:3]]
+    if name == "heatmap":
+        with pytest.raises(RbError, match="the same value in all records"):
+            drawn(name, flat)
+    else:
+        base.encode(drawn(name, flat, **ASKED[name][0]), "png")
+
+
+# --- nothing covers anything ----------------------------------------------------------------------
+
+
+def texts_of(figure: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Any]]:
+    """Every text that is drawn, and the rectangle of pixels that it covers."""
+    seen: list[Text] = []
+    draw = Text.draw
+
+    def noting(self: Text, renderer: Any, *args: Any, **kwargs: Any) -> None:
+        if self.get_visible() and self.get_text().strip() and self not in seen:
+            seen.append(self)
+        draw(self, renderer, *args, **kwargs)
+
+    monkeypatch.setattr(Text, "draw", noting)
+    figure.draw_without_rendering()
+    seen.clear()  # of the first drawing, which lays everything out
+    figure.draw_without_rendering()
+    for text in seen:
+        # Of an annotation only its words: the line to its point may pass anything.
+        yield text.get_text(), Text.get_window_extent(text, figure.canvas.get_renderer())
+
+
+def overlapping(boxes: list[tuple[str, Any]]) -> list[tuple[str, str]]:
+    """Pairs of texts that share more than a pixel each way."""
+    return [
+        (one, other)
+        for place, (one, a) in enumerate(boxes)
+        for other, b in boxes[place + 1 :]
+        if min(a.x1, b.x1) - max(a.x0, b.x0) > 1 and min(a.y1, b.y1) - max(a.y0, b.y0) > 1
+    ]
+
+
+CASES = [(name, options) for name in FIGURES for options in ASKED[name]]
+
+
+@pytest.mark.parametrize(("name", "options"), CASES, ids=lambda part: str(part)[:40])
+@pytest.mark.parametrize(("which", "width"), [("fifteen", 6.5), ("crowd", 3.3)])
+def test_no_text_covers_another_or_leaves_the_figure(
+    name: str,
+    options: dict[str, Any],
+    which: str,
+    width: float,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if which == "fifteen" and "neighbours" in options:
+        options = {**options, "colour": None, "neighbours": None}
+    records = request.getfixturevalue(which)
+    if which == "crowd" and options.get("colour") == "train.method":
+        records = records[:14]
+    figure = drawn(name, records, width=width, **options)
+    boxes = list(texts_of(figure, monkeypatch))
+    assert overlapping(boxes) == []
+    right, top = figure.get_size_inches() * figure.dpi
+    outside = [text for text, box in boxes if min(box.x0, box.y0, right - box.x1, top - box.y1) < -1]
+    assert outside == []
+    assert len(boxes) > 3
