@@ -16,6 +16,7 @@ from rich import box
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from rbtools.scoring import table
 
@@ -27,12 +28,13 @@ _NAMED = 8  # metrics that are named as not shown
 
 
 class _Column(NamedTuple):
-    """One column as it is to be drawn; `heading` may have several lines."""
+    """One column as it is to be drawn; `heading` may have several lines. `best`: the cells to mark."""
 
     heading: str
     numeric: bool
     cells: list[str]
     width: int
+    best: list[bool]
 
 
 def draw(built: table.Table, key: str, width: int, *, terminal: bool = False, fixed: int = 2) -> str:
@@ -42,6 +44,7 @@ def draw(built: table.Table, key: str, width: int, *, terminal: bool = False, fi
     much. On a `terminal` headings are bold.
     """
     columns, hidden = _fitting(built, key, width, fixed)
+    columns = [column if terminal else _starred(column) for column in columns]
     text = _drawn(columns, width, terminal)
     return f"{text}\n\n{_note(hidden, width)}" if hidden else text
 
@@ -49,11 +52,20 @@ def draw(built: table.Table, key: str, width: int, *, terminal: bool = False, fi
 def _column(built: table.Table, place: int, *, measured: bool) -> _Column:
     heading = built.headings[place]
     cells = [row[place] for row in built.rows]
-    texts = [table.text(cell if measured else cell._replace(interval=None)) for cell in cells]
+    texts = [table.text(cell if measured else cell._replace(interval=None, deviation=None)) for cell in cells]
     if not heading.numeric:
         texts = [_shortened(text) for text in texts]
     title = _broken(heading.title, _widest(texts))
-    return _Column(title, heading.numeric, texts, _widest([*texts, *title.split("\n")]))
+    width = _widest([*texts, *title.split("\n")])
+    return _Column(title, heading.numeric, texts, width, [cell.best for cell in cells])
+
+
+def _starred(column: _Column) -> _Column:
+    """Where there is no bold type, a star stands behind what is best, and a blank behind the others."""
+    if not any(column.best):
+        return column
+    cells = [f"{text}{'*' if best else ' '}" for text, best in zip(column.cells, column.best, strict=True)]
+    return column._replace(cells=cells, width=max(column.width, _widest(cells)))
 
 
 def _fitting(built: table.Table, key: str, width: int, fixed: int) -> tuple[list[_Column], list[str]]:
@@ -94,7 +106,11 @@ def _drawn(columns: Sequence[_Column], width: int, terminal: bool) -> str:
     for column in columns:
         side: Literal["right", "left"] = "right" if column.numeric else "left"
         drawn.add_column(column.heading, justify=side, vertical="bottom", no_wrap=True)
-    for cells in zip(*(column.cells for column in columns), strict=True):
+    for row in range(len(columns[0].cells)):
+        cells = [
+            Text(column.cells[row], style="bold" if terminal and column.best[row] else "")
+            for column in columns
+        ]
         drawn.add_row(*cells)
     needed = sum(column.width + _GAP for column in columns)
     # With a height as well, for else rich takes a terminal that calls itself dumb to have 80 columns.

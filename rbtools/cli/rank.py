@@ -3,30 +3,86 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import click
 
 from rbtools.cli import shared
-from rbtools.cli.output import Output
-from rbtools.cli.sink import Sink, compiled, counted
-from rbtools.errors import RbError, UsageError
-from rbtools.records import dumps, expr, metrics, parse_again
-from rbtools.scoring import rank, render, table
+from rbtools.cli.ranked import Choice, Made, write
+from rbtools.cli.sink import Sink, compiled, counted, names
+from rbtools.errors import UsageError
+from rbtools.records import dumps, metrics, parse_again
+from rbtools.scoring import identity, rank, render
+from rbtools.scoring.groups import Grouping
+from rbtools.scoring.ranking import (
+    Entry,
+    Latest,
+    Merged,
+    Read,
+    Values,
+    averaged,
+    grouped,
+    last_of_each_model,
+)
 
-_Read = tuple[bytes, dict[str, Any]]
 FORMATS = ("jsonl", "table", *render.RENDERERS)
 
 
 @shared.command()
-@click.option("--by", default=None, metavar="EXPR", help="Metric, or an expression such as 'mean(pgd20.*)'.")
-@click.option("--top", default=None, type=click.IntRange(1), metavar="N", help="Only the first N.")
+@click.option(
+    "--by",
+    multiple=True,
+    metavar="EXPR[:lower|higher]",
+    help="Metric, or an expression such as 'mean(pgd20.*)'; several with commas, where later ones decide"
+    " between equals.",
+)
+@click.option("--top", default=None, type=click.IntRange(1), metavar="N", help="Only the first N (of each).")
 @click.option(
     "--lower/--higher", default=None, help="Which is better.  [default: the metric's own direction]"
 )
+@click.option("--where", default=None, metavar="EXPR", help="Only records for which this holds.")
 @click.option(
-    "--metrics", "shown", default=None, metavar="LIST", help="Columns of the table: names and globs."
+    "--within", default=None, metavar="LIST", help="Rank records that agree in these fields by themselves."
+)
+@click.option(
+    "--aggregate",
+    default=None,
+    metavar="LIST",
+    help="One record, with means and deviations, for those that differ in these fields alone: seed.",
+)
+@click.option(
+    "--group",
+    default=None,
+    metavar="LIST",
+    help="One record, with means and deviations over all else, for each value of these fields.",
+)
+@click.option(
+    "--pareto",
+    default=None,
+    metavar="LIST",
+    help="Mark the Pareto front of these metrics: acc,pgd20.8,params:lower.",
+)
+@click.option(
+    "--ci",
+    is_flag=True,
+    help="Rank bands of overlapping intervals, and 95 % intervals of ranks, by resampling test images (and"
+    " seeds).",
+)
+@click.option("--bootstrap", default=1000, type=click.IntRange(20), metavar="N", help="Resamples of --ci.")
+@click.option("--seed", default=0, type=click.IntRange(0), help="Seed of --ci.")
+@click.option(
+    "--pivot",
+    default=None,
+    metavar="LIST",
+    help="A table with the values of these fields as rows and --metrics as columns, the best in bold.",
+)
+@click.option(
+    "--metrics",
+    "shown",
+    default=None,
+    metavar="LIST",
+    help="Columns of the table: names, globs and expressions.",
 )
 @click.option(
     "--format",
@@ -35,137 +91,196 @@ FORMATS = ("jsonl", "table", *render.RENDERERS)
     type=click.Choice(FORMATS),
     help="How to write.  [default: table on a terminal, else jsonl]",
 )
+@shared.store_option
 @shared.stream_options
 @shared.screen_options
 def main(
-    by: str | None,
-    top: int | None,
+    by: tuple[str, ...],
     lower: bool | None,
+    where: str | None,
     shown: str | None,
     form: str | None,
+    store: str,
     source: shared.Source,
     screen: shared.Screen,
+    **rest: Any,
 ) -> int:
     """Order records by a metric, the best first.
 
     Without --by: by "score" where there is one, else by the metric that was evaluated last. Equal
-    values share a rank; records without the value come last. Reads everything before it writes.
+    values share a rank; records without the value come last. Of several records of the same model the
+    last one counts. Reads everything before it writes.
 
     \b
     Examples:
       rb-rank --by pgd20.8 --top 10 results.jsonl
       rb-rank --by 'mean(fgsm.*, pgd20.*)' --format md results.jsonl
+      rb-rank --by acc --where 'arch.kernel_params == 18' --within arch.none --top 1 results.jsonl
+      rb-rank --by pgd20.8 --aggregate seed --ci results.jsonl
+      rb-rank --pareto acc,pgd20.8 --group train.method results.jsonl
+      rb-rank --pivot train.method --metrics acc,pgd20.8 --format latex results.jsonl
     """
     if source.in_place:
         raise UsageError("--in-place would lose what a ranking leaves out. Write to another file.")
+    choice = _choice(by, lower, rest)
     with shared.opened_output(source, screen) as output:
-        stream = _Stream(source, screen, output)
-        ranking = stream.ranking(by)
-        if ranking is not None:
-            higher = metrics.higher_is_better(ranking.key) if lower is None else not lower
-            ranked = rank.rank(ranking, lambda entry: entry.value, higher=higher, top=top)
-            ranking.check()
-            screen.detail(f"ranked by {ranking.key}, {'higher' if higher else 'lower'} is better.")
-            _write(ranked, ranking.key, shown, form, output)
-        stream.tell_all(ranking)
-        return shared.FAILED if stream.bad else shared.DONE
+        sink = Sink(source, screen, output, where)
+        made = _made(sink, choice)
+        if made is not None:
+            made.store = store
+            write(made, choice, shown, form, output, screen)
+        sink.tell()
+        if made is not None and made.missing:
+            screen.say(f"{counted(made.missing, 'record')} without {made.keys[0].text}, ranked last.")
+        return shared.FAILED if sink.bad else shared.DONE
 
 
-class _Stream(Sink):
-    """The records that can be ranked."""
-
-    def ranking(self, by: str | None) -> _Ranking | None:
-        """The records and what to rank them by; None where there are none.
-
-        To find out what nobody says may take all records: they are held, as text, until it is known.
-        """
-        records = self.records()
-        if by is not None:
-            return _Ranking(records, by, compiled(by, "--by"))
-        if (first := next(records, None)) is None:
-            return None
-        held: list[bytes] = []
-
-        def holding() -> Iterator[dict[str, Any]]:
-            for text, record in itertools.chain([first], records):
-                held.append(text)
-                yield record
-
-        key = metrics.default_rank_key(holding())
-        again = ((text, parse_again(text)) for text in held)
-        return _Ranking(itertools.chain(again, records), key, lambda record: record["metrics"].get(key))
-
-    def tell_all(self, ranking: _Ranking | None) -> None:
-        self.tell()
-        if ranking is not None and ranking.missing:
-            self.screen.say(f"{counted(ranking.missing, 'record')} without {ranking.key}, ranked last.")
+def _choice(by: Sequence[str], lower: bool | None, rest: dict[str, Any]) -> Choice:
+    items = names(",".join(by), "--by") if by else []
+    if lower is not None and len(items) > 1:
+        raise UsageError(
+            "--lower and --higher are for one key. With several, write them behind it: acc:lower."
+        )
+    keys = [rank.key(item, None if lower is None else not lower) for item in items]
+    front = [rank.key(item) for item in names(rest.pop("pareto"), "--pareto")]
+    for option, some in (("--by", keys), ("--pareto", front)):
+        for one in some:
+            compiled(one.text, option)
+    for option in ("within", "aggregate", "group", "pivot"):
+        rest[option] = names(rest[option], f"--{option}")
+        for name in rest[option]:
+            compiled(name, f"--{option}")
+    if rest["pivot"] and rest["group"]:
+        raise UsageError("--pivot and --group both say what the rows are. Give one of them.")
+    for option in ("top", "ci") if rest["pivot"] and not keys else ():
+        if rest[option]:
+            raise UsageError(
+                f"--{option} needs a ranking, but --pivot keeps the order. Say --by what to rank."
+            )
+    return Choice(keys=keys, front=front, higher=None if lower is None else not lower, **rest)
 
 
-class _Entry(NamedTuple):
-    """A line, which takes a fifth of its record's memory, and the value that it is ranked by."""
-
-    text: bytes
-    value: Any
-
-
-class _Ranking:
-    """Entries to rank, made as they are asked for; those without a value are counted."""
-
-    def __init__(self, records: Iterable[_Read], key: str, value: Callable[[Any], Any]) -> None:
-        self.records, self.key, self.value = records, key, value
-        self.missing = self.count = 0
-        self.names: dict[str, None] = {}
-        self.reason: RbError | None = None
-        self.without: dict[str, Any] = {}
-
-    def __iter__(self) -> Iterator[_Entry]:
-        for text, record in self.records:
-            self.count += 1
-            try:
-                value = self.value(record)
-            except RbError as reason:
-                value = None
-                if self.reason is None:
-                    self.reason, self.without = reason, record
-            if value is None:
-                self.missing += 1
-                self.names.update(dict.fromkeys(record.get("metrics", {})))
-            yield _Entry(text, value)
-
-    def check(self) -> None:
-        """Raise UsageError where no record had the value: that is a wrong name, not a missing result."""
-        if self.reason is None or self.missing < self.count:
-            return
-        if isinstance(self.reason, expr.MissingName):
-            raise UsageError(str(expr.MissingName(self.reason.name, {**self.without, "metrics": self.names})))
-        raise UsageError(f"--by: {self.reason}")
+def _made(sink: Sink, choice: Choice) -> Made | None:
+    """All records in their order; None where there are none."""
+    records: Iterable[Read] = sink.records()
+    members: dict[bytes, list[dict[str, Any]]] = {}
+    duplicates = 0
+    datasets: dict[str, None] = {}
+    if not (choice.group or choice.pivot):
+        records = _looked_at(records, datasets)
+    if choice.merges:
+        records, duplicates = _merged(records, choice, members, sink.screen)
+    found = _keyed(records, choice)
+    if found is None:
+        return None
+    keys, records = found
+    values, points = Values(keys), Values(choice.front)
+    grouping = Grouping(choice.within)
+    keep = choice.ci or choice.front or choice.pivot
+    latest = Latest([one.higher for one in keys], None if keep else choice.top)
+    for number, (text, record) in enumerate(records):
+        model = number if choice.merges else identity.model(record)
+        latest.add(model, Entry(text, values.of(record), points.of(record), grouping.add(record)))
+    values.check("--by")
+    points.check("--pareto")
+    for name, lacking in grouping.lacking.items():
+        if lacking == values.count:
+            raise UsageError(f"--within: no record has '{name}'.")
+        sink.screen.warn(f"{counted(lacking, 'record')} without {name}, ranked by themselves.")
+    _tell(latest.duplicates + duplicates, datasets, choice, keys, latest, sink.screen)
+    return Made(keys, latest.ranked(), members, values.missing)
 
 
-def _write(ranked: list[rank.Ranked], key: str, shown: str | None, form: str | None, output: Output) -> None:
-    form = form or ("table" if output.is_terminal() else "jsonl")
-    if form == "jsonl":
-        for entry in ranked:
-            output.line(dumps({**parse_again(entry.record.text), "rank": entry.rank}))
-        return
-    ranked = [entry._replace(record=parse_again(entry.record.text)) for entry in ranked]
-    chosen = None if shown is None else _chosen(shown, metrics.names(entry.record for entry in ranked))
-    built = table.build(ranked, key, metrics=chosen)
-    if not ranked:
-        return
-    if form == "table":
-        from rbtools.cli.drawing import draw
-
-        text = draw(built, key, output.width(), terminal=output.is_terminal())
+def _merged(
+    records: Iterable[Read], choice: Choice, members: dict[bytes, list[dict[str, Any]]], screen: shared.Screen
+) -> tuple[Iterable[Read], int]:
+    """Records made of several, and how many came twice. `members` gets what each is made of."""
+    merged: list[Merged] = []
+    count = 0
+    if choice.aggregate:
+        merged = averaged(records, choice.aggregate)
+        texts = [dumps(one.record) for one in merged]
+        members.update(zip(texts, (one.members for one in merged), strict=True))
     else:
-        text = render.RENDERERS[form](built)
-    output.line(text.rstrip("\n").encode())
+        texts, count = last_of_each_model(records)
+    fields = [*choice.group, *choice.pivot]
+    if fields:
+        extra = [name for name in choice.within if name not in fields]
+        merged, lacking = grouped(texts, [*fields, *extra])
+        for name, number in lacking.items():
+            if number == len(texts):
+                raise UsageError(f"--{'pivot' if name in choice.pivot else 'group'}: no record has '{name}'.")
+            screen.warn(f"{counted(number, 'record')} without {name}, in a group of their own.")
+        deeper = dict(members)
+        members.clear()
+        for one in merged:
+            below = [deeper.get(dumps(member), [member]) for member in one.members]
+            members[dumps(one.record)] = list(itertools.chain.from_iterable(below))
+    return ((dumps(one.record), one.record) for one in merged), count
 
 
-def _chosen(text: str, known: list[str]) -> list[str]:
-    try:
-        return expr.select(known, text)
-    except RbError as wrong:
-        raise UsageError(f"--metrics: {wrong}") from None
+def _looked_at(records: Iterable[Read], datasets: dict[str, None]) -> Iterator[Read]:
+    for text, record in records:
+        if "dataset" in record:
+            datasets[str(record["dataset"])] = None
+        yield text, record
+
+
+def _keyed(records: Iterable[Read], choice: Choice) -> tuple[list[rank.Key], Iterable[Read]] | None:
+    """What to rank by, and the records; None where there are none. A pivot table keeps their order.
+
+    To find out what nobody says may take all records: they are held, as text, until it is known.
+    """
+    if choice.keys:
+        return choice.keys, records
+    if choice.pivot or choice.front:
+        return ([] if choice.pivot else choice.front[:1]), records
+    records = iter(records)
+    if (first := next(records, None)) is None:
+        return None
+    held: list[bytes] = []
+
+    def holding() -> Iterator[dict[str, Any]]:
+        for text, record in itertools.chain([first], records):
+            held.append(text)
+            yield record
+
+    name = metrics.default_rank_key(holding())
+    again = ((text, parse_again(text)) for text in held)
+    higher = metrics.higher_is_better(name) if choice.higher is None else choice.higher
+    return [rank.Key(name, higher)], itertools.chain(again, records)
+
+
+def _tell(
+    duplicates: int,
+    datasets: dict[str, None],
+    choice: Choice,
+    keys: Sequence[rank.Key],
+    latest: Latest,
+    screen: shared.Screen,
+) -> None:
+    if keys:
+        ways = ", then ".join(f"{one.text}, {'higher' if one.higher else 'lower'} is better" for one in keys)
+        screen.detail(f"ranked by {ways}.")
+    if duplicates:
+        screen.warn(
+            f"{counted(duplicates, 'record')} of the same model as a later one left out."
+            " --aggregate seed takes their mean."
+        )
+    if len(datasets) > 1 and "dataset" not in choice.within and keys and not _scaled_apart(latest, keys[0]):
+        screen.warn(
+            f"the ranking mixes {len(datasets)} data sets ({', '.join(datasets)}). --within dataset ranks"
+            " each by itself."
+        )
+
+
+def _scaled_apart(latest: Latest, key: rank.Key) -> bool:
+    """Whether it is a score that was made within each data set, so that they can be compared."""
+    if key.text != "score":
+        return False
+    first = next((entries[0] for entries in latest.entries().values()), None)
+    made = parse_again(first.text).get("evals", []) if first else []
+    return any("dataset" in (one.get("within") or {}) for one in made if one.get("metric") == "score")
 
 
 if __name__ == "__main__":

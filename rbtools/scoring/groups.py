@@ -41,12 +41,13 @@ class Grouping:
 
     def add(self, record: Mapping[str, Any]) -> Key:
         """Take in the next record; its values of the fields."""
+        if not self.names:
+            return ()
         key = tuple(
             self._value(name, field, record) for name, field in zip(self.names, self._fields, strict=True)
         )
-        if self.names:
-            self._places.setdefault(key, []).append(len(self._keys))
-            self._keys.append(key)
+        self._places.setdefault(key, []).append(len(self._keys))
+        self._keys.append(key)
         return key
 
     def _value(self, name: str, field: expr.Expression, record: Mapping[str, Any]) -> Any:

@@ -1,14 +1,33 @@
-"""Ranking records by a number, with shared ranks for equals and the unranked last."""
+"""Ranking records by one number or several, with shared ranks for equals and the unranked last."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from rbtools.errors import RbError
+from rbtools.errors import RbError, UsageError
+from rbtools.records import expr
+from rbtools.records.metrics import higher_is_better
 
 Record = Mapping[str, Any]
+
+
+class Key(NamedTuple):
+    """What records are ranked by: a metric or an expression, and whether more of it is better."""
+
+    text: str
+    higher: bool
+
+
+def key(item: str, higher: bool | None = None) -> Key:
+    """Read `EXPR[:lower|higher]`; `higher` is for what does not say it, else the metric's own direction."""
+    text, _, direction = item.rpartition(":")
+    if direction in ("lower", "higher") and text:
+        return Key(text.strip(), direction == "higher")
+    if text and expr.is_bare(direction):
+        raise UsageError(f"'{direction}' in '{item}' is no direction. Write {text}:lower or {text}:higher.")
+    return Key(item, higher_is_better(item) if higher is None else higher)
 
 
 class Ranked(NamedTuple):
@@ -20,50 +39,64 @@ class Ranked(NamedTuple):
 
 
 def rank(
-    records: Iterable[Any], by: Callable[[Any], Any], *, higher: bool = True, top: int | None = None
+    records: Iterable[Any],
+    by: Callable[[Any], Any],
+    *,
+    higher: bool | Sequence[bool] = True,
+    top: int | None = None,
 ) -> list[Ranked]:
     """Order records, or whatever `by` gives a value for, by `by(record)`, the best first.
 
-    Equal values share a rank and the next rank counts them (1, 2, 2, 4); their order is the input's.
-    Records without a value (None or NaN) come last, without a rank. With `top` only so many are
-    kept, also in memory, whatever the length of the stream.
+    Where `by` gives several values (and `higher` is as long), later ones decide between equals. Equal
+    values share a rank and the next rank counts them (1, 2, 2, 4); their order is the input's. Records
+    without the first value (None or NaN) come last, without a rank; without a later one, last among
+    those equal so far. With `top` only so many are kept, also in memory, whatever the length of the stream.
 
     Raises RbError where a value is not a number, or `top` is below 1.
     """
     if top is not None and top < 1:
         raise RbError(f"The number of records to keep is {top}. It must be 1 or more.")
-    valued = _valued(records, by, higher)
-    ordered = sorted(valued, key=_key) if top is None else heapq.nsmallest(top, valued, key=_key)
-    return list(_ranked(ordered, higher))
+    directions = (higher,) if isinstance(higher, bool) else tuple(higher)
+    valued = (_valued(record, by(record), directions) for record in records)
+    ordered = sorted(valued, key=_cost) if top is None else heapq.nsmallest(top, valued, key=_cost)
+    return list(_ranked(ordered, directions[0]))
 
 
 class _Valued(NamedTuple):
-    missing: bool
-    cost: float
+    """`costs`: for each value whether it is missing, and a number that is less where it is better."""
+
+    costs: tuple[tuple[bool, float], ...]
     record: Any
 
 
-def _key(entry: _Valued) -> tuple[bool, float]:
-    return entry[:2]
+def _cost(entry: _Valued) -> tuple[tuple[bool, float], ...]:
+    return entry.costs
 
 
-def _valued(records: Iterable[Any], by: Callable[[Any], Any], higher: bool) -> Iterator[_Valued]:
-    for record in records:
-        value = by(record)
-        if value is None or value != value:
-            yield _Valued(True, 0.0, record)
-        elif isinstance(value, (int, float)):
-            yield _Valued(False, -value if higher else value, record)
-        else:
-            raise RbError(f"Cannot rank by {value!r}, which is not a number. Rank by a metric such as acc.")
+def _valued(record: Any, values: Any, higher: Sequence[bool]) -> _Valued:
+    return _Valued(costs(values if isinstance(values, tuple) else (values,), higher), record)
+
+
+def costs(values: Sequence[Any], higher: Sequence[bool]) -> tuple[tuple[bool, float], ...]:
+    """Values as something to sort by, the best first. Raises RbError for one that is not a number."""
+    return tuple(map(_one_cost, values, higher))
+
+
+def _one_cost(value: Any, higher: bool) -> tuple[bool, float]:
+    if value is None or value != value:
+        return True, 0.0
+    if isinstance(value, (int, float)):
+        return False, -value if higher else value
+    raise RbError(f"Cannot rank by {value!r}, which is not a number. Rank by a metric such as acc.")
 
 
 def _ranked(ordered: list[_Valued], higher: bool) -> Iterator[Ranked]:
     place, previous = 0, None
-    for position, (missing, cost, record) in enumerate(ordered, start=1):
+    for position, (costs, record) in enumerate(ordered, start=1):
+        missing, cost = costs[0]
         if missing:
             yield Ranked(None, None, record)
             continue
-        if cost != previous:
-            place, previous = position, cost
+        if costs != previous:
+            place, previous = position, costs
         yield Ranked(place, -cost if higher else cost, record)

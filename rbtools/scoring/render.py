@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from rbtools.scoring.table import Table, plain, text
+from rbtools.scoring.table import Cell, Table, plain, text
 
 # CommonMark lets every ASCII punctuation mark be escaped; these can mean something inside a cell.
 _MARKDOWN = re.compile(r"[\\`*_\[\]<>|~&$#!:@]")
@@ -30,15 +30,20 @@ _LATEX = str.maketrans(
 
 
 def to_csv(table: Table) -> str:
-    """Comma-separated values: numbers in full precision, intervals in columns NAME_low and NAME_high."""
+    """Comma-separated values: numbers in full precision, intervals in columns NAME_low and NAME_high,
+    deviations in NAME_std.
+    """
     measured = [any(row[i].interval for row in table.rows) for i in range(len(table.headings))]
-    lines = [_csv_line(_csv_titles(table, measured))]
+    spread = [any(row[i].deviation is not None for row in table.rows) for i in range(len(table.headings))]
+    lines = [_csv_line(_csv_titles(table, measured, spread))]
     for row in table.rows:
         values: list[Any] = []
-        for cell, interval in zip(row, measured, strict=True):
+        for cell, interval, deviation in zip(row, measured, spread, strict=True):
             values.append(cell.value)
             if interval:
                 values += cell.interval or (None, None)
+            if deviation:
+                values.append(cell.deviation)
         lines.append(_csv_line(values))
     return "".join(lines)
 
@@ -47,7 +52,7 @@ def to_markdown(table: Table) -> str:
     """A pipe table of GitHub-flavoured Markdown, numbers to the right."""
     titles = [markdown(heading.title) for heading in table.headings]
     rules = ["---:" if heading.numeric else "---" for heading in table.headings]
-    rows = [[markdown(text(cell)) or "–" for cell in row] for row in table.rows]
+    rows = [[_markdown_cell(cell) for cell in row] for row in table.rows]
     return "".join("| " + " | ".join(cells) + " |\n" for cells in [titles, rules, *rows])
 
 
@@ -55,13 +60,20 @@ def to_latex(table: Table) -> str:
     r"""A `tabular` for the booktabs package (`\usepackage{booktabs}`)."""
     layout = "".join("r" if heading.numeric else "l" for heading in table.headings)
     head = _latex_row([latex(heading.title) for heading in table.headings])
-    body = "".join(_latex_row([latex(text(cell)) or "--" for cell in row]) for row in table.rows)
+    body = "".join(_latex_row([_latex_cell(cell) for cell in row]) for row in table.rows)
     return (
         f"\\begin{{tabular}}{{{layout}}}\n\\toprule\n{head}\\midrule\n{body}\\bottomrule\n\\end{{tabular}}\n"
     )
 
 
 RENDERERS: dict[str, Callable[[Table], str]] = {"csv": to_csv, "md": to_markdown, "latex": to_latex}
+
+
+def heading(words: str, form: str) -> str:
+    """A line above a table, in that format."""
+    if form == "md":
+        return f"**{markdown(words)}**\n"
+    return f"% {plain(words)}" if form == "latex" else plain(words)
 
 
 def markdown(words: str) -> str:
@@ -77,10 +89,21 @@ def latex(words: str) -> str:
     return "{}" + escaped if escaped[:1] in ("[", "*") else escaped
 
 
-def _csv_titles(table: Table, measured: list[bool]) -> list[str]:
+def _markdown_cell(cell: Cell) -> str:
+    shown = markdown(text(cell)) or "–"
+    return f"**{shown}**" if cell.best else shown
+
+
+def _latex_cell(cell: Cell) -> str:
+    shown = latex(text(cell)).replace("±", r"$\pm$") or "--"
+    return rf"\textbf{{{shown}}}" if cell.best else shown
+
+
+def _csv_titles(table: Table, measured: list[bool], spread: list[bool]) -> list[str]:
     titles = []
-    for heading, interval in zip(table.headings, measured, strict=True):
+    for heading, interval, deviation in zip(table.headings, measured, spread, strict=True):
         titles += [heading.title, *([f"{heading.title}_low", f"{heading.title}_high"] if interval else [])]
+        titles += [f"{heading.title}_std"] if deviation else []
     return titles
 
 

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from rbtools.errors import RbError
+from rbtools.records import expr
 from rbtools.records import metrics as metric_names
 from rbtools.scoring.rank import Ranked, Record
 
@@ -19,10 +21,15 @@ _DETAIL = re.compile(r"(train|valid|val)\.|corrupt\.[^.]+\.\d$|seconds")
 
 
 class Cell(NamedTuple):
-    """A value (None where there is none) and, for a measured one, its 95 % interval."""
+    """A value (None where there is none) and, for a measured one, its 95 % interval.
+
+    deviation: of the sample that it is the mean of. best: whether none in the column is better.
+    """
 
     value: str | float | None
     interval: tuple[float, float] | None = None
+    deviation: float | None = None
+    best: bool = False
 
 
 class Heading(NamedTuple):
@@ -41,30 +48,49 @@ class Table:
     left_out: list[str]
 
 
-Intervals = Mapping[str, tuple[float, float]]
+class Spread(NamedTuple):
+    """How sure a metric is: its interval and its deviation, as its entry has them."""
+
+    interval: tuple[float, float] | None = None
+    deviation: float | None = None
+
+
+Spreads = Mapping[str, Spread]
+NO_SPREAD = Spread()
 
 
 class _Column(NamedTuple):
     heading: Heading
-    cell: Callable[[Ranked, Intervals], Cell]
+    cell: Callable[[Ranked, Spreads], Cell]
 
 
 def build(
-    ranked: Sequence[Ranked], key: str, *, metrics: Sequence[str] | None = None, limit: int | None = None
+    ranked: Sequence[Ranked],
+    key: str,
+    *,
+    metrics: Sequence[str] | None = None,
+    limit: int | None = None,
+    fields: Sequence[str] | None = None,
+    also: Sequence[str] = (),
 ) -> Table:
     """The table: rank, name, dataset, method, seed, what it is ranked by, and other metrics.
 
     `key` is the metric or expression of the ranking. `metrics` names the others; without it all that
     the records have are shown, at most `limit` of them. Dataset, method and seed are left out
-    where no record has one, seed also where all that have one have the same.
+    where no record has one, seed also where all that have one have the same. `fields` stand in the place
+    of all these, with how many records were merged; `also` beside them.
     """
     records = [entry.record for entry in ranked]
     others = choose_metrics(records, key, limit) if metrics is None else [m for m in metrics if m != key]
-    columns = [*_identity(records), _key_column(key), *map(_metric_column, others)]
+    columns = [_Column(Heading("rank", True), lambda entry, _: Cell(entry.rank))]
+    columns += _identity(records) if fields is None else [*map(field_column, fields), RECORDS]
+    titles = {column.heading.title for column in columns}
+    columns += [one for one in map(field_column, also) if one.heading.title not in titles]
+    columns += [*_marks(records), _key_column(key), *map(metric_column, others)]
     rows = []
     for entry in ranked:
-        intervals = _intervals(entry.record)
-        rows.append([column.cell(entry, intervals) for column in columns])
+        spreads = spreads_of(entry.record)
+        rows.append([column.cell(entry, spreads) for column in columns])
     known = metric_names.names(records) if metrics is None else []
     left_out = [name for name in known if name != key and name not in others]
     return Table([column.heading for column in columns], rows, left_out)
@@ -95,11 +121,14 @@ def figure(value: float) -> str:
 
 
 def text(cell: Cell) -> str:
-    """A cell for people, `0.5315 [0.5217, 0.5413]`; empty where there is no value."""
+    """A cell for people, `0.5315 [0.5217, 0.5413]` or `0.53 ± 0.01`; empty where there is no value."""
     if cell.value is None:
         return ""
     if isinstance(cell.value, str):
         return plain(cell.value)
+    if cell.deviation is not None:
+        shown = figure(cell.value)
+        return f"{shown} ± {cell.deviation:.{len(shown.partition('.')[2])}f}"
     if cell.interval is None:
         return figure(cell.value)
     low, high = map(figure, cell.interval)
@@ -117,7 +146,7 @@ _CONTROL |= dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)], "\uf
 
 
 def _identity(records: list[Record]) -> list[_Column]:
-    columns = [_Column(Heading("rank", True), lambda entry, _: Cell(entry.rank))]
+    columns = []
     for title, path in _IDENTITY.items():
         values = [_at(record, path) for record in records]
         if title == "name" or (any(v is not None for v in values) and (title != "seed" or _differ(values))):
@@ -134,28 +163,86 @@ _IDENTITY = {
 
 
 def _identity_column(title: str, path: tuple[str, ...]) -> _Column:
-    def cell(entry: Ranked, _: Intervals) -> Cell:
-        value = _at(entry.record, path)
-        return Cell(value if value is None or _is_number(value) else str(value))
+    return _Column(Heading(title, title == "seed"), lambda entry, _: Cell(_shown(_at(entry.record, path))))
+
+
+def field_column(name: str) -> _Column:
+    """The column of a field, a metric or an expression that records were grouped by."""
+    compiled = expr.compile(name)
+    title = {path: title for title, path in _IDENTITY.items()}.get(tuple(name.split(".")), name)
+
+    def cell(entry: Ranked, _: Spreads) -> Cell:
+        try:
+            return Cell(_shown(compiled(entry.record)))
+        except RbError:
+            return Cell(None)
 
     return _Column(Heading(title, title == "seed"), cell)
 
 
+RECORDS = _Column(
+    Heading("records", True), lambda entry, _: Cell(_at(entry.record, ("aggregated", "records")))
+)
+
+
+def _shown(value: Any) -> Any:
+    return value if value is None or _is_number(value) else str(value)
+
+
+def _marks(records: list[Record]) -> list[_Column]:
+    """Band, interval of ranks and Pareto front, where the ranking has them."""
+    columns = []
+    if any("band" in record for record in records):
+        columns.append(_Column(Heading("band", True), lambda entry, _: Cell(entry.record.get("band"))))
+        columns.append(_Column(Heading("ranks", False), lambda entry, _: Cell(_ranks(entry.record))))
+    if any("pareto" in record for record in records):
+        mark = Heading("front", False)
+        columns.append(_Column(mark, lambda entry, _: Cell("*" if entry.record.get("pareto") else None)))
+    return columns
+
+
+def _ranks(record: Record) -> str | None:
+    ends = record.get("rank_ci95")
+    return None if ends is None else f"{ends[0]}" if ends[0] == ends[1] else f"{ends[0]}–{ends[1]}"
+
+
 def _key_column(key: str) -> _Column:
-    return _Column(Heading(key, True), lambda entry, intervals: Cell(entry.value, intervals.get(key)))
+    def cell(entry: Ranked, spreads: Spreads) -> Cell:
+        spread = spreads.get(key, NO_SPREAD)
+        ends = spread.interval or _at(entry.record, ("ranking", "ci95"))
+        return Cell(entry.value, None if ends is None else (ends[0], ends[1]), spread.deviation)
+
+    return _Column(Heading(key, True), cell)
 
 
-def _metric_column(name: str) -> _Column:
-    def cell(entry: Ranked, intervals: Intervals) -> Cell:
+def metric_column(name: str) -> _Column:
+    """The column of a metric, or of an expression over metrics."""
+    compiled = None if expr.is_bare(name) else _compiled(name)
+
+    def cell(entry: Ranked, spreads: Spreads) -> Cell:
         value = (entry.record.get("metrics") or {}).get(name)
-        return Cell(value, intervals.get(name)) if _is_number(value) else Cell(None)
+        if value is None and compiled is not None:
+            value = compiled.number(entry.record)
+        return Cell(value, *spreads.get(name, NO_SPREAD)) if _is_number(value) else Cell(None)
 
     return _Column(Heading(name, True), cell)
 
 
-def _intervals(record: Record) -> dict[str, tuple[float, float]]:
-    entries = record.get("evals") or []
-    return {entry["metric"]: (entry["ci95"][0], entry["ci95"][1]) for entry in entries if entry.get("ci95")}
+def _compiled(name: str) -> expr.Expression | None:
+    try:
+        return expr.compile(name)
+    except RbError:  # a metric may be called anything
+        return None
+
+
+def spreads_of(record: Record) -> dict[str, Spread]:
+    """Interval and deviation of each metric that has one."""
+    found = {}
+    for entry in record.get("evals") or []:
+        ends = entry.get("ci95")
+        if ends or entry.get("std") is not None:
+            found[entry["metric"]] = Spread((ends[0], ends[1]) if ends else None, entry.get("std"))
+    return found
 
 
 def _at(record: Record, path: tuple[str, ...]) -> Any:

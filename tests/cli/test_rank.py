@@ -358,6 +358,265 @@ def test_a_terminal_can_have_records_too() -> None:
     assert json.loads(shown)["rank"] == 1
 
 
+# --- several keys, conditions, groups -------------------------------------------------------------
+
+
+def net(
+    name: str, none: int, method: str = "pgd", seed: int = 0, dataset: str = "c10", **metrics: float
+) -> Record:
+    train = {"method": method, "seed": seed}
+    return {
+        "schema": 1,
+        "arch": {"name": name, "none": none},
+        "dataset": dataset,
+        "train": train,
+        "metrics": metrics,
+    }
+
+
+NETS = [
+    net("a", 1, acc=0.5, pgd=0.5),
+    net("b", 0, acc=0.75, pgd=0.25),
+    net("c", 1, acc=0.75, pgd=0.5),
+    net("d", 0, acc=0.25, pgd=0.125),
+]
+
+
+def test_several_keys() -> None:
+    assert places(["--by", "acc,pgd"], NETS) == [(1, "c"), (2, "b"), (3, "a"), (4, "d")]
+    assert places(["--by", "acc:lower", "--by", "pgd:lower"], NETS) == [
+        (1, "d"),
+        (2, "a"),
+        (3, "b"),
+        (4, "c"),
+    ]
+    assert places(["--by", "acc"], NETS)[:2] == [(1, "b"), (1, "c")]
+
+
+def test_where_leaves_out_what_it_does_not_hold_for() -> None:
+    assert places(["--by", "acc", "--where", "arch.none == 0 and acc < 0.5"], NETS) == [(1, "d")]
+    result = run(["--by", "acc", "--where", "fgsm > 0"], [*NETS, net("e", 0, acc=1, fgsm=1)])
+    assert result.stderr == "rb-rank: 4 records without what --where asks for left out.\n"
+    result = run(["--by", "acc", "--where", "acc > 2"], NETS)
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr == "rb-rank: --where 'acc > 2' holds for no record.\n"
+
+
+def test_the_best_of_each_group() -> None:
+    # Table 5 of RobBench in small: the best architecture for each number of zeroize operations.
+    assert places(["--by", "acc", "--within", "arch.none", "--top", "1"], NETS) == [(1, "b"), (1, "c")]
+    table = out(["--by", "pgd", "--within", "arch.none", "--format", "csv", "--metrics", "acc"], NETS)
+    assert table.splitlines() == [
+        "rank,name,dataset,method,arch.none,pgd,acc",
+        "1,b,c10,pgd,0,0.25,0.75",
+        "2,d,c10,pgd,0,0.125,0.25",
+        "1,a,c10,pgd,1,0.5,0.5",
+        "1,c,c10,pgd,1,0.5,0.75",
+    ]
+
+
+def test_expressions_are_columns() -> None:
+    table = out(["--by", "acc", "--top", "1", "--format", "csv", "--metrics", "acc - pgd, p*"], NETS[:1])
+    assert table == "rank,name,dataset,method,acc,acc - pgd,pgd\n1,a,c10,pgd,0.5,0.0,0.5\n"
+
+
+def test_data_sets_that_are_mixed_are_named() -> None:
+    mixed = [net("a", 0, acc=0.5), net("b", 0, dataset="c100", acc=0.25)]
+    assert run(["--by", "acc"], mixed).stderr == (
+        "rb-rank: warning: the ranking mixes 2 data sets (c10, c100). --within dataset ranks each by"
+        " itself.\n"
+    )
+    assert places(["--by", "acc", "--within", "dataset"], mixed) == [(1, "a"), (1, "b")]
+    entry = {"metric": "score", "value": 0.5, "within": {"dataset": "c10"}}
+    scored = [{**one, "metrics": {"score": 0.5}, "evals": [entry]} for one in mixed]
+    assert run([], scored).stderr == ""
+
+
+# --- records of the same model --------------------------------------------------------------------
+
+
+def test_the_last_record_of_a_model_counts() -> None:
+    result = run(["--by", "acc"], [net("a", 0, acc=0.5), net("b", 0, acc=0.6), net("a", 0, acc=0.7, pgd=1)])
+    found = [(one["arch"]["name"], one["metrics"]) for one in map(json.loads, result.stdout.splitlines())]
+    assert found == [("a", {"acc": 0.7, "pgd": 1}), ("b", {"acc": 0.6})]
+    assert result.stderr == (
+        "rb-rank: warning: 1 record of the same model as a later one left out. --aggregate seed takes their"
+        " mean.\n"
+    )
+
+
+SEEDS = [
+    net(name, 0, method, seed, acc=acc, pgd=pgd)
+    for name, method, seed, acc, pgd in (
+        ("a", "pgd", 0, 0.5, 0.25),
+        ("a", "pgd", 1, 0.75, 0.25),
+        ("a", "erm", 0, 0.875, 0.0),
+        ("b", "pgd", 0, 0.25, 0.5),
+        ("a", "erm", 1, 1.0, 0.125),
+    )
+]
+
+
+def test_aggregate_takes_the_mean_over_seeds() -> None:
+    found = [json.loads(line) for line in out(["--by", "acc", "--aggregate", "seed"], SEEDS).splitlines()]
+    assert [(one["rank"], one["arch"]["name"], one["train"], one["metrics"]["acc"]) for one in found] == [
+        (1, "a", {"method": "erm"}, 0.9375),
+        (2, "a", {"method": "pgd"}, 0.625),
+        (3, "b", {"method": "pgd", "seed": 0}, 0.25),
+    ]
+    assert found[0]["aggregated"] == {"over": ["seed"], "records": 2, "seeds": [0, 1]}
+    assert found[1]["evals"][0]["std"] == pytest.approx(0.125 * 2**0.5)
+    table = out(["--by", "acc", "--aggregate", "seed", "--format", "table", "--metrics", "pgd"], SEEDS)
+    assert table.splitlines()[2].split() == [
+        "1",
+        "a",
+        "c10",
+        "erm",
+        "0.9375",
+        "±",
+        "0.0884",
+        "0.0625",
+        "±",
+        "0.0884",
+    ]
+
+
+def test_group_takes_the_mean_over_all_else() -> None:
+    table = out(["--by", "pgd", "--group", "train.method", "--format", "csv", "--metrics", "acc"], SEEDS)
+    assert table.splitlines()[0] == "rank,method,records,pgd,pgd_std,acc,acc_std"
+    rows = [line.split(",") for line in table.splitlines()[1:]]
+    assert [row[:3] for row in rows] == [["1", "pgd", "3"], ["2", "erm", "2"]]
+    assert [float(row[3]) for row in rows] == pytest.approx([1 / 3, 1 / 16])
+    assert [float(row[5]) for row in rows] == pytest.approx([0.5, 15 / 16])
+
+
+def test_seeds_first_and_then_all_else() -> None:
+    arguments = ["--by", "acc", "--aggregate", "seed", "--group", "train.method"]
+    found = [json.loads(line) for line in out(arguments, SEEDS).splitlines()]
+    assert [one["metrics"]["acc"] for one in found] == [0.9375, 0.4375]  # (0.625 + 0.25) / 2
+
+
+def test_a_group_for_records_without_the_field() -> None:
+    some = [*SEEDS[:1], record("x", metrics={"acc": 0.5})]
+    result = run(["--by", "acc", "--group", "train.method"], some)
+    assert result.stderr == "rb-rank: warning: 1 record without train.method, in a group of their own.\n"
+    assert (
+        "--group: no record has 'train.mthod'."
+        in run(["--group", "train.mthod", "--by", "acc"], SEEDS).stderr
+    )
+
+
+# --- bands and fronts -----------------------------------------------------------------------------
+
+
+def test_bands_and_rank_intervals() -> None:
+    some = [
+        record(
+            name,
+            metrics={"acc": value},
+            evals=[{"metric": "acc", "value": value, "n": 400, "ci95": list(ends)}],
+        )
+        for name, value, ends in (
+            ("a", 0.9, (0.87, 0.93)),
+            ("b", 0.88, (0.84, 0.91)),
+            ("c", 0.5, (0.45, 0.55)),
+        )
+    ]
+    result = run(["--by", "acc", "--ci", "--seed", "1"], some)
+    found = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [(one["rank"], one["band"], one["rank_ci95"]) for one in found] == [
+        (1, 1, [1, 2]),
+        (2, 1, [1, 2]),
+        (3, 2, [3, 3]),
+    ]
+    assert found[0]["ranking"] == {"by": "acc", "ci95": [0.87, 0.93], "bootstrap": 1000, "seed": 1}
+    assert result.stderr == "rb-rank: rank intervals from 1000 draws: drawn from value and n for 3 records.\n"
+    table = run(["--by", "acc", "--ci", "--format", "csv", "--top", "2"], some).stdout
+    assert [line.split(",")[:4] for line in table.splitlines()] == [
+        ["rank", "name", "band", "ranks"],
+        ["1", "a", "1", "1–2"],
+        ["2", "b", "1", "1–2"],
+    ]
+
+
+def test_the_pareto_front_is_marked() -> None:
+    found = [json.loads(line) for line in out(["--pareto", "acc,pgd"], NETS).splitlines()]
+    assert [(one["arch"]["name"], one["pareto"]) for one in found] == [
+        ("b", False),
+        ("c", True),
+        ("a", False),
+        ("d", False),
+    ]
+    found = [
+        json.loads(line) for line in out(["--pareto", "acc,pgd:lower", "--by", "pgd"], NETS).splitlines()
+    ]
+    assert {one["arch"]["name"]: one["pareto"] for one in found} == {
+        "a": False,
+        "b": True,
+        "c": False,
+        "d": True,
+    }
+    table = out(["--pareto", "acc,pgd", "--top", "2", "--format", "csv"], NETS)
+    assert [line.split(",")[-3:] for line in table.splitlines()] == [
+        ["front", "acc", "pgd"],
+        ["", "0.75", "0.25"],
+        ["*", "0.75", "0.5"],
+    ]
+
+
+# --- the tables of papers -------------------------------------------------------------------------
+
+PIVOT = ["--pivot", "train.method", "--metrics", "acc,pgd"]
+
+
+def test_methods_as_rows_and_the_best_in_bold() -> None:
+    assert out([*PIVOT, "--format", "md"], SEEDS) == (
+        "| method | records | acc | pgd |\n"
+        "| --- | ---: | ---: | ---: |\n"
+        "| pgd | 3 | 0.5000 ± 0.2500 | **0.3333 ± 0.1443** |\n"
+        "| erm | 2 | **0.9375 ± 0.0884** | 0.0625 ± 0.0884 |\n"
+    )
+    assert out([*PIVOT, "--format", "latex", "--where", "train.seed == 0 and arch.name == 'a'"], SEEDS) == (
+        "\\begin{tabular}{lrr}\n\\toprule\nmethod & acc & pgd \\\\\n\\midrule\n"
+        "pgd & 0.5000 & \\textbf{0.2500} \\\\\n"
+        "erm & \\textbf{0.8750} & 0.0000 \\\\\n"
+        "\\bottomrule\n\\end{tabular}\n"
+    )
+    assert out([*PIVOT, "--format", "csv"], SEEDS[:2]) == (
+        "method,records,acc,acc_std,pgd,pgd_std\npgd,2,0.625,0.1767766952966369,0.25,0.0\n"
+    )
+    assert out([*PIVOT, "--format", "table"], SEEDS).splitlines()[2:] == [
+        "pgd           3   0.5000 ± 0.2500  0.3333 ± 0.1443*",
+        "erm           2  0.9375 ± 0.0884*   0.0625 ± 0.0884",
+    ]
+
+
+def test_a_pivot_table_ranked_and_for_each_group() -> None:
+    arguments = [*PIVOT, "--by", "acc", "--within", "arch.name", "--format", "md"]
+    assert [line for line in out(arguments, SEEDS).splitlines() if "0." in line or "*arch" in line] == [
+        "**arch.name\\: a**",
+        "| erm | 2 | **0.9375 ± 0.0884** | 0.0625 ± 0.0884 |",
+        "| pgd | 2 | 0.6250 ± 0.1768 | **0.2500 ± 0.0000** |",
+        "**arch.name\\: b**",
+        "| pgd | 0.2500 | 0.5000 |",
+    ]
+    lines = out([*PIVOT, "--format", "csv", "--within", "arch.name"], SEEDS).splitlines()
+    assert [line.split(",")[:3] for line in lines] == [
+        ["name", "method", "records"],
+        ["a", "pgd", "2"],
+        ["a", "erm", "2"],
+        ["b", "pgd", "1"],
+    ]
+
+
+def test_a_pivot_table_as_records() -> None:
+    found = [json.loads(line) for line in out([*PIVOT], SEEDS).splitlines()]
+    assert [(one["train"]["method"], one["aggregated"]["records"], "rank" in one) for one in found] == [
+        ("pgd", 3, False),
+        ("erm", 2, False),
+    ]
+
+
 # --- what goes wrong ------------------------------------------------------------------------------
 
 
@@ -379,6 +638,22 @@ def test_a_terminal_can_have_records_too() -> None:
         (["--format", "html"], "'html' is not one of 'jsonl', 'table', 'csv', 'md', 'latex'"),
         (["--metrics", "fgsm.*", "--format", "md"], "--metrics: No metric matches 'fgsm.*'."),
         (["--metrics", ",", "--format", "md"], "--metrics: The list of metrics is empty."),
+        (["--metrics", "acc -", "--format", "md"], "--metrics: Expression 'acc -^' does not parse"),
+        (["--by", ","], "--by is an empty list."),
+        (["--by", "acc:up"], "'up' in 'acc:up' is no direction. Write acc:lower or acc:higher."),
+        (["--by", "acc,pgd20.8", "--lower"], "--lower and --higher are for one key."),
+        (["--where", "acc >"], "--where: Expression 'acc >^' does not parse"),
+        (["--where", "acx > 1"], "--where: There is no metric or field 'acx'. Did you mean 'acc'?"),
+        (["--within", "datset"], "--within: no record has 'datset'."),
+        (["--pareto", "acc,fgsm"], "There is no metric or field 'fgsm'."),
+        (
+            ["--pivot", "train.method", "--group", "dataset"],
+            "--pivot and --group both say what the rows are.",
+        ),
+        (["--pivot", "train.method", "--top", "1"], "--top needs a ranking, but --pivot keeps the order."),
+        (["--pivot", "train.method", "--ci"], "--ci needs a ranking, but --pivot keeps the order."),
+        (["--pivot", "train.methd"], "--pivot: no record has 'train.methd'."),
+        (["--group", "*"], "--group: Expression '^*' does not parse"),
     ],
 )
 def test_wrong_use_is_one_line(arguments: list[str], message: str) -> None:

@@ -1,0 +1,213 @@
+"""How rb-rank writes what it has ranked: records, tables, bands and rank intervals, pivot tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rbtools.cli.output import Output
+from rbtools.cli.screen import Screen
+from rbtools.cli.sink import counted
+from rbtools.errors import RbError, UsageError
+from rbtools.records import dumps, expr, metrics, parse_again
+from rbtools.scoring import bootstrap, pivot, rank, ranking, render, table
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the command line asks for."""
+
+    keys: list[rank.Key]
+    front: list[rank.Key]
+    higher: bool | None
+    within: list[str]
+    aggregate: list[str]
+    group: list[str]
+    pivot: list[str]
+    top: int | None
+    ci: bool
+    bootstrap: int
+    seed: int
+
+    @property
+    def merges(self) -> bool:
+        """Whether several records become one."""
+        return bool(self.aggregate or self.group or self.pivot)
+
+
+@dataclass
+class Made:
+    """A ranking: groups of entries in their order. members: of what each merged record was made."""
+
+    keys: list[rank.Key]
+    groups: list[list[rank.Ranked]]
+    members: dict[bytes, list[Record]]
+    missing: int
+    store: str = ""
+
+    def records(self) -> Iterable[Record]:
+        """All records, without their ranks."""
+        for group in self.groups:
+            for entry in group:
+                yield parse_again(entry.record.text)
+
+
+def write(
+    made: Made, choice: Choice, shown: str | None, form: str | None, output: Output, screen: Screen
+) -> None:
+    """Write the ranking as `form` says: a table on a terminal, else JSON Lines."""
+    form = form or ("table" if output.is_terminal() else "jsonl")
+    marks = _marks(made, choice, screen)
+    top = choice.top
+    groups = [list(zip(*pair, strict=True))[:top] for pair in zip(made.groups, marks, strict=True)]
+    if form == "jsonl":
+        for group in groups:
+            for entry, marked in group:
+                record = parse_again(entry.record.text)
+                place = {} if choice.pivot and not choice.keys else {"rank": entry.rank}
+                output.line(dumps({**record, **place, **marked}))
+        return
+    ranked = [
+        [
+            entry._replace(record={**parse_again(entry.record.text), "rank": entry.rank, **marked})
+            for entry, marked in group
+        ]
+        for group in groups
+    ]
+    if choice.pivot:
+        _write_pivot(ranked, choice, shown, form, output)
+    elif any(ranked):
+        _write_table([entry for group in ranked for entry in group], made.keys, choice, shown, form, output)
+
+
+def _write_table(
+    ranked: list[rank.Ranked],
+    keys: Sequence[rank.Key],
+    choice: Choice,
+    shown: str | None,
+    form: str,
+    output: Output,
+) -> None:
+    key, *others = [one.text for one in keys]
+    records = [entry.record for entry in ranked]
+    points = [one.text for one in choice.front if one.text != key]
+    first = list(dict.fromkeys([*others, *points]))
+    known = metrics.names(records)
+    rest = [name for name in known if name not in first] if shown is None else chosen(shown, known)
+    built = table.build(
+        ranked,
+        key,
+        metrics=None if shown is None and not first else [*first, *rest],
+        fields=choice.group or None,
+        also=choice.within,
+    )
+    _render(built, key, form, output)
+
+
+def _write_pivot(
+    groups: Sequence[Sequence[rank.Ranked]], choice: Choice, shown: str | None, form: str, output: Output
+) -> None:
+    """A table for each group of --within; its values stand above it, but in CSV, where they are columns."""
+    every = [entry.record for group in groups for entry in group]
+    known = metrics.names(every)
+    wanted = known if shown is None else chosen(shown, known)
+    if not wanted:
+        raise UsageError("No record has a metric to show. Evaluate the models first.")
+    if form == "csv":
+        _render(pivot.build(every, [*choice.within, *choice.pivot], wanted), wanted[0], form, output)
+        return
+    for number, group in enumerate(groups):
+        built = pivot.build([entry.record for entry in group], choice.pivot, wanted)
+        if number:
+            output.line(b"")
+        if choice.within and group:
+            values = group[0].record["aggregated"]["group"]
+            title = ", ".join(f"{name}: {values[name]}" for name in choice.within)
+            output.line(render.heading(title, form).encode())
+        _render(built, wanted[0], form, output, len(choice.pivot))
+
+
+def _render(built: table.Table, key: str, form: str, output: Output, fixed: int = 2) -> None:
+    if form == "table":
+        from rbtools.cli.drawing import draw
+
+        text = draw(built, key, output.width(), terminal=output.is_terminal(), fixed=fixed)
+    else:
+        text = render.RENDERERS[form](built)
+    output.line(text.rstrip("\n").encode())
+
+
+def chosen(text: str, known: list[str]) -> list[str]:
+    """The metrics and expressions of --metrics. Raises UsageError for one that no record has."""
+    items = expr.items(text)
+    if not items:
+        raise UsageError(
+            "--metrics: The list of metrics is empty. Expected names or globs with commas, such as acc,fgsm.*"
+        )
+    found: dict[str, None] = {}
+    for item in items:
+        try:
+            if item in known or expr.is_bare(item):
+                found.update(dict.fromkeys(expr.select(known, item)))
+            else:
+                found[expr.compile(item).text] = None
+        except RbError as wrong:
+            raise UsageError(f"--metrics: {wrong}") from None
+    return list(found)
+
+
+def _marks(made: Made, choice: Choice, screen: Screen) -> list[list[Record]]:
+    """What is written beside the rank of each entry: Pareto front, band, interval of its rank."""
+    marks: list[list[Record]] = [[{} for _ in group] for group in made.groups]
+    if choice.front:
+        fronts = ranking.marked_front(made.groups, [one.higher for one in choice.front])
+        for group, some in zip(marks, fronts, strict=True):
+            for mark, on in zip(group, some, strict=True):
+                mark["pareto"] = on
+    if choice.ci:
+        _mark_bands(made, choice, marks, screen)
+    return marks
+
+
+def _mark_bands(made: Made, choice: Choice, marks: list[list[Record]], screen: Screen) -> None:
+    from rbtools.engine.per_image import PerImage
+    from rbtools.store import Store
+
+    key = made.keys[0]
+    entries = [[parse_again(entry.record.text) for entry in group] for group in made.groups]
+    texts = [[entry.record.text for entry in group] for group in made.groups]
+    members = [
+        [made.members.get(text, [record]) for text, record in zip(*pair, strict=True)]
+        for pair in zip(texts, entries, strict=True)
+    ]
+    every = [record for group in members for some in group for record in some]
+    per_image = PerImage(Store(made.store), [str(one["checkpoint"]) for one in every if "checkpoint" in one])
+    draws = bootstrap.Draws(choice.bootstrap, choice.seed, per_image.right)
+    for number, group in enumerate(made.groups):
+        found = bootstrap.of_ranking(draws, key, members[number])
+        ends = [
+            bootstrap.own_interval(record, key.text) or interval.value
+            for record, interval in zip(entries[number], found, strict=True)
+        ]
+        bands = ranking.marked_bands(group, ends, key.higher)
+        for mark, band, end, interval in zip(marks[number], bands, ends, found, strict=True):
+            about = {"by": key.text, "ci95": end, "bootstrap": choice.bootstrap, "seed": choice.seed}
+            mark |= {"band": band, "rank_ci95": interval.rank, "ranking": about}
+    _tell_sources(draws, screen, any(len(some) > 1 for group in members for some in group))
+
+
+def _tell_sources(draws: bootstrap.Draws, screen: Screen, groups: bool) -> None:
+    """Say what was resampled: that a network was measured once says less than its images do."""
+    counts = [list(draws.sources.values()).count(source) for source in range(len(bootstrap.SOURCES))]
+    images, binomial, normal, nothing = counts
+    parts = [f"test images resampled for {counted(images, 'record')}"] if images else []
+    parts += [f"drawn from value and n for {counted(binomial, 'record')}"] if binomial else []
+    parts += [f"drawn from the interval for {counted(normal, 'record')}"] if normal else []
+    parts += [f"taken as exact for {counted(nothing, 'record')} (neither n nor interval)"] if nothing else []
+    if groups:
+        parts.append("members of groups resampled")
+    if parts:
+        screen.say(f"rank intervals from {draws.size} draws: {'; '.join(parts)}.")

@@ -1,0 +1,226 @@
+"""How sure a ranking is: the same ranking over again, of values as other test images would have given them.
+
+A record's accuracy is drawn anew from its own images where their outcomes are at hand: records of one data
+set are then resampled together, so that two networks which fail on the same images stay close. Elsewhere
+it is drawn from the binomial distribution of its value and n, or from a normal one as wide as its interval.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rbtools.records import expr
+from rbtools.scoring.rank import Key
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Record = Mapping[str, Any]
+Right = Callable[[Record, Mapping[str, Any]], "np.ndarray | None"]
+# From what a record's values were drawn, the surest last: one number without a width makes it "nothing".
+SOURCES = ("images", "value and n", "the interval", "nothing")
+_Z95 = 1.959963984540054
+
+
+class Interval(NamedTuple):
+    """The 95 % interval of a number's draws, and of the rank that it gives."""
+
+    value: tuple[float, float] | None
+    rank: tuple[int, int] | None
+
+
+class Draws:
+    """Numbers of records as other test images would have given them, `size` of each.
+
+    right: what is known of single images, see `rbtools.engine.per_image`. `sources` has for each record
+    that was asked for from what its numbers were drawn. The draws of a record depend on `seed` and on
+    itself, not on the others.
+    """
+
+    def __init__(self, size: int, seed: int, right: Right) -> None:
+        self.size, self.seed, self._right = size, seed, right
+        self.sources: dict[int, int] = {}
+        self._samples: dict[str, np.ndarray] = {}
+
+    def number(self, record: Record, text: str) -> np.ndarray:
+        """Draws (size,) of a metric or an expression, NaN where the record has no such number."""
+        import numpy as np
+
+        metrics = record.get("metrics") or {}
+        if text in metrics:
+            return self._metric(record, text)
+        compiled = expr.compile(text)
+        used = dict.fromkeys(name for one in compiled.names for name in expr.expand(one, metrics))
+        drawn = {name: self._metric(record, name).tolist() for name in used if metrics[name] is not None}
+        found = np.full(self.size, np.nan)
+        for at in range(self.size if drawn else 1):
+            moment = {**metrics, **{name: values[at] for name, values in drawn.items()}}
+            value = compiled.number({**record, "metrics": moment})
+            found[at if drawn else slice(None)] = np.nan if value is None else value
+        return found
+
+    def _metric(self, record: Record, name: str) -> np.ndarray:
+        import numpy as np
+
+        value = record["metrics"][name]
+        if value is None:
+            return np.full(self.size, np.nan)
+        made = [one for one in record.get("evals") or [] if one.get("metric") == name]
+        entry: dict[str, Any] = made[-1] if made else {}
+        right = self._right(record, entry)
+        if right is not None:
+            self._note(record, 0)
+            drawn: np.ndarray = self._sample(record, entry, len(right)) @ right.astype(np.float32)
+            return drawn.astype(float) / len(right)
+        rng = self._generator(
+            json.dumps([record.get("checkpoint"), record.get("arch"), entry], sort_keys=True)
+        )
+        n, interval = entry.get("n"), entry.get("ci95")
+        if isinstance(n, int) and n > 0 and 0 <= value <= 1 and abs(value * n - round(value * n)) < 1e-6:
+            self._note(record, 1)
+            counts: np.ndarray = rng.binomial(n, value, self.size)
+            return counts / n
+        if interval:
+            self._note(record, 2)
+            return rng.normal(value, (interval[1] - interval[0]) / 2 / _Z95, self.size)
+        self._note(record, 3)
+        return np.full(self.size, float(value))
+
+    def _note(self, record: Record, source: int) -> None:
+        self.sources[id(record)] = max(self.sources.get(id(record), 0), source)
+
+    def _sample(self, record: Record, entry: Mapping[str, Any], n: int) -> np.ndarray:
+        """How often each image was drawn: float32 (size, n), the same for all records with these images."""
+        import numpy as np
+
+        about = {key: entry.get(key) for key in ("dataset", "split", "indices", "class_map")}
+        images = json.dumps({"dataset": record.get("dataset"), **about, "n": n}, sort_keys=True, default=str)
+        if images not in self._samples:
+            rng = self._generator(images)
+            drawn = (np.bincount(rng.integers(n, size=n), minlength=n) for _ in range(self.size))
+            self._samples[images] = np.stack([one.astype(np.float32) for one in drawn])
+        return self._samples[images]
+
+    def _generator(self, whose: str) -> np.random.Generator:
+        import numpy as np
+
+        name = hashlib.blake2b(f"{self.seed} {whose}".encode(), digest_size=16).digest()
+        return np.random.Generator(np.random.Philox(key=int.from_bytes(name, "big")))
+
+    def composite(self, records: Sequence[Record]) -> np.ndarray:
+        """Draws (N, size) of the score that rb-score gave: its metrics drawn, then scaled and weighted anew.
+
+        NaN for a record without an entry of it.
+        """
+        import numpy as np
+
+        found = np.full((len(records), self.size), np.nan)
+        groups: dict[str, list[int]] = {}
+        entries = [_score_entry(record) for record in records]
+        for place, entry in enumerate(entries):
+            if entry is not None:
+                weights = [(one["weight"], one["higher"]) for one in entry["terms"]]
+                made = [weights, entry.get("within"), entry.get("missing")]
+                groups.setdefault(json.dumps(made), []).append(place)
+        for places in groups.values():
+            found[places] = self._composite(
+                [records[place] for place in places], [entries[p] for p in places]
+            )
+        return found
+
+    def _composite(self, records: Sequence[Record], entries: Sequence[Any]) -> np.ndarray:
+        import numpy as np
+
+        total, weight = np.zeros((2, len(records), self.size))
+        for number, term in enumerate(entries[0]["terms"]):
+            names = [entry["terms"][number]["metric"] for entry in entries]
+            drawn = np.stack([self.number(*pair) for pair in zip(records, names, strict=True)])
+            known = ~np.isnan(drawn)
+            least = np.where(known, drawn, np.inf).min(0)
+            most = np.where(known, drawn, -np.inf).max(0)
+            span = np.where(most > least, most - least, 1)
+            scaled = (drawn - least if term["higher"] else most - drawn) / span
+            scaled = np.where(most > least, scaled, 0.5)
+            total += np.where(known, scaled, 0) * term["weight"]
+            weight += term["weight"] * (known | (entries[0].get("missing") == "worst"))
+        found: np.ndarray = np.divide(total, weight, out=np.full(total.shape, np.nan), where=weight > 0)
+        return found
+
+
+def _score_entry(record: Record) -> Any:
+    made = [one for one in record.get("evals") or [] if one.get("metric") == "score" and one.get("terms")]
+    return made[-1] if made else None
+
+
+def over_members(drawn: np.ndarray, members: Sequence[Sequence[int]], seed: int) -> np.ndarray:
+    """Draws (G, B) of the means of groups from those (N, B) of records: members are drawn anew as well.
+
+    members: the rows of each group. A group of one keeps its draws.
+    """
+    import numpy as np
+
+    found = np.full((len(members), drawn.shape[1]), np.nan)
+    every = np.arange(drawn.shape[1])[:, None]
+    for group, places in enumerate(members):
+        some = drawn[list(places)]
+        if len(places) > 1:
+            rng = np.random.Generator(np.random.Philox([seed, group]))
+            picked = some[rng.integers(len(places), size=(drawn.shape[1], len(places))), every]
+            known = ~np.isnan(picked)
+            count = known.sum(1)
+            total = np.where(known, picked, 0).sum(1)
+            found[group] = np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
+        else:
+            found[group] = some[0]
+    return found
+
+
+def intervals(drawn: np.ndarray, higher: bool) -> list[Interval]:
+    """The 95 % intervals of numbers and of their ranks among each other, from draws (G, B).
+
+    A row without numbers has none, and the others are ranked without it.
+    """
+    import numpy as np
+
+    found = [Interval(None, None)] * len(drawn)
+    whole = [row for row in range(len(drawn)) if not np.isnan(drawn[row]).any()]
+    if not whole:
+        return found
+    values = drawn[whole]
+    costs = np.sort(-values if higher else values, axis=0)
+    ranks = np.empty(values.shape, int)
+    for at in range(values.shape[1]):
+        ranks[:, at] = np.searchsorted(costs[:, at], -values[:, at] if higher else values[:, at]) + 1
+    ends = np.percentile(values, [2.5, 97.5], axis=1)
+    places = np.percentile(ranks, [2.5, 97.5], axis=1, method="inverted_cdf")
+    for number, row in enumerate(whole):
+        low, high = ends[:, number].tolist()
+        best, worst = places[:, number].tolist()
+        found[row] = Interval((low, high), (int(best), int(worst)))
+    return found
+
+
+def of_ranking(draws: Draws, key: Key, members: Sequence[Sequence[Record]]) -> list[Interval]:
+    """The intervals of ranked records by a key; members: of each, the records that it is the mean of."""
+    import numpy as np
+
+    every = [record for some in members for record in some]
+    if not every:
+        return []
+    if key.text == "score" and any(_score_entry(record) for record in every):
+        drawn = draws.composite(every)
+    else:
+        drawn = np.stack([draws.number(record, key.text) for record in every])
+    ends = list(accumulate(map(len, members), initial=0))
+    rows = [range(start, stop) for start, stop in pairwise(ends)]
+    return intervals(over_members(drawn, rows, draws.seed), key.higher)
+
+
+def own_interval(record: Record, metric: str) -> tuple[float, float] | None:
+    """The interval that a metric was measured with."""
+    made = [one for one in record.get("evals") or [] if one.get("metric") == metric and one.get("ci95")]
+    return (made[-1]["ci95"][0], made[-1]["ci95"][1]) if made else None

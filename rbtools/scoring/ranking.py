@@ -1,0 +1,232 @@
+"""Rankings of streams: of records of one model the last counts, and groups are ranked by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from rbtools.errors import RbError, UsageError
+from rbtools.records import expr, parse_again
+from rbtools.scoring import identity, merge, rank
+from rbtools.scoring.bands import bands
+from rbtools.scoring.groups import Grouping, Key
+from rbtools.scoring.pareto import front
+
+Read = tuple[bytes, dict[str, Any]]
+SPARE = 1000  # entries beside the first ones that are kept, for the case that some of these are replaced
+
+
+class Entry(NamedTuple):
+    """A line, which takes a fifth of its record's memory, and what it is ranked by.
+
+    points: the numbers of the Pareto front. group: what it is ranked within.
+    """
+
+    text: bytes
+    values: tuple[Any, ...]
+    points: tuple[Any, ...]
+    group: Key
+
+
+class Latest:
+    """The entries of a stream, each model's last one; `duplicates` counts the others.
+
+    With `top`, only entries that can be among the first of their group are kept, also in memory.
+    """
+
+    def __init__(self, higher: Sequence[bool], top: int | None = None) -> None:
+        self._higher, self._top = higher, top
+        self._limit = None if top is None else 4 * (top + SPARE)
+        self._entries: dict[int, Entry] = {}
+        self._seen: set[int] = set()
+        self._floor: dict[Key, Any] = {}  # of each group: what is no better need not be kept
+        self._dropped: dict[Key, Any] = {}  # the best that was let go of each group
+        self.duplicates = 0
+
+    def add(self, model: int, entry: Entry) -> None:
+        """Take in an entry; what was there of the same model goes."""
+        if model in self._seen:
+            self.duplicates += 1
+            self._entries.pop(model, None)
+        else:
+            self._seen.add(model)
+        if entry.group in self._floor and (cost := self._cost(entry)) >= self._floor[entry.group]:
+            self._drop(entry.group, cost)
+            return
+        self._entries[model] = entry
+        if self._limit is not None and len(self._entries) > self._limit:
+            self._prune()
+
+    def _cost(self, entry: Entry) -> Any:
+        return rank.costs(entry.values, self._higher)
+
+    def _drop(self, group: Key, cost: Any) -> None:
+        self._dropped[group] = min(cost, self._dropped.get(group, cost))
+
+    def _prune(self) -> None:
+        assert self._top is not None
+        groups: dict[Key, list[tuple[Any, int]]] = {}
+        for model, entry in self._entries.items():
+            groups.setdefault(entry.group, []).append((self._cost(entry), model))
+        for group, costs in groups.items():
+            ordered = sorted(costs, key=lambda pair: pair[0])
+            for cost, model in ordered[self._top + SPARE :]:
+                self._drop(group, cost)
+                del self._entries[model]
+                self._floor[group] = ordered[self._top + SPARE - 1][0]
+        self._limit = max(4 * (self._top + SPARE), 2 * len(self._entries))
+
+    def entries(self) -> dict[Key, list[Entry]]:
+        """The entries of each group. Groups stand in the order of their values where these have one."""
+        groups: dict[Key, list[Entry]] = {}
+        for entry in self._entries.values():
+            groups.setdefault(entry.group, []).append(entry)
+        return {key: groups[key] for key in sorted_keys(groups)}
+
+    def ranked(self) -> list[list[rank.Ranked]]:
+        """Each group ranked by itself, the first `top` of it; in their order where nothing ranks them."""
+        found = []
+        for group, entries in self.entries().items():
+            if not self._higher:
+                found.append([rank.Ranked(None, None, entry) for entry in entries])
+                continue
+            ranked = rank.rank(entries, lambda entry: entry.values, higher=self._higher, top=self._top)
+            self._check(group, ranked)
+            found.append(ranked)
+        return found
+
+    def _check(self, group: Key, ranked: list[rank.Ranked]) -> None:
+        lost = self._dropped.get(group)
+        if lost is not None and (len(ranked) < (self._top or 0) or self._cost(ranked[-1].record) > lost):
+            raise RbError(
+                f"More than {SPARE} of the first records are of the same models as later ones, which count:"
+                " what follows them is not known any more. Leave out --top, or rank each file by itself."
+            )
+
+
+def sorted_keys(keys: Iterable[Key]) -> list[Key]:
+    """Keys in the order of their values: none first, then numbers, then texts."""
+
+    def order(value: Any) -> tuple[int, Any]:
+        if value is None:
+            return 0, 0
+        return (1, value) if isinstance(value, int | float) else (2, str(value))
+
+    return sorted(keys, key=lambda key: [order(value) for value in key])
+
+
+def last_of_each_model(records: Iterable[Read]) -> tuple[list[bytes], int]:
+    """Texts without those of a model that comes again, and how many these are."""
+    found: dict[int, bytes] = {}
+    count = 0
+    for text, record in records:
+        model = identity.model(record)
+        count += found.pop(model, None) is not None
+        found[model] = text
+    return list(found.values()), count
+
+
+class Merged(NamedTuple):
+    """A record made of several, and those."""
+
+    record: dict[str, Any]
+    members: list[dict[str, Any]]
+
+
+def averaged(records: Iterable[Read], over: Sequence[str]) -> list[Merged]:
+    """One record for those that differ in the fields `over` (`seed`) alone: see `merge.merged`."""
+    groups: dict[int, list[bytes]] = {}
+    for text, record in records:
+        groups.setdefault(identity.without(record, over), []).append(text)
+    return [_merged(texts, {"over": list(over)}) for texts in groups.values()]
+
+
+def grouped(texts: Iterable[bytes], fields: Sequence[str]) -> tuple[list[Merged], dict[str, int]]:
+    """One record for those that agree in `fields`, and how many records lack each field."""
+    texts = list(texts)
+    grouping = Grouping(fields)
+    for text in texts:
+        grouping.add(parse_again(text))
+    found = []
+    for key, places in zip(grouping.keys(), grouping.places(), strict=True):
+        about = {"group": dict(zip(fields, key, strict=True))}
+        found.append(_merged([texts[place] for place in places], about))
+    return found, grouping.lacking
+
+
+def _merged(texts: Sequence[bytes], about: Mapping[str, Any]) -> Merged:
+    members = [parse_again(text) for text in texts]
+    return Merged(merge.merged(members, about), members)
+
+
+def marked_front(groups: Sequence[Sequence[rank.Ranked]], higher: Sequence[bool]) -> list[list[bool]]:
+    """For each ranked entry of each group whether it is on the Pareto front of its group."""
+    return [front([entry.record.points for entry in group], higher) for group in groups]
+
+
+def marked_bands(
+    ranked: Sequence[rank.Ranked], ends: Sequence[tuple[float, float] | None], higher: bool
+) -> list[int | None]:
+    """The band of each ranked entry; one without a value has none, one without an interval is sure."""
+    some = [place for place, entry in enumerate(ranked) if entry.value is not None]
+    known = []
+    for place in some:
+        value = ranked[place].value
+        assert value is not None
+        known.append(ends[place] or (value, value))
+    found: list[int | None] = [None] * len(ranked)
+    for place, band in zip(some, bands(known, higher), strict=True):
+        found[place] = band
+    return found
+
+
+class Values:
+    """The values that records are ranked by, and what was wrong where a record has none."""
+
+    def __init__(self, keys: Sequence[rank.Key]) -> None:
+        self.keys = list(keys)
+        self._get: list[Callable[[Any], Any]] = [_getter(one.text) for one in keys]
+        self.count = 0
+        self.lacking = [0] * len(keys)
+        self.names: dict[str, None] = {}
+        self._reasons: dict[int, tuple[RbError, dict[str, Any]]] = {}
+
+    @property
+    def missing(self) -> int:
+        """How many records lack the first value."""
+        return self.lacking[0] if self.lacking else 0
+
+    def of(self, record: dict[str, Any]) -> tuple[Any, ...]:
+        """The values of a record; None where it has none."""
+        self.count += 1
+        if not self.keys:
+            return ()
+        found = tuple(self._value(place, record) for place in range(len(self.keys)))
+        if None in found:
+            self.names.update(dict.fromkeys(record.get("metrics", {})))
+        return found
+
+    def _value(self, place: int, record: dict[str, Any]) -> Any:
+        try:
+            value = self._get[place](record)
+        except RbError as reason:
+            value = None
+            self._reasons.setdefault(place, (reason, record))
+        self.lacking[place] += value is None
+        return value
+
+    def check(self, option: str) -> None:
+        """Raise UsageError where no record has a value: that is a wrong name, not a missing result."""
+        for place, (reason, record) in self._reasons.items():
+            if self.lacking[place] < self.count:
+                continue
+            if isinstance(reason, expr.MissingName):
+                raise UsageError(str(expr.MissingName(reason.name, {**record, "metrics": self.names})))
+            raise UsageError(f"{option}: {reason}")
+
+
+def _getter(text: str) -> Callable[[Any], Any]:
+    try:
+        return expr.compile(text)
+    except RbError:  # a metric may be called anything
+        return lambda record: (record.get("metrics") or {}).get(text)

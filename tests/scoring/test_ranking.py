@@ -1,0 +1,177 @@
+"""Several keys, groups, merged records, the Pareto front, bands."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import Any
+
+import pytest
+
+from rbtools.errors import RbError, UsageError
+from rbtools.records import dumps
+from rbtools.scoring import identity, merge, rank, ranking
+from rbtools.scoring.bands import bands
+from rbtools.scoring.pareto import front
+
+Record = dict[str, Any]
+
+
+# --- keys -----------------------------------------------------------------------------------------
+
+
+def test_later_keys_decide_between_equals() -> None:
+    pairs = [(1, 5), (2, 1), (2, 3), (1, 5), (None, 9), (2, None)]
+    found = rank.rank(pairs, lambda pair: pair, higher=(True, False))
+    assert [(one.rank, one.record) for one in found] == [
+        (1, (2, 1)),
+        (2, (2, 3)),
+        (3, (2, None)),
+        (4, (1, 5)),
+        (4, (1, 5)),
+        (None, (None, 9)),
+    ]
+
+
+def test_a_key_says_its_direction() -> None:
+    assert rank.key("acc:lower") == ("acc", False)
+    assert rank.key("seconds_per_epoch") == ("seconds_per_epoch", False)
+    assert rank.key("mean(a, b):higher", False) == ("mean(a, b)", True)
+    assert rank.key("acc", False) == ("acc", False)
+    with pytest.raises(UsageError, match=r"'lowr' in 'acc:lowr' is no direction. Write acc:lower or"):
+        rank.key("acc:lowr")
+
+
+# --- which records are of one model ---------------------------------------------------------------
+
+
+def trained(seed: int, **more: Any) -> Record:
+    train = {
+        "method": "pgd",
+        "seed": seed,
+        "config": {"eps": 0.03},
+        "history": [seed],
+        "seconds_per_epoch": seed,
+    }
+    record = {"schema": 1, "arch": {"name": "n"}, "dataset": "d", "train": train, "checkpoint": f"c{seed}"}
+    return {**record, "metrics": {"acc": seed / 8}, **more}
+
+
+def test_what_was_found_out_does_not_make_another_model() -> None:
+    one = identity.model(trained(1))
+    assert identity.model({**trained(1), "metrics": {}, "evals": [], "rank": 3}) == one
+    assert identity.model(dict(reversed(trained(1).items()))) == one
+    assert identity.model({**trained(1), "train": {**trained(1)["train"], "history": []}}) == one
+    others = [trained(2), trained(1, dataset="e"), trained(1, checkpoint="x"), trained(1, mine=1)]
+    assert one not in map(identity.model, others) and len(set(map(identity.model, others))) == 4
+
+
+def test_models_that_differ_in_their_seed_alone() -> None:
+    record = trained(1)
+    one = identity.without(record, ["seed"])
+    assert identity.without(trained(2, mine=1), ["seed"]) == one
+    assert identity.without(trained(1, dataset="e"), ["seed"]) != one
+    assert identity.without(trained(1, dataset="e"), ["seed", "dataset"]) == identity.without(
+        record, ["seed", "dataset"]
+    )
+    assert record == trained(1)
+
+
+def test_merged_records_have_means_deviations_and_what_they_agree_in() -> None:
+    entry = {"metric": "acc", "n": 8, "attack": None, "ci95": [0, 1], "value": 0.5, "device": "cpu"}
+    some = [trained(seed, evals=[{**entry, "seed": seed}]) for seed in (1, 2, 6)]
+    some[0]["metrics"]["pgd"] = 0.25
+    assert merge.merged(some, {"over": ["seed"]}) == {
+        "schema": 1,
+        "arch": {"name": "n"},
+        "dataset": "d",
+        "train": {"method": "pgd", "config": {"eps": 0.03}},
+        "metrics": {"acc": 0.375, "pgd": 0.25},
+        "aggregated": {"over": ["seed"], "records": 3, "seeds": [1, 2, 6]},
+        "evals": [
+            {
+                "tool": "rb-rank",
+                "metric": "acc",
+                "n": 8,
+                "attack": None,
+                "value": 0.375,
+                "std": pytest.approx((7 / 64) ** 0.5),
+                "records": 3,
+            },
+            {"tool": "rb-rank", "metric": "pgd", "value": 0.25, "std": None, "records": 1},
+        ],
+    }
+
+
+# --- streams --------------------------------------------------------------------------------------
+
+
+def entry(value: float, group: str = "") -> ranking.Entry:
+    return ranking.Entry(dumps({"v": value}), (value,), (), (group,))
+
+
+def test_the_last_of_a_model_counts() -> None:
+    latest = ranking.Latest([True])
+    for model, value in ((1, 0.5), (2, 0.75), (1, 0.25), (3, 0.5)):
+        latest.add(model, entry(value))
+    (group,) = latest.ranked()
+    assert [(one.rank, one.value) for one in group] == [(1, 0.75), (2, 0.5), (3, 0.25)]
+    assert latest.duplicates == 1
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_top_of_a_stream_with_models_that_come_again(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranking, "SPARE", 4)
+    chance = random.Random(seed)
+    stream = [(chance.randrange(150), chance.random(), chance.choice("ab")) for _ in range(300)]
+    group_of = {model: group for model, _, group in stream}
+    last = {model: (value, group_of[model]) for model, value, _ in stream}
+    latest = ranking.Latest([True], top=2)
+    for model, value, _ in stream:
+        latest.add(model, entry(value, group_of[model]))
+    assert len(latest._entries) <= 4 * 6
+    assert latest.duplicates == 300 - len(last)
+    expected = [sorted((v for v, g in last.values() if g == group), reverse=True)[:2] for group in "ab"]
+    try:
+        found = [[one.value for one in group] for group in latest.ranked()]
+    except RbError as error:
+        assert "Leave out --top" in str(error)
+    else:
+        assert found == expected
+
+
+def test_keys_of_groups_stand_in_their_order() -> None:
+    keys = [("b",), (10,), (None,), (9,), ("a",)]
+    assert ranking.sorted_keys(keys) == [(None,), (9,), (10,), ("a",), ("b",)]
+
+
+# --- the front and the bands ----------------------------------------------------------------------
+
+
+def test_a_front_of_two_numbers() -> None:
+    points = [(0.9, 0.1), (0.5, 0.5), (0.4, 0.5), (0.1, 0.9), (0.9, 0.1), (0.5, None), (0.2, 0.2)]
+    assert front(points, [True, True]) == [True, True, False, True, True, False, False]
+    assert front(points, [True, False]) == [True, False, False, False, True, False, False]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_a_front_is_what_nothing_beats(size: int) -> None:
+    chance = random.Random(size)
+    points = [tuple(chance.randrange(6) for _ in range(size)) for _ in range(60)]
+    higher = [True, False, True][:size]
+
+    def beaten(point: tuple[int, ...]) -> bool:
+        def as_good(other: tuple[int, ...]) -> bool:
+            return all(o >= p if up else o <= p for o, p, up in zip(other, point, higher, strict=True))
+
+        return any(other != point and as_good(other) for other in points)
+
+    assert front(points, higher) == [not beaten(point) for point in points]
+
+
+def test_a_band_is_who_overlaps_its_first() -> None:
+    ends = [(0.8, 0.9), (0.75, 0.85), (0.7, 0.79), (0.72, 0.81), (0.1, 0.2)]
+    assert bands(ends) == [1, 1, 2, 1, 3]
+    assert bands([(-high, -low) for low, high in ends], higher=False) == [1, 1, 2, 1, 3]
+    assert bands([]) == []
+    assert list(itertools.chain(bands([(0.5, 0.5)]))) == [1]
