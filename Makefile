@@ -23,11 +23,11 @@ unexport PYTHONPATH PYTHONHOME
 export PIP_USER := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench reproduce-prbench docs install uninstall clean
+.PHONY: help setup demo test lint bench docs install uninstall clean
 .DELETE_ON_ERROR:
 
 help:  ## print this list
-	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1	\2/p' Makefile
+	@sed -n 's/^\([a-z0-9-]*\):.*  ## \(.*\)/  make \1	\2/p' Makefile bench/reproduce.mk
 
 setup: $(VENV)/run.stamp  ## install everything the tools need in .venv; then .venv/bin/rb-* work
 	@echo "Ready: $(BIN)/rb-arch, $(BIN)/rb-attack, ..."
@@ -44,9 +44,6 @@ lint: $(VENV)/lint.stamp  ## check style (ruff) and types (mypy)
 bench: $(VENV)/run.stamp  ## measure start-up times; one JSON line a figure (bench/RESULTS.md)
 	$(BIN)/python bench/startup.py
 
-reproduce-prbench: $(VENV)/run.stamp  ## PRBench's methods and columns on the built-in digits (SCALE=mini or tiny)
-	@$(ONE_THREAD) $(BIN)/python bench/reproduce_prbench.py --scale $(SCALE)
-
 install:  ## install tools, man pages and completions into PREFIX (/usr/local, or PREFIX=$HOME/.local)
 	@PYTHON="$${PYTHON:-$(PYTHON)}" sh install.sh install '$(PREFIX)'
 
@@ -59,6 +56,8 @@ docs: $(VENV)/run.stamp  ## write the man pages and completions anew
 clean:  ## remove .venv and everything that was built
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+include bench/reproduce.mk
 
 # --- set-up -------------------------------------------------------------------------------------
 

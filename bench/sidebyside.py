@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+SCALES = ("mini", "full", "tiny")
 Rows = Mapping[str, Mapping[str, float | None]]
 """Row -> column -> value."""
 
@@ -103,12 +104,18 @@ def above(words: str, higher: float | None, lower: float | None, by: float = 0.0
     return Claim(words, higher > lower and higher - lower >= by, f"{higher:.4g} and {lower:.4g}")
 
 
-def all_above(words: str, pairs: Iterable[tuple[str, float | None, float | None]]) -> Claim:
-    """The claim that of each pair (name, higher, lower) the first is above the second."""
+def all_above(
+    words: str, pairs: Iterable[tuple[str, float | None, float | None]], *, or_equal: bool = False
+) -> Claim:
+    """The claim that of each pair (name, higher, lower) the first is above the second (or not below it)."""
     known = [(name, high, low) for name, high, low in pairs if high is not None and low is not None]
     if not known:
         return Claim(words, None, "not measured here")
-    wrong = [f"{name} ({high:.4g} and {low:.4g})" for name, high, low in known if not high > low]
+    wrong = [
+        f"{name} ({high:.4g} and {low:.4g})"
+        for name, high, low in known
+        if not (high > low or (or_equal and high == low))
+    ]
     return Claim(words, not wrong, f"not so for {', '.join(wrong)}" if wrong else f"all {len(known)}")
 
 
@@ -129,6 +136,15 @@ def told(claims: Sequence[Claim]) -> str:
     rest = len(claims) - len(known)
     unknown = f"; {rest} cannot be told from these records" if rest else ""
     return "\n".join([*lines, "", f"{held} of {len(known)} claims hold here{unknown}."])
+
+
+def cifar10(folder: str) -> Missing:
+    """CIFAR-10 as torchvision has it, below `folder`."""
+    return Missing(
+        str(Path(folder, "cifar-10-batches-py")),
+        "its authors (cifar-10-python.tar.gz), or let a tool fetch it: --dataset cifar10 --download",
+        "data_batch_1 ... data_batch_5, test_batch, batches.meta",
+    )
 
 
 def need(name: str, missing: Sequence[Missing]) -> None:

@@ -18,6 +18,14 @@ class UsageError(RbError):
     """The command line itself is wrong (exit status 2)."""
 
 
+class Pending(RbError):
+    """Work that a dry run would have to do; nothing is wrong. `waiting`: for a training that comes first."""
+
+    def __init__(self, message: str = "", *, waiting: bool = False) -> None:
+        super().__init__(message)
+        self.waiting = waiting
+
+
 def near(name: str, known: Iterable[str]) -> str:
     """Return " Did you mean 'x'?" with the nearest known names, or an empty string."""
     close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)

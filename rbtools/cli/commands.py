@@ -19,7 +19,7 @@ from typing import Any
 import click
 
 from rbtools import __version__, registry
-from rbtools.cli import config
+from rbtools.cli import config, events
 from rbtools.cli.output import ReaderGone, Stop, Terminated
 from rbtools.cli.screen import Screen
 from rbtools.errors import RbError, UsageError, near
@@ -48,6 +48,7 @@ class _Main:
         name = prog_name or str(command.name)
         command._main_shell_completion(extra, name, complete_var)
         status = _status(command, name, arguments, extra)
+        events.ended(status)
         if args is None and status in (INTERRUPTED, TERMINATED, GONE):
             # Everything is written and released. What is left is torch's taking itself apart, half a
             # second of it (three on a busy machine), and whoever stopped us should not wait for that.

@@ -11,6 +11,8 @@ import contextlib
 import queue
 import sys
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -45,7 +47,12 @@ def filter_records(
             for line in source.lines(screen, output):
                 loop.line(line)
         screen.clear()
-        screen.say(loop.summary())
+        if run.plan is not None and loop.done + loop.pending:
+            for words in run.plan.words(loop.done + loop.pending, loop.done, loop.pending):
+                screen.say(words)
+        else:
+            screen.say(loop.summary())
+        screen.detail(loop.times())
         return FAILED if loop.failed else DONE
 
 
@@ -56,7 +63,9 @@ class _Loop:
         self, source: Source, works: Sequence[Work], screen: Screen, output: Output, run: Any
     ) -> None:
         self.source, self.works, self.screen, self.output, self.run = source, works, screen, output, run
-        self.done = self.failed = self.passed = self.found = self.computed = 0
+        self.done = self.failed = self.passed = self.found = self.computed = self.pending = 0
+        self.stages: Counter[str] = Counter()
+        self.start = time.perf_counter()
         self.troubled = False
 
     def line(self, line: Line) -> None:
@@ -123,11 +132,36 @@ class _Loop:
             self.screen.warn(f"{report.trouble} Results go on, but are not kept.")
         if report.trace:
             sys.stderr.write(report.trace)
+        self._time(record, report)
         if report.result is None:
             return self._failed(record, place, report.problem or "unknown")
+        if report.pending:
+            self.pending += 1
+            return dumps(_untrained(report.result) if self.screen.tool == "rb-train" else report.result)
         self.done += 1
         self._say(record, report.result)
         return dumps(report.result)
+
+    def _time(self, record: dict[str, Any], report: Report) -> None:
+        """What became of a record and where its time went: for `-v`, and as an event."""
+        stages = {name: round(seconds, 3) for name, seconds in report.stages.items()}
+        self.stages.update(report.stages)
+        rest = report.seconds - sum(report.stages.values())
+        words = [f"{name} {seconds:.2f} s" for name, seconds in {**stages, "rest": max(rest, 0)}.items()]
+        self.screen.detail(f"{name_of(record)}: {report.seconds:.2f} s: {', '.join(words)}.")
+        outcome = "failed" if report.result is None else "pending" if report.pending else "done"
+        known = record.get("metrics", {})
+        new = {} if report.result is None else report.result.get("metrics", {})
+        event: dict[str, Any] = {"event": "record", "name": name_of(record), "outcome": outcome}
+        event |= {"found": report.found, "computed": report.computed, "seconds": round(report.seconds, 3)}
+        event |= {"stages": stages, "metrics": {k: v for k, v in new.items() if known.get(k) != v}}
+        self.screen.tell(event, report.result)
+
+    def times(self) -> str:
+        """Where the time went, over all records."""
+        total = time.perf_counter() - self.start
+        words = [f"{name} {seconds:.2f} s" for name, seconds in self.stages.most_common()]
+        return f"{total:.2f} s in all" + (f": {', '.join(words)}." if words else ".")
 
     def _failed(self, record: dict[str, Any], place: str, message: str) -> bytes:
         self.failed += 1
@@ -153,6 +187,11 @@ class _Loop:
         parts += [f"{self.failed} failed"] if self.failed else []
         parts += [f"{self.passed} passed on with their error"] if self.passed else []
         return f"{total} record{'s' * (total != 1)}: {', '.join(parts)}."
+
+
+def _untrained(record: dict[str, Any]) -> dict[str, Any]:
+    """A record that a dry run leaves without the weights that it would get."""
+    return {key: value for key, value in record.items() if key not in ("checkpoint", "checkpoint_file")}
 
 
 def _in_words(entry: dict[str, Any]) -> str:
@@ -229,6 +268,8 @@ def _with_workers(loop: _Loop, only: dict[str, Any] | None = None) -> None:
                     _finish(loop, window, event)
                 elif isinstance(event, workers.Said):
                     (loop.screen.warn if event.warning else loop.screen.status)(event.text)
+                elif isinstance(event, dict):
+                    loop.screen.tell(event)
                 elif isinstance(event, _Read):
                     _take_in(loop, event.line, window, pool)
                 elif isinstance(event, BaseException):

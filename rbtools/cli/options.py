@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from rbtools import registry
-from rbtools.cli import config
+from rbtools.cli import config, events
 from rbtools.cli.commands import CONTEXT, Chooser, Command, Group, OptionChooser, version_option
 from rbtools.cli.screen import Screen
 from rbtools.cli.source import Source
@@ -123,7 +123,15 @@ eps_option = click.option(
 
 _word_options = (
     click.option("--quiet", "-q", is_flag=True, help="Say nothing on stderr but warnings and errors."),
-    click.option("--verbose", "-v", is_flag=True, help="Say more on stderr."),
+    click.option(
+        "--verbose",
+        "-v",
+        is_flag=True,
+        help="Say more on stderr, such as the seconds of each stage of the work.",
+    ),
+    click.option(
+        "--log", metavar="FILE", default=None, help="Append what happens to FILE, one JSON object an event."
+    ),
     click.option(
         "--config",
         metavar="FILE",
@@ -141,7 +149,7 @@ _word_options = (
     ),
 )
 
-screen_options = bundle("screen", lambda quiet, verbose: _screen(quiet, verbose), *_word_options)
+screen_options = bundle("screen", lambda **words: _screen(**words), *_word_options)
 
 
 def group(function: Callable[..., Any]) -> click.Group:
@@ -151,10 +159,9 @@ def group(function: Callable[..., Any]) -> click.Group:
     return version_option(made)
 
 
-def _screen(quiet: bool, verbose: bool) -> Screen:
-    return Screen(
-        click.get_current_context().find_root().info_name or "rbtools", quiet=quiet, verbose=verbose
-    )
+def _screen(quiet: bool, verbose: bool, log: str | None) -> Screen:
+    tool = click.get_current_context().find_root().info_name or "rbtools"
+    return Screen(tool, quiet=quiet, verbose=verbose, log=events.opened(log, tool))
 
 
 store_option = click.option(
@@ -170,6 +177,11 @@ _store_options = (
     store_option,
     click.option("--no-store", is_flag=True, help="Keep nothing, look nothing up."),
     click.option("--force", is_flag=True, help="Compute again what the store already has."),
+    click.option(
+        "--dry-run",
+        is_flag=True,
+        help="Compute nothing: say what would be, how much the store has, and about how long it takes.",
+    ),
 )
 
 allow_code_option = click.option(
@@ -246,17 +258,32 @@ _machine_options = (
 )
 
 
-def _run(quiet: bool, verbose: bool, store: str, no_store: bool, force: bool, **own: Any) -> Any:
+def _run(
+    quiet: bool,
+    verbose: bool,
+    log: str | None,
+    store: str,
+    no_store: bool,
+    force: bool,
+    dry_run: bool,
+    **own: Any,
+) -> Any:
     from rbtools.engine import placing
     from rbtools.engine.run import Run
     from rbtools.store import Store
 
-    screen = _screen(quiet, verbose)
+    screen = _screen(quiet, verbose, log)
     if own["ray_address"] is not None and own["engine"] != "ray":
         raise UsageError("--ray-address names a Ray cluster, but the engine is local. Add --engine ray.")
     jobs = placing.jobs(own.pop("jobs"), own["threads"], own["jobs_per_gpu"], own["device"], own["engine"])
-    kept = Store(None if no_store else store, force=force)
+    kept = Store(None if no_store else store, force=force, dry=dry_run)
+    if dry_run:
+        from rbtools.engine.plan import Plan
+
+        own |= {"plan": Plan(kept, max(jobs, 1), tell=screen.detail), "engine": "local"}
+        jobs = 1
     run = Run(tool=screen.tool, store=kept, jobs=jobs, progress=screen.status, remark=screen.once, **own)
+    run.event = screen.tell
     try:
         kept.check()
         if run.dataset is not None:
@@ -377,4 +404,4 @@ SHARED = _long_options(
     _search_options,
     _evaluation_options,
     [_seed_option, _split_option, _indices_option, normalize_option],
-) - {"as", "member", "normalize"}
+) - {"as", "member", "normalize", "replace", "weights"}

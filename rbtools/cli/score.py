@@ -60,6 +60,7 @@ from rbtools.scoring.derived import Derived, derived
     help="Store the value of EXPR as the metric NAME, for instance adv='mean(pgd20.*)'; alone, no score is"
     " made.",
 )
+@click.option("--dry-run", is_flag=True, help="Score nothing: say what would be scored, and by what.")
 @click.option("--replace", is_flag=True, help="Let --add overwrite a metric that was made otherwise.")
 @shared.stream_options
 @shared.screen_options
@@ -71,6 +72,7 @@ def main(
     missing: str,
     adds: tuple[str, ...],
     replace: bool,
+    dry_run: bool,
     source: shared.Source,
     screen: shared.Screen,
 ) -> int:
@@ -96,12 +98,13 @@ def main(
         raise UsageError(
             "--within is for a score, but --add alone makes none. Name its metrics with --metric."
         )
+    made = [derived(text) for text in adds]
     with shared.opened_output(source, screen) as output:
-        held = _Held(composite, [derived(text) for text in adds], replace, screen, source.strict)
-        failed = held.read(source, output, stream=only_add)
+        held = _Held(composite, [] if dry_run else made, replace, screen, source.strict)
+        failed = held.read(source, output, stream=only_add and not dry_run)
         if not held.count:
             screen.say("no records came in.")
-        for line in held.scored():
+        for line in held.unscored() if dry_run else held.scored():
             output.line(line)
         return shared.FAILED if failed else shared.DONE
 
@@ -187,6 +190,16 @@ class _Held:
         self.working.append(record is not None)
         if record is not None:
             self.composite.add(record)
+
+    def unscored(self) -> list[bytes]:
+        """The lines as they came; people hear what would be scored."""
+        if self.composite.count:
+            self.composite.settle(self.screen.warn)
+            terms = ", ".join(map(_in_words, self.composite.terms))
+            self.screen.say(
+                f"dry run: {self.composite.count} records would be scored by {terms}; it takes no time."
+            )
+        return self.texts
 
     def scored(self) -> Iterator[bytes]:
         """The lines with their scores, in the order they came."""

@@ -13,16 +13,24 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rbtools.cli.events import Log
 
 _ERASE = "\r\x1b[2K"
 _SECONDS_BETWEEN_PAINTS = 0.1
 
 
 class Screen:
-    """Messages of one tool: `tool: text` lines, and a status line on a terminal."""
+    """Messages of one tool: `tool: text` lines, a status line on a terminal, and events for programs."""
 
-    def __init__(self, tool: str, *, quiet: bool = False, verbose: bool = False) -> None:
-        self.tool, self.quiet, self.verbose = tool, quiet, verbose
+    def __init__(
+        self, tool: str, *, quiet: bool = False, verbose: bool = False, log: Log | None = None
+    ) -> None:
+        self.tool, self.quiet, self.verbose, self.log = tool, quiet, verbose, log
+        self.listeners: list[Callable[[dict[str, Any], dict[str, Any] | None], None]] = []
         self.terminal = _is_terminal()
         self._painted = 0.0
         self._lock: int | None = None
@@ -46,11 +54,20 @@ class Screen:
 
     def warn(self, text: str) -> None:
         """A line that is shown also with `-q`."""
+        self.tell({"event": "warning", "text": text})
         self._line(f"warning: {text}")
 
     def error(self, text: str) -> None:
         """An error, in one line where it has one."""
+        self.tell({"event": "error", "text": text})
         self._line(f"error: {text}")
+
+    def tell(self, event: dict[str, Any], record: dict[str, Any] | None = None) -> None:
+        """An event for programs: `event["event"]` says of what kind; `record`, what it is about."""
+        if self.log is not None:
+            self.log.tell(**event)
+        for listener in self.listeners:
+            listener(event, record)
 
     def status(self, text: str) -> None:
         """What is going on just now; on a terminal only, and only in one stage at a time."""

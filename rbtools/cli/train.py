@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
@@ -170,6 +171,12 @@ def _default_method(arguments: Sequence[str]) -> str:
     help="How to train: " + ", ".join(METHODS) + ".  [default: erm, or the preset's]",
 )
 @recipe_options
+@click.option(
+    "--tensorboard",
+    metavar="DIR",
+    default=None,
+    help="Write curves of each epoch there (pip install 'rbtools[tensorboard]').",
+)
 @click.option("--seed", "seeds", default="0", metavar="LIST", help="Seeds; one trained record for each.")
 @shared.stream_options
 @shared.train_options
@@ -177,6 +184,7 @@ def main(
     method: str | None,
     params: dict[str, Any],
     recipe: dict[str, Any],
+    tensorboard: str | None,
     seeds: str,
     source: shared.Source,
     work: Any,
@@ -225,9 +233,23 @@ def main(
     _refuse_together(work.run)
     with ranks.together(work.run) as leads:
         if leads:
-            return shared.filter_records(source, tasks, work)
+            with _board(tensorboard, work.screen):
+                return shared.filter_records(source, tasks, work)
         ranks.follow(work.run)
         return shared.DONE
+
+
+@contextlib.contextmanager
+def _board(folder: str | None, screen: shared.Screen) -> Iterator[None]:
+    """Let curves be written while the trainings run, where a folder is named."""
+    if folder is None:
+        yield
+        return
+    from rbtools.cli.board import Board
+
+    with contextlib.closing(Board(folder)) as board:
+        screen.listeners.append(board.hear)
+        yield
 
 
 def _set_by_preset(context: click.Context) -> dict[str, tuple[Any, str]]:

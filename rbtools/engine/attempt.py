@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from rbtools.engine.run import Run, quiet
-from rbtools.errors import RbError
+from rbtools.errors import Pending, RbError
 
 Work = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -17,7 +18,9 @@ Work = Callable[[dict[str, Any]], dict[str, Any]]
 class Report:
     """What became of a record: the result, or why there is none; and how the store was used.
 
-    remarks: what people should know, of a worker that cannot say it itself.
+    pending: a dry run found work to do; the result is the record as it came, as far as it got. seconds:
+    all of it, by the clock, and by stage. remarks: what people should know, of a worker that cannot say it
+    itself.
     """
 
     result: dict[str, Any] | None = None
@@ -25,6 +28,9 @@ class Report:
     trace: str | None = None
     found: int = 0
     computed: int = 0
+    pending: bool = False
+    seconds: float = 0.0
+    stages: dict[str, float] = field(default_factory=dict)
     damaged: list[str] = field(default_factory=list)
     trouble: str | None = None
     remarks: list[str] = field(default_factory=list)
@@ -37,8 +43,15 @@ def attempt(work: Work, record: dict[str, Any], run: Run | None) -> Report:
     if run and unheard:
         run.remark = report.remarks.append
     before = (run.store.found, run.store.computed, len(run.store.damaged)) if run else (0, 0, 0)
+    start = time.perf_counter()
+    if run:
+        run.clock.seconds.clear()
     try:
         report.result = work(record)
+    except Pending as pending:
+        report.pending, report.result = True, record
+        if run and run.plan:
+            run.plan.waiting += pending.waiting
     except RbError as wrong:
         report.problem = str(wrong)
     except MemoryError:
@@ -49,7 +62,9 @@ def attempt(work: Work, record: dict[str, Any], run: Run | None) -> Report:
     except Exception as bug:
         report.problem = f"{type(bug).__name__}: {bug} (a bug in rbtools; see the traceback)"
         report.trace = traceback.format_exc()
+    report.seconds = time.perf_counter() - start
     if run:
+        report.stages = dict(run.clock.seconds)
         run.remark = quiet if unheard else run.remark
         report.found = run.store.found - before[0]
         report.computed = run.store.computed - before[1]

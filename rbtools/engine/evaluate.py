@@ -70,7 +70,8 @@ def answers(
     record: dict[str, Any], question: Question, run: Run, split: str | None = None
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The entries of a question on one split, from the store or computed: (asked for, byproducts)."""
-    data = subject.data_of(record, run, split)
+    with run.clock.stage("data"):
+        data = subject.data_of(record, run, split)
     n = data.size if run.n is None else min(run.n, data.size)
     checkpoint = subject.checkpoint_name(record, run)
     units = [_unit(record, checkpoint, column, data, n, run) for column in question.columns()]
@@ -84,6 +85,8 @@ def answers(
         finished = [None] * len(units)  # images are not kept: they have to be made again
     if None in finished:
         missing = [unit.outcomes for unit, found in zip(units, finished, strict=True) if found is None]
+        if run.plan is not None:
+            run.plan.evaluation(question.title, record, _lacking(units, finished, n, run))
         done = (lambda: False) if save else (lambda: None not in look())
         with run.store.claimed(missing, done, run.pulse) as ours:
             finished = [None] * len(units) if save else look()
@@ -101,6 +104,17 @@ def answers(
         asked += question.summary(asked, byproducts)
     asked, byproducts = ([_shown(one, record, data, run) for one in part] for part in (asked, byproducts))
     return asked, byproducts
+
+
+def _lacking(
+    units: Sequence[_Unit], finished: Sequence[Any], n: int, run: Run
+) -> list[tuple[str, dict[str, Any], int]]:
+    """Of each unit without entries its outcomes' key, its column, and how many images are not done."""
+    from rbtools.engine.outcomes import Outcomes
+
+    lacking = [unit for unit, found in zip(units, finished, strict=True) if found is None]
+    left = [n - min(len(Outcomes(run.store, unit.outcomes)), n) for unit in lacking]
+    return [(unit.outcomes, unit.what["column"], images) for unit, images in zip(lacking, left, strict=True)]
 
 
 def _shown(entry: dict[str, Any], record: dict[str, Any], data: subject.Data, run: Run) -> Any:
@@ -178,17 +192,20 @@ def _compute(
         from rbtools.engine import device, placing, tiles
 
         with device.taken(run, placing.threads_for(run, record["arch"])) as chosen:
-            model = subject.load_model(record, data, run, chosen)
+            with run.clock.stage("model"):
+                model = subject.load_model(record, data, run, chosen)
             wanted = [units[i].column for i in missing]
             if any(isinstance(column, Clean) for column in wanted):
-                looked = sanity.look(model, record, data, n, chosen, run)
+                with run.clock.stage("look"):
+                    looked = sanity.look(model, record, data, n, chosen, run)
             with contextlib.ExitStack() as files:
                 take = None
                 if save:
                     from rbtools.engine.saving import saver
 
                     take = files.enter_context(saver(save.folder, save.names, data.load(), n)).add
-                tiles.fill(model, data, question, wanted, outcomes, n, chosen, run, take)
+                with run.clock.stage(question.title):
+                    tiles.fill(model, data, question, wanted, outcomes, n, chosen, run, take)
             if save:
                 made = ", ".join(f"{name}.npz" for name in save.names.values())
                 run.remark(f"The adversarial images are in {save.folder}: {made}.")

@@ -39,6 +39,8 @@ def ge(record: dict[str, Any], question: Question, run: Run, n_train: int | None
     sizes = {side: _size(record, runs[side], side) for side in runs}
     known = "train" if any(name.startswith("train.") for name in record.get("metrics", {})) else "test"
     other = "test" if known == "train" else "train"
+    if run.plan is not None:
+        run.plan.each([lambda side=side: answers(record, question, runs[side], side) for side in runs])
     found = {other: answers(record, question, runs[other], other)}
     part = runs[known].indices
     chosen = {} if part is None else {"indices": part.name}

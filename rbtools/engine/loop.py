@@ -19,6 +19,7 @@ from rbtools.engine.augment import augment, cutout
 from rbtools.engine.counted import Passes, Totals
 from rbtools.engine.draws import Draws
 from rbtools.engine.initial import mixed
+from rbtools.engine.pace import Pace
 from rbtools.engine.recipe import held_out
 from rbtools.engine.run import Run
 from rbtools.engine.schedule import PER_STEP, batches, deterministic, has_batchnorm, schedule
@@ -51,6 +52,7 @@ def fit(task: Task, run: Run, key: str, device: torch.device, state: bytes | Non
     if not training.resume(state):
         training = _Training(task, run, device)  # it may have taken over a part
     with deterministic(task.how.deterministic):
+        training.begin()
         while training.goes_on():
             run.pulse()
             try:
@@ -143,6 +145,11 @@ class _Training:
                 f" of {size}: --micro-batch changes the result, not only the memory."
             )
 
+    def begin(self) -> None:
+        """The first epoch of this run comes now: the pace is counted from here."""
+        size = self.batches * self.how.batch_size
+        self.pace = Pace(self.how.epochs * size, self.epoch * size)
+
     def goes_on(self) -> bool:
         """Whether there is another epoch to train."""
         if self.epoch >= self.how.epochs:
@@ -180,10 +187,18 @@ class _Training:
         self.epoch += 1
         if self._place() not in self.places:
             self.places.append(self._place())
-        found = totals.means() | self._validate()
+        with self.run.clock.stage("validation"):
+            found = totals.means() | self._validate()
         for name, value in {**found, "lr": rate, "seconds": seconds}.items():
             self.history.setdefault(name, []).append(float(f"{value:.6g}"))
         self.course.after(self.epoch, not self.goes_on(), self._kept())
+        self._tell()
+
+    def _tell(self) -> None:
+        """What this epoch came to, for --log and --tensorboard."""
+        who = {"arch": self.arch.get("name"), "method": self.method.name, "seed": self.run.seed}
+        last = {name: values[-1] for name, values in self.history.items()}
+        self.run.event({"event": "epoch", **who, "epoch": self.epoch, "epochs": self.how.epochs, **last})
 
     def _wait(self) -> None:
         """Let a GPU finish what it was given, before the clock is read."""
@@ -325,7 +340,8 @@ class _Training:
     def _words(self, batch: int, totals: Totals) -> str:
         means = "  ".join(f"{name} {value:.3f}" for name, value in totals.means().items())
         where = f"epoch {self.epoch + 1}/{self.how.epochs}  batch {batch}/{self.batches}"
-        return f"{self.method.name}  {where}  {means}"
+        pace = self.pace.words((self.epoch * self.batches + batch) * self.how.batch_size)
+        return "  ".join(filter(None, [self.method.name, where, pace, means]))
 
     def state(self) -> bytes:
         """All that the next epoch needs, as bytes that `weights_only` loading reads."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,14 +20,40 @@ def _alone() -> None:
     return None
 
 
+def unheard(event: dict[str, Any]) -> None:
+    """Tell nobody of an event."""
+    return None
+
+
+class Clock:
+    """Seconds by stage of the work: what -v shows."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._inner = 0.0  # of stages within the one that runs: they count for themselves
+
+    @contextlib.contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Count the time of what is done within, but for stages of its own."""
+        outer, self._inner = self._inner, 0.0
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            spent = time.perf_counter() - start
+            self.seconds[name] = self.seconds.get(name, 0.0) + spent - self._inner
+            self._inner = outer + spent
+
+
 @dataclass
 class Run:
     """The options that every tool shares.
 
     `weights` is a folder of published weights, `member` which of several in a file are meant. `allow_code`
     lets networks that are the user's own code run; no record and no file can say so.
-    `progress` is told what is going on, in words; `remark` what people should know, a line each; `pulse`
-    is called between units of work and raises when the work should stop (nobody reads the output any more).
+    `progress` is told what is going on, in words, and `event` the same for programs; `remark` hears what
+    people should know, a line each; `pulse` is called between units of work and raises when the work should
+    stop (nobody reads the output any more).
     """
 
     tool: str
@@ -56,10 +84,14 @@ class Run:
     jobs_per_gpu: int = 1
     worker: int = 0
     unordered: bool = False
+    plan: Any = None  # of a dry run (engine.plan.Plan): it hears what the store lacks
+    clock: Clock = field(default_factory=Clock)
     progress: Callable[[str], None] = quiet
+    event: Callable[[dict[str, Any]], None] = unheard
     remark: Callable[[str], None] = quiet
     pulse: Callable[[], None] = _alone
 
     def __getstate__(self) -> dict[str, Any]:
         """A run travels to another process without its callbacks, which belong to this one."""
-        return {**self.__dict__, "progress": quiet, "remark": quiet, "pulse": _alone}
+        own = {"progress": quiet, "remark": quiet, "event": unheard, "pulse": _alone}
+        return {**self.__dict__, **own}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rbtools import datasets
 from rbtools.datasets.base import NotHere
 from rbtools.engine.run import Run
-from rbtools.errors import RbError
+from rbtools.errors import Pending, RbError
 from rbtools.store import digest
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ def _are_numbers(values: Any) -> bool:
 
 def names(record: dict[str, Any], data: Data) -> dict[str, Any]:
     """What people call a record's model and data. No key has it: the same results go by other names too."""
-    found = {"arch": _some(record["arch"], ("name", "index")), "dataset": data.name}
+    found = {"arch": _some(record["arch"], ("name", "index", "macs")), "dataset": data.name}
     if isinstance(record.get("train"), dict):
         found["train"] = _some(record["train"], ("method", "seed", "epochs"))
     return found
@@ -205,6 +205,8 @@ def checkpoint_name(record: dict[str, Any], run: Run) -> str:
     Raises RbError where the record has no checkpoint, or the file's content changed since.
     """
     name = record.get("checkpoint")
+    if not name and run.plan is not None:
+        raise Pending("The record is not trained yet.", waiting=True)
     if not name:
         raise RbError(
             "The record has no checkpoint, so there is nothing to evaluate. Train it first"

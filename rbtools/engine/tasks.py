@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,8 @@ class AskAll:
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
         from rbtools.engine.evaluate import ask
 
+        if self.run.plan is not None:
+            self.run.plan.each([partial(ask, record, question, self.run) for question in self.questions])
         for question in self.questions:
             record = ask(record, question, self.run)
         return record

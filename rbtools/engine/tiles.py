@@ -15,6 +15,7 @@ from rbtools import datasets
 from rbtools.engine import precision, prepare, subject
 from rbtools.engine.draws import Draws
 from rbtools.engine.outcomes import Outcomes
+from rbtools.engine.pace import Pace
 from rbtools.engine.questions import Column, Question
 from rbtools.engine.run import Run
 from rbtools.errors import RbError
@@ -134,13 +135,15 @@ def fill(
     # What such an attack draws depends on who is in the tile: it is then the same size everywhere.
     size = TILE["cpu"] if whole else TILE.get(device.type, TILE["cpu"])
     batch = min(run.batch or BATCH.get(device.type, BATCH["cpu"]), size)
-    search, how = _searched(model, columns, data.about.shape, run)
+    with run.clock.stage("preparation"):
+        search, how = _searched(model, columns, data.about.shape, run)
+    pace = Pace(n, min(map(len, outcomes)))
     with _kept(outcomes):
         for start in range(0, n, size):
             stop = min(start + size, n)
             for begin, wanted in _missing(outcomes, start, stop):
                 run.pulse()
-                run.progress(f"{question.title}  {begin}/{n} images")
+                run.progress(_words(question.title, begin, n, pace, columns, outcomes))
                 ids = order[begin:stop]
                 known = {
                     column: torch.from_numpy(one.values(stop)[begin:]).to(device)
@@ -161,6 +164,18 @@ def fill(
                     outcomes[i].extend(values, {"seconds": seconds, **one.totals}, device.type, prepared)
                     if one.images is not None and save is not None:
                         save(columns[i], ids, one)
+
+
+def _words(
+    title: str, done: int, n: int, pace: Pace, columns: Sequence[Column], outcomes: Sequence[Outcomes]
+) -> str:
+    """What the status line says: how far it is, the pace, and what was found so far."""
+    parts = [title, f"{done}/{n} images", pace.words(done)]
+    for column, one in zip(columns, outcomes, strict=True):
+        if done and not column.byproduct and hasattr(column, "metric") and len(one) >= done:
+            entry = column.entries(one.values(done), one.totals)[0]
+            parts.append(f"{entry['metric']} {entry['value']:.3f}")
+    return "  ".join(filter(None, parts))
 
 
 def _missing(outcomes: Sequence[Outcomes], start: int, stop: int) -> list[tuple[int, list[int]]]:

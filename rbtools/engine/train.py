@@ -35,7 +35,8 @@ def train(record: dict[str, Any], method: Any, how: recipe.Recipe, run: Run) -> 
     Results that belonged to former weights are dropped. Raises RbError where the recipe cannot
     work, the architecture cannot be built, or the loss stops being finite.
     """
-    data = subject.data_of(record, run, "train")
+    with run.clock.stage("data"):
+        data = subject.data_of(record, run, "train")
     method, how = presets.on_data(method, how, data.about)
     recipe.check(how, data.size)
     recipe.check_method(how, method)
@@ -67,6 +68,8 @@ def train(record: dict[str, Any], method: Any, how: recipe.Recipe, run: Run) -> 
     kept = _Kept(run, what, along, subject.names({"arch": record["arch"]}, data))
     done: Any = kept.look()
     if done is None:
+        if run.plan is not None:
+            run.plan.training(kept.own, what, record["arch"], how.epochs)
         with run.store.claimed([kept.own], lambda: kept.look() is not None, run.pulse) as ours:
             if ours:
                 run.store.check_writable()
@@ -190,7 +193,8 @@ def _fit(task: Task, run: Run, key: str) -> dict[str, Any]:
             torch.set_num_threads(threads)
         state = run.store.state(key)
         ranks.lead(ranks.Order(task, run.seed, threads, key, state))
-        return fit(task, run, key, chosen, state)
+        with run.clock.stage("training"):
+            return fit(task, run, key, chosen, state)
 
 
 def _trained(

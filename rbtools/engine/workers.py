@@ -52,7 +52,7 @@ class Said(NamedTuple):
 
 
 class Pool:
-    """`run.jobs` processes that take tasks; `Finished` and `Said` arrive in `events`.
+    """`run.jobs` processes that take tasks; `Finished`, `Said` and dicts (`run.event`) arrive in `events`.
 
     Use as a context: leaving it ends the workers, which keep what they have found so far. `size` is
     how many tasks are worked on at once.
@@ -122,7 +122,7 @@ class Pool:
             message = connection.recv()
             if isinstance(message, Report):
                 return message
-            self.events.put(Said(message))
+            self.events.put(message if isinstance(message, dict) else Said(message))
 
     def _start(self, number: int) -> Connection | None:
         """The way to a new worker; None where all is ending."""
@@ -173,7 +173,7 @@ def _work(connection: Connection, works: Sequence[Work], run: Run) -> None:
             said = time.monotonic()
             connection.send(text)
 
-    run.progress = progress
+    run.progress, run.event = progress, connection.send
     try:
         while True:
             task: Task = connection.recv()

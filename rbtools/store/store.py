@@ -28,7 +28,7 @@ from typing import Any
 
 import orjson
 
-from rbtools.errors import RbError
+from rbtools.errors import Pending, RbError
 from rbtools.store import lease
 from rbtools.store.files import check_writable, write_whole
 from rbtools.store.seal import canonical, digest, hash_of_file, sealed, unsealed
@@ -50,9 +50,11 @@ class Store:
     format or is no folder.
     """
 
-    def __init__(self, folder: str | os.PathLike[str] | None, *, force: bool = False) -> None:
+    def __init__(
+        self, folder: str | os.PathLike[str] | None, *, force: bool = False, dry: bool = False
+    ) -> None:
         self.folder = None if folder is None else Path(folder).absolute()
-        self.force = force
+        self.force, self.dry = force, dry
         self.found = 0
         self.computed = 0
         self.damaged: list[Path] = []
@@ -175,8 +177,11 @@ class Store:
         """Hold the leases of some units of work; False where others finished them while we waited.
 
         Leases are taken in one order, so that two who want the same ones cannot block each other. A
-        store that cannot be written has no leases: the work is then done without.
+        store that cannot be written has no leases: the work is then done without. A store that is `dry`
+        raises Pending: nobody may work.
         """
+        if self.dry:
+            raise Pending("A dry run computes nothing.")
         held: list[lease.Lease] = []
         try:
             for key in sorted(keys):

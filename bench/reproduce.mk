@@ -1,0 +1,107 @@
+# Reproductions: recipes of pipes, resumable through the store, at three scales.
+#
+#   make reproduce-NAME SCALE=mini    some minutes on two cores, on the built-in digits (the default)
+#   make reproduce-NAME SCALE=full    the paper's setting; says what data are missing
+#   make reproduce-NAME SCALE=tiny    seconds: only to see that it runs
+#
+# Each writes records to $(REPRODUCED)/NAME-SCALE.jsonl and prints the published values beside ours, and which
+# of the paper's claims hold. Run it again and it goes on where it was. JOBS trainings run at once.
+
+REPRODUCED ?= reproduced
+JOBS ?= 2
+DATA ?= data
+WEIGHTS ?= $(DATA)/nas-bench-201
+
+REPRODUCE := reproduce-nas-bench-201-robustness reproduce-nas-robbench-201 reproduce-prbench
+.PHONY: $(REPRODUCE)
+
+# A user's configuration must not decide what is reproduced.
+PIPE := (set -o pipefail) 2>/dev/null && set -o pipefail; export RB_CONFIG=none RB_DATA='$(DATA)' \
+	RB_STORE='$(REPRODUCED)/store' PATH="$(abspath $(BIN)):$$PATH" $(ONE_THREAD); mkdir -p '$(REPRODUCED)';
+COMPARE = $(BIN)/python bench/reproduce_$(subst -,_,$(1)).py --scale $(SCALE)
+RECORDS = '$(REPRODUCED)/$(1)-$(SCALE).jsonl'
+# What differs between scales: $(call at,mini words,full words,tiny words); $(,) is a comma in these.
+, := ,
+at = $(if $(filter full,$(SCALE)),$(2),$(if $(filter tiny,$(SCALE)),$(3),$(1)))
+
+# --- PRBench: tables 4, 5, 12 and the composite figure --------------------------------------------
+
+PR_ARCH := $(call at,--index 13714 --cells 1 --channels 8,--arch resnet18 --dataset cifar10,\
+	--index 13714 --cells 1 --channels 4)
+PR_SMALL := --eps 32 --step-size 8 --step-min 4 --step-max 16 --samples 8 --rounds 2 --candidates 3
+PR_HOW := $(call at,$(PR_SMALL) --epochs 6,--preset prbench,--eps 32 --step-size 8 --epochs 1 --attack-steps 2)
+PR_FILTER := $(call at,--eps 32 --step-size 8 --epochs 6,--preset prbench,--eps 32 --epochs 1 --attack-steps 2)
+PR_WARM := $(call at,1 4 8,0 1 2 3 4 5 6 7 8,1)
+PR_ALL := erm,corruption,cvar,at-pr,pgd,trades,mart,alp,clp,kl-pgd
+PR_METHODS := $(call at,$(PR_ALL),$(PR_ALL),erm$(,)corruption$(,)pgd$(,)trades)
+PR_EPS := $(call at,--eps 32,--eps 8,--eps 32 --n 40)
+PR_STEP := $(call at,--step-size 8/255,--step-size 2/255,--steps 2)
+PR_AA := $(call at,--eps 32 --n 50,--eps 8,--eps 32 --n 10 --attacks apgd-ce)
+PR_GAMMA := $(call at,--gamma 32/255$(,)0.3$(,)0.35$(,)0.4,--gamma 8/255$(,)0.08$(,)0.1$(,)0.12,\
+	--gamma 32/255$(,)0.3$(,)0.35$(,)0.4 --samples 5 --n 40)
+PR_GE := $(call at,--gamma 0.3 --n-train 355,--gamma 0.08,--gamma 0.3 --samples 5 --n 40 --n-train 40)
+
+reproduce-prbench: $(VENV)/run.stamp  ## PRBench's tables 4, 5, 12 and composite (SCALE=mini or full)
+	@$(call COMPARE,prbench) --need --data '$(DATA)'
+	@$(PIPE) { \
+	  rb-arch $(PR_ARCH) | rb-train --method $(PR_METHODS) $(PR_HOW) --jobs $(JOBS); \
+	  for warm in $(PR_WARM); do rb-arch $(PR_ARCH) | \
+	    rb-train --method trades $(PR_FILTER) --filter chen-lee --warm-steps $$warm; done; } | \
+	  rb-attack pgd $(PR_EPS) $(PR_STEP) --iterate last | \
+	  rb-attack cw $(PR_EPS) $(PR_STEP) --iterate last | \
+	  rb-attack aa $(PR_AA) | \
+	  rb-pr $(PR_GAMMA) --rho 0.05,0.01 | \
+	  rb-pr $(PR_GAMMA) --rho 0.05 --noise gaussian | \
+	  rb-pr $(PR_GAMMA) --rho 0.05 --noise laplace | \
+	  rb-ge attack pgd $(PR_EPS) $(PR_STEP) --iterate last | \
+	  rb-ge pr $(PR_GE) > $(call RECORDS,prbench)
+	@$(call COMPARE,prbench) < $(call RECORDS,prbench)
+
+# --- NAS-RobBench-201: tables 1, 5 and 6 ----------------------------------------------------------
+
+NR_NONE := $(call at,0 1 2 3 4,,0 3)
+NR_ARCH := $(call at,--sample 3 --seed 1 --cells 1 --channels 8,,--sample 1 --seed 1 --cells 1 --channels 4)
+NR_ARCHS = $(if $(NR_NONE),for none in $(NR_NONE); do rb-arch --unique --where "none == $$none" $(NR_ARCH); \
+	done,rb-arch --unique --dataset cifar10)
+NR_HOW := $(call at,--method pgd --eps 32 --step-size 8 --attack-steps 4 --epochs 5 --val 0 --lr 0.1,\
+	--preset nasrobbench201 --method pgd --dataset cifar10 --seed 0$(,)1$(,)2,\
+	--method pgd --eps 32 --attack-steps 1 --epochs 1)
+NR_EPS := $(call at,--eps 12$(,)32,--eps 3$(,)8,--eps 12$(,)32 --n 40)
+NR_FAR := $(call at,--eps 64$(,)128$(,)255,--eps 16$(,)32$(,)64$(,)128$(,)255,--eps 64$(,)128$(,)255 --n 40 --steps 3)
+NR_SQUARE := $(call at,--eps 12 --n 100 --queries 200,--eps 3,--eps 12 --n 40 --queries 5)
+NR_C := $(call at,gaussian_noise$(,)brightness$(,)contrast$(,)jpeg_compression --n 200,all,contrast --n 40)
+
+reproduce-nas-robbench-201: $(VENV)/run.stamp  ## NAS-RobBench-201's tables 1, 5 and 6 (SCALE=mini or full)
+	@$(call COMPARE,nas-robbench-201) --need --data '$(DATA)'
+	@$(PIPE) { $(NR_ARCHS); } | rb-train $(NR_HOW) --jobs $(JOBS) | \
+	  rb-attack fgsm $(NR_EPS) | \
+	  rb-attack pgd $(NR_EPS) --iterate last | \
+	  rb-attack pgd $(NR_FAR) --iterate last | \
+	  rb-attack square $(NR_SQUARE) | \
+	  rb-corrupt $(NR_C) --severity 5 > $(call RECORDS,nas-robbench-201)
+	@$(call COMPARE,nas-robbench-201) < $(call RECORDS,nas-robbench-201)
+
+# --- the robustness dataset of NAS-Bench-201 (Jung et al. 2023): table 1 --------------------------
+
+NB_ARCHS := $(call at,rb-arch --unique --sample 12 --seed 2 --cells 1 --channels 8,\
+	rb-arch --unique --dataset cifar10,rb-arch --unique --sample 3 --seed 2 --cells 1 --channels 4)
+# At full scale nothing is trained: the published weights are evaluated.
+NB_TRAIN := $(call at,rb-train --method erm --epochs 6 --val 0 --jobs $(JOBS),cat,rb-train --method erm --epochs 1)
+NB_EPS := $(call at,--eps 2$(,)4$(,)8$(,)16$(,)32 --n 200,--eps 0.1$(,)0.5$(,)1$(,)2$(,)3$(,)4$(,)8,\
+	--eps 4$(,)8$(,)32 --n 40)
+NB_FGSM := $(call at,$(NB_EPS),--eps 0.1$(,)0.5$(,)1$(,)2$(,)3$(,)4$(,)5$(,)6$(,)7$(,)8$(,)255,$(NB_EPS))
+NB_PGD := --steps 40 --relative-step 0.0333333 --iterate last
+NB_FROM := $(call at,,--weights '$(WEIGHTS)' --dataset cifar10,)
+NB_SHORT := $(call at,--steps 50,,--steps 3)
+NB_QUERIES := $(call at,--queries 300,,--queries 5)
+NB_C := $(call at,all --n 100,all,contrast$(,)brightness --n 40)
+
+reproduce-nas-bench-201-robustness: $(VENV)/run.stamp  ## Jung et al.: table 1 (SCALE=mini or full)
+	@$(call COMPARE,nas-bench-201-robustness) --need --data '$(DATA)' --weights '$(WEIGHTS)'
+	@$(PIPE) $(NB_ARCHS) | $(NB_TRAIN) | \
+	  rb-attack fgsm $(NB_FGSM) $(NB_FROM) | \
+	  rb-attack pgd $(NB_EPS) $(NB_PGD) $(NB_FROM) | \
+	  rb-attack apgd-ce $(NB_EPS) $(NB_SHORT) $(NB_FROM) | \
+	  rb-attack square $(NB_EPS) $(NB_QUERIES) $(NB_FROM) | \
+	  rb-corrupt $(NB_C) --severity $(call at,3,1-5,3) $(NB_FROM) > $(call RECORDS,nas-bench-201-robustness)
+	@$(call COMPARE,nas-bench-201-robustness) < $(call RECORDS,nas-bench-201-robustness)

@@ -1,0 +1,119 @@
+"""Reproductions: the recipes of pipes run at SCALE=tiny, and what they print; missing data are named."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from rbtools.cli import docs
+
+ROOT = Path(__file__).resolve().parents[2]
+NAMES = ("nas-bench-201-robustness", "nas-robbench-201", "prbench")
+
+pytestmark = pytest.mark.skipif(not shutil.which("make"), reason="needs make")
+
+
+def recipe(name: str, scale: str) -> str:
+    """The pipe of a recipe, as make would give it to the shell."""
+    environment = Path("ready")  # a set-up that counts as whole: make has nothing to install
+    environment.mkdir(exist_ok=True)
+    for stamp in ("venv.stamp", "run.stamp"):
+        (environment / stamp).touch()
+    line = ["make", "-n", f"reproduce-{name}", f"SCALE={scale}", "JOBS=1", f"VENV={environment.absolute()}"]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    text = done.stdout.replace("\\\n", " ")
+    (pipe,) = re.findall(r"mkdir -p '[^']*'; (.*?) > '[^']*\.jsonl'", text, re.S)
+    return " ".join(pipe.split())
+
+
+def stage(command: str, text: str) -> str:
+    tool, *arguments = shlex.split(command)
+    if tool == "cat":
+        return text
+    main = docs.tool(tool.removeprefix("rb-")).command
+    done = CliRunner().invoke(main, arguments, input=text, prog_name=tool)
+    assert done.exit_code == 0, f"$ {command}\n{done.stderr[-2000:]}"
+    return done.stdout
+
+
+def piped(pipe: str, text: str = "") -> str:
+    """What a pipe makes of a text, stage by stage in this process: torch is loaded once."""
+    for command in re.split(r" \| (?=rb-|cat)", pipe.strip().strip(";").strip()):
+        text = stage(command, text)
+    return text
+
+
+def run(pipe: str) -> str:
+    """A recipe: `{ pipe; for x in ...; do pipe; done; } | stages`, or one pipe alone."""
+    grouped = re.fullmatch(r"\{ (.*?);? \} \| (.*)", pipe)
+    if not grouped:
+        return piped(pipe)
+    first = grouped[1]
+    for loop, name, values, body in re.findall(r"(for (\w+) in ([^;]*); do (.*?);? done)", first):
+        unrolled = [body.replace(f"${name}", value) for value in values.split()]
+        first = first.replace(loop, "; ".join(unrolled))
+    return piped(grouped[2], "".join(piped(one) for one in first.split("; ") if one.strip()))
+
+
+def compare(name: str, *arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
+    script = ROOT / f"bench/reproduce_{name.replace('-', '_')}.py"
+    return subprocess.run(
+        [sys.executable, str(script), *arguments], input=text, capture_output=True, text=True, timeout=120
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recipe_ends_with_the_published_values_beside_ours(name: str) -> None:
+    text = run(recipe(name, "tiny"))
+    records = [json.loads(line) for line in text.splitlines()]
+    assert records and all("error" not in record for record in records)
+    done = compare(name, "--scale", "tiny", text=text)
+    assert done.returncode == 0, done.stderr
+    assert "published / ours / difference" in done.stdout
+    assert re.search(r"\d+ of \d+ claims hold here", done.stdout)
+    cells = re.findall(r"[-\d.]+ / [-\d.]+ / [+-][\d.]+", done.stdout)
+    assert len(cells) >= 6, "next to nothing of the paper was measured"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_missing_data_are_named_before_anything_runs(name: str) -> None:
+    done = compare(name, "--scale", "full", "--need", "--data", "nowhere")
+    assert done.returncode == 1 and done.stdout == ""
+    assert "nowhere/cifar-10-batches-py\n    from: its authors" in done.stderr
+    assert "layout: data_batch_1" in done.stderr
+    assert compare(name, "--scale", "mini", "--need").returncode == 0
+
+
+def test_missing_weights_are_named() -> None:
+    done = compare("nas-bench-201-robustness", "--scale", "full", "--need", "--weights", "nowhere")
+    assert (
+        "nowhere\n    from: the authors of NAS-Bench-201" in done.stderr and "000000-FULL.pth" in done.stderr
+    )
+
+
+def test_a_scale_that_is_none_is_refused() -> None:
+    done = compare("prbench", "--scale", "large", "--need")
+    assert done.returncode == 2 and "invalid choice: 'large'" in done.stderr
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("scale", ["mini", "full"])
+def test_every_command_of_a_recipe_is_one(name: str, scale: str) -> None:
+    """The commands of the larger scales are parsed, with all options, but not run."""
+    commands = re.findall(r"rb-[a-z]+ [^|;}]*", recipe(name, scale))
+    assert len(commands) >= 6
+    for command in commands:
+        tool, *arguments = shlex.split(re.sub(r"\$\w+", "1", command))
+        arguments = [word for word in arguments if word != "done"]
+        main = docs.tool(tool.removeprefix("rb-")).command
+        done = CliRunner().invoke(main, [*arguments, "--print-config"], prog_name=tool)
+        assert done.exit_code == 0, f"$ {command}\n{done.stderr}"

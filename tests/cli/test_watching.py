@@ -1,0 +1,220 @@
+"""Dry runs, events, times by stage, curves, and the pace that the status line shows."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from rbtools.engine import pace
+from rbtools.engine.run import Clock
+
+TRAIN = ["--epochs", "1", "--lr", "0.2"]
+SMALL = json.dumps(
+    {
+        "arch": {
+            "space": "nasbench201",
+            "name": "small",
+            "str": "|nor_conv_3x3~0|+|none~0|none~1|+|skip_connect~0|nor_conv_1x1~1|none~2|",
+            "channels": 4,
+            "cells": 1,
+        }
+    }
+)
+
+
+def run(tool: str, *arguments: str, text: str = "") -> Result:
+    command: click.Command = importlib.import_module(f"rbtools.cli.{tool}").main
+    return CliRunner().invoke(command, arguments, input=text, prog_name=f"rb-{tool}")
+
+
+def records(result: Result) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def lines(trained: dict[str, dict[str, Any]]) -> str:
+    return "".join(json.dumps(record) + "\n" for record in trained.values())
+
+
+def files_of_store() -> set[str]:
+    kinds = ("objects", "results", "outcomes", "state", "leases")
+    return {str(path) for kind in kinds for path in Path("rb-store", kind).rglob("*")}
+
+
+# --- dry runs -------------------------------------------------------------------------------------
+
+
+def test_a_dry_run_computes_nothing_and_passes_the_records_on() -> None:
+    result = run("train", *TRAIN, "--method", "erm,pgd", "--dry-run", text=SMALL)
+    assert result.exit_code == 0 and files_of_store() == set()
+    assert [record["arch"]["name"] for record in records(result)] == ["small", "small"]
+    said = result.stderr.splitlines()
+    assert said[0] == (
+        "rb-train: dry run, nothing was computed: of 2 records 0 found in the store, 2 to compute."
+    )
+    assert said[1:3] == [
+        "rb-train: erm: 1 piece of work, 1 epochs, time unknown.",
+        "rb-train: pgd: 1 piece of work, 1 epochs, time unknown.",
+    ]
+    assert "the store has no result of that kind" in said[3]
+
+
+def test_what_the_store_has_is_found_and_measures_the_rest(trained: dict[str, dict[str, Any]]) -> None:
+    done = run("attack", "pgd", "--steps", "3", "--n", "50", text=json.dumps(trained["erm"]))
+    before = files_of_store()
+    asked = ("attack", "pgd", "--steps", "3", "--n", "50")
+    result = run(*asked, "--dry-run", text=lines(trained))
+    assert files_of_store() == before
+    assert "of 2 records 1 found in the store, 1 to compute." in result.stderr
+    assert re.search(r"pgd3: 1 piece of work, 50 images, (about|less)", result.stderr)
+    assert re.search(r"time: (about \d+ s|less than a second), by what \d+ results took", result.stderr)
+    assert records(result)[0]["metrics"] == records(done)[0]["metrics"]
+    assert "pgd3.8" not in records(result)[1]["metrics"]
+
+
+def test_images_that_are_done_are_not_counted(trained: dict[str, dict[str, Any]]) -> None:
+    record = json.dumps(trained["erm"])
+    run("attack", "fgsm", "--n", "30", text=record)
+    result = run("attack", "fgsm", "--n", "50", "--dry-run", text=record)
+    assert "fgsm: 1 piece of work, 20 images" in result.stderr
+
+
+def test_a_pipe_of_dry_runs_says_what_waits_for_a_training() -> None:
+    first = run("train", *TRAIN, "--dry-run", text=SMALL)
+    for tool, *arguments in (("attack", "pgd"), ("pr",), ("ge", "acc"), ("corrupt", "fog")):
+        result = run(tool, *arguments, "--dry-run", text=first.stdout)
+        assert result.exit_code == 0, result.stderr
+        assert "1 record would first be trained; that is not in the time." in result.stderr
+        assert "error" not in records(result)[0]
+
+
+def test_both_sides_and_all_parts_are_looked_at(trained: dict[str, dict[str, Any]]) -> None:
+    record = json.dumps(trained["erm"])
+    ge = run("ge", "acc", "--n", "20", "--n-train", "30", "--dry-run", text=record)
+    assert "clean accuracy: 2 pieces of work, 50 images" in ge.stderr
+    preset = run("attack", "preset", "prbench", "--n", "20", "--dry-run", text=record)
+    assert all(
+        f"{name}: 1 piece of work, 20 images" in preset.stderr for name in ("pgd10", "pgd20", "cw20", "aa")
+    )
+
+
+def test_a_training_again_leaves_the_old_weights_behind(trained: dict[str, dict[str, Any]]) -> None:
+    result = run("train", *TRAIN, "--method", "trades", "--dry-run", text=json.dumps(trained["erm"]))
+    assert "checkpoint" not in records(result)[0]
+
+
+def test_a_dry_run_of_the_score_says_what_it_would_be_made_of() -> None:
+    text = '{"arch":{},"metrics":{"acc":0.5}}\n'
+    result = run("score", "--metric", "acc", "--dry-run", text=text)
+    assert result.stdout == text
+    assert "dry run: 1 records would be scored by acc (weight 1, higher is better)" in result.stderr
+
+
+# --- events ---------------------------------------------------------------------------------------
+
+
+def events(path: str = "log.jsonl") -> list[dict[str, Any]]:
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_log_has_an_event_a_line(jobs: str) -> None:
+    result = run(
+        "train", *TRAIN, "--epochs", "2", "--jobs", jobs, "--log", "log.jsonl", text=f"{SMALL}\nno\n"
+    )
+    assert result.exit_code == 1, result.stderr
+    found = events()
+    kinds = [event["event"] for event in found]
+    assert kinds[0] == "start" and kinds[-1] == "end" and kinds.count("epoch") == 2
+    assert kinds.count("record") == 1 and kinds.count("error") == 1
+    assert all({"time", "tool", "pid"} <= event.keys() and event["tool"] == "rb-train" for event in found)
+    epoch = next(event for event in found if event["event"] == "epoch")
+    assert {"arch", "method", "seed", "epoch", "epochs", "loss", "val_robust_acc", "lr"} <= epoch.keys()
+    record = next(event for event in found if event["event"] == "record")
+    assert record["outcome"] == "done" and record["computed"] == 1 and record["stages"]["training"] > 0
+    assert list(record["metrics"]) == ["seconds_per_epoch"]
+    assert found[-1]["status"] == 1
+
+
+def test_stages_of_a_pipe_share_a_log_and_every_tool_has_one(trained: dict[str, dict[str, Any]]) -> None:
+    for tool, *arguments in (("attack", "fgsm", "--n", "20"), ("rank", "--by", "acc"), ("score",)):
+        run(tool, *arguments, "--log", "log.jsonl", text=lines(trained))
+    assert [event["tool"] for event in events() if event["event"] == "end"] == [
+        "rb-attack",
+        "rb-rank",
+        "rb-score",
+    ]
+
+
+def test_a_log_that_cannot_be_written_is_a_usage_error() -> None:
+    result = run("attack", "fgsm", "--log", "no/such/folder/log.jsonl", text=SMALL)
+    assert result.exit_code == 2
+    assert "Cannot write the log no/such/folder/log.jsonl: No such file" in result.stderr
+
+
+# --- times, curves, the status line ---------------------------------------------------------------
+
+
+def test_verbose_says_where_the_time_went(trained: dict[str, dict[str, Any]]) -> None:
+    result = run("attack", "fgsm", "--n", "20", "-v", text=json.dumps(trained["erm"]))
+    assert re.search(r"^rb-attack: small erm: [\d.]+ s: .*model [\d.]+ s.*fgsm [\d.]+ s", result.stderr, re.M)
+    assert re.search(r"^rb-attack: [\d.]+ s in all: .*fgsm [\d.]+ s", result.stderr, re.M)
+    assert " in all" not in run("attack", "fgsm", "--n", "20", text=json.dumps(trained["erm"])).stderr
+
+
+def test_stages_within_stages_count_for_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = iter([0.0, 1.0, 4.0, 10.0])
+    monkeypatch.setattr("rbtools.engine.run.time.perf_counter", lambda: next(ticks))
+    clock = Clock()
+    with clock.stage("outer"), clock.stage("inner"):
+        pass
+    assert clock.seconds == {"inner": 3.0, "outer": 7.0}
+
+
+def test_curves_are_written_while_training_and_for_what_is_found() -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    for folder in ("first", "second"):  # the second time the training is found in the store
+        result = run("train", *TRAIN, "--epochs", "2", "--tensorboard", folder, text=SMALL)
+        assert result.exit_code == 0, result.stderr
+        curves = accumulator.EventAccumulator(f"{folder}/small-erm-seed0").Reload()
+        history = records(result)[0]["train"]["history"]
+        for name in ("loss", "val_acc", "lr"):
+            points = [(tensor.step, tensor.tensor_proto.float_val[0]) for tensor in curves.Tensors(name)]
+            assert [step for step, _ in points] == [1, 2]
+            assert [value for _, value in points] == pytest.approx(history[name], rel=1e-5)
+
+
+def test_curves_without_the_package_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboard.summary", None)
+    result = run("train", *TRAIN, "--tensorboard", "curves", text=SMALL)
+    assert result.exit_code == 2 and "pip install 'rbtools[tensorboard]'" in result.stderr
+
+
+def test_the_pace_is_of_what_was_done_since_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(pace.time, "monotonic", lambda: now)
+    one = pace.Pace(1000, done=200)
+    assert one.words(200) == ""
+    now = 110.0
+    assert one.words(600) == "40 images/s  0:10 left"
+    assert pace.clock(3723) == "1:02:03"
+
+
+def test_the_status_line_has_pace_and_what_was_found(
+    trained: dict[str, dict[str, Any]], monkeypatch: Any
+) -> None:
+    from rbtools.cli.screen import Screen
+
+    shown: list[str] = []
+    monkeypatch.setattr(Screen, "status", lambda self, text: shown.append(text))
+    run("attack", "fgsm", "--n", "300", text=json.dumps(trained["erm"]))
+    assert re.fullmatch(r"fgsm  256/300 images  [\d,.]+ images/s  \d+:\d\d left  fgsm\.8 0\.\d{3}", shown[-1])
+    run("train", *TRAIN, text=SMALL)
+    assert re.search(r"^erm  epoch 1/1  batch 12/\d+  [\d,.]+ images/s  0:\d\d left  loss ", shown[-1])
