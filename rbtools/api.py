@@ -19,7 +19,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rbtools import edge
+from rbtools import edge, units
 from rbtools.errors import RbError, near
 
 if TYPE_CHECKING:
@@ -155,6 +155,46 @@ def pr(
 
     run, rest = _run("rb-pr", options)
     return ask(record, _probabilistic(noise, gamma, **rest), run)
+
+
+def measure(
+    record: Record,
+    measures: str | Iterable[str],
+    eps: Numbers = 8,
+    *,
+    attack: str | Iterable[str] = "pgd",
+    attack_steps: int = 10,
+    step_size: float | str | None = None,
+    on: str = "auto",
+    split: str | Iterable[str] | None = None,
+    batches: int | None = None,
+    batch_size: int | None = None,
+    init_seed: int = 0,
+    **options: Any,
+) -> Record:
+    """The record with measures of its network; see rb-measure."""
+    from rbtools.engine.measure import Asked, perturbing
+    from rbtools.engine.measure import measure as work
+    from rbtools.measures import MEASURES
+
+    run, params = _run("rb-measure", options)
+    names = list(MEASURES.all) if measures == "all" else _text(measures).split(",")
+    fields_of = {field.name for name in names for field in fields(MEASURES.load(name))}
+    for name in params.keys() - fields_of:
+        _checked(MEASURES, names[0], {name: params[name]})  # raises: none of them has it
+    distances = edge.distances(_text(eps), "linf")
+    step = None if step_size is None else units.eps_to_pixels(step_size, what="step_size")
+    asked = Asked(
+        measures=tuple(edge.build(MEASURES, name, params) for name in names),
+        attacks=perturbing(_text(attack).split(","), distances, attack_steps, step),
+        eps=distances,
+        on=on,
+        splits=None if split is None else tuple(_text(split).split(",")),
+        batches=batches,
+        batch_size=batch_size,
+        init_seed=init_seed,
+    )
+    return work(record, asked, run)
 
 
 def train(record: Record, method: str = "erm", **options: Any) -> Record:

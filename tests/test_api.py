@@ -25,9 +25,10 @@ def timeless(record: Any) -> Any:
 
 def typed(line: list[str], record: dict[str, Any]) -> dict[str, Any]:
     """What a tool writes for this record."""
-    from rbtools.cli import attack, corrupt, ge, pr, train
+    from rbtools.cli import attack, corrupt, ge, measure, pr, train
 
-    tool = {"attack": attack, "corrupt": corrupt, "ge": ge, "pr": pr, "train": train}[line[0]]
+    tools = {"attack": attack, "corrupt": corrupt, "ge": ge, "measure": measure, "pr": pr, "train": train}
+    tool: Any = tools[line[0]]
     result = CliRunner().invoke(tool.main, line[1:], input=json.dumps(record))
     assert result.exit_code == 0, result.stderr
     found: dict[str, Any] = json.loads(result.stdout)
@@ -43,6 +44,9 @@ def test_each_function_gives_the_record_of_its_tool() -> None:
     line = "attack pgd --eps 8,32/255 --steps 2 --n 20 --store one --force"
     assert timeless(typed(line.split(), trained)) == timeless(attacked)
     assert {"pgd2.8", "pgd2.32"} <= attacked["metrics"].keys()
+    measured = rbtools.measure(trained, ["ntk", "nu"], eps=[8], attack="fgsm", batch_size=6, store="one")
+    line = "measure ntk,nu --eps 8 --attack fgsm --batch-size 6 --store one --force"
+    assert timeless(typed(line.split(), trained)) == timeless(measured)
     noisy = rbtools.pr(trained, gamma=0.1, rho=[0.1], samples=3, n=20, store="one")
     line = "pr --gamma 0.1 --rho 0.1 --samples 3 --n 20 --store one --force"
     assert timeless(typed(line.split(), trained)) == timeless(noisy)

@@ -65,6 +65,7 @@ USES = {
     "rb-pr": "rb-pr --gamma 0.1",
     "rb-corrupt": "rb-corrupt all",
     "rb-ge": "rb-ge acc",
+    "rb-measure": "rb-measure all",
     "rb-search": "rb-search local --objective pgd20.8",
 }
 NEEDS_ALL = ("rb-score", "rb-rank", "rb-search", "rb-corr", "rb-plot")

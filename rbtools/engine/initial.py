@@ -38,10 +38,19 @@ def network(task: Task, run: Run) -> nn.Module:
             file, of_file, classes=about.classes, shape=about.shape, allow_code=run.allow_code
         )
         return model.requires_grad_(True)
+    return fresh(arch, about, run.seed, allow_code=run.allow_code, published=how.init == "timm")
+
+
+def fresh(
+    arch: dict[str, Any], about: Any, seed: int, *, allow_code: bool = False, published: bool = False
+) -> nn.Module:
+    """The network that a training with this seed starts from, on the CPU, with its normalisation as its
+    first layer where there is one. `published`: with timm's weights.
+    """
     with torch.random.fork_rng():
-        torch.manual_seed(mixed(run.seed, "init"))
-        made = models.build(arch, classes=about.classes, shape=about.shape, allow_code=run.allow_code)
-        if how.init == "timm":
+        torch.manual_seed(mixed(seed, "init"))
+        made = models.build(arch, classes=about.classes, shape=about.shape, allow_code=allow_code)
+        if published:
             _published(made, arch, about)
     if about.mean is None or about.std is None:
         return made

@@ -123,3 +123,20 @@ class Train:
 
         # The store's counters are shared: `replace` keeps the very store object.
         return train(record, self.method, self.how, dataclasses.replace(self.run, seed=self.seed))
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Measure the record's network."""
+
+    asked: Any
+    run: Run
+
+    def with_run(self, run: Run) -> Measure:
+        """The same with another process's run."""
+        return dataclasses.replace(self, run=run)
+
+    def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+        from rbtools.engine.measure import measure
+
+        return measure(record, self.asked, self.run)

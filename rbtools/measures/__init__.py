@@ -12,7 +12,19 @@ from rbtools.registry import Registry
 MEASURES = Registry(
     "measure",
     {
+        "ntk": "rbtools.measures.ntk:NTK",
+        "jacobian": "rbtools.measures.jacobian:Jacobian",
         "hessian": "rbtools.measures.hessian:Hessian",
         "wci": "rbtools.measures.wci:WCI",
+        "naswot": "rbtools.measures.naswot:NASWOT",
+        "nasi": "rbtools.measures.nasi:NASI",
+        "synflow": "rbtools.measures.synflow:SynFlow",
+        "snip": "rbtools.measures.snip:SNIP",
+        "grad_norm": "rbtools.measures.grad_norm:GradNorm",
+        "params": "rbtools.measures.params:Params",
+        "macs": "rbtools.measures.macs:MACs",
+        "margin": "rbtools.measures.margin:Margin",
+        "sharpness": "rbtools.measures.sharpness:Sharpness",
+        "nu": "rbtools.measures.nu:Nu",
     },
 )

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from rbtools import registry
+
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
@@ -45,6 +47,13 @@ class Batch:
             raise ValueError("this measure needs a perturbed batch")
         return self.perturbed
 
+    @property
+    def attacked_twice(self) -> Tensor:
+        """The images attacked from where the first attack ended."""
+        if self.twice is None:
+            raise ValueError("this measure needs a batch that is perturbed twice")
+        return self.twice
+
 
 @dataclass(frozen=True)
 class Value:
@@ -66,9 +75,11 @@ class Measure:
     """The defaults of a measure; a frozen, keyword-only dataclass overrides what is different for it.
 
     `weights`: what it is about, "init" (freshly initialised ones), "trained" (it says nothing without a
-    checkpoint), or "any". `split` and `size`, batches and images in each, are where it is measured if
+    checkpoint), "any", or "none" (the network, whatever its weights). `data`: whether it looks at images,
+    and not only at their shape. `split` and `size`, batches and images in each, are where it is measured if
     nobody says. `attacks`: how many attacks, one from the end of the other, make its perturbed batches.
-    `random`: whether it depends on the seed. `placed`: its name always says weights and split.
+    `random`: whether it depends on the seed. `placed`: its name always says weights and split. `plain`:
+    its name leaves out the attack where that is PGD at 8/255.
     """
 
     name: ClassVar[str]
@@ -76,12 +87,18 @@ class Measure:
     weights: ClassVar[str] = "any"
     split: ClassVar[str] = "train"
     size: ClassVar[tuple[int, int]] = (1, 256)
+    data: ClassVar[bool] = True
     placed: ClassVar[bool] = False
+    plain: ClassVar[bool] = False
     random: ClassVar[bool] = False
 
     @property
     def attacks(self) -> int:
         return 0
+
+    def settings(self, value: str) -> dict[str, Any]:
+        """The part of the configuration that the number of this name depends on."""
+        return registry.config(self)
 
     def __call__(self, model: nn.Module, batch: Batch) -> Found:
         """Measure one batch. `model` maps images to logits (N, K), in eval mode."""
@@ -106,16 +123,15 @@ def over_batches(name: str, numbers: Sequence[float], sizes: Sequence[int], **mo
     """The mean of a number over batches, weighted by their sizes, with its standard error over them."""
     if any(one is None for one in numbers):
         return Value(name, None, more={"reason": "it could not be had on every batch", **more})
+    if len(numbers) == 1:
+        return Value(name, numbers[0], more=more)
     mean = math.fsum(n * x for n, x in zip(sizes, numbers, strict=True)) / sum(sizes)
     return Value(name, mean, *_error(numbers, sizes, mean), more)
 
 
 def _error(numbers: Sequence[float], sizes: Sequence[int], mean: float) -> tuple[Any, Any]:
-    """The standard error of a weighted mean, and what it is over; (None, None) for a single number."""
-    count = len(numbers)
-    if count < 2:
-        return None, None
-    total = sum(sizes)
+    """The standard error of a weighted mean of two numbers or more, and what it is over."""
+    count, total = len(numbers), sum(sizes)
     spread = math.fsum((n / total * (x - mean)) ** 2 for n, x in zip(sizes, numbers, strict=True))
     return math.sqrt(spread * count / (count - 1)), "batches"
 

@@ -88,6 +88,13 @@ def gradient(model: nn.Module, images: Tensor, labels: Tensor, chunk: int) -> We
     return total
 
 
+def mean_loss(model: nn.Module, weights: Weights, images: Tensor, labels: Tensor, chunk: int) -> float:
+    """The mean cross-entropy with these weights in place of the model's."""
+    with differentiating():
+        parts = chunks(chunk, images, labels)
+        return sum(float(loss_of(model, part, truth)(weights)) for part, truth in parts) / len(labels)
+
+
 class WeightHessian:
     """The Hessian of the mean cross-entropy of some images with respect to some of the weights.
 
@@ -208,3 +215,10 @@ def rademacher(draws: Any, count: int, draw: int) -> Tensor:
     signs = words[:, :, None].bitwise_right_shift(places).bitwise_and_(1).flatten(1)[:, :count]
     found: Tensor = signs.float().mul_(2).sub_(1)
     return found
+
+
+def pullback(model: nn.Module, images: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """The logits (N, K), and what makes of a vector for each image (N, K) its gradient (N, C, H, W)."""
+    fixed = weights_of(model)
+    logits, transposed, *_ = vjp(lambda x: functional_call(model, fixed, (x,)), images)
+    return logits, lambda vectors: transposed(vectors)[0]

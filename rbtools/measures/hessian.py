@@ -33,6 +33,11 @@ class Hessian(Measure):
     tolerance: float = param(1e-3, "Eigenvalues to this share of the largest.", check="positive")
     probes: int = param(20, "Random vectors for a trace.", check="positive")
 
+    def settings(self, value: str) -> dict[str, Any]:
+        if value.endswith("trace"):
+            return {"probes": self.probes}
+        return {"iterations": self.iterations, "tolerance": self.tolerance}
+
     def __call__(self, model: nn.Module, batch: Batch) -> Found:
         found: Found = {}
         if self.wrt != "input":

@@ -27,6 +27,7 @@ class WCI(Measure):
     name: ClassVar[str] = "wci"
     random: ClassVar[bool] = True
     weights: ClassVar[str] = "trained"
+    plain: ClassVar[bool] = True
     probes: int = param(20, "Random vectors for a trace.", check="positive")
 
     @property

@@ -19,7 +19,7 @@ SPLIT_PREFIXES = ("train.", "valid.", "val.")
 _LOWER_FAMILIES = frozenset(
     ("ge", "wci", "jacobian", "hessian", "sharpness", "nu", "params", "macs", "flops", "pfail")
 )
-_LOWER_PART = re.compile(r"seconds(_.*)?$|(.*_)?(loss|error|gap|mce|seconds)$")
+_LOWER_PART = re.compile(r"seconds(_.*)?$|(.*_)?(loss|error|gap|mce|seconds|cond|bound)$")
 _SUMMARY = re.compile(r"(?:mean|median|min|max|sum)\((.*)\)")
 
 

@@ -10,7 +10,8 @@ from rbtools.errors import RbError
 # What a run found out or cost. Everything else in an entry is the protocol: it says what was asked.
 FOUND = frozenset(
     "value ci95 reason seconds device stored warnings undecided draws_spent passes detail broken_by sanity"
-    " prepared distance tool quantiles draws_saved confirmed images below_floor".split()
+    " prepared distance tool quantiles draws_saved confirmed images below_floor se se_over layers"
+    " negative".split()
 )
 _INTERVAL = re.compile(r"ci\d")  # ci95, ci99.9
 
@@ -66,8 +67,9 @@ def difference(old: dict[str, Any], new: dict[str, Any]) -> str:
 def forget_evaluations(record: dict[str, Any]) -> dict[str, Any]:
     """The record without results that belong to its former weights: a training makes new ones.
 
-    An entry with a `split` was measured on trained weights, seconds per epoch tell of their training, and
-    a score is made of such results; a measure of the architecture is none of these.
+    An entry with a `split` was measured on trained weights, unless it says that it was `on` fresh ones;
+    seconds per epoch tell of their training, and a score is made of such results; a measure of the
+    architecture is none of these.
     """
     stale = {entry.get("metric") for entry in record.get("evals", []) if _of_weights(entry)}
     if not stale:
@@ -78,4 +80,6 @@ def forget_evaluations(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_weights(entry: dict[str, Any]) -> bool:
+    if entry.get("on") == "init":
+        return False
     return "split" in entry or entry.get("metric") == "seconds_per_epoch" or entry.get("tool") == "rb-score"

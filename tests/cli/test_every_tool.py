@@ -16,6 +16,7 @@ FILTERS = {
     "corrupt": ["contrast"],
     "pr": [],
     "ge": ["acc"],
+    "measure": ["margin"],
     "score": ["--metric", "acc"],
 }
 READERS = {
@@ -119,7 +120,7 @@ def test_bom_crlf_blank_lines_and_a_missing_newline_are_fine(tool: str) -> None:
     assert (result.exit_code, result.stdout) == (0, f"{failed}\n{failed}\n")
 
 
-@pytest.mark.parametrize("tool", ["attack", "corrupt", "pr", "ge"])
+@pytest.mark.parametrize("tool", ["attack", "corrupt", "pr", "ge", "measure"])
 def test_a_record_without_checkpoint_fails_with_its_input_intact(tool: str) -> None:
     result = run(tool, FILTERS[tool], GOOD + "\n")
     assert result.exit_code == 1
@@ -129,7 +130,7 @@ def test_a_record_without_checkpoint_fails_with_its_input_intact(tool: str) -> N
     assert f"rb-{tool}: error: line 1 (resnet18): " in result.stderr
 
 
-@pytest.mark.parametrize("tool", ["attack", "corrupt", "pr", "ge"])
+@pytest.mark.parametrize("tool", ["attack", "corrupt", "pr", "ge", "measure"])
 def test_retry_errors_works_again_on_what_failed(tool: str) -> None:
     failed = json.dumps({**json.loads(GOOD), "error": {"tool": "rb-x", "message": "old"}})
     result = run(tool, [*FILTERS[tool], "--retry-errors"], failed + "\n")

@@ -1,0 +1,300 @@
+"""Measures of a record's network: what is asked, where it is kept, and the entries that it makes.
+
+A measure is made at a place: on freshly initialised weights or on the record's checkpoint, on one split.
+What is kept under a key is all that a measure says at one place under one attack.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from rbtools import registry, spaces
+from rbtools.attacks import ATTACKS
+from rbtools.engine import GENERATOR, checkpoints, subject
+from rbtools.engine.evaluate import put
+from rbtools.engine.run import Run
+from rbtools.engine.trained_on import trained_on
+from rbtools.errors import RbError, UsageError
+from rbtools.probabilistic import intervals
+from rbtools.records import metrics
+from rbtools.store import digest
+
+VERSION = 1
+BY_GRADIENT = ("fgsm", "pgd")  # the attacks that perturb batches
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be measured, and where.
+
+    attacks: those that make perturbed batches, each with its eps; `eps`: for measures that search a ball
+    themselves. `on`: "auto" is where a measure belongs, "both" fresh weights and, where there is one, the
+    checkpoint. `splits`, `batches` and `batch_size` are the measure's own where None.
+    """
+
+    measures: tuple[Any, ...]
+    attacks: tuple[Any, ...] = ()
+    eps: tuple[float, ...] = (8 / 255,)
+    on: str = "auto"
+    splits: tuple[str, ...] | None = None
+    batches: int | None = None
+    batch_size: int | None = None
+    init_seed: int = 0
+
+
+def perturbing(
+    names: Sequence[str], distances: Sequence[float], steps: int, step_size: float | None
+) -> tuple[Any, ...]:
+    """The attacks that perturb batches, each at every distance (in pixel units).
+
+    No image leaves its batch when it is broken: every one is wanted at the end of its path. Raises
+    UsageError.
+    """
+    made = []
+    for name in names:
+        if name not in BY_GRADIENT:
+            raise UsageError(
+                f"--attack is '{name}'. Images are perturbed by one of: {', '.join(BY_GRADIENT)}."
+            )
+        own = {"steps": steps, "step_size": step_size, "iterate": "last"} if name == "pgd" else {}
+        made += [ATTACKS.build(name, eps=eps, **own) for eps in distances]
+    return tuple(made)
+
+
+class Job(NamedTuple):
+    """One measure at one place, perhaps under one attack."""
+
+    measure: Any
+    attack: Any
+    on: str
+    data: subject.Data
+    size: tuple[int, int]
+
+    @property
+    def n(self) -> int:
+        """Images that are looked at."""
+        return min(self.data.size, self.size[0] * self.size[1]) if self.measure.data else 0
+
+    @property
+    def random(self) -> bool:
+        return bool(self.measure.random or getattr(self.attack, "random", False))
+
+
+def measure(record: dict[str, Any], asked: Asked, run: Run) -> dict[str, Any]:
+    """The record with all that is asked for.
+
+    Raises RbError where a measure needs a checkpoint and there is none, a model cannot be built, or a
+    measure is not defined for it.
+    """
+    record = checkpoints.prepared(record, replace(run, split=_first_split(asked)))
+    jobs = _jobs(record, asked, run)
+    keys = [_what(record, job, asked, run) for job in jobs]
+    names = [digest(what) for what in keys]
+
+    def look() -> list[Any]:
+        return [run.store.result(name) for name in names]
+
+    found = look()
+    if None in found:
+        missing = [name for name, one in zip(names, found, strict=True) if one is None]
+        with run.store.claimed(missing, lambda: None not in look(), run.pulse) as ours:
+            found = look()
+            if ours:
+                _compute(record, asked, run, [*zip(jobs, keys, names, strict=True)], found)
+        run.store.computed += ours
+        run.store.found += not ours
+    else:
+        run.store.found += 1
+    entries: dict[str, dict[str, Any]] = {}
+    for job, made in zip(jobs, found, strict=True):
+        for entry in made:  # what does not depend on the attack is the same under each
+            entries.setdefault(entry["metric"], _shown(entry, record, job, run))
+    return put(_with_data(record, jobs, run), list(entries.values()), run)
+
+
+def _first_split(asked: Asked) -> str:
+    return asked.splits[0] if asked.splits else str(asked.measures[0].split)
+
+
+def _with_data(record: dict[str, Any], jobs: Sequence[Job], run: Run) -> dict[str, Any]:
+    return subject.with_data(record, replace(run, split=jobs[0].data.split))
+
+
+def _shown(entry: dict[str, Any], record: dict[str, Any], job: Job, run: Run) -> dict[str, Any]:
+    shown = {"tool": run.tool, **entry}
+    if job.measure.data and subject.named_data(record, job.data.name) != job.data.name:
+        shown["dataset"] = job.data.name
+    return shown
+
+
+# --- what is to be done ----------------------------------------------------------------------------
+
+
+def _jobs(record: dict[str, Any], asked: Asked, run: Run) -> list[Job]:
+    """Every measure at every place under every attack. RbError where a checkpoint is missing."""
+    jobs = []
+    for one in asked.measures:
+        size = (asked.batches or one.size[0], asked.batch_size or one.size[1])
+        for on in _weights(record, one, asked, run):
+            for split in (asked.splits or (one.split,)) if one.data else (one.split,):
+                data = _data(record, run, split, on)
+                if one.attacks:
+                    jobs += [Job(one, attack, on, data, size) for attack in asked.attacks]
+                elif hasattr(one, "eps"):
+                    jobs += [Job(replace(one, eps=eps), None, on, data, size) for eps in asked.eps]
+                else:
+                    jobs.append(Job(one, None, on, data, size))
+    return jobs
+
+
+def _weights(record: dict[str, Any], one: Any, asked: Asked, run: Run) -> tuple[str, ...]:
+    """On which weights a measure is made."""
+    if one.weights == "none":
+        return ("init",)
+    there = bool(record.get("checkpoint"))
+    usual = "init" if one.weights == "init" or (one.weights == "any" and not there) else "trained"
+    wanted: tuple[str, ...] = (usual if asked.on == "auto" else asked.on,)
+    if asked.on == "both":
+        wanted = ("trained",) if one.weights == "trained" else ("init", "trained") if there else ("init",)
+    if "trained" in wanted and not there:
+        advice = (
+            " or measure fresh weights with --on init" if asked.on == "auto" else " or leave out --on trained"
+        )
+        raise RbError(
+            f"The measure {one.name} needs trained weights, and the record has no checkpoint. Train it first"
+            f" (rb-train --method trades),{advice}."
+        )
+    if "trained" in wanted:
+        subject.checkpoint_name(record, run)
+    return wanted
+
+
+def _data(record: dict[str, Any], run: Run, split: str, on: str) -> subject.Data:
+    """The split; of a training split that a training held images out of, the others."""
+    if on == "trained" and split == "train" and run.indices is None:
+        run = replace(run, indices=trained_on(record, run))
+    data = subject.data_of(record, run, split)
+    return data if run.n is None or run.n >= data.size else replace(data, size=run.n)
+
+
+def arch_of(record: dict[str, Any], data: subject.Data) -> dict[str, Any]:
+    """The architecture as a training would have it: without what it says of a file of weights."""
+    arch = {key: value for key, value in record["arch"].items() if key not in ("member", "normalize")}
+    return spaces.describe(arch, data.about.classes, data.about.shape)
+
+
+def _what(record: dict[str, Any], job: Job, asked: Asked, run: Run) -> dict[str, Any]:
+    """Everything that determines the result."""
+    about = job.data.about
+    what: dict[str, Any] = {
+        "kind": "measure",
+        "version": VERSION,
+        "measure": job.measure.name,
+        "measure_version": job.measure.version,
+        "config": registry.config(job.measure),
+        "on": job.on,
+        "precision": "fp32",
+    }
+    if job.on == "trained":
+        what |= {"checkpoint": subject.checkpoint_name(record, run), "arch": subject.identity(record["arch"])}
+    else:
+        what |= {"arch": subject.identity(arch_of(record, job.data)), "normalize": [about.mean, about.std]}
+        what |= {"init_seed": asked.init_seed, "classes": about.classes, "shape": about.shape}
+    if job.measure.data:
+        what |= {"data": job.data.fingerprint, "split": job.data.split, "size": job.size, "n": job.n}
+    if job.attack is not None:
+        what |= {"attack": _attack(job.attack)}
+    if job.random:
+        what |= {"seed": run.seed, "draws": GENERATOR}
+    return what
+
+
+def _attack(attack: Any) -> dict[str, Any]:
+    return {"attack": attack.name, "version": attack.version, "config": registry.config(attack)}
+
+
+# --- what it makes ---------------------------------------------------------------------------------
+
+
+def _compute(
+    record: dict[str, Any],
+    asked: Asked,
+    run: Run,
+    jobs: Sequence[tuple[Job, dict[str, Any], str]],
+    found: list[Any],
+) -> None:
+    """Put what is missing into `found`, and keep it."""
+    from rbtools.engine import device, measuring, placing
+
+    missing = [place for place, one in enumerate(found) if one is None]
+    with device.taken(run, placing.threads_for(run, record["arch"])) as chosen:
+        made = measuring.Measuring(record, asked.init_seed, run, chosen)
+        for place, values, seconds in made.all([(place, jobs[place][0]) for place in missing]):
+            job, what, name = jobs[place]
+            cost = {"seconds": round(seconds, 3), "device": chosen.type, "precision": "fp32"}
+            found[place] = [_entry(job, value, asked, run) | cost for value in values]
+            about = {"kind": "evaluation", "of": what, **subject.names(record, job.data)}
+            run.store.keep_result(name, what, found[place], about)
+
+
+def _entry(job: Job, value: Any, asked: Asked, run: Run) -> dict[str, Any]:
+    """The entry of one number: its name, how it was made, itself, and its standard error."""
+    entry: dict[str, Any] = {"metric": _name(job, value), "measure": job.measure.name}
+    entry |= job.measure.settings(value.name)
+    if job.measure.weights != "none":
+        entry |= {"on": job.on} | ({"init_seed": asked.init_seed} if job.on == "init" else {})
+    if job.measure.data:
+        batches = -(-job.n // job.size[1])
+        entry |= {
+            "split": job.data.split,
+            **job.data.protocol(),
+            "batches": batches,
+            "batch_size": job.size[1],
+        }
+        entry["n"] = job.n
+    if job.attack is not None and not value.clean:
+        entry |= {"attack": job.attack.name, **registry.config(job.attack)}
+    if job.random:
+        entry |= {"seed": run.seed, "draws": GENERATOR}
+    return entry | dict(value.more) | _number(value, job)
+
+
+def _number(value: Any, job: Job) -> dict[str, Any]:
+    if value.value is None:
+        return {"value": None}
+    if not math.isfinite(value.value):
+        return {"value": None, "reason": f"it is not finite ({value.value}): the network's values overflow"}
+    if value.se is None or not math.isfinite(value.se):
+        return {"value": value.value}
+    counts = {
+        "batches": -(-job.n // job.size[1]),
+        "probes": getattr(job.measure, "probes", 2),
+        "examples": job.n,
+    }
+    half = intervals.student_quantile(0.95, counts[value.over] - 1) * value.se
+    error = {"se": value.se, "se_over": value.over, "ci95": [value.value - half, value.value + half]}
+    return {"value": value.value, **error}
+
+
+def _name(job: Job, value: Any) -> str:
+    """`jacobian.init.train`, `hessian.weight.lmax`, `ntk.robust.fro.pgd.8`.
+
+    Weights and split stand behind the measure where they are not those that it is meant for.
+    """
+    one = job.measure
+    usual = ("init" if one.weights == "init" else "trained", one.split)
+    placed = one.data and (one.placed or (job.on, job.data.split) != usual)
+    if not one.data and job.on == "trained":
+        parts = [one.name, "trained"]
+    else:
+        parts = [one.name, *((job.on, job.data.split) if placed else ())]
+    parts += [value.name] if value.name else []
+    if job.attack is not None and not value.clean:
+        attack = [job.attack.name, metrics.eps_name(job.attack.eps)]
+        parts += [] if one.plain and attack == ["pgd", "8"] else attack
+    elif hasattr(one, "eps"):
+        parts.append(metrics.eps_name(one.eps))
+    return ".".join(parts)

@@ -1,0 +1,63 @@
+"""Which units of a network's ReLUs are on. Imports torch: import it inside functions only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from rbtools.errors import RbError
+
+_RELUS = {F.relu, F.relu_, torch.relu, torch.relu_, Tensor.relu, Tensor.relu_}
+
+
+class _Relus(TorchFunctionMode):
+    """Hears of every ReLU, as a layer or as a function: its output, before anything overwrites it."""
+
+    def __init__(self, seen: Callable[[Tensor], None]) -> None:
+        super().__init__()
+        self.seen = seen
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = function(*args, **(kwargs or {}))
+        if function in _RELUS:
+            self.seen(found)
+        return found
+
+
+def agreement(model: nn.Module, images: Tensor) -> Tensor:
+    """How many units ReLUs set alike for each two images: whole numbers in float64 (N, N).
+
+    ReLUs that no gradient of the logits reaches do not count. Raises RbError for a model without ReLU.
+    """
+    total = torch.zeros(len(images), len(images), dtype=torch.float64, device=images.device)
+    met = False
+
+    def seen(output: Tensor) -> None:
+        nonlocal met
+        met = True
+        if output.requires_grad:
+            output.register_hook(partial(count, output.detach() > 0))
+
+    def count(on: Tensor, gradient: Tensor) -> None:
+        # In float32 sums of up to 2^24 ones are exact.
+        for part in on.flatten(1).split(1 << 22, dim=1):
+            code = part.float()
+            total.add_(code @ code.T).add_((1 - code) @ (1 - code).T)
+
+    with torch.enable_grad():
+        points = images.detach().requires_grad_()
+        with _Relus(seen):
+            logits = model(points)
+        if not met:
+            raise RbError(
+                "The model has no ReLU, and NASWOT counts which are on. Take another measure, such as ntk."
+            )
+        if logits.requires_grad:
+            torch.autograd.grad(logits.sum(), points, allow_unused=True)
+    return total

@@ -1,0 +1,30 @@
+"""Gradient norm: length of the gradient of a batch's loss."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from rbtools.measures.base import Batch, Found, Measure
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradNorm(Measure):
+    """Euclidean length of the gradient of a batch's mean cross-entropy with respect to all weights.
+
+    As in Abdelfattah et al. 2021 (arXiv:2101.08134), but of the whole gradient, where their code adds up
+    the lengths of its layers; in eval mode, at initialisation.
+    """
+
+    name: ClassVar[str] = "grad_norm"
+    weights: ClassVar[str] = "init"
+    size: ClassVar[tuple[int, int]] = (1, 128)
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Found:
+        from rbtools.measures import derivatives
+
+        gradient = derivatives.gradient(model, batch.images, batch.labels, batch.chunk)
+        return {"": sum(float(part.double().square().sum()) for part in gradient.values()) ** 0.5}

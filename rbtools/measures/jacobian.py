@@ -1,0 +1,75 @@
+"""Jacobian: Frobenius norm of the derivative of the logits with respect to the pixels."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from rbtools.errors import RbError
+from rbtools.measures.base import Batch, Found, Measure
+from rbtools.registry import param
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Jacobian(Measure):
+    """Root mean square over the images of the Frobenius norm of the Jacobian of the logits.
+
+    By random projection (Hoffman et al. 2019, arXiv:1908.02729): the squared norm is C times the mean
+    squared length of the gradient of v.z, for v uniform on the unit sphere of the C logits; each image has
+    its own v. `exact=True` takes the C unit vectors instead. Derivatives are with respect to pixels in
+    [0, 1], not to normalised inputs, which differ by 1/std.
+
+    Raises RbError where `exact` needs more memory than there is.
+    """
+
+    name: ClassVar[str] = "jacobian"
+    size: ClassVar[tuple[int, int]] = (10, 256)
+    placed: ClassVar[bool] = True
+    random: ClassVar[bool] = True
+
+    projections: int = param(1, "Random directions for each image.", check="positive")
+    exact: bool = param(False, "All logits instead of random directions.")
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Found:
+        import torch
+
+        from rbtools.measures import derivatives
+
+        squares: list[Tensor] = []
+        rows = torch.arange(len(batch), device=batch.images.device)
+        chunk = self._chunk(model, batch) if self.exact else batch.chunk
+        with derivatives.differentiating():
+            for some in rows.split(chunk):
+                logits, pull = derivatives.pullback(model, batch.images[some])
+                if self.exact:
+                    basis = torch.eye(logits.shape[1], device=logits.device, dtype=logits.dtype)
+                    each = torch.func.vmap(lambda v, z=logits, f=pull: f(v.expand_as(z)))(basis)
+                    squares.append(each.double().square().flatten(2).sum((0, 2)))
+                    continue
+                draws = batch.draws.take(some).child("jacobian")
+                found = torch.zeros(len(some), dtype=torch.float64, device=logits.device)
+                for number in range(self.projections):
+                    v = draws.normal((logits.shape[1],), number)
+                    v /= v.norm(dim=1, keepdim=True)
+                    found += pull(v).double().flatten(1).square().sum(1)
+                squares.append(found * (logits.shape[1] / self.projections))
+        return {"": math.sqrt(float(torch.cat(squares).mean()))}
+
+    def _chunk(self, model: nn.Module, batch: Batch) -> int:
+        """Images whose gradients of all logits fit into memory at once."""
+        from rbtools.measures import memory
+
+        classes = len(model(batch.images[:1])[0])
+        # A gradient, the one it is made of, and the largest map between, for each of the classes.
+        need = classes * 2 * max(memory.largest(model, batch.images[:1]), batch.images[0].numel()) * 4
+        free = memory.free(batch.images.device)
+        if need > free:
+            raise RbError(
+                f"The full Jacobian of one image has {classes} logits and takes {need / 2**30:.3g} GiB;"
+                f" {free / 2**30:.3g} GiB are free. Leave out --exact: random projection needs one gradient."
+            )
+        return max(1, min(batch.chunk, int(free / 2 / need)))

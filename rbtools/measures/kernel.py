@@ -1,0 +1,266 @@
+"""The empirical neural tangent kernel: inner products of the images' gradients, without keeping those.
+
+In eval mode an image's gradient with respect to a layer's weight is made of what goes into the layer for
+that image and of the gradient at what comes out. One forward and one backward pass for all images give
+both; the kernel is summed up layer by layer, and a layer's gradients are forgotten before the next one's
+are made. This module imports torch: import it inside functions only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from rbtools.measures.derivatives import Weights, differentiating, weights_of
+
+# Numbers of a layer's gradients that are in memory at once, and of how many columns products are made.
+_NUMBERS = 1 << 26
+_COLUMNS = 4096
+_BATCH_NORMS = nn.modules.batchnorm._BatchNorm
+
+Add = Callable[[nn.Module, Tensor, Tensor], None]
+"""Called with a layer, what went into it, and the gradient at what came out."""
+Blocks = Iterator[tuple[str, Tensor]]
+"""Parameters' names, and the gradients of N images with respect to some of their numbers: (N, ...)."""
+
+
+def gram(model: nn.Module, images: Tensor, *, each_logit: bool = False) -> Tensor:
+    """The kernel of the sum of the logits: K_ij = <d f(x_i)/d theta, d f(x_j)/d theta>, float64 (N, N).
+
+    With `each_logit` the sum of the kernels of the single logits, the trace over outputs. Gradients are in
+    float32, their products in float64: the kernel is positive semidefinite up to float64's rounding. Its
+    small eigenvalues are good to some 1e-6 * sqrt(largest * smallest).
+
+    Shape: images (N, C, H, W). Raises RbError for a model without parameters.
+    """
+    weights_of(model)  # says so where there are none
+    total = torch.zeros(len(images), len(images), dtype=torch.float64, device=images.device)
+    taken, rest = _taken(model, images[:1])
+
+    def add(module: nn.Module, inside: Tensor, gradient: Tensor) -> None:
+        for name, block in _blocks(module, inside, gradient):
+            if name in taken[module]:
+                _add_products(total, block)
+
+    _backward(model, images, set(taken), add, each_logit)
+    if rest:
+        _one_by_one(model, images, rest, total, each_logit)
+    return total
+
+
+def _add_products(total: Tensor, block: Tensor) -> None:
+    """Add the inner products of all rows, in float64."""
+    for part in block.flatten(1).split(_COLUMNS, dim=1):  # what was widened stays in the cache
+        rows = part.double()
+        total.addmm_(rows, rows.T)
+
+
+# --- a layer's gradients ---------------------------------------------------------------------------
+
+
+def _blocks(module: nn.Module, inside: Tensor, gradient: Tensor) -> Blocks:
+    """The images' gradients with respect to a layer's own parameters, from what went in and what came back.
+
+    Nothing where it is not known how they are made.
+    """
+    if isinstance(module, nn.Conv2d):
+        if module.groups == 1 and not isinstance(module.padding, str) and module.padding_mode == "zeros":
+            yield from _convolution(module, inside, gradient)
+    elif isinstance(module, nn.Linear):
+        yield from _linear(module, inside, gradient)
+    elif isinstance(module, _BATCH_NORMS) and module.running_mean is not None:
+        yield from _batch_norm(module, inside, gradient)
+    elif isinstance(module, nn.LayerNorm) and len(module.normalized_shape) == 1:
+        normal = F.layer_norm(inside, module.normalized_shape, eps=module.eps)
+        yield "weight", _middle_sum(gradient * normal)
+        yield "bias", _middle_sum(gradient)
+
+
+def _convolution(conv: nn.Conv2d, inside: Tensor, gradient: Tensor) -> Blocks:
+    """One convolution with a group for each image has their gradients at its weight.
+
+    (50 images of 16 channels and 32x32 pixels on one core: 3.7 ms; 16.7 ms by unfolding.)
+    """
+    count, channels = gradient.shape[:2]
+    if conv.kernel_size == (1, 1) and conv.padding == (0, 0):
+        seen = inside[:, :, :: conv.stride[0], :: conv.stride[1]].flatten(2)
+        yield "weight", torch.bmm(gradient.flatten(2), seen.transpose(1, 2))
+        if conv.bias is not None:
+            yield "bias", gradient.flatten(2).sum(2)
+        return
+    step = max(_NUMBERS // (count * conv.weight[0].numel()), 1)
+    beside = inside.reshape(1, -1, *inside.shape[2:])
+    for first in range(0, channels, step):
+        part = gradient[:, first : first + step].reshape(1, -1, *gradient.shape[2:])
+        weight = conv.weight.detach()[:1].expand(part.shape[1], *conv.weight.shape[1:])
+        found = torch.ops.aten.convolution_backward(
+            part,
+            beside,
+            weight,
+            None,
+            conv.stride,
+            conv.padding,
+            conv.dilation,
+            False,
+            [0, 0],
+            count,
+            [False, True, False],
+        )
+        yield "weight", found[1].view(count, -1)
+    if conv.bias is not None:
+        yield "bias", gradient.flatten(2).sum(2)
+
+
+def _linear(module: nn.Linear, inside: Tensor, gradient: Tensor) -> Blocks:
+    """What lies between the first and the last dimension is summed over."""
+    left, right = (x.reshape(len(x), -1, x.shape[-1]) for x in (gradient, inside))
+    step = max(_NUMBERS // right[:, 0].numel(), 1)
+    for part in left.split(step, dim=2):
+        yield "weight", torch.bmm(part.transpose(1, 2), right)
+    yield "bias", _middle_sum(gradient)
+
+
+def _middle_sum(gradient: Tensor) -> Tensor:
+    return gradient.reshape(len(gradient), -1, gradient.shape[-1]).sum(1)
+
+
+def _batch_norm(norm: nn.modules.batchnorm._BatchNorm, inside: Tensor, gradient: Tensor) -> Blocks:
+    """The backward pass of one BatchNorm with a channel for each channel of each image."""
+    assert norm.running_mean is not None and norm.running_var is not None
+    count = len(inside)
+    _, weight, bias = torch.ops.aten.native_batch_norm_backward(
+        gradient.reshape(1, -1, *gradient.shape[2:]),
+        inside.reshape(1, -1, *inside.shape[2:]),
+        None,
+        norm.running_mean.repeat(count),
+        norm.running_var.repeat(count),
+        None,
+        None,
+        False,
+        norm.eps,
+        [False, True, True],
+    )
+    yield "weight", weight.view(count, -1)
+    yield "bias", bias.view(count, -1)
+
+
+def _taken(model: nn.Module, image: Tensor) -> tuple[dict[nn.Module, set[str]], list[str]]:
+    """The parameters whose gradients are made of layers' inputs and outputs, and the names of the others.
+
+    Whatever a layer is, and however often the model calls it: where that does not give autograd's gradient
+    for one image, it is not done. A parameter that nothing depends on is neither here nor there.
+    """
+    made: dict[Tensor, list[Tensor]] = {}
+    places: dict[Tensor, tuple[nn.Module, str]] = {}
+
+    def add(module: nn.Module, inside: Tensor, gradient: Tensor) -> None:
+        for name, block in _blocks(module, inside, gradient):
+            parameter = module._parameters.get(name)
+            if parameter is not None:
+                made.setdefault(parameter, []).append(block.flatten())
+                places[parameter] = module, name
+
+    parameters = dict(model.named_parameters())
+    exact = _gradients(model, image, list(parameters.values()), add)
+    taken: dict[nn.Module, set[str]] = {}
+    rest = []
+    for (name, parameter), wanted in zip(parameters.items(), exact, strict=True):
+        if wanted is None:
+            continue
+        found = torch.cat(made.get(parameter, [wanted.new_empty(0)]))
+        if _same(found, wanted.flatten()):
+            module, own = places[parameter]
+            taken.setdefault(module, set()).add(own)
+        else:
+            rest.append(name)
+    return taken, rest
+
+
+def _same(found: Tensor, wanted: Tensor) -> bool:
+    if found.shape != wanted.shape:
+        return False
+    same: bool = torch.allclose(
+        found, wanted, rtol=1e-3, atol=1e-4 * float(wanted.abs().max()), equal_nan=True
+    )
+    return same
+
+
+def _gradients(
+    model: nn.Module, image: Tensor, parameters: list[nn.Parameter], add: Add
+) -> list[Tensor | None]:
+    """Autograd's gradients of the sum of the logits; `add` hears of each layer's pass."""
+    frozen = [parameter for parameter in parameters if not parameter.requires_grad]
+    try:
+        for parameter in frozen:
+            parameter.requires_grad_(True)
+        with _watched(set(model.modules()), add), torch.enable_grad():
+            return list(torch.autograd.grad(model(image).sum(), parameters, allow_unused=True))
+    finally:
+        for parameter in frozen:
+            parameter.requires_grad_(False)
+
+
+# --- passes through the model ----------------------------------------------------------------------
+
+
+def _backward(
+    model: nn.Module,
+    images: Tensor,
+    modules: set[nn.Module],
+    add: Add,
+    each_logit: bool,
+) -> None:
+    """Call `add(module, input, gradient at its output)` for every call of these modules."""
+    with _watched(modules, add), torch.enable_grad():
+        points = images.detach().requires_grad_()
+        logits = model(points)
+        if not logits.requires_grad:  # nothing depends on the image, and so on no layer that sees it
+            return
+        outputs = logits.sum(0) if each_logit else logits.sum()[None]
+        for place, output in enumerate(outputs):
+            torch.autograd.grad(output, points, retain_graph=place + 1 < len(outputs), allow_unused=True)
+
+
+@contextmanager
+def _watched(modules: set[nn.Module], add: Add) -> Iterator[None]:
+    def seen(module: nn.Module, inputs: Any, output: Any) -> None:
+        if isinstance(output, Tensor) and output.requires_grad and isinstance(inputs[0], Tensor):
+            # A tensor's hook gets the gradient at the value it has now, also if that is overwritten later.
+            output.register_hook(partial(_take, add, module, inputs[0].detach()))
+
+    handles = [module.register_forward_hook(seen) for module in modules if module._parameters]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _take(add: Add, module: nn.Module, inside: Tensor, gradient: Tensor) -> None:
+    with torch.no_grad():
+        add(module, inside, gradient.detach())
+
+
+def _one_by_one(model: nn.Module, images: Tensor, names: list[str], total: Tensor, each_logit: bool) -> None:
+    """Add the part of the parameters that no layer's way is known for, by vmap over images."""
+    weights = weights_of(model)
+    classes = len(model(images[:1])[0]) if each_logit else 1
+
+    def output(values: Weights, image: Tensor, logit: int) -> Tensor:
+        logits = functional_call(model, {**weights, **values}, (image[None],))[0]
+        found: Tensor = logits[logit] if each_logit else logits.sum()
+        return found
+
+    with differentiating():
+        for name in names:
+            step = max(_NUMBERS // weights[name].numel(), 1)
+            for logit in range(classes):
+                gradients = vmap(grad(output), in_dims=(None, 0, None), chunk_size=step)
+                _add_products(total, gradients({name: weights[name]}, images, logit)[name])

@@ -1,0 +1,25 @@
+"""Multiply-accumulate operations of one image."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from rbtools.measures.base import Batch, Found, Measure
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True, kw_only=True)
+class MACs(Measure):
+    """Multiply-accumulate operations of the convolutions and linear layers that run for one image."""
+
+    name: ClassVar[str] = "macs"
+    weights: ClassVar[str] = "none"
+    data: ClassVar[bool] = False
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Found:
+        from rbtools.measures import counting
+
+        return {"": counting.macs(model, batch.images[:1])}

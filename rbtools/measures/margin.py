@@ -1,0 +1,57 @@
+"""Margin: how far the logit of the label is ahead of the others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from rbtools.measures.base import Batch, Found, Measure, Value, standard_error
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Margin(Measure):
+    """Mean over the images of the label's logit minus the largest other one.
+
+    margin.clean is that of the images as they are, margin.robust that of their adversarial images.
+    """
+
+    name: ClassVar[str] = "margin"
+    weights: ClassVar[str] = "trained"
+    split: ClassVar[str] = "test"
+
+    @property
+    def attacks(self) -> int:
+        return 1
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Found:
+        return {
+            "clean": _margins(model, batch.images, batch.labels, batch.chunk),
+            "robust": _margins(model, batch.attacked, batch.labels, batch.chunk),
+        }
+
+    def values(self, found: Sequence[Found], sizes: Sequence[int]) -> list[Value]:
+        """Standard errors are over examples."""
+        values = []
+        for name in ("clean", "robust"):
+            each = [margin for one in found for margin in one[name]]
+            error = standard_error(each)
+            over = None if error is None else "examples"
+            values.append(Value(name, math.fsum(each) / len(each), error, over, clean=name == "clean"))
+        return values
+
+
+def _margins(model: nn.Module, images: Tensor, labels: Tensor, chunk: int) -> list[float]:
+    """The margin of each image."""
+    import torch
+
+    with torch.no_grad():
+        logits = torch.cat([model(part).double() for part in images.split(chunk)])
+    label = logits.gather(1, labels[:, None])
+    others = logits.scatter(1, labels[:, None], -torch.inf)
+    found: list[float] = (label[:, 0] - others.amax(1)).tolist()
+    return found

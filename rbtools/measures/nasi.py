@@ -1,0 +1,30 @@
+"""NASI: the trace of the neural tangent kernel, guessed from one gradient."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from rbtools.measures.base import Batch, Found, Measure
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True, kw_only=True)
+class NASI(Measure):
+    """Squared length of the gradient of a batch's mean cross-entropy, at initialisation.
+
+    Shu et al. 2022 (arXiv:2109.00817) approximate the trace norm of the neural tangent kernel so, inside
+    a differentiable search. The search's result is no ranking by this score.
+    """
+
+    name: ClassVar[str] = "nasi"
+    weights: ClassVar[str] = "init"
+    size: ClassVar[tuple[int, int]] = (1, 128)
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Found:
+        from rbtools.measures import derivatives
+
+        gradient = derivatives.gradient(model, batch.images, batch.labels, batch.chunk)
+        return {"": sum(float(part.double().square().sum()) for part in gradient.values())}

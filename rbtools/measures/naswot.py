@@ -1,0 +1,43 @@
+"""NASWOT: how well a network without training tells the images of a batch apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from rbtools.measures.base import Batch, Found, Measure, Value, over_batches
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True, kw_only=True)
+class NASWOT(Measure):
+    """log|det K| for K_ij the number of units that ReLUs set alike, on or off, for images i and j.
+
+    Mellor et al. 2021 (arXiv:2006.04647), over all ReLUs from which a gradient of the logits comes back. None
+    where two images have the same code. Raises RbError for a network without a ReLU.
+    """
+
+    name: ClassVar[str] = "naswot"
+    weights: ClassVar[str] = "init"
+    size: ClassVar[tuple[int, int]] = (1, 128)
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Found:
+        import torch
+
+        from rbtools.measures import codes
+
+        kernel = codes.agreement(model, batch.images)
+        sign, log = torch.linalg.slogdet(kernel)
+        # In whole numbers: rounding may leave something of a determinant that is 0.
+        apart = len(torch.unique(kernel, dim=0)) == len(kernel)
+        return {"": float(log) if apart and float(sign) > 0 and bool(log.isfinite()) else None}
+
+    def values(self, found: Sequence[Found], sizes: Sequence[int]) -> list[Value]:
+        numbers = [one[""] for one in found]
+        if None in numbers:
+            reason = "K is singular: images of a batch have the same code"
+            return [Value("", None, more={"reason": reason})]
+        return [over_batches("", numbers, sizes)]

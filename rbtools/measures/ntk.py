@@ -1,0 +1,131 @@
+"""The neural tangent kernel of the images, of their adversarial images, and of both together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rbtools.measures.base import Batch, Found, Measure, Value, over_batches
+from rbtools.registry import param
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+KERNELS = ("clean", "robust", "twice", "joint")
+# A condition number beyond this is rounding.
+_SINGULAR = 1e-13
+
+
+@dataclass(frozen=True, kw_only=True)
+class NTK(Measure):
+    """Scores of the empirical neural tangent kernel of a network at initialisation (NAS-RobBench-201).
+
+    The kernel is that of the sum of the logits, K_ij = <df(x_i)/dw, df(x_j)/dw>. Its scores: fro, the
+    Frobenius norm (KNAS' estimate of the smallest eigenvalue); trace (EigenNAS); lmin, the smallest
+    eigenvalue; cond, the largest by the smallest.
+
+    ntk.clean is of the images; ntk.robust of the images attacked once, ntk.twice of those attacked again from
+    there; ntk.cross and ntk.cross2 between images and attacked images, attacked and twice attacked ones.
+    With the share `beta` of adversarial loss, ntk.all is (1-b)^2 clean + b(1-b)(cross + its transpose)
+    + b^2 robust, which governs clean accuracy, and ntk.all_robust the same of the images attacked once and
+    twice, which governs robust accuracy; both have bound, the mean over classes of y'K^-1 y for the labels
+    +1 of a class against -1 of the others.
+    """
+
+    name: ClassVar[str] = "ntk"
+    weights: ClassVar[str] = "init"
+    size: ClassVar[tuple[int, int]] = (1, 50)
+
+    kernel: str = param(
+        "robust",
+        "How far to go: clean; robust too; twice too; joint: and all, all_robust and their bounds.",
+        choices=KERNELS,
+    )
+    beta: float = param(0.5, "The share of adversarial loss in the joint kernels.", check="fraction")
+    output: str = param(
+        "sum",
+        "The kernel of the sum of the logits, or the sum of the logits' kernels.",
+        choices=("sum", "each"),
+    )
+
+    @property
+    def attacks(self) -> int:
+        return min(KERNELS.index(self.kernel), 2)
+
+    def settings(self, value: str) -> dict[str, Any]:
+        joint = {"beta": self.beta} if value.startswith("all") else {}
+        return {"output": self.output, **joint}
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Found:
+        import torch
+
+        from rbtools.measures import kernel
+
+        images = [batch.images]
+        images += [batch.attacked] if self.attacks > 0 else []
+        images += [batch.attacked_twice] if self.attacks > 1 else []
+        # One kernel of all images has the single kernels as its blocks.
+        whole = kernel.gram(model, torch.cat(images), each_logit=self.output == "each").cpu()
+        n = len(batch)
+        blocks = [[part.clone() for part in row.split(n, dim=1)] for row in whole.split(n)]
+        found: Found = {}
+        for place, name in enumerate(KERNELS[: len(blocks)]):
+            found |= _scores(name, blocks[place][place])
+        if len(blocks) > 1:
+            found |= _norms("cross", blocks[0][1])
+        if len(blocks) > 2:
+            found |= _norms("cross2", blocks[1][2])
+        if self.kernel == "joint":
+            for name, at in (("all", 0), ("all_robust", 1)):
+                joint = self._joint(blocks, at)
+                found |= _scores(name, joint) | {f"{name}.bound": _bound(joint, batch.labels.cpu())}
+        return found
+
+    def values(self, found: Sequence[Found], sizes: Sequence[int]) -> list[Value]:
+        return [self._value(name, [one[name] for one in found], sizes) for name in found[0]]
+
+    def _value(self, name: str, numbers: Sequence[Any], sizes: Sequence[int]) -> Value:
+        clean = name.startswith("clean.")
+        if any(one is None for one in numbers):
+            reason = "the kernel is singular: two images have the same gradient, or all have none"
+            return Value(name, None, more={"reason": reason}, clean=clean)
+        value = over_batches(name, numbers, sizes)
+        return Value(name, value.value, value.se, value.over, clean=clean)
+
+    def _joint(self, blocks: list[list[Tensor]], at: int) -> Tensor:
+        """The joint kernel of the images of block `at` and those of the next."""
+        b, cross = self.beta, blocks[at][at + 1]
+        robust = blocks[at + 1][at + 1]
+        return (1 - b) ** 2 * blocks[at][at] + b * (1 - b) * (cross + cross.T) + b**2 * robust
+
+
+def _norms(name: str, kernel: Tensor) -> Found:
+    """What there is to say of a kernel that is not symmetric."""
+    return {f"{name}.fro": float(kernel.norm()), f"{name}.trace": float(kernel.trace())}
+
+
+def _scores(name: str, kernel: Tensor) -> Found:
+    import torch
+
+    found = _norms(name, kernel)
+    if not kernel.isfinite().all():
+        return found | {f"{name}.lmin": torch.nan, f"{name}.cond": torch.nan}
+    values = torch.linalg.eigvalsh((kernel + kernel.T) / 2)
+    low, high = float(values[0]), float(values[-1])
+    return found | {f"{name}.lmin": low, f"{name}.cond": high / low if low > _SINGULAR * high else None}
+
+
+def _bound(kernel: Tensor, labels: Tensor) -> float | None:
+    """The mean over the classes of y'K^-1 y; None where K is singular."""
+    import torch
+
+    if not kernel.isfinite().all():
+        return torch.nan
+    values, vectors = torch.linalg.eigh((kernel + kernel.T) / 2)
+    if float(values[0]) <= _SINGULAR * float(values[-1]):
+        return None
+    classes = labels.unique()
+    signs = labels[:, None].eq(classes[None]).double() * 2 - 1
+    each = ((vectors.T @ signs).square() / values[:, None]).sum(0)
+    return float(each.mean())

@@ -1,0 +1,80 @@
+"""Nu: how far the softmax can be moved within the ball."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from rbtools.measures.base import Batch, Found, Measure, Value, standard_error
+from rbtools.registry import param
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nu(Measure):
+    """Mean over the images of the largest distance |p(x + d) - p(x)| of softmax outputs for |d| <= eps.
+
+    PRBench eq. 17, with the Euclidean distance, found by gradient steps on it from a uniform start in the
+    L-infinity ball and the box, so a lower bound; nu.max is the largest of the images. The best iterate
+    counts.
+    """
+
+    name: ClassVar[str] = "nu"
+    weights: ClassVar[str] = "trained"
+    split: ClassVar[str] = "test"
+    random: ClassVar[bool] = True
+
+    eps: float = 8 / 255
+    steps: int = param(20, "Gradient steps, of 2.5*eps/steps each.", check="positive")
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Found:
+        import torch
+
+        rows = torch.arange(len(batch), device=batch.images.device)
+        each: list[float] = []
+        for some in rows.split(batch.chunk):
+            start = batch.draws.take(some).child("nu").uniform(batch.images.shape[1:]).mul(2).sub(1)
+            each += self._distances(model, batch.images[some], start).tolist()
+        return {"": each}
+
+    def values(self, found: Sequence[Found], sizes: Sequence[int]) -> list[Value]:
+        """The standard error is over examples."""
+        each = [distance for one in found for distance in one[""]]
+        error = standard_error(each)
+        mean = Value("", math.fsum(each) / len(each), error, None if error is None else "examples")
+        return [mean, Value("max", max(each) if all(map(math.isfinite, each)) else math.nan)]
+
+    def _distances(self, model: nn.Module, images: Tensor, start: Tensor) -> Tensor:
+        """The largest distance met for each image (N,)."""
+        import torch
+
+        with torch.no_grad():
+            there = model(images).double().softmax(1)
+        best = torch.zeros(len(images), dtype=torch.float64, device=images.device)
+        points = _within(images + self.eps * start, images, self.eps)
+        for step in range(self.steps + 1):
+            with torch.enable_grad():
+                points = points.detach().requires_grad_()
+                # Squared: the root has no derivative where nothing has moved.
+                squares = (model(points).double().softmax(1) - there).square().sum(1)
+                (gradient,) = torch.autograd.grad(
+                    squares.sum(), points, allow_unused=True, materialize_grads=True
+                )
+            best = torch.maximum(best, squares.detach())
+            if step < self.steps:
+                moved = points.detach() + 2.5 * self.eps / self.steps * gradient.sign()
+                points = _within(moved, images, self.eps)
+        found: Tensor = best.sqrt()
+        return found
+
+
+def _within(points: Tensor, images: Tensor, eps: float) -> Tensor:
+    """The nearest points in the ball around the images and in the box."""
+    import torch
+
+    found: Tensor = torch.minimum(torch.maximum(points, images - eps), images + eps).clamp(0, 1)
+    return found

@@ -1,0 +1,23 @@
+"""Number of parameters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from rbtools.measures.base import Batch, Found, Measure
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Params(Measure):
+    """Number of parameters of the network."""
+
+    name: ClassVar[str] = "params"
+    weights: ClassVar[str] = "none"
+    data: ClassVar[bool] = False
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Found:
+        return {"": sum(parameter.numel() for parameter in model.parameters())}

@@ -1,0 +1,45 @@
+"""Sharpness: how much the robust loss grows where the weights are pushed against it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from rbtools.measures.base import Batch, Found, Measure
+from rbtools.registry import param
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sharpness(Measure):
+    """Cross-entropy on adversarial images at adversarially perturbed weights, minus that at the weights.
+
+    Wu et al. 2020 (arXiv:2004.05884): each weight of a convolution or a linear layer takes one step along its
+    gradient, of `gamma` times its own length. The adversarial images are those of the model as it is.
+    """
+
+    name: ClassVar[str] = "sharpness"
+    weights: ClassVar[str] = "trained"
+
+    gamma: float = param(0.01, "The step's length, as a share of the weight's.", check="positive")
+
+    @property
+    def attacks(self) -> int:
+        return 1
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Found:
+        from rbtools.measures import derivatives
+
+        names = list(derivatives.layers(model).values())
+        weights = derivatives.weights_of(model, names)
+        images, labels, chunk = batch.attacked, batch.labels, batch.chunk
+        gradient = derivatives.gradient(model, images, labels, chunk)
+        moved = {}
+        for name, weight in weights.items():
+            length = gradient[name].norm()
+            step = self.gamma * weight.norm() / length.clamp_min(1e-30)
+            moved[name] = weight + step * gradient[name]
+        there = derivatives.mean_loss(model, moved, images, labels, chunk)
+        return {"": there - derivatives.mean_loss(model, weights, images, labels, chunk)}

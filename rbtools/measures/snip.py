@@ -1,0 +1,32 @@
+"""SNIP: how much the loss depends on each weight's being there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from rbtools.measures.base import Batch, Found, Measure
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True, kw_only=True)
+class SNIP(Measure):
+    """Sum over the weights of convolutions and linear layers of |weight * gradient of a batch's loss|.
+
+    Lee et al. 2019 (arXiv:1810.02340) as a score of the network, Abdelfattah et al. 2021
+    (arXiv:2101.08134); in eval mode, at initialisation.
+    """
+
+    name: ClassVar[str] = "snip"
+    weights: ClassVar[str] = "init"
+    size: ClassVar[tuple[int, int]] = (1, 128)
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Found:
+        from rbtools.measures import derivatives
+
+        names = list(derivatives.layers(model).values())
+        weights = derivatives.weights_of(model, names)
+        gradient = derivatives.gradient(model, batch.images, batch.labels, batch.chunk)
+        return {"": sum(float((weights[name] * gradient[name]).abs().double().sum()) for name in names)}

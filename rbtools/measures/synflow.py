@@ -1,0 +1,49 @@
+"""SynFlow: how much flows through a network whose weights are all positive."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from rbtools.measures.base import Batch, Found, Measure
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True, kw_only=True)
+class SynFlow(Measure):
+    """Sum over the weights of convolutions and linear layers of |weight * gradient of the summed logits|.
+
+    Tanaka et al. 2020 (arXiv:2006.05467): all weights are replaced by their sizes, the one image is all ones
+    (after the normalisation, where that is the model's first layer), BatchNorm lets everything through, and
+    the arithmetic is float64. No data are looked at.
+    """
+
+    name: ClassVar[str] = "synflow"
+    weights: ClassVar[str] = "init"
+    data: ClassVar[bool] = False
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Found:
+        import copy
+
+        import torch
+        from torch import nn
+        from torch.func import functional_call, grad
+
+        from rbtools.measures import derivatives
+
+        names = list(derivatives.layers(model).values())
+        linear = copy.deepcopy(model).double()
+        for module in linear.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                module.forward = lambda x: x  # type: ignore[method-assign,assignment]
+        weights = {name: value.abs() for name, value in derivatives.weights_of(linear).items()}
+        image = torch.ones_like(batch.images[:1], dtype=torch.float64)
+        mean, std = getattr(linear, "mean", None), getattr(linear, "std", None)
+        if isinstance(mean, torch.Tensor) and isinstance(std, torch.Tensor):
+            image = mean + std * image
+        with derivatives.differentiating():
+            flow = grad(lambda values: functional_call(linear, {**weights, **values}, (image,)).sum())
+            found = flow({name: weights[name] for name in names})
+        return {"": sum(float((weights[name] * found[name]).abs().sum()) for name in names)}
