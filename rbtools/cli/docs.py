@@ -25,6 +25,7 @@ TOOLS = (
     "corrupt",
     "pr",
     "ge",
+    "measure",
     "score",
     "rank",
     "corr",
