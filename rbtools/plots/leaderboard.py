@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from rbtools.errors import RbError
 from rbtools.plots.board import content
-from rbtools.records import dumps, metrics
+from rbtools.records import dumps
 from rbtools.registry import param
 
 _SCRIPTS = (
@@ -51,11 +51,7 @@ def page(records: list[dict[str, Any]], title: str = "Leaderboard") -> str:
     if not records:
         raise RbError("There are no records to draw.")
     title = title.encode(errors="replace").decode()  # what a shell hands over may be no text
-    ranked = metrics.default_rank_key(records)
-    agreed = content.agreed_terms(records)
-    terms, within = agreed or (content.common_terms(records), [])
-    made = content.content(records, terms, within, title)
-    return filled({**made, "ranked": ranked}, title)
+    return filled(content.content(records, title), title)
 
 
 def filled(made: Mapping[str, Any], title: str) -> str:

@@ -149,7 +149,7 @@ def test_published_numbers_are_told_by_their_names_and_what_is_missing_is_said()
     ]
     said = "\n".join(told.lacking)
     assert "training's configuration is not in the record" in said
-    assert "Only the names of these say how they were measured (pgd10.8, " in said
+    assert "says only in part how these were measured (pgd10.8, " in said
     assert "does not say how these were measured: mystery." in said
 
 

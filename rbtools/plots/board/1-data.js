@@ -9,6 +9,7 @@ const fields = content.fields.map((field) => ({ ...field, id: "field " + field.p
 const metrics = content.columns.map((column) => ({
   ...column,
   id: "metric " + column.name,
+  own: column.higher,
   values: numbers(column.values),
   lows: column.lows && numbers(column.lows),
   highs: column.highs && numbers(column.highs),

@@ -1,7 +1,18 @@
 // The composite score (min-max, weighted mean), as rb-score computes it.
 const terms = []; // {metric, weight, higher, given}; weight 0 leaves a metric out
-let missing = "refuse";
+let missing = content.missing;
 let scope = 0;
+const sameList = (a, b) => a.length === b.length && a.every((one, place) => one === b[place]);
+const givenScope = () => Math.max(0, content.scopes.findIndex((one) => sameList(one.within, content.within)));
+
+// A term is a column of the table, or brings its own: an expression, or what data sets call differently.
+function columnOf(term) {
+  if (!term.values) return byName.get(term.metric);
+  return {
+    ...term, id: "term " + term.metric, name: term.metric,
+    values: numbers(term.values), lows: numbers(term.lows), highs: numbers(term.highs),
+  };
+}
 const scaledBefore = new Map();
 
 // worst and span of a term in each group; n = |value - worst| / span
@@ -69,20 +80,23 @@ function computeScore() {
   }
 }
 
-// Directions differ from a metric's own only where somebody said so.
+// What to type for the same scores; null where rb-score cannot be told. Directions differ from a
+// metric's own only where somebody said so.
 function scoreCommand() {
   const listed = [];
+  const preset = terms.some((term) => term.metric.names) ? content.preset : null;
   for (const term of terms) {
-    if (!(term.weight > 0)) continue;
     const name = term.metric.name;
-    if (/[:,*?[\]]/.test(name)) return null;
-    const weight = term.weight === 1 ? "" : ":" + term.weight;
-    const direction = term.higher === term.metric.higher ? "" : term.higher ? ":higher" : ":lower";
-    listed.push(name + weight + direction);
+    if (preset && !(term.weight > 0)) return null; // a preset's metrics cannot be left out
+    if (!(term.weight > 0)) continue;
+    if (/[:?[\]]/.test(name) || (/[,*]/.test(name) && !term.metric.id.startsWith("term "))) return null;
+    const direction = term.higher === term.metric.own ? "" : term.higher ? ":higher" : ":lower";
+    listed.push(name + (term.weight === 1 ? "" : ":" + term.weight) + direction);
   }
   const text = quoted(listed.join(","));
   if (!listed.length || text === null) return null;
-  const within = content.scopes[scope].within ? " --within " + quoted(content.scopes[scope].within) : "";
+  const chosen = preset ? " --preset " + quoted(preset) : "";
+  const within = content.scopes[scope].within.length ? " --within " + quoted(content.scopes[scope].within.join(",")) : "";
   const lacks = missing === "refuse" ? "" : " --missing " + missing;
-  return "rb-score --metric " + text + within + lacks + " records.jsonl | rb-rank";
+  return "rb-score" + chosen + " --metric " + text + within + lacks + " records.jsonl | rb-rank";
 }

@@ -1,6 +1,7 @@
 // Which rows are shown, in which order, with which ranks.
 const state = { sort: score, best: true, ranked: score, words: "", picks: new Map() };
-const ranks = new Int32Array(count), firsts = new Int32Array(count), lasts = new Int32Array(count);
+const ranks = new Int32Array(count), bands = new Int32Array(count);
+const firsts = new Int32Array(count), lasts = new Int32Array(count);
 let order = [];
 
 const haystack = content.rows.map((_, row) => whole(row).toLowerCase());
@@ -76,12 +77,12 @@ function arrange() {
 // and how many may be, by their 95 % intervals.
 function rankRows(all) {
   const { values, lows, highs, higher } = state.ranked;
-  ranks.fill(0); firsts.fill(0); lasts.fill(0);
+  for (const list of [ranks, bands, firsts, lasts]) list.fill(0);
   const rows = all.filter((row) => !Number.isNaN(values[row]));
   rows.forEach((row, place) => {
     ranks[row] = place && values[rows[place - 1]] === values[row] ? ranks[rows[place - 1]] : place + 1;
   });
-  if (!lows) return;
+  if (!lows || !rows.some((row) => !Number.isNaN(lows[row]))) return;
   const end = (side, row) => (Number.isNaN(side[row]) ? values[row] : side[row]);
   const sign = higher ? 1 : -1;
   const worst = (row) => sign * end(higher ? lows : highs, row);
@@ -91,6 +92,26 @@ function rankRows(all) {
   for (const row of rows) {
     firsts[row] = 1 + rows.length - above(worsts, best(row));
     lasts[row] = rows.length - below(bests, worst(row));
+  }
+  bandRows(rows, worst, best);
+}
+
+// A band is the best row that has none yet, and those after it whose interval overlaps its interval.
+function bandRows(rows, worst, best) {
+  const next = Int32Array.from(rows, (_, place) => place + 1); // the next place without a band
+  const reach = new Float64Array(rows.length + 1).fill(-Infinity); // the best end of all from a place on
+  for (let place = rows.length - 1; place >= 0; place--) reach[place] = Math.max(reach[place + 1], best(rows[place]));
+  let band = 0;
+  for (let first = 0; first < rows.length; first = next[first]) {
+    const low = worst(rows[first]);
+    bands[rows[first]] = ++band;
+    for (let before = first, place = next[first]; place < rows.length && reach[place] >= low; place = next[place]) {
+      if (best(rows[place]) < low) before = place;
+      else {
+        bands[rows[place]] = band;
+        next[before] = next[place];
+      }
+    }
   }
 }
 
@@ -114,4 +135,11 @@ function below(list, value) {
   return low;
 }
 
-const openPlaces = (row) => (firsts[row] && firsts[row] !== lasts[row] ? firsts[row] + "–" + lasts[row] : "");
+const inBand = (row) => (bands[row] ? "band " + bands[row] : "");
+const openPlaces = (row) => {
+  if (!ranks[row]) return "Not ranked: it has no " + plain(state.ranked.title) + ".";
+  const rank = "Rank " + ranks[row] + " by " + plain(state.ranked.title);
+  if (!firsts[row]) return rank + ".";
+  const open = firsts[row] === lasts[row] ? "place " + firsts[row] + " alone is open" : "places " + firsts[row] + " to " + lasts[row] + " are open";
+  return rank + ", band " + bands[row] + "; by the 95 % intervals " + open + ".";
+};

@@ -89,8 +89,8 @@ function markSorted() {
 function widths() {
   const paper = document.createElement("canvas").getContext("2d");
   const style = getComputedStyle(document.body);
-  const measure = (text, size) => {
-    paper.font = size + "px " + style.fontFamily;
+  const measure = (text, size, weight = 400) => {
+    paper.font = weight + " " + size + "px " + style.fontFamily;
     return paper.measureText(text).width;
   };
   const size = parseFloat(style.fontSize);
@@ -106,15 +106,15 @@ function widths() {
           interval = Math.max(interval, bracket(column.lows[row], column.highs[row]).length);
       }
     const title = plain(column.title);
-    const words = (title.length < 10 ? [title] : title.split(/\s+/)).map((word) => measure(word, size * 0.88) + 22);
-    if (alone(column)) words.push(measure(column.text ? "Made from" : groupTitles.get(column.group) ?? "Score", size * 0.84));
+    const words = (title.length < 10 ? [title] : title.split(/\s+/)).map((word) => measure(word, size * 0.84, 600) + 22);
+    if (alone(column)) words.push(measure(column.text ? "Made from" : groupTitles.get(column.group) ?? "Score", size * 0.82, 600));
     if (column === nameField && narrow.matches) words.push(Math.max(...order.slice(0, 300).map((row) => measure(about(row).join(" · "), size * 0.8)), 0));
-    const cell = measure(longest, size) * 1.04, small = measure("0".repeat(interval), size * 0.74);
+    const cell = measure(longest, size, 700), small = measure("0".repeat(interval), size * 0.74);
     const most = column === nameField && narrow.matches ? 205 : 280;
     return Math.ceil(Math.min(most, Math.max(cell, small, ...words) + 20));
   };
   const pick = 36;
-  const rank = Math.ceil(measure("0".repeat(Math.max(3, String(count).length * 2 + 1)), size * 0.8) + 24);
+  const rank = Math.ceil(measure("band " + "0".repeat(String(count).length), size * 0.76) + 18);
   const all = [pick, Math.max(rank, narrow.matches ? 56 : 64), ...columns.map(of)];
   byId("widths").replaceChildren(...all.map((width) => {
     const made = element("col");
@@ -143,7 +143,7 @@ function findBests() {
 function emptyRow() {
   const made = element("tr", {},
     element("td", { class: "c-pick" }, element("input", { type: "checkbox" })),
-    element("td", { class: "number c-rank" }, "–", element("small", { title: "places that the intervals leave open" })));
+    element("td", { class: "number c-rank" }, "–", element("small")));
   for (const column of columns) {
     if (column === nameField)
       made.append(element("th", { scope: "row", class: "c-name" }, element("button", { type: "button", class: "name" }), element("small", { class: "about" })));
@@ -159,7 +159,8 @@ function fill(line, row) {
   pickCell.firstChild.checked = selected.has(row);
   pickCell.firstChild.setAttribute("aria-label", "Select " + whole(row));
   rankCell.firstChild.data = ranks[row] || "–";
-  rankCell.lastChild.textContent = openPlaces(row);
+  rankCell.lastChild.textContent = inBand(row);
+  rankCell.title = openPlaces(row);
   columns.forEach((column, place) => fillCell(cells[place], column, row));
   return line;
 }

@@ -26,8 +26,8 @@ function drawWeights() {
     if (!term.higher) label.append(element("small", { text: "less is better" }));
     return element("div", { class: "weight" }, label, slider, out);
   }));
-  const used = new Set(terms.map((term) => term.metric));
-  const rest = metrics.filter((metric) => metric.metric && !used.has(metric));
+  const used = new Set(terms.flatMap((term) => [term.metric.name, ...(term.metric.names ?? [])]));
+  const rest = metrics.filter((metric) => metric.metric && !used.has(metric.name));
   byId("add").replaceChildren(element("option", { value: "", text: "choose …" }),
     ...rest.map((metric) => element("option", { value: metric.name, text: plain(metric.title) })));
   byId("add").parentElement.hidden = !rest.length;
@@ -43,10 +43,11 @@ function rescore(told) {
 
 function drawScoreTexts() {
   const command = scoreCommand();
-  byId("score-command").replaceChildren(...typed(command ?? "No weight is above 0, or a metric's name cannot be typed."));
+  byId("score-command").replaceChildren(...typed(command ?? "rb-score cannot be told so: no weight is above 0, a preset's metric is left out, or a name cannot be typed."));
   byId("score-copy").disabled = command === null;
   const stored = content.score;
-  const differs = !terms.some((term) => term.weight !== term.given) && missing === "refuse" &&
+  const asGiven = terms.every((term) => term.weight === term.given) && missing === content.missing && scope === givenScope();
+  const differs = asGiven &&
     stored.some((value, row) => value !== null && !(Math.abs(value - score.values[row]) < 1e-9));
   byId("score-notice").hidden = !differs;
   byId("score-notice").textContent =
@@ -79,13 +80,11 @@ function drawMeans() {
 }
 
 function startPanel() {
-  for (const term of content.terms) {
-    const metric = byName.get(term.metric);
-    if (metric && metric !== score && metric.metric) addTerm(metric, term.weight, term.higher, term.weight);
-  }
-  scope = Math.max(0, content.scopes.findIndex((one) => one.within === content.within));
-  const scopeTitles = (within) => (within === "" ? "all records"
-    : "records of one " + within.split(",").map((path) => (fields.find((field) => field.path === path)?.title ?? plain(path)).toLowerCase()).join(" and "));
+  for (const term of content.terms) addTerm(columnOf(term), term.weight, term.higher, term.weight);
+  scope = givenScope();
+  byId("missing").value = missing;
+  const scopeTitles = (within) => (!within.length ? "all records"
+    : "records of one " + within.map((path) => (fields.find((field) => field.path === path)?.title ?? plain(path)).toLowerCase()).join(" and "));
   byId("scope").append(...content.scopes.map((one, number) => element("option", { value: number, text: scopeTitles(one.within) })));
   byId("scope").value = scope;
   byId("scope").parentElement.hidden = content.scopes.length < 2;
@@ -94,8 +93,8 @@ function startPanel() {
   byId("equal").addEventListener("click", () => { for (const term of terms) term.weight = 1; drawWeights(); rescore(true); });
   byId("given").addEventListener("click", () => {
     for (const term of terms) term.weight = term.given;
-    scope = Math.max(0, content.scopes.findIndex((one) => one.within === content.within));
-    byId("scope").value = scope;
+    byId("scope").value = scope = givenScope();
+    byId("missing").value = missing = content.missing;
     drawWeights();
     rescore(true);
   });

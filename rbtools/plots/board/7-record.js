@@ -13,7 +13,7 @@ function openRecord(row) {
   const command = commandOf(row);
   const lacking = content.rows[row].lacking.map((number) => content.lacking[number]);
   byId("record-title").textContent = whole(row);
-  const parts = [element("h3", { text: "How to make it again" })];
+  const parts = [element("p", { id: "record-rank", text: openPlaces(row) }), element("h3", { text: "How to make it again" })];
   if (command) {
     const button = element("button", { type: "button", text: "Copy", on: { click: () => copy(command, button) } });
     parts.push(element("div", { class: "command" }, element("pre", { id: "record-command", tabindex: 0 }, ...typed(command)), button));

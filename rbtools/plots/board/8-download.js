@@ -11,11 +11,11 @@ const csvNumber = (value) => (Number.isNaN(value) ? "" : String(value));
 function csv() {
   const scored = terms.length ? [score] : [];
   const numeric = [...scored, ...metrics];
-  const titles = ["rank", "rank_low", "rank_high", ...fields.map((field) => field.path)];
+  const titles = ["rank", "band", "rank_low", "rank_high", ...fields.map((field) => field.path)];
   for (const column of numeric) titles.push(column.name, ...(column.lows ? [column.name + "_low", column.name + "_high"] : []));
   const lines = [titles.map(csvText).join(",")];
   for (const row of downloaded()) {
-    const cells = [ranks[row], firsts[row], lasts[row]].map((rank) => rank || "");
+    const cells = [ranks[row], bands[row], firsts[row], lasts[row]].map((rank) => rank || "");
     for (const field of fields) cells.push(field.values[row] === null ? "" : csvText(field.values[row]));
     for (const column of numeric) {
       cells.push(csvNumber(column.values[row]));
@@ -35,10 +35,13 @@ function jsonLine(row) {
   if (terms.length) {
     const value = Number.isNaN(score.values[row]) ? null : score.values[row];
     if (value !== null) put("score", value);
-    const used = terms.filter((term) => term.weight > 0).map((term) => ({ metric: term.metric.name, weight: term.weight, higher: term.higher }));
-    const within = content.scopes[scope].within.split(",").filter(Boolean);
+    const used = terms.filter((term) => term.weight > 0).map((term) => ({
+      metric: term.metric.names ? term.metric.names[term.metric.which[row]] : term.metric.name, weight: term.weight, higher: term.higher,
+    }));
+    const { within, keys, groups } = content.scopes[scope];
+    const compared = within.length ? { within: keys[groups[row]], compared: groups.filter((group) => group === groups[row]).length } : {};
     const reason = value === null ? { reason: "the record lacks a metric of the score" } : {};
-    parts.push(JSON.stringify({ tool: "rb-plot", metric: "score", value, ...reason, terms: used, within, missing }));
+    parts.push(JSON.stringify({ tool: "rb-plot", metric: "score", value, ...reason, terms: used, missing, ...compared }));
   }
   const base = content.rows[row].base.slice(0, -1);
   const rank = ranks[row] ? ',"rank":' + ranks[row] : "";

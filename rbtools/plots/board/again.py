@@ -239,16 +239,29 @@ def _evaluations(record: Record, lacking: dict[str, None]) -> list[str]:
         if step is None:
             step = _by_name(name)
             (unknown if step is None else unsaid).append(name)
+        elif _partial(entry):
+            unsaid.append(name)
         if step is not None:
             steps.append(step._replace(rest=(*step.rest, *data)))
     if unsaid:
         lacking[
-            f"Only the names of these say how they were measured ({_listed(unsaid)}): the tools' own settings"
-            " stand in place of what was used."
+            f"The record says only in part how these were measured ({_listed(unsaid)}): for the rest the"
+            " tools' own settings stand in the command, not what was used."
         ] = None
     if unknown:
         lacking[f"The record does not say how these were measured: {_listed(unknown)}."] = None
     return _merged(steps)
+
+
+def _partial(entry: Mapping[str, Any]) -> bool:
+    """Whether settings are missing that rb-attack or rb-pr would have written, as in published results."""
+    attack = entry.get("attack")
+    wanted = ["n"]
+    if isinstance(attack, str) and attack in ATTACKS:
+        wanted += [name for name in ATTACKS[attack] if name != "relative_step"]
+    elif "gamma" in entry and "particles" not in entry:
+        wanted += PR
+    return any(name not in entry for name in wanted)
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -11,8 +11,9 @@ from typing import Any
 
 from rbtools import __version__
 from rbtools.plots.board import columns as board
+from rbtools.plots.board import terms
 from rbtools.plots.board.again import again
-from rbtools.records import dumps, metrics
+from rbtools.records import dumps, expr, metrics
 
 Record = Mapping[str, Any]
 Pair = tuple[float, float]
@@ -41,14 +42,9 @@ class Pool:
         return list(self.numbers)
 
 
-def content(
-    records: Sequence[Record], terms: Sequence[Mapping[str, Any]], within: Sequence[str], title: str
-) -> dict[str, Any]:
-    """All that the page is drawn from, as JSON has it.
-
-    terms: metric, weight and direction (`higher`) of each part of the score. within: paths of record
-    fields; metrics are scaled among the records that agree in all of them.
-    """
+def content(records: Sequence[Record], title: str) -> dict[str, Any]:
+    """All that the page is drawn from, as JSON has it. Raises RbError where no record has a metric."""
+    ranked, score = metrics.default_rank_key(records), terms.score(records)
     shown = board.columns(records)
     intervals = [_intervals(record) for record in records]
     steps, lacking, protocols = Pool(), Pool(), Pool()
@@ -60,9 +56,12 @@ def content(
         "groups": board.GROUPS,
         "columns": [_column(records, intervals, column) for column in shown],
         "curves": [curve._asdict() for curve in board.curves(column.name for column in shown)],
-        "terms": list(terms),
-        "scopes": _scopes(records, within),
-        "within": ",".join(within),
+        "ranked": ranked,
+        "terms": [term.described(records, intervals) for term in score.terms],
+        "scopes": _scopes(records, score.within),
+        "within": score.within,
+        "missing": score.missing,
+        "preset": score.preset,
         "score": [_stored(record) for record in records],
         "rows": rows,
         "steps": steps.texts(),
@@ -131,17 +130,37 @@ def _stored(record: Record) -> float | None:
 
 
 def _scopes(records: Sequence[Record], within: Sequence[str]) -> list[dict[str, Any]]:
-    """The groups among which metrics can be scaled: for each choice of paths, the group of each record."""
-    choices = ["", "dataset", "dataset,arch.name", ",".join(within)]
+    """The groups among which metrics can be scaled: for each choice of fields, the group of each record."""
     found: list[dict[str, Any]] = []
-    for choice in dict.fromkeys(choices):
-        pool = Pool()
-        paths = [path for path in choice.split(",") if path]
-        groups = [pool.add(dumps({"": [at(record, path) for path in paths]}).decode()) for record in records]
-        useful = 1 < len(pool.numbers) < len(records) or choice in ("", ",".join(within))
-        if useful and not any(groups == other["groups"] for other in found):
-            found.append({"within": choice, "groups": groups})
+    for choice in ([], ["dataset"], ["dataset", "arch.name"], list(within)):
+        keys, groups = _groups(records, choice)
+        useful = choice in ([], list(within)) or 0 < max(groups) < len(records) - 1
+        if useful and all(choice != other["within"] and groups != other["groups"] for other in found):
+            found.append({"within": choice, "groups": groups, "keys": keys})
     return found
+
+
+def _groups(records: Sequence[Record], names: Sequence[str]) -> tuple[list[dict[str, Any]], list[int]]:
+    """The groups by their fields, and each record's. Who lacks a field agrees with the others that do."""
+    fields = [expr.compile(name) for name in names]
+    numbers: dict[str, int] = {}
+    keys: list[dict[str, Any]] = []
+    groups = []
+    for record in records:
+        values = [_field(field, record) for field in fields]
+        number = numbers.setdefault(repr(values), len(numbers))
+        if number == len(keys):
+            keys.append(dict(zip(names, values, strict=True)))
+        groups.append(number)
+    return keys, groups
+
+
+def _field(field: expr.Expression, record: Record) -> Any:
+    try:
+        value = field(record)
+    except expr.MissingName:
+        return None
+    return repr(value) if isinstance(value, list | dict) else value
 
 
 def _row(record: Record, steps: Pool, lacking: Pool, protocols: Pool) -> dict[str, Any]:
@@ -171,42 +190,3 @@ def _entry(entry: Mapping[str, Any], protocols: Pool) -> Any:
     own = {key: told.pop(key) for key in _OWN if key in told}
     number = protocols.add(dumps(told).decode())
     return [number, dumps(own).decode()] if own else number
-
-
-def agreed_terms(records: Sequence[Record]) -> tuple[list[dict[str, Any]], list[str]] | None:
-    """The terms and groups of the score that rb-score gave to all of these records, None if they differ."""
-    found: tuple[list[dict[str, Any]], list[str]] | None = None
-    for record in records:
-        entry = next((e for e in record.get("evals") or () if e.get("metric") == "score"), None)
-        mine = None if entry is None else _terms(entry)
-        if mine is None or (found is not None and mine != found):
-            return None
-        found = mine
-    return found
-
-
-def _terms(entry: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[str]] | None:
-    terms = entry.get("terms")
-    within = entry.get("within") or []
-    if isinstance(within, str):
-        within = [part.strip() for part in within.split(",") if part.strip()]
-    if not isinstance(terms, list) or not isinstance(within, list):
-        return None
-    for one in terms:
-        known = isinstance(one, Mapping) and isinstance(one.get("metric"), str)
-        if not known or type(one.get("weight")) not in (int, float):
-            return None
-    return [
-        {"metric": one["metric"], "weight": one["weight"], "higher": bool(one.get("higher", True))}
-        for one in terms
-    ], [str(path) for path in within]
-
-
-def common_terms(records: Sequence[Record]) -> list[dict[str, Any]]:
-    """What rb-score takes where nobody names metrics: all that every record has, with equal weights."""
-    every = [
-        name
-        for name in metrics.names(records)
-        if name != "score" and all(board.value(record, name) is not None for record in records)
-    ]
-    return [{"metric": name, "weight": 1.0, "higher": metrics.higher_is_better(name)} for name in every]
