@@ -14,13 +14,14 @@ function raises rbtools.errors.RbError where the tool would fail.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rbtools import edge, units
-from rbtools.errors import RbError, near
+from rbtools.errors import RbError, near, unknown
 
 if TYPE_CHECKING:
     from torch import nn
@@ -216,6 +217,100 @@ def train(record: Record, method: str = "erm", **options: Any) -> Record:
     if how.preset is not None:
         params = presets.params(presets.named(how.preset), METHODS.load(method), params)
     return work(record, edge.build(METHODS, method, params), how, run)
+
+
+def score(
+    records: Iterable[Record],
+    metrics: str | Iterable[str] = (),
+    *,
+    preset: str | None = None,
+    weights: Mapping[str, Any] | None = None,
+    within: str | Iterable[str] = (),
+    missing: str = "refuse",
+) -> list[Record]:
+    """The records with their composite score; see rb-score. weights: metric -> weight, or "2:lower"."""
+    from rbtools.records import expr, results
+    from rbtools.scoring import plan
+    from rbtools.scoring.composite import Composite
+
+    asked = plan.together(
+        plan.weighted(weights, "weights") if weights else [], plan.asked(_text(metrics)) if metrics else []
+    )
+    whole = list(records)
+    made = Composite(asked, preset=preset, within=expr.items(_text(within)), missing=missing)
+    for record in whole:
+        made.add(record)
+    if not whole:
+        return []
+    made.settle(_warn)
+    return [
+        results.add(record, entry, replace=True) for record, entry in zip(whole, made.entries(), strict=True)
+    ]
+
+
+def rank(
+    records: Iterable[Record],
+    by: str | Iterable[str] = (),
+    *,
+    top: int | None = None,
+    where: str | None = None,
+    within: str | Iterable[str] = (),
+    aggregate: str | Iterable[str] = (),
+    group: str | Iterable[str] = (),
+) -> list[Record]:
+    """The records in their order, each with its "rank"; see rb-rank."""
+    from rbtools.records import expr, metrics
+    from rbtools.scoring import rank as ranks
+    from rbtools.scoring import ranking
+
+    holds = None if where is None else expr.compile(where).holds
+    whole = [record for record in records if holds is None or holds(record)]
+    if not whole:
+        return []
+    merged = ranking.merged(whole, expr.items(_text(aggregate)), expr.items(_text(group)))
+    keys = [ranks.key(item) for item in expr.items(_text(by))]
+    keys = keys or [ranks.key(metrics.default_rank_key(merged))]
+    found = ranking.ranked(merged, keys, expr.items(_text(within)), top)
+    return [{**record, "rank": place} for place, record in found]
+
+
+def corr(
+    records: Iterable[Record] | Mapping[str, Iterable[Record]],
+    metrics: str | Iterable[str] = "*",
+    kind: str = "spearman",
+    *,
+    rows: str | Iterable[str] | None = None,
+    cols: str | Iterable[str] | None = None,
+    on: str | Iterable[str] = (),
+    bootstrap: int = 0,
+    seed: int = 0,
+) -> list[dict[str, Any]]:
+    """Rank correlations, one object a pair as rb-corr writes them.
+
+    records: a stream, or result sets by their names, which are joined by the fields `on`.
+    """
+    from rbtools.records import expr
+    from rbtools.scoring import correlate
+    from rbtools.scoring.beside import Beside
+
+    if kind not in correlate.KINDS:
+        raise unknown("kind of correlation", kind, correlate.KINDS)
+    asked = [expr.items(_text(metrics if some is None else some)) for some in (rows, cols)]
+    sets = records if isinstance(records, Mapping) else {"": records}
+    beside = Beside([item for some in asked for item in some], expr.items(_text(on)))
+    if (len(sets) > 1) != bool(beside.on):
+        raise RbError("Several result sets are joined by fields, and one is not. Say on='arch.index', say.")
+    for label, some in sets.items():
+        for record in some:
+            beside.add(label, record)
+    left, right = (beside.resolve(items) for items in asked)
+    numbers = beside.numbers(list(dict.fromkeys([*left, *right])))
+    found = correlate.matrix(kind, *numbers, left, right, bootstrap=bootstrap, seed=seed)
+    return list(correlate.lines(found, bootstrap, seed))
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, stacklevel=3)
 
 
 def load(record: Record, **options: Any) -> nn.Module:

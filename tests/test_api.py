@@ -97,3 +97,57 @@ def test_published_files_are_read_and_written() -> None:
     assert kept[0]["metrics"] == {"acc": 0.875}
     with pytest.raises(RbError, match="has no parameter 'scales'"):
         rbtools.convert("prbench", "board.json", scales="fraction")
+
+
+# --- conclusions ----------------------------------------------------------------------------------
+
+
+def results() -> list[dict[str, Any]]:
+    rows = [("a", 0, 0.5, 0.25), ("a", 1, 0.75, 0.5), ("b", 0, 0.25, 0.125), ("b", 1, 0.375, 0.0)]
+    return [
+        {
+            "schema": 1,
+            "arch": {"name": name, "index": number},
+            "dataset": "d",
+            "train": {"method": name, "seed": seed},
+            "metrics": {"acc": acc, "pgd20.8": pgd},
+        }
+        for number, (name, seed, acc, pgd) in enumerate(rows)
+    ]
+
+
+def written(tool: str, arguments: list[str], records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    import importlib
+
+    main = importlib.import_module(f"rbtools.cli.{tool}").main
+    result = CliRunner().invoke(main, arguments, input="".join(json.dumps(one) + "\n" for one in records))
+    assert result.exit_code == 0, result.stderr
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_score_rank_and_corr_give_what_their_tools_write() -> None:
+    some = results()
+    line = ["--metric", "acc,pgd20.8:2", "--within", "dataset"]
+    scored = rbtools.score(some, ["acc", "pgd20.8:2"], within="dataset")
+    assert scored == written("score", line, some)
+    assert rbtools.score(some, weights={"acc": 1, "pgd20.8": "2:higher"}, within=["dataset"]) == scored
+    assert rbtools.rank(scored, top=3) == written("rank", ["--top", "3"], scored)
+    line = ["--by", "mean(acc, pgd20.8):lower", "--group", "train.method", "--where", "acc > 0.3"]
+    assert rbtools.rank(some, "mean(acc, pgd20.8):lower", group="train.method", where="acc > 0.3") == written(
+        "rank", line, some
+    )
+    line = ["--kind", "kendall", "--rows", "acc", "--bootstrap", "20", "--seed", "3"]
+    assert rbtools.corr(some, kind="kendall", rows="acc", bootstrap=20, seed=3) == written("corr", line, some)
+    sets = {"ours": some, "theirs": some}
+    (pair,) = rbtools.corr(sets, rows="ours:acc", cols="theirs:pgd*", on="arch.index")
+    assert (pair["row"], pair["col"], pair["n"]) == ("ours:acc", "theirs:pgd20.8", 4)
+    assert rbtools.score([]) == rbtools.rank([]) == []
+
+
+def test_what_conclusions_refuse() -> None:
+    with pytest.raises(RbError, match="Unknown kind of correlation 'pearson'"):
+        rbtools.corr(results(), kind="pearson")
+    with pytest.raises(RbError, match="Several result sets are joined by fields"):
+        rbtools.corr({"a": results(), "b": results()})
+    with pytest.raises(RbError, match="There is no metric or field 'fgsm'"):
+        rbtools.rank(results(), "fgsm")

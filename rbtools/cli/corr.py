@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from rbtools.records import dumps
 from rbtools.scoring import correlate, render, table
 from rbtools.scoring.beside import Beside
 from rbtools.scoring.groups import fields
+from rbtools.scoring.ranking import Read, averaged
 
 FORMATS = ("jsonl", "table", *render.RENDERERS)
 
@@ -45,6 +46,12 @@ FORMATS = ("jsonl", "table", *render.RENDERERS)
     help="Join result sets by these fields, such as arch.index: each FILE is a set, named after it.",
 )
 @click.option("--by", default=None, metavar="FIELD", help="With --on: the values of FIELD are the sets.")
+@click.option(
+    "--aggregate",
+    default=None,
+    metavar="LIST",
+    help="First take the mean of records that differ in these fields alone: seed.",
+)
 @click.option("--where", default=None, metavar="EXPR", help="Only records for which this holds.")
 @click.option(
     "--bootstrap",
@@ -70,6 +77,7 @@ def main(
     kinds: str,
     on: str | None,
     by: str | None,
+    aggregate: str | None,
     where: str | None,
     bootstrap: int,
     seed: int,
@@ -98,7 +106,10 @@ def main(
     right = names(metrics if cols is None else cols, "--metrics" if cols is None else "--cols")
     with shared.opened_output(source, screen) as output:
         sink = Sink(source, screen, output, where)
-        beside = _read(sink, [*left, *right], names(on, "--on"), by)
+        beside = Beside([*left, *right], names(on, "--on"))
+        for label, record in _read(sink, beside.on_names, by, names(aggregate, "--aggregate")):
+            beside.add(label, record)
+        _tell(sink, beside, by)
         sink.tell()
         if sink.good:
             _check(beside, sink.good)
@@ -116,8 +127,10 @@ def _kinds(text: str) -> list[str]:
     return found
 
 
-def _read(sink: Sink, items: Sequence[str], on: Sequence[str], by: str | None) -> Beside:
-    """All records, in their sets."""
+def _read(
+    sink: Sink, on: Sequence[str], by: str | None, aggregate: Sequence[str]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """All records with the set that each belongs to."""
     files = sink.source.files
     if by is not None and not on:
         raise UsageError("--by splits records into sets, but nothing joins them. Add --join arch.name.")
@@ -125,23 +138,39 @@ def _read(sink: Sink, items: Sequence[str], on: Sequence[str], by: str | None) -
         raise UsageError(
             "--on joins result sets, but there is only one. Name a file for each, or say --by dataset."
         )
-    beside = Beside(items, on)
     label_of = fields([by])[0] if by is not None else None
     labels = _labels(files) if on else {}
+    sets: dict[str, list[Read]] = {}
     for line in sink.lines():
         assert line.record is not None
-        beside.add(str(label_of(line.record)) if label_of else labels.get(line.source, ""), line.record)
+        label = str(label_of(line.record)) if label_of else labels.get(line.source, "")
+        if aggregate:
+            sets.setdefault(label, []).append((line.text, line.record))
+        else:
+            yield label, line.record
+    for label, some in sets.items():
+        for one in averaged(some, aggregate):
+            yield label, one.record
+
+
+def _tell(sink: Sink, beside: Beside, by: str | None) -> None:
+    """Say which records do not count, and what is better kept apart."""
+    on, warn = ",".join(beside.on_names), sink.screen.warn
     if beside.without:
-        lost = counted(beside.without, "record")
         if beside.without == sink.good:
             raise UsageError(f"--on: {beside.reason}")
-        sink.screen.warn(f"{lost} without {','.join(on)} left out: there is nothing to join by.")
+        warn(f"{counted(beside.without, 'record')} without {on} left out: there is nothing to join by.")
     if beside.duplicates:
-        sink.screen.warn(
-            f"{counted(beside.duplicates, 'record')} with the same {','.join(on)} as another of the set:"
-            " the last one counts."
+        what = f"with the same {on} as another of the set" if on else "of the same model as a later one"
+        warn(
+            f"{counted(beside.duplicates, 'record')} {what}: the last one counts. --aggregate seed takes the"
+            " mean over seeds."
         )
-    return beside
+    if beside.datasets and by != "dataset" and "dataset" not in beside.on_names:
+        warn(
+            f"records of {len(beside.datasets)} data sets ({', '.join(beside.datasets)}) are correlated"
+            " together. --join arch.name --by dataset keeps them apart."
+        )
 
 
 def _labels(files: Sequence[str]) -> dict[str, str]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbtools.errors import RbError, UsageError
 from rbtools.records import expr
+from rbtools.scoring import identity
 from rbtools.scoring.columns import Columns, unknown
 from rbtools.scoring.groups import fields
 
@@ -26,39 +27,39 @@ class Numbers(NamedTuple):
 class Beside:
     """Records of one set or of several; those of several are joined by the fields `on`.
 
-    A column of several sets is called LABEL:METRIC. Where a set has two records of one key, the last
-    counts; `duplicates` counts the others, `without` the records that lack a field of the key.
+    A column of several sets is called LABEL:METRIC. Where a set has two records of one key (in one set:
+    of one model), the last counts; `duplicates` counts the others, `without` the records that lack a
+    field of the key. `datasets` has the data sets that any one set mixes.
     """
 
     def __init__(self, items: Iterable[str], on: Sequence[str] = ()) -> None:
-        self.on = [fields([name])[0] for name in on]
+        self.on_names = list(on)
+        self.on = fields(on)
         parts = (part for item in items for part in (item, item.rpartition(":")[2]) if part)
         self._items = dict.fromkeys(parts)
         self._sets: dict[str, Columns] = {}
         self._places: dict[str, dict[Key, int]] = {}
         self._origin: dict[str, tuple[str, str]] = {}  # of a column: its set, and its name there
+        self._datasets: dict[str, dict[str, None]] = {}
         self.duplicates = self.without = 0
         self.reason: RbError | None = None
 
     def add(self, label: str, record: Mapping[str, Any]) -> None:
         """Take in a record of the set of that label."""
-        key: Key | None = None
-        if self.on:
-            try:
-                key = tuple(field(record) for field in self.on)
-            except RbError as reason:
-                self.without += 1
-                self.reason = self.reason or reason
-                return
-        columns = self._sets.get(label)
-        if columns is None:
-            columns = self._sets[label] = Columns(self._items)
-            self._places[label] = {}
-        if key is not None:
-            places = self._places[label]
-            self.duplicates += key in places
-            places[key] = columns.count
+        try:
+            key = tuple(field(record) for field in self.on) if self.on else (identity.model(record),)
+        except RbError as reason:
+            self.without += 1
+            self.reason = self.reason or reason
+            return
+        if label not in self._sets:
+            self._sets[label], self._places[label], self._datasets[label] = Columns(self._items), {}, {}
+        columns, places = self._sets[label], self._places[label]
+        self.duplicates += key in places
+        places[key] = columns.count
         columns.add(record)
+        if "dataset" in record:
+            self._datasets[label][str(record["dataset"])] = None
 
     @property
     def labels(self) -> list[str]:
@@ -66,11 +67,10 @@ class Beside:
         return list(self._sets)
 
     @property
-    def count(self) -> int:
-        """How many rows there are: records, or keys that any set has."""
-        if self.on:
-            return len({key for places in self._places.values() for key in places})
-        return sum(columns.count for columns in self._sets.values())
+    def datasets(self) -> list[str]:
+        """The data sets of the sets that have several."""
+        mixed = [some for some in self._datasets.values() if len(some) > 1]
+        return list(dict.fromkeys(name for some in mixed for name in some))
 
     def resolve(self, items: Iterable[str]) -> list[str]:
         """The columns that items stand for: of all sets, or with LABEL: in front, of those it matches.
@@ -84,7 +84,9 @@ class Beside:
 
     def _resolved(self, item: str) -> list[str]:
         if not self.on:
-            return [name for columns in self._sets.values() for name in columns.resolve(item)]
+            here = {name: (label, name) for label, one in self._sets.items() for name in one.resolve(item)}
+            self._origin |= here
+            return list(here)
         label, colon, bare = item.rpartition(":")
         chosen = expr.expand(label, self._sets) if colon else self.labels
         if not chosen:
@@ -105,10 +107,6 @@ class Beside:
         """These columns, as `resolve` calls them, joined."""
         import numpy as np
 
-        if not self.on:
-            (columns,) = self._sets.values()
-            whole = [np.frombuffer(columns.column(name)) for name in names]
-            return Numbers(list(names), np.stack(whole, axis=1))
         keys = dict.fromkeys(key for places in self._places.values() for key in places)
         rows = {key: row for row, key in enumerate(keys)}
         values = np.full((len(rows), len(names)), np.nan)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rbtools.errors import RbError, UsageError
-from rbtools.records import expr, parse_again
+from rbtools.records import dumps, expr, parse_again
 from rbtools.scoring import identity, merge, rank
 from rbtools.scoring.bands import bands
 from rbtools.scoring.groups import Grouping, Key
@@ -157,6 +157,35 @@ def grouped(texts: Iterable[bytes], fields: Sequence[str]) -> tuple[list[Merged]
 def _merged(texts: Sequence[bytes], about: Mapping[str, Any]) -> Merged:
     members = [parse_again(text) for text in texts]
     return Merged(merge.merged(members, about), members)
+
+
+def merged(
+    records: Sequence[dict[str, Any]], aggregate: Sequence[str] = (), group: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    """The records to rank: each model's last, or means over `aggregate`, then over all but `group`."""
+    read = [(dumps(record), record) for record in records]
+    if aggregate:
+        texts = [dumps(one.record) for one in averaged(read, aggregate)]
+    else:
+        texts, _ = last_of_each_model(read)
+    if group:
+        return [one.record for one in grouped(texts, group)[0]]
+    return [parse_again(text) for text in texts]
+
+
+def ranked(
+    records: Sequence[dict[str, Any]],
+    keys: Sequence[rank.Key],
+    within: Sequence[str] = (),
+    top: int | None = None,
+) -> list[tuple[int | None, dict[str, Any]]]:
+    """Places and records, group by group. Raises UsageError where no record has a key."""
+    values, grouping = Values(keys), Grouping(within)
+    latest = Latest([one.higher for one in keys], top)
+    for number, record in enumerate(records):
+        latest.add(number, Entry(dumps(record), values.of(record), (), grouping.add(record)))
+    values.check("by")
+    return [(one.rank, parse_again(one.record.text)) for group in latest.ranked() for one in group]
 
 
 def marked_front(groups: Sequence[Sequence[rank.Ranked]], higher: Sequence[bool]) -> list[list[bool]]:

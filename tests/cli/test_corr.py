@@ -142,7 +142,32 @@ def test_the_last_of_equal_keys_counts_and_is_said() -> None:
     result = run([*files, "--on", "arch.index", "--rows", "a:acc", "--cols", "b:acc"])
     assert json.loads(result.stdout)["value"] == 1.0
     assert result.stderr == (
-        "rb-corr: warning: 1 record with the same arch.index as another of the set: the last one counts.\n"
+        "rb-corr: warning: 1 record with the same arch.index as another of the set: the last one counts."
+        " --aggregate seed takes the mean over seeds.\n"
+    )
+    again = run(["--rows", "acc", "--cols", "pgd"], [record(3, acc=0.0), *FOUR])
+    assert json.loads(again.stdout)["n"] == 4
+    assert "warning: 1 record of the same model as a later one: the last one counts." in again.stderr
+
+
+def test_means_over_seeds_come_first() -> None:
+    some = [
+        {**one, "train": {"seed": seed}, "metrics": {**one["metrics"], "pgd": one["metrics"]["pgd"] + shift}}
+        for one in FOUR
+        for seed, shift in ((0, -0.5), (1, 0.5))
+    ]
+    (pair,) = lines(["--aggregate", "seed", "--rows", "acc", "--cols", "pgd"], some)
+    assert (pair["n"], pair["value"]) == (4, pytest.approx(0.2))
+    (pair,) = lines(["--rows", "acc", "--cols", "pgd"], some)
+    assert pair["n"] == 8
+
+
+def test_data_sets_that_are_mixed_are_named() -> None:
+    some = [*FOUR, *(record(i, "svhn", acc=i) for i in range(3))]
+    result = run(["--metrics", "acc"], some)
+    assert result.stderr == (
+        "rb-corr: warning: records of 2 data sets (cifar10, svhn) are correlated together. --join arch.name"
+        " --by dataset keeps them apart.\n"
     )
 
 
