@@ -664,6 +664,7 @@ complete -c rb-corr -n '__rbtools_at "rb-corr"' -l cols -x -d '... each of these
 complete -c rb-corr -n '__rbtools_at "rb-corr"' -l kind -x -d 'spearman (rho) or kendall (tau-b), or both with a comma.'
 complete -c rb-corr -n '__rbtools_at "rb-corr"' -l on -l join -x -d 'Join result sets by these fields, such as arch.index: each FILE is a set, named after it.'
 complete -c rb-corr -n '__rbtools_at "rb-corr"' -l by -x -d 'With --on: the values of FIELD are the sets.'
+complete -c rb-corr -n '__rbtools_at "rb-corr"' -l aggregate -x -d 'First take the mean of records that differ in these fields alone: seed.'
 complete -c rb-corr -n '__rbtools_at "rb-corr"' -l where -x -d 'Only records for which this holds.'
 complete -c rb-corr -n '__rbtools_at "rb-corr"' -l bootstrap -x -d '95 % intervals from N resamples of the records.'
 complete -c rb-corr -n '__rbtools_at "rb-corr"' -l seed -x -d 'Seed of --bootstrap.'

@@ -89,8 +89,10 @@ def check(command: str, shown: str) -> None:
         assert shown == "" and records(Path(into[1]).read_text("utf-8"))
     elif "--write" in command:
         assert shown == ""
+    elif "--format latex" in command:
+        assert shown.startswith("\\begin{tabular}")
     elif "--format table" in command:
-        assert re.search("^rank ", shown, re.M)
+        assert re.search("^(rank|spearman) ", shown, re.M)
     elif "--format md" in command:
         assert shown.startswith("| rank ")
     elif "wc -l" in command:
@@ -98,7 +100,8 @@ def check(command: str, shown: str) -> None:
     elif "json.tool" in command:
         assert "arch" in json.loads(shown)
     else:
-        assert all("arch" in record for record in records(shown)) and shown
+        wanted = "row" if command.startswith("rb-corr") else "arch"
+        assert all(wanted in record for record in records(shown)) and shown
 
 
 @pytest.mark.usefixtures("_files_of_a_user")
@@ -166,7 +169,23 @@ def in_this_process(command: str) -> str:
     return text
 
 
-@pytest.mark.usefixtures("_files_of_a_user")
+@pytest.fixture
+def _published_results() -> None:
+    """`leaderboard.jsonl` and `others.jsonl`: five methods on two networks, with the metrics of PRBench."""
+    lines: dict[str, list[str]] = {"resnet18": [], "vgg19": []}
+    for place, method in enumerate(("erm", "pgd", "trades", "mart", "clp")):
+        for shift, (network, some) in enumerate(lines.items()):
+            part = (place * 3 % 5 + shift) / 8
+            metrics = {"acc": 0.95 - part / 4, "pgd20.8": part, "pr.uniform.0.08": 0.8 + part / 8}
+            metrics |= {"probacc.uniform.0.0313725.0.05": 0.9 + part / 16, "ge.pgd20.8": part / 3}
+            metrics |= {"ge.pr.uniform.0.08": part / 9, "seconds_per_epoch": 3 + place}
+            record = {"arch": {"name": network}, "dataset": "cifar10", "train": {"method": method}}
+            some.append(json.dumps({**record, "metrics": metrics}) + "\n")
+    Path("leaderboard.jsonl").write_text("".join([*lines["resnet18"], *lines["vgg19"]]))
+    Path("others.jsonl").write_text("".join(lines["vgg19"]))
+
+
+@pytest.mark.usefixtures("_files_of_a_user", "_published_results")
 def test_every_example_of_a_help_text_works_as_typed() -> None:
     Path("models.jsonl").write_text(in_this_process("rb-arch --index 13714 --cells 1 --channels 4"))
     Path("trained.jsonl").write_text(in_this_process("rb-train --epochs 1 models.jsonl"))

@@ -94,10 +94,10 @@ def main(
 
     \b
     Examples:
-      rb-corr --metrics 'acc,pgd20.*,mean(corrupt.*)' results.jsonl
-      rb-corr --rows arch.params --cols 'acc,pgd*' --kind kendall,spearman --bootstrap 1000 results.jsonl
-      rb-corr --on arch.name --metrics 'acc,pgd*' results.jsonl others.jsonl
-      rb-corr --join arch.name --by dataset --metrics acc --format table results.jsonl
+      rb-corr --metrics 'acc,pgd20.*,mean(pr.*)' --format table leaderboard.jsonl
+      rb-corr --rows 'ge.*' --cols 'acc,pgd*' --kind kendall,spearman --bootstrap 1000 leaderboard.jsonl
+      rb-corr --on arch.name,train.method --metrics 'acc,pgd*' leaderboard.jsonl others.jsonl
+      rb-corr --join train.method --by arch.name --metrics acc leaderboard.jsonl
     """
     if source.in_place:
         raise UsageError("--in-place would replace records by correlations. Write to another file.")

@@ -115,10 +115,10 @@ def main(
     Examples:
       rb-rank --by pgd20.8 --top 10 results.jsonl
       rb-rank --by 'mean(fgsm.*, pgd20.*)' --format md results.jsonl
-      rb-rank --by acc --where 'arch.kernel_params == 18' --within arch.none --top 1 results.jsonl
+      rb-rank --by pgd20.8 --where 'acc > 0.5' --within arch.name --top 1 leaderboard.jsonl
       rb-rank --by pgd20.8 --aggregate seed --ci results.jsonl
-      rb-rank --pareto acc,pgd20.8 --group train.method results.jsonl
-      rb-rank --pivot train.method --metrics acc,pgd20.8 --format latex results.jsonl
+      rb-rank --pareto acc,pgd20.8 --group train.method leaderboard.jsonl
+      rb-rank --pivot train.method --metrics acc,pgd20.8 --format latex leaderboard.jsonl
     """
     if source.in_place:
         raise UsageError("--in-place would lose what a ranking leaves out. Write to another file.")

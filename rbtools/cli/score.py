@@ -87,7 +87,7 @@ def main(
     Examples:
       rb-score --metric acc --metric pgd20.8:2 results.jsonl | rb-rank
       rb-score --metric 'acc,mean(pgd20.*),seconds_per_epoch' --missing renormalise results.jsonl
-      rb-score --preset prbench --within dataset,arch.name results.jsonl
+      rb-score --preset prbench --within dataset,arch.name leaderboard.jsonl
       rb-score --add adv.mean='mean(pgd20.*)' results.jsonl
     """
     composite = Composite(
