@@ -22,12 +22,8 @@ def tell(done: Searched, screen: Screen) -> None:
     searched = done.tables.get("table")
     field = done.field
     wanted = [f"{one.text} ({one.direction} is better)" for one in done.objectives]
-    if done.known is None:
-        new = len({field.key(index) for trace in done.traces for index, _ in trace.log})
-        screen.say(f"{new} of {field.size} architectures were evaluated for {' and '.join(wanted)}.")
-    else:
-        screen.say(f"{field.size} architectures have {' and '.join(wanted)}.")
-    if searched is None or done.known is None:
+    screen.say(f"{field.size} architectures have {' and '.join(wanted)}.")
+    if searched is None:
         return
     if field.size < field.of_space:
         screen.say(

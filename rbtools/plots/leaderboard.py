@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any, ClassVar
@@ -38,12 +38,18 @@ class Leaderboard:
 
     def draw(self, records: Iterable[dict[str, Any]], scoring: Any) -> str:
         """The page. Raises RbError where there are no records, or none has a metric."""
-        return page(list(records), self.title)
+        return page(list(records), self.title, scoring.preset_metrics)
 
 
-def page(records: list[dict[str, Any]], title: str = "Leaderboard") -> str:
+def page(
+    records: list[dict[str, Any]],
+    title: str = "Leaderboard",
+    preset_metrics: Callable[[str], Sequence[str]] = lambda preset: (),
+) -> str:
     """The leaderboard page of these records: HTML that loads nothing.
 
+    preset_metrics: the metrics of a preset of rb-score under their usual names, from which some data sets
+    differ.
     Everything of the records is data: it is embedded as JSON in which nothing can end the element, and
     reaches the document as text only; a content security policy lets no other script run.
     Raises RbError where there are no records, or none has a metric.
@@ -51,7 +57,7 @@ def page(records: list[dict[str, Any]], title: str = "Leaderboard") -> str:
     if not records:
         raise RbError("There are no records to draw.")
     title = title.encode(errors="replace").decode()  # what a shell hands over may be no text
-    return filled(content.content(records, title), title)
+    return filled(content.content(records, title, preset_metrics), title)
 
 
 def filled(made: Mapping[str, Any], title: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rbtools.scoring import minmax
+from rbtools.scoring import minmax, plan
 from rbtools.scoring.columns import ABSENT
 
 
@@ -55,3 +55,8 @@ def scores(
         for name, weight in zip(names, weights, strict=True)
     ]
     return [scored.score for scored in minmax.composite(columns, terms, "renormalise")]
+
+
+def preset_metrics(preset: str) -> list[str]:
+    """The metrics of a preset of rb-score, under the names that they have on most data sets."""
+    return [one.item for one in plan.PRESETS[preset].asked] if preset in plan.PRESETS else []

@@ -23,7 +23,8 @@ from rbtools import records as lines
 from rbtools.cli import plot, score
 from rbtools.errors import RbError
 from rbtools.plots import leaderboard
-from rbtools.scoring import minmax
+from rbtools.scoring import plotted
+from rbtools.scoring.bands import bands as rank_bands
 
 pytestmark = pytest.mark.xdist_group("browser")
 ROOT = Path(__file__).resolve().parents[2]
@@ -250,7 +251,7 @@ def opened(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
 
     def open_(records: list[Record], **options: Any) -> Any:
         file = tmp_path / "board.html"
-        file.write_text(leaderboard.page(records), encoding="utf-8")
+        file.write_text(leaderboard.page(records, preset_metrics=plotted.preset_metrics), encoding="utf-8")
         context = browser.new_context(**{"viewport": {"width": 1400, "height": 900}, **options})
         contexts.append(context)
         page = context.new_page()
@@ -428,6 +429,7 @@ def scored(records: list[Record], command: str) -> list[float | None]:
     Path("records.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records), encoding="utf-8")
     result = CliRunner().invoke(score.main, words[1:])
     assert result.exit_code == 0, result.stderr
+    Path("scored.jsonl").write_text(result.stdout, encoding="utf-8")
     return [json.loads(line)["metrics"].get("score") for line in result.stdout.splitlines()]
 
 
@@ -466,50 +468,33 @@ def test_a_slider_ranks_anew_and_the_scores_are_those_of_rb_score(opened: Any) -
     assert column(page, "score") == before
 
 
-def entry_of(terms: list[tuple[str, float, bool]], value: float, **more: Any) -> Record:
-    """A score as rb-score writes it."""
-    listed = [{"metric": metric, "weight": weight, "higher": higher} for metric, weight, higher in terms]
-    return {"tool": "rb-score", "metric": "score", "value": value, "terms": listed, **more}
-
-
-def test_a_preset_with_other_names_on_a_data_set_and_expressions_keeps_its_score(opened: Any) -> None:
+def test_the_score_of_a_preset_with_other_names_on_a_data_set_is_kept(opened: Any) -> None:
     records = benchmark()
-    for one in records:
-        if one["dataset"] == "svhn":
-            one["metrics"]["pgd20.76.5"] = one["metrics"].pop("pgd20.8")
-    names = {"cifar10": "pgd20.8", "svhn": "pgd20.76.5"}
-    best = "max(acc, pr.uniform.*)"
-    columns = [
-        [one["metrics"][names[one["dataset"]]] for one in records],
-        [
-            max(one["metrics"]["acc"], *(v for k, v in one["metrics"].items() if "pr.u" in k))
-            for one in records
-        ],
-    ]
-    want: list[float | None] = [None] * 16
-    for dataset in names:
-        places = [place for place, one in enumerate(records) if one["dataset"] == dataset]
-        part = [[column[place] for place in places] for column in columns]
-        terms = [minmax.Term("a", 2.0), minmax.Term("b", 1.0)]
-        for place, scored_ in zip(places, minmax.composite(part, terms), strict=True):
-            want[place] = scored_.score
-    for one, value in zip(records, want, strict=True):
-        made = [(names[one["dataset"]], 2.0, True), (best, 1.0, True)]
-        more = {"preset": "prbench", "missing": "refuse", "within": {"dataset": one["dataset"]}}
-        one["evals"].append(entry_of(made, value or 0, **more))
-        one["metrics"]["score"] = value
-    page = opened(records)
+    other = {"pgd20.8": "pgd20.76.5", "pr.uniform.0.08": "pr.uniform.0.35", "ge.pgd20.8": "ge.pgd20.76.5"}
+    for one in records[8:]:
+        one["dataset"] = "mnist"
+        one["metrics"] = {other.get(name, name): value for name, value in one["metrics"].items()}
+        one["evals"] = []
+    added = "mean(pgd20.*):2,max(acc, pr.uniform.*)"
+    command = (
+        f"rb-score --preset prbench --missing renormalise --within dataset --metric '{added}' records.jsonl"
+    )
+    want = scored(records, command)
+    text = Path("scored.jsonl").read_text("utf-8")
+    page = opened([json.loads(line) for line in text.splitlines()])
     assert agree(page_scores(page, records), want)
     assert not page.locator("#score-notice").is_visible()
-    command = page.inner_text("#score-command")
-    assert command.startswith("rb-score --preset prbench --metric 'pgd20.8:2,max(acc, pr.uniform.*)'")
-    assert "--within dataset records.jsonl" in command
-    again = [json.loads(line) for line in saved(page, "jsonl").splitlines()]
-    for one in again:
+    shown = page.inner_text("#score-command")
+    assert "rb-score --preset prbench --metric" in shown and "pgd20.8" in shown and "76.5" not in shown
+    assert agree(scored(records, shown), want)
+    set_slider(page, "pgd20.8", 3)
+    assert agree(page_scores(page, records), scored(records, page.inner_text("#score-command")))
+    for line in saved(page, "jsonl").splitlines():
+        one = json.loads(line)
         told = one["evals"][-1]
         assert told["within"] == {"dataset": one["dataset"]} and told["compared"] == 8
-        assert told["terms"][0]["metric"] == names[one["dataset"]]
-    set_slider(page, best, 0)
+        assert told["terms"][1]["metric"] == ("pgd20.76.5" if one["dataset"] == "mnist" else "pgd20.8")
+    set_slider(page, "acc", 0)
     assert "cannot be told" in page.inner_text("#score-command")
 
 
@@ -533,14 +518,9 @@ def test_scaled_within_groups_it_is_a_score_of_each_group(opened: Any) -> None:
     records = benchmark()
     page = opened(records)
     page.select_option("#scope", label="records of one data set and model")
-    found = page_scores(page, records)
-    names = [name for name in records[0]["metrics"]]
-    terms = [minmax.term(name) for name in names]
-    want: list[float | None] = []
-    for start in range(0, 16, 4):
-        group = records[start : start + 4]
-        columns = [[one["metrics"][name] for one in group] for name in names]
-        want += [one.score for one in minmax.composite(columns, terms)]
+    found, command = page_scores(page, records), page.inner_text("#score-command")
+    assert "--within dataset,arch.name records.jsonl" in command
+    want = scored(records, command)
     assert agree(found, want) and not agree(found, scored(records, "rb-score records.jsonl"))
     page.select_option("#mean-field", value="train.method")
     cells = page.locator("#mean-table tbody tr").all_inner_texts()
@@ -563,15 +543,6 @@ def test_the_score_of_the_records_gives_metrics_weights_and_a_warning_where_they
     assert "made among other records" in some.inner_text("#score-notice")
 
 
-def banded(intervals: dict[str, tuple[float, float]], order: list[str]) -> dict[str, int]:
-    """Bands by their definition: the best without a band, and whose interval overlaps its interval."""
-    found: dict[str, int] = {}
-    while rest := [name for name in order if name not in found]:
-        number, low = max(found.values(), default=0) + 1, intervals[rest[0]][0]
-        found |= {name: number for name in rest if intervals[name][1] >= low}
-    return found
-
-
 def test_ranks_have_bands_and_the_places_that_intervals_leave_open(opened: Any) -> None:
     dice = random.Random(1)
     intervals, found = {}, []
@@ -583,7 +554,8 @@ def test_ranks_have_bands_and_the_places_that_intervals_leave_open(opened: Any) 
     page = opened(found)
     heading(page, "clean").click()
     rows = rows_of(page)
-    bands = banded(intervals, [row["arch.name"] for row in rows])
+    names = [row["arch.name"] for row in rows]
+    bands = dict(zip(names, rank_bands([intervals[name] for name in names]), strict=True))
     assert {row["arch.name"]: int(row["band"]) for row in rows} == bands and max(bands.values()) > 5
     for row in rows:
         low, high = intervals[row["arch.name"]]

@@ -5,7 +5,9 @@ const count = content.rows.length;
 const byId = (id) => document.getElementById(id);
 
 const numbers = (values) => Float64Array.from(values, (value) => (value === null ? NaN : value));
-const fields = content.fields.map((field) => ({ ...field, id: "field " + field.path, text: true }));
+const fields = content.fields.map((field) => ({
+  ...field, id: "field " + field.path, text: true, different: new Set(field.values).size,
+}));
 const metrics = content.columns.map((column) => ({
   ...column,
   id: "metric " + column.name,
@@ -47,9 +49,10 @@ function figure(value) {
   return String(Number(value.toPrecision(4)));
 }
 
+// What tells a record from the others: of what all share the page's first line speaks.
 const named = (row) => plain(nameField.values[row] ?? "unnamed");
-const about = (row) =>
-  fields.filter((field) => field !== nameField && field.values[row] !== null)
+const about = (row, least = 2) =>
+  fields.filter((field) => field !== nameField && field.different >= least && field.values[row] !== null)
     .map((field) => (field.path === "train.seed" ? "seed " : "") + plain(field.values[row]));
 const whole = (row) => [named(row), ...about(row)].join(", ");
 const counted = (number, noun) => number.toLocaleString("en-US") + " " + noun + (number === 1 ? "" : "s");

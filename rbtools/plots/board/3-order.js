@@ -4,7 +4,7 @@ const ranks = new Int32Array(count), bands = new Int32Array(count);
 const firsts = new Int32Array(count), lasts = new Int32Array(count);
 let order = [];
 
-const haystack = content.rows.map((_, row) => whole(row).toLowerCase());
+const haystack = content.rows.map((_, row) => fields.map((field) => field.values[row] ?? "").join("\n").toLowerCase());
 const CONDITION = /^(.+?)(>=|<=|!=|=|>|<)(.+)$/;
 const HOLDS = {
   ">": (a, b) => a > b, "<": (a, b) => a < b, ">=": (a, b) => a >= b, "<=": (a, b) => a <= b,

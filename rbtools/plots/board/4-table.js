@@ -20,7 +20,7 @@ function chooseColumns() {
   filled = findFilled();
   const chosen = metrics.filter((metric) => !hidden.has(metric.group) && (filled.has(metric) || !order.length));
   const scored = terms.length ? [score] : [];
-  const others = narrow.matches ? [] : fields.filter((field) => field !== nameField); // there they stand below the name
+  const others = narrow.matches ? [] : fields.filter((field) => field !== nameField && field.different > 1); // there they stand below the name
   columns = [nameField, ...others, ...scored, ...chosen];
   rowHeight = narrow.matches ? 48 : columns.some((column) => column.lows) ? 40 : 32;
   table.style.setProperty("--row", rowHeight + "px");

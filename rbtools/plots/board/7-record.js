@@ -12,7 +12,7 @@ function openRecord(row) {
   const base = JSON.parse(content.rows[row].base);
   const command = commandOf(row);
   const lacking = content.rows[row].lacking.map((number) => content.lacking[number]);
-  byId("record-title").textContent = whole(row);
+  byId("record-title").textContent = [named(row), ...about(row, 1)].join(", ");
   const parts = [element("p", { id: "record-rank", text: openPlaces(row) }), element("h3", { text: "How to make it again" })];
   if (command) {
     const button = element("button", { type: "button", text: "Copy", on: { click: () => copy(command, button) } });

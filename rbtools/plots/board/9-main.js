@@ -79,9 +79,8 @@ function startTheme() {
 
 function start() {
   const different = (path, noun) => {
-    const field = fields.find((one) => one.path === path);
-    const number = field ? new Set(field.values.filter((text) => text !== null)).size : 0;
-    return number ? [counted(number, noun)] : [];
+    const values = [...new Set(fields.find((one) => one.path === path)?.values.filter((text) => text !== null))];
+    return values.length > 1 ? [counted(values.length, noun)] : values.map((text) => noun + " " + plain(text));
   };
   byId("title").textContent = plain(content.title);
   byId("summary").textContent = [counted(count, "record"), ...different("dataset", "data set"), ...different("arch.name", "model"),

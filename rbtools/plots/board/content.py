@@ -6,7 +6,7 @@ numbered, so that 6,466 records of a table make a file that a browser opens at o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rbtools import __version__
@@ -42,9 +42,11 @@ class Pool:
         return list(self.numbers)
 
 
-def content(records: Sequence[Record], title: str) -> dict[str, Any]:
+def content(
+    records: Sequence[Record], title: str, preset_metrics: Callable[[str], Sequence[str]]
+) -> dict[str, Any]:
     """All that the page is drawn from, as JSON has it. Raises RbError where no record has a metric."""
-    ranked, score = metrics.default_rank_key(records), terms.score(records)
+    ranked, score = metrics.default_rank_key(records), terms.score(records, preset_metrics)
     shown = board.columns(records)
     intervals = [_intervals(record) for record in records]
     steps, lacking, protocols = Pool(), Pool(), Pool()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,15 +59,16 @@ class Score:
     preset: str | None = None
 
 
-def score(records: Sequence[Record]) -> Score:
+def score(records: Sequence[Record], preset_metrics: Callable[[str], Sequence[str]]) -> Score:
     """What rb-score gave to all of these records; else what it would take without being told.
 
-    That is every metric that all of them have, with equal weights.
+    That is every metric that all of them have, with equal weights. `preset_metrics` gives the metrics of a
+    preset under their usual names.
     """
-    return _agreed(records) or Score(_common(records))
+    return _agreed(records, preset_metrics) or Score(_common(records))
 
 
-def _agreed(records: Sequence[Record]) -> Score | None:
+def _agreed(records: Sequence[Record], preset_metrics: Callable[[str], Sequence[str]]) -> Score | None:
     """None where a record has no score, or one of another make."""
     entries = [_entry(record) for record in records]
     made = [None if entry is None else _make(entry) for entry in entries]
@@ -75,19 +76,12 @@ def _agreed(records: Sequence[Record]) -> Score | None:
     if first is None or any(one != first for one in made):
         return None
     found = Score([Term(*term) for term in _terms(entries[0] or {})], *first[1:])
+    usual = preset_metrics(found.preset) if found.preset else ()
     for place, term in enumerate(found.terms):
         names = [str((entry or {})["terms"][place]["metric"]) for entry in entries]
         if len(set(names)) > 1:
-            term.metric, term.names = _usual(records, names), names
+            term.metric, term.names = next((name for name in names if name in usual), names[0]), names
     return found
-
-
-def _usual(records: Sequence[Record], names: Sequence[str]) -> str:
-    """The name on most data sets; of equals that of most records, then the first met."""
-    data: dict[str, set[str]] = {}
-    for record, name in zip(records, names, strict=True):
-        data.setdefault(name, set()).add(str(record.get("dataset")))
-    return max(data, key=lambda name: (len(data[name]), names.count(name)))
 
 
 def _entry(record: Record) -> Mapping[str, Any] | None:
