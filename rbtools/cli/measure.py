@@ -83,7 +83,7 @@ _options = (
 def main(
     measures: list[str], params: dict[str, Any], options: Options, source: shared.Source, work: Any
 ) -> int:
-    """Measure each network: Jacobian, Hessian, neural tangent kernel, Weight-Curvature Index ...
+    """Measure what is said to predict robustness: Jacobian, Hessian, tangent kernel, Weight-Curvature Index.
 
     One measure, several with commas, or all. Adds numbers to "metrics" under names that say which:
     hessian.weight.trace, ntk.robust.fro.pgd.8. A measure is made where it belongs: ntk, naswot, nasi,
@@ -95,8 +95,8 @@ def main(
     \b
     Examples:
       rb-arch --sample 2 --cells 1 | rb-measure ntk,naswot --eps 8
-      rb-measure jacobian,hessian --on both --split train,test --batches 2 --batch-size 50 trained.jsonl
-      rb-measure wci --preset rice2020 --batch-size 50 --probes 5 trained.jsonl
+      rb-measure jacobian,hessian --on both --split train,test --batch-size 20 --batches 2 --probes 2 trained.jsonl
+      rb-measure wci --preset rice2020 --batch-size 50 --probes 2 trained.jsonl
     """
     from rbtools.engine.tasks import Measure
 

@@ -20,7 +20,7 @@ class Jacobian(Measure):
 
     By random projection (Hoffman et al. 2019, arXiv:1908.02729): the squared norm is C times the mean
     squared length of the gradient of v.z, for v uniform on the unit sphere of the C logits; each image has
-    its own v. `exact=True` takes the C unit vectors instead. Derivatives are with respect to pixels in
+    its own v. The exact norm takes the C unit vectors instead. Derivatives are with respect to pixels in
     [0, 1], not to normalised inputs, which differ by 1/std.
 
     Raises RbError where `exact` needs more memory than there is.
