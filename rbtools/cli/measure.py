@@ -95,7 +95,7 @@ def main(
     \b
     Examples:
       rb-arch --sample 2 --cells 1 | rb-measure ntk,naswot --eps 8
-      rb-measure jacobian,hessian --on both --split train,test --batch-size 20 --batches 2 --probes 2 trained.jsonl
+      rb-measure jacobian,hessian --on both --split train,test --batch-size 20 --probes 2 trained.jsonl
       rb-measure wci --preset rice2020 --batch-size 50 --probes 2 trained.jsonl
     """
     from rbtools.engine.tasks import Measure

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class NASWOT(Measure):
     """log|det K| for K_ij the number of units that ReLUs set alike, on or off, for images i and j.
 
-    Mellor et al. 2021 (arXiv:2006.04647), over all ReLUs from which a gradient of the logits comes back. There
-    is no value where two images have the same code.
+    Mellor et al. 2021 (arXiv:2006.04647), over all ReLUs from which a gradient of the logits comes back.
+    There is no value where two images have the same code.
 
     Raises RbError for a network without a ReLU.
     """
