@@ -74,6 +74,7 @@ def test_help_of_a_registered_thing_imports_no_torch(line: list[str]) -> None:
         (["rb-arch", "--sample", "3", "--where", "none == 0"], ""),
         (["rb-score", "--metric", "acc"], '{"arch":{"name":"a"},"metrics":{"acc":1}}\n'),
         (["rb-rank", "--by", "acc"], '{"arch":{"name":"a"},"metrics":{"acc":1}}\n'),
+        (["rb-convert", "csv"], "arch.name,acc\nresnet18,0.5\n"),
         (["rb-plot", "hist", "-o", "x.png"], '{"arch":{"name":"a"},"metrics":{"acc":1}}\n'),
     ],
 )

@@ -184,6 +184,8 @@ def _method(train: Record) -> str:
 
 
 def _arch(model: str, dataset: str) -> Record:
+    if model.startswith("nb201-"):
+        return described({"space": "nasbench201", "name": model}, dataset)
     zoo = MODELS.ours(model)
     return described({"space": "zoo" if zoo in MODELS.published else "prbench", "name": zoo}, dataset)
 

@@ -79,7 +79,8 @@ class _Text:
     """The text of a stream, of which no more is held than is being looked at."""
 
     def __init__(self, stream: IO[bytes], exact: bool) -> None:
-        self.stream = stream
+        # From a pipe what is there, not a whole chunk: the first members need not wait for the last.
+        self.read = getattr(stream, "read1", stream.read)
         self.decode = codecs.getincrementaldecoder("utf-8-sig")().decode
         floats = Decimal if exact else float
         self.parse = json.JSONDecoder(parse_float=floats, parse_constant=NotFinite).raw_decode
@@ -87,7 +88,7 @@ class _Text:
 
     def more(self) -> None:
         """Read on, and forget what was taken."""
-        data = self.stream.read(max(CHUNK, len(self.held) - self.at))
+        data = self.read(max(CHUNK, len(self.held) - self.at))
         self.line += self.held.count("\n", 0, self.at)
         try:
             self.held, self.at = self.held[self.at :] + self.decode(data, not data), 0

@@ -32,7 +32,7 @@ class Trickle(io.BytesIO):
         super().__init__(data)
         self.size = size
 
-    def read(self, size: int | None = -1, /) -> bytes:
+    def read1(self, size: int | None = -1, /) -> bytes:
         return super().read(self.size)
 
 
