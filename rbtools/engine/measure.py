@@ -141,6 +141,9 @@ def _jobs(record: dict[str, Any], asked: Asked, run: Run) -> list[Job]:
         for on in _weights(record, one, asked, run):
             for split in (asked.splits or (one.split,)) if one.data else (one.split,):
                 data = _data(record, run, split, on)
+                if hasattr(one, "filled"):
+                    known = {**record, "arch": arch_of(record, data)}
+                    one = one.filled(known, _data(record, replace(run, n=None), split, on).size)
                 if one.attacks:
                     jobs += [Job(one, attack, on, data, size) for attack in asked.attacks]
                 elif hasattr(one, "eps"):

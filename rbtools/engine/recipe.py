@@ -13,7 +13,7 @@ AUGMENTATIONS = ("crop", "crop-reflect", "flip")
 REGULARIZERS = ("cutout", "mixup", "awp", "l2")
 FILTERS = ("chen-lee",)
 INITS = ("random", "checkpoint", "timm")
-TRACKED = ("robust", *MEASURES)
+TRACKED = ("robust", *MEASURES.all)
 CYCLED_MOMENTUM = (0.95, 0.85, 0.95)
 VALIDATED = 0.02
 """The share of the training images that rb-train holds out where nothing else is said."""

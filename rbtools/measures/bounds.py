@@ -70,8 +70,9 @@ def robbench2(
 
     2 mu_r(s_1)^2 (1 - (N-1) max_(i != j) (|<x_i, x_j>| + 2 rho + rho^2)^r), mu_r the r-th coefficient of the
     first activation s_1 in normalised Hermite polynomials. images: (N, d), of norm 1 each (they are brought
-    to it); rho: L2 radius on that scale, 0 for the clean kernel. order: r; None takes that from 1 to 30 with
-    the largest bound. Vacuous from 0 down. Raises RbError for an image that is black, or fewer than two.
+    to it); rho: L2 radius on that scale, 0 for the clean kernel. order: r; None takes that from 1 to 64 with
+    the largest bound, of those whose coefficient is not 0. Vacuous from 0 down. Raises RbError for an image
+    that is black, or fewer than two.
     """
     rows = np.asarray(images, np.float64).reshape(len(images), -1)
     norms = np.linalg.norm(rows, axis=1)
@@ -92,7 +93,8 @@ def robbench2(
         power = min(r * math.log(spread), 700.0) if spread > 0 else -math.inf
         return 2 * mu * mu * (1 - (len(rows) - 1) * math.exp(power))
 
-    chosen = order if order is not None else max(range(1, 31), key=at)
+    there = [r for r in range(1, 65) if abs(hermite(function, r)) > 1e-8]
+    chosen = order if order is not None else max(there, key=at)
     value = at(chosen)
     inputs = {"N": len(rows), "r": chosen, "mu_r": hermite(function, chosen), "rho": rho, "closest": closest}
     if isinstance(activation, str):

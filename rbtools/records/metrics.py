@@ -74,6 +74,8 @@ def higher_is_better(metric: str) -> bool:
     if summary:
         return any(higher_is_better(part) for part in summary[1].split(","))
     parts = without_split(metric.strip()).removeprefix("arch.").split(".")
+    if parts[:2] == ["bound", "robbench2"]:  # from below, on the smallest eigenvalue
+        return True
     return parts[0] not in _LOWER_FAMILIES and not any(_LOWER_PART.match(part) for part in parts)
 
 

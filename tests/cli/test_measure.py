@@ -48,7 +48,23 @@ def test_every_measure_of_a_trained_network_has_a_name_of_its_own(
     assert len(new) == len(set(new))
     from rbtools.measures import MEASURES
 
-    assert {name.split(".")[0] for name in new} == set(MEASURES)
+    assert {name.split(".")[0] for name in new} == set(MEASURES.all)
+
+
+def test_bounds_take_what_the_training_decided_and_say_whether_they_are_vacuous(
+    trained: dict[str, dict[str, Any]],
+) -> None:
+    record = trained["pgd"]
+    result = rb_measure("bound", "--paper", "prbench", "--weight", "6", "--batch-size", "4", records=[record])
+    made = {e["metric"]: e for e in found(result)["evals"] if e.get("measure") == "bound"}
+    assert set(made) == {"bound.prbench1.pgd.8", "bound.prbench2.pgd.8"}
+    config = record["train"]["config"]
+    for entry in made.values():
+        images = entry["inputs"]["n"]
+        assert entry["inputs"]["T"] == record["train"]["epochs"] * -(-images // config["batch_size"])
+        assert entry["vacuous"] == (entry["value"] >= 1) and "lower bound" in entry["note"]
+    missing = rb_measure("bound", "--paper", "wci", records=[RECORD])
+    assert missing.exit_code == 1 and "needs trained weights" in missing.stderr
 
 
 def test_many_records_stream_through() -> None:

@@ -42,7 +42,8 @@ def test_names() -> None:
     "name",
     ["ge.pgd20.8", "ge.acc", "seconds_per_epoch", "train.seconds_per_epoch", "seconds", "loss", "train.loss",
      "loss.pgd20.8", "robust_loss", "corrupt.mce", "corrupt.relative_mce", "wci", "hessian.weight.lmax",
-     "jacobian.trained.test", "robust_error_gap", "arch.params", "mean(ge.*, wci)", "max(ge.acc)"],
+     "jacobian.trained.test", "robust_error_gap", "arch.params", "mean(ge.*, wci)", "max(ge.acc)",
+     "bound.prbench1.pgd.8", "bound.wci4"],
 )  # fmt: skip
 def test_less_is_better(name: str) -> None:
     assert not metrics.higher_is_better(name)
@@ -52,7 +53,7 @@ def test_less_is_better(name: str) -> None:
     "name",
     ["acc", "pgd20.8", "train.pgd20.8", "corrupt.fog.3", "corrupt.mean", "pr.uniform.0.08", "score",
      "probacc.uniform.0.0313725.0.05", "ntk.robust.fro.pgd.8", "gelu.acc", "mean(fgsm.*, pgd20.*)",
-     "mean(acc, ge.acc)", "closs.x", "geometry", "anything"],
+     "mean(acc, ge.acc)", "closs.x", "geometry", "anything", "bound.robbench2.clean"],
 )  # fmt: skip
 def test_more_is_better(name: str) -> None:
     assert metrics.higher_is_better(name)

@@ -1,0 +1,292 @@
+"""The numeric bounds of the papers, for a network: from its kernels, its gradients or its curvature."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rbtools.measures.base import Batch, Found, Measure, Value
+from rbtools.registry import param
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+PAPERS = ("robbench", "prbench", "wci")
+CONSTANTS = ("lipschitz", "lipschitz_theta", "smooth", "smooth_theta")
+_OF: dict[str, tuple[str, ...]] = {
+    "robbench": ("beta", "activation"),
+    "prbench": (),
+    "wci": ("probes",),
+}  # options beside inputs
+_ITERATIONS = 3  # of the power method, for each image
+LOWER = (
+    "what is estimated is the largest found on these images, a lower bound of what the theorem means: the"
+    " bound may be larger"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bound(Measure):
+    """Bounds on errors and gaps, each with its formula, its inputs, and whether it is vacuous.
+
+    robbench, on fresh weights: theorem 1 of NAS-RobBench-201, sqrt(L^2 y'K^-1 y / N) without its constants,
+    with the joint kernels K_all (robbench1.clean) and K~_all (robbench1.robust), the mean of y'K^-1 y over
+    the classes; theorem 2 (robbench2.clean, .robust), a lower bound of the smallest eigenvalue, of images
+    brought to norm 1. prbench: its theorems 1 and 2 on |R - R_S|. wci: theorem 4, sqrt(2/lambda) WCI.
+
+    Constants of PRBench that are not given are the largest found on the images: lower bounds of the
+    constants, which the record says. What a training decides (its images n, its updates T, the weight
+    lambda of a term such as TRADES') is taken from the record where it is not given.
+    """
+
+    name: ClassVar[str] = "bound"
+    size: ClassVar[tuple[int, int]] = (1, 50)
+    random: ClassVar[bool] = True
+
+    paper: str = param("robbench", "Whose theorems.", choices=PAPERS)
+    beta: float = param(0.5, "The share of adversarial loss in the joint kernels.", check="fraction")
+    activation: str | None = param(
+        None,
+        "The first activation, of robbench2.  [default: the network's in fcnn and rescnn, else relu]",
+        choices=("relu", "leaky", "sigmoid", "tanh", "swish"),
+    )
+    rho: float | None = param(
+        None,
+        "L2 radius by an image's norm, of robbench2.  [default: the attack's largest]",
+        check="non-negative",
+    )
+    lipschitz: float | None = param(
+        None, "Lipschitz constant L of the loss by the image.  [default: estimated]"
+    )
+    lipschitz_theta: float | None = param(
+        None, "Lipschitz constant L_theta of the loss by the weights.  [default: estimated]"
+    )
+    smooth: float | None = param(
+        None, "Smoothness beta: of the gradient by weights when images move.  [default: estimated]"
+    )
+    smooth_theta: float | None = param(
+        None, "Smoothness beta_theta: of that gradient when weights move.  [default: estimated]"
+    )
+    gamma: float | None = param(
+        None, "L2 radius, of prbench.  [default: the attack's largest]", check="non-negative"
+    )
+    softmax: float | None = param(
+        None, "Largest distance nu of softmax outputs.  [default: estimated]", check="non-negative"
+    )
+    examples: int | None = param(None, "Images n of the training.  [default: the record's]", check="positive")
+    updates: int | None = param(
+        None, "Updates T of the training.  [default: the record's]", check="non-negative"
+    )
+    weight: float | None = param(
+        None,
+        "The lambda of prbench2, and of wci's theorem.  [default: the training's; n for wci]",
+        check="positive",
+    )
+    c: float | None = param(None, "With it T^(c psi) in place of T, as PRBench's appendix has.")
+    form: str = param(
+        "text", "Theorem 2 of PRBench as in its text or its appendix.", choices=("text", "appendix")
+    )
+    probes: int = param(20, "Random vectors for the trace, of wci.", check="positive")
+
+    @property
+    def weights(self) -> str:  # type: ignore[override]
+        return "init" if self.paper == "robbench" else "trained"
+
+    @property
+    def attacks(self) -> int:
+        return 2 if self.paper == "robbench" else 1
+
+    def filled(self, record: Mapping[str, Any], images: int) -> Bound:
+        """With what the record decides, where it was not given; `images`: those trained on."""
+        if self.paper == "robbench":
+            return self._with_activation(record.get("arch"))
+        train = record.get("train")
+        train = train if isinstance(train, Mapping) else {}
+        config = train.get("config")
+        config = config if isinstance(config, Mapping) else {}
+        found: dict[str, Any] = {"examples": images}
+        epochs = train.get("stopped_after", train.get("epochs"))
+        if isinstance(epochs, int) and isinstance(config.get("batch_size"), int):
+            found["updates"] = epochs * -(-images // config["batch_size"])
+        if self.paper == "prbench" and isinstance(config.get("lambda"), (int, float)):
+            found["weight"] = float(config["lambda"])
+        return replace(self, **{key: value for key, value in found.items() if getattr(self, key) is None})
+
+    def _with_activation(self, arch: Any) -> Bound:
+        if self.activation is not None or not isinstance(arch, Mapping):
+            return self
+        theory = arch.get("space") in ("fcnn", "rescnn")
+        first = re.match("[a-z]+", str(arch.get("str"))) if theory else None
+        return replace(self, activation="relu" if first is None else first[0])
+
+    def settings(self, value: str) -> dict[str, Any]:
+        """What the theorems of this paper depend on; inputs stand beside it."""
+        found: dict[str, Any] = super().settings(value)
+        names: tuple[str, ...] = ("paper", *_OF[self.paper])
+        return {name: found[name] for name in names}
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Found:
+        if self.paper == "wci":
+            found: Found = self._wci()(model, batch)
+            return found
+        return self._robbench(model, batch) if self.paper == "robbench" else estimates(model, batch)
+
+    def values(self, found: Sequence[Found], sizes: Sequence[int]) -> list[Value]:
+        """Of several batches the worst bound, or the largest constants."""
+        if self.paper == "wci":
+            return self._from_wci(found, sizes)
+        if self.paper == "prbench":
+            return self._from_constants({key: max(one[key] for one in found) for key in found[0]})
+        worst = {"robbench1": max, "robbench2": min}
+        return [
+            _value(name, worst[name.partition(".")[0]]((one[name] for one in found), key=_size), ())
+            for name in found[0]
+        ]
+
+    def _robbench(self, model: nn.Module, batch: Batch) -> Found:
+        import torch
+
+        from rbtools.measures import bounds, derivatives, kernel
+
+        images = [batch.images, batch.attacked, batch.attacked_twice]
+        whole = kernel.gram(model, torch.cat(images)).cpu().numpy()
+        n, b = len(batch), self.beta
+        depth = len(derivatives.layers(model))
+        labels = batch.labels.cpu()
+        targets = labels[:, None].eq(labels.unique()[None]).double().numpy() * 2 - 1
+        found: Found = {}
+        for name, at in (("clean", 0), ("robust", n)):
+            first, second = slice(at, at + n), slice(at + n, at + 2 * n)
+            cross = whole[first, second]
+            joint = (1 - b) ** 2 * whole[first, first] + b * (1 - b) * (cross + cross.T)
+            found[f"robbench1.{name}"] = bounds.robbench1(
+                joint + b**2 * whole[second, second], targets, depth
+            )
+        flat = batch.images.flatten(1).double()
+        moved = (batch.attacked.flatten(1).double() - flat).norm(dim=1) / flat.norm(dim=1)
+        rho = float(moved.max()) if self.rho is None else self.rho
+        for name, radius in (("clean", 0.0), ("robust", rho)):
+            activation = self.activation or "relu"
+            found[f"robbench2.{name}"] = bounds.robbench2(flat.cpu().numpy(), radius, activation)
+        return found
+
+    def _from_constants(self, largest: dict[str, float]) -> list[Value]:
+        from rbtools.measures import bounds
+
+        given = {name: getattr(self, name) for name in (*CONSTANTS, "gamma", "softmax")}
+        guessed = tuple(name for name, value in given.items() if value is None)
+        used = {name: largest[name] if value is None else value for name, value in given.items()}
+        constants = bounds.Constants(**{name: used[name] for name in CONSTANTS})
+        more = {"constants": {name: used[name] for name in CONSTANTS}}
+        values = []
+        for name in ("prbench1", "prbench2"):
+            if self.examples is None or self.updates is None:
+                values.append(_none(name, "the record tells no training: give --examples and --updates"))
+            elif name == "prbench1":
+                made = bounds.prbench1(constants, used["gamma"], self.examples, self.updates, self.c)
+                values.append(_value(name, made, [key for key in guessed if key != "softmax"], more))
+            elif self.weight is None:
+                values.append(_none(name, "the training has no weight lambda: give --weight"))
+            else:
+                extra: dict[str, Any] = {"weight": self.weight, "c": self.c, "form": self.form}
+                about = used["gamma"], self.examples, self.updates
+                made = bounds.prbench2(constants, *about, nu=used["softmax"], **extra)
+                values.append(_value(name, made, guessed, more))
+        return values
+
+    def _wci(self) -> Any:
+        from rbtools.measures.wci import WCI
+
+        return WCI(probes=self.probes)
+
+    def _from_wci(self, found: Sequence[Found], sizes: Sequence[int]) -> list[Value]:
+        from rbtools.measures import bounds
+
+        index = self._wci().values(found, sizes)[0]
+        temperature = self.weight if self.weight is not None else self.examples
+        if temperature is None:
+            return [_none("wci4", "lambda is not given: give --weight")]
+        made = bounds.wci4(index.value, float(temperature))
+        value = _value("wci4", made, ("WCI",))
+        if index.se is None or not index.value:
+            return [value]
+        return [replace(value, se=index.se * (made.value or 0.0) / index.value, over=index.over)]
+
+
+def estimates(model: nn.Module, batch: Batch) -> dict[str, float]:
+    """The largest ratios found on these images, their attacked ones, and in the direction of gradients.
+
+    Keys as the constants', and gamma (the largest L2 distance of an attacked image) and softmax.
+    """
+    import torch
+
+    from rbtools.measures import derivatives
+
+    found = dict.fromkeys((*CONSTANTS, "gamma", "softmax"), 0.0)
+
+    def met(name: str, value: float) -> None:
+        found[name] = max(found[name], value)
+
+    for x, moved, y in derivatives.chunks(1, batch.images, batch.attacked, batch.labels):
+        gradients = [_flat(derivatives.gradient(model, one, y, 1)) for one in (x, moved)]
+        losses, slopes, outputs = zip(*(_of_image(model, one, y) for one in (x, moved)), strict=True)
+        for slope, gradient in zip(slopes, gradients, strict=True):
+            met("lipschitz", slope)
+            met("lipschitz_theta", float(gradient.norm()))
+        met("softmax", float((outputs[1] - outputs[0]).norm()))
+        distance = float((moved - x).norm())
+        met("gamma", distance)
+        if distance > 0:
+            met("lipschitz", abs(losses[1] - losses[0]) / distance)
+            met("smooth", float((gradients[1] - gradients[0]).norm()) / distance)
+        hessian = derivatives.WeightHessian(model, moved, y, 1)
+        vector = gradients[1]
+        for _ in range(_ITERATIONS):
+            length = float(vector.norm())
+            if not length > 0:
+                break
+            product = hessian.flat((vector / length)[None])[0]
+            met("smooth_theta", float(product.norm()))
+            vector = product
+    return {name: float(torch.tensor(value, dtype=torch.float64)) for name, value in found.items()}
+
+
+def _of_image(model: nn.Module, image: Tensor, label: Tensor) -> tuple[float, float, Tensor]:
+    """The loss of an image, the norm of its gradient by the image, and the softmax."""
+    import torch
+
+    with torch.enable_grad():
+        point = image.detach().requires_grad_()
+        logits = model(point).double()
+        loss = torch.nn.functional.cross_entropy(logits, label)
+        (slope,) = torch.autograd.grad(loss, point)
+    return float(loss.detach()), float(slope.norm()), logits.detach().softmax(1)
+
+
+def _flat(weights: Mapping[str, Tensor]) -> Tensor:
+    import torch
+
+    return torch.cat([value.flatten() for value in weights.values()])
+
+
+def _size(bound: Any) -> float:
+    """For comparing bounds of theorem 1 or of theorem 2; one without a value is the worst of theorem 1."""
+    return float("inf") if bound.value is None else float(bound.value)
+
+
+def _value(name: str, bound: Any, estimated: Sequence[str], more: Mapping[str, Any] | None = None) -> Value:
+    told: dict[str, Any] = {"formula": bound.formula, "inputs": dict(bound.inputs), **(more or {})}
+    told["vacuous"] = bound.vacuous
+    if estimated:
+        told["estimated"] = list(estimated)
+        if name != "wci4":
+            told["note"] = LOWER
+    if bound.reason is not None:
+        told["reason"] = bound.reason
+    return Value(name, bound.value, more=told, clean=name == "robbench2.clean")
+
+
+def _none(name: str, reason: str) -> Value:
+    return Value(name, None, more={"reason": reason})

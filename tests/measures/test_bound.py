@@ -1,0 +1,133 @@
+"""The bounds of a network: what they are made of, against derivatives written out."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from rbtools import models
+from rbtools.engine.draws import Draws
+from rbtools.measures import bounds
+from rbtools.measures.base import Batch, measured
+from rbtools.measures.bound import Bound, estimates
+from rbtools.measures.wci import WCI
+
+SHAPE = (1, 2, 3)
+
+
+def batch_of(n=4, classes=2, **images):
+    torch.manual_seed(1)
+    clean = torch.rand(n, *SHAPE)
+    moved = (clean + 0.05 * torch.randn(n, *SHAPE)).clamp(0, 1)
+    twice = (moved + 0.05 * torch.randn(n, *SHAPE)).clamp(0, 1)
+    ids = torch.arange(n)
+    draws, probes = Draws(0, "test", ids), Draws(0, "test.batch", ids[:1])
+    return Batch(clean, ids % classes, draws, probes, **{"perturbed": moved, "twice": twice, **images})
+
+
+@pytest.fixture
+def linear():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(6, 2, bias=False)).eval()
+
+
+def test_constants_of_a_linear_model(linear):
+    batch = batch_of()
+    found = estimates(linear, batch)
+    weight = linear[1].weight.detach()
+    expected = dict.fromkeys(found, 0.0)
+    for x, moved, y in zip(batch.images, batch.attacked, batch.labels, strict=True):
+        x, moved = x.flatten(), moved.flatten()
+        apart = (moved - x).norm()
+        errors, losses = [], []
+        for one in (x, moved):
+            p = (weight @ one).softmax(0)
+            errors.append(p - nn.functional.one_hot(y, 2))
+            losses.append(-p[y].log())
+        slopes = [(weight.T @ e).norm() for e in errors]
+        by_weights = [torch.outer(e, one) for e, one in zip(errors, (x, moved), strict=True)]
+        p = (weight @ moved).softmax(0)
+        values = {
+            "lipschitz": max(*slopes, (losses[1] - losses[0]).abs() / apart),
+            "lipschitz_theta": max(g.norm() for g in by_weights),
+            "smooth": (by_weights[1] - by_weights[0]).norm() / apart,
+            "smooth_theta": 2 * p[0] * p[1] * moved.square().sum(),  # of (diag p - pp') (x) xx'
+            "gamma": apart,
+            "softmax": (errors[1] - errors[0]).norm(),
+        }
+        for name, value in values.items():
+            expected[name] = max(expected[name], float(value))
+    assert found == pytest.approx(expected, rel=1e-4)
+
+
+def test_prbench_takes_what_is_given_and_says_what_it_estimated(linear):
+    batch = batch_of()
+    bound = Bound(paper="prbench", examples=100, updates=7, weight=3.0, smooth=2.0, gamma=0.5)
+    first, second = measured(bound, linear, [batch])
+    largest = estimates(linear, batch)
+    constants = bounds.Constants(
+        lipschitz=largest["lipschitz"],
+        lipschitz_theta=largest["lipschitz_theta"],
+        smooth=2.0,
+        smooth_theta=largest["smooth_theta"],
+    )
+    assert first.value == bounds.prbench1(constants, 0.5, 100, 7).value
+    assert second.value == bounds.prbench2(constants, 0.5, 100, 7, nu=largest["softmax"], weight=3.0).value
+    assert first.more["estimated"] == ["lipschitz", "lipschitz_theta", "smooth_theta"]
+    assert second.more["estimated"] == [*first.more["estimated"], "softmax"]
+    assert "lower bound" in first.more["note"] and first.more["vacuous"] == (first.value >= 1)
+
+
+def test_what_the_training_decides_is_taken_from_the_record():
+    train = {"epochs": 3, "config": {"batch_size": 32, "lambda": 6.0}}
+    filled = Bound(paper="prbench").filled({"train": train}, 100)
+    assert (filled.examples, filled.updates, filled.weight) == (100, 12, 6.0)
+    assert Bound(paper="prbench", updates=5).filled({"train": train}, 100).updates == 5
+    assert Bound(paper="wci").filled({"train": train}, 100).weight is None
+    theory = {"arch": {"space": "fcnn", "str": "tanh/relu+skip"}}
+    assert Bound().filled(theory, 9).activation == "tanh"
+    assert Bound().filled({"arch": {"space": "zoo", "name": "vgg11"}}, 9).activation == "relu"
+
+
+def test_without_a_training_there_is_a_reason(linear):
+    for value in measured(Bound(paper="prbench"), linear, [batch_of()]):
+        assert value.value is None and "--examples and --updates" in value.more["reason"]
+    (found,) = measured(Bound(paper="wci"), linear, [batch_of()])
+    assert found.value is None and "--weight" in found.more["reason"]
+
+
+def test_wci_is_that_of_the_measure(linear):
+    (found,) = measured(Bound(paper="wci", examples=50, probes=4), linear, [batch_of()])
+    index = measured(WCI(probes=4), linear, [batch_of()])[0]
+    assert found.value == pytest.approx(math.sqrt(2 / 50) * index.value)
+    assert found.se == pytest.approx(math.sqrt(2 / 50) * index.se)
+    assert found.more["inputs"] == {"WCI": index.value, "lambda": 50.0}
+
+
+def test_robbench_of_a_theorys_network():
+    arch = {"space": "fcnn", "str": "tanh/swish+skip", "width": 8}
+    torch.manual_seed(0)
+    model, batch = models.build(arch, classes=2, shape=SHAPE).eval(), batch_of()
+    values = {value.name: value for value in measured(Bound(beta=0.3, activation="tanh"), model, [batch])}
+
+    def gradients(images):
+        rows = []
+        for one in images:
+            made = torch.autograd.grad(model(one[None]).sum(), list(model.parameters()))
+            rows.append(torch.cat([part.flatten() for part in made]).double())
+        return torch.stack(rows)
+
+    clean, moved, twice = (gradients(one) for one in (batch.images, batch.attacked, batch.attacked_twice))
+    y = 2.0 * batch.labels.double() - 1
+    for name, a, b in (("clean", clean, moved), ("robust", moved, twice)):
+        joint = 0.49 * a @ a.T + 0.21 * (a @ b.T + b @ a.T) + 0.09 * b @ b.T
+        expected = math.sqrt(9 * float(y @ torch.linalg.solve(joint, y)) / 4)  # L = 3
+        assert values[f"robbench1.{name}"].value == pytest.approx(expected, rel=1e-3)
+    flat = batch.images.flatten(1).double()
+    rho = float(((batch.attacked.flatten(1) - flat).norm(dim=1) / flat.norm(dim=1)).max())
+    for name, radius in (("clean", 0.0), ("robust", rho)):
+        assert values[f"robbench2.{name}"].value == bounds.robbench2(flat.numpy(), radius, "tanh").value
+    assert values["robbench2.clean"].clean and not values["robbench2.robust"].clean
