@@ -144,6 +144,17 @@ def ge(
     return Gap(question, n_train, run)(record)
 
 
+def plot(records: Iterable[Record], kind: str, **options: Any) -> Any:
+    """A matplotlib Figure of records, or the text of a page; see rb-plot. Options are the kind's own.
+
+    `rbtools.plots.base.encode(figure, "svg")` makes the bytes that rb-plot writes.
+    """
+    from rbtools.plots import PLOTS
+    from rbtools.scoring import plotted
+
+    return edge.build(PLOTS, kind, _checked(PLOTS, kind, options)).draw(records, plotted)
+
+
 def pr(
     record: Record, gamma: Numbers = "8/255,0.08,0.1,0.12", noise: str = "uniform", **options: Any
 ) -> Record:

@@ -82,7 +82,7 @@ def records(text: str) -> list[dict[str, Any]]:
 
 def check(command: str, shown: str) -> None:
     """What came out is what the command asks for: records, or the table or count that it asks for."""
-    if command.startswith("rb-plot"):
+    if "rb-plot" in command:
         drawn = re.search(r" -o (\S+)", command)
         assert shown == "" and drawn and Path(drawn[1]).stat().st_size > 1000
     elif into := re.search(r" > (\S+)$", command):

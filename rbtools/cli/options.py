@@ -196,6 +196,32 @@ member_option = click.option(
     help="Which weights, where a file has several: best, ema, cifar10 or cifar10/777 ...",
 )
 
+_data_options = (
+    click.option(
+        "--dataset",
+        metavar="NAME",
+        default=None,
+        help="digits, cifar10, cifar10-c:fog.3 ..., or imagefolder:PATH, npz:PATH, parquet:PATH."
+        "  [default: the record's, else digits]",
+    ),
+    click.option(
+        "--data-dir",
+        envvar="RB_DATA",
+        default=None,
+        metavar="DIR",
+        help="Where published data sets lie, packed or not.  [default: data]",
+        show_envvar=True,
+    ),
+    click.option(
+        "--download", is_flag=True, help="Get a published data set that is not there, into --data-dir."
+    ),
+    click.option(
+        "--class-map",
+        default=None,
+        metavar="FILE",
+        help="Class folder to class number, where the checkpoint's order is not alphabetical.",
+    ),
+)
 _machine_options = (
     click.option("--device", default="auto", metavar="NAME", help="cpu, cuda, cuda:1, or auto."),
     click.option(
@@ -230,30 +256,7 @@ _machine_options = (
         default=None,
         help="CPU threads of one model.  [default: 1 for nasbench201, else all; jobs share them]",
     ),
-    click.option(
-        "--dataset",
-        metavar="NAME",
-        default=None,
-        help="digits, cifar10, cifar10-c:fog.3 ..., or imagefolder:PATH, npz:PATH, parquet:PATH."
-        "  [default: the record's, else digits]",
-    ),
-    click.option(
-        "--data-dir",
-        envvar="RB_DATA",
-        default=None,
-        metavar="DIR",
-        help="Where published data sets lie, packed or not.  [default: data]",
-        show_envvar=True,
-    ),
-    click.option(
-        "--download", is_flag=True, help="Get a published data set that is not there, into --data-dir."
-    ),
-    click.option(
-        "--class-map",
-        default=None,
-        metavar="FILE",
-        help="Class folder to class number, where the checkpoint's order is not alphabetical.",
-    ),
+    *_data_options,
     allow_code_option,
 )
 
@@ -405,3 +408,20 @@ SHARED = _long_options(
     _evaluation_options,
     [_seed_option, _split_option, _indices_option, normalize_option],
 ) - {"as", "member", "normalize", "replace", "weights"}
+
+image_options = bundle(
+    "work",
+    lambda quiet, verbose, **own: _run(quiet, verbose, "", True, False, **_ALONE, **own),
+    _seed_option,
+    *_data_options,
+    _split_option,
+    *_word_options,
+)
+_ALONE: dict[str, Any] = {
+    "device": "cpu",
+    "jobs": None,
+    "jobs_per_gpu": 1,
+    "threads": None,
+    "engine": "local",
+    "ray_address": None,
+}

@@ -11,9 +11,12 @@ from typing import Any
 import click
 import orjson
 
+from rbtools import edge
 from rbtools.cli import shared
+from rbtools.cli.corrupt import severity_option
 from rbtools.cli.output import Output
-from rbtools.cli.sink import Sink
+from rbtools.cli.sink import Sink, counted
+from rbtools.cli.sink import names as names_of
 from rbtools.errors import UsageError
 from rbtools.plots import PLOTS
 from rbtools.records import Line
@@ -76,15 +79,58 @@ class _Adopting(shared.Source):
         return line._replace(record=found, problem=None) if fits else line
 
 
+@shared.command()
+@click.argument("names", default="all", metavar="[NAME,...]")
+@click.option("--output", "-o", required=True, metavar="FILE", help="The file to write; its ending says how.")
+@severity_option
+@click.option("--width", default=6.5, help="Width of the figure in inches.")
+@click.option("--title", default=None, help="What stands above the figure.  [default: what it shows]")
+@shared.image_options
+def corruptions(names: str, output: str, severity: str, width: float, title: str | None, work: Any) -> int:
+    """Draw one image of a data set under corruptions, one, several with commas, or all.
+
+    The first image that rb-corrupt evaluates, corrupted as there. No records are read.
+
+    \b
+    Examples:
+      rb-plot corruptions fog,contrast --dataset digits -o corruptions.png
+    """
+    from rbtools.corruptions import CORRUPTIONS
+    from rbtools.engine import contact_sheet
+    from rbtools.plots.base import ENDINGS
+    from rbtools.plots.sheet import ContactSheet
+
+    ending = _ending(output, ENDINGS)
+    listed = list(CORRUPTIONS.all) if names == "all" else names_of(names, "The list of corruptions")
+    chosen = [shared.build(CORRUPTIONS, name, {}) for name in listed]
+    severities = edge.severities(severity)
+    plot = ContactSheet(width=width, title=title)
+    sheet = contact_sheet.tiles(chosen, severities, work.run)
+    work.screen.clear()
+    _save(plot.of(sheet.caption, sheet.clean, dict(sheet.rows), severities), Path(output), ending)
+    work.screen.say(f"{output} shows {sheet.caption}, under {counted(len(chosen), 'corruption')}.")
+    return shared.DONE
+
+
+main.add_command(corruptions, "corruptions")  # type: ignore[attr-defined]
+
+
 def _write(plot: Any, records: list[dict[str, Any]], file: Path, ending: str, screen: shared.Screen) -> None:
-    from rbtools.plots.base import encode
     from rbtools.scoring import plotted
+
+    _save(plot.draw(records, plotted), file, ending)
+    what = "record" if "arch" in records[0] else "correlation"
+    screen.say(f"{file} shows {len(records):,} {what}{'s' * (len(records) != 1)}.")
+
+
+def _save(drawn: Any, file: Path, ending: str) -> None:
+    """Write the file, whole or not at all."""
+    from rbtools.plots.base import encode
     from rbtools.store.files import written_whole
 
-    data = encode(plot.draw(records, plotted), ending)
+    data = encode(drawn, ending)
     with written_whole(file, hint="Name another file.") as target:
         target.write(data)
-    screen.say(f"{file} shows {len(records):,} record{'s' * (len(records) != 1)}.")
 
 
 def _ending(file: str, endings: tuple[str, ...]) -> str:

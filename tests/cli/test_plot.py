@@ -97,3 +97,48 @@ def test_a_file_that_cannot_be_written_is_an_error() -> None:
     Path("file").write_text("")
     result = run(["hist", "-o", "file/x.png"])
     assert result.exit_code == 2 and "Cannot write file/x.png" in result.stderr
+
+
+def test_where_chooses_and_what_lacks_it_is_counted() -> None:
+    result = run(["hist", "--metric", "acc", "--where", "acc > 0.6", "-o", "x.png"])
+    assert (result.exit_code, result.stderr) == (0, "rb-plot: x.png shows 2 records.\n")
+    result = run(["hist", "--where", "acc > 2", "-o", "y.png"])
+    assert (result.exit_code, result.stderr) == (0, "rb-plot: --where 'acc > 2' holds for no record.\n")
+    assert not Path("y.png").exists()
+
+
+def test_a_heat_map_takes_what_rb_corr_writes() -> None:
+    from rbtools.cli import corr
+
+    some = [record("abc"[n], acc=0.1 * n, pgd=0.2 * n, ge=-n) for n in range(3)]
+    pairs = CliRunner().invoke(corr.main, ["--metrics", "*"], input=text_of(some)).stdout
+    result = run(["heatmap", "-o", "corr.png"], pairs)
+    assert (result.exit_code, result.stderr) == (0, "rb-plot: corr.png shows 9 correlations.\n")
+    assert run(["heatmap", "-o", "own.png"], some).exit_code == 0
+    assert Path("corr.png").read_bytes() == Path("own.png").read_bytes()
+    mixed = run(["heatmap", "-o", "x.png"], pairs + text_of(some))
+    assert mixed.exit_code == 2 and "Draw one or the other" in mixed.stderr
+    other = run(["hist", "-o", "x.png"], pairs)
+    assert other.exit_code == 1 and 'is no record: it has no "arch"' in other.stderr
+
+
+def test_corruptions_draws_an_image_without_records() -> None:
+    for name in ("one", "two"):
+        result = run(["corruptions", "fog,contrast", "--severity", "1,5", "-o", f"{name}.png"], "")
+        assert (result.exit_code, result.stdout) == (0, "")
+        assert result.stderr == f"rb-plot: {name}.png shows digits, image 2, under 2 corruptions.\n"
+    assert Path("one.png").read_bytes() == Path("two.png").read_bytes()
+    wrong = run(["corruptions", "fgo", "-o", "x.png"], "")
+    assert wrong.exit_code == 2 and "Unknown corruption 'fgo'. Did you mean 'fog'" in wrong.stderr
+
+
+def test_the_function_for_notebooks_draws_the_same() -> None:
+    import rbtools
+    from rbtools.errors import RbError
+    from rbtools.plots.base import encode
+
+    assert run(["hist", "--metric", "acc", "--bins", "4", "-o", "x.svg"]).exit_code == 0
+    figure = rbtools.plot(SOME, "hist", metric="acc", bins=4)
+    assert Path("x.svg").read_bytes() == encode(figure, "svg")
+    with pytest.raises(RbError, match="has no parameter 'bin'"):
+        rbtools.plot(SOME, "hist", bin=4)

@@ -1,0 +1,264 @@
+"""What plots are made of: names taken apart, lines of text, weights, fronts, what single kinds show."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from matplotlib.text import Text
+
+from rbtools.errors import RbError
+from rbtools.plots import PLOTS, beside, chance, composite, layout, style, words
+from rbtools.scoring import plotted
+
+Records = list[dict[str, Any]]
+
+
+def named(name: str, **more: Any) -> dict[str, Any]:
+    return {"schema": 1, "arch": {"name": name}, **more}
+
+
+@pytest.mark.parametrize(
+    ("name", "family", "over", "value", "rho"),
+    [
+        ("fgsm.0.5", "fgsm", "eps", 0.5, None),
+        ("pgd20.l2.0.5", "pgd20.l2", "eps2", 0.5, None),
+        ("train.apgd-ce.8", "train.apgd-ce", "eps", 8.0, None),
+        ("corrupt.gaussian_noise.3", "corrupt.gaussian_noise", "severity", 3.0, None),
+        ("ge.pr.uniform.0.0313725", "ge.pr.uniform", "gamma", 0.0313725, None),
+        ("probacc.uniform.0.0313725.0.05", "probacc.uniform", "gamma", 0.0313725, "0.05"),
+        ("probacc.uniform.1.0.05", "probacc.uniform", "gamma", 1.0, "0.05"),
+        ("pr.laplace.1e-05", "pr.laplace", "gamma", 1e-5, None),
+    ],
+)
+def test_a_name_is_taken_apart(name: str, family: str, over: str, value: float, rho: str | None) -> None:
+    found = words.parted(name)
+    assert found is not None
+    assert (found.family, found.over, found.value, found.rho) == (family, over, value, rho)
+
+
+@pytest.mark.parametrize("name", ["acc", "corrupt.mean", "corrupt.fog.mean", "wci", "ntk.robust.fro.pgd.8"])
+def test_a_name_without_a_distance_is_not(name: str) -> None:
+    assert words.parted(name) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("acc", "clean accuracy [share of images]"),
+        ("pgd20.8", "accuracy under pgd20, ε = 8/255 [share of images]"),
+        ("pgd20.l2.0.5", "accuracy under pgd20, ε = 0.5 [share of images]"),
+        ("corrupt.fog.3", "accuracy under fog, severity 3 [share of images]"),
+        ("seconds_per_epoch", "training time [seconds per epoch]"),
+        ("ge.pgd20.8", "generalisation error: accuracy under pgd20, ε = 8/255"),
+        ("mean(pgd20.*)", "mean(pgd20.*)"),
+    ],
+)
+def test_an_axis_says_what_and_in_which_unit(name: str, label: str) -> None:
+    assert words.axis([name]) == label
+
+
+def test_an_axis_of_several_metrics_says_what_they_share() -> None:
+    assert words.axis(["acc", "fgsm.8"]) == "accuracy [share of images]"
+    assert words.axis(["acc", "seconds_per_epoch"]) == "value"
+
+
+def test_records_are_called_by_what_differs() -> None:
+    some = [named("a", train={"method": method, "seed": 0}) for method in ("erm", "pgd", "pgd")]
+    assert words.tags(some) == ["erm", "pgd #1", "pgd #2"]
+    assert words.tags([named("a"), named("b", dataset="svhn")]) == ["a", "b svhn"]
+    assert words.tags([named("a\nb\x1b[0m" + "x" * 40)]) == ["a b [0m" + "x" * 7 + "…" + "x" * 14]
+    assert words.common(some) == "a"
+
+
+def test_lines_of_a_text_fit_and_lose_no_word() -> None:
+    text = "accuracy under apgd-ce, ε = 8/255 [share of images] probacc.uniform.0.0313725.0.05"
+    for width in (0.8, 1.5, 3.0):
+        lines = layout.wrapped(text, width, style.SIZE)
+        assert all(layout.text_width(line, style.SIZE) <= width for line in lines)
+    assert "".join(layout.wrapped(text, 1.0, style.SIZE)).replace(" ", "") == text.replace(" ", "")
+    (short,) = layout.wrapped("m" * 200, 1.0, style.SIZE)
+    assert words.ELLIPSIS in short and layout.text_width(short, style.SIZE) <= 1.0
+
+
+def test_chance_is_known_for_published_sets_and_from_matrices() -> None:
+    assert chance.classes([named("a", dataset="CIFAR-10"), named("b", dataset="cifar10-c:fog.3")]) == 10
+    assert chance.classes([named("a", dataset="cifar10"), named("b", dataset="cifar100")]) is None
+    detail = {"detail": {"confusion": [[0] * 7] * 7}}
+    assert chance.classes([named("a", dataset="mine", evals=[detail])]) == 7
+
+
+# --- what is computed -----------------------------------------------------------------------------
+
+
+def test_the_front_has_what_nothing_beats() -> None:
+    x, y = [1, 2, 3, 3, 0, 2], [3, 2, 1, 1, 3, 1]
+    assert plotted.front([x, y], [True, True]) == [0, 1, 2, 3]
+    assert plotted.front([x, y], [False, True]) == [4]
+
+
+def test_weightings_are_read_and_wrong_ones_named() -> None:
+    names = ["acc", "pgd20.8", "pgd20.16"]
+    assert composite.weightings("equal; robust: pgd20.*=3, acc=0", names) == {
+        "equal": [1.0, 1.0, 1.0],
+        "robust": [0.0, 3.0, 3.0],
+    }
+    for text, message in {
+        "a: ac=2": r"'ac=2' is no METRIC=WEIGHT\. Did you mean 'acc'",
+        "a: acc=x": r"the weight in 'acc=x' is 'x'",
+        "a: *=0": r"all weights of 'a' are 0",
+        ";": "--weightings is empty",
+    }.items():
+        with pytest.raises(RbError, match=message):
+            composite.weightings(text, names)
+
+
+def test_scores_are_those_of_rb_score_within_groups_too() -> None:
+    some = [
+        named("a", dataset=dataset, train={"method": str(number)}, metrics={"acc": number, "ge.acc": -number})
+        for dataset in ("x", "y")
+        for number in range(3)
+    ]
+    for one in some[3:]:
+        one["metrics"]["acc"] += 10
+    weights = {"equal": [1.0, 1.0]}
+    (over_all,) = composite.scores(some, ["acc", "ge.acc"], weights, None, plotted)
+    (within,) = composite.scores(some, ["acc", "ge.acc"], weights, "dataset", plotted)
+    assert within == [0.0, 0.5, 1.0] * 2
+    assert over_all == pytest.approx(
+        [n / 24 + m / 4 for n, m in zip((0, 1, 2, 10, 11, 12), (0, 1, 2) * 2, strict=True)]
+    )
+    rows = composite.grouped(some, [within], "train.method")
+    assert (rows.names, rows.numbers, rows.counts) == (["0", "1", "2"], [[0.0], [0.5], [1.0]], [2, 2, 2])
+    assert composite.best(rows, 2).names == ["2", "1"]
+    assert composite.together(some, None) == ", scaled over 2 data sets together"
+    assert composite.together(some, "dataset") == ""
+
+
+def test_names_beside_points_stand_apart() -> None:
+    with style.applied():
+        from rbtools.plots import base
+
+        figure = base.blank(3.3)
+        axes = figure.add_subplot()
+        points = [(0.5 + 0.001 * n, 0.5) for n in range(6)]
+        axes.plot(*zip(*points, strict=True), "o")
+        beside.write(axes, points, ["a-name-of-some-length"] * 6)
+        beside.settle(figure)
+        figure.draw_without_rendering()
+        # Of an annotation the words alone: the line to its point may pass anything.
+        boxes = [Text.get_window_extent(text) for text in axes.texts if text.get_visible()]
+    assert len(boxes) >= 4
+    assert not any(a.overlaps(b) for place, a in enumerate(boxes) for b in boxes[place + 1 :])
+
+
+# --- what is shown --------------------------------------------------------------------------------
+
+
+def drawn(name: str, records: Records, **options: Any) -> Any:
+    return PLOTS.build(name, **options).draw(records, plotted)
+
+
+def test_a_box_plot_has_a_panel_for_each_attack_and_the_line_of_chance(fifteen: Records) -> None:
+    figure = drawn("box", fifteen, metric="acc,fgsm.*,pgd20.*")
+    panels = {axes.get_title(): axes for axes in figure.axes}
+    assert set(panels) == {"", "fgsm", "pgd20"}
+    assert [tick.get_text() for tick in panels["fgsm"].get_xticklabels()] == ["0.5", "1", "2", "4", "8"]
+    assert [line.get_ydata()[0] for line in panels["fgsm"].lines if line.get_linestyle() == "--"] == [0.1]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["chance (0.1)"]
+    none = drawn("box", [{**one, "dataset": "mine", "evals": []} for one in fifteen], metric="fgsm.*")
+    assert none.legends == []
+
+
+def test_curves_of_many_records_are_a_median_and_a_band(crowd: Records) -> None:
+    import numpy as np
+
+    figure = drawn("curves", crowd)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["median", "middle 80 %", "all"]
+    median = figure.axes[0].lines[-1]
+    expected = np.median([one["metrics"]["pr.uniform.0.08"] for one in crowd])
+    assert median.get_ydata()[1] == pytest.approx(expected)
+
+
+def test_intervals_of_a_few_records_are_shaded(fifteen: Records) -> None:
+    assert len(drawn("curves", fifteen[:3]).axes[0].collections) == 3
+    assert len(drawn("curves", fifteen).axes[0].collections) == 0
+
+
+def test_neighbours_of_an_architecture_are_marked_by_operation_and_edge(crowd: Records) -> None:
+    figure = drawn("scatter", crowd, y="pgd20.8", neighbours="nb201-13714")
+    entries = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert entries[0] == "nb201-13714" and len(entries) == 6
+    assert {text.get_text() for text in figure.axes[0].texts} >= {"1", "2", "3", "4", "5", "6"}
+    with pytest.raises(RbError, match="no record is of the architecture 0"):
+        drawn("scatter", crowd, y="pgd20.8", neighbours="0")
+
+
+def test_a_confusion_matrix_is_summed_and_its_rows_are_shares(fifteen: Records) -> None:
+    import numpy as np
+
+    figure = drawn("confusion", fifteen, metric="fgsm.8")
+    matrices = [
+        np.array(entry["detail"]["confusion"])
+        for one in fifteen
+        for entry in one["evals"]
+        if entry["metric"] == "fgsm.8"
+    ]
+    total = sum(matrices)
+    np.testing.assert_allclose(figure.axes[0].images[0].get_array(), total / total.sum(1, keepdims=True))
+    with pytest.raises(RbError, match="--labels has 2 names"):
+        drawn("confusion", fifteen, labels="cat,dog")
+
+
+def test_ranks_change_from_metric_to_metric() -> None:
+    some = [named("abc"[n], metrics={"acc": n, "ge.acc": n, "fgsm.8": 1}) for n in range(3)]
+    figure = drawn("ranks", some, metric="acc,ge.acc,fgsm.8", view="changes")
+    assert [list(line.get_ydata()) for line in figure.axes[0].lines] == [[3, 1, 1], [2, 2, 1], [1, 3, 1]]
+
+
+def test_operations_of_the_best_cells_are_counted() -> None:
+    from rbtools.spaces import nasbench201
+
+    some = [{**named("x", metrics={"acc": n}), "arch": nasbench201.arch(n)} for n in range(4)]
+    figure = drawn("cells", some, by="acc", top=2, view="operations")
+    ops = [nasbench201.ops_of(some[n]["arch"]) for n in (3, 2)]
+    bars = figure.axes[0].containers
+    assert [[bar.get_height() for bar in bars[op]] for op in range(5)] == [
+        [sum(cell[edge] == op for cell in ops) / 2 for edge in range(6)] for op in range(5)
+    ]
+    with pytest.raises(RbError, match=r"No record is of NAS-Bench-201\."):
+        drawn("cells", [named("x")])
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("hist", {"metric": "*"}, "More than 8 histograms in one figure"),
+        ("hist", {"width": 1.0}, "The width of a figure is 1 inches. Expected 2 to 40."),
+        ("scatter", {"colour": "acc", "neighbours": "0"}, "--colour and --neighbours both"),
+        ("scatter", {"x": "ge.pr.uniform.0.08 - 1", "log_x": True}, "Ratios need numbers above 0"),
+        ("ranks", {"view": "changes", "metric": "acc"}, "Ranks change between metrics"),
+        ("radar", {"metric": "acc,fgsm.8"}, "--metric names 2 spokes of the radar. Expected 3 to 24"),
+        ("curves", {"over": "rho", "metric": "fgsm.*"}, "runs over rho. Measure some"),
+        ("curves", {"over": "epoch", "metric": "val_ac"}, "no history has 'val_ac'. Did you mean 'val_acc'"),
+        ("cells", {"view": "graph"}, "There are 15 cells to draw as graphs, and 12 fit"),
+        ("confidence", {"metric": "acc"}, "no record has the confidence of 'acc'"),
+    ],
+)
+def test_what_cannot_be_drawn_says_what_to_do(
+    name: str, options: dict[str, Any], message: str, fifteen: Records
+) -> None:
+    with pytest.raises(RbError) as wrong:
+        drawn(name, fifteen, **options)
+    assert message in str(wrong.value)
+
+
+@pytest.mark.parametrize("name", ["confidence", "confusion"])
+def test_details_are_asked_for_by_their_option(name: str) -> None:
+    with pytest.raises(RbError, match="It is kept by --detail"):
+        drawn(name, [named("a", metrics={"acc": 0.5})])
+
+
+def test_too_few_records_for_a_correlation_are_refused(fifteen: Records) -> None:
+    with pytest.raises(RbError, match=r"There are 2 records\. A correlation needs 3 or more\."):
+        drawn("heatmap", fifteen[:2])
