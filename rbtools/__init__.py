@@ -12,7 +12,20 @@ from typing import Any
 __version__ = "0.1.0"
 __date__ = "2026-11-21"  # of this version; man pages bear it
 
-_API = ("attack", "convert", "corr", "corrupt", "ge", "load", "measure", "plot", "pr", "rank", "score", "train")
+_API = (
+    "attack",
+    "convert",
+    "corr",
+    "corrupt",
+    "ge",
+    "load",
+    "measure",
+    "plot",
+    "pr",
+    "rank",
+    "score",
+    "train",
+)
 
 
 def __getattr__(name: str) -> Any:
