@@ -411,13 +411,17 @@ SHARED = _long_options(
 
 image_options = bundle(
     "work",
-    lambda quiet, verbose, **own: _run(quiet, verbose, "", True, False, **_ALONE, **own),
+    lambda **own: _run(**_ALONE, **own),
     _seed_option,
     *_data_options,
     _split_option,
     *_word_options,
 )
 _ALONE: dict[str, Any] = {
+    "store": "",
+    "no_store": True,
+    "force": False,
+    "dry_run": False,
     "device": "cpu",
     "jobs": None,
     "jobs_per_gpu": 1,
