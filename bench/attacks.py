@@ -28,7 +28,7 @@ from rbtools.attacks import ATTACKS
 from rbtools.engine import checkpoints, precision, subject, verdict
 from rbtools.engine.prepare import prepared
 from rbtools.engine.run import Run
-from rbtools.engine.tiles import BATCH, TILE, Tile
+from rbtools.engine.tiles import Tile, batch_size, tile_size
 from rbtools.store import Store
 
 PARTS = ("pgd", "fgsm", "square", "ladder", "aa", "memory")
@@ -52,26 +52,27 @@ class Bench:
         self.images = dataset.images[self.ids].float().div(255)
         self.labels = dataset.labels[self.ids]
         self.shape = data.about.shape
-        self.bf16 = precision.resolve(Run(tool="bench", precision="auto", device="cpu"), self.shape)
+        self.bf16 = precision.resolve(Run(tool="bench", precision="auto", device="cpu"))
+        self.together = tile_size(torch.device("cpu"), self.shape)
 
     def ours(self, name: str, how: str, seed: int, **params: Any) -> float:
         """Robust accuracy by our engine: how is "fp32" or "bf16"."""
         search = prepared(self.model, how, self.shape).model
         method = ATTACKS.build(name, **params)
         standing = 0
-        for start in range(0, len(self.ids), TILE["cpu"]):
+        for start in range(0, len(self.ids), self.together):
             standing += int(verdict.attacked(self.tile(start, search, seed), method).survived.sum())
         return standing / len(self.ids)
 
     def tile(self, start: int, search: nn.Module, seed: int) -> Tile:
-        rows = slice(start, start + TILE["cpu"])
+        rows = slice(start, start + self.together)
         return Tile(
             self.model,
             self.images[rows],
             self.labels[rows],
             self.ids[rows],
             seed=seed,
-            batch=BATCH["cpu"],
+            batch=batch_size(torch.device("cpu"), self.shape),
             search=search,
         )
 
@@ -172,7 +173,7 @@ class Bench:
 
         def grid(seed: int) -> float:
             standing = 0
-            for start in range(0, len(self.ids), TILE["cpu"]):
+            for start in range(0, len(self.ids), self.together):
                 before = None
                 tile = self.tile(start, search, seed)
                 for eps in GRID:
@@ -212,7 +213,7 @@ class Bench:
             search = prepared(self.model, self.options.aa_precision or self.bf16, self.shape).model
             method = ATTACKS.build("aa", eps=eps)
             found, by = [], {}
-            for start in range(0, len(self.ids), TILE["cpu"]):
+            for start in range(0, len(self.ids), self.together):
                 seen = verdict.attacked(self.tile(start, search, seed), method)
                 found.append(seen.survived)
                 for name, value in seen.totals.items():

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from rbtools.engine import precision, prepare, recipe, sampling, subject, train
 from rbtools.engine.draws import Draws
 from rbtools.engine.run import Run
-from rbtools.engine.tiles import TILE, Tile
+from rbtools.engine.tiles import Tile, tile_size
 from rbtools.probabilistic import NOISES, sequential
 from rbtools.spaces import space
 from rbtools.store import Store
@@ -64,10 +64,10 @@ def plain_loop(
 
 def tile_of(args: argparse.Namespace, model: nn.Module, images: Tensor, labels: Tensor, fast: bool) -> Tile:
     """The images as rb-pr would meet them; `fast` with a search prepared for this machine."""
-    how = precision.resolve(Run(tool="bench", precision="auto", device=args.device), tuple(images.shape[1:]))
+    how = precision.resolve(Run(tool="bench", precision="auto", device=args.device))
     search = prepare.prepared(model, how, tuple(images.shape[1:])).model if fast else None
     ids = torch.arange(len(labels), device=args.device)
-    size = TILE.get(torch.device(args.device).type, TILE["cpu"])
+    size = tile_size(torch.device(args.device), images.shape[1:])
     tile = Tile(model, images, labels, ids, seed=0, batch=size, search=search)
     _ = tile.clean
     return tile

@@ -162,7 +162,7 @@ def _arithmetic(column: Column, data: subject.Data, run: Run) -> dict[str, Any]:
     """How the column's outcomes are computed, as far as that could change one."""
     if not (run.prepare and getattr(column, "searches", False)):
         return {"precision": "fp32"}
-    how = {"precision": precision.resolve(run, data.about.shape), "prepared": precision.PREPARED}
+    how = {"precision": precision.resolve(run), "prepared": precision.PREPARED}
     return how | ({"compiled": True} if run.compile else {})
 
 

@@ -12,17 +12,28 @@ CHOICES = ("auto", "fp32", "bf16")
 PREPARED = 1  # version of how models are made ready (prepare.py)
 # Processors that multiply bfloat16 in hardware; others are slower with it than in float32.
 _FLAGS = ("avx512_bf16", "amx_bf16", "bf16")
-# Smaller images leave too little to do for one layer: turning numbers round costs more than it saves.
+# A training's batches are of its recipe's size: on smaller images they leave too little to do for a layer,
+# and turning numbers round costs more than it saves.
 _LEAST_SIDE = 16
 
 
-def resolve(run: Run, shape: tuple[int, int, int]) -> str:
-    """ "bf16" or "fp32": what `--precision` means for images of this shape (C, H, W) on this machine."""
+def of_training(run: Run, shape: tuple[int, int, int]) -> str:
+    """ "bf16" or "fp32": what `--precision` means for a training on images of this shape (C, H, W)."""
+    found = resolve(run)
+    if run.precision != "auto" or _on_gpu(run) or min(shape[1:]) >= _LEAST_SIDE:
+        return found
+    return "fp32"
+
+
+def resolve(run: Run) -> str:
+    """ "bf16" or "fp32": what `--precision` means for searches on this machine."""
     if run.precision != "auto":
         return run.precision
-    if run.device.startswith("cuda") or (run.device == "auto" and placing.visible_gpus()):
-        return "bf16"
-    return "bf16" if min(shape[1:]) >= _LEAST_SIDE and _cpu_has_bf16() else "fp32"
+    return "bf16" if _on_gpu(run) or _cpu_has_bf16() else "fp32"
+
+
+def _on_gpu(run: Run) -> bool:
+    return run.device.startswith("cuda") or (run.device == "auto" and bool(placing.visible_gpus()))
 
 
 @lru_cache(maxsize=1)

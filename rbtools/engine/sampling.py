@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from rbtools.engine.tiles import TILE, Tile
+from rbtools.engine.tiles import Tile, tile_size
 from rbtools.probabilistic.sequential import Rule
 
 # A decision of the prepared model is taken for sure where its margin is larger than this many times the
@@ -73,7 +73,7 @@ def _sample(part: Tile, noise: Any, radii: Sequence[_Radius], samples: int) -> N
         if not len(rows):
             return
         # Few examples: several draws of each at once, so that a tile's worth is judged together.
-        block = min(samples - draw, max(1, TILE.get(rows.device.type, TILE["cpu"]) // len(rows)))
+        block = min(samples - draw, max(1, tile_size(rows.device, shape) // len(rows)))
         mine = draws if len(rows) == len(everybody) else draws.take(rows)
         units = torch.stack([noise.unit(mine, shape, draw + i) for i in range(block)])
         for radius in radii:

@@ -45,7 +45,7 @@ def train(record: dict[str, Any], method: Any, how: recipe.Recipe, run: Run) -> 
     arch = {key: value for key, value in record["arch"].items() if key not in ("member", "normalize")}
     record = {**record, "arch": spaces.describe(arch, data.about.classes, data.about.shape)}
     data, how = _settled(data, method, how)
-    arithmetic = precision.resolve(run, data.about.shape)
+    arithmetic = precision.of_training(run, data.about.shape)
     start = _start(former, how, run)
     what = {
         "kind": "training",

@@ -52,7 +52,8 @@ def one(result: Result) -> Record:
 
 def test_an_attack_adds_its_results_and_passes_the_rest(trained: dict[str, Record]) -> None:
     before = trained["erm"]
-    result = run(["pgd", "--steps", "3", "--eps", "4,16/255", "--n", "50", "--seed", "5"], before)
+    asked = ["--steps", "3", "--eps", "4,16/255", "--n", "50", "--seed", "5", "--precision", "fp32"]
+    result = run(["pgd", *asked], before)
     record = one(result)
     assert result.stderr == "rb-attack: 1 record: 1 computed, 0 found in the store.\n"
     assert {key: record[key] for key in before if key not in ("metrics", "evals")} == {
@@ -520,8 +521,9 @@ def test_a_check_after_a_plain_attack_uses_what_is_known(trained: dict[str, Reco
 def test_few_classes_get_another_loss_and_are_told(
     trained: dict[str, Record], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = api.load(trained["erm"])
-    three = torch.nn.Sequential(model, torch.nn.Linear(10, 3)).requires_grad_(False)
+    model, first = api.load(trained["erm"]), torch.nn.Linear(10, 3, bias=False)
+    torch.nn.init.eye_(first.weight)
+    three = torch.nn.Sequential(model, first).requires_grad_(False)
     monkeypatch.setattr(subject, "load_model", lambda *_: three.eval())
     result = run(["apgd-t", "--steps", "2", "--n", "30", "--force"], trained["erm"])
     entry = one(result)["evals"][-1]

@@ -29,7 +29,7 @@ from rbtools.engine.outcomes import encoded
 from rbtools.engine.probabilistic import Probabilistic
 from rbtools.engine.questions import Accuracy, Attacked, Corruptions, Question
 from rbtools.engine.run import Run
-from rbtools.engine.tiles import TILE, Tile
+from rbtools.engine.tiles import TILE, Tile, tile_size
 from rbtools.errors import RbError
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.estimate import Reading
@@ -242,14 +242,19 @@ def test_attacks_that_draw_for_a_whole_tile_do_not_depend_on_what_was_asked_befo
     assert found(after) == found(ask(record, question, keeping_nothing(n=60)))
 
 
-def test_an_interrupted_evaluation_goes_on_inside_the_test_set(record: Record, run: Run, seen: Seen) -> None:
+def test_an_interrupted_evaluation_goes_on_inside_the_test_set(
+    record: Record, run: Run, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(TILE, "cpu", 32)
+    tile = tile_size(torch.device("cpu"), (1, 8, 8))
+
     def interrupt() -> None:
-        if seen.images >= 2 * TILE["cpu"]:
+        if seen.images >= 2 * tile:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         ask(record, Accuracy(), dataclasses.replace(run, pulse=interrupt))
-    assert seen.images == 2 * TILE["cpu"]
+    assert seen.images == 2 * tile == 256
     resumed = ask(record, Accuracy(), run_in(Path("rb-store")))
     assert seen.images == TEST_IMAGES
     assert found(resumed) == found(ask(record, Accuracy(), keeping_nothing()))
@@ -649,8 +654,10 @@ def test_on_a_full_disk_the_result_is_not_lost(record: Record, run: Run, full_di
 
 
 def test_on_a_full_disk_an_interruption_stays_one(
-    record: Record, run: Run, seen: Seen, full_disk: None
+    record: Record, run: Run, seen: Seen, full_disk: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setitem(TILE, "cpu", 32)
+
     def interrupt() -> None:
         if seen.images:
             raise KeyboardInterrupt

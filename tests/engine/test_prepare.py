@@ -113,22 +113,21 @@ def test_passes_and_vanishing_gradients_are_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "shape", "wanted"),
-    [
-        ("flags\t\t: fpu avx512_bf16 avx2", (3, 32, 32), "bf16"),
-        ("flags\t\t: fpu avx2", (3, 32, 32), "fp32"),
-        ("flags\t\t: fpu avx512_bf16", (1, 8, 8), "fp32"),
-    ],
+    ("flags", "wanted", "small"),
+    [("flags\t\t: fpu avx512_bf16 avx2", "bf16", "fp32"), ("flags\t\t: fpu avx2", "fp32", "fp32")],
 )
 def test_auto_takes_bf16_where_the_processor_has_it(
-    flags: str, shape: tuple[int, int, int], wanted: str, monkeypatch: pytest.MonkeyPatch
+    flags: str, wanted: str, small: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Path, "read_text", lambda self, *_, **__: flags)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     precision._cpu_has_bf16.cache_clear()
     try:
-        assert precision.resolve(Run(tool="test", precision="auto"), shape) == wanted
-        assert precision.resolve(Run(tool="test", precision="fp32"), shape) == "fp32"
-        assert precision.resolve(Run(tool="test", precision="auto", device="cuda:1"), shape) == "bf16"
+        auto, exact = Run(tool="test", precision="auto"), Run(tool="test", precision="fp32")
+        on_gpu = Run(tool="test", precision="auto", device="cuda:1")
+        assert precision.resolve(auto) == precision.of_training(auto, (3, 32, 32)) == wanted
+        assert precision.of_training(auto, (1, 8, 8)) == small
+        assert precision.resolve(exact) == precision.of_training(exact, (3, 32, 32)) == "fp32"
+        assert precision.resolve(on_gpu) == precision.of_training(on_gpu, (1, 8, 8)) == "bf16"
     finally:
         precision._cpu_has_bf16.cache_clear()
