@@ -148,7 +148,8 @@ def test_the_loss_is_that_of_the_attacked_images(trained: dict[str, Record]) -> 
 
     import rbtools
 
-    record = one(run(["loss", "attack", "fgsm", "--eps", "16", *SOME], trained["erm"]))
+    exact = ["--eps", "16", "--precision", "fp32"]
+    record = one(run(["loss", "attack", "fgsm", *exact, *SOME], trained["erm"]))
     model, data = rbtools.load(trained["erm"]), datasets.load("digits", "train")
     chosen = datasets.subset(data.labels, 1442, seed=0)[:60]
     images, labels = (data.images[chosen].float() / 255).requires_grad_(), data.labels[chosen]
