@@ -94,13 +94,13 @@ def check(command: str, shown: str) -> None:
     elif "--format table" in command:
         assert re.search("^(rank|spearman) ", shown, re.M)
     elif "--format md" in command:
-        assert shown.startswith("| rank ")
+        assert shown.startswith("| method " if "--pivot" in command else "| rank ")
     elif "wc -l" in command:
         assert int(shown) > 0
     elif "json.tool" in command:
         assert "arch" in json.loads(shown)
     else:
-        wanted = "row" if command.startswith("rb-corr") else "arch"
+        wanted = "row" if command.startswith("rb-corr ") else "arch"
         assert all(wanted in record for record in records(shown)) and shown
 
 

@@ -206,7 +206,8 @@ def _tell_sources(draws: bootstrap.Draws, screen: Screen, groups: bool) -> None:
     parts = [f"test images resampled for {counted(images, 'record')}"] if images else []
     parts += [f"drawn from value and n for {counted(binomial, 'record')}"] if binomial else []
     parts += [f"drawn from the interval for {counted(normal, 'record')}"] if normal else []
-    parts += [f"taken as exact for {counted(nothing, 'record')} (neither n nor interval)"] if nothing else []
+    exact = "taken as exact, wholly or in part, for"
+    parts += [f"{exact} {counted(nothing, 'record')} (neither n nor interval)"] if nothing else []
     if groups:
         parts.append("members of groups resampled")
     if parts:

@@ -70,6 +70,7 @@ def test_an_expression_is_drawn_from_its_metrics() -> None:
     some = draws(size=50)
     assert some.number(one, "mean(acc, pgd)") == pytest.approx((some.number(one, "acc") + 0.25) / 2)
     assert np.isnan(some.number(one, "fgsm + acc")).all()
+    assert some.number(one, "mean(acc, pgd) + 0") == pytest.approx(some.number(one, "mean(*)"))
     assert set(some.number({**one, "arch": {"params": 7}}, "arch.params")) == {7.0}
 
 

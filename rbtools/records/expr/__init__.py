@@ -51,6 +51,12 @@ class Expression:
         """
         return self._node(record)
 
+    @property
+    def is_mean(self) -> bool:
+        """Whether it is the mean of metrics, `mean(fgsm.*, acc)`, and no more is calculated."""
+        inner = self.text.strip().removeprefix("mean(").removesuffix(")")
+        return self.text.strip() == f"mean({inner})" and all(map(is_bare, items(inner)))
+
     def number(self, record: Record) -> float | None:
         """The value where it is a number, None where the record has none.
 
