@@ -1,0 +1,519 @@
+"""What one machine with one GPU does: measured, checked against plain loops, beside the arithmetic floor.
+
+    python bench/gpu.py                         everything, on the GPU (some 15 minutes)
+    python bench/gpu.py --small --device cpu    the same code with small numbers
+    python bench/gpu.py --parts floor,attack    some of it: floor, train, attack, aa, pr, networks
+
+Needs the repository and the wheels it runs on, nothing else: images are made here (class patterns and
+noise, 32x32), unless --data names a data set. One JSON line a figure: `ours` and `reference` in seconds (or
+images or copies a second), `floor`: what the multiply-adds alone take at the card's measured matrix rate,
+`times`: how many times as fast as the reference, `goal` where there is one (for an H200), `check` and
+`good`. The references are plain float32 loops of this file, run on fewer batches and scaled. Ends with
+status 1 where a check fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+EPS, STEP = 8 / 255, 2 / 255
+PARTS = ("floor", "train", "attack", "aa", "pr", "networks")
+# Seconds an epoch that an H200 should need (50,000 images, ResNet-18).
+GOALS = {"pgd": 6.0, "trades": 6.0, "cvar": 12.0, "at-pr": 40.0}
+NETWORK_MINUTES = 3.0  # 50 epochs of PGD-7, of one network of NAS-Bench-201 when eight run at once
+NETWORKS = 8
+
+
+class Sizes(NamedTuple):
+    """How much of everything is measured."""
+
+    train: int = 50_000
+    test: int = 10_000
+    batch: int = 128
+    epochs: int = 2  # the first one warms up
+    arch: str = "resnet18"
+    reference_batches: int = 20
+    attacked: int = 2048
+    aa: int = 256
+    pr: int = 512
+    samples: int = 100
+    networks: int = NETWORKS
+    network_cells: int = 5
+    matrix: int = 8192
+    steps: int = 10  # of the inner attacks
+    noises: int = 20  # of cvar
+    candidates: int = 5  # of at-pr, and the steps of its attacks and walks
+    most: int = 15
+    walk: int = 10
+
+
+SMALL = Sizes(
+    train=96,
+    test=40,
+    batch=32,
+    epochs=2,
+    arch="nb201-11472",
+    reference_batches=1,
+    attacked=20,
+    aa=10,
+    pr=20,
+    samples=5,
+    networks=2,
+    network_cells=1,
+    matrix=256,
+    steps=1,
+    noises=2,
+    candidates=1,
+    most=2,
+    walk=1,
+)
+
+
+def options_of(method: str, sizes: Sizes) -> dict[str, Any]:
+    """The options of a method that is trained."""
+    if method == "cvar":
+        return {"samples": sizes.noises, "rounds": 1}
+    if method == "at-pr":
+        least = min(5, sizes.most)
+        return {
+            "candidates": sizes.candidates,
+            "steps_min": least,
+            "steps_max": sizes.most,
+            "walk_steps": sizes.walk,
+        }
+    return {"attack_steps": sizes.steps}
+
+
+# --- data and time ----------------------------------------------------------------------------------
+
+
+def made(folder: Path, sizes: Sizes) -> str:
+    """A data set of ten classes, each a coloured pattern under noise; as --dataset takes it."""
+    random = np.random.default_rng(0)
+    patterns = random.uniform(0, 1, (10, 3, 8, 8)).repeat(4, 2).repeat(4, 3)
+    arrays = {}
+    for split, count in (("train", sizes.train), ("test", sizes.test)):
+        labels = np.arange(count) % 10
+        images = 0.6 * patterns[labels] + 0.4 * random.uniform(0, 1, (count, 3, 32, 32))
+        arrays[f"x_{split}"] = (255 * images).astype(np.uint8)
+        arrays[f"y_{split}"] = labels.astype(np.int64)
+    np.savez(folder / "made.npz", **arrays)
+    return f"npz:{folder / 'made.npz'}"
+
+
+def seconds(work: Callable[[], Any], device: torch.device) -> float:
+    """The time of some work, the device's queue emptied before and after."""
+    _wait(device)
+    start = time.perf_counter()
+    work()
+    _wait(device)
+    return time.perf_counter() - start
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+class Bench:
+    """The machine, the data, and the lines that are said."""
+
+    def __init__(
+        self, sizes: Sizes, device: torch.device, dataset: str, folder: Path, *, small: bool
+    ) -> None:
+        self.sizes, self.device, self.dataset, self.folder, self.small = sizes, device, dataset, folder, small
+        self.failed: list[str] = []
+        self.rate = 0.0  # multiply-adds a second
+        self._trained: dict[str, Any] | None = None
+
+    def say(self, figure: str, ours: float, **more: Any) -> None:
+        """One line; a `check` that does not hold is remembered."""
+        if more.get("good") is False:
+            self.failed.append(figure)
+        if "reference" in more:
+            faster = more["reference"] / ours if more.get("unit", "s") == "s" else ours / more["reference"]
+            more["times"] = round(faster, 2)
+        rounded = {key: float(f"{v:.4g}") if isinstance(v, float) else v for key, v in more.items()}
+        print(json.dumps({"figure": figure, "ours": float(f"{ours:.4g}"), **rounded}), flush=True)
+
+    def options(self, **more: Any) -> dict[str, Any]:
+        """What every call of rbtools is told."""
+        store = str(self.folder / "store")
+        return {"dataset": self.dataset, "device": str(self.device), "store": store, **more}
+
+    def record(self) -> dict[str, Any]:
+        """The architecture that is trained and attacked."""
+        cells = {"cells": 1, "channels": 4} if self.small else {}
+        return record_of(self.sizes.arch, **cells)
+
+    def floor(self, passes: float, images: int, macs: float) -> float | None:
+        """Seconds for so many passes of images, if nothing but their multiply-adds took time."""
+        return passes * images * macs / self.rate if self.rate else None
+
+    def trained(self) -> dict[str, Any]:
+        """A network trained a little against PGD, to be attacked; made once."""
+        import rbtools
+
+        if self._trained is None:
+            how = {"epochs": 2 * self.sizes.epochs, "batch_size": self.sizes.batch, "attack_steps": 1}
+            options = self.options(normalize="none", val=0.0, **how)
+            self._trained = rbtools.train(self.record(), "pgd", **options)
+        return self._trained
+
+
+def record_of(name: str, **more: Any) -> dict[str, Any]:
+    """A record of an architecture of the zoo or of NAS-Bench-201."""
+    from rbtools.engine.checkpoints import named_arch
+
+    return {"schema": 1, "arch": {**named_arch(name), **more}}
+
+
+# --- plain loops, in float32, as one would write them ------------------------------------------------
+
+
+def plain_pgd(model: nn.Module, images: Tensor, labels: Tensor, steps: int, *, zero: bool = False) -> Tensor:
+    """The last iterate of PGD on the cross-entropy."""
+    start = torch.zeros_like(images) if zero else torch.empty_like(images).uniform_(-EPS, EPS)
+    size = 2.5 * EPS / steps if zero else STEP
+    x = (images + start).clamp(0, 1)
+    for _ in range(steps):
+        x = x.detach().requires_grad_(True)
+        (gradient,) = torch.autograd.grad(F.cross_entropy(model(x), labels, reduction="sum"), x)
+        x = torch.min(torch.max(x.detach() + size * gradient.sign(), images - EPS), images + EPS).clamp(0, 1)
+    return x.detach()
+
+
+def plain_kl(model: nn.Module, images: Tensor, labels: Tensor, steps: int) -> Tensor:
+    """The last iterate of an ascent of KL(p(x) || p(x'))."""
+    with torch.no_grad():
+        p = model(images).softmax(1)
+    x = images + 0.001 * torch.randn_like(images)
+    for _ in range(steps):
+        x = x.detach().requires_grad_(True)
+        loss = F.kl_div(model(x).log_softmax(1), p, reduction="sum")
+        (gradient,) = torch.autograd.grad(loss, x)
+        x = torch.min(torch.max(x.detach() + STEP * gradient.sign(), images - EPS), images + EPS).clamp(0, 1)
+    return x.detach()
+
+
+def plain_deepest(model: nn.Module, images: Tensor, labels: Tensor, sizes: Sizes) -> Tensor:
+    """AT-PR's candidate: of several attacks the point from which the way back is longest."""
+    best, depth = images.clone(), torch.full((len(images),), -1.0, device=images.device)
+    for _ in range(sizes.candidates):
+        size = torch.empty(len(images), 1, 1, 1, device=images.device).uniform_(1 / 255, 4 / 255)
+        least = min(5, sizes.most)
+        count = torch.randint(least, sizes.most + 1, (len(images), 1, 1, 1), device=images.device)
+        x = (images + torch.empty_like(images).uniform_(-EPS, EPS)).clamp(0, 1)
+        for step in range(sizes.most):
+            moved = _along(model, x, labels, size)
+            moved = torch.min(torch.max(moved, images - EPS), images + EPS).clamp(0, 1)
+            x = torch.where(step < count, moved, x)
+        walked = x.clone()
+        with torch.no_grad():
+            wrong = model(walked).argmax(1) != labels
+        fooled = wrong.clone()
+        for _ in range(sizes.walk):
+            walked = torch.where(wrong.view(-1, 1, 1, 1), _along(model, walked, labels, -size), walked).clamp(
+                0, 1
+            )
+            with torch.no_grad():
+                wrong = wrong & (model(walked).argmax(1) != labels)
+        deep = torch.where(fooled, (walked - x).abs().amax((1, 2, 3)), torch.full_like(depth, -0.5))
+        better = deep > depth
+        best[better], depth[better] = x[better], deep[better]
+    return best
+
+
+def _along(model: nn.Module, x: Tensor, labels: Tensor, size: Tensor) -> Tensor:
+    x = x.detach().requires_grad_(True)
+    (gradient,) = torch.autograd.grad(F.cross_entropy(model(x), labels, reduction="sum"), x)
+    return x.detach() + size * gradient.sign()
+
+
+def plain_loss(method: str, model: nn.Module, images: Tensor, labels: Tensor, sizes: Sizes) -> Tensor:
+    """The loss of a batch by that method."""
+    if method == "cvar":
+        noise = [
+            (images + torch.empty_like(images).uniform_(-EPS, EPS)).clamp(0, 1) for _ in range(sizes.noises)
+        ]
+        losses = torch.stack([F.cross_entropy(model(x), labels, reduction="none") for x in noise])
+        t = 1 - (1 - (losses.detach() >= 1).float().mean(0) / 0.5)
+        return ((losses - t).relu().mean(0) / 0.5).mean()
+    model.eval()
+    if method == "trades":
+        x = plain_kl(model, images, labels, sizes.steps)
+    elif method == "pgd":
+        x = plain_pgd(model, images, labels, sizes.steps)
+    else:
+        x = plain_deepest(model, images, labels, sizes)
+    model.train()
+    if method != "trades":
+        return F.cross_entropy(model(x), labels)
+    clean = model(images)
+    return F.cross_entropy(clean, labels) + 6 * F.kl_div(
+        model(x).log_softmax(1), clean.log_softmax(1), reduction="batchmean", log_target=True
+    )
+
+
+def plain_epoch(bench: Bench, method: str) -> float:
+    """Seconds of an epoch by a plain loop, from a few of its batches."""
+    from rbtools import models
+
+    arch = bench.record()["arch"]
+    model = models.build(arch, classes=10, shape=(3, 32, 32)).to(bench.device).train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)
+    images, labels = tensors(bench, "train")
+
+    def batches(count: int) -> None:
+        for number in range(count):
+            rows = torch.arange(number * bench.sizes.batch, (number + 1) * bench.sizes.batch) % len(labels)
+            loss = plain_loss(method, model, images[rows], labels[rows], bench.sizes)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    count = bench.sizes.reference_batches
+    batches(1)  # warm
+    return seconds(lambda: batches(count), bench.device) / (count * bench.sizes.batch) * len(labels)
+
+
+def tensors(bench: Bench, split: str, count: int | None = None) -> tuple[Tensor, Tensor]:
+    """Images float32 (N, 3, 32, 32) in [0, 1] and labels of a split, on the device."""
+    from rbtools import datasets
+
+    found = datasets.load(bench.dataset, split)
+    images = found.images[:count].to(bench.device).float().div(255)
+    return images, found.labels[:count].to(bench.device)
+
+
+# --- the parts --------------------------------------------------------------------------------------
+
+
+def floor(bench: Bench) -> None:
+    """The card's matrix rate: multiply-adds a second of a large product, the best of several."""
+    size = bench.sizes.matrix
+    for name, dtype in (("float32", torch.float32), ("bfloat16", torch.bfloat16)):
+        a, b = (torch.randn(size, size, device=bench.device, dtype=dtype) for _ in range(2))
+        a @ b
+        best = min(seconds(lambda: a @ b, bench.device) for _ in range(5))  # noqa: B023
+        rate = size**3 / best
+        bench.rate = max(bench.rate, rate)
+        bench.say(f"matrix rate {name}", rate / 1e12, unit="10^12 multiply-adds/s")
+
+
+def train(bench: Bench) -> None:
+    """Seconds an epoch of adversarial training, by four methods."""
+    import rbtools
+    from rbtools.training import METHODS as KNOWN
+
+    for method, goal in GOALS.items():
+        options = options_of(method, bench.sizes)
+        how = {"epochs": bench.sizes.epochs, "batch_size": bench.sizes.batch, "normalize": "none", "val": 0.0}
+        done = rbtools.train(bench.record(), method, **bench.options(**how, **options))
+        history, macs = done["train"]["history"], done["arch"].get("macs")
+        ours, passes = history["seconds"][-1], done["train"]["passes"]
+        most = KNOWN.build(method, **options).passes
+        # A backward pass to the images costs one forward, one to the weights as well.
+        work = passes["forward"] + passes["backward"]
+        images = len(tensors(bench, "train")[1])
+        told = {"unit": "s", "reference": plain_epoch(bench, method), "goal": goal}
+        if macs:
+            told["floor"] = bench.floor(work, images, macs)
+        fine = all(np.isfinite(history["loss"])) and passes["forward"] <= most[0] + 1e-9
+        bench.say(
+            f"{method}, an epoch", ours, **told, check="finite loss, no more passes than it says", good=fine
+        )
+
+
+def attack(bench: Bench) -> None:
+    """PGD-20: images a second, and the same robust accuracy."""
+    import rbtools
+
+    record = bench.trained()
+    images, labels = tensors(bench, "test", bench.sizes.attacked)
+    model = rbtools.load(record, **bench.options()).to(bench.device)
+    count = len(labels)
+    plain = plain_attack(model, images, labels)
+    reference = seconds(lambda: plain_attack(model, images, labels), bench.device)
+    for words, iterate in (("the last iterate", "last"), ("any iterate", "any")):
+        options = bench.options(n=bench.sizes.attacked, steps=20, start="zero", iterate=iterate, force=True)
+        rbtools.attack(record, "pgd", 8, **options)
+        done = rbtools.attack(record, "pgd", 8, **options)
+        entry = next(one for one in done["evals"] if one["metric"] == "pgd20.8")
+        found = {"points": round(100 * (entry["value"] - plain), 3), "robust": entry["value"]}
+        good = abs(found["points"]) <= 0.3 if iterate == "last" else found["points"] <= 0.3
+        told = {"unit": "images/s", "reference": count / reference, "goal": 5 * count / reference}
+        check = f"robust accuracy within .3 points of {plain:.4f}"
+        bench.say(f"PGD-20, {words}", count / entry["seconds"], **told, **found, check=check, good=good)
+
+
+def plain_attack(model: nn.Module, images: Tensor, labels: Tensor) -> float:
+    """Robust accuracy under PGD-20 from the image itself, 256 at a time."""
+    right = 0
+    for x, y in zip(images.split(256), labels.split(256), strict=True):
+        perturbed = plain_pgd(model, x, y, 20, zero=True)
+        with torch.no_grad():
+            # As everywhere: a clean error counts as broken.
+            right += int(((model(perturbed).argmax(1) == y) & (model(x).argmax(1) == y)).sum())
+    return right / len(labels)
+
+
+def aa(bench: Bench) -> None:
+    """AutoAttack, standard: images a second beside its authors' code (pyautoattack)."""
+    import rbtools
+
+    record, n = bench.trained(), bench.sizes.aa
+    short = {"attacks": "apgd-ce"} if bench.small else {}
+    found = {}
+    for backend in ("rbtools", "pyautoattack"):
+        chosen = {} if backend == "rbtools" else {"backend": backend}
+        done = rbtools.attack(record, "aa", 8, **bench.options(n=n, force=True, **short, **chosen))
+        found[backend] = next(one for one in done["evals"] if one["metric"].startswith("aa"))
+    ours, theirs = found["rbtools"], found["pyautoattack"]
+    points = round(100 * (ours["value"] - theirs["value"]), 3)
+    bench.say(
+        "AutoAttack",
+        n / ours["seconds"],
+        unit="images/s",
+        reference=n / theirs["seconds"],
+        points=points,
+        check="at most .3 points (or one image) above pyautoattack",
+        good=points <= max(0.3, 100 / n),
+    )
+
+
+def pr(bench: Bench) -> None:
+    """Probabilistic robustness: noisy copies a second at one radius."""
+    import rbtools
+
+    record, sizes = bench.trained(), bench.sizes
+    options = bench.options(n=sizes.pr, force=True)
+    rbtools.pr(record, "0.1", rho="0.1", samples=sizes.samples, **options)
+    done = rbtools.pr(record, "0.1", rho="0.1", samples=sizes.samples, **options)
+    entry = next(one for one in done["evals"] if one["metric"] == "pr.uniform.0.1")
+    images, labels = tensors(bench, "test", sizes.pr)
+    model = rbtools.load(record, **bench.options()).to(bench.device)
+    share = plain_pr(model, images, labels, sizes.samples)
+    reference = seconds(lambda: plain_pr(model, images, labels, sizes.samples), bench.device)
+    copies = len(labels) * sizes.samples
+    value = entry["value"]
+    apart = None if value is None or share is None else round(100 * (value - share), 3)
+    half = 100 * (entry["ci95"][1] - entry["ci95"][0]) / 2 if value is not None else 0.0
+    bench.say(
+        "PR, 100 copies" if sizes.samples == 100 else f"PR, {sizes.samples} copies",
+        copies / entry["seconds"],
+        unit="copies/s",
+        reference=copies / reference,
+        points=apart,
+        check="within the interval of it",
+        good=apart is None or abs(apart) <= max(half, 0.3),
+    )
+
+
+def plain_pr(model: nn.Module, images: Tensor, labels: Tensor, samples: int) -> float | None:
+    """The mean share of noisy copies that stay right, over images that are right."""
+    with torch.no_grad():
+        right = torch.cat([model(x).argmax(1) for x in images.split(256)]) == labels
+        kept = torch.zeros(len(labels), device=images.device)
+        for _ in range(samples):
+            noisy = (images + torch.empty_like(images).uniform_(-0.1, 0.1)).clamp(0, 1)
+            kept += (torch.cat([model(x).argmax(1) for x in noisy.split(256)]) == labels).float()
+    return float((kept[right] / samples).mean()) if bool(right.any()) else None
+
+
+def networks(bench: Bench) -> None:
+    """NAS-Bench-201: PGD-7 training of one network alone, and of several at once on one device."""
+    sizes = bench.sizes
+    indices = [13714, 3456, 11472, 1462, 2528, 991, 309, 1832][: sizes.networks]
+    alone = train_networks(bench, indices[:1], jobs=1)
+    together = train_networks(bench, indices, jobs=len(indices))
+    for words, found, count in (("alone", alone, 1), (f"{len(indices)} at once", together, len(indices))):
+        epoch = found / sizes.epochs / count
+        minutes = 50 * epoch * 50_000 / len(tensors(bench, "train")[1]) / 60
+        bench.say(f"nasbench201, 50 epochs of PGD-7, {words}", minutes, unit="min", goal=NETWORK_MINUTES)
+
+
+def train_networks(bench: Bench, indices: list[int], jobs: int) -> float:
+    """Seconds of all trainings by rb-train with so many jobs; start-up is taken off by a first run."""
+    small = {"channels": 4} if bench.small else {}
+    lines = [
+        json.dumps(record_of(f"nb201-{index}", cells=bench.sizes.network_cells, **small)) for index in indices
+    ]
+    found = []
+    for epochs in (0, bench.sizes.epochs):
+        command = [sys.executable, "-m", "rbtools.cli.train", "--method", "pgd", "--attack-steps", "7", "-q"]
+        command += [
+            "--epochs",
+            str(epochs),
+            "--batch-size",
+            "256",
+            "--val",
+            "0",
+            "--jobs",
+            str(jobs),
+            "--force",
+        ]
+        command += ["--device", str(bench.device), "--dataset", bench.dataset, "--config", "none"]
+        command += ["--store", str(bench.folder / f"networks-{jobs}-{epochs}")]
+        start = time.perf_counter()
+        done = subprocess.run(command, input="\n".join(lines), capture_output=True, text=True)
+        found.append(time.perf_counter() - start)
+        if done.returncode:
+            raise SystemExit(done.stderr)
+    return max(found[1] - found[0], 1e-9)
+
+
+def parts(text: str) -> Iterator[Callable[[Bench], None]]:
+    """The functions of these names; the matrix rate comes first, as the others need it."""
+    chosen = text.split(",")
+    unknown = [name for name in chosen if name not in PARTS]
+    if unknown:
+        raise SystemExit(f"--parts has {unknown[0]}. Known parts: {', '.join(PARTS)}.")
+    for name in PARTS:
+        if name in chosen:
+            yield globals()[name]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", default="cuda", help="cuda, cuda:1 or cpu [cuda]")
+    parser.add_argument("--small", action="store_true", help="small numbers, to see that it runs")
+    parser.add_argument("--parts", default=",".join(PARTS), help="some of: " + ", ".join(PARTS))
+    parser.add_argument("--data", default=None, help="a data set of 32x32 images, such as cifar10")
+    chosen = parser.parse_args()
+    if chosen.device.startswith("cuda") and not torch.cuda.is_available():
+        raise SystemExit("There is no GPU here. Measure the code itself with --small --device cpu.")
+    device = torch.device(chosen.device)
+    torch.manual_seed(0)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = (
+        False  # the references are float32
+    )
+    sizes = SMALL if chosen.small else Sizes()
+    with tempfile.TemporaryDirectory() as folder:
+        dataset = chosen.data or made(Path(folder), sizes)
+        bench = Bench(sizes, device, dataset, Path(folder), small=chosen.small)
+        name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+        print(json.dumps({"machine": name, "torch": torch.__version__, "small": chosen.small}), flush=True)
+        for part in parts(chosen.parts):
+            part(bench)
+    if bench.failed:
+        raise SystemExit(f"checks failed: {', '.join(bench.failed)}")
+
+
+if __name__ == "__main__":
+    main()

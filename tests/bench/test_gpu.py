@@ -1,0 +1,58 @@
+"""The GPU's bench, with small numbers on the CPU: it runs, its checks hold, and they can fail."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[2] / "bench/gpu.py"
+
+
+def module() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("bench_gpu", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    found = importlib.util.module_from_spec(spec)
+    sys.modules["bench_gpu"] = found
+    spec.loader.exec_module(found)
+    return found
+
+
+def test_every_part_in_this_process_runs_and_checks_what_it_measures() -> None:
+    line = [sys.executable, str(SCRIPT), "--small", "--device", "cpu", "--parts", "floor,train,attack,aa,pr"]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-2000:]
+    first, *found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert first["machine"] == "cpu" and first["small"]
+    figures = {one["figure"]: one for one in found}
+    assert {"pgd, an epoch", "trades, an epoch", "cvar, an epoch", "at-pr, an epoch"} <= figures.keys()
+    assert {"PGD-20, the last iterate", "PGD-20, any iterate", "AutoAttack"} <= figures.keys()
+    measured = [one for one in found if "reference" in one]
+    assert len(measured) == 8 and all(one["good"] and one["times"] > 0 for one in measured)
+    assert all(one["floor"] < one["ours"] for one in found if "an epoch" in one["figure"])
+
+
+def test_a_check_that_fails_is_remembered(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    import torch
+
+    gpu = module()
+    bench = gpu.Bench(gpu.SMALL, torch.device("cpu"), "digits", tmp_path, small=True)
+    bench.say("right", 2.0, reference=4.0, good=True)
+    bench.say("wrong", 2.0, reference=4.0, unit="images/s", good=False)
+    assert bench.failed == ["wrong"]
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [one["times"] for one in lines] == [2.0, 0.5]
+
+
+def test_without_a_gpu_it_says_how_to_try_it() -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    done = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0 and "--small --device cpu" in done.stderr
