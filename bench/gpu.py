@@ -459,7 +459,7 @@ def train_networks(bench: Bench, indices: list[int], jobs: int) -> float:
             "--epochs",
             str(epochs),
             "--batch-size",
-            "256",
+            str(min(256, bench.sizes.train)),
             "--val",
             "0",
             "--jobs",
