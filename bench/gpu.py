@@ -144,7 +144,8 @@ class Bench:
         if more.get("good") is False:
             self.failed.append(figure)
         if "reference" in more:
-            faster = more["reference"] / ours if more.get("unit", "s") == "s" else ours / more["reference"]
+            less = more.get("unit", "s") in ("s", "min")
+            faster = more["reference"] / ours if less else ours / more["reference"]
             more["times"] = round(faster, 2)
         rounded = {key: float(f"{v:.4g}") if isinstance(v, float) else v for key, v in more.items()}
         print(json.dumps({"figure": figure, "ours": float(f"{ours:.4g}"), **rounded}), flush=True)
@@ -268,26 +269,26 @@ def plain_loss(method: str, model: nn.Module, images: Tensor, labels: Tensor, si
     )
 
 
-def plain_epoch(bench: Bench, method: str) -> float:
+def plain_epoch(bench: Bench, method: str, record: dict[str, Any], sizes: Sizes) -> float:
     """Seconds of an epoch by a plain loop, from a few of its batches."""
     from rbtools import models
 
-    arch = bench.record()["arch"]
+    arch = record["arch"]
     model = models.build(arch, classes=10, shape=(3, 32, 32)).to(bench.device).train()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)
     images, labels = tensors(bench, "train")
 
     def batches(count: int) -> None:
         for number in range(count):
-            rows = torch.arange(number * bench.sizes.batch, (number + 1) * bench.sizes.batch) % len(labels)
-            loss = plain_loss(method, model, images[rows], labels[rows], bench.sizes)
+            rows = torch.arange(number * sizes.batch, (number + 1) * sizes.batch) % len(labels)
+            loss = plain_loss(method, model, images[rows], labels[rows], sizes)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
 
-    count = bench.sizes.reference_batches
+    count = sizes.reference_batches
     batches(1)  # warm
-    return seconds(lambda: batches(count), bench.device) / (count * bench.sizes.batch) * len(labels)
+    return seconds(lambda: batches(count), bench.device) / (count * sizes.batch) * len(labels)
 
 
 def tensors(bench: Bench, split: str, count: int | None = None) -> tuple[Tensor, Tensor]:
@@ -329,7 +330,11 @@ def train(bench: Bench) -> None:
         # A backward pass to the images costs one forward, one to the weights as well.
         work = passes["forward"] + passes["backward"]
         images = len(tensors(bench, "train")[1])
-        told = {"unit": "s", "reference": plain_epoch(bench, method), "goal": goal}
+        told = {
+            "unit": "s",
+            "reference": plain_epoch(bench, method, bench.record(), bench.sizes),
+            "goal": goal,
+        }
         if macs:
             told["floor"] = bench.floor(work, images, macs)
         fine = all(np.isfinite(history["loss"])) and passes["forward"] <= most[0] + 1e-9
@@ -435,45 +440,43 @@ def plain_pr(model: nn.Module, images: Tensor, labels: Tensor, samples: int) -> 
 
 
 def networks(bench: Bench) -> None:
-    """NAS-Bench-201: PGD-7 training of one network alone, and of several at once on one device."""
-    sizes = bench.sizes
+    """NAS-Bench-201: PGD-7 training of one network alone, and of several at once on one device.
+
+    Minutes of the device that each network costs: of several at once each has its share.
+    """
+    sizes = bench.sizes._replace(steps=7, batch=min(256, bench.sizes.train))
     indices = [13714, 3456, 11472, 1462, 2528, 991, 309, 1832][: sizes.networks]
-    alone = train_networks(bench, indices[:1], jobs=1)
-    together = train_networks(bench, indices, jobs=len(indices))
-    for words, found, count in (("alone", alone, 1), (f"{len(indices)} at once", together, len(indices))):
-        epoch = found / sizes.epochs / count
-        minutes = 50 * epoch * 50_000 / len(tensors(bench, "train")[1]) / 60
-        bench.say(f"nasbench201, 50 epochs of PGD-7, {words}", minutes, unit="min", goal=NETWORK_MINUTES)
-
-
-def train_networks(bench: Bench, indices: list[int], jobs: int) -> float:
-    """Seconds of all trainings by rb-train with so many jobs; start-up is taken off by a first run."""
+    images = len(tensors(bench, "train")[1])
     small = {"channels": 4} if bench.small else {}
-    lines = [
-        json.dumps(record_of(f"nb201-{index}", cells=bench.sizes.network_cells, **small)) for index in indices
-    ]
-    found = []
-    for epochs in (0, bench.sizes.epochs):
-        command = [sys.executable, "-m", "rbtools.cli.train", "--method", "pgd", "--attack-steps", "7", "-q"]
-        command += [
-            "--epochs",
-            str(epochs),
-            "--batch-size",
-            str(min(256, bench.sizes.train)),
-            "--val",
-            "0",
-            "--jobs",
-            str(jobs),
-            "--force",
-        ]
-        command += ["--device", str(bench.device), "--dataset", bench.dataset, "--config", "none"]
-        command += ["--store", str(bench.folder / f"networks-{jobs}-{epochs}")]
-        start = time.perf_counter()
-        done = subprocess.run(command, input="\n".join(lines), capture_output=True, text=True)
-        found.append(time.perf_counter() - start)
-        if done.returncode:
-            raise SystemExit(done.stderr)
-    return max(found[1] - found[0], 1e-9)
+    records = [record_of(f"nb201-{index}", cells=sizes.network_cells, **small) for index in indices]
+    scale = 50 * 50_000 / images / 60
+    reference = scale * plain_epoch(bench, "pgd", records[0], sizes)
+    for some in (records[:1], records):
+        done = train_networks(bench, some, sizes)
+        minutes = scale * sum(one["metrics"]["seconds_per_epoch"] for one in done) / len(done) ** 2
+        told: dict[str, Any] = {"unit": "min", "reference": reference, "goal": NETWORK_MINUTES}
+        macs = sum(one["arch"]["macs"] for one in done) / len(done)
+        told["floor"] = None if not bench.rate else scale * (bench.floor(16, images, macs) or 0.0)
+        fine = len(done) == len(some) and all(
+            np.isfinite(one["train"]["history"]["loss"]).all() for one in done
+        )
+        words = "alone" if len(some) == 1 else f"{len(some)} at once"
+        figure = f"nasbench201, 50 epochs of PGD-7, {words}"
+        bench.say(figure, minutes, **told, check="all trained, finite loss", good=bool(fine))
+
+
+def train_networks(bench: Bench, records: list[dict[str, Any]], sizes: Sizes) -> list[dict[str, Any]]:
+    """The records as rb-train leaves them, all trained at once."""
+    options = {"epochs": sizes.epochs, "attack-steps": sizes.steps, "batch-size": sizes.batch, "val": 0}
+    options |= {"jobs": len(records), "device": bench.device, "dataset": bench.dataset, "config": "none"}
+    options["store"] = bench.folder / f"networks-{len(records)}"
+    command = [sys.executable, "-m", "rbtools.cli.train", "--method", "pgd", "-q"]
+    command += [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    text = "\n".join(map(json.dumps, records))
+    done = subprocess.run(command, input=text, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def parts(text: str) -> Iterator[Callable[[Bench], None]]:

@@ -27,19 +27,19 @@ at = $(if $(filter full,$(SCALE)),$(2),$(if $(filter tiny,$(SCALE)),$(3),$(1)))
 # --- PRBench: tables 4, 5, 12 and the composite figure --------------------------------------------
 
 PR_ARCH := $(call at,--index 13714 --cells 1 --channels 8,--arch resnet18 --dataset cifar10,\
-	--index 13714 --cells 1 --channels 4)
+	--index 11472 --cells 1 --channels 2)
 PR_SMALL := --eps 32 --step-size 8 --step-min 4 --step-max 16 --samples 8 --rounds 2 --candidates 3
 PR_HOW := $(call at,$(PR_SMALL) --epochs 6,--preset prbench,--eps 32 --step-size 8 --epochs 1 --attack-steps 2)
 PR_FILTER := $(call at,--eps 32 --step-size 8 --epochs 6,--preset prbench,--eps 32 --epochs 1 --attack-steps 2)
 PR_WARM := $(call at,1 4 8,0 1 2 3 4 5 6 7 8,1)
 PR_ALL := erm,corruption,cvar,at-pr,pgd,trades,mart,alp,clp,kl-pgd
-PR_METHODS := $(call at,$(PR_ALL),$(PR_ALL),erm$(,)corruption$(,)pgd$(,)trades)
-PR_EPS := $(call at,--eps 32,--eps 8,--eps 32 --n 40)
+PR_METHODS := $(call at,$(PR_ALL),$(PR_ALL),erm$(,)corruption$(,)pgd)
+PR_EPS := $(call at,--eps 32,--eps 8,--eps 32 --n 20)
 PR_STEP := $(call at,--step-size 8/255,--step-size 2/255,--steps 2)
 PR_AA := $(call at,--eps 32 --n 50,--eps 8,--eps 32 --n 10 --attacks apgd-ce)
 PR_GAMMA := $(call at,--gamma 32/255$(,)0.3$(,)0.35$(,)0.4,--gamma 8/255$(,)0.08$(,)0.1$(,)0.12,\
-	--gamma 32/255$(,)0.3$(,)0.35$(,)0.4 --samples 5 --n 40)
-PR_GE := $(call at,--gamma 0.3 --n-train 355,--gamma 0.08,--gamma 0.3 --samples 5 --n 40 --n-train 40)
+	--gamma 32/255$(,)0.3$(,)0.35$(,)0.4 --samples 3 --n 20)
+PR_GE := $(call at,--gamma 0.3 --n-train 355,--gamma 0.08,--gamma 0.3 --samples 3 --n 20 --n-train 20)
 
 reproduce-prbench: $(VENV)/run.stamp  ## PRBench's tables 4, 5, 12 and composite (SCALE=mini or full)
 	@$(call COMPARE,prbench) --need --data '$(DATA)'
