@@ -113,6 +113,7 @@ class _Training:
             momentum=self.how.momentum,
             nesterov=self.how.nesterov,
             weight_decay=self.how.weight_decay,
+            fused=True if device.type == "cuda" else None,  # one kernel for all weights
         )
         self.batches = len(batches(self.ids, self.how.batch_size))
         self.schedule = schedule(self.optimizer, self.how, self.batches)

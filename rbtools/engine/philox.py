@@ -48,18 +48,26 @@ def key_schedule(key: tuple[int, int]) -> list[tuple[int, int]]:
     return [((key[0] + i * WEYL[0]) & WORD, (key[1] + i * WEYL[1]) & WORD) for i in range(ROUNDS)]
 
 
+@functools.lru_cache(maxsize=1024)
+def columns(pairs: tuple[tuple[int, int], ...], device: torch.device) -> tuple[Tensor, ...]:
+    """Pairs of numbers as int64 (2, 1, 1) on a device; to be read only.
+
+    Remembered, because a copy to a GPU makes the host wait for all that the GPU was given before, and the
+    same streams are drawn from in every step.
+    """
+    with torch.inference_mode(False):
+        return torch.tensor(pairs, dtype=torch.int64).to(device).view(-1, 2, 1, 1).unbind()
+
+
 class Philox:
     """Makes the blocks of one key, tile by tile, in scratch memory that it keeps between tiles."""
 
     def __init__(self, key: tuple[int, int], device: torch.device) -> None:
         self.device = device
         self.keys = key_schedule(key)
-        self._columns = [self._column(pair) for pair in self.keys]
-        self._multipliers = self._column(MULTIPLIERS)
+        self._columns = columns(tuple(self.keys), device)
+        (self._multipliers,) = columns((MULTIPLIERS,), device)
         self._shape: tuple[int, int] | None = None
-
-    def _column(self, pair: tuple[int, int]) -> Tensor:
-        return torch.tensor(pair, dtype=torch.int64, device=self.device).view(2, 1, 1)
 
     def _allocate(self, shape: tuple[int, int]) -> None:
         if shape == self._shape:

@@ -90,10 +90,11 @@ class ATPR(Method):
 
         from rbtools.attacks import steps
 
-        counts = self.steps_min + draws.child("steps").integers(self.steps_max - self.steps_min + 1)
+        # On the CPU: who goes on is then known without waiting for a GPU at each step.
+        counts = self.steps_min + draws.child("steps").integers(self.steps_max - self.steps_min + 1).cpu()
         perturbed = steps.uniform_start(images, draws, self.eps)
         for done in range(int(counts.max())):
-            at = torch.nonzero(counts > done)[:, 0].to(images.device)
+            at = torch.nonzero(counts > done)[:, 0].to(images.device, non_blocking=True)
             objective = steps.cross_entropy(labels[at])
             perturbed[at], _ = steps.pgd_step(
                 model, perturbed[at], images[at], objective, eps=self.eps, step_size=sizes[at]
