@@ -168,6 +168,28 @@ def test_what_cannot_be_a_leaderboard_is_refused(records: list[Record], message:
         leaderboard.page(records)
 
 
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"terms": [{"metric": "(((", "weight": 1.0, "higher": True}]},
+        {"terms": [{"metric": "arch", "weight": 1.0, "higher": True}]},
+        {"terms": [{"metric": "acc", "weight": True, "higher": True}]},
+        {"terms": [{"metric": "acc", "weight": 1.0, "higher": True}], "within": {"))": 1}},
+        {"terms": [{"metric": "acc", "weight": 1.0, "higher": True}], "within": {"arch": 1}, "preset": [1]},
+        {"terms": [{"metric": "acc", "weight": 1.0, "higher": True}], "missing": "</script>"},
+        {"terms": {"acc": 1}, "within": 7},
+        {"terms": [1, None]},
+    ],
+)
+def test_a_score_that_rb_score_never_wrote_makes_a_page_all_the_same(told: Record) -> None:
+    made = [record(name, acc=0.5) for name in "ab"]
+    for one in made:
+        one["evals"] = [{"tool": "rb-score", "metric": "score", "value": 0.5, **told}]
+        one["metrics"]["score"] = 0.5
+    found = content_of(leaderboard.page(made, preset_metrics=plotted.preset_metrics))
+    assert found["missing"] in ("refuse", "renormalise", "worst") and len(found["rows"]) == 2
+
+
 def test_columns_stand_in_groups_with_the_numbers_of_a_family_in_order() -> None:
     made = record("a", acc=0.5, seconds_per_epoch=3.0)
     for name in ("pgd20.8", "pgd20.2", "probacc.uniform.0.0313725.0.05", "pr.uniform.0.2", "pr.uniform.0.08"):
@@ -391,6 +413,17 @@ def test_words_conditions_and_choices_filter(opened: Any) -> None:
     assert "There is no metric pgd." in page.inner_text("#status")
     page.fill("#words", "nothing-like-this")
     assert column(page, "Model") == [] and page.is_disabled("#csv")
+
+
+def test_several_data_sets_in_one_ranking_are_named(opened: Any) -> None:
+    page = opened(benchmark())
+    assert "Ranked together are 2 data sets: cifar10, svhn." in page.inner_text("#mixed")
+    page.select_option("#scope", label="records of one data set")
+    assert not page.locator("#mixed").is_visible()
+    heading(page, "clean").click()
+    assert page.locator("#mixed").is_visible()
+    page.select_option('#pickers select[data-path="dataset"]', label="svhn")
+    assert not page.locator("#mixed").is_visible()
 
 
 def test_columns_without_a_value_in_the_rows_shown_are_left_out(opened: Any) -> None:
@@ -750,6 +783,19 @@ def test_everything_that_can_be_used_has_a_name_and_the_table_its_semantics(open
     assert page.evaluate("document.documentElement.lang") == "en"
     ids = page.evaluate("[...document.querySelectorAll('[id]')].map((one) => one.id)")
     assert len(ids) == len(set(ids))
+
+
+def test_what_tells_rows_apart_stays_in_view(opened: Any) -> None:
+    page = opened(benchmark(), viewport={"width": 1100, "height": 900})
+    place = "[...document.querySelectorAll('#body tr:first-child > .c-pin')].map((one) => one.offsetLeft)"
+    before = page.evaluate(place)
+    page.evaluate("document.getElementById('scroller').scrollLeft = 300")
+    assert page.evaluate("document.getElementById('scroller').scrollLeft") > 0
+    moved = page.evaluate(place.replace("one.offsetLeft", "one.getBoundingClientRect().left"))
+    assert len(before) == 2 and all(abs(a - b) < 60 for a, b in zip(before, moved, strict=True))
+    narrow = opened(benchmark(), viewport={"width": 800, "height": 900})
+    assert narrow.locator("#body .c-pin").count() == 0
+    assert narrow.locator("#body .about").first.is_visible()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -19,8 +19,8 @@ const scaledBefore = new Map();
 function scales(term) {
   const key = scope + " " + term.higher + " " + term.metric.id;
   if (scaledBefore.has(key)) return scaledBefore.get(key);
-  const groups = content.scopes[scope].groups;
-  const size = Math.max(...new Set(groups)) + 1;
+  const { groups, keys } = content.scopes[scope];
+  const size = keys.length;
   const least = new Float64Array(size).fill(Infinity);
   const greatest = new Float64Array(size).fill(-Infinity);
   const values = term.metric.values;

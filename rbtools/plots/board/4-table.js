@@ -1,6 +1,6 @@
 // The table. Only the rows in view are in the document, at their place in the whole (aria-rowindex).
 const scroller = byId("scroller"), table = byId("table"), head = byId("head"), body = byId("body");
-const narrow = matchMedia("(max-width: 700px)");
+const narrow = matchMedia("(max-width: 1000px)"); // as in style.css
 const selected = new Set();
 const hidden = new Set();
 const kept = new Map(); // row -> its <tr>, for those in the document
@@ -41,7 +41,7 @@ function drawHead() {
     else if (group === before) upper.lastChild.colSpan += 1;
     else {
       const title = { text: "Made from", score: "Score" }[group] ?? groupTitles.get(group);
-      upper.append(element("th", { scope: "colgroup", class: "first", text: title, title }));
+      upper.append(element("th", { scope: "colgroup", class: "first" + pinned(column).replace(" c-pin", " c-pin c-last"), text: title, title }));
     }
     lower.append(heading(column, column !== nameField && group !== before));
     if (column !== nameField) before = group;
@@ -57,8 +57,16 @@ function drawHead() {
 
 const rankColumn = { id: "rank", title: "rank", isRank: true };
 
+// Model, data set, training, seed: the columns that stay in view.
+function pinned(column) {
+  if (column === nameField) return " c-name";
+  if (!column.text) return "";
+  const place = columns.indexOf(column);
+  return " c-pin c-pin-" + place + (columns[place + 1]?.text ? "" : " c-last");
+}
+
 function heading(column, first = false) {
-  const style = (column.text ? "" : "number") + (column === nameField ? " c-name" : "") + (column.isRank ? " c-rank" : "");
+  const style = (column.text ? "" : "number") + (column.isRank ? " c-rank" : pinned(column));
   const says = column.text || column.isRank ? column.title
     : column.name + ", " + (column.higher ? "more" : "less") + " is better";
   return element("th", { scope: "col", class: style + (first ? " first" : ""), "data-key": column.id },
@@ -94,6 +102,7 @@ function widths() {
     return paper.measureText(text).width;
   };
   const size = parseFloat(style.fontSize);
+  const rem = parseFloat(getComputedStyle(document.documentElement).fontSize); // of what style.css gives in rem
   const alone = (column) => column !== nameField && columns.every((other) => other === column || other === nameField || other.group !== column.group);
   const of = (column) => {
     let longest = "", interval = 0;
@@ -106,15 +115,15 @@ function widths() {
           interval = Math.max(interval, bracket(column.lows[row], column.highs[row]).length);
       }
     const title = plain(column.title);
-    const words = (title.length < 10 ? [title] : title.split(/\s+/)).map((word) => measure(word, size * 0.84, 600) + 22);
-    if (alone(column)) words.push(measure(column.text ? "Made from" : groupTitles.get(column.group) ?? "Score", size * 0.82, 600));
-    if (column === nameField && narrow.matches) words.push(Math.max(...order.slice(0, 300).map((row) => measure(about(row).join(" · "), size * 0.8)), 0));
-    const cell = measure(longest, size, 700), small = measure("0".repeat(interval), size * 0.74);
-    const most = column === nameField && narrow.matches ? 205 : 280;
+    const words = (title.length < 10 ? [title] : title.split(/\s+/)).map((word) => measure(word, rem * 0.84, 600) + 22);
+    if (alone(column)) words.push(measure(column.text ? "Made from" : groupTitles.get(column.group) ?? "Score", rem * 0.82, 600));
+    if (column === nameField && narrow.matches) words.push(Math.max(...order.slice(0, 300).map((row) => measure(about(row).join(" · "), rem * 0.76)), 0));
+    const cell = measure(longest, size, 700), small = measure("0".repeat(interval), rem * 0.74);
+    const most = column !== nameField ? 200 : narrow.matches ? 205 : 280;
     return Math.ceil(Math.min(most, Math.max(cell, small, ...words) + 20));
   };
   const pick = 36;
-  const rank = Math.ceil(measure("band " + "0".repeat(String(count).length), size * 0.76) + 18);
+  const rank = Math.ceil(measure("band " + "0".repeat(String(count).length), rem * 0.76) + 18);
   const all = [pick, Math.max(rank, narrow.matches ? 56 : 64), ...columns.map(of)];
   byId("widths").replaceChildren(...all.map((width) => {
     const made = element("col");
@@ -122,8 +131,13 @@ function widths() {
     return made;
   }));
   table.style.width = all.reduce((a, b) => a + b) + "px";
-  table.style.setProperty("--w-pick", all[0] + "px");
-  table.style.setProperty("--w-rank", all[1] + "px");
+  // What tells rows apart stays where it is when the table is moved sideways, if that leaves room.
+  let left = 0;
+  all.slice(0, 2 + columns.filter((column) => column.text).length).forEach((width, place) => {
+    table.style.setProperty("--left-" + place, left + "px");
+    left += width;
+  });
+  table.classList.toggle("loose", left > 0.55 * innerWidth);
 }
 
 function findBests() {
@@ -147,7 +161,7 @@ function emptyRow() {
   for (const column of columns) {
     if (column === nameField)
       made.append(element("th", { scope: "row", class: "c-name" }, element("button", { type: "button", class: "name" }), element("small", { class: "about" })));
-    else if (column.text) made.append(element("td"));
+    else if (column.text) made.append(element("td", { class: pinned(column) }));
     else made.append(element("td", { class: "number" }, "–", ...(column.lows ? [element("small")] : [])));
   }
   return made;

@@ -2,7 +2,8 @@
 const SVG = "http://www.w3.org/2000/svg";
 const MOST = 12, FIRST = 5;
 const DASHES = ["", "7 3", "2 3", "9 3 2 3"];
-const boxed = () => ({ left: 56, right: 14, top: 12, bottom: 44, width: narrow.matches ? 420 : 760, height: narrow.matches ? 300 : 360 });
+const small = matchMedia("(max-width: 700px)");
+const boxed = () => ({ left: 56, right: 14, top: 12, bottom: 44, width: small.matches ? 420 : 760, height: small.matches ? 300 : 360 });
 
 function drawing(tag, attributes, ...children) {
   const made = document.createElementNS(SVG, tag);
@@ -86,9 +87,10 @@ function picture(curve, lines) {
   }
   made.append(drawing("line", { class: "axis", x1: left, x2: width - right, y1: height - bottom, y2: height - bottom }),
     drawing("text", { x: (left + width - right) / 2, y: height - 6, "text-anchor": "middle", text: curve.x }));
-  // A little to the side of each other, so that whiskers do not hide whiskers.
+  // Whiskers stand a little to the side of each other, lest they hide each other.
+  const step = every.some((point) => !Number.isNaN(point.low)) ? 2.5 : 0;
   lines.forEach((line, number) => {
-    const beside = (x) => at(x) + (number - (lines.length - 1) / 2) * 2.5;
+    const beside = (x) => at(x) + (number - (lines.length - 1) / 2) * step;
     made.append(drawnLine(line, number, beside, to, round));
   });
   return made;

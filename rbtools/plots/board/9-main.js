@@ -10,6 +10,7 @@ function refresh(told) {
   drawMeans();
   drawChart();
   drawScoreTexts();
+  drawMixed();
   drawButtons();
   if (told !== null) tell(told, wrong);
 }
@@ -19,6 +20,16 @@ function tell(told, wrong) {
   const leader = order.find((row) => ranks[row] === 1);
   const first = leader === undefined ? "" : " First by " + plain(state.ranked.title) + ": " + whole(leader) + ".";
   byId("status").textContent = (wrong ? wrong + " " : "") + told + shown + "." + first;
+}
+
+// Numbers of several data sets do not compare, unless the score was scaled within each.
+function drawMixed() {
+  const field = fields.find((one) => one.path === "dataset");
+  const sets = [...new Set(order.map((row) => field?.values[row] ?? null))].filter((text) => text !== null).sort(collator.compare);
+  const apart = state.ranked === score && content.scopes[scope].within.includes("dataset");
+  byId("mixed").hidden = sets.length < 2 || apart;
+  byId("mixed").textContent = "Ranked together are " + counted(sets.length, "data set") + ": " + plain(sets.slice(0, 8).join(", ")) +
+    (sets.length > 8 ? " …" : "") + ". Choose one above, or rank by a score that is scaled among the records of one data set.";
 }
 
 function drawButtons() {
@@ -104,8 +115,9 @@ function start() {
   byId("record-close").addEventListener("click", () => byId("record").close());
   scroller.addEventListener("scroll", () => requestAnimationFrame(() => drawBody(false)), { passive: true });
   narrow.addEventListener("change", () => { drawHead(); refresh(null); });
+  small.addEventListener("change", drawChart);
   addEventListener("resize", () => { viewHeight = Math.max(innerHeight, 300); drawBody(false); });
-  if (narrow.matches) byId("score-panel").open = false;
+  if (small.matches) byId("score-panel").open = false;
   refresh("");
 }
 

@@ -67,7 +67,11 @@ class Curve(NamedTuple):
 def columns(records: Sequence[Record]) -> list[Column]:
     """All metrics but the score, group by group; those of a family by the number in their name."""
     names = [name for name in metrics.names(records) if name != "score"]
-    counted = [name for name in ARCH_COUNTS if any(_count(record, name) is not None for record in records)]
+    counted = [
+        name
+        for name in ARCH_COUNTS
+        if name not in names and any(_count(record, name) is not None for record in records)
+    ]
     attacked = {
         entry.get("metric") for record in records for entry in record.get("evals") or () if "attack" in entry
     }

@@ -26,6 +26,8 @@ FIELDS = {
 }
 # Of an entry, what is specific to one record and long: the page leaves it out.
 _LONG = frozenset("quantiles detail passes images history".split())
+# What the page writes anew, and what rb-rank found out among other records.
+_REPLACED = frozenset("metrics evals error rank band rank_ci95 ranking".split())
 _OWN = ("n", "seconds", "undecided", "confirmed", "device", "reason")
 
 
@@ -167,7 +169,7 @@ def _field(field: expr.Expression, record: Record) -> Any:
 
 def _row(record: Record, steps: Pool, lacking: Pool, protocols: Pool) -> dict[str, Any]:
     """A record but for its numbers: its other fields as text, protocols, and how to make it again."""
-    kept = {key: value for key, value in record.items() if key not in ("metrics", "evals", "rank", "error")}
+    kept = {key: value for key, value in record.items() if key not in _REPLACED}
     if isinstance(kept.get("train"), Mapping):
         kept["train"] = {key: value for key, value in kept["train"].items() if key != "history"}
     made = again(record)

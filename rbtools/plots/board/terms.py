@@ -75,6 +75,11 @@ def _agreed(records: Sequence[Record], preset_metrics: Callable[[str], Sequence[
     first = made[0]
     if first is None or any(one != first for one in made):
         return None
+    try:
+        for name in first[1]:
+            expr.compile(name)
+    except RbError:
+        return None
     found = Score([Term(*term) for term in _terms(entries[0] or {})], *first[1:])
     usual = preset_metrics(found.preset) if found.preset else ()
     for place, term in enumerate(found.terms):
