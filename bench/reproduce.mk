@@ -12,7 +12,7 @@ JOBS ?= 2
 DATA ?= data
 WEIGHTS ?= $(DATA)/nas-bench-201
 
-REPRODUCE := reproduce-nas-bench-201-robustness reproduce-nas-robbench-201 reproduce-prbench
+REPRODUCE := reproduce-nas-bench-201-robustness reproduce-nas-robbench-201 reproduce-prbench reproduce-wci
 .PHONY: $(REPRODUCE)
 
 # A user's configuration must not decide what is reproduced.
@@ -105,3 +105,23 @@ reproduce-nas-bench-201-robustness: $(VENV)/run.stamp  ## Jung et al.: table 1 (
 	  rb-attack square $(NB_EPS) $(NB_QUERIES) $(NB_FROM) | \
 	  rb-corrupt $(NB_C) --severity $(call at,3,1-5,3) $(NB_FROM) > $(call RECORDS,nas-bench-201-robustness)
 	@$(call COMPARE,nas-bench-201-robustness) < $(call RECORDS,nas-bench-201-robustness)
+
+# --- the Weight-Curvature Index along adversarial training: its curves ----------------------------
+
+# DATASET=imagefolder:PATH puts the small network on images of yours.
+WCI_DATA = $(if $(DATASET),--dataset '$(DATASET)')
+WCI_EPS = $(if $(DATASET),--eps 8 --step-size 2,--eps 32 --step-size 8)
+WCI_ARCH := $(call at,--index 13714 --cells 1 --channels 8,--arch preactresnet18 --dataset cifar10,\
+	--index 13714 --cells 1 --channels 2)
+WCI_SMALL = --method pgd $(WCI_EPS) --attack-steps 7 --val 0 --lr 0.05 --precision fp32 --schedule piecewise
+WCI_HOW = $(call at,$(WCI_SMALL) --epochs 24 --milestones 14$(,)20 --every 2 --track-n 500,\
+	--preset rice2020 --dataset cifar10 --every 5,\
+	$(WCI_SMALL) --epochs 3 --milestones 2 --every 1 --track-n 20)
+
+reproduce-wci: $(VENV)/run.stamp  ## the Weight-Curvature Index beside robust gaps along trainings (SCALE=mini or full)
+	@$(call COMPARE,wci) --need --data '$(DATA)'
+	@$(PIPE) { \
+	  for how in $(call at,none cutout mixup l2,none cutout mixup l2,l2); do rb-arch $(WCI_ARCH) $(WCI_DATA) | \
+	    rb-train $(WCI_HOW) --regularize $$how --track robust,wci; done; } | \
+	  cat > $(call RECORDS,wci)
+	@$(call COMPARE,wci) < $(call RECORDS,wci)

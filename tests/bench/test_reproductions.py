@@ -64,6 +64,21 @@ def run(pipe: str) -> str:
     return piped(grouped[2], "".join(piped(one) for one in first.split("; ") if one.strip()))
 
 
+def words(pipe: str) -> list[str]:
+    """The commands of a recipe."""
+    return re.findall(r"rb-[a-z]+ [^|;}]*", pipe)
+
+
+def parses(command: str) -> None:
+    """A command with all its options is understood; it is not run."""
+    some = "cutout" if "--regularize $how" in command else "1"
+    tool, *arguments = shlex.split(re.sub(r"\$\w+", some, command))
+    arguments = [word for word in arguments if word != "done"]
+    main = docs.tool(tool.removeprefix("rb-")).command
+    done = CliRunner().invoke(main, [*arguments, "--print-config"], prog_name=tool)
+    assert done.exit_code == 0, f"$ {command}\n{done.stderr}"
+
+
 def compare(name: str, *arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
     script = ROOT / f"bench/reproduce_{name.replace('-', '_')}.py"
     return subprocess.run(
@@ -84,7 +99,24 @@ def test_a_recipe_ends_with_the_published_values_beside_ours(name: str) -> None:
     assert len(cells) >= 6, "next to nothing of the paper was measured"
 
 
-@pytest.mark.parametrize("name", NAMES)
+def test_the_curves_of_wci_end_with_correlations() -> None:
+    text = run(recipe("wci", "tiny"))
+    (record,) = [json.loads(line) for line in text.splitlines()]
+    assert record["train"]["config"]["regularize"] == ["l2"]
+    done = compare("wci", "--scale", "tiny", text=text)
+    assert done.returncode == 0, done.stderr
+    history = record["train"]["history"]
+    assert f"| l2 | 3 | {history['wci'][2]:.4g} | {history['wci.trace'][2]:.4g} |" in done.stdout
+    # rho of 3 ranks is one of four numbers, or none where two epochs are equal.
+    assert re.search(r"\| l2 \| 3 \| (-?[10]\.[05]0|-?0\.87) ", done.stdout), done.stdout
+    assert re.search(r"\d+ of \d+ claims hold here", done.stdout)
+    commands = [command for scale in ("mini", "full") for command in words(recipe("wci", scale))]
+    for command in commands:
+        parses(command)
+    assert len(commands) == 4
+
+
+@pytest.mark.parametrize("name", (*NAMES, "wci"))
 def test_missing_data_are_named_before_anything_runs(name: str) -> None:
     done = compare(name, "--scale", "full", "--need", "--data", "nowhere")
     assert done.returncode == 1 and done.stdout == ""
@@ -109,11 +141,7 @@ def test_a_scale_that_is_none_is_refused() -> None:
 @pytest.mark.parametrize("scale", ["mini", "full"])
 def test_every_command_of_a_recipe_is_one(name: str, scale: str) -> None:
     """The commands of the larger scales are parsed, with all options, but not run."""
-    commands = re.findall(r"rb-[a-z]+ [^|;}]*", recipe(name, scale))
+    commands = words(recipe(name, scale))
     assert len(commands) >= 6
     for command in commands:
-        tool, *arguments = shlex.split(re.sub(r"\$\w+", "1", command))
-        arguments = [word for word in arguments if word != "done"]
-        main = docs.tool(tool.removeprefix("rb-")).command
-        done = CliRunner().invoke(main, [*arguments, "--print-config"], prog_name=tool)
-        assert done.exit_code == 0, f"$ {command}\n{done.stderr}"
+        parses(command)
