@@ -22,8 +22,12 @@ def tell(done: Searched, screen: Screen) -> None:
     searched = done.tables.get("table")
     field = done.field
     wanted = [f"{one.text} ({one.direction} is better)" for one in done.objectives]
-    screen.say(f"{field.size} architectures have {' and '.join(wanted)}.")
-    if searched is None:
+    if done.known is None:
+        new = len({field.key(index) for trace in done.traces for index, _ in trace.log})
+        screen.say(f"{new} of {field.size} architectures were evaluated for {' and '.join(wanted)}.")
+    else:
+        screen.say(f"{field.size} architectures have {' and '.join(wanted)}.")
+    if searched is None or done.known is None:
         return
     if field.size < field.of_space:
         screen.say(
@@ -53,11 +57,12 @@ def tell_result(done: Searched, records: list[Record], screen: Screen) -> None:
     if "objective" in section:
         text = f"{_in_words(section['objective'])}"
         if "gap" in section:
+            runs = section["gap"]["n"]
             best, gap = section["optimum"], section["gap"]
             named = f" ({best['name']})" if best.get("name") else ""
             text += (
                 f"; the best there is, {table.figure(best['value'])}{named}, was found by {gap['reached']} of"
-                f" {len(section['each'])} runs, the mean gap is {table.figure(gap['mean'])}"
+                f" {runs} runs, the mean gap is {table.figure(gap['mean'])}"
             )
         text = f"{done.objectives[0].text} {text}"
     elif "hypervolume" in section:
@@ -66,7 +71,8 @@ def tell_result(done: Searched, records: list[Record], screen: Screen) -> None:
         text += " the hypervolume there is" if share["of"] == "table" else " the hypervolume that was met"
     else:
         text = f"{len(records)} records" if records else "nothing was found: every evaluation failed"
-    screen.say(f"{done.algorithm.name}, {len(done.traces)} runs of {done.rules.budget} queries: {text}.")
+    of = "" if "alphas" in section else f" of {done.rules.budget} queries"
+    screen.say(f"{done.algorithm.name}, {len(done.traces)} runs{of}: {text}.")
 
 
 def _in_words(spread: Record) -> str:
@@ -99,7 +105,7 @@ def write(done: Searched, records: list[Record], form: str | None, shown: str | 
 def as_table(done: Searched, records: list[Record], shown: str | None) -> tuple[table.Table, str]:
     """The table of what was found, and the title of its main column."""
     key = done.objectives[0].text
-    if "looked_up" in records[0]["search"]:
+    if "objective" in records[0]["search"]:
         return _summary(done, records[0]["search"], shown), key
     from rbtools.records import metrics
     from rbtools.scoring import rank

@@ -325,8 +325,17 @@ _training_options = (
         help="Attack a copy with BatchNorm folded, channels last and in --precision.",
     ),
 )
-train_options = bundle("work", _run, *_machine_options, *_training_options, *_store_options, *_word_options)
 _seed_option = click.option("--seed", default=0, type=click.IntRange(0), help="Seed of all random numbers.")
+seeking_options = bundle(
+    "work",
+    _run,
+    _seed_option,
+    *_machine_options,
+    _training_options[0],
+    *_store_options,
+    *_word_options,
+)
+train_options = bundle("work", _run, *_machine_options, *_training_options, *_store_options, *_word_options)
 _split_option = click.option("--split", default="test", help="Which split to evaluate on.")
 _evaluation_options = (
     click.option(

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from rbtools.cli import shared
-from rbtools.cli.found import FORMATS, tell, tell_result, write
-from rbtools.cli.tables import Reading, read_table
+from rbtools.cli.found import FORMATS
 from rbtools.errors import UsageError
 from rbtools.search import SEARCHES
-
-if TYPE_CHECKING:
-    from rbtools.cli.output import Output
 
 
 @dataclass(frozen=True)
@@ -25,13 +20,16 @@ class Asked:
     objective: tuple[str, ...]
     lower: bool | None
     budget: int
-    runs: int
-    seed: int
+    runs: int | None
     charge_repeats: bool
     table: tuple[str, ...]
     report_table: tuple[str, ...]
     where: str | None
     share: bool
+    live: str | None
+    time_limit: float | None
+    channels: int | None
+    cells: int | None
     each: bool
     form: str | None
     shown: str | None
@@ -51,8 +49,12 @@ _options = shared.bundle(
         "--lower/--higher", default=None, help="Which is better.  [default: the metric's own direction]"
     ),
     click.option("--budget", default=150, type=click.IntRange(1), help="Queries of a run."),
-    click.option("--runs", default=100, type=click.IntRange(1), help="Independent repetitions."),
-    click.option("--seed", default=0, type=click.IntRange(0), help="Seed of all random numbers."),
+    click.option(
+        "--runs",
+        default=None,
+        type=click.IntRange(1),
+        help="Independent repetitions.  [default: 100 in a table, 1 live]",
+    ),
     click.option(
         "--charge-repeats",
         is_flag=True,
@@ -71,6 +73,24 @@ _options = shared.bundle(
         default=True,
         help="Isomorphic architectures share a result, and are one architecture.",
     ),
+    click.option(
+        "--live",
+        default=None,
+        metavar="COMMAND",
+        help="Find out what an architecture is worth by this pipe: 'rb-train ... | rb-attack ...'.",
+    ),
+    click.option(
+        "--time-limit",
+        default=None,
+        type=click.FloatRange(0, min_open=True),
+        help="Seconds that the pipe of --live may take for an architecture.",
+    ),
+    click.option(
+        "--channels", default=None, type=click.IntRange(1), help="Live: width of the networks.  [default: 16]"
+    ),
+    click.option(
+        "--cells", default=None, type=click.IntRange(1), help="Live: cells of a stage.  [default: 5]"
+    ),
     click.option("--each", is_flag=True, help="Write what each run found, not what all have in common."),
     click.option(
         "--metrics", "shown", default=None, metavar="LIST", help="Columns of the table: names and globs."
@@ -88,16 +108,20 @@ _options = shared.bundle(
 @shared.command(choose=SEARCHES)
 @_options
 @shared.stream_options
-@shared.screen_options
-def main(
-    search: str, params: dict[str, Any], asked: Asked, source: shared.Source, screen: shared.Screen
-) -> int:
-    """Search a table of results for the best architecture, as a benchmark of search algorithms.
+@shared.seeking_options
+def main(search: str, params: dict[str, Any], asked: Asked, source: shared.Source, work: Any) -> int:
+    """Search a table of results, or live, for the best architecture.
 
-    Every run asks the table for architectures until its budget is spent. What comes out is the record of
-    the best architecture found, with "search": mean, spread and 95 % interval over the runs of every metric
-    at the best architecture of each run, the incumbent after each query, and the gap to the best there is.
-    With several objectives it is the Pareto front, a record for each point.
+    Every run asks for architectures until its budget is spent. What comes out is the record of the best
+    architecture found, with "search": mean, spread and 95 % interval over the runs of every metric at what
+    each run found, the incumbent after each query, and the gap to the best there is. With several objectives
+    it is the Pareto front, a record for each point.
+
+    With --live nothing is looked up: each new architecture goes through the given pipe, --jobs of it at once,
+    and what it has done before is found in the store. Only a command line given here is run so.
+
+    darts, advrush and nasi ask for no values: they make a cell out of a supernet on --dataset, and that is
+    looked up in --table and --report-table. Each of --runs has the next seed.
 
     \b
     Examples:
@@ -105,55 +129,20 @@ def main(
       rb-search local --objective 'mean(fgsm.*, pgd20.*)' --format table results.jsonl
       rb-search bananas --objective acc --runs 10 --report-table other.jsonl results.jsonl
       rb-search nsga2 --objective pgd20.8,params:lower --format table results.jsonl
+      rb-search darts --dataset cifar10 --objective pgd20.8 --table results.jsonl
+      rb-search local --objective pgd20.8 --runs 1 --live 'rb-train --method pgd | rb-attack pgd'
     """
+    from rbtools.cli import seek
+
     if source.in_place:
         raise UsageError("--in-place would lose what a search leaves out. Write to another file.")
-    source = dataclasses.replace(source, files=(*source.files, *asked.table))
     algorithm = shared.build(SEARCHES, search, params)
-    with shared.opened_output(source, screen) as output:
-        return _in_a_table(algorithm, asked, source, screen, output)
-
-
-def _in_a_table(
-    algorithm: Any, asked: Asked, source: shared.Source, screen: shared.Screen, output: Output
-) -> int:
-    from rbtools.search import driver, outcome
-    from rbtools.search.objective import objectives
-    from rbtools.search.sources import Looked
-
-    wanted = objectives(asked.objective, asked.lower)
-    if len(wanted) > 1 and not algorithm.many:
-        raise UsageError(
-            f"rb-search {algorithm.name} takes one objective, and there are {len(wanted)}. Make one of them,"
-            f" such as 'mean({wanted[0].text}, {wanted[1].text})', or use rb-search nsga2."
-        )
-    reading = Reading(source, screen, output)
-    table = read_table(reading, wanted, asked.where, share=asked.share)
-    if not table.results:
-        reading.tell()
-        return reading.status()
-    found = Looked(table)
-    tables = {"table": table}
-    for name in asked.report_table:
-        of = dataclasses.replace(source, files=(name,), shard=None)
-        tables[name] = read_table(Reading(of, screen, output), (), asked.where, share=asked.share)
-    rules = driver.Rules(asked.budget, asked.charge_repeats)
-    traces = driver.search(
-        algorithm,
-        found.field,
-        found,
-        rules,
-        seed=asked.seed,
-        runs=range(asked.runs),
-        objectives=len(wanted),
-    )
-    done = outcome.Searched(algorithm, wanted, rules, asked.seed, found, traces, found.known, tables)
-    records = outcome.each(done) if asked.each else outcome.summed_up(done)
-    reading.tell()
-    tell(done, screen)
-    tell_result(done, records, screen)
-    write(done, records, asked.form, asked.shown, output)
-    return reading.status()
+    with shared.opened_output(source, work.screen) as output:
+        work.run.pulse = output.poll
+        seeker = seek.Seeker(algorithm, asked, source, work, output)
+        if getattr(algorithm, "supernet", False):
+            return seeker.by_supernet()
+        return seeker.live() if asked.live is not None else seeker.in_a_table()
 
 
 if __name__ == "__main__":

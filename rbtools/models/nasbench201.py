@@ -45,7 +45,8 @@ class Zero(nn.Module):
         return x.masked_fill(x.new_ones((), dtype=torch.bool), 0.0)
 
 
-def _operation(op: int, channels: int) -> nn.Module:
+def operation(op: int, channels: int) -> nn.Module:
+    """The operation of that number, C channels to C channels, stride 1."""
     if op == NONE:
         return Zero()
     if op == SKIP:
@@ -86,7 +87,7 @@ class Cell(nn.Module):
 
     def __init__(self, ops: Sequence[int], channels: int) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(_operation(op, channels) for op in ops)
+        self.layers = nn.ModuleList(operation(op, channels) for op in ops)
         self.plan = tuple(zip(EDGES, edges_to_compute(ops), strict=True))
 
     def forward(self, x: Tensor) -> Tensor:

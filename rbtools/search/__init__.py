@@ -15,5 +15,8 @@ SEARCHES = Registry(
         "evolution": "rbtools.search.evolution:RegularizedEvolution",
         "bananas": "rbtools.search.bananas:Bananas",
         "nsga2": "rbtools.search.nsga2:NSGA2",
+        "darts": "rbtools.search.darts:DARTS",
+        "advrush": "rbtools.search.advrush:AdvRush",
+        "nasi": "rbtools.search.nasi:NASI",
     },
 )

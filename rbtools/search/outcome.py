@@ -78,6 +78,25 @@ def each(done: Searched) -> list[Record]:
     return records
 
 
+def derived(done: Searched, cells: Sequence[Record]) -> list[Record]:
+    """A record for each cell that a differentiable search derived, with all that the runs have in common."""
+    section = {**done.about(), "looked_up": _looked_up(done, [trace.log[0][0] for trace in done.traces])}
+    if done.objectives:
+        (objective,) = done.objectives
+        reached = [value for trace in done.traces if (value := trace.log[0][1]) is not None]
+        values = [objective.upward(value[0]) for value in reached]
+        if values:
+            section |= {"objective": summary.spread(values), **_gap(done, objective, values)}
+    records = []
+    for trace, cell in zip(done.traces, cells, strict=True):
+        index, value = trace.log[0]
+        own = {"run": trace.number, "found": done.field.name(index), "searched_on": cell["dataset"]}
+        own |= {} if value is None else _placed(done, index, value)
+        own |= {"alphas": cell["alphas"], "history": cell["history"]}
+        records.append({**done.source.record(index), "search": {**section, **own}})
+    return records
+
+
 def _cost(trace: Trace) -> Record:
     return {
         "charged": len(trace.log),

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Protocol
 
+from rbtools.errors import RbError, UsageError
+from rbtools.records import SCHEMA, expr
 from rbtools.search.driver import Value
-from rbtools.search.field import Field
+from rbtools.search.field import Cells, Field
+from rbtools.search.objective import Objective
 from rbtools.search.table import Table
+from rbtools.spaces import nasbench201
+
+Size = tuple[int | None, int | None]
+"""Channels and cells of the networks, None for the published ones."""
+Work = Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
+"""Records in, the same out in their order, with what was found out or with an `error`."""
 
 
 class Source(Protocol):
     """Gives values of architectures, and at the end the record of one."""
 
-    field: Field
+    @property
+    def field(self) -> Field:
+        """What may be asked for."""
 
     def __call__(self, indices: Sequence[int]) -> Mapping[Hashable, Value]:
         """The values of these architectures, by key."""
@@ -34,3 +45,74 @@ class Looked:
 
     def record(self, index: int) -> dict[str, Any]:
         return self.table.results[self.field.key(index)].record()
+
+
+class Live:
+    """Values that are found out as they are asked for, by putting records through `work`.
+
+    Isomorphic architectures share a result, that of their representative. What is known stays known for
+    all runs; a run is charged for it all the same.
+    """
+
+    def __init__(
+        self, objectives: Sequence[Objective], work: Work, size: Size, *, share: bool = True
+    ) -> None:
+        self.objectives, self.work, self.size = tuple(objectives), work, size
+        self.field = Cells(share=share)
+        self.records: dict[Hashable, dict[str, Any]] = {}
+        self.failed: dict[int, str] = {}
+
+    def __call__(self, indices: Sequence[int]) -> Mapping[Hashable, Value]:
+        keys = [self.field.keys[index] for index in indices]
+        new = [key for key in dict.fromkeys(keys) if key not in self.records]
+        space = nasbench201.NASBench201()
+        asked = [
+            {"schema": SCHEMA, "arch": space.arch(key, channels=self.size[0], cells=self.size[1])}
+            for key in new
+        ]
+        for key, record in zip(new, self.work(asked) if asked else [], strict=True):
+            self.records[key] = record
+            if "error" in record:
+                self.failed[key] = str(record["error"].get("message", "no reason given"))
+        return {key: self._value(key) for key in keys}
+
+    def _value(self, key: int) -> Value:
+        if key in self.failed:
+            return None
+        values = []
+        for objective in self.objectives:
+            # A record without the objective is a wrong name: every further one would lack it as well.
+            try:
+                value = objective.of(self.records[key])
+            except expr.MissingName as wrong:
+                raise UsageError(f"--objective: {wrong}") from None
+            except RbError:
+                value = None
+            if value is None:
+                return None
+            values.append(objective.upward(value))
+        return tuple(values)
+
+    def record(self, index: int) -> dict[str, Any]:
+        return self.records[self.field.keys[index]]
+
+
+class Derived:
+    """Architectures that nobody was asked about; their record is the table's, where it has one."""
+
+    def __init__(self, table: Table | None, size: Size) -> None:
+        self.field = Cells()
+        self.table, self.size = table, size
+
+    def __call__(self, indices: Sequence[int]) -> Mapping[Hashable, Value]:
+        known = {} if self.table is None else self.table.values()
+        return {
+            index: known.get(self.table.key(index, self.field)) if self.table else None for index in indices
+        }
+
+    def record(self, index: int) -> dict[str, Any]:
+        found = None if self.table is None else self.table.results.get(self.table.key(index, self.field))
+        if found is not None:
+            return found.record()
+        arch = nasbench201.NASBench201().arch(index, channels=self.size[0], cells=self.size[1])
+        return {"schema": SCHEMA, "arch": arch}

@@ -1,0 +1,165 @@
+"""What rb-search does: find values in a table or live, run the search, say and write what came out."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rbtools.cli import shared
+from rbtools.cli.found import tell, tell_result, write
+from rbtools.cli.output import Output
+from rbtools.cli.tables import Reading, read_table
+from rbtools.errors import UsageError
+
+if TYPE_CHECKING:
+    from rbtools.search.objective import Objective
+    from rbtools.search.outcome import Searched
+    from rbtools.search.table import Table
+
+
+class Seeker:
+    """One call of rb-search."""
+
+    def __init__(self, algorithm: Any, asked: Any, source: shared.Source, work: Any, output: Output) -> None:
+        self.algorithm, self.asked, self.output = algorithm, asked, output
+        self.source, self.run, self.screen = source, work.run, work.screen
+        self.status = shared.DONE
+
+    def in_a_table(self) -> int:
+        """Search in the records that come in."""
+        from rbtools.search import outcome, spread
+        from rbtools.search.sources import Looked
+
+        wanted = self._objectives()
+        if self.asked.time_limit is not None:
+            raise UsageError("--time-limit is for the pipe of --live, and there is none.")
+        table, reading = self._read((*self.source.files, *self.asked.table), wanted)
+        if not table.results:
+            reading.tell()
+            return self.status
+        found = Looked(table)
+        tables = {"table": table, **self._report_tables()}
+        rules, seed = self._rules(), self.run.seed
+        runs = spread.Runs(self.algorithm, found.field, found.known, rules, seed, len(wanted))
+        traces = spread.search(runs, self.asked.runs or 100, self._with_jobs())
+        reading.tell()
+        done = outcome.Searched(self.algorithm, wanted, rules, seed, found, traces, found.known, tables)
+        return self._finish(done)
+
+    def live(self) -> int:
+        """Search by the pipe of --live."""
+        from rbtools.engine.live import Pipe
+        from rbtools.search import driver, outcome
+        from rbtools.search.sources import Live
+
+        wanted = self._objectives()
+        if self.source.files:
+            raise UsageError(
+                "Both --live and FILE are given. Name tables to look the findings up in --table."
+            )
+        tables = {name: self._read((name,), ())[0] for name in self.asked.table} | self._report_tables()
+        pipe = Pipe(self.asked.live, self.run, self.asked.time_limit)
+        size = (self.asked.channels, self.asked.cells)
+        source = Live(wanted, pipe, size, share=self.asked.share)
+        rules, seed = self._rules(), self.run.seed
+        traces = driver.search(
+            self.algorithm,
+            source.field,
+            source,
+            rules,
+            seed=seed,
+            runs=range(self.asked.runs or 1),
+            objectives=len(wanted),
+        )
+        for key, reason in source.failed.items():
+            self.status = shared.FAILED
+            self.screen.error(f"{source.field.name(key)}: {reason}")
+        return self._finish(
+            outcome.Searched(self.algorithm, wanted, rules, seed, source, traces, None, tables)
+        )
+
+    def by_supernet(self) -> int:
+        """Derive cells by a differentiable search, and look them up."""
+        from rbtools.engine import supernet
+        from rbtools.search import outcome
+        from rbtools.search.driver import Rules, Trace
+        from rbtools.search.sources import Derived
+        from rbtools.spaces import nasbench201
+
+        for option, value in (("--live", self.asked.live), ("--time-limit", self.asked.time_limit)):
+            if value is not None:
+                raise UsageError(f"rb-search {self.algorithm.name} asks for no values: leave out {option}.")
+        wanted = self._objectives() if self.asked.objective else ()
+        files = (*self.source.files, *self.asked.table)
+        if wanted and not files:
+            raise UsageError("--objective is looked up in a table. Name one with --table.")
+        table = self._read(files, wanted)[0] if files else None
+        tables = ({} if table is None else {"table": table}) | self._report_tables()
+        size = (self.asked.channels or nasbench201.CHANNELS, self.asked.cells or nasbench201.CELLS)
+        found = Derived(table, size)
+        cells, traces = [], []
+        for number in range(self.asked.runs or 1):
+            run = dataclasses.replace(self.run, seed=self.run.seed + number)
+            cell = supernet.search(self.algorithm, run, *size)
+            index = nasbench201.index_by_ops()[tuple(cell["ops"])]
+            self.screen.say(
+                f"{self.algorithm.name}, seed {run.seed}: nb201-{index} {nasbench201.strings()[index]}"
+            )
+            value = found([index])[index] if wanted else None
+            cells.append(cell)
+            traces.append(Trace(number, [(index, value)], 1, 0, "derived"))
+        known = table.values() if table is not None and wanted else None
+        done = outcome.Searched(self.algorithm, wanted, Rules(1), self.run.seed, found, traces, known, tables)
+        records = outcome.derived(done, cells)
+        if wanted:
+            tell_result(done, records, self.screen)
+        elif self.asked.form not in (None, "jsonl"):
+            raise UsageError(f"--format {self.asked.form} needs an --objective for its main column.")
+        write(done, records, self.asked.form if wanted else "jsonl", self.asked.shown, self.output)
+        return self.status
+
+    def _objectives(self) -> tuple[Objective, ...]:
+        from rbtools.search.objective import objectives
+
+        wanted = objectives(self.asked.objective, self.asked.lower)
+        if len(wanted) > 1 and not self.algorithm.many:
+            raise UsageError(
+                f"rb-search {self.algorithm.name} takes one objective, and there are {len(wanted)}. Make one"
+                f" of them, such as 'mean({wanted[0].text}, {wanted[1].text})', or use rb-search nsga2."
+            )
+        return wanted
+
+    def _rules(self) -> Any:
+        from rbtools.search.driver import Rules
+
+        return Rules(self.asked.budget, self.asked.charge_repeats)
+
+    def _with_jobs(self) -> Any:
+        """The run, with a process for each core where the algorithm calculates much and nobody said."""
+        from rbtools.engine import cores
+
+        context = click.get_current_context()
+        named = context.get_parameter_source("jobs") is not click.core.ParameterSource.DEFAULT
+        heavy = getattr(self.algorithm, "heavy", False)
+        return dataclasses.replace(self.run, jobs=self.run.jobs if named or not heavy else cores.count())
+
+    def _read(self, files: Sequence[str], wanted: Sequence[Objective]) -> tuple[Table, Reading]:
+        reading = Reading(dataclasses.replace(self.source, files=tuple(files)), self.screen, self.output)
+        table = read_table(reading, wanted, self.asked.where, share=self.asked.share)
+        self.status = max(self.status, reading.status())
+        return table, reading
+
+    def _report_tables(self) -> dict[str, Table]:
+        return {name: self._read((name,), ())[0] for name in self.asked.report_table}
+
+    def _finish(self, done: Searched) -> int:
+        from rbtools.search import outcome
+
+        records = outcome.each(done) if self.asked.each else outcome.summed_up(done)
+        tell(done, self.screen)
+        tell_result(done, records, self.screen)
+        write(done, records, self.asked.form, self.asked.shown, self.output)
+        return self.status

@@ -1,0 +1,90 @@
+"""The weight-sharing supernet of NAS-Bench-201: every edge computes all five operations (DARTS).
+
+Liu, Simonyan and Yang, ICLR 2019, on the space of Dong and Yang, ICLR 2020.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from rbtools.models.nasbench201 import ReLUConvBN, ResidualBlock, operation
+from rbtools.spaces.nb201_cells import EDGES, OPS
+
+
+class MixedEdge(nn.Module):
+    """The weighted sum of all operations of an edge: (N, C, H, W) and weights (5,) -> (N, C, H, W).
+
+    BatchNorm has no scale of its own here, for it would undo the weights.
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.candidates = nn.ModuleList(operation(op, channels) for op in range(len(OPS)))
+        for candidate in self.candidates:
+            if isinstance(candidate, ReLUConvBN):
+                candidate.op[2] = nn.BatchNorm2d(channels, affine=False)
+
+    def forward(self, x: Tensor, weights: Tensor) -> Tensor:
+        terms = [weight * op(x) for weight, op in zip(weights, self.candidates, strict=True)]
+        out: Tensor = torch.stack(terms).sum(0)
+        return out
+
+
+class SearchCell(nn.Module):
+    """Four nodes and six mixed edges: (N, C, H, W) and weights (6, 5) -> (N, C, H, W)."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.edges = nn.ModuleList(MixedEdge(channels) for _ in EDGES)
+
+    def forward(self, x: Tensor, weights: Tensor) -> Tensor:
+        nodes = {0: x}
+        for edge, row, (source, target) in zip(self.edges, weights, EDGES, strict=True):
+            term = edge(nodes[source], row)
+            nodes[target] = nodes[target] + term if target in nodes else term
+        return nodes[3]
+
+
+class Supernet(nn.Module):
+    """All cells of NAS-Bench-201 in one network: images (N, in_channels, H, W) -> logits (N, classes).
+
+    `alphas` (6, 5) are the architecture parameters, shared by all cells; an edge's softmax over them weighs
+    its operations, in the order of `rbtools.spaces.nb201_cells.OPS`. `weigh` replaces these weights, by
+    sampled ones say.
+    """
+
+    def __init__(
+        self, *, channels: int = 16, cells: int = 5, classes: int = 10, in_channels: int = 3
+    ) -> None:
+        super().__init__()
+        self.alphas = nn.Parameter(torch.zeros(len(EDGES), len(OPS)))
+        self.weigh: Tensor | None = None
+        self.stem = nn.Sequential(
+            nn.Conv2d(in_channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels)
+        )
+        blocks: list[nn.Module] = []
+        for stage in range(3):
+            width = channels * 2**stage
+            if stage:
+                blocks.append(ResidualBlock(width // 2, width))
+            blocks += [SearchCell(width) for _ in range(cells)]
+        self.cells = nn.ModuleList(blocks)
+        self.lastact = nn.Sequential(nn.BatchNorm2d(4 * channels), nn.ReLU())
+        self.classifier = nn.Linear(4 * channels, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        weights = self.alphas.softmax(1) if self.weigh is None else self.weigh
+        x = self.stem(images)
+        for block in self.cells:
+            x = block(x, weights) if isinstance(block, SearchCell) else block(x)
+        logits: Tensor = self.classifier(self.lastact(x).mean((2, 3)))
+        return logits
+
+    def weights(self) -> list[nn.Parameter]:
+        """All parameters but those of the architecture."""
+        return [parameter for name, parameter in self.named_parameters() if name != "alphas"]
+
+    def derived(self) -> tuple[int, ...]:
+        """The cell of the heaviest operation on each edge; of equal ones the first."""
+        return tuple(int(op) for op in self.alphas.detach().argmax(1))

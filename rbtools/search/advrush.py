@@ -1,0 +1,62 @@
+"""AdvRush (Mok et al., ICCV 2021)."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, ClassVar
+
+from rbtools.registry import param
+from rbtools.search.darts import DARTS
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AdvRush(DARTS):
+    """AdvRush (Mok et al., ICCV 2021): DARTS whose architecture also goes down on the curvature of the loss.
+
+    After `warmup=50` epochs `gamma=0.01` times the penalty is added: the mean norm of how much the gradient
+    of an image's loss changes when it is moved by `step=1.5` along the sign of that gradient. The penalty
+    takes BatchNorm in eval mode, as the authors' code does, for an image's loss is then its own.
+    """
+
+    name: ClassVar[str] = "advrush"
+    version: ClassVar[int] = 1
+
+    epochs: int = param(60, "Epochs of the search.", check="positive")
+    warmup: int = param(50, "Epochs before the penalty is added.", check="non-negative")
+    gamma: float = param(0.01, "Weight of the penalty.", check="non-negative")
+    factor: float = param(4.0, "Factor of the penalty itself, as in the authors' code.", check="positive")
+    step: float = param(1.5, "Length of the move, in the images' own scale.", check="positive")
+
+    def architecture_loss(self, model: nn.Module, images: Tensor, labels: Tensor, epoch: int) -> Tensor:
+        loss = super().architecture_loss(model, images, labels, epoch)
+        if epoch < self.warmup:
+            return loss
+        return loss + self.gamma * self.factor * curvature(model, images, labels, self.step)
+
+
+def curvature(model: nn.Module, images: Tensor, labels: Tensor, step: float) -> Tensor:
+    """The mean over images of |grad l(x + z) - grad l(x)|, z of length `step` along the sign of grad l(x).
+
+    Moosavi-Dezfooli et al., CVPR 2019, equation 5. Differentiable in the model's parameters.
+    """
+    import torch
+    import torch.nn.functional as F
+
+    training = model.training
+    model.eval()
+    try:
+        images = images.detach().requires_grad_()
+        here = F.cross_entropy(model(images), labels, reduction="sum")
+        (slope,) = torch.autograd.grad(here, images, create_graph=True)
+        sign = slope.detach().sign()
+        length = sign.flatten(1).norm(dim=1).clamp_min(1e-7).view(-1, 1, 1, 1)
+        moved = (images.detach() + step * sign / length).requires_grad_()
+        there = F.cross_entropy(model(moved), labels, reduction="sum")
+        (other,) = torch.autograd.grad(there, moved, create_graph=True)
+        found: Tensor = (other - slope).flatten(1).norm(dim=1).mean()
+        return found
+    finally:
+        model.train(training)

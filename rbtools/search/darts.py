@@ -1,0 +1,44 @@
+"""DARTS, first order (Liu, Simonyan and Yang, ICLR 2019), on the space of NAS-Bench-201."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, ClassVar
+
+from rbtools.registry import param
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DARTS:
+    """DARTS-V1 (Liu et al., ICLR 2019): a supernet, and steps of its weights and its architecture in turn.
+
+    Half of the training images train the weights by SGD, the others the architecture parameters by Adam.
+    The operation with the largest parameter on each edge makes the cell. The settings are those of
+    NAS-Bench-201's own search.
+    """
+
+    name: ClassVar[str] = "darts"
+    version: ClassVar[int] = 1
+    many: ClassVar[bool] = False
+    supernet: ClassVar[bool] = True
+    loop: ClassVar[str] = "alternating"
+
+    epochs: int = param(50, "Epochs of the search.", check="positive")
+    steps: int | None = param(None, "End an epoch after so many steps.", check="positive")
+    batch: int = param(64, "Images in a step.", check="positive")
+    lr: float = param(0.025, "Learning rate of the weights; a cosine takes it to --lr-min.", check="positive")
+    lr_min: float = param(0.001, "Learning rate at the end.", check="non-negative")
+    momentum: float = param(0.9, "Nesterov momentum.", check="fraction")
+    weight_decay: float = param(5e-4, "Weight decay of the weights.", check="non-negative")
+    clip: float = param(5.0, "Largest norm of the weights' gradient.", check="positive")
+    arch_lr: float = param(3e-4, "Learning rate of the architecture parameters.", check="positive")
+    arch_decay: float = param(1e-3, "Weight decay of the architecture parameters.", check="non-negative")
+
+    def architecture_loss(self, model: nn.Module, images: Tensor, labels: Tensor, epoch: int) -> Tensor:
+        """What the architecture parameters go down on: the loss of the images that the weights do not see."""
+        import torch.nn.functional as F
+
+        return F.cross_entropy(model(images), labels)

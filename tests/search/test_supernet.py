@@ -1,0 +1,234 @@
+"""Differentiable searches: the supernet, the penalty of AdvRush, NASI's step, and the cells derived."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from click.testing import CliRunner, Result
+from torch import nn
+
+from rbtools.cli.search import main
+from rbtools.engine import supernet
+from rbtools.engine.run import Run
+from rbtools.models.nasbench201 import NASBench201
+from rbtools.models.supernet import MixedEdge, SearchCell, Supernet
+from rbtools.search import SEARCHES
+from rbtools.search.advrush import curvature
+from rbtools.spaces import nasbench201
+from rbtools.store import Store
+from tests.search.landscapes import record, slope
+
+NAMES = ("darts", "advrush", "nasi")
+SHORT: dict[str, dict[str, Any]] = {
+    "darts": {"epochs": 2, "steps": 2, "batch": 16},
+    "advrush": {"epochs": 2, "steps": 2, "batch": 16, "warmup": 1},
+    "nasi": {"steps": 3, "batch": 16},
+}
+
+
+def searched(name: str, seed: int = 0, store: Store | None = None, **more: Any) -> dict[str, Any]:
+    run = Run(tool="rb-search", store=store or Store(None), seed=seed, device="cpu")
+    return supernet.search(SEARCHES.build(name, **{**SHORT[name], **more}), run, 2, 1)
+
+
+# --- the network ----------------------------------------------------------------------------------
+
+
+def test_an_edge_is_the_weighted_sum_of_its_operations() -> None:
+    torch.manual_seed(0)
+    edge, x = MixedEdge(3).eval(), torch.randn(2, 3, 8, 8)
+    weights = torch.tensor([0.1, 0.2, 0.3, 0.15, 0.25])
+    by_hand = sum(weight * op(x) for weight, op in zip(weights, edge.candidates, strict=True))
+    torch.testing.assert_close(edge(x, weights), by_hand)
+    assert not any(parameter.numel() == 3 for parameter in edge.parameters())  # BatchNorm without a scale
+
+
+@pytest.mark.parametrize("index", [0, 1462, 9, 11472])
+def test_a_supernet_that_is_sure_is_the_network_of_that_cell(index: int) -> None:
+    ops = nasbench201.ops_of({"index": index})
+    torch.manual_seed(0)
+    network = NASBench201(ops, channels=2, cells=1).eval()
+    whole = Supernet(channels=2, cells=1).eval()
+    state = whole.state_dict()
+    for name, value in network.state_dict().items():
+        parts = name.split(".")
+        if "layers" in parts:
+            edge = int(parts[3])
+            name = ".".join([*parts[:2], "edges", str(edge), "candidates", str(ops[edge]), *parts[4:]])
+        if name in state:
+            state[name] = value
+    whole.load_state_dict(state)
+    whole.weigh = F.one_hot(torch.tensor(ops), 5).float()
+    images = torch.rand(4, 3, 16, 16)
+    torch.testing.assert_close(whole(images), network(images))
+
+
+def test_the_derived_cell_has_the_heaviest_operation_of_each_edge() -> None:
+    net = Supernet(channels=2, cells=1)
+    with torch.no_grad():
+        net.alphas.copy_(F.one_hot(torch.tensor([3, 0, 1, 4, 2, 3]), 5))
+    assert net.derived() == (3, 0, 1, 4, 2, 3)
+    assert len(net.weights()) == len(list(net.parameters())) - 1
+    assert all(parameter is not net.alphas for parameter in net.weights())
+    assert isinstance(net.cells[0], SearchCell)
+
+
+# --- the algorithms -------------------------------------------------------------------------------
+
+
+def test_the_penalty_of_advrush_is_the_change_of_the_gradient() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Flatten(), nn.Linear(12, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 3)
+    ).double()
+    images, labels = torch.rand(4, 3, 2, 2, dtype=torch.float64), torch.tensor([0, 2, 1, 2])
+    model(images)  # BatchNorm has seen something
+    model.train()
+    found = curvature(model, images, labels, 1.5)
+    assert model.training
+    model.eval()
+
+    def gradient(image: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+        image = image.clone().requires_grad_()
+        F.cross_entropy(model(image[None]), label[None]).backward()
+        assert image.grad is not None
+        return image.grad
+
+    norms = []
+    for image, label in zip(images, labels, strict=True):
+        here = gradient(image, label)
+        moved = image + 1.5 * here.sign() / here.sign().norm()
+        norms.append((gradient(moved, label) - here).norm())
+    torch.testing.assert_close(found, torch.stack(norms).mean())
+    step = 1e-6
+    weight = model[1].weight
+    (slopes,) = torch.autograd.grad(found, [weight])
+    with torch.no_grad():
+        weight[0, 0] += step
+    model.train()
+    assert float(slopes[0, 0]) == pytest.approx(
+        float((curvature(model, images, labels, 1.5) - found).detach()) / step, rel=1e-3
+    )
+
+
+def test_advrush_adds_its_penalty_after_the_warm_up_alone() -> None:
+    torch.manual_seed(0)
+    net, images, labels = Supernet(channels=2, cells=1), torch.rand(4, 3, 8, 8), torch.tensor([0, 1, 2, 3])
+    net(images)
+    advrush, darts = SEARCHES.build("advrush", warmup=1), SEARCHES.build("darts")
+    before = [float(one.architecture_loss(net, images, labels, 0).detach()) for one in (advrush, darts)]
+    assert before[0] == before[1]
+    after = advrush.architecture_loss(net, images, labels, 1)
+    assert float(after.detach()) > before[1]
+    (slopes,) = torch.autograd.grad(after, [net.alphas])
+    assert bool(slopes.isfinite().all()) and float(slopes.norm()) > 0
+
+
+def test_the_reward_of_nasi_is_the_squared_gradient_less_what_is_too_much() -> None:
+    torch.manual_seed(0)
+    net, images, labels = Supernet(channels=2, cells=1), torch.rand(4, 3, 8, 8), torch.tensor([0, 1, 2, 3])
+    F.cross_entropy(net(images), labels).backward()
+    norm = sum(float(weight.grad.square().sum()) for weight in net.weights() if weight.grad is not None)
+    reward = SEARCHES.build("nasi").reward(net, net.weights(), images, labels)
+    assert float(reward.detach()) == pytest.approx(norm, rel=1e-4)
+    charged = SEARCHES.build("nasi", limit=norm / 2, penalty=2.0).reward(net, net.weights(), images, labels)
+    assert float(charged.detach()) == pytest.approx(0.0, abs=1e-3 * norm)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_search_moves_the_architecture_and_derives_a_cell(name: str) -> None:
+    found = searched(name)
+    alphas = torch.tensor(found["alphas"])
+    assert alphas.shape == (6, 5) and bool(alphas.isfinite().all())
+    # DARTS and AdvRush take four steps of Adam of 3e-4 from numbers of about 1e-3; NASI starts at 0.
+    moved = alphas if name == "nasi" else alphas - begun(name)
+    assert float(moved.abs().max()) > 5e-4
+    assert tuple(found["ops"]) == tuple(alphas.argmax(1).tolist())
+    assert all(len(values) == (3 if name == "nasi" else 2) for values in found["history"].values())
+
+
+def begun(name: str) -> torch.Tensor:
+    """The architecture parameters before the first step."""
+    return torch.tensor(searched(name, arch_lr=1e-12, arch_decay=0.0)["alphas"])
+
+
+@pytest.mark.parametrize("name", ["darts", "nasi"])
+def test_a_search_is_repeatable_and_found_in_the_store(name: str, tmp_path: Path) -> None:
+    store = Store(tmp_path / "kept")
+    first = searched(name, store=store)
+    assert (store.computed, store.found) == (1, 0)
+    assert searched(name, store=store) == first == searched(name)
+    assert (store.computed, store.found) == (1, 1)
+    assert searched(name, seed=1, store=store)["alphas"] != first["alphas"]
+
+
+def test_darts_prefers_the_operation_that_helps() -> None:
+    # Where an edge alone decides, a large step shows which way it goes: none blocks the image's way.
+    found = searched("darts", epochs=6, steps=None, arch_lr=0.1, batch=64)
+    chances = torch.tensor(found["alphas"]).softmax(1)
+    assert float(chances[:, 0].mean()) < 0.2
+    assert found["history"]["loss"][-1] < found["history"]["loss"][0]
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+def run(*arguments: str) -> Result:
+    sizes = ["--channels", "2", "--cells", "1", "--device", "cpu"]
+    return CliRunner().invoke(main, [*arguments, *sizes])
+
+
+def tables(*names: str) -> None:
+    for place, name in enumerate(names):
+        rows = [
+            json.dumps(record(index, dataset=name, acc=slope(index) + 100 * place))
+            for index in nasbench201.unique()
+        ]
+        Path(f"{name}.jsonl").write_text("\n".join(rows) + "\n")
+
+
+def test_a_derived_cell_is_looked_up_and_reported_on_another_table() -> None:
+    tables("one", "two")
+    arguments = ["nasi", "--steps", "2", "--batch", "8", "--runs", "2", "--objective", "acc"]
+    result = run(*arguments, "--table", "one.jsonl", "--report-table", "two.jsonl")
+    assert result.exit_code == 0, result.stderr
+    found = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [one["search"]["run"] for one in found] == [0, 1]
+    for one in found:
+        index = int(one["search"]["found"].removeprefix("nb201-"))
+        assert one["search"]["values"]["acc"] == slope(nasbench201.classes()[index])
+        assert f"{one['search']['found']} {nasbench201.strings()[index]}" in result.stderr
+    values = [one["search"]["values"]["acc"] for one in found]
+    looked_up = found[0]["search"]["looked_up"]
+    assert looked_up["table"]["metrics"]["acc"]["mean"] == sum(values) / 2
+    assert looked_up["two.jsonl"]["metrics"]["acc"]["mean"] == sum(values) / 2 + 100
+    assert found[0]["search"]["gap"]["n"] == 2 and found[0]["search"]["searched_on"] == "digits"
+    text = run(*arguments, "--table", "one.jsonl", "--format", "csv").stdout
+    assert text.startswith("runs,search,acc") and "best there is" in text
+
+
+def test_a_derived_cell_without_a_table_is_a_record_that_can_be_trained() -> None:
+    result = run("darts", "--epochs", "1", "--steps", "1", "--batch", "8")
+    (one,) = (json.loads(line) for line in result.stdout.splitlines())
+    assert one["arch"]["channels"] == 2 and one["arch"]["name"] == one["search"]["found"]
+    assert "objective" not in one["search"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["darts", "--live", "cat"], "rb-search darts asks for no values: leave out --live"),
+        (["darts", "--objective", "acc"], "--objective is looked up in a table"),
+        (["darts", "--epochs", "0"], "epochs of search 'darts' is 0"),
+        (["nasi", "--dataset", "digit"], "Unknown data set 'digit'"),
+    ],
+)
+def test_wrong_use_of_a_supernet_is_refused_in_one_line(arguments: list[str], message: str) -> None:
+    result = run(*arguments)
+    assert (result.exit_code, result.stdout) == (2, "") and message in result.stderr
+    assert result.stderr.count("\n") == 1
