@@ -199,6 +199,8 @@ CASES = {
     ("rb-train", "--method", "erm,tr"): ["erm,trades"],
     ("rb-train", "--method", "trades", "--lam"): ["--lambda"],
     ("rb-rank", "--format", "l"): ["latex"],
+    ("rb-rank", "--by", "corrupt.fog"): ["corrupt.fog.mean"],
+    ("rb-score", "--metric", "acc,fgs"): ["acc,fgsm.8"],
     ("rb-score", "--missing", "w"): ["worst"],
     ("rb-arch", "--space", "nas"): ["nasbench201"],
     ("rb-arch", "--uni"): ["--unique"],
