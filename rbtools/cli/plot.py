@@ -44,7 +44,7 @@ def main(
       rb-plot hist --metric acc -o accuracy.png results.jsonl
       rb-plot hist --metric 'fgsm.*' --width 3.3 -o fgsm.pdf results.jsonl
       rb-plot scatter --x acc --y pgd20.8 --pareto -o front.svg results.jsonl
-      rb-plot box --where 'acc > 0.1' -o attacks.png results.jsonl
+      rb-plot box --where 'kernel_params > 9' -o attacks.png results.jsonl
     """
     chosen = shared.build(PLOTS, plot, params)
     ending = _ending(output, chosen.endings)

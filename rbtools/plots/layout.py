@@ -11,6 +11,7 @@ from rbtools.plots import style, words
 
 _INCH = 72.0  # points
 _SPACING = 1.35  # from line to line, in letters' sizes
+_TOWER = 8  # names of a legend below one another
 _SMALLEST = 5.0  # points; a smaller name cannot be read
 
 
@@ -72,7 +73,9 @@ def legend(figure: Any, entries: Sequence[tuple[Any, str]]) -> float:
         return 0.0
     size, handle, gap = style.SMALL, 0.34, 0.2
     room = figure.get_figwidth() - 0.15
-    names = [fitted(words.tidy(name), room - handle - gap - 0.01, size) for _, name in entries]
+    # Many names in one column would make a tower: then even the longest leaves room for two.
+    most = room / (2 if len(entries) > _TOWER else 1) - handle - gap - 0.01
+    names = [fitted(words.tidy(name), most, size) for _, name in entries]
     lengths = [text_width(name, size) + handle + gap for name in names]
     rows = next(rows for rows in range(1, len(names) + 1) if _in_columns(lengths, rows) <= room)
     columns = math.ceil(len(names) / rows)

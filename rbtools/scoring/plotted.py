@@ -4,25 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rbtools.scoring import minmax, plan
+from rbtools.scoring import minmax, pareto, plan
 from rbtools.scoring.columns import ABSENT
 
 
 def front(columns: Sequence[Sequence[float]], higher: Sequence[bool]) -> list[int]:
-    """The places that no other place beats: as good in every column, and better in one."""
-    signs = [1 if more else -1 for more in higher]
-    rows = [tuple(s * v for s, v in zip(signs, row, strict=True)) for row in zip(*columns, strict=True)]
-    found: list[int] = []
-    for place in sorted(range(len(rows)), key=rows.__getitem__, reverse=True):
-        row = rows[place]
-        # In this order only one that came before can beat a row, and it is on the front itself.
-        if not any(_beats(rows[other], row) for other in found):
-            found.append(place)
-    return sorted(found)
-
-
-def _beats(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
-    return one != other and all(a >= b for a, b in zip(one, other, strict=True))
+    """The places that no other place beats: as good in every column, and better in one; see `pareto`."""
+    return [place for place, on in enumerate(pareto.front(list(zip(*columns, strict=True)), higher)) if on]
 
 
 def correlations(
