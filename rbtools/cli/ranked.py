@@ -185,7 +185,7 @@ def _mark_bands(made: Made, choice: Choice, marks: list[list[Record]], screen: S
     ]
     every = [record for group in members for some in group for record in some]
     per_image = PerImage(Store(made.store), [str(one["checkpoint"]) for one in every if "checkpoint" in one])
-    draws = bootstrap.Draws(choice.bootstrap, choice.seed, per_image.right)
+    draws = bootstrap.Draws(choice.bootstrap, choice.seed, per_image.shares)
     for number, group in enumerate(made.groups):
         found = bootstrap.of_ranking(draws, key, members[number])
         ends = [

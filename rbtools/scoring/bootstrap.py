@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 Record = Mapping[str, Any]
-Right = Callable[[Record, Mapping[str, Any]], "np.ndarray | None"]
+Shares = Callable[[Record, Mapping[str, Any]], "tuple[np.ndarray, np.ndarray] | None"]
 # From what a record's values were drawn, the surest last: one number without a width makes it "nothing".
 SOURCES = ("images", "value and n", "the interval", "nothing")
 _Z95 = 1.959963984540054
@@ -36,13 +36,13 @@ class Interval(NamedTuple):
 class Draws:
     """Numbers of records as other test images would have given them, `size` of each.
 
-    right: what is known of single images, see `rbtools.engine.per_image`. `sources` has for each record
+    shares: what single images gave to a value, see `rbtools.engine.per_image`. `sources` has for each record
     that was asked for from what its numbers were drawn. The draws of a record depend on `seed` and on
     itself, not on the others.
     """
 
-    def __init__(self, size: int, seed: int, right: Right) -> None:
-        self.size, self.seed, self._right = size, seed, right
+    def __init__(self, size: int, seed: int, shares: Shares) -> None:
+        self.size, self.seed, self._shares = size, seed, shares
         self.sources: dict[int, int] = {}
         self._samples: dict[str, np.ndarray] = {}
 
@@ -59,12 +59,12 @@ class Draws:
         if every and compiled.is_mean:  # of 6,466 records in seconds, not minutes
             mean: np.ndarray = np.stack(list(every.values())).mean(0)
             return mean
-        drawn = {name: values.tolist() for name, values in every.items()}
+        listed = {name: values.tolist() for name, values in every.items()}
         found = np.full(self.size, np.nan)
-        for at in range(self.size if drawn else 1):
-            moment = {**metrics, **{name: values[at] for name, values in drawn.items()}}
+        for at in range(self.size if listed else 1):
+            moment = {**metrics, **{name: values[at] for name, values in listed.items()}}
             value = compiled.number({**record, "metrics": moment})
-            found[at if drawn else slice(None)] = np.nan if value is None else value
+            found[at if listed else slice(None)] = np.nan if value is None else value
         return found
 
     def _metric(self, record: Record, name: str) -> np.ndarray:
@@ -75,11 +75,13 @@ class Draws:
             return np.full(self.size, np.nan)
         made = [one for one in record.get("evals") or [] if one.get("metric") == name]
         entry: dict[str, Any] = made[-1] if made else {}
-        right = self._right(record, entry)
-        if right is not None:
+        shares = self._shares(record, entry)
+        if shares is not None:
             self._note(record, 0)
-            drawn: np.ndarray = self._sample(record, entry, len(right)) @ right.astype(np.float32)
-            return drawn.astype(float) / len(right)
+            sample = self._sample(record, entry, len(shares[0]))
+            total, count = (sample @ np.stack(shares, axis=1)).T.astype(float)
+            drawn: np.ndarray = np.divide(total, count, out=np.full(self.size, float(value)), where=count > 0)
+            return drawn
         rng = self._generator(
             json.dumps([record.get("checkpoint"), record.get("arch"), entry], sort_keys=True)
         )

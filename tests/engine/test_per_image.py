@@ -32,27 +32,31 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[dict[st
 def test_outcomes_give_the_value_of_the_entry(records: Any) -> None:
     store, some = records
     per_image = PerImage(Store(store), [one["checkpoint"] for one in some])
+    seen = set()
     for record in some:
         for entry in record["evals"]:
-            right = per_image.right(record, entry)
-            if entry["metric"] in ("acc", "fgsm.4"):
-                assert right is not None and right.dtype == np.bool_ and right.shape == (entry["n"],)
-                assert right.mean() == pytest.approx(entry["value"])
-            elif entry["metric"].startswith("pr."):
-                assert right is None  # its outcomes are counts of noisy copies
+            found = per_image.shares(record, entry)
+            if entry["metric"] == "seconds_per_epoch":
+                assert found is None
+                continue
+            assert found is not None and found.gives.dtype == found.counts.dtype == np.float32
+            assert found.gives.shape == found.counts.shape == (60,)
+            assert found.gives.sum() / found.counts.sum() == pytest.approx(entry["value"])
+            seen.add(entry["metric"])
+    assert seen == {"acc", "fgsm.4", "pr.uniform.0.1", "probacc.uniform.0.1.0.1"}
 
 
 def test_what_the_store_does_not_have_is_none(records: Any) -> None:
     store, (record, other) = records
     (entry,) = [one for one in record["evals"] if one["metric"] == "fgsm.4"]
     names = [one["checkpoint"] for one in (record, other)]
-    assert PerImage(Store(store), []).right(record, entry) is None
-    assert PerImage(Store("nowhere"), names).right(record, entry) is None
+    assert PerImage(Store(store), []).shares(record, entry) is None
+    assert PerImage(Store("nowhere"), names).shares(record, entry) is None
     per_image = PerImage(Store(store), names)
-    assert per_image.right({**record, "checkpoint": "sha256:0"}, entry) is None
-    assert per_image.right(record, {**entry, "n": 59}) is None
-    assert per_image.right(record, {**entry, "value": 0.123}) is None
-    assert per_image.right(record, {"metric": "fgsm.4"}) is None
+    assert per_image.shares({**record, "checkpoint": "sha256:0"}, entry) is None
+    assert per_image.shares(record, {**entry, "n": 59}) is None
+    assert per_image.shares(record, {**entry, "value": 0.123}) is None
+    assert per_image.shares(record, {"metric": "fgsm.4"}) is None
 
 
 def test_rank_intervals_say_where_they_come_from(records: Any) -> None:

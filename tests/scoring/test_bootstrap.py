@@ -19,8 +19,8 @@ def record(name: str, value: float, **entry: Any) -> Record:
     return {"arch": {"name": name}, "dataset": "d", "metrics": {"acc": value}, "evals": evals}
 
 
-def draws(right: Any = None, size: int = 2000, seed: int = 0) -> bootstrap.Draws:
-    return bootstrap.Draws(size, seed, right or (lambda record, entry: None))
+def draws(shares: Any = None, size: int = 2000, seed: int = 0) -> bootstrap.Draws:
+    return bootstrap.Draws(size, seed, shares or (lambda record, entry: None))
 
 
 def test_an_accuracy_is_drawn_from_the_binomial_distribution() -> None:
@@ -45,7 +45,8 @@ def test_without_n_and_interval_a_number_is_exact_and_that_is_noted() -> None:
 def test_images_are_resampled_together() -> None:
     hard = np.arange(100) < 50  # both fail on the same images, but one on one image more
     outcomes = {"a": hard, "b": hard & (np.arange(100) != 3)}
-    some = draws(lambda record, entry: outcomes[record["arch"]["name"]])
+    every = np.ones(100, np.float32)
+    some = draws(lambda record, entry: (outcomes[record["arch"]["name"]].astype(np.float32), every))
     pair = [record("a", 0.5, n=100), record("b", 0.49, n=100)]
     first, second = (some.number(one, "acc") for one in pair)
     assert first.std() == pytest.approx(0.05, rel=0.1)
@@ -55,6 +56,12 @@ def test_images_are_resampled_together() -> None:
     assert intervals[0].rank == (1, 1) and intervals[1].rank == (1, 2)
     alone = bootstrap.of_ranking(draws(), ACC, [[one] for one in pair])
     assert alone[0].rank == (1, 2) and alone[1].rank == (1, 2)
+
+
+def test_images_that_do_not_count_are_in_no_denominator() -> None:
+    counts = (np.arange(100) < 50).astype(np.float32)
+    some = draws(lambda record, entry: (counts * 0.5, counts))
+    assert some.number(record("a", 0.5, n=50), "acc") == pytest.approx(0.5)
 
 
 def test_draws_depend_on_seed_and_record_alone() -> None:
