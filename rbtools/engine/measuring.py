@@ -63,8 +63,9 @@ class Measuring:
         """A measure of one batch; with fewer images at a time, for as long as memory runs out."""
         while True:
             try:
-                batch = attacked.batch(job, self.chunk)
-                found: Found = job.measure(model, batch)
+                # Curvature in TF32 would be that of its rounding.
+                with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+                    found: Found = job.measure(model, attacked.batch(job, self.chunk))
                 return found
             except RuntimeError as error:
                 if not out_of_memory(error):

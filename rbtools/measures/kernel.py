@@ -259,8 +259,20 @@ def _one_by_one(model: nn.Module, images: Tensor, names: list[str], total: Tenso
         return found
 
     with differentiating():
-        for name in names:
-            step = max(_NUMBERS // weights[name].numel(), 1)
+        for group in _groups(weights, names):
+            step = max(_NUMBERS // sum(value.numel() for value in group.values()), 1)
             for logit in range(classes):
                 gradients = vmap(grad(output), in_dims=(None, 0, None), chunk_size=step)
-                _add_products(total, gradients({name: weights[name]}, images, logit)[name])
+                for block in gradients(group, images, logit).values():
+                    _add_products(total, block)
+
+
+def _groups(weights: Weights, names: list[str]) -> Iterator[Weights]:
+    """These parameters, as many at a time as one pass may keep gradients of."""
+    group: Weights = {}
+    for name in names:
+        if group and sum(map(Tensor.numel, (*group.values(), weights[name]))) > _NUMBERS // 32:
+            yield group
+            group = {}
+        group[name] = weights[name]
+    yield group

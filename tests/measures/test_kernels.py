@@ -63,6 +63,28 @@ class Odd(nn.Module):
         return logits
 
 
+class Tokens(nn.Module):
+    """Attention, whose weights are no layer's of their own, and an embedding of places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches, self.norm = nn.Conv2d(3, 8, 4, 4), nn.LayerNorm(8)
+        self.places = nn.Parameter(torch.randn(1, 4, 8))
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.patches(images).flatten(2).transpose(1, 2) + self.places
+        y = self.norm(x)
+        logits: Tensor = self.head((x + self.attention(y, y, y, need_weights=False)[0]).mean(1))
+        return logits
+
+
+def tokens() -> nn.Module:
+    torch.manual_seed(0)
+    return Tokens().eval().requires_grad_(False)
+
+
 def odd() -> nn.Module:
     torch.manual_seed(0)
     return Odd().eval().requires_grad_(False)
@@ -103,7 +125,9 @@ def gradients(model: nn.Module, images: Tensor, each: bool = False) -> Tensor:
     return torch.stack(rows).view(len(images), -1, len(rows[0]))
 
 
-@pytest.mark.parametrize("make", [cells, odd, lambda: cells(DEAD)], ids=["cells", "odd", "dead"])
+@pytest.mark.parametrize(
+    "make", [cells, odd, tokens, lambda: cells(DEAD)], ids=["cells", "odd", "tokens", "dead"]
+)
 @pytest.mark.parametrize("each", [False, True])
 def test_the_kernel_is_that_of_one_backward_pass_per_image(make: Any, each: bool) -> None:
     model, images = make(), images_of()
@@ -170,6 +194,12 @@ def test_ntk_scores_are_those_of_the_blocks_of_one_kernel() -> None:
     assert found["all.bound"] == pytest.approx(float(bound), rel=1e-2)
     values_ = measured(MEASURES.build("ntk"), model, [batch])
     assert [one.clean for one in values_] == [one.name.startswith("clean") for one in values_]
+
+
+def test_attention_has_second_derivatives() -> None:
+    found = named("hessian", tokens(), batch_of(), wrt="both", probes=2)
+    assert all(value.value is not None and math.isfinite(value.value) for value in found.values())
+    assert found["weight.lmax"].value != 0
 
 
 def test_a_singular_kernel_has_no_condition_and_says_why() -> None:
