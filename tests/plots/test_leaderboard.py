@@ -702,6 +702,9 @@ def test_a_row_says_how_to_make_it_again_and_what_it_lacks(opened: Any) -> None:
     ]
     lacking = page.inner_text("#record-lacking")
     assert "configuration is not in the record" in lacking and "pgd20.8" in lacking
+    copy = page.locator("#record .command button")
+    copy.click()  # to the clipboard where the browser lets it, else the text is selected
+    copy.filter(has_text=re.compile("Copied|Selected")).wait_for()
 
 
 @pytest.fixture(scope="module")
