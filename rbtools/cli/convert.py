@@ -14,6 +14,7 @@ from rbtools.cli.output import Output
 from rbtools.cli.source import name_of, stop_if_strict, where
 from rbtools.errors import RbError, UsageError
 from rbtools.formats import FORMATS, Bad, Broken, Format, Published, Told, Unit
+from rbtools.formats.base import as_text
 from rbtools.formats.told import losses
 from rbtools.records import SCHEMA, dumps
 from rbtools.store.files import write_all
@@ -51,7 +52,9 @@ def main(
     \b
     Examples:
       rb-convert prbench --write board.json results.jsonl
-      rb-convert prbench board.json | rb-rank --by pgd20.8
+      rb-convert prbench board.json | rb-rank --by acc
+      rb-convert csv --write table.csv results.jsonl
+      rb-convert csv --map 'pgd20.8=robust' table.csv
     """
     chosen: Format = shared.build(FORMATS, format, params)
     told = Told()
@@ -91,7 +94,7 @@ class _Reading:
     def _file(self, source: Published, output: Output) -> None:
         try:
             for found in self.format.units(source, self.told):
-                output.line(dumps(self._record(found)))
+                output.line(self._record(found))
         except Broken as wrong:
             count = f"{self.good} record{'s' * (self.good != 1)}"
             self._say(f"{source.name} {wrong}. The {count} before it stand; get the file anew for the rest.")
@@ -99,18 +102,19 @@ class _Reading:
         except OSError as error:
             raise UsageError(f"Cannot read {error.filename or source.name}: {error.strerror}.") from None
 
-    def _record(self, found: Unit | Bad) -> dict[str, Any]:
+    def _record(self, found: Unit | Bad) -> bytes:
         if isinstance(found, Unit):
             try:
-                record = self.format.record(found.content, self.told, found.where)
+                line = dumps(self.format.record(found.content, self.told, found.where))
                 self.good += 1
-                return record
+                return line
             except RbError as wrong:
-                from rbtools.formats.base import as_text
-
                 found = Bad(found.where, str(wrong), as_text(found.content))
+            except UnicodeEncodeError:
+                problem = "It holds half of a surrogate pair, which is no text. Expected Unicode."
+                found = Bad(found.where, problem, as_text(found.content))
         self._say(f"{found.where}: {found.problem}")
-        return _failed(f"{found.where}: {found.problem}", found.text)
+        return dumps(_failed(f"{found.where}: {found.problem}", found.text))
 
     def _say(self, message: str) -> None:
         self.bad += 1

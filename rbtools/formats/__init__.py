@@ -16,6 +16,11 @@ FORMATS = Registry(
     "format",
     {
         "prbench": "rbtools.formats.prbench:PRBench",
+        "robustbench": "rbtools.formats.robustbench:RobustBench",
+        "jung2023": "rbtools.formats.jung2023:Jung2023",
+        "nasrobbench201": "rbtools.formats.nasrobbench201:NASRobBench201",
+        "nares": "rbtools.formats.nares:NARes",
+        "csv": "rbtools.formats.csv:CSV",
     },
 )
 

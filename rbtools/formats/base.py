@@ -98,13 +98,25 @@ def an_object(value: Any, what: str) -> dict[str, Any]:
 
 def dumps(value: Any) -> bytes:
     """JSON, in which a Decimal stands with all its digits."""
-    return orjson.dumps(value, default=_digits, option=orjson.OPT_NON_STR_KEYS)
+    try:
+        return orjson.dumps(value, default=_digits, option=orjson.OPT_NON_STR_KEYS)
+    except TypeError:  # an integer beyond 64 bits
+        return orjson.dumps(_with_digits(value), default=_digits, option=orjson.OPT_NON_STR_KEYS)
 
 
 def _digits(value: Any) -> Any:
     if isinstance(value, Decimal):
         return orjson.Fragment(numbers.shown(value))
     raise TypeError(type(value).__name__)
+
+
+def _with_digits(value: Any) -> Any:
+    """The value with its large integers as Decimals."""
+    if isinstance(value, dict):
+        return {key: _with_digits(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_with_digits(item) for item in value]
+    return Decimal(value) if isinstance(value, int) and abs(value) >= 1 << 63 else value
 
 
 def joined(rows: Iterable[Any]) -> Iterator[bytes]:
@@ -118,10 +130,11 @@ def joined(rows: Iterable[Any]) -> Iterator[bytes]:
 
 def as_text(value: Any) -> str:
     """What an unreadable unit looked like, for its error record."""
+    value = value._asdict() if hasattr(value, "_asdict") else value
     try:
         return dumps(numbers.plain(value)).decode()
-    except TypeError:
-        return str(value)
+    except TypeError:  # a half of a surrogate pair, which JSON can write and UTF-8 cannot
+        return ascii(value)
 
 
 def latest(units: Iterable[Unit], key: Callable[[Any], Any], told: Told) -> list[Any]:
@@ -134,6 +147,13 @@ def latest(units: Iterable[Unit], key: Callable[[Any], Any], told: Told) -> list
             del kept[name]
         kept[name] = unit.content
     return list(kept.values())
+
+
+def file_name(text: str) -> str:
+    """A name that can be a file's. Raises RbError for one that would lead elsewhere."""
+    if text in ("", ".", "..") or any(mark in text for mark in "/\\\0:"):
+        raise RbError(f"'{text}' cannot be the name of a file. Expected one without slashes and colons.")
+    return text
 
 
 def files_below(folder: Path, suffix: str) -> list[Path]:

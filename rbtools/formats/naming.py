@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from typing import Any
 
 from rbtools import spaces
 from rbtools.errors import RbError
 from rbtools.formats.base import Record
+from rbtools.spaces import nasbench201
 
 # Classes and shape of one image (C, H, W), for the counts of architectures.
 SIZES: dict[str, tuple[int, tuple[int, int, int]]] = {
@@ -59,3 +62,41 @@ def described(arch: Record, dataset: str | None) -> Record:
     if dataset not in SIZES:
         found = {key: value for key, value in found.items() if key not in ("params", "macs") or key in arch}
     return found
+
+
+def cell(index: Any, dataset: str | None) -> Record:
+    """The `arch` of a NAS-Bench-201 network by its published id, with its class. Raises RbError."""
+    if not (isinstance(index, int) or (isinstance(index, str) and index.isascii() and index.isdigit())):
+        raise RbError(
+            f"The architecture id is {index!r}. Expected a number from 0 to {nasbench201.SIZE - 1}, an index"
+            " of NAS-Bench-201."
+        )
+    return described(nasbench201.arch(int(index)), dataset)
+
+
+def class_of(arch: Mapping[str, Any]) -> int | None:
+    """The representative of an architecture's class, under which published files list it.
+
+    None for an architecture of another space. Raises RbError where it does not tell its cell.
+    """
+    if arch.get("space") != "nasbench201":
+        return None
+    index = nasbench201.index_of(nasbench201.to_string(nasbench201.ops_of(arch)))
+    return nasbench201.classes()[index]
+
+
+_ZOO = {"wideresnet": "wrn-{}", "wrn": "wrn-{}", "preactresnet": "preactresnet{}", "resnet": "resnet{}"}
+
+
+def zoo_name(published: str) -> str | None:
+    """`WideResNet-34-10` as `wrn-34-10`; None for a network that the zoo does not have."""
+    word = re.fullmatch(r"([A-Za-z]+)-?(\d+(?:-\d+)?)", published)
+    form = _ZOO.get(word[1].lower()) if word else None
+    if word is None or form is None:
+        return None
+    name = form.format(word[2])
+    try:
+        spaces.describe({"space": "zoo", "name": name}, *SIZES["cifar10"])
+    except RbError:
+        return None
+    return name

@@ -10,6 +10,7 @@ from rbtools.errors import RbError
 from rbtools.formats.stream import NotFinite
 
 SCALES = ("percent", "fraction")
+NOTHING = ("", "-", "null", "none", "n/a")  # texts that say that there is no number
 UNROUNDED = 8  # so many decimals are no rounding for readers, but all that a float had
 
 
@@ -28,9 +29,9 @@ class Number(NamedTuple):
 def number(raw: Any, *, percent: bool = False) -> Number | None:
     """Read a published number: a JSON number, or a text such as "85.34", "85.34 %" or "8/255".
 
-    `percent` divides by 100, exactly. None for null and for an empty text. Raises NoNumber.
+    `percent` divides by 100, exactly. None for null and for a text that says as much. Raises NoNumber.
     """
-    if raw is None or (isinstance(raw, str) and not isinstance(raw, NotFinite) and not raw.strip()):
+    if raw is None or (isinstance(raw, str) and raw.strip().lower() in NOTHING):
         return None
     if isinstance(raw, NotFinite):
         raise NoNumber(f"a number is {raw}, which JSON does not have")
@@ -53,6 +54,8 @@ def number(raw: Any, *, percent: bool = False) -> Number | None:
 def _exact(text: str) -> tuple[Decimal, int]:
     top, slash, bottom = text.partition("/")
     try:
+        if "_" in text:  # Python's own, and nobody's number
+            raise InvalidOperation
         exact = Decimal(top) / Decimal(bottom) if slash else Decimal(top)
     except (InvalidOperation, ZeroDivisionError):
         raise NoNumber(f"the text '{text[:20]}' stands where a number was expected") from None
@@ -77,6 +80,8 @@ def shown(value: float | int | Decimal) -> str:
 def kind(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, Decimal):
+        return shown(value)
     return "a list" if isinstance(value, list) else "an object" if isinstance(value, dict) else repr(value)
 
 

@@ -14,6 +14,7 @@ from rbtools.formats.told import Told
 from rbtools.records import SCHEMA
 
 TOOL = "rb-convert"
+ENOUGH = 4  # JSON numbers of one row: that all of them lost a zero happens once in 10,000 rows
 NO_NUMBER = "the metric is left out, and its entry in evals says why"
 
 
@@ -32,19 +33,30 @@ class Row:
         """The metrics that have an entry."""
         return {entry["metric"] for entry in self.entries}
 
-    def accuracy(self, metric: str, raw: Any, **protocol: Any) -> None:
+    def accuracy(self, metric: str, raw: Any, percent: bool | None = None, **protocol: Any) -> None:
         """A number from 0 to 1, in the row's scale."""
-        got = self._add(metric, raw, self.percent, (0.0, 1.0), protocol)
+        got = self._add(metric, raw, self._scale(percent), (0.0, 1.0), protocol)
         if got is not None:
             self.accuracies.append(got)
 
-    def difference(self, metric: str, raw: Any, **protocol: Any) -> None:
+    def difference(self, metric: str, raw: Any, percent: bool | None = None, **protocol: Any) -> None:
         """A number from -1 to 1, in the row's scale."""
-        self._add(metric, raw, self.percent, (-1.0, 1.0), protocol)
+        self._add(metric, raw, self._scale(percent), (-1.0, 1.0), protocol)
+
+    def ratio(self, metric: str, raw: Any, percent: bool | None = None, **protocol: Any) -> None:
+        """A number of any size in the row's scale."""
+        self._add(metric, raw, self._scale(percent), None, protocol)
 
     def plain(self, metric: str, raw: Any, **protocol: Any) -> None:
         """A number of any size: seconds, a loss."""
         self._add(metric, raw, False, None, protocol)
+
+    def _scale(self, percent: bool | None) -> bool:
+        return self.percent if percent is None else percent
+
+    def absent(self, made: Record, reason: str) -> None:
+        """An entry without a value."""
+        self.entries.append({"tool": TOOL, **made, "source": self.source, "value": None, "reason": reason})
 
     def _add(
         self,
@@ -71,7 +83,7 @@ class Row:
             made |= {"published": got.text, "unit": "percent"}
         elif isinstance(raw, str):
             made["published"] = got.text
-        if not isinstance(got.value, int) and got.decimals < numbers.UNROUNDED:
+        if 0 < got.decimals < numbers.UNROUNDED:
             made["rounding"] = float(f"1e-{got.decimals}")
             if not isinstance(raw, str):
                 self.digits[len(self.entries)] = got.decimals
@@ -90,11 +102,15 @@ class Row:
     def record(self, arch: Record, **fields: Any) -> Record:
         """The whole record; fields that are empty are left out.
 
-        A JSON number does not tell how many zeros were cut off its end; the others of its row do.
+        A JSON number does not tell how many zeros were cut off its end; the others of its row do, where
+        there are enough of them.
         """
         most = max(self.digits.values(), default=0)
         for place in self.digits:
-            self.entries[place]["rounding"] = float(f"1e-{most}")
+            if len(self.digits) < ENOUGH:
+                del self.entries[place]["rounding"]
+            else:
+                self.entries[place]["rounding"] = float(f"1e-{most}")
         fields = {key: value for key, value in fields.items() if value not in (None, {}, [])}
         return {"schema": SCHEMA, "arch": arch, **fields, "metrics": self.metrics, "evals": self.entries}
 

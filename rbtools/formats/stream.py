@@ -7,6 +7,7 @@ is known to its last zero; NaN and Infinity, which JSON does not have and others
 from __future__ import annotations
 
 import codecs
+import io
 import json
 import re
 from collections.abc import Iterator
@@ -34,12 +35,10 @@ class Broken(RbError):
     """The text ends or goes wrong here; the members before it were good."""
 
 
-def loads(text: bytes | str) -> Any:
+def loads(text: bytes) -> Any:
     """One JSON text, numbers and words as this module gives them. Raises Broken."""
-    try:
-        return json.loads(text, parse_float=Decimal, parse_constant=NotFinite)
-    except (ValueError, RecursionError) as wrong:
-        raise Broken(f"is not JSON: {_reason(wrong)}") from None
+    ((_, value),) = members(io.BytesIO(text), 0)
+    return value
 
 
 def members(stream: IO[bytes], depth: int, *, exact: bool = True) -> Iterator[tuple[Path, Any]]:
@@ -148,13 +147,15 @@ class _Text:
 
     def cut(self, path: Path) -> Broken:
         after = f" after {'.'.join(map(str, path))}" if path else ""
-        return Broken(f"is cut off: it ends{after} in the middle, in line {self._line()}")
+        return Broken(f"is cut off: it ends{after} in the middle{self._place()}")
 
     def wrong(self, why: str) -> Broken:
-        return Broken(f"is not JSON: {why}, in line {self._line()}")
+        return Broken(f"is not JSON: {why}{self._place()}")
 
-    def _line(self) -> int:
-        return self.line + self.held.count("\n", 0, self.at)
+    def _place(self) -> str:
+        """Where it happened, unless that is the first line."""
+        line = self.line + self.held.count("\n", 0, self.at)
+        return f", in line {line}" if line > 1 else ""
 
 
 def _reason(wrong: Exception) -> str:

@@ -110,7 +110,7 @@ def test_a_cut_file_gives_the_rows_before_and_says_where_it_ends(board: str) -> 
     result = run("prbench", "cut.json", board)
     assert result.exit_code == 1
     assert result.stderr == (
-        "rb-convert: error: cut.json is cut off: it ends after 1 in the middle, in line 1."
+        "rb-convert: error: cut.json is cut off: it ends after 1 in the middle."
         " The 1 record before it stand; get the file anew for the rest.\n"
     )
     first, broken, *rest = records(result)
@@ -119,7 +119,7 @@ def test_a_cut_file_gives_the_rows_before_and_says_where_it_ends(board: str) -> 
         "schema": 1,
         "error": {
             "tool": "rb-convert",
-            "message": "cut.json is cut off: it ends after 1 in the middle, in line 1.",
+            "message": "cut.json is cut off: it ends after 1 in the middle.",
         },
     }
 
@@ -146,6 +146,21 @@ def test_nan_is_one_line_for_all_and_status_1() -> None:
         " in evals says why (2 times, first in board.json: row 1: acc is NaN).\n"
     )
     assert [record["metrics"] for record in records(result)] == [{"aa.8": 0.4634}] * 2
+
+
+def test_half_a_surrogate_pair_is_a_row_that_fails() -> None:
+    Path("board.json").write_text(json.dumps([ROW | {"note": "\ud800"}, ROW]))
+    result = run("prbench", "board.json")
+    first, second = records(result)
+    assert result.exit_code == 1 and "half of a surrogate pair" in first["error"]["message"]
+    assert "error" not in second
+
+
+def test_integers_of_any_size_come_through() -> None:
+    rows = [ROW | {"big": 10**30}]
+    Path("board.json").write_text(json.dumps(rows))
+    assert run("prbench", "-o", "again.json", text=run("prbench", "board.json").stdout).exit_code == 0
+    assert json.loads(Path("again.json").read_text()) == rows
 
 
 def test_strict_stops_at_the_first_bad_row() -> None:

@@ -1,0 +1,316 @@
+"""Tables as CSV: any columns in, a record's fields and metrics as columns out."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+from rbtools.errors import RbError, near
+from rbtools.formats import numbers
+from rbtools.formats.base import Bad, Document, Published, Record, Unit
+from rbtools.formats.naming import SIZES, dataset_name, described
+from rbtools.formats.rows import Row, Values
+from rbtools.formats.stream import Broken
+from rbtools.formats.told import Told
+from rbtools.records import metrics
+from rbtools.registry import param
+from rbtools.spaces.zoo import FORMS
+
+FIELDS = ("dataset", "checkpoint")
+PREFIXES = ("arch.", "train.", "record.", "metrics.")
+TEXTS = ("dataset", "checkpoint", "arch.name", "arch.space", "arch.str", "train.method")
+IGNORED = "-"
+_ACCURACY = re.compile(
+    r"(acc|fgsm|pgd\d*|cw\d*|aa|apgd-\w+|square|fab(-t)?|corrupt|pr|probacc|reported|external)"
+)
+_OTHER = re.compile(r".*\.(loss|lip|mce|relative_mce)")
+_NOT_FINITE = re.compile(r"[+-]?(nan|inf|infinity)", re.I)
+
+
+class Column(NamedTuple):
+    """What a column means: the name of a metric, or the path of a field; and in which unit it is."""
+
+    name: str
+    percent: bool = False
+    given: bool = False  # by the user, not taken from the header
+
+    @property
+    def field(self) -> str | None:
+        """The dotted path in the record; None for a metric."""
+        if self.name in FIELDS or self.name.startswith(("arch.", "train.")):
+            return self.name
+        return self.name.removeprefix("record.") if self.name.startswith("record.") else None
+
+    @property
+    def metric(self) -> str:
+        return self.name.removeprefix("metrics.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CSV:
+    """A table with a header: a row is a record, a column a metric or a field.
+
+    A column named dataset, checkpoint, arch.NAME, train.NAME or record.PATH is that field, any other one
+    with numbers a metric of its name; --map says otherwise, --map '-' leaves a column out. Numbers may
+    have a percent sign, or be fractions such as 8/255. Texts that are neither are kept under "csv". An
+    architecture is arch.index or arch.str of NAS-Bench-201, or arch.name. Reads row by row.
+    """
+
+    name: ClassVar[str] = "csv"
+    version: ClassVar[int] = 1
+    one_file: ClassVar[bool] = True
+
+    columns: str = param(
+        "",
+        "What columns mean, COLUMN=NAME with commas between: 'Model=arch.name,Clean=acc:percent,Notes=-'.",
+        name="map",
+    )
+    fields: str = param("", "Fields of all records, NAME=VALUE with commas: 'dataset=cifar10'.", name="set")
+    scale: str = param("fraction", "What accuracies are in.", choices=numbers.SCALES)
+    delimiter: str = param(",", "What stands between cells: one character, or tab.")
+
+    def units(self, source: Published, told: Told) -> Iterator[Unit | Bad]:
+        mapped, constants = self._mapped(), self._constants()
+        with source.opened() as opened:
+            text = io.TextIOWrapper(opened, "utf-8-sig", newline="")
+            try:
+                reader = csv.reader(text, delimiter=self._delimiter(), strict=True)
+                header = [name.strip() for name in next(reader, [])]
+                columns = _columns(header, mapped, source.name)
+                named = "arch" in constants or any(one.name.startswith("arch.") for one in columns)
+                if header and not named:
+                    raise RbError(
+                        f"No column of {source.name} says what the architecture is. Columns:"
+                        f" {', '.join(header)}. Name one: --map '{header[0]}=arch.name'."
+                    )
+                for row in reader:
+                    where = f"{source.name}: line {reader.line_num}"
+                    if len(row) != len(header):
+                        if any(cell.strip() for cell in row):
+                            problem = f"It has {len(row)} cells, and the header {len(header)}."
+                            yield Bad(where, problem, self._delimiter().join(row))
+                        continue
+                    yield Unit(where, dict(zip(header, row, strict=True)))
+            except UnicodeDecodeError:
+                raise Broken(f"is not UTF-8 after line {reader.line_num}") from None
+            except csv.Error as wrong:
+                raise Broken(f"is no CSV in line {reader.line_num}: {wrong}") from None
+            finally:
+                text.detach()
+
+    def record(self, unit: Any, told: Told, where: str) -> Record:
+        row, record = Row("csv", told, where, percent=self.scale == "percent"), self._constants()
+        kept: dict[str, str] = {}
+        mapped = self._mapped()
+        for header, cell in unit.items():
+            column = mapped.get(header, Column(header))
+            if column.name == IGNORED or (column.field is None and not cell.strip()):
+                continue
+            if column.field is not None:
+                if cell != "":
+                    _put(record, column.field, _typed(cell, column.name))
+            elif column.given or _is_number(cell):
+                self._metric(row, column, cell)
+            else:
+                kept[header] = cell
+        arch = record.pop("arch", None)
+        if not isinstance(arch, dict):
+            raise RbError("The row's architecture is empty. Expected a text or number in a column arch.NAME.")
+        dataset = record.pop("dataset", None)
+        ours = (
+            dataset_name(dataset) if isinstance(dataset, str) and dataset_name(dataset) in SIZES else dataset
+        )
+        return row.record(_arch(arch, ours), **{"dataset": ours, **record, "csv": kept})
+
+    def _metric(self, row: Row, column: Column, cell: str) -> None:
+        percent = True if column.percent else row.percent
+        if _in_scale(column.metric):
+            difference = metrics.without_split(column.metric).startswith("ge.")
+            (row.difference if difference else row.accuracy)(column.metric, cell, percent=percent)
+        elif column.percent:
+            row.ratio(column.metric, cell, percent=True)
+        else:
+            row.plain(column.metric, cell)
+
+    def unit(self, record: Record) -> Any:
+        back = {one.name: (header, one) for header, one in self._mapped().items()}
+        values = Values(record, percent=False)
+        constants = self._constants()
+        found: dict[str, str] = {}
+        rest = {
+            key: value for key, value in record.items() if key not in ("metrics", "evals", "schema", "csv")
+        }
+        for path, value in _leaves(rest):
+            name = path if path in FIELDS or path.startswith(("arch.", "train.")) else f"record.{path}"
+            if _got(constants, path) != value:
+                found[back[name][0] if name in back else name] = _written(value, name)
+        for metric in values.metrics:
+            name = (
+                metric
+                if Column(metric).field is None and not metric.startswith("metrics.")
+                else f"metrics.{metric}"
+            )
+            header, column = back.get(name, (name, Column(name)))
+            percent = column.percent or (self.scale == "percent" and _in_scale(metric))
+            number = Values(record, percent=percent).scaled(metric)
+            if number is not None:
+                found[header] = str(number)
+        return found | {key: str(value) for key, value in (record.get("csv") or {}).items()}
+
+    def documents(self, units: Iterable[Unit], told: Told) -> Iterator[Document]:
+        rows = [unit.content for unit in units]
+        met = list(dict.fromkeys(itertools.chain.from_iterable(rows)))
+        header = sorted(met, key=lambda name: (_rank(name), met.index(name)))
+        yield Document("", _lines(header, rows, self._delimiter()))
+
+    def _delimiter(self) -> str:
+        delimiter = "\t" if self.delimiter in ("tab", "\\t") else self.delimiter
+        if len(delimiter) != 1 or delimiter in '"\r\n':
+            raise RbError(f"--delimiter is '{self.delimiter}'. Expected one character, or tab.")
+        return delimiter
+
+    def _mapped(self) -> dict[str, Column]:
+        found = {}
+        for header, text in _pairs(self.columns, "--map", "'Clean=acc:percent'"):
+            name, colon, unit = text.rpartition(":")
+            if colon and unit not in numbers.SCALES:
+                raise RbError(f"--map {header}={text}: '{unit}' is no unit. Expected percent or fraction.")
+            found[header] = Column(name if colon else text, unit == "percent", True)
+        return found
+
+    def _constants(self) -> Record:
+        record: Record = {}
+        for name, value in _pairs(self.fields, "--set", "dataset=cifar10"):
+            path = Column(name).field
+            if path is None:
+                raise RbError(
+                    f"--set {name}: that is no field. Expected dataset, checkpoint, arch.NAME, train.NAME or"
+                    " record.PATH."
+                )
+            _put(record, path, _typed(value, name))
+        return record
+
+
+def _pairs(text: str, option: str, example: str) -> Iterator[tuple[str, str]]:
+    for part in next(csv.reader([text], skipinitialspace=True), []):
+        name, equals, value = part.rpartition("=")
+        if not part.strip():
+            continue
+        if not equals or not name.strip() or not value.strip():
+            raise RbError(f"{option} has '{part}'. Expected NAME=VALUE, such as {example}.")
+        yield name.strip(), value.strip()
+
+
+def _columns(header: list[str], mapped: Mapping[str, Column], source: str) -> list[Column]:
+    twice = next((name for name in header if header.count(name) > 1), None)
+    if twice is not None:
+        raise RbError(f"{source} has the column '{twice}' twice. Expected every column once.")
+    unknown = next((name for name in mapped if name not in header), None)
+    if unknown is not None and header:
+        raise RbError(
+            f"--map names the column '{unknown}', which {source} does not have.{near(unknown, header)}"
+            f" Columns: {', '.join(header)}."
+        )
+    return [mapped.get(name, Column(name)) for name in header]
+
+
+def _is_number(cell: str) -> bool:
+    if _NOT_FINITE.fullmatch(cell.strip()):
+        return True
+    try:
+        return numbers.number(cell) is not None
+    except numbers.NoNumber:
+        return False
+
+
+def _in_scale(metric: str) -> bool:
+    plain = metrics.without_split(metric)
+    if _OTHER.fullmatch(plain):
+        return False
+    return plain.startswith("ge.") or _ACCURACY.fullmatch(plain.split(".")[0]) is not None
+
+
+# --- fields -----------------------------------------------------------------------------------------
+
+
+def _typed(cell: str, name: str) -> Any:
+    """A cell as a value: texts stay, what is JSON is read, all else is a text."""
+    if name in TEXTS:
+        return cell
+    try:
+        value = json.loads(cell, parse_constant=str, parse_float=_finite)
+    except (ValueError, RecursionError):
+        return cell
+    return value
+
+
+def _finite(text: str) -> float:
+    if abs(value := float(text)) == float("inf"):
+        raise ValueError(text)
+    return value
+
+
+def _written(value: Any, name: str) -> str:
+    if isinstance(value, str) and (name in TEXTS or _typed(value, name) == value) and value:
+        return value
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _leaves(value: Record, above: str = "") -> Iterator[tuple[str, Any]]:
+    for key, item in value.items():
+        if isinstance(item, dict) and item:
+            yield from _leaves(item, f"{above}{key}.")
+        elif item is not None:
+            yield f"{above}{key}", item
+
+
+def _put(record: Record, path: str, value: Any) -> None:
+    *above, last = path.split(".")
+    for key in above:
+        inner = record.setdefault(key, {})
+        if not isinstance(inner, dict):
+            raise RbError(f"The column '{path}' lies inside '{key}', which is another column with a value.")
+        record = inner
+    record[last] = value
+
+
+def _got(record: Any, path: str) -> Any:
+    for key in path.split("."):
+        record = record.get(key) if isinstance(record, dict) else None
+    return record
+
+
+def _arch(arch: Record, dataset: Any) -> Record:
+    """The architecture, with its space where that can be told."""
+    arch = dict(arch)
+    dataset = dataset if isinstance(dataset, str) else None
+    if "space" not in arch:
+        if "str" in arch or "index" in arch or str(arch.get("name")).startswith("nb201-"):
+            arch["space"] = "nasbench201"
+        else:
+            arch["space"] = "zoo" if arch.get("name") in FORMS else "csv"
+    return described(arch, dataset)
+
+
+# --- writing ----------------------------------------------------------------------------------------
+
+
+def _rank(name: str) -> int:
+    order = ("dataset", "arch.", "train.", "checkpoint", "record.")
+    return next((place for place, start in enumerate(order) if name.startswith(start)), len(order))
+
+
+def _lines(header: list[str], rows: list[dict[str, str]], delimiter: str) -> Iterator[bytes]:
+    held = io.StringIO()
+    writer = csv.writer(held, delimiter=delimiter, lineterminator="\n")
+    for row in itertools.chain([dict(zip(header, header, strict=True))], rows):
+        writer.writerow([row.get(name, "") for name in header])
+        yield held.getvalue().encode()
+        held.seek(0)
+        held.truncate()

@@ -1,0 +1,338 @@
+"""The robustness dataset of Jung, Lukasik and Keuper (ICLR 2023): a folder of JSON files.
+
+Layout, as the reader in steffen-jung/robustness-dataset has it: `meta.json` with `ids` (published index ->
+`nb201-string` and `isomorph`, the representative's index) and `epsilons` (attack -> distances in 1/255);
+and `DATA/{key}_{measure}.json` holding {DATA: {key: {measure: {id: value}}}}, with DATA one of cifar10,
+cifar100, ImageNet16-120, the measure one of accuracy, confidence, cm, and the key "clean", an attack or
+a corruption. An accuracy is a number for "clean", else a list: one for each distance, or each severity.
+
+That reader does not show what is inside confidence and cm. Assumed: as for accuracies, one value for
+clean and else a list of them, or for confidence an object of such lists; a value itself is carried along
+as it is ("label", "argmax" and "prediction" of a confidence, as in the paper; a matrix for cm).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+from rbtools.errors import RbError
+from rbtools.formats import numbers, stream
+from rbtools.formats.base import Bad, Document, Published, Record, Unit, an_object, dumps, file_name
+from rbtools.formats.naming import cell, class_of, dataset_name
+from rbtools.formats.rows import Row, Values
+from rbtools.formats.side_by_side import side_by_side
+from rbtools.formats.told import Told
+from rbtools.records import metrics
+from rbtools.spaces import nasbench201
+
+META = "meta.json"
+MEASURES = ("accuracy", "confidence", "cm")
+DETAILS = {"confidence": "confidence", "cm": "confusion"}
+CLEAN = "clean"
+# foolbox' PGD has 40 steps; APGD-CE and Square are AutoAttack's.
+ATTACKS = {"fgsm@Linf": "fgsm", "pgd@Linf": "pgd40", "aa_apgd-ce@Linf": "apgd-ce", "aa_square@Linf": "square"}
+LINF = "@Linf"
+SEVERITIES = 5
+DATA = {"imagenet16-120": "ImageNet16-120"}  # the others are named as here
+TRAIN = {"method": "erm", "preset": "nasbench201"}
+
+
+class Result(NamedTuple):
+    """One architecture on one data set: key -> measure -> value or list, and the distances of attacks."""
+
+    data: str
+    arch: str
+    values: dict[str, dict[str, Any]]
+    epsilons: dict[str, list[float]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Jung2023:
+    """The robustness dataset: a folder with meta.json and {key}_{measure}.json files for each data set.
+
+    One record for each data set and architecture, with the accuracies of all keys that are there;
+    confidence and cm (confusion) go into the "detail" of their entry. Files are read side by side,
+    architecture by architecture; those that are missing are said, and the others are read. An id that
+    is no representative has that of its class in arch.class, and is written under it.
+    """
+
+    name: ClassVar[str] = "jung2023"
+    version: ClassVar[int] = 1
+    one_file: ClassVar[bool] = False
+
+    def units(self, source: Published, told: Told) -> Iterator[Unit | Bad]:
+        if not source.path or not source.folder:
+            raise RbError(f"{source.name} is a file. Expected the dataset's folder, with {META} in it.")
+        epsilons = _epsilons(source.path, told)
+        folders = [path for path in sorted(source.path.iterdir()) if path.is_dir() and _files(path)]
+        if not folders:
+            raise RbError(
+                f"{source.name} has no results. Expected files such as cifar10/clean_accuracy.json"
+                f" beside {META}."
+            )
+        for folder in folders:
+            yield from _merged(folder, _files(folder), epsilons, told)
+
+    def record(self, unit: Any, told: Told, where: str) -> Record:
+        ours = dataset_name(unit.data)
+        arch = cell(unit.arch, ours)
+        row = Row("jung2023", told, where, percent=False)
+        over: Record = {}
+        for key, values in unit.values.items():
+            try:
+                places = _places(key, unit.epsilons)
+                for made, found in zip(places, _taken_apart(key, values, len(places)), strict=True):
+                    row.accuracy(raw=found.get("accuracy"), **made)
+                    _detail(row, made, found)
+            except RbError as wrong:
+                told.error(f"{key}: {str(wrong).rstrip('.')}; it is left out", where)
+        if unit.data != DATA.get(ours, ours):
+            over["data"] = unit.data
+        return row.record(arch, dataset=ours, train=dict(TRAIN), jung2023=over)
+
+    def unit(self, record: Record) -> Any:
+        index, dataset = class_of(record["arch"]), record.get("dataset")
+        if index is None or not isinstance(dataset, str):
+            raise RbError(
+                "The robustness dataset has architectures of NAS-Bench-201 on a data set. Expected a record"
+                " with arch.space nasbench201 and dataset."
+            )
+        values = Values(record, percent=False)
+        found: dict[str, dict[str, Any]] = {}
+        epsilons: dict[str, list[float]] = {}
+        for metric in dict.fromkeys([*values.metrics, *values.entries]):
+            place = _place(metric)
+            if place is None:
+                continue
+            key, level = place
+            detail = values.entries.get(metric, {}).get("detail") or {}
+            measured = {"accuracy": values.scaled(metric)}
+            measured |= {measure: detail.get(name) for measure, name in DETAILS.items()}
+            for measure, value in measured.items():
+                if value is not None:
+                    found.setdefault(key, {}).setdefault(measure, {})[level] = value
+            if key in found and level is not None and (key in ATTACKS or key.endswith(LINF)):
+                epsilons.setdefault(key, []).append(level)
+        epsilons = {key: sorted(set(levels)) for key, levels in epsilons.items()}
+        data = (record.get("jung2023") or {}).get("data", DATA.get(dataset, dataset))
+        return Result(data, str(index), _listed(found, epsilons), epsilons)
+
+    def documents(self, units: Iterable[Unit], told: Told) -> Iterator[Document]:
+        kept: dict[tuple[str, str], Result] = {}
+        for unit in units:
+            one: Result = unit.content
+            if (one.data, one.arch) in kept:
+                told.note("two records stand for one architecture; the last one is written", unit.where)
+            kept[one.data, one.arch] = one
+        epsilons: dict[str, list[float]] = {}
+        for one in kept.values():
+            for key, levels in one.epsilons.items():
+                epsilons[key] = sorted({*epsilons.get(key, ()), *levels})
+        yield Document(META, [dumps({"ids": _ids(), "epsilons": epsilons})])
+        found = dict.fromkeys((o.data, k, m) for o in kept.values() for k, of in o.values.items() for m in of)
+        ordered = sorted(kept.values(), key=lambda one: int(one.arch))
+        for data, key, measure in found:
+            path = f"{file_name(data)}/{file_name(key)}_{measure}.json"
+            rows = (one for one in ordered if one.data == data and measure in one.values.get(key, {}))
+            yield Document(path, _file(data, key, measure, rows, epsilons))
+
+
+# --- reading ----------------------------------------------------------------------------------------
+
+
+def _files(folder: Path) -> list[tuple[Path, str, str]]:
+    """The result files of a data set's folder: path, key and measure."""
+    found = []
+    for path in sorted(folder.glob("*.json")):
+        key, _, measure = path.stem.rpartition("_")
+        if key and measure in MEASURES:
+            found.append((path, key, measure))
+    return found
+
+
+def _epsilons(folder: Path, told: Told) -> dict[str, list[float]]:
+    """The distances of meta.json, which is checked against NAS-Bench-201's own numbering."""
+    path = folder / META
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise RbError(
+            f"Cannot read {path}: {error.strerror}. It names the distances of the attacks: unpack the"
+            " dataset's meta.zip there."
+        ) from None
+    try:
+        meta = an_object(stream.loads(text), "It")
+        given = an_object(meta.get("epsilons"), 'Its "epsilons"')
+        found = {}
+        for key, levels in given.items():
+            if not isinstance(levels, list):
+                raise RbError(f'Its "epsilons" has {numbers.kind(levels)} for {key}. Expected a list.')
+            found[key] = [_level(key, level) for level in levels]
+    except RbError as wrong:
+        raise RbError(f"{path}: {wrong}") from None
+    ours, ids = _ids(), meta.get("ids")
+    for index, row in ids.items() if isinstance(ids, dict) else ():
+        if ours.get(index) != row:
+            told.error(
+                f"{META} numbers an architecture otherwise than NAS-Bench-201 does", f"{path}: {index}"
+            )
+    return found
+
+
+def _level(key: str, raw: Any) -> float:
+    try:
+        found = numbers.number(raw)
+    except numbers.NoNumber as wrong:
+        raise RbError(f'Its "epsilons" of {key}: {wrong}.') from None
+    if found is None:
+        raise RbError(f'Its "epsilons" of {key} has null. Expected distances in 1/255.')
+    return float(found.value)
+
+
+def _merged(
+    folder: Path, files: list[tuple[Path, str, str]], epsilons: dict[str, list[float]], told: Told
+) -> Iterator[Unit | Bad]:
+    """The files of one data set side by side: an architecture is given when all files had it."""
+    readers = {(key, measure): _reader(folder, path, key, measure, told) for path, key, measure in files}
+    for index, found, whole in side_by_side(readers):
+        if not whole:
+            told.note("an architecture is in some files only", f"{folder}: {index}")
+        values: dict[str, dict[str, Any]] = {}
+        for (key, measure), value in found.items():
+            values.setdefault(key, {})[measure] = value
+        yield Unit(f"{folder}: {index}", Result(folder.name, index, values, epsilons))
+
+
+def _reader(folder: Path, path: Path, key: str, measure: str, told: Told) -> Iterator[tuple[str, Any]]:
+    """(id, value) of one file; a file that goes wrong is said, and ends there."""
+    wanted = (folder.name, key, measure)
+    try:
+        with path.open("rb") as opened:
+            for place, value in stream.members(opened, 4, exact=measure == "accuracy"):
+                if place[:3] == wanted and len(place) == 4:
+                    yield str(place[3]), value
+                    continue
+                holds = ".".join(map(str, place[:3])) or numbers.kind(value)
+                told.error(f"it holds {holds}, expected {'.'.join(wanted)}", str(path))
+                return
+    except stream.Broken as wrong:
+        told.error(f"it {wrong}; the architectures before that stand", str(path))
+
+
+def _places(key: str, epsilons: dict[str, list[float]]) -> list[Record]:
+    """The metrics of a key in the order of its list, and how each was measured."""
+    if key == CLEAN:
+        return [{"metric": "acc", "split": "test"}]
+    if key in epsilons:
+        return [_attacked(key, level) for level in epsilons[key]]
+    if key.endswith(LINF):
+        raise RbError(f"{META} names no distances for it")
+    return [
+        {"metric": metrics.corrupt_name(key, n), "corruption": key, "severity": n, "split": "test"}
+        for n in range(1, SEVERITIES + 1)
+    ]
+
+
+def _attacked(key: str, level: float) -> Record:
+    stem = ATTACKS.get(key, key.removesuffix(LINF))
+    made: Record = {"metric": metrics.attack_name(stem, level / 255), "attack": stem.rstrip("0123456789")}
+    steps = stem.removeprefix("pgd")
+    if key == "pgd@Linf":
+        made["steps"] = int(steps)
+    return {**made, "norm": "linf", "eps": level / 255, "split": "test"}
+
+
+def _taken_apart(key: str, values: dict[str, Any], count: int) -> list[dict[str, Any]]:
+    """A key's measures, one object for each distance or severity. Raises RbError for another length."""
+    if key == CLEAN:
+        return [values]
+    found: list[dict[str, Any]] = [{} for _ in range(count)]
+    for measure, value in values.items():
+        parts = value
+        if isinstance(value, dict):  # schemes outside, distances inside
+            if not all(isinstance(part, list) and len(part) == count for part in value.values()):
+                raise RbError(f"its {measure} is an object of other things than lists of {count}")
+            parts = [{scheme: part[n] for scheme, part in value.items()} for n in range(count)]
+        if not isinstance(parts, list) or len(parts) != count:
+            length = f"a list of {len(parts)}" if isinstance(parts, list) else numbers.kind(parts)
+            raise RbError(f"its {measure} is {length} where {count} distances or severities are known")
+        for into, part in zip(found, parts, strict=True):
+            into[measure] = part
+    return found
+
+
+def _detail(row: Row, made: Record, found: dict[str, Any]) -> None:
+    """Confidence and confusion, inside the entry of their accuracy."""
+    detail = {
+        name: numbers.plain(found[measure])
+        for measure, name in DETAILS.items()
+        if found.get(measure) is not None
+    }
+    if not detail:
+        return
+    if not row.entries or row.entries[-1]["metric"] != made["metric"]:
+        row.absent(made, "no accuracy was published")
+    row.entries[-1]["detail"] = detail
+
+
+# --- writing ----------------------------------------------------------------------------------------
+
+
+def _place(metric: str) -> tuple[str, Any] | None:
+    """The key of a metric, and its distance or severity (None for clean); None where it has no key."""
+    if metric == "acc":
+        return CLEAN, None
+    for key, stem in ATTACKS.items():
+        level = _number(metric.removeprefix(f"{stem}.")) if metric.startswith(f"{stem}.") else None
+        if level is not None:
+            return key, level
+    parts = metric.split(".")
+    if parts[0] == "corrupt" and len(parts) == 3 and parts[2] in "12345":
+        return parts[1], int(parts[2])
+    return None
+
+
+def _number(text: str) -> float | None:
+    try:
+        level = float(text)
+    except ValueError:
+        return None
+    return level if metrics.eps_name(level / 255) == text else None
+
+
+def _listed(found: dict[str, dict[str, Any]], epsilons: dict[str, list[float]]) -> dict[str, dict[str, Any]]:
+    """Levels as the lists that files have, null where there is no value."""
+    listed: dict[str, dict[str, Any]] = {}
+    for key, measures in found.items():
+        levels: list[Any] = [None] if key == CLEAN else [*epsilons.get(key, range(1, SEVERITIES + 1))]
+        for measure, by in measures.items():
+            row = [by.get(level) for level in levels]
+            listed.setdefault(key, {})[measure] = row[0] if key == CLEAN else row
+    return listed
+
+
+def _file(
+    data: str, key: str, measure: str, rows: Iterable[Result], epsilons: dict[str, list[float]]
+) -> Iterator[bytes]:
+    before = b"{" + dumps(data) + b": {" + dumps(key) + b": {" + dumps(measure) + b": {\n"
+    for one in rows:
+        value = one.values[key][measure]
+        own = one.epsilons.get(key)
+        if own is not None and own != epsilons[key]:
+            by = dict(zip(own, value, strict=True))
+            value = [by.get(level) for level in epsilons[key]]
+        yield before + dumps(one.arch) + b": " + dumps(value)
+        before = b",\n"
+    yield b"\n}}}}\n"
+
+
+def _ids() -> dict[str, dict[str, str]]:
+    classes = nasbench201.classes()
+    strings = nasbench201.strings()
+    return {
+        str(index): {"nb201-string": strings[index], "isomorph": str(classes[index])}
+        for index in range(nasbench201.SIZE)
+    }

@@ -1,0 +1,231 @@
+"""NARes: adversarially trained wide residual networks of many depths and widths, as JSON Lines.
+
+Layout, as the reader in zhichao-lu/arch-dataset-adv-robustness has it: one object an architecture, with
+`arch_id`, `arch` (D1, W1, D2, W2, D3, W3), `MACs`, `Params`, and the lists `train` and `test_best` with one
+object a training. Its evaluation code (ZaberKo/NARes-Eval) attacks at 8/255 with PGD of 20 steps and
+PGD on the margin of 40, and writes percents; its training code (ZaberKo/NARes-Train) takes PGD of 7 steps.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+from rbtools.errors import RbError
+from rbtools.formats import numbers, stream
+from rbtools.formats.base import Bad, Document, Published, Record, Unit, an_object, dumps
+from rbtools.formats.rows import Row, Values
+from rbtools.formats.told import Told
+from rbtools.records import metrics
+from rbtools.registry import param
+
+SMALLEST = 100_000  # parameters or multiply-adds that a network here can have
+PARTS = ("D1", "W1", "D2", "W2", "D3", "W3")
+EPS = 8 / 255
+_PGD = {"attack": "pgd", "norm": "linf", "eps": EPS, "steps": 20}
+_CW = {"attack": "cw", "norm": "linf", "eps": EPS, "steps": 40}
+# Keys of a test, the metrics that they are, and how these were measured.
+ACCURACIES: dict[str, Record] = {
+    "test_clean_acc": {"metric": "acc"},
+    "Linf_fgsm_acc": {"metric": "fgsm.8", "attack": "fgsm", "norm": "linf", "eps": EPS},
+    "Linf_pgd_acc": {"metric": "pgd20.8", **_PGD},
+    "Linf_cw_acc": {"metric": "cw40.8", **_CW},
+    "Linf_aa_acc": {"metric": "aa.8", "attack": "aa", "norm": "linf", "eps": EPS},
+    "Linf_fgsm_stable": {"metric": "fgsm.8.stable", "attack": "fgsm", "norm": "linf", "eps": EPS},
+    "Linf_pgd_stable": {"metric": "pgd20.8.stable", **_PGD},
+    "Linf_cw_stable": {"metric": "cw40.8.stable", **_CW},
+}
+NUMBERS: dict[str, Record] = {
+    "test_loss": {"metric": "loss"},
+    "Linf_pgd_lip": {"metric": "pgd20.8.lip", **_PGD},
+    "Linf_cw_lip": {"metric": "cw40.8.lip", **_CW},
+}
+# Histories of the validation: what they say at the best epoch.
+VALIDATION: dict[str, Record] = {
+    "val_acc": {"metric": "val.acc"},
+    "pgd": {"metric": "val.pgd20.8", **_PGD},
+    "cw": {"metric": "val.cw40.8", **_CW},
+}
+TRAIN = {"method": "pgd", "config": {"attack_steps": 7, "eps": EPS, "step_size": 2 / 255}}
+
+
+class Training(NamedTuple):
+    """One training of an architecture: what its line has beside the trainings, and its own two parts."""
+
+    line: dict[str, Any]
+    train: dict[str, Any]
+    test: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NARes:
+    """NARes' cifar10.jsonl, or lines like it: one object an architecture with its trainings and tests.
+
+    One record for each training. Numbers are percents. arch.depth and arch.width are D1 to D3 and W1 to W3;
+    test accuracies are acc, fgsm.8, pgd20.8, cw40.8, aa.8 and corrupt.NAME.SEVERITY, those of the
+    validation at the best epoch val.acc, val.pgd20.8 and val.cw40.8. Histories, and what else a line has, are
+    kept under "nares". Reads line by line.
+    """
+
+    name: ClassVar[str] = "nares"
+    version: ClassVar[int] = 1
+    one_file: ClassVar[bool] = True
+
+    scale: str = param("percent", "What accuracies are in.", choices=numbers.SCALES)
+
+    def units(self, source: Published, told: Told) -> Iterator[Unit | Bad]:
+        with source.opened() as opened:
+            for number, text in enumerate(opened, start=1):
+                where = f"{source.name}: line {number}"
+                if not (text := text.removeprefix(b"\xef\xbb\xbf").strip()):
+                    continue
+                try:
+                    line = an_object(stream.loads(text), "It")
+                    pairs = list(_trainings(line))
+                except RbError as wrong:
+                    problem = f"It {wrong}." if isinstance(wrong, stream.Broken) else str(wrong)
+                    yield Bad(where, problem, text.decode("utf-8", "replace"))
+                    continue
+                rest = {key: value for key, value in line.items() if key not in ("train", "test_best")}
+                yield from (Unit(where, Training(rest, train, test)) for train, test in pairs)
+
+    def record(self, unit: Any, told: Told, where: str) -> Record:
+        row = Row("nares", told, where, percent=self.scale == "percent")
+        over: Record = {}
+        test = dict(unit.test)
+        for table, add in ((ACCURACIES, row.accuracy), (NUMBERS, row.plain)):
+            for key, made in table.items():
+                add(raw=test.pop(key, None), **made, split="test")
+        test_over = _corruptions(row, test.pop("corruptions", None)) | test
+        row.check_scale()
+        best = unit.train.get("best_epoch")
+        for key, made in VALIDATION.items():
+            history = unit.train.get(key)
+            if isinstance(best, int) and isinstance(history, list) and 0 <= best < len(history):
+                row.accuracy(raw=history[best], **made, split="val", epoch=best)
+        line = dict(unit.line)
+        arch = _arch(line)
+        history = {key: value for key, value in unit.train.items() if key != "seed"}
+        over = {"train": history, "test_best": test_over, **line}
+        train: Record = {**TRAIN, "seed": unit.train.get("seed")}
+        if isinstance(unit.train.get("train_loss"), list):
+            train["epochs"] = len(unit.train["train_loss"])
+        train = {key: value for key, value in train.items() if value is not None}
+        kept = {key: value for key, value in over.items() if value not in ({}, None)}
+        return row.record(arch, dataset="cifar10", train=train, nares=numbers.plain(kept))
+
+    def unit(self, record: Record) -> Any:
+        arch, over = record["arch"], dict(record.get("nares") or {})
+        depth, width = arch.get("depth"), arch.get("width")
+        if not all(isinstance(one, list) and len(one) == 3 for one in (depth, width)):
+            raise RbError(
+                "NARes has networks of three depths and three widths. Expected a record with the lists"
+                " arch.depth and arch.width, such as rb-convert nares reads."
+            )
+        values = Values(record, percent=self.scale == "percent")
+        test = dict(over.pop("test_best", {}))
+        found = {key: values.scaled(made["metric"]) for key, made in ACCURACIES.items()}
+        found |= {key: values.plain(made["metric"]) for key, made in NUMBERS.items()}
+        test |= {key: value for key, value in found.items() if value is not None}
+        corruptions = _merged(test.pop("corruptions", {}), _of_corruptions(values))
+        if corruptions:
+            test["corruptions"] = corruptions
+        seed = (record.get("train") or {}).get("seed")
+        train = ({} if seed is None else {"seed": seed}) | dict(over.pop("train", {}))
+        line = {
+            "arch_id": arch.get("index"),
+            "arch": dict(zip(PARTS, itertools.chain(*zip(depth, width, strict=True)), strict=True)),
+        }
+        line |= {"MACs": arch.get("macs"), "Params": arch.get("params"), **over}
+        return Training({key: value for key, value in line.items() if value is not None}, train, test)
+
+    def documents(self, units: Iterable[Unit], told: Told) -> Iterator[Document]:
+        lines: dict[str, tuple[dict[str, Any], dict[Any, Training]]] = {}
+        for unit in units:
+            one: Training = unit.content
+            line = lines.setdefault(dumps(one.line["arch"]).decode(), (one.line, {}))
+            seed = one.train.get("seed")
+            if seed in line[1]:
+                told.note("two records stand for one training; the last one is written", unit.where)
+            line[1][seed] = one
+        yield Document("", map(_line, lines.values()))
+
+
+def _line(found: tuple[dict[str, Any], dict[Any, Training]]) -> bytes:
+    line, trainings = found
+    pairs = list(trainings.values())
+    return dumps({**line, "train": [p.train for p in pairs], "test_best": [p.test for p in pairs]}) + b"\n"
+
+
+def _trainings(line: Record) -> Iterator[tuple[Record, Record]]:
+    """The trainings of a line with their tests. Raises RbError where they do not belong together."""
+    trains, tests = line.get("train", []), line.get("test_best", [])
+    if not isinstance(trains, list) or not isinstance(tests, list) or len(trains) != len(tests) or not trains:
+        listed = ", ".join(map(str, list(line)[:8])) or "nothing"
+        raise RbError(
+            f'It has no "train" and "test_best" of one length (it has: {listed}). Expected a line of NARes.'
+        )
+    for train, test in zip(trains, tests, strict=True):
+        yield an_object(train, 'Its "train"'), an_object(test, 'Its "test_best"')
+
+
+def _arch(line: Record) -> Record:
+    """The architecture; what it says is taken out of the line. Raises RbError."""
+    parts = an_object(line.pop("arch", None), 'Its "arch"')
+    if set(parts) != set(PARTS) or not all(isinstance(parts[key], int) for key in PARTS):
+        raise RbError(
+            f'Its "arch" has {", ".join(map(str, parts)) or "nothing"}. Expected numbers D1, W1 to D3, W3.'
+        )
+    depth, width = [parts[key] for key in PARTS[::2]], [parts[key] for key in PARTS[1::2]]
+    name = "-".join(f"{d}x{w}" for d, w in zip(depth, width, strict=True))
+    arch: Record = {"space": "nares", "name": f"nares-{name}", "index": line.pop("arch_id", None)}
+    arch |= {"depth": depth, "width": width}
+    for ours, theirs in (("params", "Params"), ("macs", "MACs")):
+        if isinstance(line.get(theirs), int) and line[theirs] >= SMALLEST:  # else it is in millions
+            arch[ours] = line.pop(theirs)
+    return {key: value for key, value in arch.items() if value is not None}
+
+
+def _corruptions(row: Row, found: Any) -> Record:
+    """Add accuracies and losses under corruptions; what is neither is given back."""
+    if not isinstance(found, dict):
+        return {} if found is None else {"corruptions": found}
+    over: Record = {}
+    for name, levels in found.items():
+        for level, both in levels.items() if isinstance(levels, dict) else ():
+            if level not in ("1", "2", "3", "4", "5") or not isinstance(both, dict):
+                over.setdefault(name, {})[level] = both
+                continue
+            metric = metrics.corrupt_name(name, level)
+            made = {"corruption": name, "severity": int(level), "split": "test"}
+            row.accuracy(metric, both.get("acc"), **made)
+            row.plain(f"{metric}.loss", both.get("loss"), **made)
+            rest = {key: value for key, value in both.items() if key not in ("acc", "loss")}
+            if rest:
+                over.setdefault(name, {})[level] = rest
+    return {"corruptions": over} if over else {}
+
+
+def _of_corruptions(values: Values) -> Record:
+    found: Record = {}
+    for metric in values.metrics:
+        parts = metric.split(".")
+        if parts[0] != "corrupt" or len(parts) not in (3, 4) or parts[2] not in ("1", "2", "3", "4", "5"):
+            continue
+        into = found.setdefault(parts[1], {}).setdefault(parts[2], {})
+        if len(parts) == 3:
+            into["acc"] = values.scaled(metric)
+        elif parts[3] == "loss":
+            into["loss"] = values.plain(metric)
+    return found
+
+
+def _merged(first: Any, second: Any) -> Any:
+    if isinstance(first, dict) and isinstance(second, dict):
+        return {
+            key: _merged(first.get(key), second[key]) if key in second else first[key]
+            for key in first | second
+        }
+    return second if second is not None else first

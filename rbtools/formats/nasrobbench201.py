@@ -1,0 +1,223 @@
+"""NAS-RobBench-201: one JSON file with the results of adversarially trained NAS-Bench-201 networks.
+
+Layout, as the reader in TT2408/nasrobbench201 has it: {data set: {architecture id: {metric: {seed:
+number}}}}; its metrics are named by its training code, val_acc and val_ATTACK_EPS_acc with eps in 1/255.
+"threeseed", the mean over the seeds, is known from code that others published for this file. The data
+set of ImageNet16-120 is "imagenet" in that code; in the file any spelling of the names is taken.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+from rbtools.errors import RbError
+from rbtools.formats import numbers
+from rbtools.formats.base import Bad, Document, Published, Record, Unit, as_text, dumps
+from rbtools.formats.naming import cell, class_of, dataset_name
+from rbtools.formats.rows import Row, Values
+from rbtools.formats.stream import members
+from rbtools.formats.told import Told
+from rbtools.records import metrics
+from rbtools.registry import param
+
+MEAN = "threeseed"
+# The test images are called val; PGD has 20 steps of 2.5 eps / 20.
+ATTACKS = {"fgsm": "fgsm", "pgd": "pgd20", "square": "square", "autoattack": "aa", "apgd": "apgd-ce"}
+STEPS = {"pgd": 20, "apgd": 20}
+_METRIC = re.compile(r"(val|test)_(?:([a-z]+)_([\d.]+)_)?acc")
+TRAIN = {"method": "pgd", "preset": "nasrobbench201"}
+
+
+class Result(NamedTuple):
+    """One architecture with one seed ("threeseed" is their mean): metrics, and their means beside.
+
+    `lone` has what is published once for all seeds, with the first of them.
+    """
+
+    dataset: str
+    arch: str
+    seed: str | None
+    values: dict[str, Any]
+    means: dict[str, Any]
+    lone: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NASRobBench201:
+    """NAS-RobBench-201_all.json: clean and robust accuracies of adversarially trained networks, by seed.
+
+    One record for each data set, architecture and seed. The mean over three seeds ("threeseed") stands
+    in the entries beside each value, or is a record of its own with --seeds mean. val_pgd_3.0_acc is
+    pgd20.3, as its PGD has 20 steps, and the val images are the test images. Reads architecture by
+    architecture; an id that is no representative has that of its class in arch.class, and is written
+    under it.
+    """
+
+    name: ClassVar[str] = "nasrobbench201"
+    version: ClassVar[int] = 1
+    one_file: ClassVar[bool] = True
+
+    seeds: str = param("all", "Which seeds to read: all, mean (over the three), or the number of one.")
+
+    def units(self, source: Published, told: Told) -> Iterator[Unit | Bad]:
+        if self.seeds not in ("all", "mean") and not self.seeds.isdecimal():
+            raise RbError(f"--seeds is '{self.seeds}'. Expected all, mean, or the number of one seed.")
+        with source.opened() as stream:
+            for path, found in members(stream, 2):
+                where = f"{source.name}: {' '.join(map(str, path))}"
+                if len(path) < 2 or not all(isinstance(part, str) for part in path):
+                    raise RbError(
+                        f"{source.name} is not NAS-RobBench-201's file. Expected an object of data sets,"
+                        " and in each an object of architecture ids."
+                    )
+                dataset, index = str(path[0]), str(path[1])
+                if not isinstance(found, dict):
+                    yield Bad(where, f"It is {numbers.kind(found)}. Expected an object.", as_text(found))
+                    continue
+                yield from (Unit(where, one) for one in self._by_seed(dataset, index, found))
+
+    def _by_seed(self, dataset: str, index: str, found: Record) -> Iterator[Result]:
+        seeds: dict[str | None, dict[str, Any]] = {}
+        lone: dict[str, Any] = {}
+        for name, by in found.items():
+            if isinstance(by, dict):
+                for seed, raw in by.items():
+                    seeds.setdefault(seed, {})[name] = raw
+            elif _protocol(name) is None:
+                lone[name] = by
+            else:
+                seeds.setdefault(None, {})[name] = by
+        means = seeds.pop(MEAN, {})
+        named: list[str | None] = [seed for seed in seeds if self.seeds in ("all", seed)]
+        if self.seeds == "mean" or (self.seeds == "all" and not named):
+            seeds[MEAN], named, means = means, [MEAN], {}
+        for number, seed in enumerate(named):
+            beside = means if seed is not None else {}
+            yield Result(dataset, index, seed, seeds[seed], beside, {} if number else lone)
+
+    def record(self, unit: Any, told: Told, where: str) -> Record:
+        ours = dataset_name("imagenet16-120" if unit.dataset == "imagenet" else unit.dataset)
+        arch = cell(unit.arch, ours)
+        row = Row("nasrobbench201", told, where, percent=False)
+        over: Record = {} if unit.dataset == ours else {"dataset": unit.dataset}
+        beside_it: set[str] = set()
+        for name, raw in unit.values.items():
+            made = _protocol(name)
+            if made is None:
+                over.setdefault("values", {})[name] = raw
+                continue
+            beside = unit.means.get(name)
+            if beside is not None:
+                made[MEAN] = numbers.plain(beside)
+                beside_it.add(name)
+            row.accuracy(raw=raw, **made)
+        lone = {name: raw for name, raw in unit.means.items() if name not in beside_it}
+        if lone:
+            over["means"] = lone
+        if unit.lone:
+            over["lone"] = unit.lone
+        train: Record = dict(TRAIN)
+        if unit.seed is not None and unit.seed.isdecimal():
+            train["seed"] = int(unit.seed)
+        elif unit.seed is not None:
+            train["seeds" if unit.seed == MEAN else "seed"] = 3 if unit.seed == MEAN else unit.seed
+        return row.record(arch, dataset=ours, train=train, nasrobbench201=numbers.plain(over))
+
+    def unit(self, record: Record) -> Any:
+        over, train = record.get("nasrobbench201") or {}, record.get("train") or {}
+        index = class_of(record["arch"])
+        if index is None or not isinstance(record.get("dataset"), str):
+            raise RbError(
+                "NAS-RobBench-201 has architectures of NAS-Bench-201 on a data set. Expected a record with"
+                " arch.space nasbench201 and dataset."
+            )
+        values = Values(record, percent=False)
+        found, means = dict(over.get("values") or {}), dict(over.get("means") or {})
+        for metric in values.metrics:
+            entry = values.entries.get(metric, {})
+            name = entry.get("key") or _published(metric)
+            if name is None or (_protocol(name) or {}).get("metric") != metric:
+                continue
+            found[name] = values.plain(metric)
+            beside = entry.get(MEAN)
+            if beside is not None:
+                means[name] = beside
+        seed = MEAN if "seeds" in train else None if train.get("seed") is None else str(train["seed"])
+        return Result(
+            over.get("dataset", str(record["dataset"])),
+            str(index),
+            seed,
+            found,
+            means,
+            over.get("lone") or {},
+        )
+
+    def documents(self, units: Iterable[Unit], told: Told) -> Iterator[Document]:
+        whole: dict[str, dict[str, dict[str, Any]]] = {}
+        for unit in units:
+            one: Result = unit.content
+            into = whole.setdefault(one.dataset, {}).setdefault(one.arch, {})
+            into.update(one.lone)
+            for name, raw in one.values.items():
+                if one.seed is None:
+                    into[name] = raw
+                    continue
+                by = into.setdefault(name, {})
+                if not isinstance(by, dict):
+                    by = into[name] = {}
+                if one.seed in by:
+                    told.note(
+                        "two records stand for one place in the file; the last one is written", unit.where
+                    )
+                by[one.seed] = raw
+            for name, raw in one.means.items():
+                by = into.setdefault(name, {})
+                if isinstance(by, dict):
+                    by.setdefault(MEAN, raw)
+        yield Document("", _pieces(whole))
+
+
+def _pieces(whole: dict[str, dict[str, dict[str, Any]]]) -> Iterator[bytes]:
+    """One architecture a line."""
+    outer = b"{\n"
+    for dataset, found in whole.items():
+        inner = outer + dumps(dataset) + b": {\n"
+        for index, values in sorted(found.items(), key=lambda item: int(item[0])):
+            yield inner + dumps(index) + b": " + dumps(values)
+            inner = b",\n"
+        outer = b"\n},\n"
+    yield b"\n}\n}\n" if whole else b"{}\n"
+
+
+def _protocol(name: str) -> Record | None:
+    """The metric of a published name and how it was measured; None for a name that is not known."""
+    found = _METRIC.fullmatch(name)
+    if found is None or found[1] != "val" or (found[2] and found[2] not in ATTACKS):
+        return None
+    if not found[2]:
+        return {"metric": "acc", "split": "test"}
+    eps = float(found[3]) / 255
+    made: Record = {
+        "metric": metrics.attack_name(ATTACKS[found[2]], eps),
+        "attack": ATTACKS[found[2]].rstrip("0123456789"),
+        "norm": "linf",
+        "eps": eps,
+    }
+    if found[2] in STEPS:
+        made["steps"] = STEPS[found[2]]
+    made["split"] = "test"
+    return made if _published(made["metric"]) == name else {**made, "key": name}
+
+
+def _published(metric: str) -> str | None:
+    """The published name of a metric; None where it has none."""
+    if metric == "acc":
+        return "val_acc"
+    for attack, stem in ATTACKS.items():
+        text = metric.removeprefix(f"{stem}.")
+        if text != metric and re.fullmatch(r"\d+(\.\d+)?", text):
+            return f"val_{attack}_{float(text)}_acc"
+    return None

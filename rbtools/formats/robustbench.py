@@ -1,0 +1,244 @@
+"""RobustBench's model_info: a folder of small JSON files, one a model and threat model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any, ClassVar, NamedTuple
+
+import orjson
+
+from rbtools.errors import RbError
+from rbtools.formats import numbers, stream
+from rbtools.formats.base import (
+    Bad,
+    Document,
+    Published,
+    Record,
+    Unit,
+    an_object,
+    file_name,
+    files_below,
+    latest,
+    text_field,
+)
+from rbtools.formats.naming import dataset_name, described, zoo_name
+from rbtools.formats.rows import Row, Values
+from rbtools.formats.told import Told
+from rbtools.records import metrics
+from rbtools.registry import param
+
+THREATS = {"Linf": "linf", "L2": "l2", "corruptions": None}
+USUAL = {"Linf": "8/255", "L2": "0.5"}
+ROUNDED = (
+    0.031  # what some models were attacked at in place of 8/255; the leaderboard has them among the others
+)
+# Metrics of a corruptions file; mCE is relative to a reference and may be above 1.
+CORRUPTIONS = {"corruptions_acc": "corrupt.mean", "corruptions_acc_3d": "corrupt-3d.mean"}
+MCE = {"corruptions_mce": "corrupt.mce", "corruptions_mce_3d": "corrupt-3d.mce"}
+ORDER = (
+    *("link", "name", "authors", "additional_data", "number_forward_passes", "dataset", "venue"),
+    *("architecture", "eps", "clean_acc", "reported", "autoattack_acc", "external"),
+    *("corruptions_acc_3d", "corruptions_mce_3d", "corruptions_acc", "corruptions_mce"),
+)
+
+
+class Info(NamedTuple):
+    """One file: what its path says (DATASET/THREAT/MODEL.json), and what is in it."""
+
+    dataset: str
+    threat: str
+    model: str
+    fields: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RobustBench:
+    """RobustBench's model_info: a folder DATASET/THREAT/MODEL.json of small files, or one of them.
+
+    Numbers are texts in percent, distances texts such as 8/255. A model's name is the training method of
+    its record; authors, venue and the like are kept under "robustbench". clean_acc is acc, autoattack_acc
+    aa.8 (aa.l2.0.5), corruptions_acc corrupt.mean, reported and external reported.8 and external.8. Models
+    attacked at 0.031 are under aa.8 with the others, and their entry has the distance. Networks of the
+    zoo's sizes have the zoo's names. Reads file by file.
+    """
+
+    name: ClassVar[str] = "robustbench"
+    version: ClassVar[int] = 1
+    one_file: ClassVar[bool] = False
+
+    threat: str | None = param(
+        None, "Which results to write, where a record has several.", choices=tuple(THREATS)
+    )
+
+    def units(self, source: Published, told: Told) -> Iterator[Unit | Bad]:
+        files = files_below(source.path, ".json") if source.path and source.folder else [source.path]
+        for path in files:
+            where = source.name if path is None else str(path)
+            with Published(path, where).opened() as opened:
+                text = opened.read()
+            try:
+                fields = an_object(stream.loads(text), "The file")
+                yield Unit(where, _info(PurePath(where), fields))
+            except RbError as wrong:
+                problem = f"It {wrong}." if isinstance(wrong, stream.Broken) else str(wrong)
+                yield Bad(where, problem, text.decode("utf-8", "replace"))
+
+    def record(self, unit: Any, told: Told, where: str) -> Record:
+        fields, norm = unit.fields, THREATS[unit.threat]
+        ours = dataset_name(unit.dataset)
+        if dataset_name(text_field(fields, "dataset")) != ours:
+            told.note('a file\'s "dataset" is not that of its folder, which counts', where)
+        row = Row("robustbench", told, where, percent=True)
+        row.accuracy("acc", fields.get("clean_acc"), split="test")
+        taken = {"clean_acc": "acc"}
+        if norm is None:
+            for key, metric in CORRUPTIONS.items():
+                row.accuracy(metric, fields.get(key), split="test")
+            for key, metric in MCE.items():
+                row.ratio(metric, fields.get(key), split="test")
+            row.accuracy("reported", fields.get("reported"), split="test")
+            taken |= {**CORRUPTIONS, **MCE, "reported": "reported"}
+        else:
+            eps = _distance(fields.get("eps"), norm)
+            if norm == "linf" and eps == ROUNDED:
+                told.note(
+                    "a model was attacked at 0.031; its metric is aa.8, and evals has the distance", where
+                )
+            at: Record = {"norm": norm, "eps": eps, "split": "test"}
+            row.accuracy(_name("aa", eps, norm), fields.get("autoattack_acc"), attack="aa", **at)
+            for key in ("reported", "external"):
+                row.accuracy(_name(key, eps, norm), fields.get(key), **at)
+            taken |= {key: _name(key, eps, norm) for key in ("reported", "external")}
+            taken["autoattack_acc"] = _name("aa", eps, norm)
+        arch = _arch(fields.get("architecture"), ours)
+        # What the record says otherwise already is left out; an empty text is no number, and stays.
+        said = {"dataset": ours, "architecture": _published(arch)}
+        if norm is not None and taken["autoattack_acc"] in row.metrics:
+            said["eps"] = _eps_text(eps, norm)
+        over = {
+            key: value
+            for key, value in fields.items()
+            if taken.get(key) not in row.metrics and (key not in said or said[key] != value)
+        }
+        over["threat"] = unit.threat
+        return row.record(arch, dataset=ours, train={"method": unit.model}, robustbench=numbers.plain(over))
+
+    def unit(self, record: Record) -> Any:
+        over = dict(record.get("robustbench") or {})
+        dataset, model = record.get("dataset"), (record.get("train") or {}).get("method")
+        if not isinstance(dataset, str) or not isinstance(model, str):
+            raise RbError(
+                "A file of RobustBench has a data set and a model's name. Expected a record with dataset and"
+                " train.method."
+            )
+        values = Values(record, percent=True)
+        threat = self.threat or over.pop("threat", None) or _threat_of(values)
+        over.pop("threat", None)
+        norm = THREATS.get(threat)
+        fields: Record = {
+            "dataset": over.pop("dataset", dataset),
+            "architecture": over.pop("architecture", _published(record["arch"])),
+            "clean_acc": _text(values.scaled("acc")),
+        }
+        if norm is None:
+            found = {**CORRUPTIONS, **MCE, "reported": "reported"}
+        else:
+            eps = over.pop("eps", None) or _eps_of(values, threat)
+            fields["eps"] = eps
+            place = _distance(eps, norm)
+            found = {"autoattack_acc": _name("aa", place, norm)}
+            found |= {key: _name(key, place, norm) for key in ("reported", "external")}
+        fields |= {key: text for key, metric in found.items() if (text := _text(values.scaled(metric)))}
+        fields = {**over, **{key: value for key, value in fields.items() if value is not None}}
+        known = {key: fields.pop(key) for key in ORDER if key in fields}
+        return Info(dataset, threat, model, known | fields)
+
+    def documents(self, units: Iterable[Unit], told: Told) -> Iterator[Document]:
+        for info in latest(units, lambda one: one[:3], told):
+            path = f"{file_name(info.dataset)}/{info.threat}/{file_name(info.model)}.json"
+            yield Document(path, [orjson.dumps(info.fields, option=orjson.OPT_INDENT_2) + b"\n"])
+
+
+def _info(path: PurePath, fields: Record) -> Info:
+    """A file's content, with what its path says; a file by itself says it, too. Raises RbError."""
+    threat = _threat(path, fields)
+    folder = path.parent.parent.name if path.parent.name == threat else ""
+    return Info(folder or text_field(fields, "dataset"), threat, path.stem, fields)
+
+
+def _threat(path: PurePath, fields: Record) -> str:
+    """The threat model: the folder's name, else what the file has. Raises RbError."""
+    if path.parent.name in THREATS:
+        return path.parent.name
+    if any(key in fields for key in (*CORRUPTIONS, *MCE)):
+        return "corruptions"
+    if "autoattack_acc" in fields:
+        return "Linf" if _distance(fields.get("eps"), "linf") < 0.2 else "L2"
+    listed = ", ".join(map(str, list(fields)[:8])) or "nothing"
+    raise RbError(
+        f"It has neither autoattack_acc nor corruptions_acc (it has: {listed}). Expected a file of"
+        " RobustBench's model_info, in a folder Linf, L2 or corruptions."
+    )
+
+
+def _threat_of(values: Values) -> str:
+    for metric in values.metrics:
+        if metric.startswith("aa."):
+            return "L2" if metric.startswith("aa.l2.") else "Linf"
+    if "corrupt.mean" in values.metrics:
+        return "corruptions"
+    raise RbError(
+        "A file of RobustBench has results of AutoAttack or under corruptions, and the record has neither"
+        " aa.8, aa.l2.0.5 nor corrupt.mean. Run rb-attack aa or rb-corrupt all."
+    )
+
+
+def _distance(raw: Any, norm: str) -> float:
+    """A distance as RobustBench writes it. Raises RbError."""
+    try:
+        return numbers.distance(raw, norm)
+    except numbers.NoNumber as wrong:
+        raise RbError(
+            f'The file\'s "eps" cannot be read: {wrong}. Expected a text such as "8/255".'
+        ) from None
+
+
+def _name(stem: str, eps: float, norm: str) -> str:
+    eps = 8 / 255 if norm == "linf" and eps == ROUNDED else eps
+    return metrics.attack_name(stem if norm == "linf" else f"{stem}.l2", eps, norm)
+
+
+def _eps_text(eps: float, norm: str) -> str:
+    return f"{eps * 255:g}/255" if norm == "linf" else f"{eps:g}"
+
+
+def _eps_of(values: Values, threat: str) -> str:
+    """The distance to write: the usual one where the record has it, else the first."""
+    norm = THREATS[threat] or "linf"
+    stem = "aa." if norm == "linf" else "aa.l2."
+    named = [name.removeprefix(stem) for name in values.metrics if re.fullmatch(rf"{stem}[\d.]+", name)]
+    texts = [f"{one}/255" if norm == "linf" else one for one in named]
+    return USUAL[threat] if USUAL[threat] in texts or not texts else texts[0]
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def _arch(published: Any, dataset: str) -> Record:
+    if not isinstance(published, str):
+        return {"space": "robustbench", "name": "unnamed"}
+    zoo = None if dataset.startswith("imagenet") else zoo_name(published)
+    return described({"space": "robustbench" if zoo is None else "zoo", "name": zoo or published}, dataset)
+
+
+_FAMILIES = {"wrn": "WideResNet", "resnet": "ResNet", "preactresnet": "PreActResNet"}
+
+
+def _published(arch: Record) -> str:
+    name = str(arch.get("name"))
+    found = re.fullmatch(r"(wrn-|resnet|preactresnet)([\d-]+)", name)
+    return f"{_FAMILIES[found[1].rstrip('-')]}-{found[2]}" if found and arch.get("space") == "zoo" else name

@@ -1,0 +1,210 @@
+"""Tables: columns as metrics and fields, mapped and unmapped, and records as tables."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rbtools.errors import RbError
+from rbtools.formats import FORMATS, Bad, Broken, Published, Told, Unit
+
+
+def units(text: str | bytes, **options: Any) -> list[Any]:
+    Path("table.csv").write_bytes(text if isinstance(text, bytes) else text.encode())
+    chosen = FORMATS.build("csv", **options)
+    return list(chosen.units(Published(Path("table.csv"), "table.csv"), Told()))
+
+
+def read(text: str | bytes, told: Told | None = None, **options: Any) -> list[dict[str, Any]]:
+    chosen = FORMATS.build("csv", **options)
+    return [chosen.record(unit.content, told or Told(), unit.where) for unit in units(text, **options)]
+
+
+def written(records: list[dict[str, Any]], **options: Any) -> str:
+    chosen = FORMATS.build("csv", **options)
+    made = [Unit(f"line {n}", chosen.unit(one)) for n, one in enumerate(records, 1)]
+    (document,) = chosen.documents(made, Told())
+    return b"".join(document.content).decode()
+
+
+def test_columns_are_fields_and_metrics_by_their_names() -> None:
+    text = (
+        "arch.name,dataset,train.method,train.seed,acc,pgd20.8,Notes\nresnet18,cifar10,pgd,3,0.8,0.5,fine\n"
+    )
+    (record,) = read(text)
+    assert record["arch"]["space"] == "zoo" and record["arch"]["params"] == 11_173_962
+    assert (record["dataset"], record["train"]) == ("cifar10", {"method": "pgd", "seed": 3})
+    assert record["metrics"] == {"acc": 0.8, "pgd20.8": 0.5} and record["csv"] == {"Notes": "fine"}
+    assert record["evals"][0] == {
+        "tool": "rb-convert",
+        "metric": "acc",
+        "source": "csv",
+        "published": "0.8",
+        "rounding": 0.1,
+        "value": 0.8,
+    }
+
+
+def test_a_map_says_what_columns_mean() -> None:
+    text = "Model,Clean (%),Robust,Eps,Comment\nMine,94.85,50 %,8/255,x\n"
+    (record,) = read(
+        text, map="Model=arch.name,Clean (%)=acc:percent,Robust=aa.8,Comment=-", set="dataset=CIFAR-10"
+    )
+    assert record["arch"] == {"space": "csv", "name": "Mine"} and record["dataset"] == "cifar10"
+    assert record["metrics"] == {"acc": 0.9485, "aa.8": 0.5, "Eps": 8 / 255} and "csv" not in record
+
+
+def test_a_scale_is_that_of_all_accuracies() -> None:
+    text = "arch.name,acc,pgd20.8,ge.pgd20.8,seconds_per_epoch,loss\nx,94.85,50,-2,30,1.5\n"
+    (record,) = read(text, scale="percent")
+    assert list(record["metrics"].values()) == [0.9485, 0.5, -0.02, 30.0, 1.5]
+    again = written([record], scale="percent").splitlines()[1]
+    assert again.endswith(",94.85,50,-2,30,1.5")
+
+
+@pytest.mark.parametrize(
+    ("header", "cell"),
+    [
+        ("arch.index", "1832"),
+        ("arch.str", "|nor_conv_1x1~0|+|nor_conv_1x1~0|none~1|+|nor_conv_1x1~0|skip_connect~1|none~2|"),
+        ("arch.name", "nb201-1832"),
+    ],
+)
+def test_an_architecture_of_nas_bench_201_has_its_class(header: str, cell: str) -> None:
+    (record,) = read(f"{header},acc\n{cell},0.5\n")
+    assert (record["arch"]["index"], record["arch"]["class"]) == (1832, 309)
+
+
+def test_tabs_semicolons_and_windows_files_are_read() -> None:
+    assert read("arch.name\tacc\nx\t0.5\n", delimiter="tab")[0]["metrics"] == {"acc": 0.5}
+    assert read(b"\xef\xbb\xbfarch.name;acc\r\n\r\nx;0.5\r\n", delimiter=";")[0]["metrics"] == {"acc": 0.5}
+
+
+names = st.text(st.sampled_from("abc 1,\"'\n=-é"), min_size=1, max_size=6)
+scalars = st.booleans() | st.integers(-(10**18), 10**18) | names | st.floats(-1e6, 1e6)
+keys = st.sampled_from(["seed", "epochs", "odd key", "preset"])
+
+
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {
+                "arch": st.fixed_dictionaries(
+                    {"space": st.just("mine"), "name": names},
+                    optional={"depth": st.lists(st.integers()), "classes": scalars},
+                ),
+                "metrics": st.dictionaries(
+                    st.sampled_from(
+                        ["acc", "pgd20.8", "odd one", "arch.x", "dataset", "metrics.y", "ge.acc"]
+                    ),
+                    st.floats(0, 1),
+                ),
+            },
+            optional={
+                "dataset": names,
+                "train": st.dictionaries(keys, scalars, min_size=1),
+                "mine": st.dictionaries(keys, scalars | st.lists(scalars), min_size=1),
+                "list": st.lists(scalars, min_size=1),
+            },
+        ),
+        min_size=1,
+        max_size=3,
+    )
+)
+def test_a_round_trip_loses_nothing_that_a_table_can_express(records: list[dict[str, Any]]) -> None:
+    for record, again in zip(records, read(written(records)), strict=True):
+        kept = {key: value for key, value in again.items() if key not in ("schema", "evals")}
+        assert kept == record
+
+
+def test_a_table_keeps_its_columns_and_their_order() -> None:
+    text = "arch.name,acc,pgd20.8,Notes\nx,0.50,0.5,fine\ny,0.25,,\n"
+    assert written(
+        read(text)
+    ) == "arch.space,arch.name,acc,pgd20.8,Notes\ncsv,x,0.50,0.5,fine\ncsv,y,0.25,,\n".replace(
+        "arch.space,arch.name", "arch.name,arch.space"
+    ).replace("csv,x", "x,csv").replace("csv,y", "y,csv")
+
+
+# --- what goes wrong --------------------------------------------------------------------------------
+
+
+def test_nan_and_infinity_leave_the_rest_of_the_row() -> None:
+    told = Told()
+    (record,) = read("arch.name,acc,aa.8,loss\nx,nan,0.5,-inf\n", told)
+    assert record["metrics"] == {"aa.8": 0.5} and len(list(told.errors())) == 2
+    assert record["evals"][0]["reason"] == "published as nan: a number is nan, which is not finite"
+
+
+def test_a_text_in_a_mapped_metric_is_named() -> None:
+    told = Told()
+    (record,) = read("m,a\nx,high\n", told, map="m=arch.name,a=acc")
+    assert record["metrics"] == {} and "the text 'high' stands where a number was expected" in next(
+        told.errors()
+    )
+
+
+def test_percents_where_fractions_belong_are_noticed() -> None:
+    told = Told()
+    (record,) = read("arch.name,acc\nx,94.85\n", told)
+    (line,) = told.errors()
+    assert record["metrics"] == {} and "for a file in percent say --scale percent" in line
+    assert "table.csv: line 2: acc is 94.85" in line
+
+
+def test_a_row_of_another_length_leaves_the_others() -> None:
+    first, bad, last = units("arch.name,acc\nx,0.5\ny,1,2\nz,0.5\n")
+    assert isinstance(bad, Bad) and (bad.where, bad.text) == ("table.csv: line 3", "y,1,2")
+    assert bad.problem == "It has 3 cells, and the header 2."
+    assert not isinstance(first, Bad) and not isinstance(last, Bad)
+
+
+def test_a_quote_that_never_ends_gives_the_rows_before() -> None:
+    Path("table.csv").write_text('arch.name,acc\nx,0.5\n"y,0.5\n')
+    reading = FORMATS.build("csv").units(Published(Path("table.csv"), "table.csv"), Told())
+    next(reading)
+    with pytest.raises(Broken, match="is no CSV in line"):
+        next(reading)
+
+
+def test_what_is_not_utf_8_is_said() -> None:
+    with pytest.raises(Broken, match="is not UTF-8 after line"):
+        units(b"arch.name,acc\n" + b"x,0.5\n" * 3 + b"\xff,0.5\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        (
+            "Model,acc\n",
+            {},
+            r"No column of table\.csv says what the architecture is\. Columns: Model, acc\..*'Model=arch",
+        ),
+        ("a,a\n", {}, "has the column 'a' twice"),
+        ("Model,acc\n", {"map": "Modle=arch.name"}, "names the column 'Modle'.* Did you mean 'Model'"),
+        ("Model,acc\n", {"map": "Model"}, r"--map has 'Model'\. Expected NAME=VALUE"),
+        ("Model,acc\n", {"map": "acc=acc:percents"}, "'percents' is no unit. Expected percent or fraction"),
+        ("Model,acc\n", {"set": "acc=1"}, "--set acc: that is no field"),
+        ("Model,acc\n", {"delimiter": "ab"}, "--delimiter is 'ab'"),
+    ],
+)
+def test_a_table_or_option_that_is_none_is_refused(text: str, options: dict[str, str], message: str) -> None:
+    with pytest.raises(RbError, match=message):
+        read(text + "x,0.5\n", **options)
+
+
+def test_an_empty_architecture_is_a_row_that_fails() -> None:
+    with pytest.raises(RbError, match="The row's architecture is empty"):
+        read("arch.name,acc\n,0.5\n")
+
+
+def test_a_table_can_be_read_by_others() -> None:
+    text = written([{"arch": {"name": "a,b"}, "metrics": {"acc": 0.1 + 0.2}}])
+    assert text == 'arch.name,acc\n"a,b",0.30000000000000004\n'
+    assert math.isclose(json.loads(text.splitlines()[1].rpartition(",")[2]), 0.3)

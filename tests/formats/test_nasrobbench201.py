@@ -1,0 +1,166 @@
+"""NAS-RobBench-201's file: seeds as records, their means beside them, classes for isomorphic ids."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rbtools.errors import RbError
+from rbtools.formats import FORMATS, Bad, Published, Told, Unit
+
+# The numbers of the readme for architecture 1000.
+FILE: dict[str, Any] = {
+    "cifar10": {
+        "1000": {
+            "val_acc": {"0": 0.75, "1": 0.77, "2": 0.79, "threeseed": 0.77},
+            "val_fgsm_3.0_acc": {"1": 0.6729999780654907},
+            "val_pgd_3.0_acc": {"1": 0.6680999994277954},
+        }
+    }
+}
+
+
+def units(found: Any, told: Told | None = None, **options: Any) -> list[Any]:
+    Path("all.json").write_text(found if isinstance(found, str) else json.dumps(found))
+    chosen = FORMATS.build("nasrobbench201", **options)
+    return list(chosen.units(Published(Path("all.json"), "all.json"), told or Told()))
+
+
+def read(found: Any, told: Told | None = None, **options: Any) -> list[dict[str, Any]]:
+    chosen = FORMATS.build("nasrobbench201")
+    return [chosen.record(unit.content, told or Told(), unit.where) for unit in units(found, **options)]
+
+
+def written(records: list[dict[str, Any]], told: Told | None = None) -> Any:
+    chosen = FORMATS.build("nasrobbench201")
+    made = [Unit(f"line {n}", chosen.unit(json.loads(json.dumps(one)))) for n, one in enumerate(records, 1)]
+    (document,) = chosen.documents(made, told or Told())
+    return json.loads(b"".join(document.content))
+
+
+def test_every_seed_is_a_record() -> None:
+    first, second, third = read(FILE)
+    assert [one["train"]["seed"] for one in (first, second, third)] == [0, 1, 2]
+    assert second["train"] == {"method": "pgd", "preset": "nasrobbench201", "seed": 1}
+    assert second["arch"]["name"] == "nb201-1000" and second["dataset"] == "cifar10"
+    assert second["metrics"] == {"acc": 0.77, "fgsm.3": 0.6729999780654907, "pgd20.3": 0.6680999994277954}
+    entry = second["evals"][2]
+    assert (entry["eps"], entry["steps"], entry["attack"]) == (3 / 255, 20, "pgd")
+    assert first["evals"][0]["threeseed"] == 0.77
+
+
+def test_the_mean_or_one_seed_can_be_asked_for() -> None:
+    (mean,) = read(FILE, seeds="mean")
+    assert mean["metrics"] == {"acc": 0.77} and mean["train"]["seeds"] == 3
+    (one,) = read(FILE, seeds="1")
+    assert one["train"]["seed"] == 1
+    with pytest.raises(RbError, match="--seeds is 'some'"):
+        units(FILE, seeds="some")
+
+
+def test_an_isomorphic_id_has_its_class_and_is_written_under_it() -> None:
+    for index, class_ in (("1832", 309), ("3365", 991), ("11472", 2528)):
+        (record,) = read({"cifar10": {index: {"val_acc": {"1": 0.5}}}})
+        assert (record["arch"]["index"], record["arch"]["class"]) == (int(index), class_)
+        assert written([record]) == {"cifar10": {str(class_): {"val_acc": {"1": 0.5}}}}
+
+
+def test_counts_are_those_of_the_data_set() -> None:
+    found = {name: {"13714": {"val_acc": {"1": 0.5}}} for name in ("cifar10", "ImageNet16-120", "imagenet")}
+    assert [one["arch"]["params"] for one in read(found)] == [1_073_466, 1_080_616, 1_080_616]
+    assert [one["dataset"] for one in read(found)] == ["cifar10", "imagenet16-120", "imagenet16-120"]
+    assert written(read(found)) == found
+
+
+fractions = st.floats(0, 1)
+seeded = st.dictionaries(st.sampled_from(["0", "1", "2", "threeseed"]), fractions, min_size=1)
+results = st.dictionaries(
+    st.sampled_from(
+        [
+            *(
+                "val_acc",
+                "val_pgd_3.0_acc",
+                "val_pgd_0.5_acc",
+                "val_fgsm_8.0_acc",
+                "val_fgsm_8_acc",
+                "train_acc",
+                "odd",
+            )
+        ]
+    ),
+    seeded,
+    min_size=1,
+).filter(lambda found: not {"val_fgsm_8.0_acc", "val_fgsm_8_acc"} <= found.keys())
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["cifar10", "CIFAR100", "imagenet"]),
+        st.dictionaries(st.sampled_from(["0", "7", "13714"]), results, min_size=1),
+        min_size=1,
+    ),
+    st.booleans(),
+)
+def test_a_round_trip_loses_nothing(found: dict[str, Any], lone: bool) -> None:
+    if lone:
+        next(iter(next(iter(found.values())).values()))["autoattack"] = 0.25
+    assert written(read(found)) == found
+
+
+def test_of_two_records_for_one_place_the_last_one_is_written() -> None:
+    told = Told()
+    record = read(FILE, seeds="1")[0]
+    again = {**record, "metrics": {"acc": 0.5}}
+    assert written([record, again], told)["cifar10"]["1000"]["val_acc"]["1"] == 0.5
+    assert "the last one is written" in next(told.remarks())
+
+
+def test_nan_in_the_file_leaves_the_other_numbers() -> None:
+    told = Told()
+    (record,) = read('{"cifar10": {"5": {"val_acc": {"1": NaN}, "val_pgd_3.0_acc": {"1": 0.5}}}}', told)
+    assert record["metrics"] == {"pgd20.3": 0.5} and record["evals"][0]["value"] is None
+    assert "a number is NaN" in next(told.errors())
+
+
+def test_percents_are_noticed() -> None:
+    told = Told()
+    (record,) = read({"cifar10": {"5": {"val_acc": {"1": 77.0}}}}, told)
+    assert record["metrics"] == {}
+    assert "a number is above what a fraction from 0 to 1 can be" in next(told.errors())
+
+
+@pytest.mark.parametrize("index", ["99999", "-1", "1.5", "x", "²"])
+def test_an_unknown_id_is_refused_and_the_others_are_read(index: str) -> None:
+    found = units({"cifar10": {index: {"val_acc": {"1": 0.5}}, "5": {"val_acc": {"1": 0.5}}}})
+    chosen = FORMATS.build("nasrobbench201")
+    with pytest.raises(RbError, match=r"index|architecture id"):
+        chosen.record(found[0].content, Told(), "")
+    assert chosen.record(found[1].content, Told(), "")["metrics"] == {"acc": 0.5}
+
+
+def test_other_files_are_refused() -> None:
+    with pytest.raises(RbError, match=r"all\.json is not NAS-RobBench-201's file"):
+        units([1, 2])
+    (bad,) = units({"cifar10": {"5": 3}})
+    assert isinstance(bad, Bad) and bad.problem == "It is 3. Expected an object."
+
+
+def test_a_record_of_another_space_is_refused() -> None:
+    with pytest.raises(RbError, match=r"Expected a record with arch\.space nasbench201 and dataset"):
+        written([{"arch": {"space": "zoo", "name": "resnet18"}, "dataset": "cifar10"}])
+
+
+def test_reading_holds_one_architecture_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rbtools.formats import stream
+
+    monkeypatch.setattr(stream, "CHUNK", 256)
+    text = json.dumps({"cifar10": {str(n): {"val_acc": {"1": 0.5}} for n in range(500)}}).encode()
+    source = io.BytesIO(text)
+    for number, _ in enumerate(stream.members(source, 2), 1):
+        assert source.tell() <= 40 * number + 600
