@@ -220,7 +220,9 @@ def train(record: Record, method: str = "erm", **options: Any) -> Record:
     recipe = {field.name: params.pop(field.name) for field in fields(Recipe) if field.name in params}
     for key in ("milestones", "augment", "regularize", "track"):
         if recipe.get(key) is not None:
-            recipe[key] = tuple(recipe[key])
+            recipe[key] = _several(recipe[key])
+    if recipe.get("milestones"):
+        recipe["milestones"] = tuple(map(int, recipe["milestones"]))
     if isinstance(recipe.get("normalize"), str):
         recipe["normalize"] = checkpoints.normalization(recipe["normalize"])
     how = presets.recipe({"val": VALIDATED, **recipe}, params, recipe)
@@ -392,6 +394,11 @@ def _probabilistic(
         return RareFailures(chosen, radii, split, sure)
     read = Reading(rho=edge.tolerances(_text(rho)), denominator=denominator, passes=passes, confidence=sure)
     return Probabilistic(chosen, radii, read, samples, only_passing, adaptive)
+
+
+def _several(value: Any) -> tuple[Any, ...]:
+    """Names in a list, or with commas as on the command line."""
+    return tuple(value.split(",")) if isinstance(value, str) else tuple(value)
 
 
 def _run(tool: str, options: dict[str, Any]) -> tuple[Run, dict[str, Any]]:

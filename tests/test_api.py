@@ -37,8 +37,9 @@ def typed(line: list[str], record: dict[str, Any]) -> dict[str, Any]:
 
 def test_each_function_gives_the_record_of_its_tool() -> None:
     record = {"arch": ARCH}
-    trained = rbtools.train(record, "pgd", **OPTIONS, store="one")
+    trained = rbtools.train(record, "pgd", **OPTIONS, track="robust", track_n=9, store="one")
     line = "train --method pgd --epochs 1 --batch-size 256 --attack-steps 1 --eps 16 --store one --force"
+    line += " --track robust --track-n 9"
     assert timeless(typed(line.split(), record)) == timeless(trained)
     attacked = rbtools.attack(trained, "pgd", eps=[8, "32/255"], steps=2, n=20, store="one")
     line = "attack pgd --eps 8,32/255 --steps 2 --n 20 --store one --force"

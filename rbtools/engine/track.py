@@ -119,7 +119,7 @@ class Tracker:
                     found[called] = value.value
                     if value.se is not None:
                         found[f"{called}.se"] = value.se
-        found["track_seconds"] = time.perf_counter() - start
+        found["seconds_tracking"] = time.perf_counter() - start
         return {k: None if v is None or not math.isfinite(v) else float(f"{v:.6g}") for k, v in found.items()}
 
     def _attacked(self, model: nn.Module) -> dict[str, Tensor]:
