@@ -92,7 +92,7 @@ def check(command: str, shown: str) -> None:
     elif "--format latex" in command:
         assert shown.startswith("\\begin{tabular}")
     elif "--format table" in command:
-        assert re.search("^(rank|spearman) ", shown, re.M)
+        assert re.search("^(rank|spearman|runs) ", shown, re.M)
     elif "--format md" in command:
         assert shown.startswith("| method " if "--pivot" in command else "| rank ")
     elif "wc -l" in command:
