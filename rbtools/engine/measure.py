@@ -100,6 +100,8 @@ def measure(record: dict[str, Any], asked: Asked, run: Run) -> dict[str, Any]:
     found = look()
     if None in found:
         missing = [name for name, one in zip(names, found, strict=True) if one is None]
+        if run.plan is not None:
+            run.plan.other("measures", missing)
         with run.store.claimed(missing, lambda: None not in look(), run.pulse) as ours:
             found = look()
             if ours:

@@ -64,6 +64,11 @@ class Plan:
                 key, Todo(title, "images", images, None if pace is None else pace * images * (macs or 1))
             )
 
+    def other(self, title: str, keys: Iterable[str]) -> None:
+        """Note work of which the store cannot say how long it takes."""
+        for key in keys:
+            self._add(key, Todo(title, "results", 1, None))
+
     def training(self, key: str, what: Mapping[str, Any], arch: Mapping[str, Any], epochs: int) -> None:
         """Note a training that is missing."""
         pace = self.speeds.of("training", _training_signature(what, arch.get("macs")))
