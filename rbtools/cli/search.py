@@ -27,6 +27,7 @@ class Asked:
     where: str | None
     share: bool
     live: str | None
+    measure: str | None
     time_limit: float | None
     channels: int | None
     cells: int | None
@@ -80,6 +81,13 @@ _options = shared.bundle(
         help="Find out what an architecture is worth by this pipe: 'rb-train ... | rb-attack ...'.",
     ),
     click.option(
+        "--measure",
+        default=None,
+        metavar="METRIC",
+        help="Search without training, by what rb-measure says of fresh networks: ntk.robust.fro.pgd.8,"
+        " naswot ...; --objective is then this metric.",
+    ),
+    click.option(
         "--time-limit",
         default=None,
         type=click.FloatRange(0, min_open=True),
@@ -118,7 +126,8 @@ def main(search: str, params: dict[str, Any], asked: Asked, source: shared.Sourc
     it is the Pareto front, a record for each point.
 
     With --live nothing is looked up: each new architecture goes through the given pipe, --jobs of it at once,
-    and what it has done before is found in the store. Only a command line given here is run so.
+    and what it has done before is found in the store. Only a command line given here is run so. With
+    --measure fresh networks are measured on --dataset, and what was found is looked up in --table.
 
     darts, advrush and nasi ask for no values: they make a cell out of a supernet on --dataset, and that is
     looked up in --table and --report-table. Each of --runs has the next seed.
@@ -129,6 +138,7 @@ def main(search: str, params: dict[str, Any], asked: Asked, source: shared.Sourc
       rb-search local --objective 'mean(fgsm.*, pgd20.*)' --format table results.jsonl
       rb-search bananas --objective acc --runs 10 --report-table other.jsonl results.jsonl
       rb-search nsga2 --objective pgd20.8,params:lower --format table results.jsonl
+      rb-search random --measure naswot --budget 100 --dataset cifar10 --table results.jsonl
       rb-search darts --dataset cifar10 --objective pgd20.8 --table results.jsonl
       rb-search local --objective pgd20.8 --runs 1 --live 'rb-train --method pgd | rb-attack pgd'
     """
@@ -142,6 +152,8 @@ def main(search: str, params: dict[str, Any], asked: Asked, source: shared.Sourc
         seeker = seek.Seeker(algorithm, asked, source, work, output)
         if getattr(algorithm, "supernet", False):
             return seeker.by_supernet()
+        if asked.measure is not None:
+            return seeker.measured()
         return seeker.live() if asked.live is not None else seeker.in_a_table()
 
 

@@ -33,7 +33,7 @@ class Seeker:
         from rbtools.search import outcome, spread
         from rbtools.search.sources import Looked
 
-        wanted = self._objectives()
+        wanted = self._objectives(self.asked.objective)
         if self.asked.time_limit is not None:
             raise UsageError("--time-limit is for the pipe of --live, and there is none.")
         table, reading = self._read((*self.source.files, *self.asked.table), wanted)
@@ -52,18 +52,35 @@ class Seeker:
     def live(self) -> int:
         """Search by the pipe of --live."""
         from rbtools.engine.live import Pipe
+
+        wanted = self._objectives(self.asked.objective)
+        return self._found_out(wanted, Pipe(self.asked.live, self.run, self.asked.time_limit))
+
+    def measured(self) -> int:
+        """Search by the measure of --measure, on freshly initialised networks."""
+        from rbtools.cli.measured import asked
+        from rbtools.engine.tasks import Measure
+        from rbtools.search.through import Through
+
+        if self.asked.live is not None or self.asked.time_limit is not None:
+            raise UsageError("Both --measure and --live say how to find a value. Give one of them.")
+        wanted = self._objectives(self.asked.objective or (self.asked.measure,))
+        work = Measure(asked(self.asked.measure, self.screen.warn), self.run)
+        with Through(work, self.run) as through:
+            return self._found_out(wanted, through)
+
+    def _found_out(self, wanted: tuple[Objective, ...], work: Any) -> int:
+        """Search by asking `work` for what is not known yet."""
         from rbtools.search import driver, outcome
         from rbtools.search.sources import Live
 
-        wanted = self._objectives()
         if self.source.files:
             raise UsageError(
-                "Both --live and FILE are given. Name tables to look the findings up in --table."
+                "FILE is searched in, and --live or --measure finds values out. Name tables to look the"
+                " findings up in with --table."
             )
         tables = {name: self._read((name,), ())[0] for name in self.asked.table} | self._report_tables()
-        pipe = Pipe(self.asked.live, self.run, self.asked.time_limit)
-        size = (self.asked.channels, self.asked.cells)
-        source = Live(wanted, pipe, size, share=self.asked.share)
+        source = Live(wanted, work, (self.asked.channels, self.asked.cells), share=self.asked.share)
         rules, seed = self._rules(), self.run.seed
         traces = driver.search(
             self.algorithm,
@@ -89,10 +106,15 @@ class Seeker:
         from rbtools.search.sources import Derived
         from rbtools.spaces import nasbench201
 
-        for option, value in (("--live", self.asked.live), ("--time-limit", self.asked.time_limit)):
+        given = {
+            "--live": self.asked.live,
+            "--measure": self.asked.measure,
+            "--time-limit": self.asked.time_limit,
+        }
+        for option, value in given.items():
             if value is not None:
                 raise UsageError(f"rb-search {self.algorithm.name} asks for no values: leave out {option}.")
-        wanted = self._objectives() if self.asked.objective else ()
+        wanted = self._objectives(self.asked.objective) if self.asked.objective else ()
         files = (*self.source.files, *self.asked.table)
         if wanted and not files:
             raise UsageError("--objective is looked up in a table. Name one with --table.")
@@ -121,10 +143,10 @@ class Seeker:
         write(done, records, self.asked.form if wanted else "jsonl", self.asked.shown, self.output)
         return self.status
 
-    def _objectives(self) -> tuple[Objective, ...]:
+    def _objectives(self, texts: Sequence[str]) -> tuple[Objective, ...]:
         from rbtools.search.objective import objectives
 
-        wanted = objectives(self.asked.objective, self.asked.lower)
+        wanted = objectives(texts, self.asked.lower)
         if len(wanted) > 1 and not self.algorithm.many:
             raise UsageError(
                 f"rb-search {self.algorithm.name} takes one objective, and there are {len(wanted)}. Make one"
