@@ -125,3 +125,11 @@ reproduce-wci: $(VENV)/run.stamp  ## the Weight-Curvature Index beside robust ga
 	    rb-train $(WCI_HOW) --regularize $$how --track robust,wci; done; } | \
 	  cat > $(call RECORDS,wci)
 	@$(call COMPARE,wci) < $(call RECORDS,wci)
+
+# --- searches on a table that rb-convert made -----------------------------------------------------
+
+.PHONY: reproduce-search
+reproduce-search: $(VENV)/run.stamp  ## searches on a published table, beside the papers' (TABLE=FILE of rb-convert)
+	@test -n '$(TABLE)' || { echo "make: no table is named. Make one with rb-convert nasrobbench201 or" \
+	  "jung2023, then: make reproduce-search TABLE=FILE" >&2; exit 2; }
+	@$(ONE_THREAD) $(BIN)/python bench/reproduce_search.py --table '$(TABLE)'
