@@ -89,6 +89,11 @@ def text_field(row: Mapping[str, Any], key: str) -> str:
     return found
 
 
+def own_part(value: Any) -> dict[str, Any]:
+    """A copy of what a format put into a record; empty where that is no object."""
+    return dict(value) if isinstance(value, dict) else {}
+
+
 def an_object(value: Any, what: str) -> dict[str, Any]:
     """Raises RbError where the value is no JSON object."""
     if not isinstance(value, dict):
@@ -96,12 +101,13 @@ def an_object(value: Any, what: str) -> dict[str, Any]:
     return value
 
 
-def dumps(value: Any) -> bytes:
+def dumps(value: Any, *, indent: bool = False) -> bytes:
     """JSON, in which a Decimal stands with all its digits."""
+    how = orjson.OPT_NON_STR_KEYS | (orjson.OPT_INDENT_2 if indent else 0)
     try:
-        return orjson.dumps(value, default=_digits, option=orjson.OPT_NON_STR_KEYS)
+        return orjson.dumps(value, default=_digits, option=how)
     except TypeError:  # an integer beyond 64 bits
-        return orjson.dumps(_with_digits(value), default=_digits, option=orjson.OPT_NON_STR_KEYS)
+        return orjson.dumps(_with_digits(value), default=_digits, option=how)
 
 
 def _digits(value: Any) -> Any:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from rbtools.errors import RbError, near
 from rbtools.formats import numbers
-from rbtools.formats.base import Bad, Document, Published, Record, Unit
+from rbtools.formats.base import Bad, Document, Published, Record, Unit, own_part
 from rbtools.formats.naming import SIZES, dataset_name, described
 from rbtools.formats.rows import Row, Values
 from rbtools.formats.stream import Broken
@@ -161,7 +161,7 @@ class CSV:
             number = Values(record, percent=percent).scaled(metric)
             if number is not None:
                 found[header] = str(number)
-        return found | {key: str(value) for key, value in (record.get("csv") or {}).items()}
+        return found | {key: str(value) for key, value in own_part(record.get("csv")).items()}
 
     def documents(self, units: Iterable[Unit], told: Told) -> Iterator[Document]:
         rows = [unit.content for unit in units]

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from rbtools.errors import RbError
 from rbtools.formats import numbers, stream
-from rbtools.formats.base import Bad, Document, Published, Record, Unit, an_object, dumps, file_name
+from rbtools.formats.base import Bad, Document, Published, Record, Unit, an_object, dumps, file_name, own_part
 from rbtools.formats.naming import cell, class_of, dataset_name
 from rbtools.formats.rows import Row, Values
 from rbtools.formats.side_by_side import side_by_side
@@ -108,7 +108,7 @@ class Jung2023:
             if place is None:
                 continue
             key, level = place
-            detail = values.entries.get(metric, {}).get("detail") or {}
+            detail = own_part(values.entries.get(metric, {}).get("detail"))
             measured = {"accuracy": values.scaled(metric)}
             measured |= {measure: detail.get(name) for measure, name in DETAILS.items()}
             for measure, value in measured.items():
@@ -117,7 +117,7 @@ class Jung2023:
             if key in found and level is not None and (key in ATTACKS or key.endswith(LINF)):
                 epsilons.setdefault(key, []).append(level)
         epsilons = {key: sorted(set(levels)) for key, levels in epsilons.items()}
-        data = (record.get("jung2023") or {}).get("data", DATA.get(dataset, dataset))
+        data = str(own_part(record.get("jung2023")).get("data", DATA.get(dataset, dataset)))
         return Result(data, str(index), _listed(found, epsilons), epsilons)
 
     def documents(self, units: Iterable[Unit], told: Told) -> Iterator[Document]:

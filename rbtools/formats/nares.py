@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from rbtools.errors import RbError
 from rbtools.formats import numbers, stream
-from rbtools.formats.base import Bad, Document, Published, Record, Unit, an_object, dumps
+from rbtools.formats.base import Bad, Document, Published, Record, Unit, an_object, dumps, own_part
 from rbtools.formats.rows import Row, Values
 from rbtools.formats.told import Told
 from rbtools.records import metrics
@@ -109,15 +109,15 @@ class NARes:
         arch = _arch(line)
         history = {key: value for key, value in unit.train.items() if key != "seed"}
         over = {"train": history, "test_best": test_over, **line}
-        train: Record = {**TRAIN, "seed": unit.train.get("seed")}
+        train: Record = {**TRAIN, "seed": numbers.plain(unit.train.get("seed"))}
         if isinstance(unit.train.get("train_loss"), list):
             train["epochs"] = len(unit.train["train_loss"])
         train = {key: value for key, value in train.items() if value is not None}
-        kept = {key: value for key, value in over.items() if value not in ({}, None)}
-        return row.record(arch, dataset="cifar10", train=train, nares=numbers.plain(kept))
+        over = {key: value for key, value in over.items() if value not in ({}, None)}
+        return row.record(arch, dataset="cifar10", train=train, nares=numbers.plain(over))
 
     def unit(self, record: Record) -> Any:
-        arch, over = record["arch"], dict(record.get("nares") or {})
+        arch, over = record["arch"], own_part(record.get("nares"))
         depth, width = arch.get("depth"), arch.get("width")
         if not all(isinstance(one, list) and len(one) == 3 for one in (depth, width)):
             raise RbError(
@@ -125,7 +125,7 @@ class NARes:
                 " arch.depth and arch.width, such as rb-convert nares reads."
             )
         values = Values(record, percent=self.scale == "percent")
-        test = dict(over.pop("test_best", {}))
+        test = own_part(over.pop("test_best", None))
         found = {key: values.scaled(made["metric"]) for key, made in ACCURACIES.items()}
         found |= {key: values.plain(made["metric"]) for key, made in NUMBERS.items()}
         test |= {key: value for key, value in found.items() if value is not None}
@@ -133,7 +133,7 @@ class NARes:
         if corruptions:
             test["corruptions"] = corruptions
         seed = (record.get("train") or {}).get("seed")
-        train = ({} if seed is None else {"seed": seed}) | dict(over.pop("train", {}))
+        train = ({} if seed is None else {"seed": seed}) | own_part(over.pop("train", None))
         line = {
             "arch_id": arch.get("index"),
             "arch": dict(zip(PARTS, itertools.chain(*zip(depth, width, strict=True)), strict=True)),
@@ -180,7 +180,11 @@ def _arch(line: Record) -> Record:
         )
     depth, width = [parts[key] for key in PARTS[::2]], [parts[key] for key in PARTS[1::2]]
     name = "-".join(f"{d}x{w}" for d, w in zip(depth, width, strict=True))
-    arch: Record = {"space": "nares", "name": f"nares-{name}", "index": line.pop("arch_id", None)}
+    arch: Record = {
+        "space": "nares",
+        "name": f"nares-{name}",
+        "index": numbers.plain(line.pop("arch_id", None)),
+    }
     arch |= {"depth": depth, "width": width}
     for ours, theirs in (("params", "Params"), ("macs", "MACs")):
         if isinstance(line.get(theirs), int) and line[theirs] >= SMALLEST:  # else it is in millions

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from rbtools.errors import RbError
 from rbtools.formats import numbers
-from rbtools.formats.base import Bad, Document, Published, Record, Unit, as_text, dumps
+from rbtools.formats.base import Bad, Document, Published, Record, Unit, as_text, dumps, own_part
 from rbtools.formats.naming import cell, class_of, dataset_name
 from rbtools.formats.rows import Row, Values
 from rbtools.formats.stream import members
@@ -127,7 +127,7 @@ class NASRobBench201:
         return row.record(arch, dataset=ours, train=train, nasrobbench201=numbers.plain(over))
 
     def unit(self, record: Record) -> Any:
-        over, train = record.get("nasrobbench201") or {}, record.get("train") or {}
+        over, train = own_part(record.get("nasrobbench201")), record.get("train") or {}
         index = class_of(record["arch"])
         if index is None or not isinstance(record.get("dataset"), str):
             raise RbError(
@@ -135,7 +135,7 @@ class NASRobBench201:
                 " arch.space nasbench201 and dataset."
             )
         values = Values(record, percent=False)
-        found, means = dict(over.get("values") or {}), dict(over.get("means") or {})
+        found, means = own_part(over.get("values")), own_part(over.get("means"))
         for metric in values.metrics:
             entry = values.entries.get(metric, {})
             name = entry.get("key") or _published(metric)
@@ -147,12 +147,12 @@ class NASRobBench201:
                 means[name] = beside
         seed = MEAN if "seeds" in train else None if train.get("seed") is None else str(train["seed"])
         return Result(
-            over.get("dataset", str(record["dataset"])),
+            str(over.get("dataset", record["dataset"])),
             str(index),
             seed,
             found,
             means,
-            over.get("lone") or {},
+            own_part(over.get("lone")),
         )
 
     def documents(self, units: Iterable[Unit], told: Told) -> Iterator[Document]:

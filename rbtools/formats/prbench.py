@@ -19,6 +19,7 @@ from rbtools.formats.base import (
     as_text,
     joined,
     latest,
+    own_part,
     text_field,
 )
 from rbtools.formats.naming import Names, described
@@ -145,7 +146,7 @@ class PRBench:
                 "A row of PRBench has a data set, a network and a method. Expected a record with dataset,"
                 " arch.name and train.method, such as rb-train writes."
             )
-        over = dict(record.get("prbench") or {})
+        over = own_part(record.get("prbench"))
         keys, values = _Keys(dataset), Values(record, percent=self.scale == "percent")
         row: Record = {
             "dataset": over.pop("dataset", DATASETS.theirs(dataset)),
@@ -158,7 +159,7 @@ class PRBench:
                 row.setdefault(place[0], {})[place[1]] = values.scaled(metric)
         row["time_s_per_ep"] = values.plain("seconds_per_epoch")
         for key, value in over.items():
-            row[key] = {**row.get(key, {}), **value} if key in GROUPS else value
+            row[key] = {**row.get(key, {}), **own_part(value)} if key in GROUPS else value
         known = {key: row.pop(key, None) for key in KNOWN}
         return {key: value for key, value in known.items() if value is not None} | row
 
@@ -177,7 +178,7 @@ def _train(method: str) -> Record:
 
 
 def _method(train: Record) -> str:
-    noise = (train.get("config") or {}).get("noise")
+    noise = own_part(train.get("config")).get("noise")
     if train["method"] == "corruption" and isinstance(noise, str):
         return NOISE + noise.capitalize()
     return METHODS.theirs(str(train["method"]))

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, ClassVar, NamedTuple
 
-import orjson
-
 from rbtools.errors import RbError
 from rbtools.formats import numbers, stream
 from rbtools.formats.base import (
@@ -19,9 +17,11 @@ from rbtools.formats.base import (
     Record,
     Unit,
     an_object,
+    dumps,
     file_name,
     files_below,
     latest,
+    own_part,
     text_field,
 )
 from rbtools.formats.naming import dataset_name, described, zoo_name
@@ -127,7 +127,7 @@ class RobustBench:
         return row.record(arch, dataset=ours, train={"method": unit.model}, robustbench=numbers.plain(over))
 
     def unit(self, record: Record) -> Any:
-        over = dict(record.get("robustbench") or {})
+        over = own_part(record.get("robustbench"))
         dataset, model = record.get("dataset"), (record.get("train") or {}).get("method")
         if not isinstance(dataset, str) or not isinstance(model, str):
             raise RbError(
@@ -159,7 +159,7 @@ class RobustBench:
     def documents(self, units: Iterable[Unit], told: Told) -> Iterator[Document]:
         for info in latest(units, lambda one: one[:3], told):
             path = f"{file_name(info.dataset)}/{info.threat}/{file_name(info.model)}.json"
-            yield Document(path, [orjson.dumps(info.fields, option=orjson.OPT_INDENT_2) + b"\n"])
+            yield Document(path, [dumps(info.fields, indent=True) + b"\n"])
 
 
 def _info(path: PurePath, fields: Record) -> Info:

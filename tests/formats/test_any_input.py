@@ -1,0 +1,172 @@
+"""Whatever stands in a published file or in a record: never a crash, and no other row is lost."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from rbtools.cli.convert import main
+from rbtools.formats import FORMATS
+
+ROW = {
+    **{
+        "dataset": "MNIST",
+        "model": "SimpleCNN",
+        "method": "PGD",
+        "acc": 90.5,
+        "ar": {"PGD20": 50.0, "AA": 40.5},
+    },
+    **{"pr": {"0.03": 99.0}, "probacc": {"0.05": 90.0}, "ge_ar": {"PGD20": 1.0}, "ge_pr": {"0.08": 1.0}},
+    "time_s_per_ep": 3,
+}
+INFO = {
+    "dataset": "cifar10",
+    "architecture": "ResNet-18",
+    "eps": "8/255",
+    "clean_acc": "90.1",
+    "autoattack_acc": "50",
+}
+TRAINING = {"seed": 0, "best_epoch": 0, "val_acc": [50.0], "pgd": [30.0], "train_loss": [2.0]}
+TEST = {
+    "test_clean_acc": 90.5,
+    "Linf_pgd_acc": 50.0,
+    "corruptions": {"fog": {"1": {"acc": 80.0, "loss": 1.0}}},
+}
+ARCH = {"D1": 5, "W1": 10, "D2": 7, "W2": 8, "D3": 4, "W3": 16}
+SAMPLES: dict[str, dict[str, Any]] = {
+    "prbench": {"f.json": [ROW, ROW]},
+    "robustbench": {
+        "f/cifar10/Linf/A.json": INFO,
+        "f/cifar10/corruptions/B.json": {**INFO, "corruptions_acc": "1"},
+    },
+    "jung2023": {
+        "f/meta.json": {
+            "ids": {"0": {"nb201-string": "x", "isomorph": "0"}},
+            "epsilons": {"pgd@Linf": [1.0, 8]},
+        },
+        "f/cifar10/clean_accuracy.json": {"cifar10": {"clean": {"accuracy": {"0": 0.5, "9": 0.5}}}},
+        "f/cifar10/pgd@Linf_accuracy.json": {
+            "cifar10": {"pgd@Linf": {"accuracy": {"0": [0.5, 0.1], "9": [0, 1]}}}
+        },
+        "f/cifar10/pgd@Linf_confidence.json": {
+            "cifar10": {"pgd@Linf": {"confidence": {"0": [{"label": [[1]]}, {"label": [[0]]}]}}}
+        },
+    },
+    "nasrobbench201": {"f.json": {"cifar10": {"0": {"val_acc": {"1": 0.5, "threeseed": 0.5}, "aa": 0.5}}}},
+    "nares": {"f.jsonl": {"arch_id": 1, "arch": ARCH, "MACs": 1, "train": [TRAINING], "test_best": [TEST]}},
+}
+
+# A failure is told as it was met: to make it smaller takes minutes.
+QUICKLY = settings(max_examples=40, phases=[Phase.generate])
+
+odd = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**30), 10**30)
+    | st.floats()
+    | st.text(max_size=4)
+    | st.sampled_from([[], {}, [[1]], {"a": {}}, "\ud800", "1e999", 1e308, [None], {"": 0}, "../x", -1])
+)
+
+
+def changed(value: Any, data: st.DataObject, depth: int = 0) -> Any:
+    """The value with something odd at a place inside it: in place of a value, or as one more key."""
+    here = depth and data.draw(st.integers(0, 3)) == 0
+    if here or not isinstance(value, (dict, list)) or not value:
+        return data.draw(odd)
+    value = copy.copy(value)
+    if isinstance(value, dict) and data.draw(st.integers(0, 4)) == 0:
+        value[data.draw(st.text(max_size=3))] = data.draw(odd)
+        return value
+    key = data.draw(st.sampled_from(list(value) if isinstance(value, dict) else range(len(value))))
+    value[key] = changed(value[key], data, depth + 1)
+    return value
+
+
+def put(files: dict[str, Any], cut: int | None = None) -> str:
+    for name, content in files.items():
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(content)
+        Path(name).write_text(text if cut is None else text[: len(text) - cut])
+    return next(iter(files)).split("/")[0]
+
+
+def run(*arguments: str, text: str = "") -> Result:
+    result = CliRunner().invoke(main, list(arguments), input=text)
+    assert "Traceback" not in result.stderr and "bug in rbtools" not in result.stderr, result.stderr
+    assert result.exit_code in (0, 1, 2)
+    return result
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_the_samples_themselves_are_fine(name: str) -> None:
+    result = run(name, put(SAMPLES[name]))
+    assert result.stdout and "error" not in result.stdout and (result.exit_code == 0 or name == "jung2023")
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+@QUICKLY
+@given(data=st.data())
+def test_odd_content_is_an_error_of_one_line_or_none(name: str, data: st.DataObject) -> None:
+    files = dict(SAMPLES[name])
+    which = data.draw(st.sampled_from(list(files)))
+    files[which] = changed(files[which], data)
+    result = run(name, put(files))
+    for line in filter(None, result.stdout.split("\n")):
+        assert {"arch", "error"} & json.loads(line).keys()
+    for line in filter(None, result.stderr.split("\n")):
+        assert line.startswith("rb-convert: ") and line.endswith((".", "?"))
+    again = run(name, "--write", "again", text=result.stdout)
+    assert again.exit_code in (0, 1)
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_files_cut_anywhere_are_said(name: str) -> None:
+    for cut in range(1, 40, 3):
+        result = run(name, put(SAMPLES[name], cut))
+        assert result.exit_code and result.stderr.startswith("rb-convert: error: ")
+
+
+records = st.fixed_dictionaries(
+    {"arch": st.dictionaries(st.sampled_from(["space", "name", "index", "str", "depth", "width"]), odd)},
+    optional={
+        "dataset": odd,
+        "train": st.dictionaries(st.sampled_from(["method", "seed", "seeds", "config"]), odd),
+        "metrics": st.dictionaries(
+            st.sampled_from(
+                ["acc", "pgd40.1", "aa.8", "corrupt.fog.1", "corrupt.", "pr.uniform.", "ge.", "pgd20.x"]
+            ),
+            st.floats(allow_nan=False, allow_infinity=False),
+        ),
+        "evals": st.lists(
+            st.fixed_dictionaries(
+                {"metric": st.sampled_from(["acc", "aa.8", "pgd40.1"])},
+                optional={"published": odd, "unit": odd, "detail": odd, "key": odd, "threeseed": odd},
+            )
+        ),
+        **dict.fromkeys(FORMATS, odd),
+    },
+)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@QUICKLY
+@given(found=st.lists(records, max_size=3))
+def test_odd_records_are_an_error_of_one_line_or_none(name: str, found: list[dict[str, Any]]) -> None:
+    from rbtools.records import dumps
+
+    texts = []
+    for record in found:
+        try:
+            texts.append(dumps(record).decode())
+        except (ValueError, TypeError):  # what no record can be
+            continue
+    result = run(name, "--write", "out", text="".join(text + "\n" for text in texts))
+    assert result.stdout == ""
