@@ -50,7 +50,7 @@ environment() {
     cmp -s constraints.txt "$lib/constraints.txt" && return
     echo "Installing what the tools need in $lib (once; several hundred MB) ..."
     pip --constraint constraints.txt "$(sed -n 's/^\(torch==[^ ;]*\).*/\1/p' constraints.txt)" setuptools
-    pip --constraint constraints.txt --no-build-isolation .
+    (cd "$build" && pip --constraint constraints.txt --no-build-isolation .)
     cp constraints.txt "$lib/constraints.txt"
 }
 
@@ -73,11 +73,14 @@ alias_of() {
     echo "$2/$3" >>"$list.new"
 }
 
-tools() {
+# Built in a copy, so that this folder stays as it is.
+copied() {
     build=$(mktemp -d)
     trap 'rm -rf "$build"' EXIT INT TERM
-    # Built in a copy, so that this folder stays as it is.
-    cp -R rbtools man completions pyproject.toml README.md LICENSE "$build"
+    cp -R rbtools man completions pyproject.toml constraints.txt README.md LICENSE "$build"
+}
+
+tools() {
     rm -rf "$lib"/bin/rb-* "$lib"/lib/python*/site-packages/rbtools "$lib"/lib/python*/site-packages/rbtools-*
     (cd "$build" && pip --no-deps --no-build-isolation --ignore-installed .)
     for tool in "$lib"/bin/rb-*; do
@@ -103,6 +106,7 @@ pages_and_completions() {
 case $what in
     install)
         writable
+        copied
         environment
         : >"$list.new"
         tools
