@@ -100,7 +100,27 @@ def finish(figure: Any, painted: Painted, title: str | None = None) -> None:
         figure.supylabel("\n".join(left), y=1 - share * (1 - painted.height / height / 2), size=style.SIZE)
     # They have their strip to themselves: matplotlib's own labels and legends outside cover each other.
     figure.get_layout_engine().set(rect=(0, 1 - share, 1, share))
+    _settle(figure)
     beside.settle(figure)
+
+
+def _settle(figure: Any) -> None:
+    """Lay everything out, once, at places rounded so that the same records make the same bytes.
+
+    matplotlib's solver takes its constraints in the order of their addresses: the last digits of what it
+    finds differ from run to run.
+    """
+    from matplotlib.transforms import Bbox
+
+    for _ in range(2):  # ticks that the first pass changes are in their places after the second
+        figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for axes in figure.axes:
+        box = axes.get_position(original=True)
+        axes.set_position(Bbox([[round(at, 4) for at in corner] for corner in box.get_points()]))
+    for text in (figure._suptitle, figure._supylabel):
+        if text is not None:
+            text.set_position([round(at, 4) for at in text.get_position()])
 
 
 def encode(drawn: Any, ending: str) -> bytes:
