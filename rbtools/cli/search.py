@@ -136,11 +136,10 @@ def main(search: str, params: dict[str, Any], asked: Asked, source: shared.Sourc
     Examples:
       rb-search random --objective pgd20.8 --budget 150 --runs 100 --table results.jsonl
       rb-search local --objective 'mean(fgsm.*, pgd20.*)' --format table results.jsonl
-      rb-search bananas --objective acc --runs 10 --report-table other.jsonl results.jsonl
-      rb-search nsga2 --objective pgd20.8,params:lower --format table results.jsonl
-      rb-search random --measure naswot --budget 100 --dataset cifar10 --table results.jsonl
-      rb-search darts --dataset cifar10 --objective pgd20.8 --table results.jsonl
-      rb-search local --objective pgd20.8 --runs 1 --live 'rb-train --method pgd | rb-attack pgd'
+      rb-search bananas --objective acc --runs 10 --report-table results.jsonl results.jsonl
+      rb-search nsga2 --objective pgd20.8,params:lower --table results.jsonl
+      rb-search random --measure naswot --budget 2 --cells 1 --table results.jsonl
+      rb-search nasi --steps 2 --cells 1 --channels 4 --table results.jsonl
     """
     from rbtools.cli import seek
 

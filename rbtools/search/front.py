@@ -25,9 +25,12 @@ def front(points: Sequence[Point]) -> list[int]:
 
 
 def scaled(points: Sequence[Point], low: Point, high: Point) -> list[Point]:
-    """The points with each objective from 0 (at `low`) to 1 (at `high`)."""
-    spans = [(a, b - a or 1.0) for a, b in zip(low, high, strict=True)]
-    return [tuple((x - a) / span for x, (a, span) in zip(point, spans, strict=True)) for point in points]
+    """The points with each objective from 0 (at `low`) to 1 (at `high`; where both are one, 1)."""
+    spans = [(a, b - a) for a, b in zip(low, high, strict=True)]
+    return [
+        tuple((x - a) / span if span else 1.0 for x, (a, span) in zip(point, spans, strict=True))
+        for point in points
+    ]
 
 
 def hypervolume(points: Sequence[Point]) -> float:
