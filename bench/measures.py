@@ -8,7 +8,7 @@ machine that does other work: with one thread both count the same work.
 ntk: 50 images of 32x32 pixels, nb201-13714 with 16 channels and 5 cells; beside it one backward pass for
 each image, for the same sum of logits, and the products of the gradients. Peak memory is the process' own.
 traces: ResNet-18, Hutchinson's estimates of all layers beside one of the whole, same images and probes.
-space: `rb-arch --unique --sample 64 | rb-measure all --on init` on digits, 16 channels and 5 cells.
+space: `rb-arch --unique --sample 64 | rb-measure all --on init` on digits, 16 channels, one batch of 50.
 """
 
 from __future__ import annotations
@@ -39,12 +39,13 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2, help="[2]")
     parser.add_argument("--repeat", type=int, default=3, help="turns of each way; the quickest counts [3]")
     parser.add_argument("--archs", type=int, default=64, help="architectures of the part space [64]")
+    parser.add_argument("--cells", type=int, default=5, help="cells in a stage, of the part space [5]")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     parts: dict[str, Callable[[], dict[str, Any]]] = {
         "ntk": lambda: ntk(options.repeat),
         "traces": lambda: traces(options.repeat),
-        "space": lambda: space(options.archs),
+        "space": lambda: space(options.archs, options.cells),
     }
     for part in options.part.split(","):
         print(json.dumps({"part": part, "threads": options.threads, **parts[part]()}), flush=True)
@@ -121,9 +122,10 @@ def traces(repeat: int, count: int = 16, probes: int = 3) -> dict[str, Any]:
     return {"layers": len(names), "seconds": seconds, "layers over whole": ratios, "apart": apart}
 
 
-def space(archs: int) -> dict[str, Any]:
+def space(archs: int, cells: int) -> dict[str, Any]:
     tool = f"{sys.executable} -m rbtools.cli"
-    line = f"{tool}.arch --unique --sample {archs} --seed 0 | {tool}.measure all --on init --batches 1 -q"
+    line = f"{tool}.arch --unique --sample {archs} --seed 0 --cells {cells} | {tool}.measure all --on init"
+    line += " --batches 1 --batch-size 50 -q"
     begun, first, count = time.perf_counter(), 0.0, 0
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     numbers: set[str] = set()
