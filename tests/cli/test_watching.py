@@ -214,6 +214,7 @@ def test_the_status_line_has_pace_and_what_was_found(
 
     shown: list[str] = []
     monkeypatch.setattr(Screen, "status", lambda self, text: shown.append(text))
+    monkeypatch.setattr("rbtools.engine.tiles.tile_size", lambda device, shape: 128)
     run("attack", "fgsm", "--n", "300", text=json.dumps(trained["erm"]))
     assert re.fullmatch(r"fgsm  256/300 images  [\d,.]+ images/s  \d+:\d\d left  fgsm\.8 0\.\d{3}", shown[-1])
     run("train", *TRAIN, text=SMALL)
