@@ -125,7 +125,7 @@ def test_the_line_that_the_readme_opens_with_works_on_a_sample() -> None:
 
 
 def test_the_make_targets_of_the_readme_exist() -> None:
-    named = re.findall(r"\bmake ([a-z]+)\b", "\n".join([*blocks(""), *re.findall(r"`([^`\n]+)`", README)]))
+    named = re.findall(r"\bmake ([a-z][-\w]*)", "\n".join([*blocks(""), *re.findall(r"`([^`\n]+)`", README)]))
     assert {"demo", "test", "setup"} <= set(named)
     for target in set(named):
         done = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, timeout=60)
