@@ -44,9 +44,14 @@ class Latest:
         self.duplicates = 0
 
     def add(self, model: int, entry: Entry) -> None:
-        """Take in an entry; what was there of the same model goes."""
+        """Take in an entry; what was there of the same model goes.
+
+        Not for an entry that has nothing to rank it by, as results of other evaluations have (rb-store ls).
+        """
         if model in self._seen:
             self.duplicates += 1
+            if entry.values and all(value is None for value in entry.values):
+                return
             self._entries.pop(model, None)
         else:
             self._seen.add(model)

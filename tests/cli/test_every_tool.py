@@ -153,7 +153,7 @@ def test_in_place_needs_one_file(tool: str) -> None:
 @pytest.mark.parametrize(
     ("tool", "arguments", "message"),
     [
-        ("convert", ["prbenhc"], "Unknown format 'prbenhc'. Did you mean 'prbench'?"),
+        ("convert", ["prbenhc"], "Unknown format 'prbenhc'. Did you mean 'prbench'"),
         ("attack", ["pdg"], "Unknown attack 'pdg'. Did you mean 'pgd'?"),
         ("corrupt", ["contras"], "Unknown corruption 'contras'. Did you mean 'contrast'?"),
         ("ge", ["attack", "pdg"], "Unknown attack 'pdg'. Did you mean 'pgd'?"),
