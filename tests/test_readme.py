@@ -15,8 +15,15 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
+from rbtools.attacks import ATTACKS
 from rbtools.cli import docs, manual
 from rbtools.cli import pages as prose
+from rbtools.formats import FORMATS
+from rbtools.plots import PLOTS
+from rbtools.probabilistic import NOISES
+from rbtools.registry import Registry
+from rbtools.search import SEARCHES
+from rbtools.training import METHODS
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -72,6 +79,23 @@ def shown_by(command: str) -> str:
     assert done.returncode == 0, f"$ {command}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
     refuse_complaints(command, done.stderr)
     return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("tool", "registered"),
+    [
+        ("train", METHODS),
+        ("attack", ATTACKS),
+        ("pr", NOISES),
+        ("plot", PLOTS),
+        ("convert", FORMATS),
+        ("search", SEARCHES),
+    ],
+)
+def test_the_table_of_tools_has_every_name(tool: str, registered: Registry) -> None:
+    (row,) = re.findall(rf"^\| `rb-{tool}` \| (.*) \|$", README, flags=re.M)
+    lacking = [name for name in registered if f"`{name}`" not in row]
+    assert not lacking, f"add {', '.join(lacking)} to the row of rb-{tool} in README.md"
 
 
 def records(text: str) -> list[dict[str, Any]]:

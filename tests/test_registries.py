@@ -24,6 +24,7 @@ from rbtools.engine.draws import Draws
 from rbtools.errors import RbError
 from rbtools.measures import MEASURES
 from rbtools.probabilistic import NOISES
+from rbtools.records import metrics
 from rbtools.search import SEARCHES
 from rbtools.training import METHODS
 
@@ -321,6 +322,20 @@ def test_a_larger_budget_costs_more(name: str) -> None:
     assert values == sorted(values) and values[2] > 1.01 * values[0]
 
 
+# --- measures -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", MEASURES.all)
+def test_a_ranking_knows_which_way_a_measure_is_better(name: str) -> None:
+    """From its name: a number of a measure that goes the other way than the rest is tested beside it."""
+    lower = MEASURES.load(name).less_is_better  # type: ignore[attr-defined]
+    assert metrics.higher_is_better(name) is not lower, (
+        f"{name}.less_is_better is {lower}: "
+        + (f"add '{name}' to" if lower else f"take '{name}' out of")
+        + " _LOWER_FAMILIES in rbtools/records/metrics.py"
+    )
+
+
 # --- noises ---------------------------------------------------------------------------------------
 
 
@@ -347,7 +362,16 @@ def test_a_noise_keeps_its_radius_and_the_box_and_belongs_to_the_example(name: s
 # --- data sets ------------------------------------------------------------------------------------
 
 
-MADE = ("digits", "imagefolder")  # what this machine has, or these tests make
+def needs_no_files(name: str) -> bool:
+    """Whether a data set is there without a file of its own in a folder of data sets."""
+    try:
+        return bool(datasets.fingerprint(name, "test", "nowhere"))
+    except RbError:
+        return False
+
+
+# What this machine has, or these tests make.
+MADE = [*filter(needs_no_files, DATASETS), "imagefolder"]
 
 
 @pytest.fixture

@@ -114,8 +114,14 @@ def _status(command: click.Command, name: str, arguments: list[str], extra: dict
 
 
 def _what_is_kept(command: click.Command) -> str:
-    stores = isinstance(command, click.Group) or any(param.name == "store" for param in command.params)
-    return "; what was finished is written and in the store" if stores else ""
+    return "; what was finished is written and in the store" if _stores(command) else ""
+
+
+def _stores(command: click.Command) -> bool:
+    """Whether the command, or one that it holds, keeps its work in the store."""
+    params = [*command.params, *getattr(getattr(command, "work", None), "__click_params__", ())]
+    held = getattr(command, "commands", {}).values()
+    return any(param.name == "no_store" for param in params) or any(map(_stores, held))
 
 
 def _terminate(number: int, frame: Any) -> None:

@@ -79,7 +79,8 @@ class Measure:
     and not only at their shape. `split` and `size`, batches and images in each, are where it is measured if
     nobody says. `attacks`: how many attacks, one from the end of the other, make its perturbed batches.
     `random`: whether it depends on the seed. `placed`: its name always says weights and split. `plain`:
-    its name leaves out the attack where that is PGD at 8/255.
+    its name leaves out the attack where that is PGD at 8/255. `less_is_better`: what a ranking of it has to
+    know, and knows from the name alone (rbtools.records.metrics).
     """
 
     name: ClassVar[str]
@@ -91,6 +92,7 @@ class Measure:
     placed: ClassVar[bool] = False
     plain: ClassVar[bool] = False
     random: ClassVar[bool] = False
+    less_is_better: ClassVar[bool] = False
 
     @property
     def attacks(self) -> int:

@@ -25,6 +25,7 @@ class Hessian(Measure):
 
     name: ClassVar[str] = "hessian"
     random: ClassVar[bool] = True
+    less_is_better: ClassVar[bool] = True
 
     wrt: str = param("weight", "Derivatives with respect to what.", choices=("weight", "input", "both"))
     solver: str = param("lanczos", "How eigenvalues are found.", choices=("lanczos", "power", "both"))

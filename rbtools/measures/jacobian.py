@@ -30,6 +30,7 @@ class Jacobian(Measure):
     size: ClassVar[tuple[int, int]] = (10, 256)
     placed: ClassVar[bool] = True
     random: ClassVar[bool] = True
+    less_is_better: ClassVar[bool] = True
 
     projections: int = param(1, "Random directions for each image.", check="positive")
     exact: bool = param(False, "All logits instead of random directions.")

@@ -18,6 +18,7 @@ class MACs(Measure):
     name: ClassVar[str] = "macs"
     weights: ClassVar[str] = "none"
     data: ClassVar[bool] = False
+    less_is_better: ClassVar[bool] = True
 
     def __call__(self, model: nn.Module, batch: Batch) -> Found:
         from rbtools.measures import counting

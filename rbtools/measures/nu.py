@@ -27,6 +27,7 @@ class Nu(Measure):
     weights: ClassVar[str] = "trained"
     split: ClassVar[str] = "test"
     random: ClassVar[bool] = True
+    less_is_better: ClassVar[bool] = True
 
     eps: float = 8 / 255
     steps: int = param(20, "Gradient steps, of 2.5*eps/steps each.", check="positive")

@@ -18,6 +18,7 @@ class Params(Measure):
     name: ClassVar[str] = "params"
     weights: ClassVar[str] = "none"
     data: ClassVar[bool] = False
+    less_is_better: ClassVar[bool] = True
 
     def __call__(self, model: nn.Module, batch: Batch) -> Found:
         return {"": sum(parameter.numel() for parameter in model.parameters())}

@@ -22,6 +22,7 @@ class Sharpness(Measure):
 
     name: ClassVar[str] = "sharpness"
     weights: ClassVar[str] = "trained"
+    less_is_better: ClassVar[bool] = True
 
     gamma: float = param(0.01, "The step's length, as a share of the weight's.", check="positive")
 

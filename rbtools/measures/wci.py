@@ -28,6 +28,7 @@ class WCI(Measure):
     random: ClassVar[bool] = True
     weights: ClassVar[str] = "trained"
     plain: ClassVar[bool] = True
+    less_is_better: ClassVar[bool] = True
     probes: int = param(20, "Random vectors for a trace.", check="positive")
 
     @property

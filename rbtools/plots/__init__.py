@@ -2,7 +2,8 @@
 
 A kind is a frozen dataclass of its options. `draw` takes records and returns a matplotlib Figure, or
 text where its file is text; `base.encode` makes the bytes of a file of either. What needs scoring is
-computed there and handed in, since this room may import records and spaces only.
+computed there and handed in, since of other rooms this one may import records, spaces and the registries
+of attacks, methods and measures, for their names.
 """
 
 from __future__ import annotations

@@ -202,7 +202,7 @@ def test_tracking_goes_into_the_history() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--method", ","], "--method is empty. Known methods: erm, pgd, trades, mart"),
+        (["--method", ","], f"--method is empty. Known methods: {', '.join(METHODS)}."),
         (["--seed", "1,-2"], "--seed has -2. Expected whole numbers from 0 on, such as 0,1,2."),
         (["--milestones", "7.5", "--schedule", "step"], "--milestones has 7.5. Expected whole numbers"),
         (["--no-store"], "--no-store leaves no place for the checkpoints"),

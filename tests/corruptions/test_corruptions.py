@@ -21,8 +21,9 @@ from rbtools.engine.draws import Draws
 from rbtools.errors import RbError
 
 GOLDEN = json.loads((Path(__file__).parent / "data" / "cifar-c-statistics.json").read_text())["severities"]
-DETERMINISTIC = [name for name in CORRUPTIONS if not CORRUPTIONS.load(name).random]
-RANDOM = [name for name in CORRUPTIONS if name not in DETERMINISTIC]
+# Of the corruptions that CIFAR-10-C has.
+DETERMINISTIC = [name for name in GOLDEN if not CORRUPTIONS.load(name).random]
+RANDOM = [name for name in GOLDEN if name not in DETERMINISTIC]
 # What does not change images more and more by its constants, whoever computes it, as runs of severities
 # that do: glass trades distance for rounds, water comes before mud and paler colours before stronger ones,
 # frost covers what it cools, and rubber is stretched less the more finely it is.

@@ -11,6 +11,7 @@ from PIL import Image
 
 from rbtools.corruptions import CORRUPTIONS, imaging
 from rbtools.corruptions.fog import plasma
+from rbtools.datasets import corrupted_files
 from rbtools.engine import textures
 from rbtools.engine.draws import Draws
 from tests.corruptions import peer
@@ -18,8 +19,9 @@ from tests.corruptions import peer
 pytest.importorskip("imagecorruptions")
 pytest.importorskip("skimage")
 
-DETERMINISTIC = [name for name in CORRUPTIONS if not CORRUPTIONS.load(name).random]
-RANDOM = [name for name in CORRUPTIONS if name not in DETERMINISTIC]
+THEIRS = (*corrupted_files.CORRUPTIONS, *corrupted_files.EXTRA)  # the package has those of the archives
+DETERMINISTIC = [name for name in THEIRS if not CORRUPTIONS.load(name).random]
+RANDOM = [name for name in THEIRS if name not in DETERMINISTIC]
 EQUAL = {"brightness", "contrast", "pixelate", "jpeg_compression", "saturate"}
 
 

@@ -14,12 +14,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from rbtools import registry
-from rbtools.attacks import ATTACKS
 from rbtools.cli.train import main as train_command
 from rbtools.plots.board import again
 from rbtools.plots.board.again import again as make_again
-from rbtools.training import METHODS
 
 Record = dict[str, Any]
 IMPORTED: Record = {
@@ -30,25 +27,7 @@ IMPORTED: Record = {
 }
 
 
-def names(kind: registry.Registry, name: str) -> list[str]:
-    return [registry.public_name(field) for field in registry.options(kind.load(name))]
-
-
-def test_the_options_are_those_of_the_tools() -> None:
-    assert {name: list(own) for name, own in again.METHODS.items()} == {
-        name: names(METHODS, name) for name in METHODS
-    }
-    assert {name: list(own) for name, own in again.ATTACKS.items()} == {
-        name: names(ATTACKS, name) for name in ATTACKS
-    }
-    fields = {
-        registry.public_name(field)
-        for kind in (METHODS, ATTACKS)
-        for name in kind
-        for field in registry.options(kind.load(name))
-        if field.metadata.get("unit") == "eps"
-    }
-    assert fields <= again.DISTANCES
+def test_the_options_of_a_training_are_those_of_rb_train() -> None:
     assert set(again.RECIPE) <= {param.name for param in train_command.params}
 
 

@@ -1,8 +1,7 @@
 """The command line that makes a record again, as far as the record says how it was made.
 
 Every word comes from a file that may be anybody's and is meant to be pasted into a shell: options are
-those that the tools have (tests/plots/test_again.py holds the lists against them), values are quoted, and
-a value with control characters gives no command at all.
+those that the tools have, values are quoted, and a value with control characters gives no command at all.
 """
 
 from __future__ import annotations
@@ -13,48 +12,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
+from rbtools import registry
+from rbtools.attacks import ATTACKS
 from rbtools.records import metrics
+from rbtools.training import METHODS
 
 Record = Mapping[str, Any]
 
-# The options of rb-train that stand in `train.config`, by where their values are distances.
+# The options of rb-train itself that stand in `train.config`; a test holds them against the command.
 RECIPE = (
     "epochs batch_size lr momentum nesterov weight_decay schedule milestones decay augment val micro_batch"
     " regularize cutout_length mixup_alpha awp_gamma awp_warmup l2 label_smoothing ema filter warm_steps"
     " patience clean_pass deterministic"
 ).split()
-_INNER = ["eps", "step_size", "attack_steps", "inner_mode"]
-METHODS = {
-    "erm": [],
-    "pgd": _INNER,
-    "trades": [*_INNER, "lambda"],
-    "mart": [*_INNER, "lambda", "bce"],
-    "alp": [*_INNER, "lambda", "pair"],
-    "clp": [*_INNER, "lambda", "pair"],
-    "kl-pgd": _INNER,
-    "corruption": ["eps", "noise"],
-    "cvar": ["eps", "samples", "beta", "tail", "rounds", "tail_lr"],
-    "evar": ["eps", "samples", "q"],
-    "at-pr": "eps candidates step_min step_max steps_min steps_max walk walk_steps".split(),
-    "mixed": [*_INNER, "beta"],
-}
-_STEPS = "norm steps step_size relative_step decay start restarts iterate target".split()
-_APGD = "norm steps restarts eot backend".split()
-ATTACKS = {
-    "fgsm": [],
-    "pgd": _STEPS,
-    "cw": [*_STEPS, "kappa"],
-    "cw-l2": "steps searches c rate kappa".split(),
-    "apgd-ce": _APGD,
-    "apgd-dlr": _APGD,
-    "apgd-t": "norm steps targets restarts backend".split(),
-    "fab": "norm steps restarts backend".split(),
-    "fab-t": "norm steps restarts backend targets".split(),
-    "square": "norm queries p schedule restarts backend".split(),
-    "aa": "norm variant attacks backend".split(),
-    "noise": ["norm", "samples"],
-}
-DISTANCES = frozenset(("eps", "step_size", "step_min", "step_max"))
 PR = ["noise", "norm", "clip", "samples", "denominator"]
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
@@ -78,6 +48,21 @@ def again(record: Record) -> Again:
     except _Unsayable as wrong:
         return Again([], [f"No command line is shown: {wrong}"])
     return Again(steps, list(lacking))
+
+
+@cache
+def own_options(kind: registry.Registry, name: str) -> tuple[str, ...]:
+    """The names, as records have them, of the options of a registered class."""
+    return tuple(registry.public_name(field) for field in registry.options(kind.load(name)))
+
+
+@cache
+def distances() -> frozenset[str]:
+    """The options of attacks and training methods that are distances in the unit of --eps."""
+    fields = [
+        field for kind in (ATTACKS, METHODS) for name in kind for field in registry.options(kind.load(name))
+    ]
+    return frozenset(["eps", *(registry.public_name(f) for f in fields if f.metadata["unit"] == "eps")])
 
 
 # --- words ----------------------------------------------------------------------------------------
@@ -122,7 +107,7 @@ def option(name: str, value: Any, norm: str = "linf") -> list[str]:
         return [flag if value else f"--no-{flag[2:]}"]
     if isinstance(value, list):
         value = ",".join(number(one) if _is_number(one) else str(one) for one in value) or "none"
-    text = word(distance(value, norm) if name in DISTANCES and _is_number(value) else value)
+    text = word(distance(value, norm) if name in distances() and _is_number(value) else value)
     return [f"{flag}={text}"] if text.startswith(("-", "'-")) else [flag, text]
 
 
@@ -180,7 +165,7 @@ def _training(record: Record, lacking: dict[str, None]) -> list[str]:
         known = option("epochs", train.get("epochs"))
         return [_command("rb-train --method", word(method), option("seed", train.get("seed")), data, known)]
     words = []
-    for name in [*METHODS[method], *RECIPE]:
+    for name in [*own_options(METHODS, method), *RECIPE]:
         if name in config and not _unused(name, config):
             words += option(name, config[name])
     words += _normalize(config.get("normalize"))
@@ -258,7 +243,7 @@ def _partial(entry: Mapping[str, Any]) -> bool:
     attack = entry.get("attack")
     wanted = ["n"]
     if isinstance(attack, str) and attack in ATTACKS:
-        wanted += [name for name in ATTACKS[attack] if name != "relative_step"]
+        wanted += [name for name in own_options(ATTACKS, attack) if name != "relative_step"]
     elif "gamma" in entry and "particles" not in entry:
         wanted += PR
     return any(name not in entry for name in wanted)
@@ -373,7 +358,7 @@ def _question(entry: Mapping[str, Any], lacking: dict[str, None]) -> _Step | Non
 
 def _attack(attack: str, entry: Mapping[str, Any], norm: str) -> _Step:
     words = []
-    for name in ATTACKS[attack]:
+    for name in own_options(ATTACKS, attack):
         if name == "step_size" and entry.get("relative_step") is not None:
             continue
         if entry.get(name) != "":

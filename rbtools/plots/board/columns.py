@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from rbtools.attacks import ATTACKS
+from rbtools.measures import MEASURES
 from rbtools.records import metrics
 
 Record = Mapping[str, Any]
@@ -34,14 +36,9 @@ _GROUP_OF = {
     "params": "cost",
     "macs": "cost",
     "flops": "cost",
-    "wci": "measures",
-    "jacobian": "measures",
-    "hessian": "measures",
-    "ntk": "measures",
-    "sharpness": "measures",
-    "nu": "measures",
 }
-_ATTACK = re.compile(r"(fgsm|pgd|kl-pgd|cw|apgd|fab|square|aa|adv|autoattack|boundary|noise)(?![a-z])")
+# Names of this package's attacks, and of those that published results have besides.
+_ATTACK = re.compile(rf"({'|'.join([*ATTACKS, 'kl-pgd', 'apgd', 'adv', 'autoattack', 'boundary'])})(?![a-z])")
 _SEVERITY = re.compile(r"corrupt\.[^.]+\.\d$")
 _NUMBER = re.compile(r"\.(\d+(?:\.\d+)?(?:e[-+]?\d+)?)")
 ARCH_COUNTS = {"arch.params": "parameters", "arch.macs": "multiply-adds"}
@@ -97,6 +94,8 @@ def _group(name: str, attacked: bool) -> str:
     head = name.removeprefix("arch.").split(".")[0]
     if head in _GROUP_OF:
         return _GROUP_OF[head]
+    if head in MEASURES:
+        return "measures"
     if re.match(r"seconds(_|$)", head):
         return "cost"
     return "adversarial" if attacked or _ATTACK.match(head) else "other"
