@@ -102,7 +102,7 @@ def test_every_field_is_an_option_with_help(registered: registry.Registry, name:
         assert flag in option.opts and re.fullmatch(r"--[a-z][a-z0-9-]*", flag)
         text = re.sub(r"  \[default: .+\]$", "", str(field.metadata["help"]))
         assert text[0].isupper() and text.rstrip().endswith("."), f"{flag}: {text}"
-        if field.default not in (None, ()):
+        if field.default not in (None, (), ""):
             assert "[default: " in str(option.help)
 
 

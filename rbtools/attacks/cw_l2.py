@@ -38,7 +38,7 @@ class CWL2(InTurn):
     steps: int = param(100, "Number of Adam steps of each run.", check="positive")
     searches: int = param(9, "Number of runs in the search for the weight c.", check="positive")
     c: float = param(0.01, "Weight of the margin in the first run.", check="positive")
-    rate: float = param(0.01, "Learning rate of Adam.", check="positive")
+    lr: float = param(0.01, "Learning rate of Adam.", check="positive")
     kappa: float = param(0.0, "The margin that counts as fooled.", check="non-negative")
 
     @property
@@ -62,7 +62,7 @@ class CWL2(InTurn):
                 count=self.steps,
                 searches=self.searches,
                 c=self.c,
-                rate=self.rate,
+                rate=self.lr,
                 kappa=self.kappa,
             )
             within = (distance <= self.eps).view(-1, *[1] * (images.ndim - 1))

@@ -439,7 +439,7 @@ def _help(field: dataclasses.Field[Any]) -> str:
     default, text = field.default, str(field.metadata["help"])
     if field.metadata.get("unit") == "eps" and "unit of" not in text:
         text = f"{text.rstrip('.')}, in 1/255."
-    if default is None or default is dataclasses.MISSING or default == ():
+    if default is None or default is dataclasses.MISSING or default in ((), ""):
         return text
     if field.metadata.get("unit") == "eps":
         default = f"{default * 255:g}"

@@ -10,7 +10,7 @@ import click
 
 from rbtools.cli import shared
 from rbtools.cli.output import Output
-from rbtools.cli.sink import Sink, counted, names
+from rbtools.cli.sink import Sink, counted, form_option, names, where_option
 from rbtools.errors import UsageError
 from rbtools.records import dumps
 from rbtools.scoring import correlate, render, table
@@ -18,18 +18,18 @@ from rbtools.scoring.beside import Beside
 from rbtools.scoring.groups import fields
 from rbtools.scoring.ranking import Read, averaged
 
-FORMATS = ("jsonl", "table", *render.RENDERERS)
-
 
 @shared.command()
 @click.option(
+    "--metric",
     "--metrics",
+    "metrics",
     default="*",
     metavar="LIST",
     help="What to correlate: names, globs and expressions; with several sets also SET:NAME.",
 )
 @click.option("--rows", default=None, metavar="LIST", help="Only these, each with ...")
-@click.option("--cols", default=None, metavar="LIST", help="... each of these.  [default: --metrics]")
+@click.option("--cols", default=None, metavar="LIST", help="... each of these.  [default: --metric]")
 @click.option(
     "--kind",
     "kinds",
@@ -52,7 +52,7 @@ FORMATS = ("jsonl", "table", *render.RENDERERS)
     metavar="LIST",
     help="First take the mean of records that differ in these fields alone: seed.",
 )
-@click.option("--where", default=None, metavar="EXPR", help="Only records for which this holds.")
+@where_option
 @click.option(
     "--bootstrap",
     default=0,
@@ -61,13 +61,7 @@ FORMATS = ("jsonl", "table", *render.RENDERERS)
     help="95 % intervals from N resamples of the records.",
 )
 @click.option("--seed", default=0, type=click.IntRange(0), help="Seed of --bootstrap.")
-@click.option(
-    "--format",
-    "form",
-    default=None,
-    type=click.Choice(FORMATS),
-    help="How to write.  [default: table on a terminal, else jsonl]",
-)
+@form_option
 @shared.stream_options
 @shared.screen_options
 def main(
@@ -94,16 +88,16 @@ def main(
 
     \b
     Examples:
-      rb-corr --metrics 'acc,pgd20.*,mean(pr.*)' --format table leaderboard.jsonl
+      rb-corr --metric 'acc,pgd20.*,mean(pr.*)' --format table leaderboard.jsonl
       rb-corr --rows 'ge.*' --cols 'acc,pgd*' --kind kendall,spearman --bootstrap 1000 leaderboard.jsonl
-      rb-corr --on arch.name,train.method --metrics 'acc,pgd*' leaderboard.jsonl others.jsonl
-      rb-corr --join train.method --by arch.name --metrics acc leaderboard.jsonl
+      rb-corr --on arch.name,train.method --metric 'acc,pgd*' leaderboard.jsonl others.jsonl
+      rb-corr --join train.method --by arch.name --metric acc leaderboard.jsonl
     """
     if source.in_place:
         raise UsageError("--in-place would replace records by correlations. Write to another file.")
     wanted = _kinds(kinds)
-    left = names(metrics if rows is None else rows, "--metrics" if rows is None else "--rows")
-    right = names(metrics if cols is None else cols, "--metrics" if cols is None else "--cols")
+    left = names(metrics if rows is None else rows, "--metric" if rows is None else "--rows")
+    right = names(metrics if cols is None else cols, "--metric" if cols is None else "--cols")
     with shared.opened_output(source, screen) as output:
         sink = Sink(source, screen, output, where)
         beside = Beside([*left, *right], names(on, "--on"))

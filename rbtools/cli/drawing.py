@@ -131,7 +131,7 @@ def _drawn(columns: Sequence[_Column], width: int, terminal: bool) -> str:
 def _note(hidden: Sequence[str], width: int) -> str:
     named = ", ".join(hidden[:_NAMED])
     more = f" and {len(hidden) - _NAMED} more" if len(hidden) > _NAMED else ""
-    text = f"not shown: {named}{more} (--metrics chooses columns; --format jsonl has all)"
+    text = f"not shown: {named}{more} (--metric chooses columns; --format jsonl has all)"
     return textwrap.fill(table.plain(text), max(width, 20), break_on_hyphens=False)
 
 

@@ -13,7 +13,6 @@ from rbtools.scoring import render, table
 if TYPE_CHECKING:
     from rbtools.search.outcome import Searched
 
-FORMATS = ("jsonl", "table", *render.RENDERERS)
 Record = dict[str, Any]
 
 
@@ -158,4 +157,4 @@ def _chosen(text: str, known: list[str]) -> list[str]:
     try:
         return expr.select(known, text)
     except RbError as wrong:
-        raise UsageError(f"--metrics: {wrong}") from None
+        raise UsageError(f"--metric: {wrong}") from None

@@ -16,7 +16,7 @@ from rbtools.corruptions import CORRUPTIONS
 from rbtools.probabilistic import NOISES
 
 n_train_option = click.option(
-    "--n-train", type=click.IntRange(1), default=None, help="Only so many training images. [default: all]"
+    "--n-train", type=click.IntRange(1), default=None, help="Only so many training images.  [default: all]"
 )
 
 

@@ -15,16 +15,20 @@ from rbtools import edge
 from rbtools.cli import shared
 from rbtools.cli.corrupt import severity_option
 from rbtools.cli.output import Output
-from rbtools.cli.sink import Sink, counted
+from rbtools.cli.sink import Sink, counted, where_option
 from rbtools.cli.sink import names as names_of
 from rbtools.errors import UsageError
 from rbtools.plots import PLOTS
 from rbtools.records import Line
 
+_output_option = click.option(
+    "--output", "-o", required=True, metavar="FILE", help="The file to write; its ending says how."
+)
+
 
 @shared.command(choose=PLOTS)
-@click.option("--output", "-o", required=True, metavar="FILE", help="The file to write; its ending says how.")
-@click.option("--where", default=None, metavar="EXPR", help="Only records for which this holds: 'acc > 0.8'.")
+@_output_option
+@where_option
 @shared.stream_options
 @shared.screen_options
 def main(
@@ -81,7 +85,7 @@ class _Adopting(shared.Source):
 
 @shared.command()
 @click.argument("names", default="all", metavar="[NAME,...]")
-@click.option("--output", "-o", required=True, metavar="FILE", help="The file to write; its ending says how.")
+@_output_option
 @severity_option
 @click.option("--width", default=6.5, help="Width of the figure in inches.")
 @click.option("--title", default=None, help="What stands above the figure.  [default: what it shows]")

@@ -10,10 +10,10 @@ import click
 
 from rbtools.cli import shared
 from rbtools.cli.ranked import Choice, Made, write
-from rbtools.cli.sink import Sink, compiled, counted, names
+from rbtools.cli.sink import Sink, compiled, counted, direction_option, form_option, names, where_option
 from rbtools.errors import UsageError
 from rbtools.records import dumps, metrics, parse_again
-from rbtools.scoring import identity, rank, render
+from rbtools.scoring import identity, rank
 from rbtools.scoring.groups import Grouping
 from rbtools.scoring.ranking import (
     Entry,
@@ -26,8 +26,6 @@ from rbtools.scoring.ranking import (
     last_of_each_model,
 )
 
-FORMATS = ("jsonl", "table", *render.RENDERERS)
-
 
 @shared.command()
 @click.option(
@@ -38,10 +36,8 @@ FORMATS = ("jsonl", "table", *render.RENDERERS)
     " between equals.",
 )
 @click.option("--top", default=None, type=click.IntRange(1), metavar="N", help="Only the first N (of each).")
-@click.option(
-    "--lower/--higher", default=None, help="Which is better.  [default: the metric's own direction]"
-)
-@click.option("--where", default=None, metavar="EXPR", help="Only records for which this holds.")
+@direction_option
+@where_option
 @click.option(
     "--within", default=None, metavar="LIST", help="Rank records that agree in these fields by themselves."
 )
@@ -75,22 +71,17 @@ FORMATS = ("jsonl", "table", *render.RENDERERS)
     "--pivot",
     default=None,
     metavar="LIST",
-    help="A table with the values of these fields as rows and --metrics as columns, the best in bold.",
+    help="A table with the values of these fields as rows and --metric as columns, the best in bold.",
 )
 @click.option(
+    "--metric",
     "--metrics",
     "shown",
     default=None,
     metavar="LIST",
     help="Columns of the table: names, globs and expressions.",
 )
-@click.option(
-    "--format",
-    "form",
-    default=None,
-    type=click.Choice(FORMATS),
-    help="How to write.  [default: table on a terminal, else jsonl]",
-)
+@form_option
 @shared.store_option
 @shared.stream_options
 @shared.screen_options
@@ -118,7 +109,7 @@ def main(
       rb-rank --by pgd20.8 --where 'acc > 0.5' --within arch.name --top 1 leaderboard.jsonl
       rb-rank --by pgd20.8 --aggregate seed --ci results.jsonl
       rb-rank --pareto acc,pgd20.8 --group train.method leaderboard.jsonl
-      rb-rank --pivot train.method --metrics acc,pgd20.8 --format latex leaderboard.jsonl
+      rb-rank --pivot train.method --metric acc,pgd20.8 --format latex leaderboard.jsonl
     """
     if source.in_place:
         raise UsageError("--in-place would lose what a ranking leaves out. Write to another file.")

@@ -141,11 +141,11 @@ def _render(built: table.Table, key: str, form: str, output: Output, fixed: int 
 
 
 def chosen(text: str, known: list[str]) -> list[str]:
-    """The metrics and expressions of --metrics. Raises UsageError for one that no record has."""
+    """The metrics and expressions of --metric. Raises UsageError for one that no record has."""
     items = expr.items(text)
     if not items:
         raise UsageError(
-            "--metrics: The list of metrics is empty. Expected names or globs with commas, such as acc,fgsm.*"
+            "--metric: The list of metrics is empty. Expected names or globs with commas, such as acc,fgsm.*"
         )
     found: dict[str, None] = {}
     for item in items:
@@ -155,7 +155,7 @@ def chosen(text: str, known: list[str]) -> list[str]:
             else:
                 found[expr.compile(item).text] = None
         except RbError as wrong:
-            raise UsageError(f"--metrics: {wrong}") from None
+            raise UsageError(f"--metric: {wrong}") from None
     return list(found)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from rbtools.cli import shared
-from rbtools.cli.found import FORMATS
+from rbtools.cli.sink import direction_option, form_option, where_option
 from rbtools.errors import UsageError
 from rbtools.search import SEARCHES
 
@@ -46,9 +46,7 @@ _options = shared.bundle(
         help="What to find the best of: a metric, or an expression such as 'mean(fgsm.*, pgd20.*)'; several"
         " with commas.",
     ),
-    click.option(
-        "--lower/--higher", default=None, help="Which is better.  [default: the metric's own direction]"
-    ),
+    direction_option,
     click.option("--budget", default=150, type=click.IntRange(1), help="Queries of a run."),
     click.option(
         "--runs",
@@ -68,7 +66,7 @@ _options = shared.bundle(
         metavar="FILE",
         help="Look what was found up in these records, too: of another data set, say.",
     ),
-    click.option("--where", default=None, metavar="EXPR", help="Only the records for which this holds."),
+    where_option,
     click.option(
         "--share/--no-share",
         default=True,
@@ -101,15 +99,14 @@ _options = shared.bundle(
     ),
     click.option("--each", is_flag=True, help="Write what each run found, not what all have in common."),
     click.option(
-        "--metrics", "shown", default=None, metavar="LIST", help="Columns of the table: names and globs."
-    ),
-    click.option(
-        "--format",
-        "form",
+        "--metric",
+        "--metrics",
+        "shown",
         default=None,
-        type=click.Choice(FORMATS),
-        help="How to write.  [default: table on a terminal, else jsonl]",
+        metavar="LIST",
+        help="Columns of the table: names and globs.",
     ),
+    form_option,
 )
 
 

@@ -5,10 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import click
+
 from rbtools.cli import shared
 from rbtools.cli.output import Output
 from rbtools.errors import RbError, UsageError
 from rbtools.records import Line, expr
+from rbtools.scoring import render
+
+FORMATS = ("jsonl", "table", *render.RENDERERS)
+where_option = click.option(
+    "--where", default=None, metavar="EXPR", help="Only records for which this holds: 'acc > 0.8'."
+)
+direction_option = click.option(
+    "--lower/--higher", default=None, help="Which is better.  [default: the metric's own direction]"
+)
+form_option = click.option(
+    "--format",
+    "form",
+    default=None,
+    type=click.Choice(FORMATS),
+    help="How to write.  [default: table on a terminal, else jsonl]",
+)
 
 
 class Sink:

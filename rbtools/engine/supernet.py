@@ -137,7 +137,8 @@ def _alternating(work: _Work) -> dict[str, list[float]]:
         share = (1 + math.cos(math.pi * epoch / method.epochs)) / 2
         optimizer.param_groups[0]["lr"] = method.lr_min + (method.lr - method.lr_min) * share
         mine, theirs = (part[torch.randperm(half)] for part in (work.order[:half], work.order[half:]))
-        pairs = list(zip(mine.split(method.batch), theirs.split(method.batch), strict=True))[: method.steps]
+        batches = (part.split(method.batch_size) for part in (mine, theirs))
+        pairs = list(zip(*batches, strict=True))[: method.steps]
         sums = [0.0, 0.0]
         for step, (own, other) in enumerate(pairs):
             work.run.pulse()
@@ -177,7 +178,7 @@ def _at_initialisation(work: _Work) -> dict[str, list[float]]:
     work.model.train()
     for step in range(method.steps):
         work.run.pulse()
-        chosen = work.order[torch.randperm(len(work.order))[: method.batch]]
+        chosen = work.order[torch.randperm(len(work.order))[: method.batch_size]]
         noise = -torch.empty(net.alphas.shape).exponential_().log().to(work.device)
         net.weigh = ((net.alphas + noise) / method.temperature).softmax(1)
         reward = method.reward(work.model, weights, *work.batch(chosen, step))

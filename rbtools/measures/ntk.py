@@ -43,7 +43,7 @@ class NTK(Measure):
         choices=KERNELS,
     )
     beta: float = param(0.5, "The share of adversarial loss in the joint kernels.", check="fraction")
-    output: str = param(
+    logits: str = param(
         "sum",
         "The kernel of the sum of the logits, or the sum of the logits' kernels.",
         choices=("sum", "each"),
@@ -55,7 +55,7 @@ class NTK(Measure):
 
     def settings(self, value: str) -> dict[str, Any]:
         joint = {"beta": self.beta} if value.startswith("all") else {}
-        return {"output": self.output, **joint}
+        return {"logits": self.logits, **joint}
 
     def __call__(self, model: nn.Module, batch: Batch) -> Found:
         import torch
@@ -66,7 +66,7 @@ class NTK(Measure):
         images += [batch.attacked] if self.attacks > 0 else []
         images += [batch.attacked_twice] if self.attacks > 1 else []
         # One kernel of all images has the single kernels as its blocks.
-        whole = kernel.gram(model, torch.cat(images), each_logit=self.output == "each").cpu()
+        whole = kernel.gram(model, torch.cat(images), each_logit=self.logits == "each").cpu()
         n = len(batch)
         blocks = [[part.clone() for part in row.split(n, dim=1)] for row in whole.split(n)]
         found: Found = {}

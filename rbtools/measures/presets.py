@@ -29,7 +29,7 @@ PRESETS: dict[str, Preset] = {
     # NAS-RobBench-201: 50 training images at initialisation, at 3/255 and 8/255 by FGSM and PGD.
     "nasrobbench201": Preset(
         {"batches": 1, "batch_size": 50, "split": "train", "on": "init", "eps": "3,8", "attack": "fgsm,pgd"},
-        {"kernel": "twice", "output": "sum"},
+        {"kernel": "twice", "logits": "sum"},
     ),
     # The Weight-Curvature Index attacks as Rice et al. 2020: PGD-10 with steps of 2/255 at 8/255.
     "rice2020": Preset(

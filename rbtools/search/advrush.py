@@ -17,8 +17,8 @@ class AdvRush(DARTS):
     """AdvRush (Mok et al., ICCV 2021): DARTS whose architecture also goes down on the curvature of the loss.
 
     After `warmup=50` epochs `gamma=0.01` times the penalty is added: the mean norm of how much the gradient
-    of an image's loss changes when it is moved by `step=1.5` along the sign of that gradient. The penalty
-    takes BatchNorm in eval mode, as the authors' code does, for an image's loss is then its own.
+    of an image's loss changes when it is moved by `step_size=1.5` along the sign of that gradient. The
+    penalty takes BatchNorm in eval mode, as the authors' code does, for an image's loss is then its own.
     """
 
     name: ClassVar[str] = "advrush"
@@ -28,13 +28,13 @@ class AdvRush(DARTS):
     warmup: int = param(50, "Epochs before the penalty is added.", check="non-negative")
     gamma: float = param(0.01, "Weight of the penalty.", check="non-negative")
     factor: float = param(4.0, "Factor of the penalty itself, as in the authors' code.", check="positive")
-    step: float = param(1.5, "Length of the move, in the images' own scale.", check="positive")
+    step_size: float = param(1.5, "Length of the move, in the images' own scale.", check="positive")
 
     def architecture_loss(self, model: nn.Module, images: Tensor, labels: Tensor, epoch: int) -> Tensor:
         loss = super().architecture_loss(model, images, labels, epoch)
         if epoch < self.warmup:
             return loss
-        return loss + self.gamma * self.factor * curvature(model, images, labels, self.step)
+        return loss + self.gamma * self.factor * curvature(model, images, labels, self.step_size)
 
 
 def curvature(model: nn.Module, images: Tensor, labels: Tensor, step: float) -> Tensor:

@@ -26,9 +26,9 @@ class Bananas:
     """BANANAS (White et al., AAAI 2021): Bayesian optimisation with an ensemble of neural predictors.
 
     After `initial=10` random architectures, every round trains `networks=3` feed-forward networks on the path
-    encoding of all that is known, and asks for the `batch=10` candidates that independent Thompson sampling
-    likes best. Candidates are one mutation away from the `parents=2` best architectures, or from others down
-    the list where too few of those are new.
+    encoding of all that is known, and asks for the `per_round=10` candidates that independent Thompson
+    sampling likes best. Candidates are one mutation away from the `parents=2` best architectures, or from
+    others down the list where too few of those are new.
 
     Predicted is how far an architecture is behind the best one seen, over the spread of all, plus a
     tenth: the percentage error `loss=mape` needs a lower bound below every cost, and the true optimum
@@ -41,35 +41,35 @@ class Bananas:
     heavy: ClassVar[bool] = True
 
     initial: int = param(10, "Random architectures at the beginning.", check="positive")
-    batch: int = param(10, "Architectures asked for in each round.", check="positive")
+    per_round: int = param(10, "Architectures asked for in each round.", check="positive")
     parents: int = param(2, "Best architectures to mutate.", check="positive")
     candidates: int = param(100, "Mutations to choose from.", check="positive")
     networks: int = param(3, "Networks of the ensemble.", check="positive")
     layers: int = param(10, "Hidden layers of a network.", check="positive")
     width: int = param(20, "Units of a hidden layer.", check="positive")
-    rounds: int = param(150, "Epochs that a network is trained.", check="positive")
+    epochs: int = param(150, "Epochs that a network is trained.", check="positive")
     lr: float = param(0.01, "Learning rate of Adam.", check="positive")
     loss: str = param("mape", "Percentage or absolute error.", choices=("mape", "mae"))
 
     def propose(self, field: Field, draws: Draws) -> Proposals:
         known: dict[Any, tuple[int, float]] = {}
         wanted = [field.sample(draws) for _ in range(self.initial)]
-        shape = Shape(self.networks, self.layers, self.width, self.rounds, 32, self.lr, self.loss)
+        shape = Shape(self.networks, self.layers, self.width, self.epochs, 32, self.lr, self.loss)
         while True:
             values = yield wanted
             for index, value in zip(wanted, values, strict=True):
                 known.setdefault(field.key(index), (index, value))
             those = [pair for pair in known.values() if math.isfinite(pair[1])]
             others = self._candidates(field, known, those, draws)
-            if len(others) <= self.batch or len(those) < 2:
-                wanted = others[: self.batch] or [field.sample(draws)]
+            if len(others) <= self.per_round or len(those) < 2:
+                wanted = others[: self.per_round] or [field.sample(draws)]
                 continue
             cells = [paths.features(field.ops(index)) for index, _ in those]
             unknown = [paths.features(field.ops(index)) for index in others]
             seed = draws.below(1 << 31)
             predicted = yield Fit(shape, cells, _costs([value for _, value in those]), unknown, seed)
             order = _thompson(predicted, draws)
-            wanted = [others[place] for place in order[: self.batch]]
+            wanted = [others[place] for place in order[: self.per_round]]
 
     def _candidates(
         self, field: Field, known: dict[Any, Any], those: Sequence[tuple[int, float]], draws: Draws
@@ -83,7 +83,7 @@ class Bananas:
                 if field.key(other) not in known and len(found) < self.candidates:
                     found.setdefault(field.key(other), other)
         for _ in range(self.candidates):
-            if len(found) > self.batch:
+            if len(found) > self.per_round:
                 break
             other = field.sample(draws)
             if field.key(other) not in known:

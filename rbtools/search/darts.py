@@ -28,7 +28,7 @@ class DARTS:
 
     epochs: int = param(50, "Epochs of the search.", check="positive")
     steps: int | None = param(None, "End an epoch after so many steps.", check="positive")
-    batch: int = param(64, "Images in a step.", check="positive")
+    batch_size: int = param(64, "Images in a step.", check="positive")
     lr: float = param(0.025, "Learning rate of the weights; a cosine takes it to --lr-min.", check="positive")
     lr_min: float = param(0.001, "Learning rate at the end.", check="non-negative")
     momentum: float = param(0.9, "Nesterov momentum.", check="fraction")

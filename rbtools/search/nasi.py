@@ -29,7 +29,7 @@ class NASI:
     loop: ClassVar[str] = "at initialisation"
 
     steps: int = param(100, "Architectures that are drawn.", check="positive")
-    batch: int = param(64, "Images in a step.", check="positive")
+    batch_size: int = param(64, "Images in a step.", check="positive")
     penalty: float = param(2.0, "Charge for what is above the limit.", check="non-negative")
     limit: float = param(1000.0, "Norm above which that is charged.", check="positive")
     temperature: float = param(1.0, "Of the softmax that relaxes a drawn architecture.", check="positive")

@@ -79,9 +79,9 @@ def test_numbers_are_named_shortly_and_empty_defaults_not_at_all() -> None:
 @pytest.mark.parametrize(
     ("tool", "arguments", "message"),
     [
-        ("attack", [], f"No attack is named. Choose one of: {', '.join(ATTACKS)},"),
+        ("attack", [], f"No attack is named. Choose one of: {', '.join(ATTACKS)}"),
         ("ge", [], "No command is named. Choose one of: acc, attack, corrupt, loss, pr. Try 'rb-ge --help'."),
-        ("ge", ["attack"], f"No attack is named. Choose one of: {', '.join(ATTACKS)},"),
+        ("ge", ["attack"], f"No attack is named. Choose one of: {', '.join(ATTACKS)}"),
         (
             "attack",
             ["--eps", "8", "pgd"],

@@ -67,7 +67,7 @@ def test_all_metrics_with_all() -> None:
 
 
 def test_both_kinds() -> None:
-    found = lines(["--kind", "kendall,spearman", "--metrics", "acc"], FOUR)
+    found = lines(["--kind", "kendall,spearman", "--metric", "acc"], FOUR)
     assert [(one["kind"], one["value"]) for one in found] == [("kendall", 1.0), ("spearman", 1.0)]
     assert pairs(["--kind", "kendall"], FOUR)["acc", "pgd"] == 0.0
 
@@ -82,7 +82,7 @@ def test_rows_and_columns_take_globs_expressions_and_fields() -> None:
 
 
 def test_where() -> None:
-    found = lines(["--metrics", "acc", "--where", "acc > 0.55 and arch.index != 9"], FOUR)
+    found = lines(["--metric", "acc", "--where", "acc > 0.55 and arch.index != 9"], FOUR)
     assert [one["n"] for one in found] == [3]
 
 
@@ -103,7 +103,7 @@ def test_bootstrap_tells_interval_draws_and_seed() -> None:
 def test_two_files_joined_by_a_field() -> None:
     others = [record(one["arch"]["index"], acc=1 - one["metrics"]["acc"]) for one in reversed(FOUR)]
     files = [write("ours.jsonl", FOUR), write("theirs.jsonl", others)]
-    assert pairs([*files, "--on", "arch.index", "--metrics", "acc,pgd", "--rows", "ours:*"]) == {
+    assert pairs([*files, "--on", "arch.index", "--metric", "acc,pgd", "--rows", "ours:*"]) == {
         ("ours:acc", "ours:acc"): 1.0,
         ("ours:acc", "theirs:acc"): -1.0,
         ("ours:acc", "ours:pgd"): pytest.approx(0.2),
@@ -122,7 +122,7 @@ def test_only_records_that_both_sets_have_count() -> None:
 def test_sets_by_the_value_of_a_field() -> None:
     other = [record(i, "cifar100", acc=value) for i, value in enumerate((0.1, 0.2, 0.4, 0.3))]
     third = [record(i, "svhn", acc=value) for i, value in enumerate((0.9, 0.8, 0.7, 0.6))]
-    arguments = ["--join", "arch.index", "--by", "dataset", "--metrics", "acc", "--rows", "cifar10:acc"]
+    arguments = ["--join", "arch.index", "--by", "dataset", "--metric", "acc", "--rows", "cifar10:acc"]
     assert pairs(arguments, [*FOUR, *other, *third]) == {
         ("cifar10:acc", "cifar10:acc"): 1.0,
         ("cifar10:acc", "cifar100:acc"): pytest.approx(0.8),
@@ -164,7 +164,7 @@ def test_means_over_seeds_come_first() -> None:
 
 def test_data_sets_that_are_mixed_are_named() -> None:
     some = [*FOUR, *(record(i, "svhn", acc=i) for i in range(3))]
-    result = run(["--metrics", "acc"], some)
+    result = run(["--metric", "acc"], some)
     assert result.stderr == (
         "rb-corr: warning: records of 2 data sets (cifar10, svhn) are correlated together. --join arch.name"
         " --by dataset keeps them apart.\n"
@@ -209,11 +209,11 @@ def test_a_constant_metric_has_no_correlation_and_is_named() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--metrics", "acx"], "No record has the metric 'acx'. Did you mean 'acc'? They have: acc, pgd."),
-        (["--metrics", "fgsm.*"], "No record has the metric 'fgsm.*'. They have: acc, pgd."),
-        (["--metrics", "mean(fgsm.*)"], "No record has what 'mean(fgsm.*)' is made of. They have: acc, pgd."),
-        (["--metrics", "acc -"], "Expression 'acc -^' does not parse"),
-        (["--metrics", "arch.name"], "'arch.name' is the text 'n0'. Expected a number"),
+        (["--metric", "acx"], "No record has the metric 'acx'. Did you mean 'acc'? They have: acc, pgd."),
+        (["--metric", "fgsm.*"], "No record has the metric 'fgsm.*'. They have: acc, pgd."),
+        (["--metric", "mean(fgsm.*)"], "No record has what 'mean(fgsm.*)' is made of. They have: acc, pgd."),
+        (["--metric", "acc -"], "Expression 'acc -^' does not parse"),
+        (["--metric", "arch.name"], "'arch.name' is the text 'n0'. Expected a number"),
         (["--rows", ","], "--rows is an empty list."),
         (["--kind", "pearson"], "--kind is 'pearson'. Choose from: kendall, spearman."),
         (["--on", "arch.index"], "--on joins result sets, but there is only one."),
@@ -233,7 +233,7 @@ def test_wrong_use_is_one_line(arguments: list[str], message: str) -> None:
 
 def test_a_set_that_is_not_there() -> None:
     files = [write("a.jsonl", FOUR), write("b.jsonl", FOUR)]
-    result = run([*files, "--on", "arch.index", "--metrics", "c:acc"])
+    result = run([*files, "--on", "arch.index", "--metric", "c:acc"])
     assert "No result set is called 'c'. There are: a, b." in result.stderr
 
 

@@ -111,7 +111,7 @@ def test_a_heat_map_takes_what_rb_corr_writes() -> None:
     from rbtools.cli import corr
 
     some = [record("abc"[n], acc=0.1 * n, pgd=0.2 * n, ge=-n) for n in range(3)]
-    pairs = CliRunner().invoke(corr.main, ["--metrics", "*"], input=text_of(some)).stdout
+    pairs = CliRunner().invoke(corr.main, ["--metric", "*"], input=text_of(some)).stdout
     result = run(["heatmap", "-o", "corr.png"], pairs)
     assert (result.exit_code, result.stderr) == (0, "rb-plot: corr.png shows 9 correlations.\n")
     assert run(["heatmap", "-o", "own.png"], some).exit_code == 0

@@ -232,7 +232,7 @@ def test_jsonl_is_the_default_where_no_terminal_is() -> None:
 
 def test_the_columns_of_a_table_are_chosen_by_name_and_glob() -> None:
     some = [record("a", metrics={"acc": 1, "fgsm.4": 0.25, "pgd20.8": 0, "fgsm.8": 0.5})]
-    assert out(["--by", "acc", "--metrics", "fgsm.8,fgsm.*", "--format", "csv"], some) == (
+    assert out(["--by", "acc", "--metric", "fgsm.8,fgsm.*", "--format", "csv"], some) == (
         "rank,name,acc,fgsm.8,fgsm.4\n1,a,1,0.5,0.25\n"
     )
 
@@ -308,7 +308,7 @@ def test_80_columns_show_whole_cells_and_say_what_is_not_shown() -> None:
     ]
     assert " ".join(lines[8:]) == (
         "not shown: the intervals of 1 column, dataset, seconds_per_epoch, train.acc, corrupt.fog.1,"
-        " corrupt.fog.2, corrupt.fog.3, corrupt.fog.4 and 1 more (--metrics chooses columns; --format jsonl"
+        " corrupt.fog.2, corrupt.fog.3, corrupt.fog.4 and 1 more (--metric chooses columns; --format jsonl"
         " has all)"
     )
 
@@ -405,7 +405,7 @@ def test_where_leaves_out_what_it_does_not_hold_for() -> None:
 def test_the_best_of_each_group() -> None:
     # Table 5 of RobBench in small: the best architecture for each number of zeroize operations.
     assert places(["--by", "acc", "--within", "arch.none", "--top", "1"], NETS) == [(1, "b"), (1, "c")]
-    table = out(["--by", "pgd", "--within", "arch.none", "--format", "csv", "--metrics", "acc"], NETS)
+    table = out(["--by", "pgd", "--within", "arch.none", "--format", "csv", "--metric", "acc"], NETS)
     assert table.splitlines() == [
         "rank,name,dataset,method,arch.none,pgd,acc",
         "1,b,c10,pgd,0,0.25,0.75",
@@ -416,7 +416,7 @@ def test_the_best_of_each_group() -> None:
 
 
 def test_expressions_are_columns() -> None:
-    table = out(["--by", "acc", "--top", "1", "--format", "csv", "--metrics", "acc - pgd, p*"], NETS[:1])
+    table = out(["--by", "acc", "--top", "1", "--format", "csv", "--metric", "acc - pgd, p*"], NETS[:1])
     assert table == "rank,name,dataset,method,acc,acc - pgd,pgd\n1,a,c10,pgd,0.5,0.0,0.5\n"
 
 
@@ -466,7 +466,7 @@ def test_aggregate_takes_the_mean_over_seeds() -> None:
     ]
     assert found[0]["aggregated"] == {"over": ["seed"], "records": 2, "seeds": [0, 1]}
     assert found[1]["evals"][0]["std"] == pytest.approx(0.125 * 2**0.5)
-    table = out(["--by", "acc", "--aggregate", "seed", "--format", "table", "--metrics", "pgd"], SEEDS)
+    table = out(["--by", "acc", "--aggregate", "seed", "--format", "table", "--metric", "pgd"], SEEDS)
     assert table.splitlines()[2].split() == [
         "1",
         "a",
@@ -482,7 +482,7 @@ def test_aggregate_takes_the_mean_over_seeds() -> None:
 
 
 def test_group_takes_the_mean_over_all_else() -> None:
-    table = out(["--by", "pgd", "--group", "train.method", "--format", "csv", "--metrics", "acc"], SEEDS)
+    table = out(["--by", "pgd", "--group", "train.method", "--format", "csv", "--metric", "acc"], SEEDS)
     assert table.splitlines()[0] == "rank,method,records,pgd,pgd_std,acc,acc_std"
     rows = [line.split(",") for line in table.splitlines()[1:]]
     assert [row[:3] for row in rows] == [["1", "pgd", "3"], ["2", "erm", "2"]]
@@ -566,7 +566,7 @@ def test_the_pareto_front_is_marked() -> None:
 
 # --- the tables of papers -------------------------------------------------------------------------
 
-PIVOT = ["--pivot", "train.method", "--metrics", "acc,pgd"]
+PIVOT = ["--pivot", "train.method", "--metric", "acc,pgd"]
 
 
 def test_methods_as_rows_and_the_best_in_bold() -> None:
@@ -636,9 +636,9 @@ def test_a_pivot_table_as_records() -> None:
         (["--by", "arch.name"], "Cannot rank by 'nb201-1', which is not a number."),
         (["--top", "0"], "0 is not in the range x>=1"),
         (["--format", "html"], "'html' is not one of 'jsonl', 'table', 'csv', 'md', 'latex'"),
-        (["--metrics", "fgsm.*", "--format", "md"], "--metrics: No metric matches 'fgsm.*'."),
-        (["--metrics", ",", "--format", "md"], "--metrics: The list of metrics is empty."),
-        (["--metrics", "acc -", "--format", "md"], "--metrics: Expression 'acc -^' does not parse"),
+        (["--metric", "fgsm.*", "--format", "md"], "--metric: No metric matches 'fgsm.*'."),
+        (["--metric", ",", "--format", "md"], "--metric: The list of metrics is empty."),
+        (["--metric", "acc -", "--format", "md"], "--metric: Expression 'acc -^' does not parse"),
         (["--by", ","], "--by is an empty list."),
         (["--by", "acc:up"], "'up' in 'acc:up' is no direction. Write acc:lower or acc:higher."),
         (["--by", "acc,pgd20.8", "--lower"], "--lower and --higher are for one key."),

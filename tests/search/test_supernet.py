@@ -25,9 +25,9 @@ from tests.search.landscapes import record, slope
 
 NAMES = ("darts", "advrush", "nasi")
 SHORT: dict[str, dict[str, Any]] = {
-    "darts": {"epochs": 2, "steps": 2, "batch": 16},
-    "advrush": {"epochs": 2, "steps": 2, "batch": 16, "warmup": 1},
-    "nasi": {"steps": 3, "batch": 16},
+    "darts": {"epochs": 2, "steps": 2, "batch_size": 16},
+    "advrush": {"epochs": 2, "steps": 2, "batch_size": 16, "warmup": 1},
+    "nasi": {"steps": 3, "batch_size": 16},
 }
 
 
@@ -169,7 +169,7 @@ def test_a_search_is_repeatable_and_found_in_the_store(name: str, tmp_path: Path
 
 def test_darts_prefers_the_operation_that_helps() -> None:
     # Where an edge alone decides, a large step shows which way it goes: none blocks the image's way.
-    found = searched("darts", epochs=6, steps=None, arch_lr=0.1, batch=64)
+    found = searched("darts", epochs=6, steps=None, arch_lr=0.1, batch_size=64)
     chances = torch.tensor(found["alphas"]).softmax(1)
     assert float(chances[:, 0].mean()) < 0.2
     assert found["history"]["loss"][-1] < found["history"]["loss"][0]
@@ -194,7 +194,7 @@ def tables(*names: str) -> None:
 
 def test_a_derived_cell_is_looked_up_and_reported_on_another_table() -> None:
     tables("one", "two")
-    arguments = ["nasi", "--steps", "2", "--batch", "8", "--runs", "2", "--objective", "acc"]
+    arguments = ["nasi", "--steps", "2", "--batch-size", "8", "--runs", "2", "--objective", "acc"]
     result = run(*arguments, "--table", "one.jsonl", "--report-table", "two.jsonl")
     assert result.exit_code == 0, result.stderr
     found = [json.loads(line) for line in result.stdout.splitlines()]
@@ -213,7 +213,7 @@ def test_a_derived_cell_is_looked_up_and_reported_on_another_table() -> None:
 
 
 def test_a_derived_cell_without_a_table_is_a_record_that_can_be_trained() -> None:
-    result = run("darts", "--epochs", "1", "--steps", "1", "--batch", "8")
+    result = run("darts", "--epochs", "1", "--steps", "1", "--batch-size", "8")
     (one,) = (json.loads(line) for line in result.stdout.splitlines())
     assert one["arch"]["channels"] == 2 and one["arch"]["name"] == one["search"]["found"]
     assert "objective" not in one["search"]

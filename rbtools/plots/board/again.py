@@ -51,9 +51,9 @@ def again(record: Record) -> Again:
 
 
 @cache
-def own_options(kind: registry.Registry, name: str) -> tuple[str, ...]:
+def own_options(method: type) -> tuple[str, ...]:
     """The names, as records have them, of the options of a registered class."""
-    return tuple(registry.public_name(field) for field in registry.options(kind.load(name)))
+    return tuple(registry.public_name(field) for field in registry.options(method))
 
 
 @cache
@@ -165,7 +165,7 @@ def _training(record: Record, lacking: dict[str, None]) -> list[str]:
         known = option("epochs", train.get("epochs"))
         return [_command("rb-train --method", word(method), option("seed", train.get("seed")), data, known)]
     words = []
-    for name in [*own_options(METHODS, method), *RECIPE]:
+    for name in [*own_options(METHODS.load(method)), *RECIPE]:
         if name in config and not _unused(name, config):
             words += option(name, config[name])
     words += _normalize(config.get("normalize"))
@@ -243,7 +243,7 @@ def _partial(entry: Mapping[str, Any]) -> bool:
     attack = entry.get("attack")
     wanted = ["n"]
     if isinstance(attack, str) and attack in ATTACKS:
-        wanted += [name for name in own_options(ATTACKS, attack) if name != "relative_step"]
+        wanted += [name for name in own_options(ATTACKS.load(attack)) if name != "relative_step"]
     elif "gamma" in entry and "particles" not in entry:
         wanted += PR
     return any(name not in entry for name in wanted)
@@ -358,7 +358,7 @@ def _question(entry: Mapping[str, Any], lacking: dict[str, None]) -> _Step | Non
 
 def _attack(attack: str, entry: Mapping[str, Any], norm: str) -> _Step:
     words = []
-    for name in own_options(ATTACKS, attack):
+    for name in own_options(ATTACKS.load(attack)):
         if name == "step_size" and entry.get("relative_step") is not None:
             continue
         if entry.get(name) != "":
