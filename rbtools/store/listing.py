@@ -155,13 +155,13 @@ def _tracking(what: dict[str, Any], value: dict[str, Any], about: dict[str, Any]
 
 def _evaluation(what: dict[str, Any], value: list[dict[str, Any]], about: dict[str, Any]) -> dict[str, Any]:
     of = about["of"]
-    entries, split = value, of["split"]
-    if split != "test":
+    entries, split = value, of.get("split", "test")
+    if split != "test" and of.get("kind") != "measure":  # a measure's name says on what
         entries = [{**entry, "metric": metrics.split_name(entry["metric"], split)} for entry in value]
     return {
         "arch": _arch(of["arch"], about),
         **{key: about[key] for key in ("dataset", "train") if key in about},
-        "checkpoint": of["checkpoint"],
+        **{key: of[key] for key in ("checkpoint",) if key in of},  # none of weights that were never trained
         "metrics": {entry["metric"]: entry["value"] for entry in entries if entry["value"] is not None},
         "evals": entries,
     }
@@ -182,7 +182,8 @@ _MAKERS: dict[str, Callable[[Any, Any, Any], dict[str, Any]]] = {
 def _arch(identity: dict[str, Any], about: dict[str, Any]) -> dict[str, Any]:
     """An architecture's name before what identifies it, as rb-arch writes it."""
     space = {"space": identity["space"]} if "space" in identity else {}
-    return {**space, **about.get("arch", {}), **identity}
+    named = {key: value for key, value in about.get("arch", {}).items() if key != "macs"}  # for estimates
+    return {**space, **named, **identity}
 
 
 def checkpoint_of(record: dict[str, Any]) -> str | None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from rbtools.cli import measure
+from rbtools.cli import measure, store
 
 RECORD = {
     "schema": 1,
@@ -118,3 +118,15 @@ def test_an_eps_that_looks_like_a_slip_of_unit_is_told() -> None:
 def test_a_split_that_is_not_there_fails_the_record() -> None:
     result = rb_measure("ntk", "--split", "tets")
     assert result.exit_code == 1 and "no split 'tets'" in json.loads(result.stdout)["error"]["message"]
+
+
+def test_the_store_lists_what_was_measured_on_networks_that_nobody_trained() -> None:
+    measured = found(rb_measure("jacobian,synflow", "--split", "train", "--batches", "1"))
+    listed = CliRunner().invoke(store.main, ["ls", "--kind", "evaluation"])
+    assert listed.exit_code == 0 and listed.stderr == ""
+    values: dict[str, float] = {}
+    for line in listed.stdout.splitlines():
+        record = json.loads(line)
+        assert "checkpoint" not in record and record["arch"]["index"] == 13714
+        values |= record["metrics"]
+    assert values == measured["metrics"] and set(values) == {"jacobian.init.train", "synflow"}
