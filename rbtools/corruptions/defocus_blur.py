@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.corruptions.base import Corruption, Draws
+from rbtools.corruptions.imaging import Kernel, by_taps
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-Kernel = tuple[tuple[float, ...], ...]  # square, odd, rows of weights
 FFT_FROM = 11  # kernel size from which the Fourier way is the faster one (21x21 on 224 pixels: 6 times)
 NEGLIGIBLE = 1e-17  # a weight below this cannot change a float64 sum of weights that make 1
 
@@ -40,23 +40,6 @@ class DefocusBlur(Corruption):
         rows, columns = (torch.tensor(mirrored(n, reach), device=pixels.device) for n in pixels.shape[2:])
         padded = pixels[:, :, rows][:, :, :, columns]
         return by_taps(padded, kernel) if len(kernel) < FFT_FROM else by_fft(padded, kernel)
-
-
-def by_taps(padded: Tensor, kernel: Kernel) -> Tensor:
-    """Correlate float64 (N, C, H + k - 1, W + k - 1) with a k x k kernel: one shifted sum a weight.
-
-    13 times as fast as `conv2d` for 3x3, which has no fast path for float64 on a CPU.
-    """
-    import torch
-
-    size = len(kernel)
-    height, width = padded.shape[2] - size + 1, padded.shape[3] - size + 1
-    total = torch.zeros_like(padded[:, :, :height, :width])
-    for i, row in enumerate(kernel):
-        for j, weight in enumerate(row):
-            if weight:
-                total.add_(padded[:, :, i : i + height, j : j + width], alpha=weight)
-    return total
 
 
 def by_fft(padded: Tensor, kernel: Kernel) -> Tensor:

@@ -165,16 +165,9 @@ def _box(planes: Tensor) -> Tensor:
     return _filtered(planes, ((1, 1, 1),) * 3).div_(9)
 
 
-def _filtered(planes: Tensor, kernel: tuple[tuple[int, ...], ...], mode: str | None = "reflect") -> Tensor:
+def _filtered(planes: Tensor, kernel: imaging.Kernel, mode: str | None = "reflect") -> Tensor:
     """Correlate float64 planes with a 3x3 kernel; without a mode, where it fits inside."""
-    import torch
     from torch.nn import functional
 
     padded = planes if mode is None else functional.pad(planes, (1, 1, 1, 1), mode=mode)
-    height, width = padded.shape[2] - 2, padded.shape[3] - 2
-    total = torch.zeros_like(padded[:, :, :height, :width])
-    for i, row in enumerate(kernel):
-        for j, weight in enumerate(row):
-            if weight:
-                total.add_(padded[:, :, i : i + height, j : j + width], alpha=weight)
-    return total
+    return imaging.by_taps(padded, kernel)

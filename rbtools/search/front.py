@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rbtools.scoring import pareto
+
 Point = tuple[float, ...]
 """One number an objective, more being better."""
 
@@ -15,13 +17,9 @@ def dominates(first: Point, second: Point) -> bool:
 
 def front(points: Sequence[Point]) -> list[int]:
     """The places of the points that no other dominates; of equal points the first, in their order."""
-    order = sorted(range(len(points)), key=lambda place: points[place], reverse=True)
-    kept: list[int] = []
-    for place in order:  # whatever dominates a point stands before it
-        point = points[place]
-        if not any(all(a >= b for a, b in zip(points[one], point, strict=True)) for one in kept):
-            kept.append(place)
-    return sorted(kept)
+    on = pareto.front(points, [True] * len(points[0])) if points else []
+    firsts = {points[place]: place for place in reversed(range(len(points))) if on[place]}
+    return sorted(firsts.values())
 
 
 def scaled(points: Sequence[Point], low: Point, high: Point) -> list[Point]:

@@ -15,7 +15,8 @@ from torch.testing import assert_close
 
 from rbtools.corruptions import CORRUPTIONS, base
 from rbtools.corruptions.base import SEVERITIES
-from rbtools.corruptions.defocus_blur import by_fft, by_taps, disk, mirrored
+from rbtools.corruptions.defocus_blur import by_fft, disk, mirrored
+from rbtools.corruptions.imaging import by_taps
 from rbtools.engine import textures
 from rbtools.engine.draws import Draws
 from rbtools.errors import RbError
