@@ -12,7 +12,7 @@ from typing import Any
 from rbtools import registry, units
 from rbtools.errors import RbError, UsageError
 
-SEVERITIES = range(1, 6)
+SEVERITIES = (1, 2, 3, 4, 5)
 
 
 def severities(text: str) -> tuple[int, ...]:

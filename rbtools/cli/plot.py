@@ -18,7 +18,7 @@ from rbtools.cli.output import Output
 from rbtools.cli.sink import Sink, counted, where_option
 from rbtools.cli.sink import names as names_of
 from rbtools.errors import UsageError
-from rbtools.plots import PLOTS
+from rbtools.plots import PLOTS, Plot
 from rbtools.records import Line
 
 _output_option = click.option(
@@ -50,7 +50,7 @@ def main(
       rb-plot scatter --x acc --y pgd20.8 --pareto -o front.svg results.jsonl
       rb-plot box --where 'kernel_params > 9' -o attacks.png results.jsonl
     """
-    chosen = shared.build(PLOTS, plot, params)
+    chosen: Plot = shared.build(PLOTS, plot, params)
     ending = _ending(output, chosen.endings)
     _refuse_to_overwrite(source, output)
     if adopt := getattr(chosen, "adopt", None):
@@ -119,7 +119,7 @@ def corruptions(names: str, output: str, severity: str, width: float, title: str
 main.add_command(corruptions, "corruptions")  # type: ignore[attr-defined]
 
 
-def _write(plot: Any, records: list[dict[str, Any]], file: Path, ending: str, screen: shared.Screen) -> None:
+def _write(plot: Plot, records: list[dict[str, Any]], file: Path, ending: str, screen: shared.Screen) -> None:
     from rbtools.scoring import plotted
 
     _save(plot.draw(records, plotted), file, ending)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rbtools import registry
+from rbtools.corruptions.base import SEVERITIES
 from rbtools.engine import GENERATOR, subject, textures
 from rbtools.engine.run import Run
 from rbtools.errors import RbError
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-SEVERITIES = (1, 2, 3, 4, 5)
 BATCH = 256
 ABOUT = "rb-corrupt.json"  # what the files of a folder are, so that a later run may go on
 

@@ -146,7 +146,7 @@ def _unit(
         "arch": subject.identity(record["arch"]),
         "data": data.fingerprint,
         "split": data.split,
-        **_arithmetic(column, data, run),
+        **_arithmetic(column, run),
         "column": column.what(),
     }
     if column.random:
@@ -158,7 +158,7 @@ def _unit(
     return _Unit(column, what, outcomes, reading, digest(reading))
 
 
-def _arithmetic(column: Column, data: subject.Data, run: Run) -> dict[str, Any]:
+def _arithmetic(column: Column, run: Run) -> dict[str, Any]:
     """How the column's outcomes are computed, as far as that could change one."""
     if not (run.prepare and getattr(column, "searches", False)):
         return {"precision": "fp32"}
@@ -214,7 +214,7 @@ def _compute(
         column, what, _, reading, key = units[i]
         chance = {"seed": run.seed, "draws": GENERATOR} if column.random else {}
         common = {"split": data.split, **data.protocol(), **chance}
-        cost = {"device": "+".join(one.devices), **_arithmetic(column, data, run)}
+        cost = {"device": "+".join(one.devices), **_arithmetic(column, run)}
         if one.prepared:
             cost["prepared"] = one.prepared
         elif cost.pop("prepared", None) is not None:

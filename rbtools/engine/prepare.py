@@ -49,7 +49,7 @@ def _prepared(model: nn.Module, precision: str, shape: tuple[int, int, int], com
     if any(isinstance(module, Program) for module in model.modules()):
         return Prepared(model, ())
     how = ["channels-last"]
-    folded = _folded(network, model, shape)
+    folded = _folded(network, shape)
     if folded is not None:
         how.insert(0, "folded")
     copied = _frozen(copy.deepcopy(network) if folded is None else folded)
@@ -98,7 +98,7 @@ def _probe(network: nn.Module, shape: tuple[int, int, int]) -> Tensor:
     return torch.rand(_PROBES, *shape, generator=torch.Generator().manual_seed(0)).to(device)
 
 
-def _folded(network: nn.Module, model: nn.Module, shape: tuple[int, int, int]) -> nn.Module | None:
+def _folded(network: nn.Module, shape: tuple[int, int, int]) -> nn.Module | None:
     """The network with BatchNorm in its convolutions; None where that cannot be, or is not the same."""
     if not any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in network.modules()):
         return None

@@ -58,7 +58,7 @@ def read(path: Path) -> tuple[Any, dict[str, Any], str]:
     if head.startswith(b"PK\x03\x04"):
         _refuse_other_zips(path, size)
     elif not re.match(rb"\x80[\x02-\x05]", head):
-        raise RbError(f"The checkpoint {path} is {_description(path, head)}. {WANTED}.")
+        raise RbError(f"The checkpoint {path} is {_description(head)}. {WANTED}.")
     return _read_torch(path, size), {}, "torch"
 
 
@@ -140,7 +140,7 @@ def _brief(error: Exception) -> str:
     return (first[:100] or type(error).__name__).rstrip(".")
 
 
-def _description(path: Path, head: bytes) -> str:
+def _description(head: bytes) -> str:
     for magic, name in _OTHER_FORMATS:
         if head.startswith(magic):
             return f"{name}, which may contain the weights: unpack it first" if "archive" in name else name

@@ -109,12 +109,6 @@ def square_and_add(first: float, of_first: Interval, second: float, of_second: I
     return difference - below, difference + above
 
 
-def newcombe(k1: int, n1: int, k2: int, n2: int, confidence: float = 0.95) -> Interval:
-    """Interval of k1/n1 - k2/n2 for independent samples: Newcombe's method 10 (Stat. Med. 17, 1998)."""
-    first, second = wilson(k1, n1, confidence), wilson(k2, n2, confidence)
-    return square_and_add(k1 / n1, first, k2 / n2, second)
-
-
 def _check(successes: float, trials: float) -> None:
     if trials < 1 or not 0 <= successes <= trials:
         raise ValueError(f"{successes} successes of {trials} trials is no proportion")

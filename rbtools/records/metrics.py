@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rbtools.errors import RbError, unknown
+from rbtools.errors import RbError
 
 SPLIT_PREFIXES = ("train.", "valid.", "val.")
 
@@ -115,11 +115,3 @@ def names(records: Iterable[Mapping[str, Any]]) -> list[str]:
     for record in records:
         met.update(dict.fromkeys(record.get("metrics") or ()))
     return list(met)
-
-
-def unknown_metric(name: str, records: Iterable[Mapping[str, Any]]) -> RbError:
-    """The error for a metric that no record has: near misses, and those that there are."""
-    known = names(records)
-    if known:
-        return unknown("metric", name, known)
-    return RbError(f"No record has the metric '{name}', nor any other. Evaluate the models first.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rbtools.errors import RbError, UsageError
@@ -196,14 +196,3 @@ def _several_kinds(kinds: Counter[tuple[Any, ...]]) -> UsageError:
         f"The table has results of several kinds, which a search cannot mix: {name} is {listed}. Choose one"
         f' with --where "{name} == {first!r}".'
     )
-
-
-def of_records(records: Iterable[Record], objectives: Sequence[Objective], *, share: bool = True) -> Table:
-    """The table of these records. Raises RbError or UsageError where it cannot be searched."""
-    from rbtools.records import dumps
-
-    table = Table(objectives, share=share)
-    for record in records:
-        table.add(record, dumps(dict(record)))
-    table.check()
-    return table

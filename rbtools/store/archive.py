@@ -173,14 +173,14 @@ def _take_one(store: Store, tar: tarfile.TarFile, entry: tarfile.TarInfo) -> Tak
         if verify.problem(kind, str(path)) is None:
             return Taken(entry.name, 0, False)
     store.mark()
-    return _checked_in(store, kind, path, stream, entry)
+    return _checked_in(kind, path, stream, entry)
 
 
 class _Refused(Exception):
     """An entry that is not what its name says."""
 
 
-def _checked_in(store: Store, kind: str, path: Path, stream: IO[bytes], entry: tarfile.TarInfo) -> Taken:
+def _checked_in(kind: str, path: Path, stream: IO[bytes], entry: tarfile.TarInfo) -> Taken:
     try:
         # Only objects can be taken for whole without being read, so only they wait for the disk.
         with written_whole(path, sync=kind == "objects") as aside:

@@ -15,7 +15,6 @@ from scipy import stats
 from rbtools.probabilistic.intervals import (
     clopper_pearson,
     mean_interval,
-    newcombe,
     normal_interval,
     normal_quantile,
     square_and_add,
@@ -24,6 +23,11 @@ from rbtools.probabilistic.intervals import (
 )
 
 CONFIDENCES = (0.9, 0.95, 0.99)
+
+
+def newcombe(k1: int, n1: int, k2: int, n2: int) -> tuple[float, float]:
+    """Of k1/n1 - k2/n2: Newcombe's method 10, which squares and adds two intervals of Wilson."""
+    return square_and_add(k1 / n1, wilson(k1, n1), k2 / n2, wilson(k2, n2))
 
 
 @st.composite

@@ -82,9 +82,3 @@ def test_default_rank_key() -> None:
     assert metrics.default_rank_key([*many, record("acc", score=0.5)]) == "score"
     with pytest.raises(RbError, match="No record has a metric to rank by"):
         metrics.default_rank_key([{"arch": {}}, {"arch": {}, "metrics": {}, "evals": []}])
-
-
-def test_an_unknown_metric_is_told_what_there_is() -> None:
-    error = str(metrics.unknown_metric("pgd.8", [record("acc"), record("acc", "pgd20.8")]))
-    assert error == "Unknown metric 'pgd.8'. Did you mean 'pgd20.8'? Known: acc, pgd20.8."
-    assert "nor any other" in str(metrics.unknown_metric("acc", [{"arch": {}}]))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from random import Random
 from typing import Any
 
+from rbtools.records import dumps
 from rbtools.search.driver import Value
 from rbtools.search.field import Cells
-from rbtools.search.table import Table, of_records
+from rbtools.search.objective import Objective
+from rbtools.search.table import Table
 from rbtools.spaces import nasbench201
 
 Record = dict[str, Any]
@@ -65,3 +67,14 @@ class Counting:
     def __call__(self, indices: Sequence[int]) -> Mapping[Hashable, Value]:
         self.asked.update(self.field.key(index) for index in indices)
         return {self.field.key(index): (self.landscape(self.field.keys[index]),) for index in indices}
+
+
+def of_records(
+    records: Iterable[dict[str, Any]], objectives: Sequence[Objective], *, share: bool = True
+) -> Table:
+    """The table of these records."""
+    table = Table(objectives, share=share)
+    for record in records:
+        table.add(record, dumps(record))
+    table.check()
+    return table

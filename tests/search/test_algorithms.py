@@ -10,9 +10,9 @@ from rbtools.search.driver import Rules, search
 from rbtools.search.objective import objectives
 from rbtools.search.sources import Looked
 from rbtools.search.summary import best
-from rbtools.search.table import Table, of_records
+from rbtools.search.table import Table
 from rbtools.spaces import nasbench201
-from tests.search.landscapes import BEST, needle, record, slope, table_of
+from tests.search.landscapes import BEST, needle, of_records, record, slope, table_of
 
 SLOPE, NEEDLE = table_of(slope, share=True), table_of(needle)
 
