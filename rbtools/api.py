@@ -20,7 +20,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rbtools import edge, units
+from rbtools import edge
 from rbtools.errors import RbError, near, unknown
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ def measure(
     for name in params.keys() - fields_of:
         _checked(MEASURES, names[0], {name: params[name]})  # raises: none of them has it
     distances = edge.distances(_text(eps), "linf")
-    step = None if step_size is None else units.eps_to_pixels(step_size, what="step_size")
+    step = edge.distance(step_size, "step_size")
     asked = Asked(
         measures=tuple(edge.build(MEASURES, name, params) for name in names),
         attacks=perturbing(_text(attack).split(","), distances, attack_steps, step),

@@ -40,11 +40,7 @@ def build(
         if key not in fields:
             continue
         if fields[key].metadata.get("unit") == "eps" and isinstance(value, str):
-            flag = "--" + key.replace("_", "-")
-            slip = units.eps_slip(value, norm)
-            if slip and warn:
-                warn(f"{flag} {value} {slip}")
-            value = units.eps_to_pixels(value, norm, flag)
+            value = distance(value, "--" + key.replace("_", "-"), warn, norm)
         values[key] = value
     try:
         return methods.build(name, **values)
@@ -66,6 +62,17 @@ def distances(text: str, norm: str, warn: Callable[[str], Any] | None = None) ->
     if not found:
         raise UsageError("--eps is empty. Expected distances such as 8 or 1,2,8.")
     return tuple(dict.fromkeys(found))
+
+
+def distance(
+    text: str | float | None, what: str, warn: Callable[[str], Any] | None = None, norm: str = "linf"
+) -> float | None:
+    """One distance such as `--step-size` in pixel units, None for None; `warn` hears of a slip of unit."""
+    if text is None:
+        return None
+    if warn and (slip := units.eps_slip(text, norm)):
+        warn(f"{what} {text} {slip}")
+    return units.eps_to_pixels(text, norm, what)
 
 
 def radii(text: str, norm: str = "linf") -> tuple[float, ...]:

@@ -90,8 +90,7 @@ def preset(preset: str, eps: str | None, source: shared.Source, work: Any) -> in
         raise UsageError(str(wrong)) from None
     given = None if eps is None else shared.distances(eps, "linf", work.screen)
     questions = tuple(
-        Attacked(ATTACKS.build(part.attack, **part.params), given or tuple(value / 255 for value in part.eps))
-        for part in parts
+        Attacked(ATTACKS.build(part.attack, **part.params), given or part.eps) for part in parts
     )
     return shared.filter_models(source, work, AskAll(questions, work.run))
 

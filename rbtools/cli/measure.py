@@ -9,7 +9,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from rbtools import edge, units
+from rbtools import edge
 from rbtools.cli import shared
 from rbtools.measures import MEASURES, presets
 
@@ -112,7 +112,7 @@ def _asked(names: list[str], params: dict[str, Any], options: Options, warn: Any
     if options.preset is not None:
         options, params = _preset(options, params)
     distances = edge.distances(options.eps, "linf", warn)
-    step = None if options.step_size is None else units.eps_to_pixels(options.step_size, what="--step-size")
+    step = edge.distance(options.step_size, "--step-size", warn)
     return Asked(
         measures=tuple(shared.build(MEASURES, name, params, warn) for name in names),
         attacks=perturbing(options.attack.split(","), distances, options.attack_steps, step),
