@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from rbtools.cli.train import main as train_command
-from rbtools.plots.board import again
+from rbtools.plots.board import again, shell
 from rbtools.plots.board.again import again as make_again
 
 Record = dict[str, Any]
@@ -201,10 +201,10 @@ def test_control_characters_give_no_command_at_all(word: str) -> None:
     ("value", "text"), [(8 / 255, "8"), (0.031, "7.905"), (1 / 3, None), (0.5 / 255, "0.5"), (0.0, "0")]
 )
 def test_distances_read_back_as_they_were(value: float, text: str | None) -> None:
-    found = again.distance(value)
+    found = shell.distance(value)
     assert abs(float(found) / 255 - value) < 1e-15 and (text is None or found == text)
-    assert float(again.number(value)) == value
+    assert float(shell.number(value)) == value
 
 
 def test_a_radius_is_a_fraction_of_255_only_where_it_was_one() -> None:
-    assert [again.radius(value) for value in (8 / 255, 0.2, 0.08)] == ["8/255", "0.2", "0.08"]
+    assert [shell.radius(value) for value in (8 / 255, 0.2, 0.08)] == ["8/255", "0.2", "0.08"]

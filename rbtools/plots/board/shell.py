@@ -1,0 +1,91 @@
+"""Words of a command line that is meant to be pasted into a shell, from values that may be anybody's.
+
+Values are quoted, options are those that the tools have, and a value with control characters is refused.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+from rbtools import registry
+from rbtools.attacks import ATTACKS
+from rbtools.training import METHODS
+
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
+class Unsayable(Exception):
+    """A value that no command line should hold."""
+
+
+@cache
+def own_options(method: type) -> tuple[str, ...]:
+    """The names, as records have them, of the options of a registered class."""
+    return tuple(registry.public_name(field) for field in registry.options(method))
+
+
+@cache
+def distances() -> frozenset[str]:
+    """The options of attacks and training methods that are distances in the unit of --eps."""
+    fields = [
+        field for kind in (ATTACKS, METHODS) for name in kind for field in registry.options(kind.load(name))
+    ]
+    return frozenset(["eps", *(registry.public_name(f) for f in fields if f.metadata["unit"] == "eps")])
+
+
+def word(value: Any) -> str:
+    """A value as the shell takes it. Raises Unsayable for control characters and what is no plain value."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise Unsayable("a setting in the record is no number and no text.")
+    text = value if isinstance(value, str) else number(value)
+    if CONTROL.search(text):
+        raise Unsayable("a name in the record holds control characters.")
+    return shlex.quote(text)
+
+
+def number(value: float) -> str:
+    """The shortest text that reads as this number."""
+    short = f"{value:g}"
+    return short if float(short) == value else repr(value)
+
+
+def distance(value: float, norm: str = "linf") -> str:
+    """A distance of [0, 1] as the command line takes it: L-infinity in 1/255, L2 as it is."""
+    if norm != "linf":
+        return number(value)
+    short = f"{value * 255:g}"
+    return short if float(short) / 255 == value else number(value * 255)
+
+
+def radius(value: float) -> str:
+    """A radius on [0, 1]; 8/255 where it is just that and no shorter number."""
+    short = number(value)
+    return f"{round(value * 255)}/255" if len(short) > 7 and round(value * 255) / 255 == value else short
+
+
+def option(name: str, value: Any, norm: str = "linf") -> list[str]:
+    """`--step-size 2`, `--nesterov`, nothing for None; `--name=-x` where the value looks like an option."""
+    flag = "--" + name.replace("_", "-")
+    if value is None:
+        return []
+    if isinstance(value, bool):
+        return [flag if value else f"--no-{flag[2:]}"]
+    if isinstance(value, list):
+        value = ",".join(number(one) if is_number(one) else str(one) for one in value) or "none"
+    text = word(distance(value, norm) if name in distances() and is_number(value) else value)
+    return [f"{flag}={text}"] if text.startswith(("-", "'-")) else [flag, text]
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def joined(*parts: str | Iterable[str]) -> str:
+    words: list[str] = []
+    for part in parts:
+        words += [part] if isinstance(part, str) else part
+    return " ".join(words)
