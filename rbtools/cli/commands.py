@@ -19,7 +19,7 @@ from typing import Any
 import click
 
 from rbtools import __version__, registry
-from rbtools.cli import config, events
+from rbtools.cli import config, events, in_force
 from rbtools.cli.output import ReaderGone, Stop, Terminated
 from rbtools.cli.screen import Screen
 from rbtools.errors import RbError, UsageError, near
@@ -64,8 +64,8 @@ class _Main:
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command, or with `--print-config` say what it would run with."""
-        if ctx.meta.get(config.PRINT):
-            click.echo(config.shown(ctx))
+        if ctx.meta.get(in_force.PRINT):
+            click.echo(in_force.shown(ctx))
             return DONE
         return super().invoke(ctx)  # type: ignore[misc]
 
@@ -363,7 +363,7 @@ class OptionChooser(_Main, click.Command):
         return _legible([*method_options(classes), *super().get_params(ctx)])
 
     def invoke(self, ctx: click.Context) -> Any:
-        if ctx.meta.get(config.PRINT):
+        if ctx.meta.get(in_force.PRINT):
             return super().invoke(ctx)
         fields = {option.name for option in method_options(ctx.meta["rbtools.classes"])}
         given = {name: ctx.params.pop(str(name)) for name in fields}

@@ -14,13 +14,13 @@ let programs run, nor name anything outside the folder that one works in.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 
-from rbtools import registry
+from rbtools.datasets import WITH_PATH
 from rbtools.errors import UsageError, near, unknown
 
 NAME = "rbtools.yaml"
@@ -29,7 +29,6 @@ NONE = "none"
 ALL = "all"
 META = "rbtools.config"
 ORIGINS = "rbtools.origins"
-PRINT = "rbtools.print-config"
 LARGEST = 1 << 20
 # What a file must not say: "" stands for what makes no sense there.
 FORBIDDEN = {
@@ -41,7 +40,6 @@ FORBIDDEN = {
     "version": "",
 }
 _PATHS = ("FILE", "DIR", "PATH")
-_WITH_PATH = ("imagefolder:", "npz:", "parquet:")
 
 
 class File(NamedTuple):
@@ -280,7 +278,7 @@ _TEXT = click.types.StringParamType
 
 def _check_path(param: click.Option, text: str, where: str) -> None:
     """Raises UsageError for a path that leads out of the working directory, links followed."""
-    inner = next((text[len(start) :] for start in _WITH_PATH if text.startswith(start)), None)
+    inner = next((text[len(name) + 1 :] for name in WITH_PATH if text.startswith(f"{name}:")), None)
     metavar = param.metavar or ""
     if inner is None and not any(word in metavar for word in _PATHS):
         return
@@ -317,103 +315,3 @@ def _shown(value: Any) -> str:
     if isinstance(value, str):
         return f"'{value}'" if len(value) <= 60 else f"'{value[:57]}...'"
     return str(value).lower() if isinstance(value, bool | int | float) else _kind(value)
-
-
-# --- what is in force -----------------------------------------------------------------------------
-
-
-class InForce(NamedTuple):
-    """An option with its value and where that comes from."""
-
-    name: str
-    value: Any
-    origin: str
-
-
-def in_force(ctx: click.Context) -> list[InForce]:
-    """All options of a parsed command line with their values and where each comes from."""
-    resolve: Callable[[click.Context], dict[str, tuple[Any, str]]] | None
-    resolve = getattr(ctx.command, "resolve", None)
-    resolved = resolve(ctx) if resolve else {}
-    found = []
-    defaults = _defaults(ctx)
-    for param in ctx.command.get_params(ctx):
-        flags = [flag[2:] for flag in param.opts if flag.startswith("--")]
-        if not isinstance(param, click.Option) or not flags or flags[0] in _UNSAID:
-            continue
-        value, origin = ctx.params.get(str(param.name)), _origin(ctx, param)
-        if origin == "default":
-            value = defaults.get(str(param.name), value) if value is None else value
-            value, origin = resolved.get(str(param.name), (value, origin))
-        found.append(InForce(flags[0], value, origin))
-    return found
-
-
-def _defaults(ctx: click.Context) -> dict[str, Any]:
-    """The defaults of the fields of what was chosen, as they are typed."""
-    classes = ctx.meta.get("rbtools.classes", [])
-    fields = [field for cls in classes for field in registry.options(cls)]
-    return {field.name: as_typed(field, field.default) for field in reversed(fields)}
-
-
-def as_typed(field: Any, value: Any) -> Any:
-    """A field's value as the command line takes it: distances in 1/255."""
-    if value == () or value is None:
-        return None
-    if field.metadata.get("unit") != "eps":
-        return value
-    number = float(f"{value * 255:g}")
-    return int(number) if number.is_integer() else number
-
-
-_UNSAID = ("help", "version", "config", "print-config")
-
-
-def _origin(ctx: click.Context, param: click.Option) -> str:
-    source = ctx.get_parameter_source(str(param.name))
-    sources = click.core.ParameterSource
-    if source is sources.COMMANDLINE:
-        return "command line"
-    if source is sources.ENVIRONMENT:
-        return f"environment, {param.envvar}"
-    if source is sources.DEFAULT_MAP:
-        return str(ctx.meta[ORIGINS].get(str(param.name), "default"))
-    return "default"
-
-
-def asked(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-    """Note that `--print-config` was given."""
-    if value:
-        ctx.meta[PRINT] = True
-
-
-def shown(ctx: click.Context) -> str:
-    """What is in force, as a file that --config reads, with a comment on where each value comes from."""
-    tool, *below = ctx.command_path.split()
-    lines = [f"# {ctx.command_path}: what is in force, and where it comes from."]
-    heads = [os.path.basename(tool), *below]
-    lines += [f"{'  ' * depth}{head}:" for depth, head in enumerate(heads)]
-    indent = "  " * len(heads)
-    entries = [(_line(one), one.origin) for one in in_force(ctx)]
-    width = min(max((len(line) for line, _ in entries), default=0), 48)
-    lines += [f"{indent}{line:<{width}}  # {origin}" for line, origin in entries]
-    return "\n".join(lines)
-
-
-def _line(one: InForce) -> str:
-    if one.value is None:
-        return f"# {one.name}: not set"
-    if isinstance(one.value, bool):
-        return f"{one.name}: {str(one.value).lower()}"
-    if isinstance(one.value, int | float):
-        return f"{one.name}: {one.value!r}"
-    if isinstance(one.value, list | tuple):
-        return f"{one.name}: {_quoted(','.join(map(str, one.value)))}"
-    return f"{one.name}: {_quoted(str(one.value))}"
-
-
-def _quoted(text: str) -> str:
-    """Text as YAML reads it back."""
-    import json
-
-    return json.dumps(text, ensure_ascii=False)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from rbtools import registry
-from rbtools.cli import config, events
+from rbtools.cli import config, events, in_force
 from rbtools.cli.commands import CONTEXT, Chooser, Command, Group, OptionChooser, version_option
 from rbtools.cli.screen import Screen
 from rbtools.cli.source import Source
@@ -144,7 +144,7 @@ _word_options = (
         "--print-config",
         is_flag=True,
         expose_value=False,
-        callback=config.asked,
+        callback=in_force.asked,
         help="Say what every option is set to and by whom, and end.",
     ),
 )

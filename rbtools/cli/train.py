@@ -10,7 +10,7 @@ import click
 
 from rbtools import registry, units
 from rbtools.cli import shared
-from rbtools.cli.config import as_typed
+from rbtools.cli.in_force import as_typed
 from rbtools.engine import presets, ranks
 from rbtools.errors import RbError, UsageError
 from rbtools.training import METHODS
