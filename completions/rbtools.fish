@@ -720,7 +720,7 @@ complete -c rb-convert -n '__rbtools_at $__rbtools_55' -l log -r -F -d 'Append w
 complete -c rb-convert -n '__rbtools_at $__rbtools_55' -l config -r -F -d 'Defaults for options, as YAML; none for no file. [default: rbtools.yaml here, over rbtools/config.yaml in XDG_CONFIG_HOME]'
 complete -c rb-convert -n '__rbtools_at $__rbtools_55' -l print-config -d 'Say what every option is set to and by whom, and end.'
 complete -c rb-convert -n '__rbtools_at "rb-convert robustbench"' -l threat -x -a 'Linf L2 corruptions' -d 'Which results to write, where a record has several.'
-complete -c rb-convert -n '__rbtools_at "rb-convert nasrobbench201"' -l seed -x -d 'Which seeds to read: all, mean (over the three), or the number of one. [default: all]'
+complete -c rb-convert -n '__rbtools_at "rb-convert nasrobbench201"' -l seeds -x -d 'Which seeds to read: all, mean (over the three), or the number of one. [default: all]'
 complete -c rb-convert -n '__rbtools_at "rb-convert csv"' -l map -x -d 'What columns mean, COLUMN=NAME with commas between: \'Model=arch.name,Clean=acc:percent,Notes=-\'.'
 complete -c rb-convert -n '__rbtools_at "rb-convert csv"' -l set -x -d 'Fields of all records, NAME=VALUE with commas: \'dataset=cifar10\'.'
 complete -c rb-convert -n '__rbtools_at "rb-convert csv"' -l scale -x -a 'percent fraction' -d 'What accuracies are in. [default: fraction]'

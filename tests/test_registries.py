@@ -18,11 +18,14 @@ from torch import Tensor, nn
 from rbtools import datasets, registry
 from rbtools.attacks import ATTACKS
 from rbtools.cli.commands import method_options
+from rbtools.cli.options import SHARED
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.datasets import DATASETS, WITH_PATH
 from rbtools.engine.draws import Draws
 from rbtools.errors import RbError
+from rbtools.formats import FORMATS
 from rbtools.measures import MEASURES
+from rbtools.plots import PLOTS
 from rbtools.probabilistic import NOISES
 from rbtools.records import metrics
 from rbtools.search import SEARCHES
@@ -104,6 +107,14 @@ def test_every_field_is_an_option_with_help(registered: registry.Registry, name:
         assert text[0].isupper() and text.rstrip().endswith("."), f"{flag}: {text}"
         if field.default not in (None, (), ""):
             assert "[default: " in str(option.help)
+
+
+@pytest.mark.parametrize("registered", [*METHOD_REGISTRIES, FORMATS, PLOTS], ids=lambda one: one.kind)
+def test_no_own_option_is_one_that_a_configuration_sets_for_all_tools(registered: registry.Registry) -> None:
+    """`all: {batch: 512}` in rbtools.yaml means the same everywhere."""
+    for name in registered:
+        own = {registry.public_name(field) for field in registry.options(registered.load(name))}
+        assert not {one.replace("_", "-") for one in own} & SHARED, f"{name}: name that option otherwise"
 
 
 @pytest.mark.parametrize(("registered", "name"), EVERYTHING)

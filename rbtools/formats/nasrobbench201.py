@@ -50,7 +50,7 @@ class NASRobBench201:
     """NAS-RobBench-201_all.json: clean and robust accuracies of adversarially trained networks, by seed.
 
     One record for each data set, architecture and seed. The mean over three seeds ("threeseed") stands
-    in the entries beside each value, or is a record of its own with --seed mean. val_pgd_3.0_acc is
+    in the entries beside each value, or is a record of its own with --seeds mean. val_pgd_3.0_acc is
     pgd20.3, as its PGD has 20 steps, and the val images are the test images. Reads architecture by
     architecture; an id that is no representative has that of its class in arch.class, and is written
     under it.
@@ -60,11 +60,11 @@ class NASRobBench201:
     version: ClassVar[int] = 1
     one_file: ClassVar[bool] = True
 
-    seed: str = param("all", "Which seeds to read: all, mean (over the three), or the number of one.")
+    seeds: str = param("all", "Which seeds to read: all, mean (over the three), or the number of one.")
 
     def units(self, source: Published, told: Told) -> Iterator[Unit | Bad]:
-        if self.seed not in ("all", "mean") and not self.seed.isdecimal():
-            raise RbError(f"--seed is '{self.seed}'. Expected all, mean, or the number of one seed.")
+        if self.seeds not in ("all", "mean") and not self.seeds.isdecimal():
+            raise RbError(f"--seeds is '{self.seeds}'. Expected all, mean, or the number of one seed.")
         with source.opened() as stream:
             for path, found in members(stream, 2):
                 where = f"{source.name}: {' '.join(map(str, path))}"
@@ -91,8 +91,8 @@ class NASRobBench201:
             else:
                 seeds.setdefault(None, {})[name] = by
         means = seeds.pop(MEAN, {})
-        named: list[str | None] = [seed for seed in seeds if self.seed in ("all", seed)]
-        if self.seed == "mean" or (self.seed == "all" and not named):
+        named: list[str | None] = [seed for seed in seeds if self.seeds in ("all", seed)]
+        if self.seeds == "mean" or (self.seeds == "all" and not named):
             seeds[MEAN], named, means = means, [MEAN], {}
         for number, seed in enumerate(named):
             beside = means if seed is not None else {}

@@ -56,12 +56,12 @@ def test_every_seed_is_a_record() -> None:
 
 
 def test_the_mean_or_one_seed_can_be_asked_for() -> None:
-    (mean,) = read(FILE, seed="mean")
+    (mean,) = read(FILE, seeds="mean")
     assert mean["metrics"] == {"acc": 0.77} and mean["train"]["seeds"] == 3
-    (one,) = read(FILE, seed="1")
+    (one,) = read(FILE, seeds="1")
     assert one["train"]["seed"] == 1
-    with pytest.raises(RbError, match="--seed is 'some'"):
-        units(FILE, seed="some")
+    with pytest.raises(RbError, match="--seeds is 'some'"):
+        units(FILE, seeds="some")
 
 
 def test_an_isomorphic_id_has_its_class_and_is_written_under_it() -> None:
@@ -115,7 +115,7 @@ def test_a_round_trip_loses_nothing(found: dict[str, Any], lone: bool) -> None:
 
 def test_of_two_records_for_one_place_the_last_one_is_written() -> None:
     told = Told()
-    record = read(FILE, seed="1")[0]
+    record = read(FILE, seeds="1")[0]
     again = {**record, "metrics": {"acc": 0.5}}
     assert written([record, again], told)["cifar10"]["1000"]["val_acc"]["1"] == 0.5
     assert "the last one is written" in next(told.remarks())
