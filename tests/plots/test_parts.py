@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 from matplotlib.text import Text
 
+from rbtools.attacks import ATTACKS
 from rbtools.errors import RbError
+from rbtools.measures import MEASURES
 from rbtools.plots import PLOTS, beside, chance, composite, layout, style, words
+from rbtools.plots.board import columns
 from rbtools.scoring import plotted
 
 Records = list[dict[str, Any]]
@@ -262,3 +265,14 @@ def test_details_are_asked_for_by_their_option(name: str) -> None:
 def test_too_few_records_for_a_correlation_are_refused(fifteen: Records) -> None:
     with pytest.raises(RbError, match=r"There are 2 records\. A correlation needs 3 or more\."):
         drawn("heatmap", fifteen[:2])
+
+
+def test_every_measure_and_attack_has_its_group_on_the_page() -> None:
+    costs = {"params", "macs"}
+    named = [*(f"{name}.8" for name in ATTACKS), *MEASURES]
+    record = {"metrics": dict.fromkeys(named, 0.5)}
+    groups = {column.name: column.group for column in columns.columns([record])}
+    assert groups == {
+        **{f"{name}.8": "adversarial" for name in ATTACKS},
+        **{name: "cost" if name in costs else "measures" for name in MEASURES},
+    }
