@@ -295,12 +295,12 @@ def _agreed(
     if classes is not None and there is not None and classes != there:
         raise RbError(
             f"The checkpoint {checkpoint.path} tells {there} classes apart and the data set has {classes}."
-            " Choose the data set that it was trained for."
+            " Name the data set that it was trained for with --dataset."
         )
     if shape is not None and channels is not None and shape[0] != channels:
         raise RbError(
             f"The checkpoint {checkpoint.path} takes images with {channels} channels and the data set's have"
-            f" {shape[0]}. Choose the data set that it was trained for."
+            f" {shape[0]}. Name the data set that it was trained for with --dataset."
         )
     if classes is None and there is None:
         raise RbError(
@@ -334,7 +334,7 @@ def _program(
     if classes is not None and classes != there:
         raise RbError(
             f"The program {path} gives {there} logits and the data set has {classes} classes."
-            " Choose the data set that it was trained for."
+            " Name the data set that it was trained for with --dataset."
         )
     normalize, source = (arch or {}).get("normalize"), "given"
     if normalize is None:

@@ -141,12 +141,16 @@ def _mean(numbers: Sequence[float | None]) -> float | None:
 
 
 def best(rows: Rows, top: int) -> Rows:
-    """The rows that are highest in their first column, so many of them; those without one are last."""
-    order = sorted(
-        range(len(rows.names)),
-        key=lambda row: -1.0 if (first := rows.numbers[row][0]) is None else first,
-        reverse=True,
-    )[:top]
+    """The rows that are highest in their first column, so many of them; those that lack a number are last.
+
+    A score over one metric of four is no better than one over all of them for being higher.
+    """
+
+    def place(row: int) -> tuple[int, float]:
+        first, *_ = numbers = rows.numbers[row]
+        return -numbers.count(None), -1.0 if first is None else first
+
+    order = sorted(range(len(rows.names)), key=place, reverse=True)[:top]
     return Rows(
         [rows.names[row] for row in order],
         [rows.numbers[row] for row in order],

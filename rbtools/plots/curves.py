@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -210,6 +211,24 @@ def _crowd(axes: Any, lines: dict[int, list[Point]]) -> list[tuple[Any, str]]:
             axes.plot(*zip(*[point[:2] for point in points], strict=True), color="#B0B0B0", linewidth=0.4)
     else:
         behind = axes.fill_between(places, low, high, color="#E0E0E0", linewidth=0)
-    band = axes.fill_between(places, lower, upper, color=style.BLUE, alpha=0.3, linewidth=0, zorder=3)
-    (median,) = axes.plot(places, middle, color=style.BLUE, linewidth=1.8, zorder=4)
+    for start, end in _stretches(lines, places):
+        part = slice(start, end)
+        band = axes.fill_between(
+            places[part], lower[part], upper[part], color=style.BLUE, alpha=0.3, linewidth=0, zorder=3
+        )
+        (median,) = axes.plot(places[part], middle[part], color=style.BLUE, linewidth=1.8, zorder=4)
     return [(median, "median"), (band, "middle 80 %"), (behind, "all")]
+
+
+def _stretches(lines: dict[int, list[Point]], places: Sequence[float]) -> list[tuple[int, int]]:
+    """Runs of places that some record's line crosses: (first, one after the last) of each.
+
+    Where no record has values on both sides, two medians tell of different records, and no line joins them.
+    """
+    ends = [(points[0].x, points[-1].x) for points in lines.values() if points]
+    crossed = [
+        any(low <= x and after <= high for low, high in ends)
+        for x, after in itertools.pairwise(places)
+    ]
+    starts = [0, *(number for number, joined in enumerate(crossed, start=1) if not joined)]
+    return list(zip(starts, [*starts[1:], len(places)], strict=True))

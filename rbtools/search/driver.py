@@ -15,7 +15,7 @@ from rbtools.search.draws import Draws
 from rbtools.search.field import Field
 
 IDLE = 10_000
-"""Proposals in a row that cost nothing, after which a run is taken to have nothing new left."""
+"""Proposals in a row that cost nothing, after which a run is taken to have nothing new; see `patience`."""
 
 Value = tuple[float, ...] | None
 """One number an objective, turned so that more is better; None where the evaluation failed."""
@@ -62,6 +62,15 @@ class Trace(NamedTuple):
     new: int
     free: int
     ended: str
+
+
+def patience(size: int) -> int:
+    """Free proposals in a row that end a run over so many architectures.
+
+    Ten for each: were they drawn at random, one that is still new would be missed by all with a chance of
+    exp(-10). A hundred runs over a table of forty would otherwise propose a million times for nothing.
+    """
+    return min(IDLE, max(100, 10 * size))
 
 
 class Run:
@@ -125,7 +134,7 @@ class Run:
             return ""
         if len(self.known) == self.field.size:
             return "all seen"
-        return "nothing new" if self._idle >= IDLE else ""
+        return "nothing new" if self._idle >= patience(self.field.size) else ""
 
     def trace(self) -> Trace:
         return Trace(self.number, self.log, len(self.known), self.free, self.ended)

@@ -183,6 +183,21 @@ def test_curves_of_many_records_are_a_median_and_a_band(crowd: Records) -> None:
     assert median.get_ydata()[1] == pytest.approx(expected)
 
 
+def test_medians_of_different_records_are_not_joined(crowd: Records) -> None:
+    far = [{**one, "metrics": {"pr.uniform.0.3": 0.9, "pr.uniform.0.4": 0.8}, "evals": []} for one in crowd]
+    one_data_set = drawn("curves", crowd).axes[0].lines
+    both = drawn("curves", [*crowd, *far]).axes[0].lines
+    assert list(both[-1].get_xdata()) == [0.3, 0.4]
+    assert list(both[-2].get_xdata()) == list(one_data_set[-1].get_xdata())
+
+
+def test_records_that_lack_a_spoke_are_not_the_best(fifteen: Records) -> None:
+    lacking = {**fifteen[0], "arch": {"space": "zoo", "name": "lacking"}, "metrics": {"acc": 1.0}}
+    figure = drawn("radar", [lacking, *fifteen], metric="acc,fgsm.8,pr.uniform.0.08", top=6)
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert len(names) == 6 and not any("lacking" in name for name in names)
+
+
 def test_intervals_of_a_few_records_are_shaded(fifteen: Records) -> None:
     assert len(drawn("curves", fifteen[:3]).axes[0].collections) == 3
     assert len(drawn("curves", fifteen).axes[0].collections) == 0

@@ -10,7 +10,7 @@ import pytest
 
 from rbtools.search import SEARCHES
 from rbtools.search.draws import Draws
-from rbtools.search.driver import IDLE, Proposals, Rules, Trace, search
+from rbtools.search.driver import IDLE, Proposals, Rules, Trace, patience, search
 from rbtools.search.field import Cells, Field
 from rbtools.spaces import nasbench201
 from tests.search.landscapes import Counting, slope
@@ -105,6 +105,14 @@ def test_a_run_that_proposes_nothing_new_ends() -> None:
     (trace,) = run(Scripted([[1, 2]]), Counting(slope), budget=3)
     assert (trace.ended, trace.new) == ("nothing new", 2)
     assert IDLE <= trace.free < IDLE + 2
+
+
+def test_a_run_over_few_architectures_gives_up_sooner() -> None:
+    values = Counting(slope, Cells(frozenset(range(40)), share=False))
+    (trace,) = run(Scripted([[1, 2]]), values, budget=3)
+    assert (trace.ended, trace.new) == ("nothing new", 2)
+    assert 400 <= trace.free < 402
+    assert (patience(1), patience(15625)) == (100, IDLE)
 
 
 @pytest.mark.parametrize("name", COSTLY)
