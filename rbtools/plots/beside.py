@@ -38,7 +38,8 @@ def write(axes: Any, points: Sequence[tuple[float, float]], names: Sequence[str]
         )
         artist.set_in_layout(False)
         artist.set_path_effects([patheffects.withStroke(linewidth=1.6, foreground="white")])
-        labels.append(Label(point, artist, layout.text_width(name, size)))
+        wide = layout.text_width(name, size) + 0.02  # inches; text is a pixel wider than it is measured
+        labels.append(Label(point, artist, wide))
     axes.figure.rbtools_names = [*getattr(axes.figure, "rbtools_names", []), (axes, labels)]
 
 
