@@ -227,8 +227,7 @@ def _stretches(lines: dict[int, list[Point]], places: Sequence[float]) -> list[t
     """
     ends = [(points[0].x, points[-1].x) for points in lines.values() if points]
     crossed = [
-        any(low <= x and after <= high for low, high in ends)
-        for x, after in itertools.pairwise(places)
+        any(low <= x and after <= high for low, high in ends) for x, after in itertools.pairwise(places)
     ]
     starts = [0, *(number for number, joined in enumerate(crossed, start=1) if not joined)]
     return list(zip(starts, [*starts[1:], len(places)], strict=True))
