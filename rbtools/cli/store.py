@@ -31,7 +31,7 @@ def main() -> None:
     \b
     Examples:
       rb-store ls --kind training --where 'train.method == "trades"' | rb-attack pgd --eps 8
-      rb-store ls --where 'pgd20.8 > 0.5' | rb-rank --by pgd20.8
+      rb-store ls --where 'pgd20.8 > 0.5' | rb-rank --by pgd20.8 --aggregate seed
       rb-store du
       rb-store verify --delete
       rb-store gc --keep-metrics --dry-run

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from rbtools.plots import layout, style
 
 _NEAR, _STEP, _RINGS = 0.055, 0.085, 7  # inches from a point to its name, from ring to ring, rings tried
+_HINTED = 1.06  # hinting sets letters that much wider at most, by the font library's version
 _DIRECTIONS = ((1, 0), (1, 1), (0, 1), (-1, 1), (-1, 0), (-1, -1), (0, -1), (1, -1))
 
 
@@ -38,8 +39,7 @@ def write(axes: Any, points: Sequence[tuple[float, float]], names: Sequence[str]
         )
         artist.set_in_layout(False)
         artist.set_path_effects([patheffects.withStroke(linewidth=1.6, foreground="white")])
-        wide = layout.text_width(name, size) + 0.02  # inches; text is a pixel wider than it is measured
-        labels.append(Label(point, artist, wide))
+        labels.append(Label(point, artist, _HINTED * layout.text_width(name, size)))
     axes.figure.rbtools_names = [*getattr(axes.figure, "rbtools_names", []), (axes, labels)]
 
 
@@ -56,17 +56,13 @@ Box = tuple[float, float, float, float]
 
 
 def _settle(axes: Any, labels: Sequence[Label], dpi: float) -> None:
-    from matplotlib.text import Text
-
     high = layout.line_height(style.SMALL - 0.5) * 0.8
     dots = [tuple(axes.transData.transform(label.at) / dpi) for label in labels]
     window = axes.get_window_extent()
     frame = tuple(edge / dpi for edge in window.extents)
     taken: list[Box] = [(x - 0.03, y - 0.03, x + 0.03, y + 0.03) for x, y in dots]
     for label, (x, y) in zip(labels, dots, strict=True):
-        # Where glyphs are fitted to pixels a name is a few percent wider than its outlines.
-        wide = max(label.width, Text.get_window_extent(label.artist).width / dpi)
-        found = next((box for box in _places(x, y, wide, high) if _free(box, taken, frame)), None)
+        found = next((box for box in _places(x, y, label.width, high) if _free(box, taken, frame)), None)
         if found is None:
             label.artist.set_visible(False)
             continue
@@ -74,7 +70,7 @@ def _settle(axes: Any, labels: Sequence[Label], dpi: float) -> None:
         left, low, right, top = found
         label.artist.set_horizontalalignment("center")
         label.artist.set_position((((left + right) / 2 - x) * 72, ((low + top) / 2 - y) * 72))
-        close = abs((left + right) / 2 - x) - wide / 2 < 0.1 and abs((low + top) / 2 - y) < 0.14
+        close = abs((left + right) / 2 - x) - label.width / 2 < 0.1 and abs((low + top) / 2 - y) < 0.14
         label.artist.arrow_patch.set_visible(not close)
 
 
