@@ -35,10 +35,23 @@ def ask(record: dict[str, Any], question: Question, run: Run) -> dict[str, Any]:
     Raises RbError where the model or the data cannot be had, or an answer of that name is there
     with another protocol.
     """
+    _refuse_early(record, question, run)
     record, entries, byproducts = answered(record, question, run)
     for entry in byproducts:
         record = results.add_byproduct(record, entry)
     return put(record, entries, run)
+
+
+def _refuse_early(record: dict[str, Any], question: Question, run: Run) -> None:
+    """Raise RbError before the work, not after it, where a metric is there on another number of images."""
+    if run.replace or not record.get("evals"):
+        return
+    data = subject.data_of(record, run)
+    n = data.size if run.n is None else min(run.n, data.size)
+    for column in question.columns():
+        name = getattr(column, "metric", None)
+        if name is not None and not column.byproduct:
+            results.refuse(record, {"metric": run.name_as or metrics.split_name(name, data.split), "n": n})
 
 
 def answered(

@@ -31,15 +31,28 @@ def add(record: dict[str, Any], entry: dict[str, Any], *, replace: bool = False)
     evals, metrics = list(record.get("evals", [])), dict(record.get("metrics", {}))
     for old in evals:
         if old.get("metric") == name and not replace and protocol(old) != protocol(entry):
-            raise RbError(
-                f"The record already has '{name}', measured differently: {difference(old, entry)}."
-                " Keep both with --as NAME, or overwrite with --replace."
-            )
+            raise _differently(name, difference(old, entry))
     evals = [old for old in evals if old.get("metric") != name] + [entry]
     metrics.pop(name, None)
     if entry["value"] is not None:
         metrics[name] = entry["value"]
     return {**record, "metrics": metrics, "evals": evals}
+
+
+def refuse(record: dict[str, Any], known: dict[str, Any]) -> None:
+    """Raise RbError where the record has this metric and differs in a field that is `known` beforehand."""
+    for old in record.get("evals", []):
+        if old.get("metric") == known["metric"]:
+            told = {key: old[key] for key in known if key in old}
+            if told != {key: known[key] for key in told}:
+                raise _differently(known["metric"], difference(told, {key: known[key] for key in told}))
+
+
+def _differently(name: str, how: str) -> RbError:
+    return RbError(
+        f"The record already has '{name}', measured differently: {how}."
+        " Keep both with --as NAME, or overwrite with --replace."
+    )
 
 
 def add_byproduct(record: dict[str, Any], entry: dict[str, Any]) -> dict[str, Any]:

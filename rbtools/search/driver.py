@@ -67,10 +67,11 @@ class Trace(NamedTuple):
 def patience(size: int) -> int:
     """Free proposals in a row that end a run over so many architectures.
 
-    Ten for each: were they drawn at random, one that is still new would be missed by all with a chance of
-    exp(-10). A hundred runs over a table of forty would otherwise propose a million times for nothing.
+    A hundred for each: classes of isomorphic architectures are proposed as often as they have members, and
+    one of a single member is still to be met. A hundred runs over a table of ten would otherwise propose a
+    million times for nothing.
     """
-    return min(IDLE, max(100, 10 * size))
+    return min(IDLE, max(100, 100 * size))
 
 
 class Run:

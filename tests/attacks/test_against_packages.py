@@ -161,7 +161,7 @@ def test_distances_of_cw_l2(name, setting):
     if name == "torchattacks":
         torchattacks = pytest.importorskip("torchattacks")
         perturbed = torchattacks.CW(model, c=10, kappa=0, steps=60, lr=0.03)(images, labels)
-        params = {"c": 10.0, "searches": 1, "steps": 60, "rate": 0.03}
+        params = {"c": 10.0, "searches": 1, "steps": 60, "lr": 0.03}
     else:
         foolbox = pytest.importorskip("foolbox")
         attack = foolbox.attacks.L2CarliniWagnerAttack(
@@ -171,7 +171,7 @@ def test_distances_of_cw_l2(name, setting):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             perturbed = attack(bounded, images, labels, epsilons=None)[1]
-        params = {"c": 1.0, "searches": 4, "steps": 50, "rate": 0.03}
+        params = {"c": 1.0, "searches": 4, "steps": 50, "lr": 0.03}
     fooled = model(perturbed).argmax(1) != labels
     distance = (perturbed - images).flatten(1).norm(dim=1)
     _, told = ATTACKS.build("cw-l2", **params).run(model, images, labels, Draws(0, "test", torch.arange(30)))

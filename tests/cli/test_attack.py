@@ -554,3 +554,13 @@ def test_a_transfer_says_what_is_wrong_with_its_origin(trained: dict[str, Record
     Path("two.jsonl").write_text(2 * (json.dumps(trained["erm"]) + "\n"))
     result = run(["transfer", "--from", "two.jsonl"], trained["erm"])
     assert result.exit_code == 2 and "holds 2 records. Expected one, of the model to attack." in result.stderr
+
+
+def test_another_number_of_images_is_refused_before_the_work(
+    trained: dict[str, Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = one(run(["fgsm", "--eps", "8", "--n", "20"], trained["erm"]))
+    monkeypatch.setattr(subject, "load_model", lambda *_: pytest.fail("it was computed"))
+    result = run(["fgsm", "--eps", "8", "--n", "30"], few)
+    assert result.exit_code == 1
+    assert "'fgsm.8', measured differently: n 20 there and 30 here. Keep both with --as" in result.stderr

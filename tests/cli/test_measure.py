@@ -130,3 +130,4 @@ def test_the_store_lists_what_was_measured_on_networks_that_nobody_trained() -> 
         assert "checkpoint" not in record and record["arch"]["index"] == 13714
         values |= record["metrics"]
     assert values == measured["metrics"] and set(values) == {"jacobian.init.train", "synflow"}
+    assert CliRunner().invoke(store.main, ["verify"]).exit_code == 0
