@@ -17,7 +17,9 @@ PARTS = ("rbtools", "man", "completions", "pyproject.toml", "README.md", "LICENS
 
 
 def make(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["make", "--no-print-directory", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    return subprocess.run(
+        ["make", "--no-print-directory", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=300
+    )
 
 
 def files(folder: Path) -> set[str]:
