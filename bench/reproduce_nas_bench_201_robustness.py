@@ -9,9 +9,6 @@ these are easy, a distance of 16/255 stands for the paper's 1/255.
 
 from __future__ import annotations
 
-import argparse
-import sys
-from pathlib import Path
 from typing import Any
 
 import sidebyside as side
@@ -121,29 +118,5 @@ def report(records: list[dict[str, Any]], scale: str) -> str:
     return "\n".join([*tables, side.told(claims(rows))])
 
 
-def weights(folder: str) -> side.Missing:
-    """The published weights, as `--weights` takes them."""
-    return side.Missing(
-        folder,
-        "the authors of NAS-Bench-201 (archive NAS-Bench-201-v1_1-096897, unpacked) or of NATS-Bench"
-        " (NATS-tss-v1_0-3ffb9-full)",
-        f"{Path(folder, '000000-FULL.pth')} and so on to 015624, or 000000.pickle.pbz2 and so on",
-    )
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--scale", choices=side.SCALES, default="mini")
-    parser.add_argument("--need", action="store_true", help="only say which data are missing")
-    parser.add_argument("--data", default="data")
-    parser.add_argument("--weights", default="data/nas-bench-201")
-    chosen = parser.parse_args()
-    if chosen.need:
-        if chosen.scale == "full":
-            side.need("nas-bench-201-robustness", [side.cifar10(chosen.data), weights(chosen.weights)])
-        return
-    print(report(side.read(sys.stdin), chosen.scale))
-
-
 if __name__ == "__main__":
-    main()
+    side.main("nas-bench-201-robustness", __doc__, report, published=True)

@@ -10,9 +10,7 @@ number of none edges on the built-in digits, at distances four times as large (1
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -150,18 +148,5 @@ def report(records: list[dict[str, Any]], scale: str) -> str:
     return "\n".join([*tables, side.told(claims(rows, best, table_6))])
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--scale", choices=side.SCALES, default="mini")
-    parser.add_argument("--need", action="store_true", help="only say which data are missing")
-    parser.add_argument("--data", default="data")
-    chosen = parser.parse_args()
-    if chosen.need:
-        if chosen.scale == "full":
-            side.need("nas-robbench-201", [side.cifar10(chosen.data)])
-        return
-    print(report(side.read(sys.stdin), chosen.scale))
-
-
 if __name__ == "__main__":
-    main()
+    side.main("nas-robbench-201", __doc__, report)

@@ -9,8 +9,6 @@ of NAS-Bench-201 on the built-in digits in its place; their radii are larger (32
 
 from __future__ import annotations
 
-import argparse
-import sys
 from typing import Any
 
 import sidebyside as side
@@ -207,18 +205,5 @@ def report(records: list[dict[str, Any]], scale: str) -> str:
     return "\n".join([*tables, side.told(claims(ours))])
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--scale", choices=side.SCALES, default="mini")
-    parser.add_argument("--need", action="store_true", help="only say which data are missing")
-    parser.add_argument("--data", default="data")
-    chosen = parser.parse_args()
-    if chosen.need:
-        if chosen.scale == "full":
-            side.need("prbench", [side.cifar10(chosen.data)])
-        return
-    print(report(side.read(sys.stdin), chosen.scale))
-
-
 if __name__ == "__main__":
-    main()
+    side.main("prbench", __doc__, report)

@@ -11,8 +11,6 @@ mini puts a small network on the built-in digits, radius 32/255, 24 epochs whose
 
 from __future__ import annotations
 
-import argparse
-import sys
 from typing import Any
 
 import numpy as np
@@ -62,7 +60,7 @@ def follows(name: str, found: Any, gap: int) -> side.Claim:
     return side.Claim(words, None if low <= 0 <= high else value > 0, told)
 
 
-def report(records: list[dict[str, Any]]) -> str:
+def report(records: list[dict[str, Any]], scale: str) -> str:
     """The curves in short, the correlations, and what of the paper's claims holds."""
     rows: dict[str, Moments] = {}
     for record in records:
@@ -88,18 +86,5 @@ def report(records: list[dict[str, Any]]) -> str:
     return "\n".join([*lines, "", side.told(claims)])
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--scale", choices=side.SCALES, default="mini")
-    parser.add_argument("--need", action="store_true", help="only say which data are missing")
-    parser.add_argument("--data", default="data")
-    chosen = parser.parse_args()
-    if chosen.need:
-        if chosen.scale == "full":
-            side.need("wci", [side.cifar10(chosen.data)])
-        return
-    print(report(side.read(sys.stdin)))
-
-
 if __name__ == "__main__":
-    main()
+    side.main("wci", __doc__, report)

@@ -1,12 +1,13 @@
 """What the reproductions share: a paper's numbers beside ours, which of its claims hold, missing data.
 
 A reproduction (`reproduce_NAME.py`) reads the records that its recipe of pipes made, and prints
-`table`s and `told` claims; with `--need full` it says by `need` which files are missing, before the pipe
-starts.
+`table`s and `told` claims; its `main` takes the options that all of them have, of which `--need` only says
+which files a scale lacks, before the pipe starts.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections import defaultdict
@@ -156,3 +157,33 @@ def need(name: str, missing: Sequence[Missing]) -> None:
     for one in absent:
         print(f"  {one.path}\n    from: {one.source}\n    layout: {one.layout}", file=sys.stderr)
     raise SystemExit(1)
+
+
+def weights(folder: str) -> Missing:
+    """The published weights of NAS-Bench-201, as `--weights` takes them."""
+    return Missing(
+        folder,
+        "the authors of NAS-Bench-201 (archive NAS-Bench-201-v1_1-096897, unpacked) or of NATS-Bench"
+        " (NATS-tss-v1_0-3ffb9-full)",
+        f"{Path(folder, '000000-FULL.pth')} and so on to 015624, or 000000.pickle.pbz2 and so on",
+    )
+
+
+def main(
+    name: str, about: str | None, report: Callable[[list[dict[str, Any]], str], str], published: bool = False
+) -> None:
+    """A reproduction's command line: print the `report` of the records on stdin at a scale.
+
+    `published` says that the full scale evaluates the published weights.
+    """
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scale", choices=SCALES, default="mini")
+    parser.add_argument("--need", action="store_true", help="only say which data are missing")
+    parser.add_argument("--data", default="data", help="the folder with CIFAR-10 (default: data)")
+    if published:
+        parser.add_argument("--weights", default="data/nas-bench-201", help="the folder of published weights")
+    chosen = parser.parse_args()
+    if not chosen.need:
+        print(report(read(sys.stdin), chosen.scale))
+    elif chosen.scale == "full":
+        need(name, [cifar10(chosen.data), *([weights(chosen.weights)] if published else [])])

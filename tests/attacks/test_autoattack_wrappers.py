@@ -147,12 +147,13 @@ def test_global_random_state_and_tracing_stay_and_do_not_matter(name, params, qu
     def tracer(*_):
         return None
 
+    outer = sys.gettrace()  # of a measurement of coverage
     sys.settrace(tracer)
     try:
         first = attack(model, images, labels, draws_for(6))
         assert sys.gettrace() is tracer
     finally:
-        sys.settrace(None)
+        sys.settrace(outer)
     assert random.getstate() == before[0]
     assert (np.random.get_state()[1] == before[1]).all()
     assert torch.equal(torch.get_rng_state(), before[2])
