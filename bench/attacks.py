@@ -1,6 +1,6 @@
 """Attacks side by side with torchattacks and pyautoattack: seconds, and what came out.
 
-    python bench/attacks.py --data FOLDER --checkpoint FILE [--n 500] [--part pgd,fgsm,square,ladder,aa]
+    python bench/attacks.py --data FOLDER --checkpoint FILE [--n 500] [--part pgd,fgsm,square,ladder]
 
 FOLDER is an image folder with test/CLASS/* (or the name of a data set); FILE is a checkpoint that is
 recognised. Ours and the peer's run in turn, with other seeds, `--repeats` times on the same images, in one
@@ -31,7 +31,7 @@ from rbtools.engine.run import Run
 from rbtools.engine.tiles import Tile, batch_size, tile_size
 from rbtools.store import Store
 
-PARTS = ("pgd", "fgsm", "square", "ladder", "aa", "memory")
+PARTS = ("pgd", "fgsm", "square", "ladder", "aa", "memory", "passes")
 GRID = (0.5, 1, 2, 3, 4, 5, 6, 8)
 
 
@@ -239,6 +239,35 @@ class Bench:
         ratio = (peaks["ours"] - base) / max(peaks["torchattacks"] - base, 1)
         line = {"figure": "peak memory of PGD-20, MB over nothing", "goal": 1.2, "ratio": round(ratio, 2)}
         print(json.dumps({**line, "MB": {k: v // 1024 for k, v in peaks.items()}}), flush=True)
+
+    def passes(self) -> None:
+        """Milliseconds an image of a forward pass and of a gradient, by preparation and batch size."""
+        ways = {"as it is": self.model}
+        ways |= {how: prepared(self.model, how, self.shape).model for how in ("fp32", "bf16")}
+        ways["bf16, compiled"] = prepared(self.model, "bf16", self.shape, compiled=True).model
+        for size in (64, 128, 512):
+            images = self.images[:size].repeat(-(-size // len(self.images)), 1, 1, 1)[:size]
+            took: dict[str, list[tuple[float, float]]] = {how: [] for how in ways}
+            for turn in range(self.options.repeats + 1):
+                for how, model in ways.items():
+                    found = self._pass(model, images), self._pass(model, images, gradient=True)
+                    if turn:  # the first compiles, and warms up
+                        took[how].append(found)
+            best = {
+                how: [round(1000 * min(one) / size, 3) for one in zip(*took[how], strict=True)]
+                for how in ways
+            }
+            line = {"figure": "a pass, ms an image: forward, with gradient", "batch": size, **best}
+            print(json.dumps(line), flush=True)
+
+    def _pass(self, model: nn.Module, images: Tensor, gradient: bool = False) -> float:
+        start = self.clock()
+        with torch.set_grad_enabled(gradient):
+            points = images.clone().requires_grad_(gradient)
+            loss = model(points).float().sum()
+            if gradient:
+                torch.autograd.grad(loss, points)
+        return self.clock() - start
 
     def alone(self, side: str) -> None:
         import torchattacks

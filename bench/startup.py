@@ -4,7 +4,8 @@
 
 Each figure is measured in fresh processes, as a shell starts them, after one run that is not counted
 (it writes the byte code). `goal` is what the figure has to stay under. A process's peak memory counts from
-before it became the tool, so `peak_mb` is never below this script's own, some 20 MB.
+before it became the tool, so `peak_mb` is never below this script's own, some 20 MB. Completions: the
+processor time of a shell that loads them and completes `rb-attack sq` once, beyond one that does nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from __future__ import annotations
 import json
 import os
 import platform
+import resource
+import shutil
 import statistics
 import subprocess
 import sys
@@ -22,6 +25,22 @@ from typing import Any
 BIN = Path(sys.executable).parent
 # Where byte code may not be written, every start would compile the package again.
 ENVIRONMENT = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+COMPLETIONS = Path(__file__).resolve().parents[1] / "completions"
+# Shell -> how it starts without a user's files, and what loads the completions and completes once.
+SHELLS = {
+    "bash": (
+        ("bash", "--noprofile", "--norc"),
+        f"source '{COMPLETIONS}/rbtools.bash'; COMP_WORDS=(rb-attack sq) COMP_CWORD=1; _rbtools",
+    ),
+    "zsh": (
+        ("zsh", "-f"),
+        f"words=(rb-attack sq) CURRENT=2 PREFIX=sq; source '{COMPLETIONS}/_rbtools' 2>/dev/null; true",
+    ),
+    "fish": (
+        ("fish", "--no-config"),
+        f"source '{COMPLETIONS}/rbtools.fish'; complete -C 'rb-attack sq'",
+    ),
+}
 HEAVY = ("torch", "torchvision", "numpy", "scipy", "sklearn")
 
 
@@ -65,6 +84,14 @@ def heavy_imports(*command: str) -> list[str]:
     return [name for name in HEAVY if name in names]
 
 
+def processor(*command: str) -> float:
+    """The processor seconds of a command."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command, capture_output=True, timeout=60)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
 def medians(runs: list[dict[str, Any]]) -> dict[str, Any]:
     figures = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
     figures["seconds"] = round(figures["seconds"], 3)
@@ -90,6 +117,14 @@ def main(count: int) -> None:
     show("rb-rank --help", **medians(runs), imports=heavy_imports(rank, "--help"), goal=goal)
 
     show("python -c pass", **medians([alone(sys.executable, "-c", "pass") for _ in range(count)]))
+
+    for shell, (start, script) in SHELLS.items():
+        if shutil.which(shell):
+            with_it, without = (
+                statistics.median(processor(*start, "-c", words) for _ in range(count))
+                for words in (script, ":")
+            )
+            show(f"completions in {shell}", cpu=round(with_it - without, 3), goal={"cpu": 0.15})
 
 
 if __name__ == "__main__":

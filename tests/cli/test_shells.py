@@ -6,11 +6,9 @@ import contextlib
 import os
 import pty
 import re
-import resource
 import select
 import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -105,26 +103,3 @@ def test_tab_completes_in_a_real_shell(terminal: Terminal) -> None:
         terminal.wait_for(re.escape(wanted))
         terminal.type("\x15")  # the line is dropped: Ctrl-U
         terminal.wait_for("")
-
-
-@pytest.mark.parametrize("shell", SHELLS)
-def test_completions_start_at_once(shell: str) -> None:
-    """The processor time of a shell that loads them and completes once, beside one that does not."""
-    if not shutil.which(shell):
-        pytest.skip(f"needs {shell}")
-    use = {
-        "bash": f"source '{COMPLETIONS}/rbtools.bash'; COMP_WORDS=(rb-attack sq) COMP_CWORD=1; _rbtools",
-        "zsh": f"words=(rb-attack sq) CURRENT=2 PREFIX=sq; source '{COMPLETIONS}/_rbtools' 2>/dev/null; true",
-        "fish": f"source '{COMPLETIONS}/rbtools.fish'; complete -C 'rb-attack sq'",
-    }
-
-    def seconds(script: str) -> float:
-        found = []
-        for _ in range(3):
-            before = resource.getrusage(resource.RUSAGE_CHILDREN)
-            subprocess.run([*SHELLS[shell][:-1], "-c", script], capture_output=True, timeout=60)
-            after = resource.getrusage(resource.RUSAGE_CHILDREN)
-            found.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-        return min(found)
-
-    assert seconds(use[shell]) - seconds(":") <= 0.15
