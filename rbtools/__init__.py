@@ -1,8 +1,8 @@
 """rbtools: small Unix tools that measure how robust image classifiers are.
 
-From Python: one function a tool (`attack`, `convert`, `corr`, `corrupt`, `ge`, `measure`, `pr`, `rank`,
-`score`, `train`; see `rbtools.api`), `load` for a record's model, and the rooms `rbtools.records`,
-`rbtools.datasets`, `rbtools.models`.
+From Python: one function a tool (`arch`, `attack`, `convert`, `corr`, `corrupt`, `ge`, `measure`, `plot`,
+`pr`, `rank`, `score`, `train`, and `rbtools.api.search`; see `rbtools.api`), `load` for a record's model, and
+the rooms `rbtools.records`, `rbtools.datasets`, `rbtools.models`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 __date__ = "2026-11-21"  # of this version; man pages bear it
 
 _API = (
+    "arch",
     "attack",
     "convert",
     "corr",

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from rbtools import edge
 from rbtools.errors import RbError, near, unknown
+from rbtools.records import dumps
 
 if TYPE_CHECKING:
     from torch import nn
@@ -30,6 +31,43 @@ if TYPE_CHECKING:
 
 Record = dict[str, Any]
 Numbers = float | str | Iterable[float | str]
+
+
+def arch(
+    which: int | str | Iterable[int | str] | None = None,
+    space: str = "nasbench201",
+    *,
+    unique: bool = False,
+    where: str | None = None,
+    sample: int | None = None,
+    seed: int = 0,
+    dataset: str | None = None,
+    data_dir: str | None = None,
+    **sizes: int | None,
+) -> list[Record]:
+    """Architectures of a space as records, all or `which` (their numbers or names there); see rb-arch.
+
+    Costs are for images and classes of `dataset`, by default ten classes of 32x32 pixels in three channels.
+    sizes: channels and cells, or width and depth.
+    """
+    from rbtools import datasets
+    from rbtools.spaces import choose, sized
+
+    depth, width = sizes.pop("depth", None), sizes.pop("width", None)
+    kept = sized(space, depth=depth, width=width)
+    if wrong := sizes.keys() - {"channels", "cells"}:
+        raise unknown("size", min(wrong), ("channels", "cells", "width", "depth"))
+    about = None if dataset is None else datasets.describe(dataset, data_dir)
+    size = {
+        **sizes,
+        "classes": choose.CLASSES if about is None else about.classes,
+        "shape": choose.SHAPE if about is None else about.shape,
+    }
+    extra = {} if about is None else {"dataset": about.name}
+    named = [which] if isinstance(which, (int, str)) else which
+    numbers = None if named is None else [kept.find(str(one)) for one in named]
+    how: dict[str, Any] = {"unique": unique, "where": where, "sample": sample, "seed": seed, "warn": _warn}
+    return list(choose.records(kept, numbers, size, extra, **how))
 
 
 def attack(
@@ -320,6 +358,59 @@ def corr(
     numbers = beside.numbers(list(dict.fromkeys([*left, *right])))
     found = correlate.matrix(kind, *numbers, left, right, bootstrap=bootstrap, seed=seed)
     return list(correlate.lines(found, bootstrap, seed))
+
+
+def search(
+    records: Iterable[Record],
+    algorithm: str,
+    objective: str | Iterable[str],
+    *,
+    budget: int = 150,
+    runs: int = 100,
+    charge_repeats: bool = False,
+    share: bool = True,
+    each: bool = False,
+    seed: int = 0,
+    jobs: int = 1,
+    report: Mapping[str, Iterable[Record]] | None = None,
+    **params: Any,
+) -> list[Record]:
+    """What searching the records as a table finds, as rb-search writes it.
+
+    It is `rbtools.api.search`: `rbtools.search` is the room of the algorithms. objective: a metric or an
+    expression, with ":lower" or ":higher" where its own direction is not meant; several for nsga2. report:
+    further tables by name to look the findings up in. params: the algorithm's own.
+    """
+    from rbtools.search import SEARCHES, outcome, spread
+    from rbtools.search.driver import Rules
+    from rbtools.search.objective import objectives
+    from rbtools.search.sources import Looked
+    from rbtools.search.table import Table
+
+    method = edge.build(SEARCHES, algorithm, params)
+    if getattr(method, "supernet", False):
+        raise RbError(f"{algorithm} asks for no values: it searches a data set. Use rb-search {algorithm}.")
+    wanted = objectives([objective] if isinstance(objective, str) else list(objective))
+    if len(wanted) > 1 and not method.many:
+        raise RbError(f"{algorithm} takes one objective, and there are {len(wanted)}. Use nsga2.")
+
+    def table(some: Iterable[Record], asked: tuple[Any, ...]) -> Table:
+        made = Table(asked, share=share)
+        for record in some:
+            made.add(record, dumps(record))
+        made.check()
+        return made
+
+    searched = table(records, wanted)
+    if not searched.results:
+        return []
+    found, rules = Looked(searched), Rules(budget, charge_repeats)
+    run, _ = _run("rb-search", {"store": None, "seed": seed, "jobs": jobs})
+    work = spread.Runs(method, found.field, found.known, rules, seed, len(wanted))
+    traces = spread.search(work, runs, run)
+    tables = {"table": searched, **{name: table(some, ()) for name, some in (report or {}).items()}}
+    done = outcome.Searched(method, wanted, rules, seed, found, traces, found.known, tables)
+    return outcome.each(done) if each else outcome.summed_up(done)
 
 
 def _warn(text: str) -> None:

@@ -145,6 +145,43 @@ def test_score_rank_and_corr_give_what_their_tools_write() -> None:
     assert rbtools.score([]) == rbtools.rank([]) == []
 
 
+def test_arch_gives_what_its_tool_writes() -> None:
+    line = ["--unique", "--where", "none == 1", "--sample", "3", "--seed", "5", "--cells", "1"]
+    found = rbtools.arch(unique=True, where="none == 1", sample=3, seed=5, cells=1)
+    assert len(found) == 3 and found == written("arch", line, [])
+    line = ["--index", "13714,7", "--dataset", "digits", "--channels", "4"]
+    assert rbtools.arch([13714, 7], dataset="digits", channels=4) == written("arch", line, [])
+    line = ["--space", "fcnn", "--depth", "3", "--width", "8", "--sample", "2"]
+    assert rbtools.arch(space="fcnn", depth=3, width=8, sample=2) == written("arch", line, [])
+    (one,) = rbtools.arch("resnet18", "zoo")
+    assert [one] == written("arch", ["--arch", "resnet18"], [])
+    with pytest.raises(RbError, match="Unknown size 'cell'"):
+        rbtools.arch(13714, cell=1)
+    with pytest.warns(UserWarning, match="asks for more than there are"):
+        assert len(rbtools.arch([1, 2], sample=3)) == 2
+
+
+def test_search_gives_what_its_tool_writes() -> None:
+    from rbtools.api import search
+
+    some = [
+        {**record, "metrics": {"acc": record["arch"]["kernel_params"] / 54, "f": number / 40}}
+        for number, record in enumerate(rbtools.arch(unique=True, sample=40))
+    ]
+    line = ["--budget", "9", "--runs", "3", "--seed", "2"]
+    how: dict[str, Any] = {"budget": 9, "runs": 3, "seed": 2}
+    assert search(some, "evolution", "acc", sample=3, **how) == written(
+        "search", ["evolution", "--objective", "acc", "--sample", "3", *line], some
+    )
+    both = ["nsga2", "--objective", "acc,f:lower", "--each", *line]
+    assert search(some, "nsga2", ["acc", "f:lower"], each=True, **how) == written("search", both, some)
+    assert search([], "random", "acc") == []
+    with pytest.raises(RbError, match="takes one objective"):
+        search(some, "local", "acc,f")
+    with pytest.raises(RbError, match="Use rb-search darts"):
+        search(some, "darts", "acc")
+
+
 def test_what_conclusions_refuse() -> None:
     with pytest.raises(RbError, match="Unknown kind of correlation 'pearson'"):
         rbtools.corr(results(), kind="pearson")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -12,13 +10,10 @@ import click
 from rbtools import units
 from rbtools.cli import recognised, shared
 from rbtools.cli.output import Output
-from rbtools.errors import RbError, UsageError
+from rbtools.errors import UsageError
 from rbtools.records import SCHEMA, dumps
 from rbtools.spaces import SPACES, Space, sized
-
-SHAPE, CLASSES = (3, 32, 32), 10
-LISTED = 100_000  # from larger spaces a sample is drawn without listing them
-TRIES = 20_000  # architectures that are drawn, at most, for one that --where takes
+from rbtools.spaces.choose import CLASSES, SHAPE, holding, records, these
 
 
 @shared.command()
@@ -131,7 +126,7 @@ def main(
         _refuse_with_files()
         run = {"dataset": dataset, "data_dir": data_dir, "member": member, "allow_code": allow_code}
         found = recognised.records([*checkpoints, *files], arch, normalize, screen, **run)
-        return _write(_where(found, where), screen)
+        return _write(holding(found, where), screen)
     _refuse_without_files(files)
     if sum(option is not None for option in (arch, index, string, neighbours)) > 1:
         raise UsageError(
@@ -146,17 +141,12 @@ def main(
         described = datasets.describe(dataset, data_dir)
         about, extra = {"classes": described.classes, "shape": described.shape}, {"dataset": described.name}
     size = {"channels": channels, "cells": cells, **about}
-    one = arch is not None or index is not None or string is not None or neighbours is not None
-    if sample is not None and not one and getattr(kept, "size", 0) > LISTED:
-        return _write(_drawn(kept, size, extra, where, sample, seed, screen), screen)
     if arch is not None:
-        records = _named(arch, {**size, "width": width}, extra)
-    else:
-        records = _records(_indices(kept, unique, index, string, neighbours), kept, size, extra)
-    chosen = _where(records, where)
-    if sample is not None:
-        chosen = iter(_sampled(list(chosen), sample, seed, screen))
-    return _write(chosen, screen)
+        named = _named(arch, {**size, "width": width}, extra)
+        return _write(these(named, where, sample, seed, screen.warn), screen)
+    how: dict[str, Any] = {"unique": unique, "where": where, "sample": sample, "seed": seed}
+    numbers = _numbers(kept, index, string, neighbours)
+    return _write(records(kept, numbers, size, extra, warn=screen.warn, **how), screen)
 
 
 FOR_FILES = ("normalize", "member", "allow_code")
@@ -208,20 +198,15 @@ def _named(text: str, size: dict[str, Any], extra: dict[str, Any]) -> Iterator[d
         yield {"schema": SCHEMA, "arch": described, **extra}
 
 
-def _indices(
-    kept: Space, unique: bool, index: str | None, string: str | None, neighbours: str | None
-) -> Iterable[int]:
-    """The indices that are asked for, before --where and --sample."""
+def _numbers(
+    kept: Space, index: str | None, string: str | None, neighbours: str | None
+) -> Iterable[int] | None:
+    """The indices that are asked for by themselves, if any are."""
     if index is not None:
-        numbers = [kept.find(str(number)) for number in _whole_numbers(index)]
-    elif string is not None:
-        numbers = [kept.find(string)]
-    elif neighbours is not None:
-        numbers = kept.neighbours(kept.find(neighbours))
-    else:
-        return kept.indices(unique)
-    allowed = set(kept.indices(True)) if unique else None
-    return [number for number in numbers if allowed is None or number in allowed]
+        return [kept.find(str(number)) for number in _whole_numbers(index)]
+    if string is not None:
+        return [kept.find(string)]
+    return None if neighbours is None else kept.neighbours(kept.find(neighbours))
 
 
 def _whole_numbers(text: str) -> list[int]:
@@ -230,75 +215,6 @@ def _whole_numbers(text: str) -> list[int]:
     if wrong:
         raise UsageError(f"--index has {wrong[0]:g}. Expected whole numbers, such as 13714 or 0-9,50.")
     return [int(value) for value in found]
-
-
-def _records(
-    indices: Iterable[int], kept: Space, size: dict[str, Any], extra: dict[str, Any]
-) -> Iterator[dict[str, Any]]:
-    for number in indices:
-        yield {"schema": SCHEMA, "arch": kept.arch(number, **size), **extra}
-
-
-def _where(records: Iterator[dict[str, Any]], text: str | None) -> Iterator[dict[str, Any]]:
-    if text is None:
-        return records
-    from rbtools.records import expr
-
-    try:
-        condition = expr.compile(text)
-    except RbError as wrong:
-        raise UsageError(f"--where: {wrong}") from None
-
-    def holding() -> Iterator[dict[str, Any]]:
-        for record in records:
-            try:
-                if condition.holds(record):
-                    yield record
-            except RbError as wrong:
-                raise UsageError(f"--where: {wrong}") from None
-
-    return holding()
-
-
-def _sampled(
-    records: list[dict[str, Any]], count: int, seed: int, screen: shared.Screen
-) -> list[dict[str, Any]]:
-    """`count` records in the order they came; a smaller sample is part of a larger one."""
-    if count > len(records) > 0:
-        screen.warn(f"--sample {count} asks for more than there are ({len(records)}); all are written.")
-
-    def lot(place: int) -> bytes:
-        return hashlib.sha256(f"{seed}:{records[place]['arch']['name']}".encode()).digest()
-
-    drawn = sorted(range(len(records)), key=lot)[:count]
-    return [records[place] for place in sorted(drawn)]
-
-
-def _drawn(
-    kept: Any,
-    size: dict[str, Any],
-    extra: dict[str, Any],
-    where: str | None,
-    count: int,
-    seed: int,
-    screen: shared.Screen,
-) -> Iterator[dict[str, Any]]:
-    """`count` records of a space that is too large to be listed, ascending; part of a larger sample too."""
-    from rbtools.spaces.residual import drawn
-
-    met = 0
-
-    def meeting() -> Iterator[dict[str, Any]]:
-        nonlocal met
-        for met, index in enumerate(drawn(kept.size, f"{seed}:{kept.name}{kept.depth}")):
-            if met >= TRIES * count:
-                return
-            yield from _records([index], kept, size, extra)
-
-    found = list(itertools.islice(_where(meeting(), where), count))
-    if len(found) < count:
-        screen.warn(f"--sample {count} found {len(found)} among {met} architectures that were drawn.")
-    yield from sorted(found, key=lambda record: kept.find(record["arch"]["str"]))
 
 
 def _write(records: Iterator[dict[str, Any]], screen: shared.Screen) -> int:
