@@ -50,9 +50,13 @@ class Archived:
     def reading(self) -> dict[str, Any]:
         return {}
 
-    def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
+    def asked(self) -> list[dict[str, Any]]:
+        name = metrics.corrupt_name(self.corruption, self.severity)
         found = {"corruption": self.corruption, "severity": self.severity, "archive": self.content}
-        return [accuracy_entry(metrics.corrupt_name(self.corruption, self.severity), outcomes, **found)]
+        return [{"metric": name, **found}]
+
+    def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
+        return [accuracy_entry(asked, outcomes) for asked in self.asked()]
 
 
 @dataclass(frozen=True)
@@ -130,6 +134,10 @@ def ask(
     for file in chosen:
         _check_images(file, data)
     _check_labels(folder / "labels.npy", data)
+    unread = [ArchiveFile(file, "", severities, _whole(data), False) for file in chosen]
+    wanted = [entry for question in unread for entry in evaluate.expected(record, question, run)]
+    wanted += _sums(wanted, None, reference, data)
+    evaluate.check(record, [{**entry, "archive": results.LATER} for entry in wanted], run)
     before = run.store.computed
     asked: list[dict[str, Any]] = []
     byproducts: list[dict[str, Any]] = []
@@ -143,12 +151,22 @@ def ask(
     computed = run.store.computed > before  # a record counts once, not once a file
     run.store.computed, run.store.found = before + computed, found + (not computed)
     clean_entry = byproducts[0] if byproducts else None
-    for entry in sums.summary(asked, clean_entry, CORRUPTIONS.all, reference):
-        asked.append({**entry, "metric": metrics.split_name(entry["metric"], data.split)})
+    asked += _sums(asked, clean_entry, reference, data)
     record = subject.with_data(record, run)
     for entry in byproducts:
         record = results.add_byproduct(record, entry)
     return evaluate.put(record, asked, run)
+
+
+def _sums(
+    entries: Sequence[dict[str, Any]],
+    clean: dict[str, Any] | None,
+    reference: sums.Reference | None,
+    data: subject.Data,
+) -> list[dict[str, Any]]:
+    """Means and mCE, named for the split."""
+    found = sums.summary(entries, clean, CORRUPTIONS.all, reference)
+    return [{**entry, "metric": metrics.split_name(entry["metric"], data.split)} for entry in found]
 
 
 def _check_images(file: Path, data: subject.Data) -> None:

@@ -41,9 +41,12 @@ class Missed:
     def reading(self) -> dict[str, Any]:
         return {}
 
+    def asked(self) -> list[dict[str, Any]]:
+        return [{"metric": "obfuscation.missed"}]
+
     def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
         n = len(outcomes)
-        return [{"metric": "obfuscation.missed", "n": n, "value": int(outcomes.sum()) / n}]
+        return [entry | {"n": n, "value": int(outcomes.sum()) / n} for entry in self.asked()]
 
 
 @dataclass(frozen=True)
@@ -93,8 +96,11 @@ def _bits(found: Any) -> Tensor:
 
 def ask(record: dict[str, Any], question: Checklist, run: Run) -> dict[str, Any]:
     """The record with the accuracies that the tests compare, and `obfuscation.failed`: how many fail."""
-    from rbtools.engine import evaluate
+    from rbtools.engine import checkpoints, evaluate
 
+    record = checkpoints.prepared(record, run)
+    wanted = evaluate.expected(record, question, run)
+    evaluate.check(record, [*wanted, _verdict(question, wanted[0], run)], run)
     record, asked, byproducts = evaluate.answered(record, question, run)
     for entry in byproducts:
         if entry["metric"] == "acc":
@@ -106,15 +112,19 @@ def ask(record: dict[str, Any], question: Checklist, run: Run) -> dict[str, Any]
     failed = [test for test in tests if not test["holds"]]
     for test in failed:
         run.remark(f"obfuscation check {test['test']} fails: {test['says']}.")
-    entry = {
+    entry = _verdict(question, asked[0], run) | {"value": len(failed), "tests": tests}
+    return results.add(record, entry, replace=run.replace)
+
+
+def _verdict(question: Checklist, first: Mapping[str, Any], run: Run) -> dict[str, Any]:
+    """The checklist's own entry without what was found; the `first` of the others tells the rest."""
+    shared = ("n", "split", "seed", "draws", "device", "precision")
+    return {
         "tool": run.tool,
         "metric": metrics.split_name(METRIC, run.split),
-        "value": len(failed),
-        "tests": tests,
-        **{key: asked[0][key] for key in ("n", "split", "seed", "draws", "device", "precision")},
+        **{key: first[key] for key in shared if key in first},
         "eps": question.eps,
     }
-    return results.add(record, entry, replace=run.replace)
 
 
 def _tests(

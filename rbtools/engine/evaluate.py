@@ -35,30 +35,18 @@ def ask(record: dict[str, Any], question: Question, run: Run) -> dict[str, Any]:
     Raises RbError where the model or the data cannot be had, or an answer of that name is there
     with another protocol.
     """
-    _refuse_early(record, question, run)
+    record = checkpoints.prepared(record, run)
+    check(record, expected(record, question, run), run)
     record, entries, byproducts = answered(record, question, run)
     for entry in byproducts:
         record = results.add_byproduct(record, entry)
     return put(record, entries, run)
 
 
-def _refuse_early(record: dict[str, Any], question: Question, run: Run) -> None:
-    """Raise RbError before the work, not after it, where a metric is there on another number of images."""
-    if run.replace or not record.get("evals"):
-        return
-    data = subject.data_of(record, run)
-    n = data.size if run.n is None else min(run.n, data.size)
-    for column in question.columns():
-        name = getattr(column, "metric", None)
-        if name is not None and not column.byproduct:
-            results.refuse(record, {"metric": run.name_as or metrics.split_name(name, data.split), "n": n})
-
-
 def answered(
     record: dict[str, Any], question: Question, run: Run
 ) -> tuple[dict[str, Any], list[dict[str, Any]], list[dict[str, Any]]]:
-    """The record with its data, and the entries that answer the question: (asked for, byproducts)."""
-    record = checkpoints.prepared(record, run)
+    """The prepared record with its data, and the entries that answer: (asked for, byproducts)."""
     entries, byproducts = answers(record, question, run)
     sanity.tell(record, [*entries, *byproducts], run)
     for entry in entries:
@@ -68,15 +56,57 @@ def answered(
 
 
 def put(record: dict[str, Any], entries: Sequence[dict[str, Any]], run: Run) -> dict[str, Any]:
-    """Add entries under their names, or under `--as NAME`."""
-    if run.name_as is not None:
-        if len(entries) != 1:
-            names = ", ".join(entry["metric"] for entry in entries)
-            raise RbError(f"--as names one result, but this run gives {len(entries)}: {names}.")
-        entries = [{**entries[0], "metric": run.name_as}]
-    for entry in entries:
+    """Add entries under their names, or under `--as NAME`. Raises RbError as `check` does."""
+    for entry in _named(entries, run):
         record = results.add(record, entry, replace=run.replace)
     return record
+
+
+def check(record: dict[str, Any], entries: Sequence[dict[str, Any]], run: Run) -> None:
+    """Raise RbError before the work where `put` would raise it after: `entries` are those `expected`."""
+    for entry in _named(entries, run):
+        if not run.replace:
+            results.refuse(record, entry)
+
+
+def _named(entries: Sequence[dict[str, Any]], run: Run) -> Sequence[dict[str, Any]]:
+    if run.name_as is None:
+        return entries
+    if len(entries) != 1:
+        names = ", ".join(entry["metric"] for entry in entries)
+        raise RbError(f"--as names one result, but this run gives {len(entries)}: {names}.")
+    return [{**entries[0], "metric": run.name_as}]
+
+
+def expected(
+    record: dict[str, Any], question: Question, run: Run, split: str | None = None
+) -> list[dict[str, Any]]:
+    """The entries that will answer the question, as far as they are known before the work: without findings.
+
+    What only the work tells of a protocol is results.LATER: the number of images that are right, a loss that
+    may have to stand in for another, whether the model takes to being prepared.
+    """
+    with run.clock.stage("data"):
+        data = subject.data_of(record, run, split)
+    n = data.size if run.n is None else min(run.n, data.size)
+    nothing = {"value": 0.0, "ci95": (0.0, 1.0), "seconds": 0.0}
+    found = []
+    for column in question.columns():
+        how = _arithmetic(column, run)["precision"]
+        common = {"precision": how if how == "fp32" else results.LATER, **_common(column, data, run)}
+        for entry in column.asked() if not column.byproduct else ():
+            number = results.LATER if entry.get("denominator") == "correct" else n
+            loss = {"loss": results.LATER} if "loss" in entry else {}
+            found.append({**entry, "n": number, **nothing, **loss, **common})
+    if hasattr(question, "summary"):
+        found += question.summary(found, [])
+    return [_shown(entry, record, data, run) for entry in found]
+
+
+def _common(column: Column, data: subject.Data, run: Run) -> dict[str, Any]:
+    """What each entry of a column says of its examples and its random numbers."""
+    chance = {"seed": run.seed, "draws": GENERATOR} if column.random else {}
+    return {"split": data.split, **data.protocol(), **chance}
 
 
 def answers(
@@ -225,8 +255,7 @@ def _compute(
     names = subject.names(record, data)
     for i, one in zip(missing, outcomes, strict=True):
         column, what, _, reading, key = units[i]
-        chance = {"seed": run.seed, "draws": GENERATOR} if column.random else {}
-        common = {"split": data.split, **data.protocol(), **chance}
+        common = _common(column, data, run)
         cost = {"device": "+".join(one.devices), **_arithmetic(column, run)}
         if one.prepared:
             cost["prepared"] = one.prepared

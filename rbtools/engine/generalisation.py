@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from rbtools.engine import checkpoints, sanity, subject
-from rbtools.engine.evaluate import answers, put
+from rbtools.engine.evaluate import answers, check, expected, put
 from rbtools.engine.questions import Question
 from rbtools.engine.run import Run
 from rbtools.engine.trained_on import trained_on
@@ -37,6 +37,9 @@ def ge(record: dict[str, Any], question: Question, run: Run, n_train: int | None
     _size(record, runs["train"], "train")  # before any work, where there is no such split
     runs["train"].indices = trained_on(record, run)
     sizes = {side: _size(record, runs[side], side) for side in runs}
+    gaps = getattr(question, "gaps", {})
+    of_train, of_test = (expected(record, question, runs[side], side) for side in ("train", "test"))
+    check(record, _gaps(of_train, of_test, gaps), run)
     known = "train" if any(name.startswith("train.") for name in record.get("metrics", {})) else "test"
     other = "test" if known == "train" else "train"
     if run.plan is not None:
@@ -51,8 +54,7 @@ def ge(record: dict[str, Any], question: Question, run: Run, n_train: int | None
     record = subject.with_data(record, run)
     for entry in (*clean_test, *clean_train, *on_test, *on_train):
         record = results.add_byproduct(record, entry)
-    gaps = getattr(question, "gaps", {})
-    return put(record, [_gap(a, b, gaps) for a, b in zip(on_train, on_test, strict=True)], run)
+    return put(record, _gaps(on_train, on_test, gaps), run)
 
 
 def _size(record: dict[str, Any], run: Run, split: str) -> int:
@@ -95,6 +97,10 @@ def _there(
     return found
 
 
+def _gaps(on_train: Entries, on_test: Entries, gaps: dict[str, str]) -> Entries:
+    return [_gap(train, test, gaps) for train, test in zip(on_train, on_test, strict=True)]
+
+
 def _gap(train: dict[str, Any], test: dict[str, Any], gaps: dict[str, str]) -> dict[str, Any]:
     """The entry of train - test; without a value, and with the reason, where a side has none."""
     first, _, rest = test["metric"].partition(".")
@@ -105,6 +111,8 @@ def _gap(train: dict[str, Any], test: dict[str, Any], gaps: dict[str, str]) -> d
         "split": "test-train" if turned else "train-test",
         "n": [test["n"], train["n"]] if turned else [train["n"], test["n"]],
     }
+    if results.LATER in entry["n"]:
+        entry["n"] = results.LATER
     if "indices" in train:
         entry["train_indices"] = train["indices"]
     entry["seconds"] = round(train["seconds"] + test["seconds"], 3)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from rbtools import registry
-from rbtools.engine.questions import Clean, Column
+from rbtools.engine.questions import Clean, Column, attack_settings
 from rbtools.errors import UsageError
 from rbtools.probabilistic import intervals
 from rbtools.records import metrics
@@ -46,22 +46,21 @@ class Losses:
     def reading(self) -> dict[str, Any]:
         return {}
 
-    def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
-        settings = registry.config(self.method)
-        settings.setdefault("norm", "linf")
-        if "step_size" in settings:
-            settings["step_size"] = self.method.effective_step_size
+    def asked(self) -> list[dict[str, Any]]:
         name = metrics.attack_name(self.method.stem, self.method.eps, getattr(self.method, "norm", "linf"))
-        asked = {"attack": self.method.name, **settings, "attacked": "all"}
+        settings = {**attack_settings(self.method), "attacked": "all"}
+        return [{"metric": f"{what}.{name}", **settings} for what in ("loss", "error")]
+
+    def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
         n, wrong = len(outcomes), int((outcomes[:, 1] == 0).sum())
         losses = outcomes[:, 0].astype(float)
         mean = float(losses.mean())
         deviation = float(losses.std(ddof=1)) if n > 1 else math.inf
-        loss = {"n": n, "value": mean}
+        loss: dict[str, Any] = {"n": n, "value": mean}
         if n > 1:
-            loss["ci95"] = list(intervals.normal_interval(mean, deviation, n))  # type: ignore[assignment]
+            loss["ci95"] = list(intervals.normal_interval(mean, deviation, n))
         error = {"n": n, "value": wrong / n, "ci95": list(intervals.wilson(wrong, n))}
-        return [{"metric": f"loss.{name}", **asked, **loss}, {"metric": f"error.{name}", **asked, **error}]
+        return [entry | found for entry, found in zip(self.asked(), (loss, error), strict=True)]
 
 
 @dataclass(frozen=True)

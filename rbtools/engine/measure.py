@@ -19,7 +19,7 @@ from rbtools.engine.run import Run
 from rbtools.engine.trained_on import trained_on
 from rbtools.errors import RbError, UsageError
 from rbtools.probabilistic import intervals
-from rbtools.records import metrics
+from rbtools.records import metrics, results
 from rbtools.store import digest
 
 VERSION = 1
@@ -91,6 +91,7 @@ def measure(record: dict[str, Any], asked: Asked, run: Run) -> dict[str, Any]:
     """
     record = checkpoints.prepared(record, replace(run, split=_first_split(asked)))
     jobs = _jobs(record, asked, run)
+    _check(record, jobs, asked, run)
     keys = [_what(record, job, asked, run) for job in jobs]
     names = [digest(what) for what in keys]
 
@@ -115,6 +116,30 @@ def measure(record: dict[str, Any], asked: Asked, run: Run) -> dict[str, Any]:
         for entry in made:  # what does not depend on the attack is the same under each
             entries.setdefault(entry["metric"], _shown(entry, record, job, run))
     return put(_with_data(record, jobs, run), list(entries.values()), run)
+
+
+def _check(record: dict[str, Any], jobs: Sequence[Job], asked: Asked, run: Run) -> None:
+    """Raise RbError before the work where the record has a number of these, made in another way.
+
+    What numbers a measure gives is known after the work, so it is asked of those that are there.
+    """
+    if run.replace or run.name_as is not None:
+        return
+    for old in record.get("evals", []):
+        clean = "attack" not in old
+        for job in jobs:
+            before, after = (".".join(parts) for parts in _around(job, clean))
+            name = str(old.get("metric")).removeprefix(before).removesuffix(after).strip(".")
+            made = _made(job, name, clean, asked, run)
+            if all(old.get(key) == made.get(key) for key in _SAME):
+                # What else a measure says of a number is not known yet; what says which data it is on is.
+                open_ = {key: results.LATER for key in old.keys() - made.keys() - _OF_DATA}
+                known = {"metric": old["metric"], "precision": "fp32", **made}
+                results.refuse(record, _shown(open_ | known, record, job, run))
+
+
+_SAME = ("measure", "on", "split", "attack", "eps", "paper")  # what a metric's name tells
+_OF_DATA = {"dataset", "indices", "class_map"}
 
 
 def _first_split(asked: Asked) -> str:
@@ -247,8 +272,13 @@ def _compute(
 
 def _entry(job: Job, value: Any, asked: Asked, run: Run) -> dict[str, Any]:
     """The entry of one number: its name, how it was made, itself, and its standard error."""
-    entry: dict[str, Any] = {"metric": _name(job, value), "measure": job.measure.name}
-    entry |= job.measure.settings(value.name)
+    entry = {"metric": _name(job, value), **_made(job, value.name, value.clean, asked, run)}
+    return entry | dict(value.more) | _number(value, job)
+
+
+def _made(job: Job, value: str, clean: bool, asked: Asked, run: Run) -> dict[str, Any]:
+    """How the number of this name is made; `clean`: without the attack."""
+    entry: dict[str, Any] = {"measure": job.measure.name, **job.measure.settings(value)}
     if job.measure.weights != "none":
         entry |= {"on": job.on} | ({"init_seed": asked.init_seed} if job.on == "init" else {})
     if job.measure.data:
@@ -260,11 +290,11 @@ def _entry(job: Job, value: Any, asked: Asked, run: Run) -> dict[str, Any]:
             "batch_size": job.size[1],
         }
         entry["n"] = job.n
-    if job.attack is not None and not value.clean:
+    if job.attack is not None and not clean:
         entry |= {"attack": job.attack.name, **registry.config(job.attack)}
     if job.random:
         entry |= {"seed": run.seed, "draws": GENERATOR}
-    return entry | dict(value.more) | _number(value, job)
+    return entry
 
 
 def _number(value: Any, job: Job) -> dict[str, Any]:
@@ -285,7 +315,13 @@ def _number(value: Any, job: Job) -> dict[str, Any]:
 
 
 def _name(job: Job, value: Any) -> str:
-    """`jacobian.init.train`, `hessian.weight.lmax`, `ntk.robust.fro.pgd.8`.
+    """`jacobian.init.train`, `hessian.weight.lmax`, `ntk.robust.fro.pgd.8`."""
+    before, after = _around(job, value.clean)
+    return ".".join([*before, *([value.name] if value.name else []), *after])
+
+
+def _around(job: Job, clean: bool) -> tuple[list[str], list[str]]:
+    """What stands before and after the name of a number in that of its metric.
 
     Weights and split stand behind the measure where they are not those that it is meant for.
     """
@@ -293,13 +329,10 @@ def _name(job: Job, value: Any) -> str:
     usual = ("init" if one.weights == "init" else "trained", one.split)
     placed = one.data and (one.placed or (job.on, job.data.split) != usual)
     if not one.data and job.on == "trained":
-        parts = [one.name, "trained"]
+        before = [one.name, "trained"]
     else:
-        parts = [one.name, *((job.on, job.data.split) if placed else ())]
-    parts += [value.name] if value.name else []
-    if job.attack is not None and not value.clean:
+        before = [one.name, *((job.on, job.data.split) if placed else ())]
+    if job.attack is not None and not clean:
         attack = [job.attack.name, metrics.eps_name(job.attack.eps)]
-        parts += [] if one.plain and attack == ["pgd", "8"] else attack
-    elif hasattr(one, "eps"):
-        parts.append(metrics.eps_name(one.eps))
-    return ".".join(parts)
+        return before, [] if one.plain and attack == ["pgd", "8"] else attack
+    return before, [metrics.eps_name(one.eps)] if hasattr(one, "eps") else []

@@ -11,6 +11,7 @@ from rbtools.engine.questions import Clean, Column
 from rbtools.probabilistic import estimate, sequential
 from rbtools.probabilistic.estimate import Reading
 from rbtools.probabilistic.noise import settings
+from rbtools.records import metrics
 
 if TYPE_CHECKING:
     import numpy as np
@@ -46,16 +47,12 @@ class NoisyCopies:
     def reading(self) -> dict[str, Any]:
         return asdict(self.read)
 
+    def asked(self) -> list[dict[str, Any]]:
+        return _asked(self)
+
     def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
-        found = estimate.entries(
-            outcomes,
-            self.read,
-            stem=self.noise.stem,
-            gamma=self.gamma,
-            samples=self.samples,
-            **settings(self.noise),
-        )
-        return [entry | _confirmed(totals) for entry in found]
+        found = estimate.findings(outcomes, self.read, self.samples)
+        return [asked | own | _confirmed(totals) for asked, own in zip(self.asked(), found, strict=True)]
 
     def found(self, copies: Copies) -> Found:
         """The outcomes of a tile."""
@@ -102,17 +99,12 @@ class Decided:
         above = self.read.passes == "above"
         return [sequential.fixed(self.samples, rho, above) for rho in self.read.rho]
 
+    def asked(self) -> list[dict[str, Any]]:
+        return _asked(self, **self.rule())[1:]
+
     def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
-        found = estimate.stopped_entries(
-            outcomes,
-            self.read,
-            stem=self.noise.stem,
-            gamma=self.gamma,
-            samples=self.samples,
-            **settings(self.noise),
-            **self.rule(),
-        )
-        return [entry | _confirmed(totals) for entry in found]
+        found = estimate.stopped_findings(outcomes, self.read, self.samples)
+        return [asked | own | _confirmed(totals) for asked, own in zip(self.asked(), found, strict=True)]
 
     def found(self, copies: Copies) -> Found:
         """The rows of a tile."""
@@ -164,6 +156,18 @@ class Probabilistic:
             column.found(found[column]) if column in found else tile.clean.int()  # type: ignore[attr-defined]
             for column in wanted
         ]
+
+
+def _asked(column: NoisyCopies | Decided, **more: Any) -> list[dict[str, Any]]:
+    """What is asked at a radius: PR_D, then ProbAcc for each rho."""
+    read, stem, gamma = column.read, column.noise.stem, column.gamma
+    said = {"gamma": gamma, "samples": column.samples, **settings(column.noise), **more}
+    said["denominator"] = read.denominator
+    found = [{"metric": metrics.pr_name(stem, gamma), **said}]
+    for rho in read.rho:
+        name = metrics.prob_acc_name(stem, gamma, rho)
+        found.append({"metric": name, **said, "rho": rho, "criterion": read.criterion})
+    return found
 
 
 def _confirmed(totals: Mapping[str, float]) -> dict[str, Any]:

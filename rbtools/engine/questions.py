@@ -41,8 +41,11 @@ class Column(Protocol):
     def reading(self) -> dict[str, Any]:
         """What the entries depend on besides the outcomes."""
 
+    def asked(self) -> list[dict[str, Any]]:
+        """What each entry says before there is any outcome: its metric and its own settings."""
+
     def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
-        """Entries (metric, protocol, value, interval) for these outcomes, and the sums over them."""
+        """Those entries with value and interval: of these outcomes, and the sums over them."""
 
 
 class Question(Protocol):
@@ -59,16 +62,10 @@ class Question(Protocol):
         """Outcomes (N,) of the wanted columns for the examples of the tile, or what `Found` has besides."""
 
 
-def accuracy_entry(metric: str, outcomes: np.ndarray, **protocol: Any) -> dict[str, Any]:
+def accuracy_entry(asked: dict[str, Any], outcomes: np.ndarray) -> dict[str, Any]:
     """The entry of an accuracy: outcomes are 1 where the example is still classified right."""
     n, right = len(outcomes), int(outcomes.sum())
-    return {
-        "metric": metric,
-        **protocol,
-        "n": n,
-        "value": right / n,
-        "ci95": list(intervals.wilson(right, n)),
-    }
+    return {**asked, "n": n, "value": right / n, "ci95": list(intervals.wilson(right, n))}
 
 
 @dataclass(frozen=True)
@@ -84,8 +81,11 @@ class Clean:
     def reading(self) -> dict[str, Any]:
         return {}
 
+    def asked(self) -> list[dict[str, Any]]:
+        return [{"metric": "acc"}]
+
     def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
-        return [accuracy_entry("acc", outcomes)]
+        return [accuracy_entry(asked, outcomes) for asked in self.asked()]
 
 
 @dataclass(frozen=True)
@@ -99,6 +99,15 @@ class Accuracy:
 
     def measure(self, tile: Tile, wanted: Sequence[Column]) -> list[Tensor]:
         return [tile.clean.int() for _ in wanted]
+
+
+def attack_settings(method: Any, **more: Any) -> dict[str, Any]:
+    """What an entry says of the attack: its name and configuration, with the norm and the step in use."""
+    settings = registry.config(method)
+    settings.setdefault("norm", getattr(method, "norm", "linf"))
+    if "step_size" in settings:
+        settings["step_size"] = method.effective_step_size
+    return {"attack": method.name, **more, **settings}
 
 
 @dataclass(frozen=True)
@@ -155,13 +164,12 @@ class Survived:
         """Which examples survived (N,), from their outcomes or rows."""
         return outcomes[:, 1:].argmax(1) == outcomes[:, 0] if self.detail else outcomes.bool()
 
+    def asked(self) -> list[dict[str, Any]]:
+        loss = getattr(self.method, "loss", None)
+        ladder = {"ladder": list(self.ladder)} if self.ladder else {}
+        return [{"metric": self.metric, **attack_settings(self.method, loss=loss), **ladder}]
+
     def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
-        settings = registry.config(self.method)
-        settings.setdefault("norm", getattr(self.method, "norm", "linf"))
-        if "step_size" in settings:
-            settings["step_size"] = self.method.effective_step_size
-        if self.ladder:
-            settings["ladder"] = list(self.ladder)
         found: dict[str, Any] = {}
         bits = outcomes
         if self.detail:
@@ -169,9 +177,8 @@ class Survived:
             from rbtools.engine import detail
 
             found["detail"] = detail.of_rows(outcomes)
-        loss = getattr(self.method, "loss", None)
-        entry = accuracy_entry(self.metric, bits, attack=self.method.name, loss=loss, **settings)
-        return [entry | found | told.of_attack(self.method, totals, len(outcomes))]
+        found |= told.of_attack(self.method, totals, len(outcomes))
+        return [accuracy_entry(asked, bits) | found for asked in self.asked()]
 
 
 @dataclass(frozen=True)
@@ -260,10 +267,13 @@ class Corrupted:
     def reading(self) -> dict[str, Any]:
         return {}
 
+    def asked(self) -> list[dict[str, Any]]:
+        name, severity = self.corruption.name, self.severity
+        named = {"metric": metrics.corrupt_name(name, severity), "corruption": name, "severity": severity}
+        return [named | registry.config(self.corruption)]
+
     def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
-        name = self.corruption.name
-        settings = {"corruption": name, "severity": self.severity, **registry.config(self.corruption)}
-        return [accuracy_entry(metrics.corrupt_name(name, self.severity), outcomes, **settings)]
+        return [accuracy_entry(asked, outcomes) for asked in self.asked()]
 
 
 @dataclass(frozen=True)

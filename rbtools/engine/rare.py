@@ -42,10 +42,12 @@ class Rare:
     def reading(self) -> dict[str, Any]:
         return {"confidence": self.confidence}
 
-    def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
+    def asked(self) -> list[dict[str, Any]]:
         told = {**settings(self.noise), **self.split.config(), "denominator": "correct"}
-        stem, sure = self.noise.stem, self.confidence
-        return [splitting.entry(outcomes, stem=stem, gamma=self.gamma, confidence=sure, **told)]
+        return [{"metric": f"pfail.{self.noise.stem}.{self.gamma:g}", "gamma": self.gamma, **told}]
+
+    def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
+        return [asked | splitting.findings(outcomes, self.confidence) for asked in self.asked()]
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,8 @@ class Withstood(Survived):
     def what(self) -> dict[str, Any]:
         return {**super().what(), "source": self.source}
 
-    def entries(self, outcomes: Any, totals: Any) -> list[dict[str, Any]]:
-        return [{**entry, "source": self.source} for entry in super().entries(outcomes, totals)]
+    def asked(self) -> list[dict[str, Any]]:
+        return [{**entry, "source": self.source} for entry in super().asked()]
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,11 @@ class Reading:
     passes: str = "at-least"
     confidence: float = 0.95
 
+    @property
+    def criterion(self) -> str:
+        """What passes, as an entry says it."""
+        return {"at-least": "PR >= 1 - rho", "above": "PR > 1 - rho"}[self.passes]
+
     def allowed(self, samples: int, rho: float) -> int:
         """How many of `samples` noisy copies may fail."""
         return sequential.allowed(samples, rho, self.passes == "above")
@@ -123,38 +128,26 @@ def quantiles(correct: Sequence[int], samples: int, confidence: float = 0.95) ->
     return found
 
 
-def entries(
-    outcomes: Iterable[int], reading: Reading, *, stem: str, gamma: float, samples: int, **settings: Any
-) -> list[dict[str, Any]]:
-    """The `evals` entries of one radius: pr.STEM.GAMMA, then probacc.STEM.GAMMA.RHO for each rho.
+def findings(outcomes: Iterable[int], reading: Reading, samples: int) -> list[dict[str, Any]]:
+    """What the `evals` entries of one radius say was found: PR_D first, then ProbAcc for each rho.
 
     `outcomes`: for each image its number of correctly classified noisy copies, -1 where it does not
-    count. `settings` go into each entry. A metric that cannot be computed has value None and a reason.
+    count. What cannot be computed has value None and a reason.
     """
-    outcomes = [int(k) for k in outcomes]
-    asked = {"gamma": gamma, "samples": samples, **settings, "denominator": reading.denominator}
-    sure = reading.confidence
-    pr = {"metric": f"pr.{stem}.{gamma:g}", **asked, **pr_d(outcomes, samples, sure).entry()}
+    outcomes, sure = [int(k) for k in outcomes], reading.confidence
+    pr = pr_d(outcomes, samples, sure).entry()
     if pr["n"]:
         pr["quantiles"] = quantiles(outcomes, samples, sure)
     found = [pr]
     for rho in reading.rho:
         passed = prob_acc(outcomes, samples, rho, sure, reading.passes == "above")
         told = {} if passed.value is None else {"undecided": undecided(outcomes, samples, rho, sure)}
-        found.append(prob_acc_entry(passed, reading, rho, f"{stem}.{gamma:g}", asked) | told)
+        found.append({**passed.entry(), **told})
     return found
 
 
-def stopped_entries(
-    rows: Iterable[Sequence[float]],
-    reading: Reading,
-    *,
-    stem: str,
-    gamma: float,
-    samples: int,
-    **settings: Any,
-) -> list[dict[str, Any]]:
-    """The entries probacc.STEM.GAMMA.RHO where sampling stopped as soon as an image was decided.
+def stopped_findings(rows: Iterable[Sequence[float]], reading: Reading, samples: int) -> list[dict[str, Any]]:
+    """The findings of ProbAcc for each rho where sampling stopped as soon as an image was decided.
 
     A row: correct copies (-1: does not count), draws, then for each rho 1 (passed), 0 (failed) or
     -1 (undecided after `samples` draws: then it counts by its estimate). Without PR_D: the mean share over
@@ -162,7 +155,6 @@ def stopped_entries(
     """
     whole = [[int(value) for value in row] for row in rows]
     counted = [row for row in whole if row[0] >= 0]
-    asked = {"gamma": gamma, "samples": samples, **settings, "denominator": reading.denominator}
     spent = sum(row[1] for row in counted)
     told = {"draws_spent": spent, "draws_saved": samples * len(counted) - spent}
     found = []
@@ -177,16 +169,8 @@ def stopped_entries(
             more = {"undecided": verdicts.count(-1), **told}
         else:
             result, more = _nothing_counted([row[0] for row in whole], reading.confidence), {}
-        found.append(prob_acc_entry(result, reading, rho, f"{stem}.{gamma:g}", asked) | more)
+        found.append({**result.entry(), **more})
     return found
-
-
-def prob_acc_entry(
-    found: Estimate, reading: Reading, rho: float, stem: str, asked: dict[str, Any]
-) -> dict[str, Any]:
-    """The entry of a ProbAcc."""
-    criterion = {"at-least": "PR >= 1 - rho", "above": "PR > 1 - rho"}[reading.passes]
-    return {"metric": f"probacc.{stem}.{rho:g}", **asked, "rho": rho, "criterion": criterion, **found.entry()}
 
 
 def interval_name(confidence: float) -> str:

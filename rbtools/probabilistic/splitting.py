@@ -119,21 +119,19 @@ def _refilled(kept: Tensor, uniform: Tensor) -> Tensor:
     return torch.where(kept, own, drawn)
 
 
-def entry(
-    rows: Iterable[Sequence[float]], *, stem: str, gamma: float, confidence: float = 0.95, **settings: Any
-) -> dict[str, Any]:
-    """The `evals` entry pfail.STEM.GAMMA: the mean failure probability 1 - PR over images.
+def findings(rows: Iterable[Sequence[float]], confidence: float = 0.95) -> dict[str, Any]:
+    """What an `evals` entry says was found: the mean failure probability 1 - PR over images.
 
-    A row: the example's number, then the logarithm of its probability in each run (-inf: below the floor);
-    NaN for an example that is wrong without noise and does not count. `images` has for each the logarithm
-    of the mean over runs, and the standard deviation of the runs' logarithms.
+    A row: the example's number, then the logarithm of its probability in
+    each run (-inf: below the floor); NaN for an example that is wrong without noise and does not count.
+    `images` has for each the logarithm of the mean over runs, and the standard deviation of the runs'
+    logarithms.
     """
     rows = [list(map(float, row)) for row in rows]
     counted = [row for row in rows if not math.isnan(row[1])]
-    asked = {"metric": f"pfail.{stem}.{gamma:g}", "gamma": gamma, **settings}
     if not counted:
         reason = "no image is classified correctly without noise, so there is nothing to average over"
-        return {**asked, **Estimate(None, None, 0, confidence, reason).entry()}
+        return Estimate(None, None, 0, confidence, reason).entry()
     shares = [sum(map(math.exp, row[1:])) / (len(row) - 1) for row in counted]
     n = len(shares)
     mean = math.fsum(shares) / n
@@ -142,7 +140,7 @@ def entry(
     found = [_of_image(row, share) for row, share in zip(counted, shares, strict=True)]
     below = sum(share == 0 for share in shares)
     told = {"value": mean, "n": n, interval_name(confidence): list(interval)}
-    return {**asked, **told, "below_floor": below, "images": found}
+    return {**told, "below_floor": below, "images": found}
 
 
 def _of_image(row: Sequence[float], share: float) -> dict[str, Any]:

@@ -11,8 +11,10 @@ from rbtools.errors import RbError
 FOUND = frozenset(
     "value ci95 reason seconds device stored warnings undecided draws_spent passes detail broken_by sanity"
     " prepared distance tool quantiles draws_saved confirmed images below_floor se se_over layers"
-    " negative".split()
+    " negative tests".split()
 )
+LATER: Any = object()
+"""Stands in an entry for what only the work will tell."""
 _INTERVAL = re.compile(r"ci\d")  # ci95, ci99.9
 
 
@@ -29,9 +31,8 @@ def add(record: dict[str, Any], entry: dict[str, Any], *, replace: bool = False)
     """
     name = entry["metric"]
     evals, metrics = list(record.get("evals", [])), dict(record.get("metrics", {}))
-    for old in evals:
-        if old.get("metric") == name and not replace and protocol(old) != protocol(entry):
-            raise _differently(name, difference(old, entry))
+    if not replace:
+        refuse(record, entry)
     evals = [old for old in evals if old.get("metric") != name] + [entry]
     metrics.pop(name, None)
     if entry["value"] is not None:
@@ -39,20 +40,17 @@ def add(record: dict[str, Any], entry: dict[str, Any], *, replace: bool = False)
     return {**record, "metrics": metrics, "evals": evals}
 
 
-def refuse(record: dict[str, Any], known: dict[str, Any]) -> None:
-    """Raise RbError where the record has this metric and differs in a field that is `known` beforehand."""
+def refuse(record: dict[str, Any], entry: dict[str, Any]) -> None:
+    """Raise RbError where the record has this metric with another protocol than the entry.
+
+    Before the work an entry may have LATER in the place of a value: then any is right.
+    """
     for old in record.get("evals", []):
-        if old.get("metric") == known["metric"]:
-            told = {key: old[key] for key in known if key in old}
-            if told != {key: known[key] for key in told}:
-                raise _differently(known["metric"], difference(told, {key: known[key] for key in told}))
-
-
-def _differently(name: str, how: str) -> RbError:
-    return RbError(
-        f"The record already has '{name}', measured differently: {how}."
-        " Keep both with --as NAME, or overwrite with --replace."
-    )
+        if old.get("metric") == entry["metric"] and (how := difference(old, entry)):
+            raise RbError(
+                f"The record already has '{entry['metric']}', measured differently: {how}."
+                " Keep both with --as NAME, or overwrite with --replace."
+            )
 
 
 def add_byproduct(record: dict[str, Any], entry: dict[str, Any]) -> dict[str, Any]:
@@ -73,7 +71,12 @@ def add_byproduct(record: dict[str, Any], entry: dict[str, Any]) -> dict[str, An
 def difference(old: dict[str, Any], new: dict[str, Any]) -> str:
     """Say in which fields two entries' protocols differ, such as "steps 20 there, 40 here"."""
     before, after = protocol(old), protocol(new)
-    fields = [key for key in {**before, **after} if before.get(key) != after.get(key)]
+    fields = [
+        key
+        for key in {**before, **after}
+        if (key in before) != (key in after) or before.get(key) != after.get(key)
+        if after.get(key) is not LATER
+    ]
     return ", ".join(f"{key} {before.get(key)!r} there and {after.get(key)!r} here" for key in fields)
 
 

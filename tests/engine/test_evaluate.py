@@ -25,15 +25,19 @@ from rbtools.engine import sampling, subject
 from rbtools.engine.draws import Draws
 from rbtools.engine.evaluate import ask
 from rbtools.engine.generalisation import ge
+from rbtools.engine.losses import RobustLoss
 from rbtools.engine.outcomes import encoded
 from rbtools.engine.probabilistic import Probabilistic
 from rbtools.engine.questions import Accuracy, Attacked, Corruptions, Question
+from rbtools.engine.rare import RareFailures
 from rbtools.engine.run import Run
 from rbtools.engine.tiles import TILE, Tile, tile_size
+from rbtools.engine.transfer import Transferred
 from rbtools.errors import RbError
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.estimate import Reading
 from rbtools.probabilistic.noise import Uniform
+from rbtools.probabilistic.splitting import Splitting
 from rbtools.registry import param
 from rbtools.store import Store
 
@@ -532,6 +536,65 @@ def test_another_protocol_of_the_same_name_is_an_error_that_shows_both(record: R
     replaced = ask(first, pgd(8, restarts=2), dataclasses.replace(run, replace=True))
     entries = [entry for entry in replaced["evals"] if entry["metric"] == "pgd3.8"]
     assert [entry["restarts"] for entry in entries] == [2]
+
+
+NOISE = NOISES.build("uniform")
+READ = Reading(rho=(0.1, 0.2))
+FOG = Corruptions((CORRUPTIONS.build("fog"),), (1, 2, 3, 4, 5))
+ASKED = {
+    "attack": (pgd(4, 8), pgd(4, 8, restarts=2)),
+    "ladder": (dataclasses.replace(pgd(4, 8), ladder=True, detail=True), pgd(4, 8)),
+    "corruption": (FOG, Corruptions((CORRUPTIONS.build("fog", constants="imagenet"),), (3,))),
+    "pr": (Probabilistic(NOISE, (0.1,), READ, 4), Probabilistic(NOISE, (0.1,), READ, 5)),
+    "only probacc": (Probabilistic(NOISE, (0.1,), READ, 4, True), Probabilistic(NOISE, (0.1,), READ, 4)),
+    "everyone": (
+        Probabilistic(NOISE, (0.1,), dataclasses.replace(READ, denominator="all"), 4),
+        Probabilistic(NOISE, (0.1,), READ, 4),
+    ),
+    "rare": (
+        RareFailures(NOISE, (0.1,), Splitting(particles=10, moves=1, runs=2)),
+        RareFailures(NOISE, (0.1,), Splitting(particles=12, moves=1, runs=2)),
+    ),
+    "loss": tuple(
+        RobustLoss(ATTACKS.build("pgd", steps=3, iterate="last", restarts=n), (0.1,)) for n in (1, 2)
+    ),
+    "transfer": tuple(
+        Transferred(one.method, one.eps, "", Run(tool="")) for one in (pgd(8), pgd(8, restarts=2))
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize("difference", [False, True], ids=["plain", "ge"])
+def test_another_protocol_is_refused_before_the_work(
+    name: str, difference: bool, record: Record, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the same is not: what an entry will say is known, to the field, before there is an outcome."""
+    run = dataclasses.replace(run, n=6)
+    first, second = (_from(question, record, run) for question in ASKED[name])
+
+    def work(record: Record, question: Question, **own: Any) -> Record:
+        if difference:
+            return ge(record, question, dataclasses.replace(run, **own), 6)
+        return ask(record, question, dataclasses.replace(run, **own))
+
+    done = json.loads(json.dumps(work(record, first)))
+    monkeypatch.setattr(subject, "load_model", lambda *_: pytest.fail("it was computed"))
+    assert work(done, first)["metrics"] == done["metrics"]
+    columns = [column for column in first.columns() if not column.byproduct]
+    others = [(second, {})]
+    others += [(first, {"seed": 7})] * any(column.random for column in columns)
+    others += [(first, {"name_as": "a", "replace": True})] * (sum(len(one.asked()) for one in columns) > 1)
+    for question, own in others:
+        with pytest.raises(RbError, match=r"measured differently|--as names one result"):
+            work(done, question, **own)
+
+
+def _from(question: Any, record: Record, run: Run) -> Any:
+    """The question; a transfer from the record's own model."""
+    if isinstance(question, Transferred):
+        return dataclasses.replace(question, source=json.dumps(record), run=run)
+    return question
 
 
 def test_the_same_protocol_again_replaces(record: Record, run: Run) -> None:

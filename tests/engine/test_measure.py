@@ -257,3 +257,30 @@ def test_names_tell_which_way_is_better() -> None:
         assert not metrics.higher_is_better(name)
     for name in ("ntk.robust.fro.pgd.8", "naswot", "margin.robust.pgd.8"):
         assert metrics.higher_is_better(name)
+
+
+@pytest.mark.parametrize("name", MEASURES)
+def test_what_is_measured_in_another_way_is_refused_before_the_work(
+    name: str, trained: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = asked(name)
+    (one,) = whole.measures
+    record = measure(trained["pgd"], whole, run_in())
+    before = json.loads(json.dumps(record))
+    monkeypatch.setattr(measuring, "Measuring", lambda *_: pytest.fail("it was computed"))
+    assert json.loads(json.dumps(measure(before, whole, run_in()))) == before
+    if one.data:
+        refused = "batch_size 6 there and 5 here"
+        with pytest.raises(RbError, match=refused):
+            measure(before, dataclasses.replace(whole, batch_size=5), run_in())
+    if one.weights == "init":
+        with pytest.raises(RbError, match="init_seed 0 there and 1 here"):
+            measure(before, dataclasses.replace(whole, init_seed=1), run_in())
+
+
+def test_bounds_of_several_papers_stand_beside_each_other(trained: dict[str, dict[str, Any]]) -> None:
+    record = trained["pgd"]
+    for paper in ("wci", "robbench", "wci"):
+        made = MEASURES.build("bound", paper=paper)
+        record = measure(record, dataclasses.replace(asked(), measures=(made,)), run_in())
+    assert {entry.get("paper") for entry in record["evals"]} >= {"wci", "robbench"}

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from rbtools.probabilistic.estimate import Reading, entries, pr_d, prob_acc, proportion, quantiles, undecided
+from rbtools.engine.probabilistic import NoisyCopies
+from rbtools.probabilistic import NOISES
+from rbtools.probabilistic.estimate import Reading, findings, pr_d, prob_acc, proportion, quantiles, undecided
 from rbtools.probabilistic.intervals import clopper_pearson, wilson
-from rbtools.records import metrics
 
 
 def test_pr_d_by_hand() -> None:
@@ -97,31 +98,27 @@ def test_counts_out_of_range_are_a_mistake() -> None:
             pr_d(counts, samples)
 
 
-def test_entries_of_a_radius() -> None:
+def test_findings_of_a_radius() -> None:
     outcomes = np.array([100, 99, 90, -1, 100], dtype=np.int32)
-    found = entries(
-        outcomes,
-        Reading(rho=(0.1, 0.01)),
-        stem="uniform",
-        gamma=8 / 255,
-        samples=100,
-        noise="uniform",
-        clip=True,
-    )
-    names = [
-        metrics.pr_name("uniform", 8 / 255),
-        *(metrics.prob_acc_name("uniform", 8 / 255, r) for r in (0.1, 0.01)),
-    ]
-    assert [entry["metric"] for entry in found] == names
-    assert names == [
+    found = findings(outcomes, Reading(rho=(0.1, 0.01)), 100)
+    assert [entry["value"] for entry in found] == [pytest.approx(0.9725), 1.0, 0.75]
+    for entry in found:
+        assert entry["n"] == 4
+        assert type(entry["value"]) is float and all(type(end) is float for end in entry["ci95"])
+
+
+def test_entries_of_a_radius_are_named_for_it_and_say_what_was_asked() -> None:
+    gamma, noise = 8 / 255, NOISES.build("uniform")
+    column = NoisyCopies(noise, gamma, 100, Reading(rho=(0.1, 0.01)))
+    found = column.entries(np.array([100, 99, 90, -1, 100], dtype=np.int32), {})
+    assert [entry["metric"] for entry in found] == [
         "pr.uniform.0.0313725",
         "probacc.uniform.0.0313725.0.1",
         "probacc.uniform.0.0313725.0.01",
     ]
-    assert [entry["value"] for entry in found] == [pytest.approx(0.9725), 1.0, 0.75]
     asked = {
         "noise": "uniform",
-        "gamma": 8 / 255,
+        "gamma": gamma,
         "samples": 100,
         "clip": True,
         "denominator": "correct",
@@ -129,12 +126,11 @@ def test_entries_of_a_radius() -> None:
     }
     for entry in found:
         assert asked.items() <= entry.items()
-        assert type(entry["value"]) is float and all(type(end) is float for end in entry["ci95"])
     assert "rho" not in found[0] and found[2]["rho"] == 0.01
 
 
-def test_entries_of_a_model_that_is_never_right() -> None:
-    found = entries(np.full(3, -1), Reading(rho=(0.1,)), stem="uniform", gamma=0.1, samples=10)
+def test_findings_of_a_model_that_is_never_right() -> None:
+    found = findings(np.full(3, -1), Reading(rho=(0.1,)), 10)
     assert [(entry["value"], entry["n"]) for entry in found] == [(None, 0)] * 2
     assert all("reason" in entry and "ci95" not in entry for entry in found)
 
@@ -172,11 +168,11 @@ def test_other_images_may_be_counted_and_passing_may_be_strict() -> None:
     # advbench: every image, PR > 1 - rho
     outcomes = [10, 9, 8, 0]
     theirs = Reading(rho=(0.1, 0.2), denominator="all", passes="above")
-    found = entries(outcomes, theirs, stem="uniform", gamma=0.1, samples=10)
-    assert [one["value"] for one in found] == [0.675, 0.25, 0.5]
-    assert found[1]["criterion"] == "PR > 1 - rho" and found[1]["denominator"] == "all"
-    default = entries(outcomes, Reading(rho=(0.1, 0.2)), stem="uniform", gamma=0.1, samples=10)
-    assert [one["value"] for one in default[1:]] == [0.5, 0.75] and default[1]["criterion"] == "PR >= 1 - rho"
+    found = findings(outcomes, theirs, 10)
+    assert [one["value"] for one in found] == [0.675, 0.25, 0.5] and theirs.criterion == "PR > 1 - rho"
+    usual = Reading(rho=(0.1, 0.2))
+    default = findings(outcomes, usual, 10)
+    assert [one["value"] for one in default[1:]] == [0.5, 0.75] and usual.criterion == "PR >= 1 - rho"
 
 
 def test_undecided_images_are_those_whose_draws_leave_both_open() -> None:

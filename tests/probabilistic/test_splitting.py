@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rbtools.engine.draws import Draws
 from rbtools.probabilistic import NOISES
-from rbtools.probabilistic.splitting import Splitting, entry
+from rbtools.probabilistic.splitting import Splitting, findings
 
 SHAPE = (1, 8, 8)
 
@@ -77,15 +77,15 @@ def test_runs_repeat_and_differ() -> None:
     assert not torch.equal(first, found("gaussian", "corner", 4, seed=1, runs=3, particles=50))
 
 
-def test_the_entry_by_hand() -> None:
+def test_the_findings_by_hand() -> None:
     rows = [
         [7, math.log(1e-3), math.log(4e-3)],
         [9, -math.inf, -math.inf],
         [2, math.nan, math.nan],
         [4, -math.inf, math.log(2e-6)],
     ]
-    made = entry(rows, stem="uniform", gamma=0.05, confidence=0.9, runs=2)
-    assert made["metric"] == "pfail.uniform.0.05" and made["n"] == 3 and made["below_floor"] == 1
+    made = findings(rows, confidence=0.9)
+    assert made["n"] == 3 and made["below_floor"] == 1
     assert made["value"] == pytest.approx((2.5e-3 + 1e-6) / 3)
     assert made["ci90"][0] < made["value"] < made["ci90"][1] < 1
     first, second, third = made["images"]
@@ -93,5 +93,5 @@ def test_the_entry_by_hand() -> None:
     assert first["spread"] == pytest.approx(math.log(4) / math.sqrt(2))
     assert second == {"id": 9, "log_p": None, "spread": None, "runs": 0}
     assert third["spread"] is None and third["runs"] == 1
-    nothing = entry([[1, math.nan]], stem="uniform", gamma=0.05)
+    nothing = findings([[1, math.nan]])
     assert nothing["value"] is None and "no image is classified correctly" in nothing["reason"]
