@@ -12,13 +12,11 @@ from typing import Any
 from rbtools import registry, units
 from rbtools.errors import RbError, UsageError
 
-SEVERITIES = (1, 2, 3, 4, 5)
-
 
 def severities(text: str) -> tuple[int, ...]:
     """`3`, `1-5` or `1,3,5` as severities. Raises UsageError for what is none."""
     found = units.number_list(text, "--severity")
-    wrong = [value for value in found if value not in SEVERITIES]
+    wrong = [value for value in found if value not in units.SEVERITIES]
     if wrong:
         raise UsageError(f"--severity is {wrong[0]:g}. Severities are 1, 2, 3, 4 and 5; write 3 or 1-5.")
     return tuple(dict.fromkeys(int(value) for value in found))

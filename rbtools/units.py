@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from rbtools.errors import UsageError
 
+SEVERITIES = (1, 2, 3, 4, 5)
+"""Of a corruption: Hendrycks and Dietterich (ICLR 2019) have five, 5 the worst."""
+
 
 def number(text: str | float, what: str) -> float:
     """Read `8`, `0.03` or a fraction `8/255`. Raises UsageError naming `what` was being read."""

@@ -111,6 +111,7 @@ def _read(path: str) -> File:
     try:
         if os.path.getsize(path) > LARGEST:
             raise UsageError(f"{path} has more than {LARGEST} bytes. Expected a few lines of defaults.")
+        # `load` as `safe_load` calls it: the loader is a SafeLoader, which makes no objects and runs no code.
         sections = yaml.load(Path(path).read_text("utf-8"), Loader)
     except yaml.MarkedYAMLError as wrong:
         at = "" if wrong.problem_mark is None else f": line {wrong.problem_mark.line + 1}"

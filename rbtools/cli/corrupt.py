@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from rbtools import edge
+from rbtools import edge, units
 from rbtools.cli import shared
 from rbtools.cli.source import file_path
 from rbtools.corruptions import CORRUPTIONS
@@ -88,7 +88,7 @@ def _made(
     chosen: Sequence[Any], severities: tuple[int, ...], write: str | None, show: str | None, work: Any
 ) -> int:
     """Write and draw what is asked for, and say so."""
-    if write is not None and severities != edge.SEVERITIES:
+    if write is not None and severities != units.SEVERITIES:
         raise UsageError("--write makes an archive, which has all five severities. Leave --severity out.")
     if show is not None:
         from rbtools.engine import contact_sheet
@@ -130,7 +130,7 @@ def _reference(file: str, names: Sequence[str], severities: tuple[int, ...]) -> 
     from rbtools import records
     from rbtools.scoring import corruptions
 
-    if severities != edge.SEVERITIES or not set(CORRUPTIONS.all) <= set(names):
+    if severities != units.SEVERITIES or not set(CORRUPTIONS.all) <= set(names):
         raise UsageError("mCE is over all fifteen corruptions at all severities: --reference goes with all.")
     try:
         found = [record for record in records.read(file_path(file)) if "error" not in record]

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from rbtools.errors import RbError
 from rbtools.registry import param
+from rbtools.units import SEVERITIES
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-SEVERITIES = (1, 2, 3, 4, 5)
 CIFAR_UP_TO = 64  # pixels a side; larger images take the ImageNet-C constants
 # Values worked on at once on a CPU, so that they stay in its cache: blurs are up to twice as fast.
 CPU_PIECE = 3 << 17

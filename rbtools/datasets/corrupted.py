@@ -18,11 +18,10 @@ from rbtools.datasets.corrupted_files import CIFAR10_C, CIFAR100_C, CORRUPTIONS,
 from rbtools.datasets.damage import damaged
 from rbtools.datasets.named import Named, Part, Remote, check
 from rbtools.errors import RbError, near
+from rbtools.units import SEVERITIES
 
 if TYPE_CHECKING:
     import numpy as np
-
-SEVERITIES = (1, 2, 3, 4, 5)
 
 
 @dataclass(frozen=True, kw_only=True)

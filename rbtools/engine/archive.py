@@ -19,6 +19,7 @@ from rbtools.engine.stand_in import StandIn
 from rbtools.errors import RbError
 from rbtools.records import metrics, results
 from rbtools.scoring import corruptions as sums
+from rbtools.units import SEVERITIES
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from rbtools.engine.tiles import Tile
 
-BLOCKS = 5  # severities in a file
+BLOCKS = len(SEVERITIES)  # of a file
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rbtools import registry
-from rbtools.corruptions.base import SEVERITIES
 from rbtools.engine import GENERATOR, subject, textures
 from rbtools.engine.run import Run
 from rbtools.errors import RbError
 from rbtools.store.files import written_whole
 from rbtools.store.growing import HINT, growing
+from rbtools.units import SEVERITIES
 
 if TYPE_CHECKING:
     import torch

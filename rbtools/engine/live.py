@@ -61,7 +61,7 @@ class Pipe:
         text = b"".join(dumps(record) + b"\n" for record in share)
         process = subprocess.Popen(
             self.command,
-            shell=True,
+            shell=True,  # a pipe that the user typed after --live, and nothing that a record says
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -27,6 +27,7 @@ from rbtools.formats.side_by_side import side_by_side
 from rbtools.formats.told import Told
 from rbtools.records import metrics
 from rbtools.spaces import nasbench201
+from rbtools.units import SEVERITIES
 
 META = "meta.json"
 MEASURES = ("accuracy", "confidence", "cm")
@@ -35,7 +36,6 @@ CLEAN = "clean"
 # foolbox' PGD has 40 steps; APGD-CE and Square are AutoAttack's.
 ATTACKS = {"fgsm@Linf": "fgsm", "pgd@Linf": "pgd40", "aa_apgd-ce@Linf": "apgd-ce", "aa_square@Linf": "square"}
 LINF = "@Linf"
-SEVERITIES = 5
 DATA = {"imagenet16-120": "ImageNet16-120"}  # the others are named as here
 TRAIN = {"method": "erm", "preset": "nasbench201"}
 
@@ -232,7 +232,7 @@ def _places(key: str, epsilons: dict[str, list[float]]) -> list[Record]:
         raise RbError(f"{META} names no distances for it")
     return [
         {"metric": metrics.corrupt_name(key, n), "corruption": key, "severity": n, "split": "test"}
-        for n in range(1, SEVERITIES + 1)
+        for n in SEVERITIES
     ]
 
 
@@ -307,7 +307,7 @@ def _listed(found: dict[str, dict[str, Any]], epsilons: dict[str, list[float]]) 
     """Levels as the lists that files have, null where there is no value."""
     listed: dict[str, dict[str, Any]] = {}
     for key, measures in found.items():
-        levels: list[Any] = [None] if key == CLEAN else [*epsilons.get(key, range(1, SEVERITIES + 1))]
+        levels: list[Any] = [None] if key == CLEAN else [*epsilons.get(key, SEVERITIES)]
         for measure, by in measures.items():
             row = [by.get(level) for level in levels]
             listed.setdefault(key, {})[measure] = row[0] if key == CLEAN else row

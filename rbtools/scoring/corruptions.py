@@ -14,8 +14,8 @@ from typing import Any
 
 from rbtools.errors import RbError
 from rbtools.records import metrics
+from rbtools.units import SEVERITIES
 
-SEVERITIES = (1, 2, 3, 4, 5)
 _OWN = ("metric", "corruption", "severity", "value", "ci95", "seconds")
 
 Entry = dict[str, Any]
