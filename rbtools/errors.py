@@ -28,7 +28,10 @@ class Pending(RbError):
 
 def near(name: str, known: Iterable[str]) -> str:
     """Return " Did you mean 'x'?" with the nearest known names, or an empty string."""
-    close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+    plain: dict[str, str] = {}  # PGD is near to pgd
+    for word in known:
+        plain.setdefault(word.casefold(), word)
+    close = [plain[found] for found in difflib.get_close_matches(name.casefold(), plain, n=3, cutoff=0.5)]
     if not close:
         return ""
     return " Did you mean " + " or ".join(f"'{word}'" for word in close) + "?"

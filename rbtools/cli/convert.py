@@ -17,7 +17,7 @@ from rbtools.formats import FORMATS, Bad, Broken, Format, Published, Told, Unit
 from rbtools.formats.base import as_text
 from rbtools.formats.told import losses
 from rbtools.records import SCHEMA, dumps
-from rbtools.store.files import write_all
+from rbtools.store.files import check_folder_of, write_all
 
 
 @shared.command(choose=FORMATS)
@@ -96,8 +96,11 @@ class _Reading:
             for found in self.format.units(source, self.told):
                 output.line(self._record(found))
         except Broken as wrong:
-            count = f"{self.good} record{'s' * (self.good != 1)}"
-            self._say(f"{source.name} {wrong}. The {count} before it stand; get the file anew for the rest.")
+            rest = f" Expected what rb-convert {self.format.name} --help describes."
+            if self.good:
+                count = f"{self.good} record{'s' * (self.good != 1)}"
+                rest = f" The {count} before it stand; get the file anew for the rest."
+            self._say(f"{source.name} {wrong}.{rest}")
             output.line(dumps(_failed(f"{source.name} {wrong}.")))
         except OSError as error:
             raise UsageError(f"Cannot read {error.filename or source.name}: {error.strerror}.") from None
@@ -163,12 +166,16 @@ class _Writing:
             raise UsageError(f"{self.format.name} is a folder of files, not for '-'. Name a folder.")
         if target in files:
             raise UsageError(f"{target} is both read and written. Write elsewhere.")
+        if self.format.one_file and target != "-":
+            check_folder_of(Path(target))
         output = Output()
         try:
             units = list(self._units(shared.Source(files=files, strict=self.strict), output))
             documents = self.format.documents(units, self.told)
-            if not units:
+            if not units and target == "-":
                 self.screen.say("no records came in; nothing is written.")
+            elif not units:  # whoever asked for a file goes on with it
+                self.screen.error(f"there is nothing to write: {target} was not written.")
             elif target == "-":
                 for document in documents:
                     output.line(b"".join(document.content).rstrip(b"\n"))
@@ -180,7 +187,7 @@ class _Writing:
         if self.passed:
             self.screen.say(f"{self.passed} failed record{'s' * (self.passed != 1)} left out.")
         self.screen.detail(f"{self.good} record{'s' * (self.good != 1)} written.")
-        return shared.FAILED if self.bad else shared.DONE
+        return shared.FAILED if self.bad or not (units or target == "-") else shared.DONE
 
     def _units(self, source: shared.Source, output: Output) -> Iterator[Unit]:
         for line in shared.read_all(source, self.screen, output):

@@ -61,7 +61,9 @@ def main(
         if records:
             _write(chosen, records, Path(output), ending, screen)
         sink.tell()
-        return shared.FAILED if sink.bad else shared.DONE
+        if not records:  # whoever asked for a file goes on with it
+            screen.error(f"there is nothing to draw: {output} was not written.")
+        return shared.FAILED if sink.bad or not records else shared.DONE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,11 +140,16 @@ def _save(drawn: Any, file: Path, ending: str) -> None:
 
 
 def _ending(file: str, endings: tuple[str, ...]) -> str:
-    """What the file's name ends in. Raises UsageError where the plot cannot be written so."""
+    """What the file's name ends in. Raises UsageError where the plot cannot be written so, or there."""
+    from rbtools.store.files import check_folder_of
+
     ending = Path(file).suffix.lower().removeprefix(".")
     if ending not in endings:
         found = f"ends in '.{ending}'" if ending else "has no ending"
         raise UsageError(f"-o {file} {found}. Expected a file name that ends in .{', .'.join(endings)}.")
+    check_folder_of(Path(file))
+    if os.path.isdir(file):
+        raise UsageError(f"-o {file} is a folder. Expected the name of a file.")
     return ending
 
 

@@ -75,6 +75,11 @@ class RobustBench:
 
     def units(self, source: Published, told: Told) -> Iterator[Unit | Bad]:
         files = files_below(source.path, ".json") if source.path and source.folder else [source.path]
+        if not files:
+            raise RbError(
+                f"The folder {source.name} holds no .json files. Expected those of RobustBench's model_info,"
+                " DATASET/THREAT/MODEL.json."
+            )
         for path in files:
             where = source.name if path is None else str(path)
             with Published(path, where).opened() as opened:

@@ -55,6 +55,8 @@ def members(stream: IO[bytes], depth: int, *, exact: bool = True) -> Iterator[tu
 
 def _walk(text: _Text, depth: int, path: Path) -> Iterator[tuple[Path, Any]]:
     opening = text.next()
+    if not (opening or path):
+        raise Broken("is empty: it holds no JSON at all")
     if depth == 0 or opening not in ("{", "["):
         yield path, text.value(path)
         return

@@ -8,45 +8,28 @@ from typing import Any, ClassVar
 
 from rbtools.errors import RbError
 from rbtools.plots import composite, layout, style, words
-from rbtools.plots.base import Drawing, Painted, Record
+from rbtools.plots.base import Painted, Record
 from rbtools.registry import param
 
 MOST_WEIGHTINGS = 7
+_NAMED = 4  # metrics that the axis names
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bars(Drawing):
+class Bars(composite.Composed):
     """Composite scores (see rb-score) of the best records, a bar for each weighting of the metrics."""
 
     name: ClassVar[str] = "bars"
 
-    metric: str | None = param(
-        None,
-        "Metrics of the score, with commas, globs among them.  [default: all that every record has]",
-        metavar="EXPR",
-    )
-    weightings: str | None = param(
-        None,
-        "Names and weights, such as 'equal; robust: pgd20.8=3, pr.*=2; fast: seconds_per_epoch=5'. What is"
-        " not named weighs 1.  [default: equal]",
-        metavar="LIST",
-    )
-    group: str | None = param(
-        None, "Draw the means over the records that agree in this, such as train.method.", metavar="EXPR"
-    )
-    within: str | None = param(
-        None,
-        "Scale metrics inside groups that agree in these, such as dataset,arch.name.  [default: over all]",
-        metavar="LIST",
-    )
     top: int = param(20, "Only so many, the best by the first weighting.", check="positive")
 
     def paint(self, figure: Any, records: Sequence[Record], scoring: Any) -> Painted:
-        names = composite.chosen(records, self.metric)
-        weights = composite.weightings(self.weightings, names)
+        score = self.scored(records, scoring)
+        usual = {term.metric: term.weight for term in score.terms}
+        weights = composite.weightings(self.weightings, usual)
         if len(weights) > MOST_WEIGHTINGS:
             raise RbError(f"--weightings names {len(weights)}, and {MOST_WEIGHTINGS} can be told apart.")
-        columns = composite.scores(records, names, weights, self.within, scoring)
+        columns = [score.weighed(one) for one in weights.values()]
         every = composite.grouped(records, columns, self.group)
         rows = composite.best(every, self.top)
         axes = figure.add_subplot()
@@ -60,13 +43,13 @@ class Bars(Drawing):
             if len(weights) == 1:
                 _write(axes, places, lengths)
         room = min(0.38 * self.width, 1.8)
-        axes.set_yticks(
-            range(len(rows.names)), [layout.fitted(name, room, style.SMALL) for name in rows.names]
-        )
+        names = [layout.fitted(name, room, style.SMALL) for name in rows.names]
+        axes.set_yticks(range(len(names)), names)
         axes.set_ylim(len(rows.names) - 0.45, -0.55)
         axes.set_xlim(0, 1)
         axes.grid(visible=False, axis="y")
-        layout.label(axes, x="composite score (1 is best)", room=(self.width - 1, 2))
+        beside = layout.widest(names, style.SMALL) + 0.3
+        layout.label(axes, x=_of(list(usual)), room=(self.width - beside, 2))
         height = len(rows.names) * max(0.19, 0.075 * len(weights) + 0.06) + 0.5
         title = _title(records, every, rows, self.group) + composite.together(records, self.within)
         return Painted(title, height, entries if len(entries) > 1 else ())
@@ -80,6 +63,12 @@ def _title(records: Sequence[Record], every: composite.Rows, rows: composite.Row
         title += f", means over {words.counted(len(records))}"
     shared = words.common(records)
     return title[0].upper() + title[1:] + (f" ({shared})" if shared else "")
+
+
+def _of(names: Sequence[str]) -> str:
+    """The axis: what the score is of."""
+    listed = ", ".join(map(words.tidy, names)) if len(names) <= _NAMED else f"{len(names)} metrics"
+    return f"composite score of {listed} (1 is best)"
 
 
 def _write(axes: Any, places: Sequence[float], lengths: Sequence[float]) -> None:

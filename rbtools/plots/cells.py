@@ -25,7 +25,9 @@ _LOOKS = (
 _SHORT = ("none", "skip", "1x1 conv", "3x3 conv", "avg pool")
 _NODES = ((0.0, 0.0), (1.25, 0.62), (2.5, -0.62), (3.75, 0.0))
 # How far the arrow of each edge bends, in shares of its length, so that none passes over a node.
-_BENDS = (-0.12, 0.2, 0.0, -0.52, -0.2, 0.12)
+_BENDS = (0.16, 0.2, 0.0, -0.52, -0.1, 0.12)
+# How far along its arrow the name of each edge stands, so that none lies over another's arrow.
+_PLACES = (0.6, 0.5, 0.5, 0.5, 0.45, 0.5)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +138,20 @@ def _stroke(op: int) -> Any:
     return (0, (2, 2)) if op == 0 else "-"
 
 
+def _along(
+    start: tuple[float, float], end: tuple[float, float], bend: float, share: float
+) -> tuple[float, float]:
+    """The point at a share of a quadratic curve whose handle is off the chord's middle by `bend` of it."""
+    (x0, y0), (x1, y1) = start, end
+    handle = (x0 + x1) / 2 + bend * (y1 - y0), (y0 + y1) / 2 - bend * (x1 - x0)
+    weights = (1 - share) ** 2, 2 * share * (1 - share), share**2
+    x, y = (
+        sum(weight * at for weight, at in zip(weights, along, strict=True))
+        for along in zip(start, handle, end, strict=True)
+    )
+    return x, y
+
+
 def _graph(axes: Any, ops: Sequence[int]) -> None:
     """Nodes 0 to 3 and an arrow for each edge; an edge that reaches nothing is pale."""
     from matplotlib.patches import FancyArrowPatch
@@ -163,10 +179,8 @@ def _graph(axes: Any, ops: Sequence[int]) -> None:
                 shrinkB=9,
             )
         )
-        # The middle of a quadratic curve whose handle stands off the chord by `bend` of its length.
-        middle = ((x0 + x1) / 2 + bend * (y1 - y0) / 2, (y0 + y1) / 2 - bend * (x1 - x0) / 2)
         axes.text(
-            *middle,
+            *_along((x0, y0), (x1, y1), bend, _PLACES[edge]),
             f"{edge + 1}: {_SHORT[ops[edge]]}",
             size=style.SMALL - 0.5,
             ha="center",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from rbtools.errors import RbError, near
-from rbtools.plots import values, words
-from rbtools.records import expr, metrics
-
-Record = dict[str, Any]
+from rbtools.plots import words
+from rbtools.plots.base import Drawing, Record
+from rbtools.records import expr
+from rbtools.registry import param
 
 
 class Rows(NamedTuple):
@@ -23,17 +24,54 @@ class Rows(NamedTuple):
     counts: list[int]
 
 
-def weightings(text: str | None, names: Sequence[str]) -> dict[str, list[float]]:
-    """Read `equal; robust: pgd20.8=3, pr.*=2`: a weight for each metric, 1 where none is given.
+@dataclass(frozen=True, kw_only=True)
+class Composed(Drawing):
+    """What bars and radar ask for: a composite score, as rb-score asks for one."""
 
-    Raises RbError for a weight that is no number or below 0, and a metric that is not among `names`.
+    metric: str | None = param(
+        None,
+        "Metrics of the score as rb-score takes them: names, globs and expressions with commas, each with"
+        " :WEIGHT and :lower or :higher.  [default: all that every record has]",
+        metavar="EXPR",
+    )
+    preset: str | None = param(None, "The metrics of a preset of rb-score, such as prbench.", metavar="NAME")
+    weightings: str | None = param(
+        None,
+        "Names and weights, such as 'equal; robust: pgd20.8=3, pr.*=2; fast: seconds_per_epoch=5'. What is"
+        " not named weighs what --metric says, else 1.  [default: equal]",
+        metavar="LIST",
+    )
+    group: str | None = param(
+        None, "Draw the means over the records that agree in this, such as train.method.", metavar="EXPR"
+    )
+    within: str | None = param(
+        None,
+        "Scale metrics inside groups that agree in these, such as dataset,arch.name.  [default: over all]",
+        metavar="LIST",
+    )
+    missing: str = param(
+        "refuse", "What becomes of a record that lacks a metric.", choices=("refuse", "renormalise", "worst")
+    )
+
+    def scored(self, records: Sequence[Record], scoring: Any) -> Any:
+        """The composite score of the records, settled; see `rbtools.scoring.plotted.composite`."""
+        return scoring.composite(
+            records, self.metric, preset=self.preset, within=self.within, missing=self.missing
+        )
+
+
+def weightings(text: str | None, usual: dict[str, float]) -> dict[str, list[float]]:
+    """Read `equal; robust: pgd20.8=3, pr.*=2`: a weight for each metric, the `usual` one where none is given.
+
+    Raises RbError for a weight that is no number or below 0, and a metric that is not among `usual`.
     """
+    names = list(usual)
     found: dict[str, list[float]] = {}
     for part in (text or "equal").split(";"):
         title, _, body = part.partition(":")
         if not title.strip():
             continue
-        weights = dict.fromkeys(names, 1.0)
+        weights = dict(usual)
         for item in expr.items(body):
             name, equals, number = item.rpartition("=")
             matching = expr.expand(name.strip(), names)
@@ -61,54 +99,6 @@ def _weight(text: str, item: str) -> float:
             f"--weightings: the weight in '{item}' is '{text.strip()}'. Expected a number, 0 or more."
         )
     return weight
-
-
-def chosen(records: Sequence[Record], text: str | None) -> list[str]:
-    """The metrics of the score: those of the list, else all that every record has."""
-    if text is not None:
-        return values.chosen(records, text, "--metric")
-    common = [
-        name
-        for name in metrics.names(records)
-        if name != "score" and all((record.get("metrics") or {}).get(name) is not None for record in records)
-    ]
-    if not common:
-        raise RbError("There is no metric that all records have. Name some with --metric.")
-    return common
-
-
-def scores(
-    records: Sequence[Record],
-    names: Sequence[str],
-    weights: dict[str, list[float]],
-    within: str | None,
-    scoring: Any,
-) -> list[list[float | None]]:
-    """A column for each weighting: the composite score of each record, min-max over those that agree in the
-    fields of `within`, or over all.
-    """
-    columns = [values.column(records, name, "--metric") for name in names]
-    blocks = _blocks(records, within)
-    found = []
-    for given in weights.values():
-        kept = [place for place, weight in enumerate(given) if weight > 0]
-        column: list[float | None] = [None] * len(records)
-        for block in blocks:
-            parts = [[columns[k][place] for place in block] for k in kept]
-            scored = scoring.scores(parts, [names[k] for k in kept], [given[k] for k in kept])
-            for place, score in zip(block, scored, strict=True):
-                column[place] = score
-        found.append(column)
-    return found
-
-
-def _blocks(records: Sequence[Record], within: str | None) -> list[list[int]]:
-    """The places of the records that agree in the fields of a list."""
-    found: dict[tuple[str, ...], list[int]] = {}
-    keys = [_keys(records, item, "--within") for item in expr.items(within or "")]
-    for place in range(len(records)):
-        found.setdefault(tuple(column[place] for column in keys), []).append(place)
-    return list(found.values())
 
 
 def together(records: Sequence[Record], within: str | None) -> str:

@@ -82,6 +82,9 @@ class CurvesPlot(Drawing):
             axes.set_title("\n".join(layout.wrapped(title, grid.width - 0.1, style.SMALL)), size=style.SMALL)
             entries = _crowd(axes, lines) if crowd else _lines(axes, lines, shown, names, looks)
             if self.over in ("epoch", "severity"):
+                low, high = axes.get_xlim()
+                if high - low < 1:  # of one epoch, ticks at its fractions
+                    axes.set_xlim(round(low) - 0.5, round(low) + 0.5)
                 axes.xaxis.get_major_locator().set_params(integer=True)
         shared = words.common(records)
         title = words.counted(len(shown)) + (f" ({shared})" if shared else "")
@@ -207,8 +210,15 @@ def _crowd(axes: Any, lines: dict[int, list[Point]]) -> list[tuple[Any, str]]:
     ).T.reshape(5, -1)
     if len(lines) <= _TRACED:
         (behind,) = axes.plot([], [], color=style.GREY, linewidth=0.5)
-        for points in lines.values():
-            axes.plot(*zip(*[point[:2] for point in points], strict=True), color="#B0B0B0", linewidth=0.4)
+        for points in filter(None, lines.values()):
+            mark = "." if len(points) == 1 else ""  # a line through one point cannot be seen
+            axes.plot(
+                *zip(*[point[:2] for point in points], strict=True),
+                marker=mark,
+                markersize=3,
+                color="#B0B0B0",
+                linewidth=0.4,
+            )
     else:
         behind = axes.fill_between(places, low, high, color="#E0E0E0", linewidth=0)
     for start, end in _stretches(lines, places):
@@ -216,7 +226,10 @@ def _crowd(axes: Any, lines: dict[int, list[Point]]) -> list[tuple[Any, str]]:
         band = axes.fill_between(
             places[part], lower[part], upper[part], color=style.BLUE, alpha=0.3, linewidth=0, zorder=3
         )
-        (median,) = axes.plot(places[part], middle[part], color=style.BLUE, linewidth=1.8, zorder=4)
+        mark = "o" if end - start == 1 else ""
+        (median,) = axes.plot(
+            places[part], middle[part], marker=mark, markersize=4, color=style.BLUE, linewidth=1.8, zorder=4
+        )
     return [(median, "median"), (band, "middle 80 %"), (behind, "all")]
 
 

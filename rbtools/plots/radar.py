@@ -3,57 +3,37 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rbtools.errors import RbError
 from rbtools.plots import composite, layout, style, words
-from rbtools.plots.base import Drawing, Painted, Record
+from rbtools.plots.base import Painted, Record
 from rbtools.registry import param
 
 LEAST_SPOKES, MOST_SPOKES, MOST_LINES = 3, 24, 14
 
 
 @dataclass(frozen=True, kw_only=True)
-class Radar(Drawing):
+class Radar(composite.Composed):
     """Records around a circle: a spoke for each metric, scaled to [0, 1] over all records (1, outside, is
     the best), or for each weighting of the composite score where three or more are given.
     """
 
     name: ClassVar[str] = "radar"
 
-    metric: str | None = param(
-        None, "Metrics with commas, globs among them.  [default: all that every record has]", metavar="EXPR"
-    )
-    weightings: str | None = param(
-        None, "Spokes are composite scores under these weightings; see rb-plot bars.", metavar="LIST"
-    )
-    group: str | None = param(
-        None, "Draw the means over the records that agree in this, such as train.method.", metavar="EXPR"
-    )
-    within: str | None = param(
-        None,
-        "Scale metrics inside groups that agree in these, such as dataset,arch.name.  [default: over all]",
-        metavar="LIST",
-    )
     top: int = param(6, "Only so many, the best by equal weights.", check="positive")
 
     def paint(self, figure: Any, records: Sequence[Record], scoring: Any) -> Painted:
-        names = composite.chosen(records, self.metric)
+        score = self.scored(records, scoring)
+        usual = {term.metric: term.weight for term in score.terms}
         if self.weightings is None:
-            own = {name: [float(other == name) for other in names] for name in names}
+            own = {name: [float(other == name) for other in usual] for name in usual}
         else:
-            own = composite.weightings(self.weightings, names)
-        columns = composite.scores(records, names, {"": [1.0] * len(names), **own}, self.within, scoring)
-        if not LEAST_SPOKES <= len(own) <= MOST_SPOKES:
-            what = "--metric names" if self.weightings is None else "--weightings names"
-            raise RbError(
-                f"{what} {len(own)} spokes of the radar. Expected {LEAST_SPOKES} to {MOST_SPOKES};"
-                " rb-plot bars draws any number of weightings."
-            )
-        if self.top > MOST_LINES:
-            raise RbError(f"--top is {self.top}. More than {MOST_LINES} lines cannot be told apart.")
+            own = composite.weightings(self.weightings, usual)
+        self._check(own)
+        columns = [score.weighed(weights) for weights in ([*usual.values()], *own.values())]
         every = composite.grouped(records, columns, self.group)
         rows = composite.best(every, self.top)
         axes = figure.add_subplot()
@@ -66,6 +46,21 @@ class Radar(Drawing):
         shared = words.common(records)
         title = f"{of}{words.counted(len(every.names), noun)}" + (f" ({shared})" if shared else "")
         return Painted(title + composite.together(records, self.within), side, entries)
+
+    def _check(self, spokes: Collection[str]) -> None:
+        """Raise RbError where so many spokes or lines cannot be drawn."""
+        if not LEAST_SPOKES <= len(spokes) <= MOST_SPOKES:
+            asked = {"--weightings": self.weightings, "--metric": self.metric, "--preset": self.preset}
+            option = next((name for name, text in asked.items() if text is not None), None)
+            what, do = f"{option} names", "; rb-plot bars draws any number of weightings"
+            if option is None:
+                what = f"The metrics that every record has, {', '.join(spokes)}, make"
+                do = ". Name others with --metric, and --missing renormalise where some records lack some"
+            raise RbError(
+                f"{what} {len(spokes)} spokes of the radar. Expected {LEAST_SPOKES} to {MOST_SPOKES}{do}."
+            )
+        if self.top > MOST_LINES:
+            raise RbError(f"--top is {self.top}. More than {MOST_LINES} lines cannot be told apart.")
 
 
 def _spoke(number: int, count: int) -> tuple[float, float]:
@@ -107,8 +102,9 @@ def _web(axes: Any, names: Sequence[str], width: float) -> float:
         )
     reach = 1 + 0.1 / radius
     axes.set_xlim(-reach - wide / radius, reach + wide / radius)
-    axes.set_ylim(-reach - high / radius, reach + high / radius)
-    return 2 * (radius * reach + high) + 0.1
+    low = min(_spoke(n, count)[1] for n in range(count))  # a triangle does not reach as far down as up
+    axes.set_ylim(reach * low - high / radius, reach + high / radius)
+    return radius * reach * (1 - low) + 2 * high + 0.1
 
 
 def _line(axes: Any, numbers: Sequence[float | None], number: int) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -29,8 +30,8 @@ class Ranks(Drawing):
 
     metric: str | None = param(
         None,
-        "Metrics and expressions with commas, globs among them.  [default: acc and the accuracy evaluated"
-        " last]",
+        "Metrics and expressions with commas, globs among them.  [default: acc, and of the accuracies"
+        " that most records have the one evaluated last]",
         metavar="EXPR",
     )
     by: str | None = param(
@@ -66,12 +67,14 @@ class Ranks(Drawing):
     def _names(self, records: Sequence[Record]) -> list[str]:
         if self.metric is not None:
             return values.chosen(records, self.metric, "--metric")
-        known = metrics.names(records)
-        accuracies = [name for name in known if words.is_share([name])]
+        having = Counter(name for record in records for name in record.get("metrics") or ())
+        accuracies = [name for name in metrics.names(records) if words.is_share([name])]
         if not accuracies:
             return [metrics.default_rank_key(records)]
-        last = accuracies[-1]
-        return [*(["acc"] if "acc" in accuracies and last != "acc" else []), last]
+        others = [name for name in accuracies if name != "acc"]
+        most = max((having[name] for name in others), default=0)
+        last = [name for name in others if having[name] == most][-1:]
+        return [*(["acc"] if "acc" in accuracies else []), *last]
 
     def _order(self, records: Sequence[Record], by: str) -> list[int]:
         """The places of the records that have a value of `by`, the best first."""

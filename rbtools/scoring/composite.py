@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rbtools.errors import RbError
@@ -73,18 +74,28 @@ class Composite:
     def entries(self) -> Iterator[dict[str, Any]]:
         """The entries of all records in their order, made as they are asked for; `settle` comes first."""
         listed = [self._listed(variant) for variant in self._variants]
-        for place, scored in enumerate(self._scored(self._numbers)):
+        for place, scored in enumerate(self._scored(self._numbers, self.terms)):
             terms = listed[self._variant[place]] if self._preset.on else listed[0]
             yield self._entry(terms, scored, self._grouping.described(place))
 
-    def _scored(self, columns: list[array[float]]) -> Iterator[minmax.Scored]:
+    def weighed(self, weights: Sequence[float]) -> list[float | None]:
+        """The scores of all records under other weights of `terms`, 0 or more; `settle` comes first.
+
+        A term of weight 0 is left out. Raises UsageError where no weight is above 0.
+        """
+        kept = [place for place, weight in enumerate(weights) if weight]
+        terms = [replace(self.terms[place], weight=weights[place]) for place in kept]
+        return [scored.score for scored in self._scored([self._numbers[place] for place in kept], terms)]
+
+    def _scored(self, columns: list[array[float]], terms: Sequence[minmax.Term]) -> Iterator[minmax.Scored]:
+        minmax.check_terms(terms)
         if not self._grouping.names:
-            yield from minmax.composite(columns, self.terms, self.missing)
+            yield from minmax.composite(columns, terms, self.missing)
             return
         found: list[Any] = [None] * self.count
         for places in self._grouping.places():
             part = [array("d", [column[place] for place in places]) for column in columns]
-            for place, scored in zip(places, minmax.composite(part, self.terms, self.missing), strict=True):
+            for place, scored in zip(places, minmax.composite(part, terms, self.missing), strict=True):
                 found[place] = scored
         yield from found
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-from rbtools.scoring import minmax, pareto, plan
+from rbtools.errors import unknown
+from rbtools.records import expr
+from rbtools.scoring import pareto, plan
 from rbtools.scoring.columns import ABSENT
+from rbtools.scoring.composite import Composite
 
 
 def front(columns: Sequence[Sequence[float]], higher: Sequence[bool]) -> list[int]:
@@ -30,19 +34,30 @@ def correlations(
     return found
 
 
-def scores(
-    columns: Sequence[minmax.Column], names: Sequence[str], weights: Sequence[float]
-) -> list[float | None]:
-    """The composite score in [0, 1] of each place of the columns, None where all values are missing.
+def composite(
+    records: Iterable[Mapping[str, Any]],
+    metric: str | None,
+    *,
+    preset: str | None = None,
+    within: str | None = None,
+    missing: str = "refuse",
+) -> Composite:
+    """The composite score of these records, settled, as rb-score reads the same options.
 
-    One column a metric; a metric's name says whether more is better. What is missing is left out of a
-    record's mean. Raises RbError for a weight that is not positive.
+    Raises RbError where rb-score would: a record that lacks a metric, a metric that no record has.
     """
-    terms = [
-        minmax.Term(name, weight, minmax.higher_is_better(name))
-        for name, weight in zip(names, weights, strict=True)
-    ]
-    return [scored.score for scored in minmax.composite(columns, terms, "renormalise")]
+    if preset is not None and preset not in plan.PRESETS:
+        raise unknown("preset", preset, plan.PRESETS)
+    made = Composite(
+        plan.asked(metric) if metric is not None else [],
+        preset=preset,
+        within=expr.items(within or ""),
+        missing=missing,
+    )
+    for record in records:
+        made.add(record)
+    made.settle(lambda message: None)  # what it would say stands in the figure's title
+    return made
 
 
 def preset_metrics(preset: str) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Hashable, Sequence
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 from rbtools.errors import RbError
 from rbtools.search.draws import Draws
@@ -53,6 +53,7 @@ class Cells:
         self.of_space = len(set(self.keys))
         self._there = frozenset(self.indices)
         self._known: dict[int, list[int]] = {}
+        self._nearest: dict[tuple[int, ...], int] = {}
 
     def sample(self, draws: Draws) -> int:
         return draws.choice(self.indices)
@@ -74,6 +75,23 @@ class Cells:
 
     def name(self, index: int) -> str:
         return f"nb201-{index}"
+
+    def nearest(self, cell: tuple[int, ...]) -> int:
+        """The index of this cell, or of the one that differs on the fewest edges: of equals, the first."""
+        if cell in self.numbers:
+            return self.numbers[cell]
+        if (
+            cell not in self._nearest
+        ):  # runs over few architectures ask for the same absent cells again and again
+            self._nearest[cell] = self.indices[int((self._edges != cell).sum(axis=1).argmin())]
+        return self._nearest[cell]
+
+    @cached_property
+    def _edges(self) -> Any:
+        """(architectures, edges): the operations of those that are there."""
+        import numpy as np
+
+        return np.array([self.ops(index) for index in self.indices], dtype=np.int8)
 
     @cached_property
     def numbers(self) -> dict[tuple[int, ...], int]:

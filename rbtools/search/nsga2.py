@@ -12,7 +12,7 @@ from rbtools.registry import param
 from rbtools.search.draws import Draws
 from rbtools.search.driver import Proposals
 from rbtools.search.field import Cells, Field
-from rbtools.spaces.nasbench201 import EDGES, OPS, edit_distance
+from rbtools.spaces.nasbench201 import EDGES, OPS
 
 FAILED = 1e30  # pymoo sorts finite numbers
 
@@ -54,7 +54,7 @@ class NSGA2:
         while children is not None and len(children):
             if values is None:
                 cells = [tuple(int(op) for op in cell) for cell in children.get("X")]
-                members = [_nearest(field, cell) for cell in cells]
+                members = [field.nearest(cell) for cell in cells]
                 children.set("X", np.array([field.ops(index) for index in members]))
                 values = yield members
             costs = [_costs(value) for value in values]
@@ -110,9 +110,3 @@ def _another(op: int, chance: float, draws: Draws) -> int:
 
 def _costs(value: Sequence[float]) -> list[float]:
     return [-one if math.isfinite(one) else FAILED for one in value]
-
-
-def _nearest(field: Cells, cell: tuple[int, ...]) -> int:
-    if cell in field.numbers:
-        return field.numbers[cell]
-    return min(field.indices, key=lambda index: edit_distance(field.ops(index), cell))

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
-from rbtools.errors import RbError
+from rbtools.errors import RbError, UsageError
 from rbtools.store import holder
 
 ASIDE = ".aside-"
@@ -70,6 +70,17 @@ def write_all(target: Path, documents: Iterable[tuple[str, Iterable[bytes]]], *,
         with written_whole(path, hint=hint) as stream:
             for piece in content:
                 stream.write(piece)
+
+
+def check_folder_of(path: Path) -> None:
+    """Raise UsageError where a file that somebody named would lie in a folder that is not there.
+
+    A folder is not made for it: the name is more often mistyped than meant.
+    """
+    folder = path.parent
+    if not folder.is_dir():
+        what = "is no folder" if folder.exists() else "does not exist"
+        raise UsageError(f"Cannot write {path}: {folder} {what}. Name a file in a folder that is there.")
 
 
 def check_writable(folder: Path) -> None:

@@ -194,8 +194,32 @@ def test_a_file_without_results_says_so() -> None:
 
 def test_no_records_write_no_file() -> None:
     result = run("prbench", "-o", "out.json")
-    assert result.exit_code == 0 and result.stderr == "rb-convert: no records came in; nothing is written.\n"
+    assert result.exit_code == 1
+    assert result.stderr == "rb-convert: error: there is nothing to write: out.json was not written.\n"
     assert not Path("out.json").exists()
+    result = run("prbench", "-o", "-")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr == "rb-convert: no records came in; nothing is written.\n"
+
+
+def test_an_empty_file_is_called_empty_and_an_empty_folder_says_what_belongs_there() -> None:
+    Path("empty.json").write_text("\n")
+    result = run("prbench", "empty.json")
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "rb-convert: error: empty.json is empty: it holds no JSON at all. Expected what rb-convert prbench"
+        " --help describes.\n"
+    )
+    Path("folder").mkdir()
+    result = run("robustbench", "folder")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "The folder folder holds no .json files. Expected those of RobustBench's" in result.stderr
+
+
+def test_a_folder_is_not_made_for_a_file_that_is_named(board: str) -> None:
+    result = run("csv", "--write", "nowhere/table.csv", board)
+    assert result.exit_code == 2 and not Path("nowhere").exists()
+    assert "Cannot write nowhere/table.csv: nowhere does not exist." in result.stderr
 
 
 def test_failed_records_and_bad_lines_are_left_out_and_the_rest_is_written() -> None:

@@ -69,6 +69,8 @@ def test_wrong_use_is_one_line_and_status_2(arguments: list[str], message: str) 
 def test_an_unknown_plot_names_the_near_misses() -> None:
     result = run(["hits", "-o", "x.png"])
     assert result.exit_code == 2 and "Unknown plot 'hits'. Did you mean 'hist'?" in result.stderr
+    result = run(["HIST", "-o", "x.png"])
+    assert result.exit_code == 2 and "Unknown plot 'HIST'. Did you mean 'hist'?" in result.stderr
 
 
 def test_failed_records_and_bad_lines_are_left_out_and_counted() -> None:
@@ -83,7 +85,13 @@ def test_failed_records_and_bad_lines_are_left_out_and_counted() -> None:
 
 def test_no_records_write_no_file() -> None:
     result = run(["hist", "-o", "x.png"], FAILED + "\n")
-    assert (result.exit_code, result.stderr) == (0, "rb-plot: 1 failed record left out.\n")
+    assert (result.exit_code, result.stderr.splitlines()) == (
+        1,
+        [
+            "rb-plot: 1 failed record left out.",
+            "rb-plot: error: there is nothing to draw: x.png was not written.",
+        ],
+    )
     assert not Path("x.png").exists()
 
 
@@ -96,14 +104,21 @@ def test_a_file_is_not_written_over_its_own_records() -> None:
 def test_a_file_that_cannot_be_written_is_an_error() -> None:
     Path("file").write_text("")
     result = run(["hist", "-o", "file/x.png"])
-    assert result.exit_code == 2 and "Cannot write file/x.png" in result.stderr
+    assert result.exit_code == 2 and "Cannot write file/x.png: file is no folder." in result.stderr
+    result = run(["hist", "-o", "nowhere/x.png"])
+    assert result.exit_code == 2 and not Path("nowhere").exists()
+    assert "Cannot write nowhere/x.png: nowhere does not exist. Name a file" in result.stderr
+    Path("d.png").mkdir()
+    result = run(["hist", "-o", "d.png"])
+    assert result.exit_code == 2 and "-o d.png is a folder. Expected the name of a file." in result.stderr
 
 
 def test_where_chooses_and_what_lacks_it_is_counted() -> None:
     result = run(["hist", "--metric", "acc", "--where", "acc > 0.6", "-o", "x.png"])
     assert (result.exit_code, result.stderr) == (0, "rb-plot: x.png shows 2 records.\n")
     result = run(["hist", "--where", "acc > 2", "-o", "y.png"])
-    assert (result.exit_code, result.stderr) == (0, "rb-plot: --where 'acc > 2' holds for no record.\n")
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[0] == "rb-plot: --where 'acc > 2' holds for no record."
     assert not Path("y.png").exists()
 
 

@@ -70,7 +70,7 @@ def test_numbers_keep_their_zeros_and_words_that_json_lacks_are_named() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (b"", "is cut off: it ends in the middle"),
+        (b"", "is empty: it holds no JSON at all"),
         (b"[1,\n2 3]", "is not JSON: '3' stands where ',' was expected, in line 2"),
         (b'{"a" 1}', "is not JSON: '1' stands where ':' was expected"),
         (b"{1: 2}", "is not JSON: 1 stands where a key was expected"),

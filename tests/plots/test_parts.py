@@ -101,7 +101,7 @@ def test_the_front_has_what_nothing_beats() -> None:
 
 
 def test_weightings_are_read_and_wrong_ones_named() -> None:
-    names = ["acc", "pgd20.8", "pgd20.16"]
+    names = dict.fromkeys(["acc", "pgd20.8", "pgd20.16"], 1.0)
     assert composite.weightings("equal; robust: pgd20.*=3, acc=0", names) == {
         "equal": [1.0, 1.0, 1.0],
         "robust": [0.0, 3.0, 3.0],
@@ -124,9 +124,11 @@ def test_scores_are_those_of_rb_score_within_groups_too() -> None:
     ]
     for one in some[3:]:
         one["metrics"]["acc"] += 10
-    weights = {"equal": [1.0, 1.0]}
-    (over_all,) = composite.scores(some, ["acc", "ge.acc"], weights, None, plotted)
-    (within,) = composite.scores(some, ["acc", "ge.acc"], weights, "dataset", plotted)
+    over_all = plotted.composite(some, "acc,ge.acc").weighed([1.0, 1.0])
+    within = plotted.composite(some, None, within="dataset").weighed([1.0, 1.0])
+    assert plotted.composite(some, "ge.acc:higher,acc:3").weighed([0.0, 3.0]) == pytest.approx(
+        [n / 12 for n in (0, 1, 2, 10, 11, 12)]
+    )
     assert within == [0.0, 0.5, 1.0] * 2
     assert over_all == pytest.approx(
         [n / 24 + m / 4 for n, m in zip((0, 1, 2, 10, 11, 12), (0, 1, 2) * 2, strict=True)]
@@ -193,9 +195,75 @@ def test_medians_of_different_records_are_not_joined(crowd: Records) -> None:
 
 def test_records_that_lack_a_spoke_are_not_the_best(fifteen: Records) -> None:
     lacking = {**fifteen[0], "arch": {"space": "zoo", "name": "lacking"}, "metrics": {"acc": 1.0}}
-    figure = drawn("radar", [lacking, *fifteen], metric="acc,fgsm.8,pr.uniform.0.08", top=6)
+    asked = {"metric": "acc,fgsm.8,pr.uniform.0.08", "top": 6}
+    figure = drawn("radar", [lacking, *fifteen], missing="renormalise", **asked)
     names = [text.get_text() for text in figure.legends[0].get_texts()]
     assert len(names) == 6 and not any("lacking" in name for name in names)
+
+
+@pytest.mark.parametrize("name", ["bars", "radar"])
+def test_records_with_different_metrics_are_refused_as_by_rb_score(name: str, fifteen: Records) -> None:
+    lacking = {**fifteen[0], "metrics": {"acc": 1.0, "fgsm.8": 0.5}}
+    with pytest.raises(RbError, match=r"1 of 16 records have no 'pgd20\.8' .*--missing renormalise"):
+        drawn(name, [*fifteen, lacking], metric="acc,fgsm.8,pgd20.8")
+    with pytest.raises(RbError, match=r"Unknown preset 'prbnch'\. Did you mean 'prbench'"):
+        drawn(name, fifteen, preset="prbnch")
+
+
+def test_bars_are_the_scores_of_a_preset_with_its_names_on_each_data_set() -> None:
+    from rbtools.scoring.plan import PRESETS
+
+    preset = PRESETS["prbench"]
+    some = []
+    for dataset, names in (("cifar10", {}), ("mnist", preset.on["mnist"])):
+        for number in (1, 2):
+            values = {names.get(one.item, one.item): float(number) for one in preset.asked}
+            some.append(named(f"{dataset}{number}", dataset=dataset, metrics=values))
+    axes = drawn("bars", some, preset="prbench", within="dataset").axes[0]
+    assert axes.get_xlabel() == "composite score of 7 metrics (1 is best)"
+    lengths = sorted(bar.get_width() for bar in axes.containers[0])
+    assert lengths == pytest.approx([3 / 7, 3 / 7, 4 / 7, 4 / 7])
+
+
+def test_a_radar_that_was_asked_for_nothing_does_not_blame_an_option() -> None:
+    some = [named(name, metrics={"acc": 0.5, name: 1.0}) for name in "abc"]
+    with pytest.raises(RbError, match="The metrics that every record has, acc, make 1 spokes"):
+        drawn("radar", some)
+
+
+def test_ranks_show_an_accuracy_that_most_records_have() -> None:
+    some = [named(str(n), metrics={"acc": n / 9, "fgsm.8": n / 18, "pgd20.8": n / 20}) for n in range(8)]
+    rare = named("rare", metrics={"acc": 0.5, "aa.76.5": 0.9})
+    figure = drawn("ranks", [*some, rare])
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["acc", "pgd20.8"]
+
+
+def test_one_epoch_of_many_trainings_can_be_seen(crowd: Records) -> None:
+    short = [
+        {**one, "train": {"method": "pgd", "history": {"acc": [0.1 * n]}}} for n, one in enumerate(crowd)
+    ]
+    axes = drawn("curves", short, over="epoch").axes[0]
+    assert all(line.get_marker() != "None" for line in axes.lines if len(line.get_xdata()))
+    assert axes.get_xlim() == (0.5, 1.5)
+
+
+@pytest.mark.parametrize(("width", "count"), [(6.5, 1), (3.3, 1), (6.5, 4), (3.3, 2)])
+def test_no_name_of_an_edge_lies_over_the_arrow_of_another(width: float, count: int) -> None:
+    from matplotlib.patches import FancyArrowPatch
+    from matplotlib.path import Path
+
+    from rbtools.spaces import nasbench201
+
+    cells = [{**named("x"), "arch": nasbench201.arch(13714 + n)} for n in range(count)]
+    for axes in drawn("cells", cells, view="graph", width=width).axes:
+        arrows = [patch for patch in axes.patches if isinstance(patch, FancyArrowPatch)]
+        names = [text for text in axes.texts if ": " in text.get_text()]
+        assert len(arrows) == len(names) == 6
+        for place, text in enumerate(names):
+            for arrow in (*arrows[:place], *arrows[place + 1 :]):
+                line = arrow.get_transform().transform_path(arrow.get_path())
+                shaft = Path(line.vertices[:3], line.codes[:3])  # without its head
+                assert not shaft.intersects_bbox(text.get_window_extent(), filled=False)
 
 
 def test_intervals_of_a_few_records_are_shaded(fifteen: Records) -> None:

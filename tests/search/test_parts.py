@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from rbtools.errors import UsageError
 from rbtools.search import front, predictor
 from rbtools.search.draws import Draws
+from rbtools.search.field import Cells
 from rbtools.search.objective import objectives
 from rbtools.search.paths import WIDTH, features
 from rbtools.search.predictor import Fit, Shape
@@ -120,6 +121,16 @@ def test_draws_are_uniform_normal_and_permutations() -> None:
     assert abs(normal.mean()) < 0.06 and abs(normal.std() - 1) < 0.05
     firsts = np.bincount([draws.shuffled(range(4))[0] for _ in range(4000)])
     assert firsts.min() > 900 and sorted(draws.shuffled(range(9))) == list(range(9))
+
+
+def test_a_cell_that_is_not_there_is_replaced_by_the_nearest_one() -> None:
+    some = range(17, nasbench201.SIZE, 211)
+    field = Cells(set(some), share=False)
+    for index in range(0, nasbench201.SIZE, 499):
+        cell = nasbench201.ops_of({"index": index})
+        apart = [nasbench201.edit_distance(field.ops(other), cell) for other in some]
+        assert field.nearest(cell) == some[apart.index(min(apart))]
+        assert field.nearest(cell) == field.nearest(cell)
 
 
 def test_nsga2_without_pymoo_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
