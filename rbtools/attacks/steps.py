@@ -81,11 +81,10 @@ def differentiate(
     """
     with torch.enable_grad():
         value = objective(logits)
+        total = value.sum()  # told where to start from, torch would import sympy to compare shapes: 0.5 s
     gradient = None
     if value.requires_grad:
-        (gradient,) = torch.autograd.grad(
-            value, images, torch.ones_like(value), retain_graph=again, allow_unused=True
-        )
+        (gradient,) = torch.autograd.grad(total, images, retain_graph=again, allow_unused=True)
     if gradient is None:
         need_constant(model, images, logits)
         gradient = torch.zeros_like(images)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from rbtools.datasets import streaming
-from rbtools.engine import initial, ranks, regularize, shadow, subject, track, validation
+from rbtools.engine import initial, optimisers, ranks, regularize, shadow, subject, track, validation
 from rbtools.engine.augment import augment, cutout
 from rbtools.engine.counted import Passes, Totals
 from rbtools.engine.draws import Draws
@@ -107,7 +107,7 @@ class _Training:
         groups: Any = self.model.parameters()
         if "l2" in self.how.regularize:
             groups = regularize.decayed(self.model, self.how.l2)
-        self.optimizer = torch.optim.SGD(
+        self.optimizer = optimisers.SGD(
             groups,
             lr=self.how.lr,
             momentum=self.how.momentum,

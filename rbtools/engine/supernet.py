@@ -119,19 +119,21 @@ def _alternating(work: _Work) -> dict[str, list[float]]:
     import torch
     import torch.nn.functional as F
 
+    from rbtools.engine import optimisers
+
     method, net = work.method, work.net
     with torch.no_grad():
         net.alphas.normal_(0, SCATTER)
     half = len(work.order) // 2
     weights = net.weights()
-    optimizer = torch.optim.SGD(
+    optimizer = optimisers.SGD(
         weights,
         lr=method.lr,
         momentum=method.momentum,
         weight_decay=method.weight_decay,
         nesterov=method.momentum > 0,
     )
-    architect = torch.optim.Adam([net.alphas], lr=method.arch_lr, betas=BETAS, weight_decay=method.arch_decay)
+    architect = optimisers.Adam([net.alphas], lr=method.arch_lr, betas=BETAS, weight_decay=method.arch_decay)
     history: dict[str, list[float]] = {"loss": [], "arch_loss": [], "entropy": []}
     for epoch in range(method.epochs):
         share = (1 + math.cos(math.pi * epoch / method.epochs)) / 2

@@ -1,0 +1,24 @@
+"""torch's optimisers without the guards that its compiler puts around their methods.
+
+A guard imports the compiler at its first call, 800 modules with all of sympy for 1.3 s of a training's start,
+whether anything is compiled or not. The arithmetic, and the state that is kept, are torch's own.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+
+_GUARDED = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
+
+
+def _unguarded(kind: type[torch.optim.Optimizer]) -> Any:
+    methods: dict[str, Any] = {name: inspect.unwrap(getattr(kind, name)) for name in _GUARDED}
+    methods["step"] = torch.no_grad()(inspect.unwrap(kind.step))  # the guard of a step switched that off
+    return type(kind.__name__, (kind,), methods)
+
+
+SGD: type[torch.optim.SGD] = _unguarded(torch.optim.SGD)
+Adam: type[torch.optim.Adam] = _unguarded(torch.optim.Adam)
