@@ -437,7 +437,7 @@ def _attacks() -> Any:
 def _attack(name: str, eps: Numbers, params: dict[str, Any]) -> tuple[Any, tuple[float, ...]]:
     """An attack and its distances in pixel units."""
     method = edge.build(_attacks(), name, _checked(_attacks(), name, params))
-    return method, edge.distances(_text(eps), getattr(method, "norm", "linf"))
+    return method, edge.distances(_text(eps), method.norm)
 
 
 def _corruptions(

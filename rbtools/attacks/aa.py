@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rbtools.attacks.base import Backed, InTurn
+from rbtools.attacks.base import Backed, InTurn, backend_param, norm_param
 from rbtools.errors import RbError, near
 from rbtools.registry import param
 
@@ -58,14 +58,10 @@ class AutoAttack(Backed):
     random: ClassVar[bool] = True
 
     eps: float = 8 / 255
-    norm: str = param("linf", "The norm that bounds the perturbation.", choices=("linf", "l2"))
+    norm: str = norm_param()
     variant: str = param("standard", "Which set of attacks to run.", choices=tuple(VARIANTS))
     attacks: str = param("", "Attacks to run in turn instead, by name: apgd-ce,square.")
-    backend: str = param(
-        "rbtools",
-        "Whose code runs: this package's, or AutoAttack's own.",
-        choices=("rbtools", "pyautoattack"),
-    )
+    backend: str = backend_param()
 
     def __post_init__(self) -> None:
         from rbtools.attacks import ATTACKS
@@ -109,10 +105,6 @@ class AutoAttack(Backed):
 
     def loss_for(self, classes: int) -> str:
         return ",".join(part.loss_for(classes) for part in self.parts)
-
-    @property
-    def stem(self) -> str:
-        return "aa" + (".l2" if self.norm == "l2" else "")
 
     def runs(self, classes: int) -> list[Run]:
         return [

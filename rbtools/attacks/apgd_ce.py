@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rbtools.attacks.base import Backed
+from rbtools.attacks.base import Backed, backend_param, norm_param
 from rbtools.registry import param
 
 if TYPE_CHECKING:
@@ -34,21 +34,13 @@ class APGDCE(Backed):
     loss: ClassVar[str] = "ce"
 
     eps: float = 8 / 255
-    norm: str = param("linf", "The norm that bounds the perturbation.", choices=("linf", "l2"))
+    norm: str = norm_param()
     steps: int = param(100, "Number of gradient steps.", check="positive")
     restarts: int = param(1, "Number of runs from new random starts.", check="positive")
     eot: int = param(
         1, "Passes that every gradient is a mean of, for models that are random.", check="positive"
     )
-    backend: str = param(
-        "rbtools",
-        "Whose code runs: this package's, or AutoAttack's own.",
-        choices=("rbtools", "pyautoattack"),
-    )
-
-    @property
-    def stem(self) -> str:
-        return self.name + (".l2" if self.norm == "l2" else "")
+    backend: str = backend_param()
 
     def runs(self, classes: int) -> list[Run]:
         return [functools.partial(self._climb, restart) for restart in range(self.restarts)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.errors import RbError
+from rbtools.registry import param
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,6 +21,20 @@ if TYPE_CHECKING:
 _NEEDS = {"dlr": (3, "margin"), "targeted-dlr": (4, "targeted-margin")}
 
 
+def norm_param() -> Any:
+    """The field of attacks that know both norms."""
+    return param("linf", "The norm that bounds the perturbation.", choices=("linf", "l2"))
+
+
+def backend_param() -> Any:
+    """The field of attacks that AutoAttack's own code has as well."""
+    return param(
+        "rbtools",
+        "Whose code runs: this package's, or AutoAttack's own.",
+        choices=("rbtools", "pyautoattack"),
+    )
+
+
 class InTurn:
     """What the attacks written here share; a frozen dataclass with `runs` becomes an attack.
 
@@ -30,6 +45,12 @@ class InTurn:
     name: ClassVar[str]
     loss: ClassVar[str] = "none"
     eps: float
+    norm: str = "linf"
+
+    @property
+    def stem(self) -> str:
+        """How metrics call it, without the distance."""
+        return self.name + (".l2" if self.norm == "l2" else "")
 
     @property
     def whole_tiles(self) -> bool:

@@ -30,7 +30,7 @@ class CWL2(InTurn):
 
     name: ClassVar[str] = "cw-l2"
     version: ClassVar[int] = 1
-    norm: ClassVar[str] = "l2"
+    norm = "l2"
     loss: ClassVar[str] = "margin"
     random: ClassVar[bool] = False
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rbtools.attacks.base import Backed
+from rbtools.attacks.base import Backed, backend_param, norm_param
 from rbtools.registry import param
 
 if TYPE_CHECKING:
@@ -35,23 +35,15 @@ class FAB(Backed):
     targeted: ClassVar[bool] = False
 
     eps: float = 8 / 255
-    norm: str = param("linf", "The norm that bounds the perturbation.", choices=("linf", "l2"))
+    norm: str = norm_param()
     steps: int = param(100, "Number of steps.", check="positive")
     restarts: int = param(1, "Number of runs, the ones after the first from random starts.", check="positive")
-    backend: str = param(
-        "rbtools",
-        "Whose code runs: this package's, or AutoAttack's own.",
-        choices=("rbtools", "pyautoattack"),
-    )
+    backend: str = backend_param()
 
     @property
     def random(self) -> bool:
         """Whether the result depends on the draws."""
         return self.restarts > 1
-
-    @property
-    def stem(self) -> str:
-        return self.name + (".l2" if self.norm == "l2" else "")
 
     def runs(self, classes: int) -> list[Run]:
         return [functools.partial(self._walk, restart, None) for restart in range(self.restarts)]

@@ -25,15 +25,10 @@ class FGSM(InTurn):
 
     name: ClassVar[str] = "fgsm"
     version: ClassVar[int] = 1
-    norm: ClassVar[str] = "linf"
     loss: ClassVar[str] = "ce"
     random: ClassVar[bool] = False
 
     eps: float = 8 / 255
-
-    @property
-    def stem(self) -> str:
-        return "fgsm"
 
     @property
     def clean_pass(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from rbtools.attacks.base import InTurn
+from rbtools.attacks.base import InTurn, norm_param
 from rbtools.registry import param
 
 if TYPE_CHECKING:
@@ -31,12 +31,8 @@ class Noise(InTurn):
     loss: ClassVar[str] = "margin"
 
     eps: float = 8 / 255
-    norm: str = param("linf", "The norm that bounds the perturbation.", choices=("linf", "l2"))
+    norm: str = norm_param()
     samples: int = param(100, "Number of random points of each image.", check="positive")
-
-    @property
-    def stem(self) -> str:
-        return self.name + (".l2" if self.norm == "l2" else "")
 
     @property
     def clean_pass(self) -> bool:

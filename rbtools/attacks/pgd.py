@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from rbtools.attacks.base import InTurn, need_random_start
+from rbtools.attacks.base import InTurn, need_random_start, norm_param
 from rbtools.errors import RbError
 from rbtools.registry import param
 
@@ -43,7 +43,7 @@ class PGD(InTurn):
     version: ClassVar[int] = 1
 
     eps: float = 8 / 255
-    norm: str = param("linf", "The norm that bounds the perturbation.", choices=("linf", "l2"))
+    norm: str = norm_param()
     steps: int = param(20, "Number of gradient steps.", check="positive")
     step_size: float | None = param(
         None,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rbtools.attacks.base import Backed
+from rbtools.attacks.base import Backed, backend_param, norm_param
 from rbtools.registry import param
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Square(Backed):
     loss: ClassVar[str] = "margin"
 
     eps: float = 8 / 255
-    norm: str = param("linf", "The norm that bounds the perturbation.", choices=("linf", "l2"))
+    norm: str = norm_param()
     queries: int = param(5000, "Number of queries of the model.", check="positive")
     p: float = param(0.8, "Share of the pixels in the first squares.", check="fraction")
     schedule: str = param(
@@ -52,15 +52,7 @@ class Square(Backed):
         choices=("fixed", "rescaled"),
     )
     restarts: int = param(1, "Number of runs from new random starts.", check="positive")
-    backend: str = param(
-        "rbtools",
-        "Whose code runs: this package's, or AutoAttack's own.",
-        choices=("rbtools", "pyautoattack"),
-    )
-
-    @property
-    def stem(self) -> str:
-        return self.name + (".l2" if self.norm == "l2" else "")
+    backend: str = backend_param()
 
     def runs(self, classes: int) -> list[Run]:
         return [functools.partial(self._search, restart) for restart in range(self.restarts)]

@@ -56,7 +56,7 @@ def main(
     from rbtools.engine.questions import Attacked
 
     method = shared.build(ATTACKS, attack, params, work.screen.warn)
-    distances = shared.distances(eps, getattr(method, "norm", "linf"), work.screen)
+    distances = shared.distances(eps, method.norm, work.screen)
     if ladder and len(distances) < 2:
         raise UsageError("--ladder climbs from one distance to the next. Give several: --eps 1,2,4,8.")
     return shared.evaluate(source, work, Attacked(method, distances, ladder, detail, save_adv))
@@ -156,7 +156,7 @@ def transfer(
     from rbtools.engine.transfer import Transferred
 
     method = shared.build(ATTACKS, attack, params, work.screen.warn)
-    distances = shared.distances(eps, getattr(method, "norm", "linf"), work.screen)
+    distances = shared.distances(eps, method.norm, work.screen)
     record = dumps(_model_of(origin, work.run)).decode()
     return shared.evaluate(source, work, Transferred(method, distances, record, work.run))
 

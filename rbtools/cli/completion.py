@@ -74,7 +74,7 @@ def _metrics() -> tuple[str, ...]:
     from rbtools.records import metrics
 
     attacks = [ATTACKS.build(name) for name in ATTACKS]
-    stems = [(one.stem, getattr(one, "norm", "linf")) for one in attacks]
+    stems = [(one.stem, one.norm) for one in attacks]
     under = [metrics.attack_name(stem, 8 / 255, norm) for stem, norm in stems if norm == "linf"]
     corrupt = [metrics.corrupt_name(name, "mean") for name in CORRUPTIONS]
     noises = [metrics.pr_name(noise, 0.1) for noise in NOISES]

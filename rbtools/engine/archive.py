@@ -31,14 +31,13 @@ BLOCKS = len(SEVERITIES)  # of a file
 
 
 @dataclass(frozen=True)
-class Archived:
+class Archived(Column):
     """Which examples stay classified right as one file has them, at one severity."""
 
     corruption: str
     severity: int
     content: str
     random = False
-    byproduct = False
 
     def what(self) -> dict[str, Any]:
         return {
@@ -47,9 +46,6 @@ class Archived:
             "severity": self.severity,
             "content": self.content,
         }
-
-    def reading(self) -> dict[str, Any]:
-        return {}
 
     def asked(self) -> list[dict[str, Any]]:
         name = metrics.corrupt_name(self.corruption, self.severity)

@@ -22,12 +22,11 @@ METRIC = "obfuscation.failed"
 
 
 @dataclass(frozen=True)
-class Missed:
+class Missed(Column):
     """Which examples random points break and gradients do not."""
 
     noise: Survived
     pgd: Survived
-    random = True
     byproduct = True
     leans = True
 
@@ -37,9 +36,6 @@ class Missed:
     @property
     def searches(self) -> bool:
         return True
-
-    def reading(self) -> dict[str, Any]:
-        return {}
 
     def asked(self) -> list[dict[str, Any]]:
         return [{"metric": "obfuscation.missed"}]

@@ -194,7 +194,7 @@ def _unit(
     }
     if column.random:
         what |= {"seed": run.seed, "draws": GENERATOR}
-    if getattr(column, "whole_tiles", False):
+    if column.whole_tiles:
         what["n"] = n  # it ends the last tile, and what such an attack draws belongs to the whole tile
     outcomes = digest(what)
     reading = {"outcomes": outcomes, "n": n, "version": READING, **column.reading()}
@@ -203,7 +203,7 @@ def _unit(
 
 def _arithmetic(column: Column, run: Run) -> dict[str, Any]:
     """How the column's outcomes are computed, as far as that could change one."""
-    if not (run.prepare and getattr(column, "searches", False)):
+    if not (run.prepare and column.searches):
         return {"precision": "fp32"}
     how = {"precision": precision.resolve(run), "prepared": precision.PREPARED}
     return how | ({"compiled": True} if run.compile else {})
@@ -226,7 +226,7 @@ def _compute(
     from rbtools.engine.outcomes import Outcomes
 
     missing = [i for i, found in enumerate(finished) if found is None]
-    if any(getattr(units[i].column, "leans", False) for i in missing):
+    if any(units[i].column.leans for i in missing):
         missing = list(range(len(units)))  # it is made from outcomes of the others
     outcomes = [Outcomes(run.store, units[i].outcomes, anew=bool(save)) for i in missing]
     looked = None

@@ -24,16 +24,15 @@ GAPS = {"loss": "loss_gap", "error": "error_gap"}
 
 
 @dataclass(frozen=True)
-class Losses:
+class Losses(Column):
     """A row for each example: the cross-entropy where the attack ends, and 1 if the model is right there."""
 
     method: Any
-    byproduct = False
     searches = True
 
     @property
     def random(self) -> bool:
-        return bool(getattr(self.method, "random", True))
+        return bool(self.method.random)
 
     def what(self) -> dict[str, Any]:
         return {
@@ -43,11 +42,8 @@ class Losses:
             "config": registry.config(self.method),
         }
 
-    def reading(self) -> dict[str, Any]:
-        return {}
-
     def asked(self) -> list[dict[str, Any]]:
-        name = metrics.attack_name(self.method.stem, self.method.eps, getattr(self.method, "norm", "linf"))
+        name = metrics.attack_name(self.method.stem, self.method.eps, self.method.norm)
         settings = {**attack_settings(self.method), "attacked": "all"}
         return [{"metric": f"{what}.{name}", **settings} for what in ("loss", "error")]
 
@@ -77,8 +73,8 @@ class RobustLoss:
     gaps = GAPS
 
     def __post_init__(self) -> None:
-        goes_on = getattr(self.method, "iterate", None) == "last" or not getattr(self.method, "random", True)
-        if not goes_on or getattr(self.method, "whole_tiles", False) or self.method.clean_pass:
+        goes_on = getattr(self.method, "iterate", None) == "last" or not self.method.random
+        if not goes_on or self.method.whole_tiles or self.method.clean_pass:
             raise UsageError(
                 f"The attack {self.method.stem} leaves examples alone that it has broken, or that are wrong"
                 " anyway, so their loss is not what it could be. Use fgsm, or pgd or cw with --iterate last"
@@ -111,7 +107,7 @@ def _rows(tile: Tile, method: Any) -> Found:
     metered.begin(len(tile.ids))
     draws = tile.draws(f"attack.{method.name}")
     perturbed = method(metered, tile.images, tile.labels, draws).detach().float()
-    perturbed = steps.project(perturbed, tile.images, method.eps, getattr(method, "norm", "linf"))
+    perturbed = steps.project(perturbed, tile.images, method.eps, method.norm)
     logits = tile.logits(perturbed)
     loss = torch.nn.functional.cross_entropy(logits, tile.labels, reduction="none")
     rows = torch.stack([loss, (logits.argmax(1) == tile.labels).float()], dim=1)

@@ -133,7 +133,6 @@ class Attacked:
             for some in rows.split(chunk):
                 metered = Metered(self.model, chunk)
                 found = attack(metered, start[some], self.clean.labels[some], draws.take(some))
-                norm = getattr(attack, "norm", "linf")
-                parts.append(steps.project(found.detach().float(), start[some], attack.eps, norm))
+                parts.append(steps.project(found.detach().float(), start[some], attack.eps, attack.norm))
             self.made[attack, times] = torch.cat(parts)
         return self.made[attack, times]

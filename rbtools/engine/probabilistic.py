@@ -22,15 +22,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class NoisyCopies:
+class NoisyCopies(Column):
     """How many of an example's noisy copies are classified right; -1 where the example does not count."""
 
     noise: Any
     gamma: float
     samples: int
     read: Reading
-    random = True
-    byproduct = False
     searches = True
 
     def what(self) -> dict[str, Any]:
@@ -62,7 +60,7 @@ class NoisyCopies:
 
 
 @dataclass(frozen=True)
-class Decided:
+class Decided(Column):
     """Whether an example passes at each tolerated failure rate, sampled only until that is known.
 
     adaptive: by the sequential test, else as soon as all `samples` draws could not say otherwise. A row is
@@ -74,8 +72,6 @@ class Decided:
     samples: int
     read: Reading
     adaptive: bool
-    random = True
-    byproduct = False
     searches = True
 
     def rule(self) -> dict[str, Any]:

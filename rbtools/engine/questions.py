@@ -24,28 +24,49 @@ if TYPE_CHECKING:
     from rbtools.engine.tiles import Found, Tile
 
 
-class Column(Protocol):
+class Column:
     """One outcome per example: a whole number, and the entries that follow from all of them."""
 
     @property
     def random(self) -> bool:
         """Whether the outcomes depend on the seed."""
+        return True
 
     @property
     def byproduct(self) -> bool:
         """Whether this is found on the way to what was asked."""
+        return False
+
+    @property
+    def searches(self) -> bool:
+        """Whether it may run on a prepared model, since float32 has the last word."""
+        return False
+
+    @property
+    def whole_tiles(self) -> bool:
+        """Whether the outcome of an example depends on which examples are worked on with it."""
+        return False
+
+    @property
+    def leans(self) -> bool:
+        """Whether outcomes of other columns are needed to measure it."""
+        return False
 
     def what(self) -> dict[str, Any]:
         """Everything that determines the outcomes, apart from model, data and seed."""
+        raise NotImplementedError
 
     def reading(self) -> dict[str, Any]:
         """What the entries depend on besides the outcomes."""
+        return {}
 
     def asked(self) -> list[dict[str, Any]]:
         """What each entry says before there is any outcome: its metric and its own settings."""
+        raise NotImplementedError
 
     def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
         """Those entries with value and interval: of these outcomes, and the sums over them."""
+        raise NotImplementedError
 
 
 class Question(Protocol):
@@ -69,7 +90,7 @@ def accuracy_entry(asked: dict[str, Any], outcomes: np.ndarray) -> dict[str, Any
 
 
 @dataclass(frozen=True)
-class Clean:
+class Clean(Column):
     """Accuracy on the unchanged images."""
 
     random = False
@@ -77,9 +98,6 @@ class Clean:
 
     def what(self) -> dict[str, Any]:
         return {"kind": "clean"}
-
-    def reading(self) -> dict[str, Any]:
-        return {}
 
     def asked(self) -> list[dict[str, Any]]:
         return [{"metric": "acc"}]
@@ -104,14 +122,14 @@ class Accuracy:
 def attack_settings(method: Any, **more: Any) -> dict[str, Any]:
     """What an entry says of the attack: its name and configuration, with the norm and the step in use."""
     settings = registry.config(method)
-    settings.setdefault("norm", getattr(method, "norm", "linf"))
+    settings.setdefault("norm", method.norm)
     if "step_size" in settings:
         settings["step_size"] = method.effective_step_size
     return {"attack": method.name, **more, **settings}
 
 
 @dataclass(frozen=True)
-class Survived:
+class Survived(Column):
     """Which examples an attack leaves classified right, at one distance.
 
     ladder: smaller distances at which it ran before; what broke there counts as broken here. detail: a
@@ -121,25 +139,22 @@ class Survived:
     method: Any
     ladder: tuple[float, ...] = ()
     detail: bool = False
-    byproduct = False
 
     @property
     def random(self) -> bool:
-        return bool(getattr(self.method, "random", True))
+        return bool(self.method.random)
 
     @property
     def whole_tiles(self) -> bool:
-        """Whether the outcome of an example depends on which examples are attacked with it."""
-        return bool(getattr(self.method, "whole_tiles", False))
+        return bool(self.method.whole_tiles)
 
     @property
     def leans(self) -> bool:
-        """Whether outcomes of other columns are needed to measure it."""
         return bool(self.ladder)
 
     @property
     def searches(self) -> bool:
-        """Whether the attack may run on a prepared model. AutoAttack's own code gets the model as it is."""
+        """AutoAttack's own code gets the model as it is."""
         return not self.whole_tiles
 
     def what(self) -> dict[str, Any]:
@@ -152,13 +167,10 @@ class Survived:
             **({"rows": "label, logits"} if self.detail else {}),
         }
 
-    def reading(self) -> dict[str, Any]:
-        return {}
-
     @property
     def metric(self) -> str:
         """The name of its result."""
-        return metrics.attack_name(self.method.stem, self.method.eps, getattr(self.method, "norm", "linf"))
+        return metrics.attack_name(self.method.stem, self.method.eps, self.method.norm)
 
     def standing(self, outcomes: Tensor) -> Tensor:
         """Which examples survived (N,), from their outcomes or rows."""
@@ -244,16 +256,15 @@ def _distance(column: Column) -> float:
 
 
 @dataclass(frozen=True)
-class Corrupted:
+class Corrupted(Column):
     """Which examples stay classified right under one corruption at one severity."""
 
     corruption: Any
     severity: int
-    byproduct = False
 
     @property
     def random(self) -> bool:
-        return bool(getattr(self.corruption, "random", True))
+        return bool(self.corruption.random)
 
     def what(self) -> dict[str, Any]:
         return {
@@ -263,9 +274,6 @@ class Corrupted:
             "config": registry.config(self.corruption),
             "severity": self.severity,
         }
-
-    def reading(self) -> dict[str, Any]:
-        return {}
 
     def asked(self) -> list[dict[str, Any]]:
         name, severity = self.corruption.name, self.severity

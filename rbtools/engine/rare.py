@@ -19,15 +19,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Rare:
+class Rare(Column):
     """A row for each example: its number, and the logarithm of its failure probability in each run."""
 
     noise: Any
     gamma: float
     split: splitting.Splitting
     confidence: float
-    random = True
-    byproduct = False
 
     def what(self) -> dict[str, Any]:
         return {

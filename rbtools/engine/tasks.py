@@ -1,4 +1,7 @@
-"""The works that tools put records through, as values that travel to other processes."""
+"""The works that tools put records through, as values that travel to other processes.
+
+The process they are made in and those they travel to each have a `run` of their own.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +22,6 @@ class Ask:
     question: Any
     run: Run
 
-    def with_run(self, run: Run) -> Ask:
-        """The same with another process's run."""
-        return dataclasses.replace(self, run=run)
-
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
         from rbtools.engine.evaluate import ask
 
@@ -39,10 +38,6 @@ class AskArchive:
     reference: Any
     run: Run
 
-    def with_run(self, run: Run) -> AskArchive:
-        """The same with another process's run."""
-        return dataclasses.replace(self, run=run)
-
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
         from rbtools.engine.archive import ask
 
@@ -55,10 +50,6 @@ class AskAll:
 
     questions: tuple[Any, ...]
     run: Run
-
-    def with_run(self, run: Run) -> AskAll:
-        """The same with another process's run."""
-        return dataclasses.replace(self, run=run)
 
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
         from rbtools.engine.evaluate import ask
@@ -77,10 +68,6 @@ class Check:
     question: Any
     run: Run
 
-    def with_run(self, run: Run) -> Check:
-        """The same with another process's run."""
-        return dataclasses.replace(self, run=run)
-
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
         from rbtools.engine.checklist import ask
 
@@ -94,10 +81,6 @@ class Gap:
     question: Any
     n_train: int | None
     run: Run
-
-    def with_run(self, run: Run) -> Gap:
-        """The same with another process's run."""
-        return dataclasses.replace(self, run=run)
 
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
         from rbtools.engine.generalisation import ge
@@ -114,10 +97,6 @@ class Train:
     seed: int
     run: Run
 
-    def with_run(self, run: Run) -> Train:
-        """The same with another process's run."""
-        return dataclasses.replace(self, run=run)
-
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
         from rbtools.engine.train import train
 
@@ -131,10 +110,6 @@ class Measure:
 
     asked: Any
     run: Run
-
-    def with_run(self, run: Run) -> Measure:
-        """The same with another process's run."""
-        return dataclasses.replace(self, run=run)
 
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
         from rbtools.engine.measure import measure

@@ -152,7 +152,7 @@ def fill(
     """
     dataset = data.load()
     order = data.order(dataset.labels)[:n]
-    whole = any(getattr(column, "whole_tiles", False) for column in columns)
+    whole = any(column.whole_tiles for column in columns)
     size = WHOLE if whole else tile_size(device, data.about.shape)
     batch = min(run.batch or batch_size(device, data.about.shape), size)
     with run.clock.stage("preparation"):
@@ -180,7 +180,7 @@ def fill(
                 arrays = [one.values.cpu().numpy() for one in found]  # waits for the device
                 seconds = time.perf_counter() - begun
                 for i, one, values in zip(wanted, found, arrays, strict=True):
-                    prepared = how if getattr(columns[i], "searches", False) else ()
+                    prepared = how if columns[i].searches else ()
                     outcomes[i].extend(values, {"seconds": seconds, **one.totals}, device.type, prepared)
                     if one.images is not None and save is not None:
                         save(columns[i], ids, one)
@@ -240,7 +240,7 @@ def _searched(
     model: nn.Module, columns: Sequence[Column], shape: tuple[int, int, int], run: Run
 ) -> prepare.Prepared:
     """The model that searches run on: prepared where a column asks for one."""
-    if not (run.prepare and any(getattr(column, "searches", False) for column in columns)):
+    if not (run.prepare and any(column.searches for column in columns)):
         return prepare.Prepared(model, ())
     return prepare.prepared(model, precision.resolve(run), shape, compiled=run.compile)
 

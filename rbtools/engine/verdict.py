@@ -62,7 +62,7 @@ def attacked(
 
 def _perturbed(tile: Tile, method: Any, totals: dict[str, float]) -> tuple[Tensor, Tensor]:
     """What the attack makes of the examples, and the model's logits there."""
-    exact = tile.search is tile.model or getattr(method, "whole_tiles", False)
+    exact = tile.search is tile.model or method.whole_tiles
     images, logits = _attempt(tile, method, tile.model if exact else tile.search, totals)
     if exact or getattr(method, "iterate", "any") == "last":
         return images, logits
@@ -82,7 +82,7 @@ def _attempt(
 ) -> tuple[Tensor, Tensor]:
     """Run the attack on a model: images inside the budget, and the logits of the model that decides."""
     # AutoAttack's own code draws for a batch as a whole: it gets the fixed tile undivided.
-    whole = getattr(method, "whole_tiles", False)
+    whole = method.whole_tiles
     decides = tile.model if model is tile.search is not tile.model else None
     metered = Metered(model, None if whole else tile.batch, decides)
     metered.begin(len(tile.ids))
@@ -104,7 +104,7 @@ def _attempt(
             f"The attack {method.name} gave NaN or infinite pixels for image {int(tile.ids[first])}. Check"
             " that the gradient of the model is finite there."
         )
-    norm = getattr(method, "norm", "linf")
+    norm = method.norm
     perturbed = steps.project(perturbed.detach().float(), tile.images, method.eps, norm)
     logits = tile.logits(perturbed)
     found: dict[str, float] = {"forward": metered.forwards + len(perturbed), "backward": metered.backwards}

@@ -187,8 +187,7 @@ def _work(connection: Connection, works: Sequence[Work], run: Run) -> None:
 
 def bound(work: Any, run: Run) -> Work:
     """The work with this process's run in place of the one it was made with."""
-    bind = getattr(work, "with_run", None)
-    return work if bind is None else bind(run)  # type: ignore[no-any-return]
+    return dataclasses.replace(work, run=run) if hasattr(work, "run") else work  # type: ignore[no-any-return]
 
 
 def _end(number: int, frame: Any) -> None:

@@ -25,15 +25,14 @@ from rbtools.engine.workers import Finished, Pool, Task
 
 TOOL = """
 import os, signal, time
+from dataclasses import dataclass
 from pathlib import Path
 from rbtools.cli import shared
 
+@dataclass
 class Work:
-    def __init__(self, number, run=None):
-        self.number, self.run = number, run
-
-    def with_run(self, run):
-        return Work(self.number, run)
+    number: int
+    run: object = None
 
     def __call__(self, record):
         with open("log", "a") as log:
