@@ -53,21 +53,16 @@ def arch(
     from rbtools import datasets
     from rbtools.spaces import choose, sized
 
-    depth, width = sizes.pop("depth", None), sizes.pop("width", None)
-    kept = sized(space, depth=depth, width=width)
-    if wrong := sizes.keys() - {"channels", "cells"}:
-        raise unknown("size", min(wrong), ("channels", "cells", "width", "depth"))
-    about = None if dataset is None else datasets.describe(dataset, data_dir)
-    size = {
-        **sizes,
-        "classes": choose.CLASSES if about is None else about.classes,
-        "shape": choose.SHAPE if about is None else about.shape,
-    }
-    extra = {} if about is None else {"dataset": about.name}
+    kept = sized(space, **sizes)
+    about: dict[str, Any] = {"classes": choose.CLASSES, "shape": choose.SHAPE}
+    extra = {}
+    if dataset is not None:
+        found = datasets.describe(dataset, data_dir)
+        about, extra = {"classes": found.classes, "shape": found.shape}, {"dataset": found.name}
     named = [which] if isinstance(which, (int, str)) else which
     numbers = None if named is None else [kept.find(str(one)) for one in named]
     how: dict[str, Any] = {"unique": unique, "where": where, "sample": sample, "seed": seed, "warn": _warn}
-    return list(choose.records(kept, numbers, size, extra, **how))
+    return list(choose.records(kept, numbers, about, extra, **how))
 
 
 def attack(

@@ -36,7 +36,14 @@ TABLE: dict[str, set[str]] = {
     "plots": {"records", "spaces"},
 }
 # Registries that a room may look into, for the names and options that there are, but no further.
-LISTED = {"plots": {"rbtools.attacks.ATTACKS", "rbtools.measures.MEASURES", "rbtools.training.METHODS"}}
+LISTED = {
+    "plots": {
+        "rbtools.attacks.ATTACKS",
+        "rbtools.measures.MEASURES",
+        "rbtools.probabilistic.NOISES",
+        "rbtools.training.METHODS",
+    }
+}
 TABLE["engine"] = set(TABLE) - {"search", "formats", "plots"}
 
 # Never, not even inside a function: room -> packages.

@@ -28,7 +28,7 @@ from rbtools.engine.run import Run
 from rbtools.engine.workers import Finished, Pool, Task
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.estimate import Reading
-from rbtools.spaces import space
+from rbtools.spaces import sized
 from rbtools.store import Store
 from rbtools.training import METHODS
 
@@ -69,7 +69,7 @@ def pulling(after: int) -> Callable[[], None]:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """A store and a record of a small trained network in it."""
     folder = tmp_path_factory.mktemp("trained") / "store"
-    record = {"arch": space("nasbench201").arch(13714, channels=4, cells=1), "dataset": "digits"}
+    record = {"arch": sized("nasbench201", channels=4, cells=1).arch(13714), "dataset": "digits"}
     run = Run(tool="test", store=Store(folder))
     how = recipe.Recipe(epochs=2, batch_size=64, lr=0.2)
     return folder, train.train(record, METHODS.build("erm"), how, run)
@@ -226,7 +226,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str
 
 
 def small(name: str, run: Run) -> dict[str, Any]:
-    record = {"arch": space("nasbench201").arch(1462, channels=2, cells=1), "dataset": "digits"}
+    record = {"arch": sized("nasbench201", channels=2, cells=1).arch(1462), "dataset": "digits"}
     params = {} if name == "erm" else {"attack_steps": 1, "eps": 16 / 255}
     how = recipe.Recipe(epochs=3, batch_size=256, augment=("crop", "flip"))
     return train.train(record, METHODS.build(name, **params), how, run)
@@ -251,7 +251,7 @@ def test_a_resumed_training_ends_with_the_same_weights(
 def test_a_training_in_a_worker_gives_the_same_weights(uninterrupted: dict[str, str], tmp_path: Path) -> None:
     run = Run(tool="test", store=Store(tmp_path / "store"), jobs=2)
     how = recipe.Recipe(epochs=3, batch_size=256, augment=("crop", "flip"))
-    record = {"arch": space("nasbench201").arch(1462, channels=2, cells=1), "dataset": "digits"}
+    record = {"arch": sized("nasbench201", channels=2, cells=1).arch(1462), "dataset": "digits"}
     (done,) = pooled([tasks.Train(METHODS.build("erm"), how, 0, run)], [record], run)
     assert done["checkpoint"] == uninterrupted["erm"]
     assert json.dumps(done)

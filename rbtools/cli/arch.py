@@ -15,6 +15,38 @@ from rbtools.records import SCHEMA, dumps
 from rbtools.spaces import SPACES, Space, sized
 from rbtools.spaces.choose import CLASSES, SHAPE, holding, records, these
 
+_size_options = shared.bundle(
+    "sizes",
+    dict,
+    click.option(
+        "--channels", default=None, type=click.IntRange(1), help="Width of the first stage.  [default: 16]"
+    ),
+    click.option(
+        "--cells", default=None, type=click.IntRange(1), help="Cells in each of three stages.  [default: 5]"
+    ),
+    click.option(
+        "--width",
+        default=None,
+        type=click.IntRange(1),
+        help="Neurons or channels of every layer, in fcnn and rescnn.  [default: 64]",
+    ),
+    click.option(
+        "--depth",
+        default=None,
+        type=click.IntRange(2),
+        help="Layers of fcnn and rescnn, the last, linear one among them.  [default: 4]",
+    ),
+)
+_choice_options = shared.bundle(
+    "choice",
+    dict,
+    click.option(
+        "--where", default=None, metavar="EXPR", help="Only where this holds: 'kernel_params == 18'."
+    ),
+    click.option("--sample", default=None, type=click.IntRange(1), metavar="N", help="N of them at random."),
+    click.option("--seed", default=0, type=click.IntRange(0), help="Seed of --sample."),
+)
+
 
 @shared.command()
 @click.argument("files", nargs=-1, metavar="[FILE]...")
@@ -53,27 +85,8 @@ from rbtools.spaces.choose import CLASSES, SHAPE, holding, records, these
     metavar="ARCH",
     help="All that differ in one edge from ARCH (an index, a name or a string), edge by edge.",
 )
-@click.option("--where", default=None, metavar="EXPR", help="Only where this holds: 'kernel_params == 18'.")
-@click.option("--sample", default=None, type=click.IntRange(1), metavar="N", help="N of them at random.")
-@click.option("--seed", default=0, type=click.IntRange(0), help="Seed of --sample.")
-@click.option(
-    "--channels", default=None, type=click.IntRange(1), help="Width of the first stage.  [default: 16]"
-)
-@click.option(
-    "--cells", default=None, type=click.IntRange(1), help="Cells in each of three stages.  [default: 5]"
-)
-@click.option(
-    "--width",
-    default=None,
-    type=click.IntRange(1),
-    help="Neurons or channels of every layer, in fcnn and rescnn.  [default: 64]",
-)
-@click.option(
-    "--depth",
-    default=None,
-    type=click.IntRange(2),
-    help="Layers of fcnn and rescnn, the last, linear one among them.  [default: 4]",
-)
+@_choice_options
+@_size_options
 @click.option("--dataset", default=None, metavar="NAME", help="Count for this data set's images and classes.")
 @click.option(
     "--data-dir",
@@ -96,13 +109,8 @@ def main(
     index: str | None,
     string: str | None,
     neighbours: str | None,
-    where: str | None,
-    sample: int | None,
-    seed: int,
-    channels: int | None,
-    cells: int | None,
-    width: int | None,
-    depth: int | None,
+    choice: dict[str, Any],
+    sizes: dict[str, int | None],
     dataset: str | None,
     data_dir: str | None,
     screen: shared.Screen,
@@ -126,13 +134,12 @@ def main(
         _refuse_with_files()
         run = {"dataset": dataset, "data_dir": data_dir, "member": member, "allow_code": allow_code}
         found = recognised.records([*checkpoints, *files], arch, normalize, screen, **run)
-        return _write(holding(found, where), screen)
+        return _write(holding(found, choice["where"]), screen)
     _refuse_without_files(files)
     if sum(option is not None for option in (arch, index, string, neighbours)) > 1:
         raise UsageError(
             "More than one of --arch, --index, --str and --neighbours is given. Choose one of them."
         )
-    kept = sized(space_name, depth=depth, width=width if arch is None else None)
     about: dict[str, Any] = {"classes": CLASSES, "shape": SHAPE}
     extra: dict[str, Any] = {}
     if dataset is not None:
@@ -140,13 +147,12 @@ def main(
 
         described = datasets.describe(dataset, data_dir)
         about, extra = {"classes": described.classes, "shape": described.shape}, {"dataset": described.name}
-    size = {"channels": channels, "cells": cells, **about}
     if arch is not None:
-        named = _named(arch, {**size, "width": width}, extra)
-        return _write(these(named, where, sample, seed, screen.warn), screen)
-    how: dict[str, Any] = {"unique": unique, "where": where, "sample": sample, "seed": seed}
+        named = _named(arch, sizes, about, extra)
+        return _write(these(named, **choice, warn=screen.warn), screen)
+    kept = sized(space_name, **sizes)
     numbers = _numbers(kept, index, string, neighbours)
-    return _write(records(kept, numbers, size, extra, warn=screen.warn, **how), screen)
+    return _write(records(kept, numbers, about, extra, unique=unique, **choice, warn=screen.warn), screen)
 
 
 FOR_FILES = ("normalize", "member", "allow_code")
@@ -181,20 +187,17 @@ def _refuse_without_files(files: tuple[str, ...]) -> None:
         raise UsageError(f"{option} is about a file of weights. Add --from-checkpoint FILE.")
 
 
-def _named(text: str, size: dict[str, Any], extra: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _named(
+    text: str, sizes: dict[str, int | None], about: dict[str, Any], extra: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
     from rbtools import spaces
     from rbtools.engine.checkpoints import named_arch
 
+    given = {key: value for key, value in sizes.items() if value is not None}
     for word in filter(None, (part.strip() for part in text.split(","))):
         fields = named_arch(word)
-        sizes = {key: size[key] for key in ("channels", "cells", "width") if size[key] is not None}
-        takes = {"nasbench201": {"channels", "cells"}, "fcnn": {"width"}, "rescnn": {"width"}}
-        if not sizes.keys() <= takes.get(fields["space"], set()):
-            raise UsageError(
-                f"{word} has no such size: --channels and --cells are for nasbench201, --width for fcnn and"
-                " rescnn."
-            )
-        described = spaces.describe({**fields, **sizes}, size["classes"], size["shape"])
+        sized(fields["space"], **given)  # refuses what its networks have not
+        described = spaces.describe({**fields, **given}, **about)
         yield {"schema": SCHEMA, "arch": described, **extra}
 
 

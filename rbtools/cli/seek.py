@@ -80,7 +80,7 @@ class Seeker:
                 " findings up in with --table."
             )
         tables = {name: self._read((name,), ())[0] for name in self.asked.table} | self._report_tables()
-        source = Live(wanted, work, (self.asked.channels, self.asked.cells), share=self.asked.share)
+        source = Live(wanted, work, self._space(), share=self.asked.share)
         rules, seed = self._rules(), self.run.seed
         traces = driver.search(
             self.algorithm,
@@ -97,6 +97,11 @@ class Seeker:
         return self._finish(
             outcome.Searched(self.algorithm, wanted, rules, seed, source, traces, None, tables)
         )
+
+    def _space(self) -> Any:
+        from rbtools.spaces import sized
+
+        return sized("nasbench201", channels=self.asked.channels, cells=self.asked.cells)
 
     def by_supernet(self) -> int:
         """Derive cells by a differentiable search, and look them up."""
@@ -120,12 +125,12 @@ class Seeker:
             raise UsageError("--objective is looked up in a table. Name one with --table.")
         table = self._read(files, wanted)[0] if files else None
         tables = ({} if table is None else {"table": table}) | self._report_tables()
-        size = (self.asked.channels or nasbench201.CHANNELS, self.asked.cells or nasbench201.CELLS)
-        found = Derived(table, size)
+        space = self._space()
+        found = Derived(table, space)
         cells, traces = [], []
         for number in range(self.asked.runs or 1):
             run = dataclasses.replace(self.run, seed=self.run.seed + number)
-            cell = supernet.search(self.algorithm, run, *size)
+            cell = supernet.search(self.algorithm, run, space.channels, space.cells)
             index = nasbench201.index_by_ops()[tuple(cell["ops"])]
             self.screen.say(
                 f"{self.algorithm.name}, seed {run.seed}: nb201-{index} {nasbench201.strings()[index]}"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-# Of published data sets, as rb-convert and people write them; hyphens and capitals do not matter.
+# Of published data sets, as rb-convert and people write them; hyphens and capitals do not matter. A test
+# asks for those of rbtools.datasets, which a figure does not load.
 _CLASSES = {
     "digits": 10,
     "mnist": 10,

@@ -11,10 +11,8 @@ from rbtools.search.driver import Value
 from rbtools.search.field import Cells, Field
 from rbtools.search.objective import Objective
 from rbtools.search.table import Table
-from rbtools.spaces import nasbench201
+from rbtools.spaces import Space
 
-Size = tuple[int | None, int | None]
-"""Channels and cells of the networks, None for the published ones."""
 Work = Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
 """Records in, the same out in their order, with what was found out or with an `error`."""
 
@@ -55,9 +53,9 @@ class Live:
     """
 
     def __init__(
-        self, objectives: Sequence[Objective], work: Work, size: Size, *, share: bool = True
+        self, objectives: Sequence[Objective], work: Work, space: Space, *, share: bool = True
     ) -> None:
-        self.objectives, self.work, self.size = tuple(objectives), work, size
+        self.objectives, self.work, self.space = tuple(objectives), work, space
         self.field = Cells(share=share)
         self.records: dict[Hashable, dict[str, Any]] = {}
         self.failed: dict[int, str] = {}
@@ -65,11 +63,7 @@ class Live:
     def __call__(self, indices: Sequence[int]) -> Mapping[Hashable, Value]:
         keys = [self.field.keys[index] for index in indices]
         new = [key for key in dict.fromkeys(keys) if key not in self.records]
-        space = nasbench201.NASBench201()
-        asked = [
-            {"schema": SCHEMA, "arch": space.arch(key, channels=self.size[0], cells=self.size[1])}
-            for key in new
-        ]
+        asked = [{"schema": SCHEMA, "arch": self.space.arch(key)} for key in new]
         for key, record in zip(new, self.work(asked) if asked else [], strict=True):
             self.records[key] = record
             if "error" in record:
@@ -100,9 +94,9 @@ class Live:
 class Derived:
     """Architectures that nobody was asked about; their record is the table's, where it has one."""
 
-    def __init__(self, table: Table | None, size: Size) -> None:
+    def __init__(self, table: Table | None, space: Space) -> None:
         self.field = Cells()
-        self.table, self.size = table, size
+        self.table, self.space = table, space
 
     def __call__(self, indices: Sequence[int]) -> Mapping[Hashable, Value]:
         known = {} if self.table is None else self.table.values()
@@ -114,5 +108,4 @@ class Derived:
         found = None if self.table is None else self.table.results.get(self.table.key(index, self.field))
         if found is not None:
             return found.record()
-        arch = nasbench201.NASBench201().arch(index, channels=self.size[0], cells=self.size[1])
-        return {"schema": SCHEMA, "arch": arch}
+        return {"schema": SCHEMA, "arch": self.space.arch(index)}

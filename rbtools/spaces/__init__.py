@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from rbtools.errors import RbError, unknown
 from rbtools.registry import Registry
@@ -33,26 +33,21 @@ BY_NAME = Registry(
 
 
 class Space(Protocol):
-    """A numbered set of architectures. Every method raises RbError for what the space does not have."""
+    """A numbered set of architectures; a frozen dataclass whose fields are the sizes of its networks.
+
+    Every method raises RbError for what the space does not have.
+    """
+
+    sizes: ClassVar[tuple[str, ...]]
+    """The fields that size its networks."""
 
     def __len__(self) -> int: ...
 
     def indices(self, unique: bool = False) -> Iterable[int]:
         """All indices, ascending; with `unique` one for each class of equal networks."""
 
-    def arch(
-        self,
-        index: int,
-        *,
-        channels: int | None = None,
-        cells: int | None = None,
-        classes: int = 10,
-        shape: Iterable[int] = (3, 32, 32),
-    ) -> dict[str, Any]:
-        """A record's `arch`, with the counts for `classes` outputs and images of `shape` (C, H, W).
-
-        `channels` and `cells` size the skeleton; None is the published size.
-        """
+    def arch(self, index: int, *, classes: int = 10, shape: Iterable[int] = (3, 32, 32)) -> dict[str, Any]:
+        """A record's `arch`, with the counts for `classes` outputs and images of `shape` (C, H, W)."""
 
     def find(self, text: str) -> int:
         """The index that a user's word means: a number, a name, or the space's own notation."""
@@ -74,14 +69,20 @@ def space(name: str) -> Space:
 
 
 def sized(name: str, **sizes: int | None) -> Space:
-    """The space of that name with networks of these sizes; None is its own. Raises RbError for others."""
+    """The space of that name with networks of these sizes; None is its own.
+
+    Raises RbError for a size that its networks have not, or cannot have.
+    """
     kept, given = space(name), {key: value for key, value in sizes.items() if value is not None}
-    fields = {field.name for field in dataclasses.fields(kept)}  # type: ignore[arg-type]
     for key in given:
-        if key not in fields:
+        if key not in kept.sizes:
+            having = [other for other in SPACES if key in space(other).sizes]
+            if not having:
+                known = dict.fromkeys(size for other in SPACES for size in space(other).sizes)
+                raise unknown("size", key, list(known))
             raise RbError(
-                f"The space {name} has no {key}: leave out --{key}, which is for fcnn and rescnn."
-                " The skeleton of nasbench201 is sized by --channels and --cells."
+                f"The networks of the space {name} have no {key}, which those of {' and '.join(having)} have:"
+                f" leave it out."
             )
     return dataclasses.replace(kept, **given) if given else kept  # type: ignore[type-var]
 

@@ -24,7 +24,7 @@ TRIES = 20_000  # architectures that are drawn, at most, for one that the condit
 def records(
     kept: Space,
     numbers: Iterable[int] | None,
-    size: Mapping[str, Any],
+    about: Mapping[str, Any],
     extra: Mapping[str, Any],
     *,
     unique: bool = False,
@@ -35,19 +35,19 @@ def records(
 ) -> Iterator[Record]:
     """The architectures `numbers` of a space (None: all) as records; with `unique` one a class of equal ones.
 
-    size: what `Space.arch` takes (channels, cells, classes, shape); extra: further fields of every record.
+    about: what `Space.arch` takes (classes, shape); extra: further fields of every record.
     `where` keeps those for which a condition holds. `sample` keeps so many by lot, in their order: a smaller
     sample is part of a larger one of the same seed, and where there are fewer, `warn` is told.
     Raises UsageError for a condition that cannot be read or asks for what the records have not.
     """
     if numbers is None and sample is not None and getattr(kept, "size", 0) > LISTED:
-        return _drawn(kept, size, extra, where, sample, seed, warn)
+        return _drawn(kept, about, extra, where, sample, seed, warn)
     if numbers is None:
         numbers = kept.indices(unique)
     elif unique:
         allowed = set(kept.indices(True))
         numbers = [number for number in numbers if number in allowed]
-    return these(_described(kept, numbers, size, extra), where, sample, seed, warn)
+    return these(_described(kept, numbers, about, extra), where, sample, seed, warn)
 
 
 def these(
@@ -79,10 +79,10 @@ def holding(found: Iterable[Record], where: str | None) -> Iterator[Record]:
 
 
 def _described(
-    kept: Space, numbers: Iterable[int], size: Mapping[str, Any], extra: Mapping[str, Any]
+    kept: Space, numbers: Iterable[int], about: Mapping[str, Any], extra: Mapping[str, Any]
 ) -> Iterator[Record]:
     for number in numbers:
-        yield {"schema": SCHEMA, "arch": kept.arch(number, **size), **extra}
+        yield {"schema": SCHEMA, "arch": kept.arch(number, **about), **extra}
 
 
 def _sampled(found: list[Record], count: int, seed: int, warn: Callable[[str], None]) -> list[Record]:
@@ -99,7 +99,7 @@ def _sampled(found: list[Record], count: int, seed: int, warn: Callable[[str], N
 
 def _drawn(
     kept: Any,
-    size: Mapping[str, Any],
+    about: Mapping[str, Any],
     extra: Mapping[str, Any],
     where: str | None,
     count: int,
@@ -114,7 +114,7 @@ def _drawn(
         for met, index in enumerate(drawn(kept.size, f"{seed}:{kept.name}{kept.depth}")):
             if met >= TRIES * count:
                 return
-            yield from _described(kept, [index], size, extra)
+            yield from _described(kept, [index], about, extra)
 
     found = list(itertools.islice(holding(meeting(), where), count))
     if len(found) < count:

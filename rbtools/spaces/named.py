@@ -53,6 +53,7 @@ class Torchvision:
 
     name: ClassVar[str] = "torchvision"
     version: ClassVar[int] = 1
+    sizes: ClassVar[tuple[str, ...]] = ()
 
     def __len__(self) -> int:
         return len(table())
@@ -60,20 +61,7 @@ class Torchvision:
     def indices(self, unique: bool = False) -> Iterable[int]:
         return range(len(table()))
 
-    def arch(
-        self,
-        index: int,
-        *,
-        channels: int | None = None,
-        cells: int | None = None,
-        classes: int = 10,
-        shape: Iterable[int] = (3, 32, 32),
-    ) -> dict[str, Any]:
-        if channels is not None or cells is not None:
-            raise RbError(
-                "The networks of torchvision have a fixed size: leave out channels and cells,"
-                " which size the skeleton of nasbench201."
-            )
+    def arch(self, index: int, *, classes: int = 10, shape: Iterable[int] = (3, 32, 32)) -> dict[str, Any]:
         if not 0 <= index < len(self):
             raise RbError(
                 f"The space torchvision has no index {index}. Indices go from 0 to {len(self) - 1}."
@@ -113,6 +101,7 @@ class Foreign:
     name: str
     example: str
     version: ClassVar[int] = 1
+    sizes: ClassVar[tuple[str, ...]] = ()
 
     def __len__(self) -> int:
         raise self._no_list()

@@ -163,10 +163,14 @@ def _checked(index: int) -> int:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NASBench201:
-    """NAS-Bench-201 behind the interface of `rbtools.spaces.Space`."""
+    """NAS-Bench-201 behind the interface of `rbtools.spaces.Space`: `cells` cells in each of three stages."""
 
     name: ClassVar[str] = "nasbench201"
     version: ClassVar[int] = 1
+    sizes: ClassVar[tuple[str, ...]] = ("channels", "cells")
+
+    channels: int = CHANNELS
+    cells: int = CELLS
 
     def __len__(self) -> int:
         return SIZE
@@ -174,18 +178,8 @@ class NASBench201:
     def indices(self, unique: bool = False) -> Iterable[int]:
         return nb201_cells.unique() if unique else range(SIZE)
 
-    def arch(
-        self,
-        index: int,
-        *,
-        channels: int | None = None,
-        cells: int | None = None,
-        classes: int = 10,
-        shape: Iterable[int] = (3, 32, 32),
-    ) -> dict[str, Any]:
-        channels = CHANNELS if channels is None else channels
-        cells = CELLS if cells is None else cells
-        return arch(index, channels=channels, cells=cells, classes=classes, shape=shape)
+    def arch(self, index: int, *, classes: int = 10, shape: Iterable[int] = (3, 32, 32)) -> dict[str, Any]:
+        return arch(index, channels=self.channels, cells=self.cells, classes=classes, shape=shape)
 
     def find(self, text: str) -> int:
         return find(text)

@@ -58,6 +58,7 @@ class Residual:
     width: int = WIDTH
     depth: int = DEPTH
     version: ClassVar[int] = 1
+    sizes: ClassVar[tuple[str, ...]] = ("width", "depth")
 
     def __post_init__(self) -> None:
         for what, value, least, most in (
@@ -81,20 +82,7 @@ class Residual:
     def indices(self, unique: bool = False) -> Iterable[int]:
         return range(self.size)  # all differ
 
-    def arch(
-        self,
-        index: int,
-        *,
-        channels: int | None = None,
-        cells: int | None = None,
-        classes: int = 10,
-        shape: Iterable[int] = (3, 32, 32),
-    ) -> dict[str, Any]:
-        if channels is not None or cells is not None:
-            raise RbError(
-                f"The networks of the space {self.name} have no channels and cells, which size the skeleton"
-                " of nasbench201. Their sizes are width and depth."
-            )
+    def arch(self, index: int, *, classes: int = 10, shape: Iterable[int] = (3, 32, 32)) -> dict[str, Any]:
         return self._described(self._layers(self._checked(index)), classes, tuple(shape))
 
     def find(self, text: str) -> int:

@@ -84,6 +84,7 @@ class Zoo:
 
     name: ClassVar[str] = "zoo"
     version: ClassVar[int] = 1
+    sizes: ClassVar[tuple[str, ...]] = ()
 
     def __len__(self) -> int:
         return len(FORMS)
@@ -92,20 +93,7 @@ class Zoo:
         forms = list(FORMS.values())
         return [i for i, one in enumerate(forms) if not (unique and one in forms[:i])]
 
-    def arch(
-        self,
-        index: int,
-        *,
-        channels: int | None = None,
-        cells: int | None = None,
-        classes: int = 10,
-        shape: Iterable[int] = (3, 32, 32),
-    ) -> dict[str, Any]:
-        if channels is not None or cells is not None:
-            raise RbError(
-                "The networks of the space zoo have a fixed size: leave out channels and cells,"
-                " which size the skeleton of nasbench201."
-            )
+    def arch(self, index: int, *, classes: int = 10, shape: Iterable[int] = (3, 32, 32)) -> dict[str, Any]:
         return self.describe({"space": self.name, "name": _named(index)}, classes, shape)
 
     def find(self, text: str) -> int:

@@ -253,14 +253,23 @@ def test_an_image_folder_says_its_size_and_classes() -> None:
         (["--neighbours", "nb201-99999"], "no architecture with the index 99999"),
         (["--neighbours", "1", "--index", "1"], "More than one of --arch, --index, --str"),
         (["--space", "zoo", "--neighbours", "0"], "has no neighbours: the space zoo is a plain list."),
-        (["--space", "zoo", "--cells", "1"], "fixed size: leave out channels and cells"),
+        (
+            ["--space", "zoo", "--cells", "1"],
+            "of the space zoo have no cells, which those of nasbench201 have: leave it out",
+        ),
         (["--space", "zoo", "--str", "resnet19"], "Unknown model 'resnet19'. Did you mean 'resnet18'"),
         (
             ["--space", "zoo", "--depth", "3"],
-            "The space zoo has no depth: leave out --depth, which is for fcnn",
+            "The networks of the space zoo have no depth, which those of fcnn and rescnn have",
         ),
-        (["--arch", "resnet18", "--width", "9"], "resnet18 has no such size: --channels and --cells are for"),
-        (["--space", "fcnn", "--cells", "1"], "The networks of the space fcnn have no channels and cells"),
+        (
+            ["--arch", "resnet18", "--width", "9"],
+            "have no width, which those of fcnn and rescnn have",
+        ),
+        (
+            ["--space", "fcnn", "--cells", "1"],
+            "of the space fcnn have no cells, which those of nasbench201",
+        ),
         (["--space", "nasbench"], "'nasbench' is not one of 'nasbench201'"),
         (["--sample", "0"], "0 is not in the range x>=1"),
         (["--channels", "0"], "0 is not in the range x>=1"),

@@ -299,7 +299,7 @@ class Liar:
 
     name = "liar"
     version = 1
-    random = False
+    random = whole_tiles = False
     stem = "liar"
 
     eps: float = 8 / 255

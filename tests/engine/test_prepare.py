@@ -17,7 +17,7 @@ from rbtools.engine.prepare import prepared
 from rbtools.engine.run import Run
 from rbtools.engine.tiles import Tile
 from rbtools.models.normalize import Normalized
-from rbtools.spaces import space
+from rbtools.spaces import sized
 
 SHAPE = (3, 32, 32)
 
@@ -26,7 +26,7 @@ def network(name: str) -> nn.Module:
     """An untrained network whose BatchNorm has seen something."""
     torch.manual_seed(0)
     if name == "nb201":
-        arch: Any = space("nasbench201").arch(13714, channels=8, cells=1)
+        arch: Any = sized("nasbench201", channels=8, cells=1).arch(13714)
     else:
         arch = {"space": "zoo", "name": name}
     made = models.build(arch, classes=10, shape=SHAPE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rbtools.errors import RbError
-from rbtools.spaces import describe, space
+from rbtools.spaces import describe, sized, space
 from rbtools.spaces.zoo import FORMS, completed, costs
 
 CIFAR, TINY, LARGE, MNIST = (3, 32, 32), (3, 64, 64), (3, 224, 224), (1, 28, 28)
@@ -100,7 +100,7 @@ def test_the_zoo_refuses_what_it_does_not_have():
         (lambda: zoo.find("resnet81"), "Did you mean 'resnet18'"),
         (lambda: zoo.find("99"), f"Indices go from 0 to {len(FORMS) - 1}: {first}, "),
         (lambda: zoo.neighbours(0), f"{first} has no neighbours"),
-        (lambda: zoo.arch(0, channels=8), "fixed size"),
+        (lambda: sized("zoo", channels=8), "The networks of the space zoo have no channels"),
         (lambda: costs("resnet18", 10, (3, 0, 32)), "1 or more"),
         (lambda: costs("simplecnn", 10, (3, 5, 32)), "from 6x6 pixels on, and these have 5x32"),
         (lambda: describe({"space": "zoo"}, 10, CIFAR), "Expected a 'name'"),

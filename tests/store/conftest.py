@@ -14,7 +14,7 @@ from rbtools.engine.outcomes import encoded
 from rbtools.engine.questions import Attacked
 from rbtools.engine.recipe import Recipe
 from rbtools.engine.run import Run
-from rbtools.spaces import space
+from rbtools.spaces import sized
 from rbtools.store import Store
 from rbtools.training import METHODS
 
@@ -56,7 +56,7 @@ class Filled:
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(train, "_fit", fit)
-            record = {"schema": 1, "arch": space("nasbench201").arch(index, cells=1)}
+            record = {"schema": 1, "arch": sized("nasbench201", cells=1).arch(index)}
             run = Run(tool="rb-train", store=self.store)
             made = train.train(record, METHODS.build(method), Recipe(epochs=epochs), run)
         self.trained.append(made)

@@ -18,6 +18,7 @@ from rbtools.plots.board.shell import (
     own_options,
     radius,
 )
+from rbtools.probabilistic import NOISES
 from rbtools.records import metrics
 
 Record = Mapping[str, Any]
@@ -233,13 +234,10 @@ def _corruption(entry: Mapping[str, Any], lacking: dict[str, None]) -> _Step | N
     return _Step("rb-corrupt", tuple(words), lists)
 
 
-_NAMED = (
-    (re.compile(r"(fgsm|aa|square|fab|fab-t|apgd-ce|apgd-dlr|apgd-t)(\.l2)?\.(\d+(?:\.\d+)?)"), "rb-attack"),
-    (re.compile(r"(pgd|cw)(\d+)(\.l2)?\.(\d+(?:\.\d+)?)"), "rb-attack"),
-    (re.compile(r"pr\.(uniform|gaussian|laplace)\.(\d+(?:\.\d+)?)"), "rb-pr"),
-    (re.compile(r"probacc\.(uniform|gaussian|laplace)\.(\d+\.\d+|\d+)\.(\d+\.\d+|\d+)"), "rb-pr"),
-    (re.compile(r"corrupt\.([a-z_]+)\.([1-5])"), "rb-corrupt"),
-)
+_DISTANCE = re.compile(r"(\d*)(\.l2)?\.(\d+(?:\.\d+)?)")
+_PR = re.compile(r"pr\.([a-z]+)\.(\d+(?:\.\d+)?)")
+_PROB_ACC = re.compile(r"probacc\.([a-z]+)\.(\d+\.\d+|\d+)\.(\d+\.\d+|\d+)")
+_CORRUPT = re.compile(r"corrupt\.([a-z_]+)\.([1-5])")
 
 
 @cache
@@ -247,24 +245,28 @@ def _by_name(name: str) -> _Step | None:
     """The command that a metric's name alone suggests, None for a name that says too little."""
     difference = name.startswith("ge.")
     plain = metrics.without_split(name.removeprefix("ge."))
-    for place, (pattern, tool) in enumerate(_NAMED):
-        found = pattern.fullmatch(plain)
-        if found is None:
-            continue
-        first, *others = found.groups()
-        if tool == "rb-attack":
-            norm = ("--norm", "l2") if ".l2" in others else ()
-            steps = ("--steps", others[0]) if place == 1 else ()
-            step = _Step(f"rb-attack {first}", (*steps, *norm), {"eps": [others[-1]]})
-        elif tool == "rb-pr":
-            lists = {"gamma": [_of255(others[0])], **({"rho": others[1:]} if others[1:] else {})}
-            step = _Step("rb-pr", ("--noise", first), lists)
-        else:
-            step = _Step("rb-corrupt", (), {"": [first], "severity": [others[0]]})
-        if difference:
-            return step._replace(command=step.command.replace("rb-", "rb-ge ", 1))
-        split = name.removesuffix(plain).removesuffix(".")
-        return step._replace(rest=(*step.rest, *(option("split", split) if split else ())))
+    step = _attack_named(plain)
+    if (found := _PR.fullmatch(plain) or _PROB_ACC.fullmatch(plain)) and found[1] in NOISES:
+        rho = {"rho": [found[3]]} if found.re is _PROB_ACC else {}
+        step = _Step("rb-pr", ("--noise", found[1]), {"gamma": [_of255(found[2])], **rho})
+    elif found := _CORRUPT.fullmatch(plain):
+        step = _Step("rb-corrupt", (), {"": [found[1]], "severity": [found[2]]})
+    if step is None or difference:
+        return None if step is None else step._replace(command=step.command.replace("rb-", "rb-ge ", 1))
+    split = name.removesuffix(plain).removesuffix(".")
+    return step._replace(rest=(*step.rest, *(option("split", split) if split else ())))
+
+
+def _attack_named(name: str) -> _Step | None:
+    """What `pgd20.l2.0.5` tells: a registered attack, perhaps its number of steps, a norm and a distance."""
+    for attack in sorted(ATTACKS, key=len, reverse=True):
+        found = _DISTANCE.fullmatch(name.removeprefix(attack)) if name.startswith(attack) else None
+        if found is not None:
+            said = {"steps": found[1], "norm": "l2" if found[2] else ""}
+            words = [word for key, value in said.items() if value for word in (f"--{key}", value)]
+            takes = own_options(ATTACKS.load(attack))
+            if all(key in takes for key, value in said.items() if value):
+                return _Step(f"rb-attack {attack}", tuple(words), {"eps": [found[3]]})
     return None
 
 
