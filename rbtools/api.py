@@ -146,7 +146,8 @@ def ge(
     """The record with an evaluation's value on train minus that on test; see rb-ge.
 
     evaluation: "acc"; "attack" or "loss", of the attack `chosen`; "corrupt", of the corruptions `chosen`;
-    "pr", of the noise `chosen`. The options are those of `attack`, `corrupt` and `pr`.
+    "pr", of the noise `chosen`. The options are those of `attack`, `corrupt` and `pr`. Raises RbError for
+    another evaluation, and TypeError for an option that it has not.
     """
     from rbtools.engine.losses import RobustLoss
     from rbtools.engine.questions import Accuracy, Attacked, Corruptions
@@ -333,7 +334,8 @@ def corr(
 ) -> list[dict[str, Any]]:
     """Rank correlations, one object a pair as rb-corr writes them.
 
-    records: a stream, or result sets by their names, which are joined by the fields `on`.
+    records: a stream, or result sets by their names, which are joined by the fields `on`. Raises RbError for
+    another kind, and for several sets without fields to join them by.
     """
     from rbtools.records import expr
     from rbtools.scoring import correlate

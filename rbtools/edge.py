@@ -47,7 +47,7 @@ def build(
 
 
 def distances(text: str, norm: str, warn: Callable[[str], Any] | None = None) -> tuple[float, ...]:
-    """`--eps` in pixel units, with a warning for what looks like a slip of unit."""
+    """`--eps` in pixel units of [0, 1]; `warn` hears of a slip of unit. Raises UsageError."""
     pieces = text.split(",")
     found: list[float] = []
     for piece in filter(None, (piece.strip() for piece in pieces)):

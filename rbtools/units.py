@@ -25,7 +25,10 @@ def number(text: str | float, what: str) -> float:
 
 
 def number_list(text: str | float, what: str) -> list[float]:
-    """Read `1,2,8`, the integer range `1-5`, `0:0.15:31` (start, stop, count), or a mix of them."""
+    """Read `1,2,8`, the integer range `1-5`, `0:0.15:31` (start, stop, count), or a mix of them.
+
+    Raises UsageError naming `what` was being read.
+    """
     if not isinstance(text, str):
         return [number(text, what)]
     values: list[float] = []

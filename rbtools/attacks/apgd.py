@@ -73,10 +73,10 @@ def climb(
     draw: int,
     passes: int = 1,
 ) -> tuple[Tensor, Tensor]:
-    """`count` steps from a random start: (images, which are broken).
+    """`count` steps from a random start: images (N, C, H, W) in [0, 1], and which are broken (N,).
 
-    Any iterate that fools the model breaks its example, which then leaves; what stands at the end
-    comes back unchanged. `draw` numbers the random start; `passes` is loop.look's.
+    eps is in pixel units of [0, 1]. Any iterate that fools the model breaks its example, which then leaves;
+    what stands at the end comes back unchanged. `draw` numbers the random start; `passes` is loop.look's.
     """
     result = batch.images.clone()
     start = border_start(batch.images, batch.draws, eps, norm, draw)
@@ -107,8 +107,11 @@ def climb(
 
 
 def border_start(images: Tensor, draws: object, eps: float, norm: str, draw: int) -> Tensor:
-    """A random point that touches the ball's border: a uniform offset, its largest entry stretched to eps
-    (linf), or a uniform direction of length eps (l2); then clipped to the box."""
+    """A random point that touches the ball's border, as `images` (N, C, H, W) in [0, 1].
+
+    A uniform offset, its largest entry stretched to eps (linf), or a uniform direction of length eps (l2), in
+    pixel units; then clipped to the box.
+    """
     shape = tuple(images.shape[1:])
     if norm == "linf":
         offset = draws.uniform(shape, draw=draw).to(images) * 2 - 1  # type: ignore[attr-defined]

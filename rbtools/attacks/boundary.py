@@ -38,9 +38,10 @@ def walk(
     count: int,
     draw: int | None,
 ) -> tuple[Tensor, Tensor]:
-    """`count` steps from the image, or from half way to the ball's border with `draw`: (images, broken).
+    """`count` steps from the image, or from half way to the ball's border with `draw`.
 
-    An example is broken once a point within eps fools the model; what stands comes back unchanged.
+    Returns images (N, C, H, W) in [0, 1] and which are broken (N,). eps is in pixel units of [0, 1]. An
+    example is broken once a point within eps fools the model; what stands comes back unchanged.
     targets: the class (N,) whose boundary is walked along, or None for the nearest of all classes.
     """
     result = batch.images.clone()

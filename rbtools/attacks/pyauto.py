@@ -38,7 +38,7 @@ def run(
     """Run what `attack(model, seed)` makes on these images; return its perturbed images (N, C, H, W).
 
     The seed comes from the draws of the first example, since this code draws for the batch as a
-    whole: equal batches give equal results.
+    whole: equal batches give equal results. Images are float32 in [0, 1], eps in their unit.
     """
     if len(images) == 0 or eps == 0:
         return images.clone()

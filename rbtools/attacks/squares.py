@@ -39,7 +39,10 @@ class _State:
 def search(
     model: steps.Model, batch: loop.Batch, *, eps: float, norm: str, sides: list[int], restart: int
 ) -> tuple[Tensor, Tensor]:
-    """One run with a square of each of these sides: (images, which are broken)."""
+    """One run with a square of each of these sides, in pixels; eps is in pixel units of [0, 1].
+
+    Returns images (N, C, H, W) in [0, 1] and which are broken (N,).
+    """
     result, broken = batch.images.clone(), torch.zeros_like(batch.labels, dtype=torch.bool)
     images = batch.images.contiguous()
     best = _stripes(batch, eps, restart) if norm == "linf" else _tiles(batch, eps, restart)

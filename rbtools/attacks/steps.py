@@ -104,6 +104,8 @@ def input_gradient(model: Model, images: Tensor, objective: Objective) -> tuple[
     The objective is summed over examples, so each example's gradient is its own. Gradients of the
     model's parameters are neither computed nor stored. Where the logits do not depend on the images
     (an architecture without a live path) the gradient is zero.
+
+    Shape: images and gradient (N, C, H, W); logits (N, classes).
     """
     with torch.enable_grad():
         images = images.detach().requires_grad_(True)
@@ -120,6 +122,8 @@ def project(perturbed: Tensor, images: Tensor, eps: float, norm: str) -> Tensor:
 
     The box comes second and cannot lead out of the ball again: images lie in the box, so clipping
     moves every pixel towards its original.
+
+    Shape: perturbed and images (N, C, H, W), images and eps in pixel units of [0, 1]; the result as images.
     """
     if norm == "linf":
         return torch.clamp(perturbed, images - eps, images + eps).clamp_(0, 1)
@@ -152,6 +156,9 @@ def pgd_step(
     """One step of projected gradient ascent: (the next iterate, the logits at `perturbed`).
 
     linf: clip[0,1](clip(x' + step_size * sign g, x - eps, x + eps)), Madry et al. 2018.
+
+    Shape: perturbed and images (N, C, H, W); eps and step_size in pixel units of [0, 1], one a batch or
+    broadcastable to it.
     """
     gradient, logits = input_gradient(model, perturbed, objective)
     return project(ascend(perturbed, gradient, step_size, norm), images, eps, norm), logits
@@ -161,6 +168,8 @@ def uniform_start(images: Tensor, draws: Any, eps: float, norm: str = "linf", dr
     """Return one point an example, uniform in the ball of radius `eps`, clipped to the box.
 
     l2: a uniform direction, and a radius eps * u^(1/d) so that equal volumes are equally likely.
+
+    Shape: images (N, C, H, W) and eps in pixel units of [0, 1]; the result as images.
     """
     shape = tuple(images.shape[1:])
     if norm == "linf":

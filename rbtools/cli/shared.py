@@ -90,7 +90,10 @@ def evaluate(source: Source, work: Any, question: Any) -> int:
 
 
 def filter_models(source: Source, work: Any, task: Any) -> int:
-    """Put every record, or the one made of `--checkpoint`, through a task that needs its model."""
+    """Put every record, or the one made of `--checkpoint`, through a task that needs its model.
+
+    Returns the exit status. Raises UsageError for options that contradict each other.
+    """
     if source.checkpoint is None:
         for option, value in (("--arch", source.arch), ("--normalize", source.normalize)):
             if value is not None:

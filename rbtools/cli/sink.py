@@ -43,7 +43,7 @@ class Sink:
         self._reason: RbError | None = None
 
     def lines(self) -> Iterator[Line]:
-        """The lines that hold a record to work on."""
+        """The lines that hold a record to work on. Raises UsageError for a --where that no record answers."""
         for line in shared.read_all(self.source, self.screen, self.output):
             if line.record is None:
                 self.bad += 1

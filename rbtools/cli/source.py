@@ -146,7 +146,10 @@ def bad_line_record(tool: str, line: Line) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def opened_output(source: Source, screen: Screen) -> Iterator[Output]:
-    """Standard output for records, or with `--in-place` the file itself, replaced at the end."""
+    """Standard output for records, or with `--in-place` the file itself, replaced at the end.
+
+    Raises UsageError where --in-place has no one file, or a shard of it.
+    """
     output = Output()
     try:
         if not source.in_place:

@@ -93,7 +93,7 @@ class Corruption:
         return torch.cat([part(images[place], own.take(place) if self.random else own) for place in places])
 
     def constant(self, severity: int, size: Sequence[int]) -> Any:
-        """The constant of this severity for images of this (height, width)."""
+        """The constant of a severity for images of this (height, width). Raises RbError for no severity."""
         if severity not in SEVERITIES:
             raise RbError(f"Severity of {self.name} is {severity}. Choose from: 1, 2, 3, 4, 5.")
         return self.severities[self.constants_for(size)][int(severity) - 1]

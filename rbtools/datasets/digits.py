@@ -83,7 +83,8 @@ def raw() -> tuple[np.ndarray, np.ndarray]:
     """scikit-learn's pixels, 0..16, (1797, 64) and its labels (1797,).
 
     Its file is read directly: importing scikit-learn, and scipy with it, costs over a second in every
-    process of a pipe, the file 0.07 s. Should it move, scikit-learn's own function finds it.
+    process of a pipe, the file 0.07 s. Should it move, scikit-learn's own function finds it. Raises RbError
+    where it is not installed.
     """
     import numpy as np
 

@@ -123,7 +123,10 @@ def labelled(
 
 
 def fingerprint(tree: Tree, class_names: list[str], cache: Cache | None, kind: str = "imagefolder 1") -> str:
-    """The hash of a tree: the classes, then each file's path in the split and its bytes."""
+    """The hash of a tree: the classes, then each file's path in the split and its bytes.
+
+    Raises RbError naming a file that cannot be read.
+    """
     what = [kind, os.path.realpath(tree.root), str(len(class_names)), *class_names]
     files = ((relative, tree.path(index)) for index, (_, relative) in enumerate(tree.files))
     try:

@@ -44,7 +44,7 @@ def fit(task: Task, run: Run, key: str, device: torch.device, state: bytes | Non
 
     Returns what the record needs: checkpoint names, history (a list per quantity, an entry per
     epoch), seconds per epoch, passes, device, threads and normalisation; nothing where another process
-    of the same training does.
+    of the same training does. Raises RbError where the training diverges or memory runs out.
     """
     if task.how.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS is first used

@@ -30,7 +30,8 @@ class StandIn(Data):
     def load(self) -> datasets.Dataset:
         """The labels; in place of the clean images the mildest of one corruption.
 
-        They tell what a checkpoint's network expects, and no accuracy is measured on them.
+        They tell what a checkpoint's network expects, and no accuracy is measured on them. Raises RbError
+        for a damaged file.
         """
         import torch
 

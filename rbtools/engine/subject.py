@@ -237,6 +237,7 @@ def checkpoint_of(record: dict[str, Any], run: Run) -> tuple[str, Path]:
 
 
 def hash_of(path: str, run: Run) -> str:
+    """The name of a checkpoint's file by what is in it, sha256:HEX. Raises RbError for an unreadable one."""
     try:
         return run.store.file_hash(path)
     except OSError as error:

@@ -60,7 +60,7 @@ def layers(model: nn.Module) -> dict[str, str]:
 
 
 def loss_of(model: nn.Module, images: Tensor, labels: Tensor) -> Callable[[Weights], Tensor]:
-    """The summed cross-entropy of these images as a function of weights, others as the model has them."""
+    """The summed cross-entropy of images (N, C, H, W), as a function of weights; others stay the model's."""
     fixed = weights_of(model)
 
     def loss(weights: Weights) -> Tensor:
@@ -78,7 +78,7 @@ def chunks(chunk: int, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
 
 
 def gradient(model: nn.Module, images: Tensor, labels: Tensor, chunk: int) -> Weights:
-    """The gradient of the mean cross-entropy with respect to all weights."""
+    """The gradient of the mean cross-entropy of images (N, C, H, W) with respect to all weights."""
     weights = weights_of(model)
     total = {name: torch.zeros_like(value) for name, value in weights.items()}
     with differentiating():
@@ -89,7 +89,7 @@ def gradient(model: nn.Module, images: Tensor, labels: Tensor, chunk: int) -> We
 
 
 def mean_loss(model: nn.Module, weights: Weights, images: Tensor, labels: Tensor, chunk: int) -> float:
-    """The mean cross-entropy with these weights in place of the model's."""
+    """The mean cross-entropy of images (N, C, H, W) with these weights in place of the model's."""
     with differentiating():
         parts = chunks(chunk, images, labels)
         return sum(float(loss_of(model, part, truth)(weights)) for part, truth in parts) / len(labels)

@@ -21,7 +21,7 @@ def free(device: torch.device) -> int:
 
 
 def largest(model: nn.Module, images: Tensor) -> int:
-    """Numbers of the largest map that any layer makes of these images."""
+    """Numbers of the largest map that any layer makes of these images (N, C, H, W)."""
     sizes = [images.numel()]
 
     def seen(module: nn.Module, inputs: object, output: object) -> None:

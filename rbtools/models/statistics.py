@@ -46,7 +46,7 @@ def synthetic(shape: tuple[int, int, int], count: int = MANY) -> Tensor:
 
 
 def cropped(images: Tensor) -> Tensor:
-    """The images after a random crop with zero padding, which most trainings apply."""
+    """The images (N, C, H, W) after a random crop with zero padding, which most trainings apply."""
     generator = torch.Generator().manual_seed(0)
     padded = F.pad(images, (CROP,) * 4)
     height, width = images.shape[2:]
@@ -75,7 +75,7 @@ def divergence(model: nn.Module, images: Tensor, *, first: bool = False) -> floa
     """How far what the BatchNorm layers meet is from what they remember; of the `first` one alone, or all.
 
     The mean over channels of the Kullback-Leibler divergence between two normal distributions, of the
-    channel on these images and of the channel in training, at most 10 each.
+    channel on these images (N, C, H, W), in [0, 1], and of the channel in training, at most 10 each.
     """
     found: list[Tensor] = []
 
@@ -144,7 +144,7 @@ def normalisation(
 
 
 def normalised(images: Tensor, pair: Pair | None) -> Tensor:
-    """(images - mean) / std; the images themselves for None."""
+    """(images - mean) / std, of images (N, C, H, W) in [0, 1]; the images themselves for None."""
     if pair is None:
         return images
     mean, std = (torch.tensor(values).view(-1, 1, 1) for values in pair)
@@ -160,7 +160,7 @@ def _near(one: Pair | None, other: Pair | None) -> bool:
 
 
 def ranked(models: Sequence[nn.Module], images: Tensor) -> list[tuple[float, int]]:
-    """The divergence of each network on the images, and its place in `models`: the best first."""
+    """The divergence of each network on images (N, C, H, W), and its place in `models`: the best first."""
     return sorted(
         (_nearest(images, partial(divergence, model.eval())), place) for place, model in enumerate(models)
     )

@@ -133,7 +133,8 @@ def take_normalisation(
 ) -> tuple[Tensor | None, Tensor | None]:
     """Move a normaliser's buffers out of the state; several are accepted where they are equal.
 
-    Without buffers, plain numbers called mean and std beside the weights will do.
+    Without buffers, plain numbers called mean and std beside the weights will do. Raises RbError where
+    several differ.
     """
     pairs = []
     for key in list(state):

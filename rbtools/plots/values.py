@@ -55,7 +55,7 @@ def chosen(records: Sequence[Record], text: str | None, option: str) -> list[str
 
 
 def present(records: Sequence[Record], text: str, option: str) -> list[float]:
-    """The values of a metric or an expression that there are; see `column`. At least one."""
+    """The values of a metric or an expression that there are; see `column`. Raises RbError for none."""
     found = [value for value in column(records, text, option) if value is not None]
     if not found:
         raise RbError(f"{option}: no record has a value of '{text}'.")

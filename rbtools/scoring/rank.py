@@ -21,7 +21,10 @@ class Key(NamedTuple):
 
 
 def key(item: str, higher: bool | None = None) -> Key:
-    """Read `EXPR[:lower|higher]`; `higher` is for what does not say it, else the metric's own direction."""
+    """Read `EXPR[:lower|higher]`; `higher` is for what does not say it, else the metric's own direction.
+
+    Raises RbError for another word behind the colon.
+    """
     text, _, direction = item.rpartition(":")
     if direction in ("lower", "higher") and text:
         return Key(text.strip(), direction == "higher")

@@ -40,7 +40,8 @@ class AdvRush(DARTS):
 def curvature(model: nn.Module, images: Tensor, labels: Tensor, step: float) -> Tensor:
     """The mean over images of |grad l(x + z) - grad l(x)|, z of length `step` along the sign of grad l(x).
 
-    Moosavi-Dezfooli et al., CVPR 2019, equation 5. Differentiable in the model's parameters.
+    Moosavi-Dezfooli et al., CVPR 2019, equation 5. Differentiable in the model's parameters. Images are
+    float32 (N, C, H, W) in [0, 1], `step` in their unit.
     """
     import torch
     import torch.nn.functional as F

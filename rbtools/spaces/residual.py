@@ -112,7 +112,10 @@ class Residual:
         return {**arch, **described, "name": arch.get("name", described["name"])}
 
     def of(self, arch: Mapping[str, Any]) -> tuple[Residual, Layers]:
-        """The space that a record's `arch` is of, and its layers: by its `str`, else `index` or `name`."""
+        """The space that a record's `arch` is of, and its layers: by its `str`, else `index` or `name`.
+
+        Raises RbError where it has none of them, or where they contradict each other.
+        """
         kept = replace(self, width=arch.get("width", WIDTH), depth=arch.get("depth", DEPTH))
         if "str" in arch:
             layers = self.parse(str(arch["str"]))

@@ -133,6 +133,7 @@ class Away(Store):
         yield not done()
 
     def object(self, name: str) -> Path:
+        """Where the object of that name lies here. Raises RbError where the home has none."""
         self._ask_for({("objects", name.removeprefix("sha256:"))})
         try:
             return super().object(name)

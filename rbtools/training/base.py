@@ -132,7 +132,7 @@ class Adversarial(Method):
         return self.perturb(model, images, labels, draws)
 
     def perturb(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Any) -> Tensor:
-        """Solve the inner problem; return detached images in the ball and in [0, 1].
+        """Solve the inner problem; return detached images (N, C, H, W) in the ball and in [0, 1].
 
         The model comes back in the mode of each of its modules, with no gradient on any parameter.
         """
@@ -145,7 +145,7 @@ class Adversarial(Method):
     def climb(
         self, model: nn.Module, images: Tensor, start: Tensor, objective: Objective, count: int
     ) -> Tensor:
-        """So many steps from `start`, in the mode that the model is in."""
+        """So many steps from `start`, which is as `images` (N, C, H, W), in the mode that the model is in."""
         from rbtools.attacks import steps
 
         perturbed = start
@@ -167,7 +167,7 @@ class Adversarial(Method):
         return steps.cross_entropy(labels)
 
     def begin(self, images: Tensor, draws: Any) -> Tensor:
-        """Where the attack starts."""
+        """Where the attack starts: as `images`, (N, C, H, W) in [0, 1]."""
         from rbtools.attacks import steps
 
         if self.start == "noise":

@@ -11,7 +11,7 @@ NOISES = ("uniform", "gaussian", "laplace")
 
 
 def noisy(images: Tensor, draws: Any, noise: str, eps: float, name: str) -> Tensor:
-    """clip[0,1](x + eps * z): one z an example, from the stream `name` of its draws.
+    """clip[0,1](x + eps * z): one z an example, from the stream `name` of its draws; eps in pixel units.
 
     uniform: z ~ U(-1, 1). gaussian and laplace: z ~ N(0, 1) and Laplace(1), clamped to [-1, 1]. PRBench
     says only that they lie in the ball; its table 5 matches these standard deviations, .72 and .73 of the

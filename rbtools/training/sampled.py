@@ -26,7 +26,7 @@ class Sampled(Method):
     samples: int = param(20, "Random points of each image.", check="positive")
 
     def points(self, images: Tensor, draws: Any, number: int) -> list[Tensor]:
-        """The points of the round of that number; each is drawn once."""
+        """The points of the round of that number, each as `images` (N, C, H, W); each is drawn once."""
         names = (f"round {number} sample {sample}" for sample in range(self.samples))
         return [noisy(images, draws, "uniform", self.eps, name) for name in names]
 

@@ -14,7 +14,7 @@ STEM_OF_KERNEL = {3: "cifar", 7: "imagenet"}
 
 
 def resnet(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
-    """A ResNet in kuangliu's or torchvision's naming, with either stem."""
+    """A ResNet in kuangliu's or torchvision's naming, with either stem. Raises RbError for an odd stem."""
     stem, head, first = state.get("conv1.weight"), head_of(state), state.get("layer1.0.conv1.weight")
     # Without bn1 behind the stem it is a pre-activation ResNet, another function.
     if head is None or stem is None or first is None or "bn1.weight" not in state:

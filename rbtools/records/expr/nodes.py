@@ -100,7 +100,10 @@ def arithmetic(first: Node, row: Row) -> Node:
 
 
 def function(token: Token, arguments: list[Argument]) -> Node:
-    """A call; a metric that is named as an argument, or that a glob before matched, comes once."""
+    """A call; a metric that is named as an argument, or that a glob before matched, comes once.
+
+    Raises RbError for an unknown function, or a number of arguments that it does not take.
+    """
     named = {argument.word for argument in arguments if argument.node}
     places = [(argument.word, argument.node, matcher(argument.word)) for argument in arguments]
 
