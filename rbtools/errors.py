@@ -26,6 +26,12 @@ class Pending(RbError):
         self.waiting = waiting
 
 
+def shown(text: str, most: int = 80) -> str:
+    """A name from somebody's file as a message can have it: on one line, and not for ever."""
+    line = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text[: most + 1])
+    return line if len(line) <= most else line[:most] + "..."
+
+
 def near(name: str, known: Iterable[str]) -> str:
     """Return " Did you mean 'x'?" with the nearest known names, or an empty string."""
     plain: dict[str, str] = {}  # PGD is near to pgd
@@ -34,11 +40,11 @@ def near(name: str, known: Iterable[str]) -> str:
     close = [plain[found] for found in difflib.get_close_matches(name.casefold(), plain, n=3, cutoff=0.5)]
     if not close:
         return ""
-    return " Did you mean " + " or ".join(f"'{word}'" for word in close) + "?"
+    return " Did you mean " + " or ".join(f"'{shown(word)}'" for word in close) + "?"
 
 
 def unknown(kind: str, name: str, known: Iterable[str], error: type[RbError] = RbError) -> RbError:
     """Return the error for a `name` that is not among the `known` ones of this `kind`."""
     known = list(known)
-    listed = ", ".join(known[:40]) + (", ..." if len(known) > 40 else "")
-    return error(f"Unknown {kind} '{name}'.{near(name, known)} Known: {listed}.")
+    listed = ", ".join(shown(word) for word in known[:40]) + (", ..." if len(known) > 40 else "")
+    return error(f"Unknown {kind} '{shown(name)}'.{near(name, known)} Known: {listed}.")

@@ -22,6 +22,8 @@ for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 
 from hypothesis import HealthCheck, settings  # noqa: E402  (numpy, if it is there, comes with it)
 
+TIMES_LONGER = 20
+
 # The same examples in every run: a failure must be there again when it is looked for. The isolating
 # fixture below is made once for all examples of a test, which is what is wanted of it.
 settings.register_profile(
@@ -30,6 +32,14 @@ settings.register_profile(
     deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+# Other examples in every run and twenty times as many: --hypothesis-profile=long, by hand.
+settings.register_profile(
+    "long",
+    settings.get_profile("repeatable"),
+    derandomize=False,
+    print_blob=True,
+    max_examples=TIMES_LONGER * settings.get_profile("repeatable").max_examples,
 )
 settings.load_profile("repeatable")
 
@@ -158,6 +168,7 @@ def _no_network() -> Iterator[None]:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests marked `gpu` are skipped where there is none; torch is asked only if there are such."""
+    _prolong(items)
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if not marked:
         return
@@ -166,3 +177,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not torch.cuda.is_available():
         for item in marked:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+def _prolong(items: list[pytest.Item]) -> None:
+    """In the long profile, tests that say how many examples they want get more of them, too."""
+    if settings.default != settings.get_profile("long"):
+        return
+    tests = {id(test): test for test in (getattr(item, "obj", None) for item in items)}
+    for test in tests.values():
+        own = getattr(test, "_hypothesis_internal_use_settings", None)
+        if own is not None and own.max_examples < settings.default.max_examples:
+            more = settings(own, max_examples=TIMES_LONGER * own.max_examples)
+            test._hypothesis_internal_use_settings = more

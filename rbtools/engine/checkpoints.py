@@ -19,6 +19,7 @@ from rbtools.engine.run import Run
 from rbtools.errors import RbError, UsageError, unknown
 from rbtools.records import SCHEMA
 from rbtools.spaces import code
+from rbtools.spaces.identity import identity
 from rbtools.store import canonical, digest
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def prepared(record: dict[str, Any], run: Run) -> dict[str, Any]:
         record = {**record, **file}
     elif not _is_open(record):
         return record
-    subject.identity(record["arch"])  # raises for what rb-arch would not write
+    identity(record["arch"])  # raises for what rb-arch would not write
     data, path = subject.data_of(record, run), record["checkpoint_file"]
     name = subject.checkpoint_name(record, run)
     arch, facts = _told(path, name, record["arch"], data, run)

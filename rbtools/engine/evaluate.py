@@ -20,6 +20,7 @@ from rbtools.engine.questions import Clean, Column, Question
 from rbtools.engine.run import Run
 from rbtools.errors import RbError
 from rbtools.records import metrics, results
+from rbtools.spaces.identity import identity
 from rbtools.store import digest
 
 if TYPE_CHECKING:
@@ -186,7 +187,7 @@ def _unit(
         "kind": "outcomes",
         "version": VERSION,
         "checkpoint": checkpoint,
-        "arch": subject.identity(record["arch"]),
+        "arch": identity(record["arch"]),
         "data": data.fingerprint,
         "split": data.split,
         **_arithmetic(column, run),

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from rbtools.datasets import streaming
-from rbtools.engine import initial, optimisers, ranks, regularize, shadow, subject, track, validation
+from rbtools.engine import initial, optimisers, ranks, regularize, shadow, track, validation
 from rbtools.engine.augment import augment, cutout
 from rbtools.engine.counted import Passes, Totals
 from rbtools.engine.draws import Draws
@@ -27,6 +27,7 @@ from rbtools.engine.tiles import out_of_memory
 from rbtools.errors import RbError
 from rbtools.models import checkpoint
 from rbtools.models.normalize import Normalized
+from rbtools.spaces.identity import identity
 from rbtools.training.base import Loss
 from rbtools.training.chen_lee import ChenLee
 
@@ -415,7 +416,7 @@ class _Training:
 
     def _keep(self, model: nn.Module) -> str:
         # Only what decides the network: the same training gives the same bytes whatever the record says.
-        arch, shape = subject.identity(self.arch), list(self.about.shape)
+        arch, shape = identity(self.arch), list(self.about.shape)
         facts = {"arch": arch, "classes": self.about.classes, "shape": shape}
         return self.run.store.keep_object(checkpoint.to_bytes(model, facts))
 

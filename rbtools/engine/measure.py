@@ -20,6 +20,7 @@ from rbtools.engine.trained_on import trained_on
 from rbtools.errors import RbError, UsageError
 from rbtools.probabilistic import intervals
 from rbtools.records import metrics, results
+from rbtools.spaces.identity import identity
 from rbtools.store import digest
 
 VERSION = 1
@@ -229,9 +230,9 @@ def _what(record: dict[str, Any], job: Job, asked: Asked, run: Run) -> dict[str,
         "precision": "fp32",
     }
     if job.on == "trained":
-        what |= {"checkpoint": subject.checkpoint_name(record, run), "arch": subject.identity(record["arch"])}
+        what |= {"checkpoint": subject.checkpoint_name(record, run), "arch": identity(record["arch"])}
     else:
-        what |= {"arch": subject.identity(arch_of(record, job.data)), "normalize": [about.mean, about.std]}
+        what |= {"arch": identity(arch_of(record, job.data)), "normalize": [about.mean, about.std]}
         what |= {"init_seed": asked.init_seed, "classes": about.classes, "shape": about.shape}
     if job.measure.data:
         what |= {"data": job.data.fingerprint, "split": job.data.split, "size": job.size, "n": job.n}

@@ -151,41 +151,6 @@ def with_data(record: dict[str, Any], run: Run) -> dict[str, Any]:
     return record
 
 
-# The fields of an architecture, beside its name, that decide what network it is.
-_SIZES = ("channels", "cells", "patch", "side", "width")
-_TEXTS = ("space", "str", "stem", "member", "code")
-
-
-def identity(arch: dict[str, Any]) -> dict[str, Any]:
-    """The fields of an architecture that decide what network it is, and nothing derived.
-
-    Raises RbError where one is not what rb-arch writes: a record may come from anywhere.
-    """
-    found = {key: arch[key] for key in (*_SIZES, *_TEXTS, "normalize") if key in arch}
-    if "str" not in arch:
-        found["name"] = arch.get("name")
-    for key, value in found.items():
-        size = key in _SIZES and type(value) is int and 0 < value < 1 << 31
-        text = key in (*_TEXTS, "name") and isinstance(value, str)
-        if not (size or text or (key == "normalize" and _is_normalization(value))):
-            raise RbError(
-                f"The record's arch has the {key} {value!r}. Expected what rb-arch writes: make the record"
-                " with it anew."
-            )
-    return found
-
-
-def _is_normalization(value: Any) -> bool:
-    """Whether this is none, or the means and standard deviations of the channels."""
-    if value in (None, "none"):
-        return True
-    return isinstance(value, list) and len(value) == 2 and all(map(_are_numbers, value))
-
-
-def _are_numbers(values: Any) -> bool:
-    return isinstance(values, list) and bool(values) and all(type(x) in (int, float) for x in values)
-
-
 def names(record: dict[str, Any], data: Data) -> dict[str, Any]:
     """What people call a record's model and data. No key has it: the same results go by other names too."""
     found = {"arch": _some(record["arch"], ("name", "index", "macs")), "dataset": data.name}

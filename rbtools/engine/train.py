@@ -11,6 +11,7 @@ from rbtools.engine import GENERATOR, precision, presets, ranks, recipe, subject
 from rbtools.engine.run import Run
 from rbtools.errors import RbError
 from rbtools.records import results, trained
+from rbtools.spaces.identity import identity
 from rbtools.store import digest
 
 VERSION = 2
@@ -50,7 +51,7 @@ def train(record: dict[str, Any], method: Any, how: recipe.Recipe, run: Run) -> 
     what = {
         "kind": "training",
         "version": VERSION,
-        "arch": subject.identity(record["arch"]),
+        "arch": identity(record["arch"]),
         "data": data.fingerprint,
         "normalize": [data.about.mean, data.about.std],  # by the data set's name, not by its content
         "method": {"name": method.name, "version": method.version, "config": registry.config(method)},

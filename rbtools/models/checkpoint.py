@@ -25,6 +25,7 @@ from rbtools.models.reading import Checkpoint, read
 from rbtools.models.recognise import infer
 from rbtools.spaces import nasbench201 as nb201
 from rbtools.spaces import zoo
+from rbtools.spaces.identity import identity
 
 __all__ = [
     "DATASET",
@@ -116,7 +117,7 @@ def _normalisation(
         return {}, {"normalize_from": "checkpoint"}
     if "normalize" in arch:
         return {}, {"normalize_from": "given"}
-    known = known or {}
+    known = {name: pair for name, pair in (known or {}).items() if not pair or len(pair[0]) in (1, shape[0])}
     trained_on = str(checkpoint.found.get("run", "")).partition("/")[0].lower().removesuffix("-valid")
     if trained_on in known:
         facts: dict[str, Any] = {"normalize_from": "published training", "normalize_name": trained_on}
@@ -153,12 +154,25 @@ def _architecture(
         _refuse_other_cell(arch, noted, checkpoint.path)
         facts["arch_from"], told = "given", dict(arch)
     elif isinstance(noted, Mapping) and "space" in noted:
-        facts["arch_from"], told = "metadata", dict(noted)
+        facts["arch_from"], told = "metadata", _noted(noted, checkpoint)
     else:
         facts["arch_from"] = "weights"
         told, more = _told(checkpoint, of_file, images, known)
         facts |= more
     return {**_shown(told, checkpoint), **told, **of_file}, facts
+
+
+def _noted(noted: Mapping[str, Any], checkpoint: Checkpoint) -> dict[str, Any]:
+    """The architecture that the file notes, of the size that its weights have."""
+    identity(noted, f"The architecture noted in the checkpoint {checkpoint.path}")
+    for key, value in recognise.skeleton(checkpoint.state).items():
+        if noted.get("space") == "nasbench201" and noted.get(key, value) != value:
+            raise RbError(
+                f"The checkpoint {checkpoint.path} notes an architecture with {key} {noted[key]}, and its"
+                f" weights have {key} {value}. Say which network it is with --arch."
+            )
+    told: dict[str, Any] = json.loads(json.dumps(noted))  # NumPy's numbers become Python's
+    return told
 
 
 def _told(
@@ -205,8 +219,9 @@ def _shown(arch: Mapping[str, Any], checkpoint: Checkpoint) -> dict[str, Any]:
     """The sizes that the weights show, for an architecture that was named without them."""
     if arch.get("space") == "nasbench201":
         return dict(recognise.skeleton(checkpoint.state))
-    if arch.get("space") in ("fcnn", "rescnn") and "last.weight" in checkpoint.state:
-        return {"width": len(checkpoint.state["layers.0.weight"])}
+    if arch.get("space") in ("fcnn", "rescnn"):
+        first = checkpoint.state.get("layers.0.weight")
+        return {} if first is None or not first.ndim else {"width": len(first)}
     if arch.get("space") != "zoo" or arch.get("name") not in zoo.FORMS:
         return {}
     try:
@@ -278,8 +293,9 @@ def _normalize_of(checkpoint: Checkpoint, arch: Mapping[str, Any]) -> list[list[
 
 
 def _same(one: Sequence[Sequence[float]], other: Sequence[Sequence[float]]) -> bool:
+    pairs = [(per_channel(a), per_channel(b)) for a, b in zip(one, other, strict=True)]
     return all(
-        bool((per_channel(a) - per_channel(b)).abs().max() < 1e-4) for a, b in zip(one, other, strict=True)
+        (len(a) == len(b) or 1 in (len(a), len(b))) and bool((a - b).abs().max() < 1e-4) for a, b in pairs
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from rbtools.errors import RbError
+from rbtools.errors import RbError, shown
 from rbtools.models import names
 from rbtools.models.normalize import Normalized
 from rbtools.models.recognise import Ambiguous, infer, skeleton
@@ -112,8 +112,8 @@ def _advice(checkpoint: Checkpoint, wanted: Mapping[str, Tensor]) -> str:
 
 
 def _counted(keys: list[str], say: Callable[[str], str] = str) -> str:
-    shown = ", ".join(say(key) for key in keys[:3])
-    return shown if len(keys) <= 3 else f"{shown}, ... ({len(keys)} in all)"
+    some = ", ".join(shown(say(key), 160) for key in keys[:3])
+    return some if len(keys) <= 3 else f"{some}, ... ({len(keys)} in all)"
 
 
 def _by(tensor: Tensor) -> str:

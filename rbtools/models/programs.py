@@ -36,7 +36,7 @@ def kind(path: Path) -> str | None:
     try:
         with zipfile.ZipFile(path) as archive:
             return kind_of(archive.namelist())
-    except (zipfile.BadZipFile, OSError, ValueError):
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
         return None
 
 

@@ -18,10 +18,12 @@ from typing import Any
 
 import torch
 
-from rbtools.errors import RbError, near
+from rbtools.errors import RbError, near, shown
 
 # The longest training first: 200 epochs, which NAS-Bench-201 calls full.
 BUDGETS = ("full", "200", "90", "12", "less", "01")
+# What weights unpack to is hardly more than what they take; logs of trainings unpack to some ten times.
+MOST_UNPACKED, ROOM = 100, 2**26
 _TORCH = {
     ("torch._utils", "_rebuild_tensor_v2"),
     ("torch._utils", "_rebuild_parameter"),
@@ -32,9 +34,13 @@ _TORCH = {
 
 def is_published(raw: Any) -> bool:
     """Whether a file's content has the layout of these archives."""
-    return isinstance(raw, Mapping) and any(
-        isinstance(raw.get(budget), Mapping) and "all_results" in raw[budget] for budget in BUDGETS
-    )
+    return isinstance(raw, Mapping) and _budget(raw) is not None
+
+
+def _budget(raw: Mapping[str, Any]) -> str | None:
+    """The longest training that the file has results of."""
+    found = (budget for budget in BUDGETS if isinstance(raw.get(budget), Mapping))
+    return next((budget for budget in found if isinstance(raw[budget].get("all_results"), Mapping)), None)
 
 
 def run_of(raw: Mapping[str, Any], member: str | None, path: object) -> dict[str, Any]:
@@ -43,9 +49,9 @@ def run_of(raw: Mapping[str, Any], member: str | None, path: object) -> dict[str
     Without a seed, the run with the lowest one. Raises RbError where there is no such run, or where
     the file holds results without weights.
     """
-    budget = next(budget for budget in BUDGETS if budget in raw)
-    runs = {f"{dataset}/{seed}": run for (dataset, seed), run in raw[budget]["all_results"].items()}
-    with_weights = {name: run for name, run in runs.items() if run.get("net_state_dict")}
+    trained = raw[str(_budget(raw))]
+    runs = {f"{key[0]}/{key[1]}": run for key, run in trained["all_results"].items() if _is_run(key, run)}
+    with_weights = {name: run for name, run in runs.items() if _has_weights(run)}
     if not with_weights:
         raise RbError(
             f"The file {path} has the results of {len(runs)} trainings without their weights. Download the"
@@ -53,13 +59,25 @@ def run_of(raw: Mapping[str, Any], member: str | None, path: object) -> dict[str
         )
     chosen = _chosen(with_weights, member, path)
     run = with_weights[chosen]
-    config = run.get("arch_config") or {}
+    config = run.get("arch_config")
+    told = config if isinstance(config, Mapping) and "arch_str" in config else trained
     return {
         "state_dict": run["net_state_dict"],
-        "arch_str": config.get("arch_str", raw[budget].get("arch_str")),
+        "arch_str": told.get("arch_str"),
         "run": chosen,
         "epochs": run.get("epochs"),
     }
+
+
+def _is_run(key: Any, run: Any) -> bool:
+    """Whether this is a training of the archives' layout: a data set, a seed, and what came of it."""
+    named = isinstance(key, tuple) and len(key) == 2 and isinstance(key[0], str) and type(key[1]) is int
+    return named and isinstance(run, Mapping)
+
+
+def _has_weights(run: Mapping[str, Any]) -> bool:
+    weights = run.get("net_state_dict")
+    return isinstance(weights, Mapping) and len(weights) > 0
 
 
 def _chosen(runs: Mapping[str, Any], member: str | None, path: object) -> str:
@@ -68,8 +86,9 @@ def _chosen(runs: Mapping[str, Any], member: str | None, path: object) -> str:
     if member is None:
         if len(datasets) > 1:
             raise RbError(
-                f"The file {path} has weights for {len(datasets)} data sets: {', '.join(datasets)}."
-                f" Say which are meant, such as --member {datasets[0]} or --member {in_order[0]}."
+                f"The file {path} has weights for {len(datasets)} data sets:"
+                f" {', '.join(map(shown, datasets))}. Say which are meant, such as --member {datasets[0]} or"
+                f" --member {in_order[0]}."
             )
         return in_order[0]
     found = [name for name in in_order if member in (name, name.rpartition("/")[0])]
@@ -77,7 +96,7 @@ def _chosen(runs: Mapping[str, Any], member: str | None, path: object) -> str:
         known = [*datasets, *in_order]
         raise RbError(
             f"The file {path} has no weights for '{member}'.{near(member, known)}"
-            f" It has: {', '.join(in_order)}."
+            f" It has: {', '.join(map(shown, in_order))}."
         )
     return found[0]
 
@@ -85,19 +104,26 @@ def _chosen(runs: Mapping[str, Any], member: str | None, path: object) -> str:
 def read_pickle(path: Path) -> Any:
     """The content of a NATS-Bench file (a pickle in bzip2), without running anything in it. RbError."""
     try:
+        most = MOST_UNPACKED * path.stat().st_size + ROOM
         with bz2.BZ2File(path) as stream:
-            return _Reader(io.BytesIO(stream.read())).load()
+            data = stream.read(most + 1)
+        if len(data) > most:
+            raise RbError(f"unpacks to more than {MOST_UNPACKED} times its size. No file of NATS-Bench does.")
+        return _Reader(io.BytesIO(data)).load()
     except RbError as error:
         raise RbError(f"The file {path} {error}") from None
     except Exception as error:  # a damaged pickle can raise anything
         raise RbError(
             f"The file {path} is cut off, damaged or no file of NATS-Bench"
-            f" ({type(error).__name__}: {str(error)[:80]}). Copy or download it again."
+            f" ({type(error).__name__}: {shown(str(error))}). Copy or download it again."
         ) from None
 
 
-class _Reader(pickle.Unpickler):
-    """Admits tensors, arrays, numbers and containers."""
+class _Reader(pickle._Unpickler):
+    """Admits tensors, arrays, numbers and containers.
+
+    In Python, because the one in C makes room for any number of objects that a file says to have.
+    """
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("collections", "OrderedDict"):
@@ -120,5 +146,9 @@ class _Reader(pickle.Unpickler):
 
 
 def _storage(data: bytes) -> Any:
-    """A tensor's numbers, which torch pickles as a file inside the file."""
+    """A tensor's numbers, which torch pickles as a file inside the file: not as a zip, which may unpack
+    to any size.
+    """
+    if data[:2] == b"PK":
+        raise RbError("holds a zip archive in the place of a tensor. Copy or download it again.")
     return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)

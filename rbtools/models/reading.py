@@ -7,10 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from rbtools.errors import RbError
+from rbtools.errors import RbError, shown
 from rbtools.models import names, published, unpack, weights_file
+
+EXPANDED = 2**20  # bytes that an expanded tensor may stand for
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,8 @@ def read(path: str | Path, member: str | None = None) -> Checkpoint:
         run = raw["run"]
     weights, nesting, others = unpack.unwrapped(raw, path, metadata, member)
     state = {names.modern(str(k)): v.detach() for k, v in weights.items() if isinstance(v, Tensor)}
+    for key, value in state.items():
+        _refuse_unusual(key, value, path)
     saved = dict(state)
     mean, std = unpack.take_normalisation(state, path, metadata)
     prefix = unpack.strip(state)
@@ -58,3 +63,29 @@ def read(path: str | Path, member: str | None = None) -> Checkpoint:
     if run is not None:
         found["run"] = run
     return Checkpoint(path, state, metadata, mean, std, found, saved)
+
+
+def _refuse_unusual(key: str, value: Tensor, path: Path) -> None:
+    """Raise RbError for what is no block of numbers: those alone can be compared, cast and copied.
+
+    A tensor of a few bytes may have been expanded, and say that it has more numbers than memory.
+    """
+    kinds = {
+        "sparse": value.layout != torch.strided,
+        "nested": value.is_nested,
+        "quantized": value.is_quantized,
+        "without numbers (on the meta device)": value.is_meta,
+        "complex": value.is_complex(),
+    }
+    kind = next((kind for kind, found in kinds.items() if found), None)
+    if kind is not None:
+        raise RbError(
+            f"The checkpoint {path} has the tensor '{shown(key)}', which is {kind}. Expected tensors of plain"
+            " numbers: convert it where the file comes from."
+        )
+    there, claimed = value.untyped_storage().nbytes(), value.numel() * value.element_size()
+    if claimed > max(there, EXPANDED):
+        raise RbError(
+            f"The checkpoint {path} has the tensor '{shown(key)}' of {claimed} bytes, of which {there} are in"
+            " the file. Where it comes from, save it with .contiguous(); else the file is damaged."
+        )

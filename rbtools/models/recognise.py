@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rbtools.errors import RbError
+from rbtools.errors import RbError, shown
 from rbtools.models.families import FAMILIES, Ambiguous, Inferred
-from rbtools.models.families.base import State, head_of
+from rbtools.models.families.base import State, head_of, weight
 from rbtools.models.families.nasbench201 import skeleton
 
 __all__ = ["Ambiguous", "Inferred", "classes_of", "in_channels_of", "infer", "skeleton"]
@@ -38,16 +38,16 @@ def classes_of(state: State) -> int | None:
     """The number of logits, by the usual names of a last layer; None where there is none of them."""
     head = head_of(state)
     if head is None:
-        head = next((state[name] for name in HEADS if name in state), None)
-    return None if head is None or head.ndim != 2 else head.shape[0]
+        head = next((found for name in HEADS if (found := weight(state, name, 2)) is not None), None)
+    return None if head is None else len(head)
 
 
 def in_channels_of(state: State) -> int | None:
     """The number of image channels, by the usual names of a first convolution."""
-    stem = next((state[name] for name in STEMS if name in state), None)
-    return None if stem is None or stem.ndim != 4 else stem.shape[1]
+    stem = next((found for name in STEMS if (found := weight(state, name, 4)) is not None), None)
+    return None if stem is None else stem.shape[1]
 
 
 def _outline(state: State) -> str:
     tops = list(dict.fromkeys(key.partition(".")[0] for key in state))
-    return "named " + ", ".join(tops[:8]) + (", ..." if len(tops) > 8 else "")
+    return "named " + ", ".join(map(shown, tops[:8])) + (", ..." if len(tops) > 8 else "")

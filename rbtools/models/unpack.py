@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from rbtools.errors import RbError, near
+from rbtools.errors import RbError, near, shown
+from rbtools.models.contents import Contents
 from rbtools.models.normalize import per_channel
 
 # Where training scripts put the weights, the likelier one first.
@@ -44,6 +44,7 @@ PREFIXES = (
 # Second copies of the network in one flat state dict: MadryLab's attacker, averaged weights.
 COPIES = ("attacker.", "ema.", "ema_model.", "model_ema.", "teacher.")
 MOST_CHANNELS = 4  # of an image: what is longer belongs to a layer
+DEEPEST = 8  # mappings inside each other, down to the weights
 MEANS, STDS = ("mean", "mu", "new_mean"), ("std", "sigma", "new_std")
 
 
@@ -65,9 +66,11 @@ def unwrapped(
     """
     nesting: list[str] = []
     others: list[str] = []
-    while True:
-        metadata.update({str(key): value for key, value in map(_opened, raw.items()) if _is_plain(value)})
-        holders = [key for key in raw if _holds_tensors(raw[key]) and "optim" not in str(key).lower()]
+    contents = Contents()
+    while len(nesting) < DEEPEST:
+        opened = map(_opened, raw.items())
+        metadata.update({str(key): value for key, value in opened if contents.is_plain(value)})
+        holders = [key for key in raw if contents.holds_tensors(raw[key]) and "optim" not in str(key).lower()]
         inner = [key for key in WRAPPERS if key in holders]
         if member is not None and member in map(str, holders):
             inner, member = [key for key in holders if str(key) == member], None
@@ -82,6 +85,11 @@ def unwrapped(
         nesting.append(str(inner[0]))
         others += [str(key) for key in holders if key != inner[0]]
         raw = raw[inner[0]]
+    raise RbError(
+        f"The checkpoint {path} has its weights inside {DEEPEST} mappings or more"
+        f" ({', '.join(map(shown, nesting))}), or holds itself. Expected a state dict, bare or under one of:"
+        f" {', '.join(WRAPPERS)}."
+    )
 
 
 def _opened(item: tuple[Any, Any]) -> tuple[Any, Any]:
@@ -92,12 +100,12 @@ def _opened(item: tuple[Any, Any]) -> tuple[Any, Any]:
 
 def _none_found(raw: Mapping[Any, Any], path: object, holders: Sequence[Any]) -> RbError:
     if holders:
-        listed = ", ".join(map(str, holders[:8])) + (", ..." if len(holders) > 8 else "")
+        listed = ", ".join(shown(str(key)) for key in holders[:8]) + (", ..." if len(holders) > 8 else "")
         return RbError(
             f"The checkpoint {path} holds {len(holders)} sets of weights: {listed}."
             " Say which one is meant with --member."
         )
-    listed = ", ".join(f"'{key}'" for key in list(raw)[:8]) or "nothing"
+    listed = ", ".join(f"'{shown(str(key))}'" for key in list(raw)[:8]) or "nothing"
     return RbError(
         f"The checkpoint {path} has no weights where they are looked for: it holds {listed}."
         f" Expected a state dict, bare or under one of: {', '.join(WRAPPERS)}."
@@ -105,27 +113,12 @@ def _none_found(raw: Mapping[Any, Any], path: object, holders: Sequence[Any]) ->
 
 
 def _no_member(member: str, path: object, others: list[str]) -> RbError:
-    there = f" It holds: {', '.join(others)}." if others else " It holds one set of weights alone."
-    return RbError(f"The checkpoint {path} has no weights called '{member}'.{near(member, others)}{there}")
-
-
-def _holds_tensors(value: Any, depth: int = 4) -> bool:
-    if not isinstance(value, Mapping):
-        return False
-    if any(isinstance(item, Tensor) for item in value.values()):
-        return True
-    return depth > 0 and any(_holds_tensors(item, depth - 1) for item in value.values())
-
-
-def _is_plain(value: Any, depth: int = 4) -> bool:
-    """Whether a value could stand in JSON: what a training script noted, and no optimiser state."""
-    if isinstance(value, (str, int, float)) or value is None:
-        return not isinstance(value, float) or math.isfinite(value)
-    if depth and isinstance(value, Mapping):
-        return all(isinstance(key, str) and _is_plain(item, depth - 1) for key, item in value.items())
-    return (
-        bool(depth) and isinstance(value, (list, tuple)) and all(_is_plain(item, depth - 1) for item in value)
+    there = (
+        f" It holds: {', '.join(map(shown, others[:40]))}."
+        if others
+        else " It holds one set of weights alone."
     )
+    return RbError(f"The checkpoint {path} has no weights called '{member}'.{near(member, others)}{there}")
 
 
 def take_normalisation(
@@ -140,10 +133,10 @@ def take_normalisation(
     for key in list(state):
         parent, dot, leaf = key.rpartition(".")
         partner = next((parent + dot + std for std in STDS if parent + dot + std in state), None)
-        if leaf in MEANS and partner and max(state[key].numel(), state[partner].numel()) <= MOST_CHANNELS:
-            pairs.append(torch.broadcast_tensors(*(per_channel(state.pop(name)) for name in (key, partner))))
+        if leaf in MEANS and partner and all(_is_small(state[name]) for name in (key, partner)):
+            pairs.append(_of_one_size(path, state.pop(key), state.pop(partner)))
     if not pairs:
-        pairs = _noted(metadata)
+        pairs = _noted(metadata, path)
     if not pairs:
         return None, None
     mean, std = pairs[0]
@@ -154,14 +147,30 @@ def take_normalisation(
     return mean / scale, std / scale
 
 
-def _noted(metadata: Mapping[str, Any]) -> list[Any]:
+def _is_small(value: Tensor) -> bool:
+    return 0 < value.numel() <= MOST_CHANNELS
+
+
+def _of_one_size(path: object, mean: Any, std: Any) -> tuple[Tensor, Tensor]:
+    """Both with one number a channel."""
+    mean, std = per_channel(mean), per_channel(std)
+    if len(mean) != len(std) and 1 not in (len(mean), len(std)):
+        raise RbError(
+            f"The checkpoint {path} has a normalisation of {len(mean)} means and {len(std)} standard"
+            " deviations. Expected one of each for each channel."
+        )
+    mean, std = torch.broadcast_tensors(mean, std)
+    return mean, std
+
+
+def _noted(metadata: Mapping[str, Any], path: object) -> list[Any]:
     """Normalisations among the notes: mean and std, bare or inside `normalize` or `normalization`."""
     places = [metadata, *(metadata.get(name) for name in ("normalize", "normalization"))]
     found = []
     for place in places:
         pair: list[Any] = [place.get(name) for name in ("mean", "std")] if isinstance(place, Mapping) else []
         if pair and all(_are_numbers(values) for values in pair):
-            found.append(torch.broadcast_tensors(*map(per_channel, pair)))
+            found.append(_of_one_size(path, *pair))
     return found
 
 

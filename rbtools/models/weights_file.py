@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rbtools.errors import RbError
+from rbtools.errors import RbError, shown
 from rbtools.models import programs, published
 
 WANTED = "Expected a PyTorch checkpoint (.pt, .pth, .pth.tar, .ckpt) or a .safetensors file"
@@ -83,16 +83,22 @@ def _refuse_other_zips(path: Path, size: int) -> None:
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
-    except (zipfile.BadZipFile, OSError, ValueError):
+            unpacked = sum(entry.file_size for entry in archive.infolist())
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
         raise RbError(
             f"The checkpoint {path} is cut off or damaged: {size} bytes are there and the end of the"
             " archive is missing. Copy or download it again."
         ) from None
+    if unpacked > published.MOST_UNPACKED * size + published.ROOM:
+        raise RbError(
+            f"The checkpoint {path} has {size} bytes and unpacks to {unpacked}. PyTorch packs no weights: the"
+            " file is damaged, or not made by it."
+        )
     program = programs.kind_of(names)
     if program is not None:
         raise programs.refusal(path, program)
     if not any(name.endswith("data.pkl") for name in names):
-        inside = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+        inside = ", ".join(map(shown, names[:3])) + (", ..." if len(names) > 3 else "")
         raise RbError(f"The checkpoint {path} is a zip archive of other files ({inside}). {WANTED}.")
 
 
@@ -137,7 +143,7 @@ def _harmless() -> Any:
 
 def _brief(error: Exception) -> str:
     first = (str(error).splitlines() or [""])[0]
-    return (first[:100] or type(error).__name__).rstrip(".")
+    return (shown(first, 100) or type(error).__name__).rstrip(".")
 
 
 def _description(head: bytes) -> str:
@@ -149,7 +155,7 @@ def _description(head: bytes) -> str:
     text = head.decode("utf-8", "replace").strip()
     if re.match(r"<(!doctype|html|head|\?xml|body)", text, re.IGNORECASE):
         title = re.search(r"<title[^>]*>\s*(.*?)\s*</title>", text, re.IGNORECASE | re.DOTALL)
-        said = f", titled '{title[1][:60]}'" if title else ""
+        said = f", titled '{shown(title[1], 60)}'" if title else ""
         return f"a web page{said}: the download did not give the file itself"
     if text.startswith("version https://git-lfs"):
         return "a Git LFS pointer and not the file itself: run git lfs pull"

@@ -14,7 +14,7 @@ from typing import IO, Any, NamedTuple
 
 import orjson
 
-from rbtools.errors import RbError
+from rbtools.errors import RbError, shown
 
 SCHEMA = 1
 _NUMBERS = (float, int, type(None))
@@ -40,7 +40,7 @@ def parse(text: bytes, *, whole: bool = True) -> dict[str, Any]:
 
     `whole` is False when the line has no newline at its end, so that a cut-off line is called that.
     Raises BadLine for anything that is not one JSON object with an `arch`, for NaN or Infinity,
-    duplicate keys, and a schema newer than this version's.
+    duplicate keys, values nested too deeply to be written, and a schema newer than this version's.
     """
     try:
         record: Any = orjson.loads(text)
@@ -52,7 +52,9 @@ def parse(text: bytes, *, whole: bool = True) -> dict[str, Any]:
         record = _parse_slowly(text)
     schema = record.get("schema", SCHEMA)
     if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
-        raise BadLine(f"has schema {schema!r}. Expected a whole number; this rbtools writes {SCHEMA}.")
+        raise BadLine(
+            f"has schema {shown(repr(schema))}. Expected a whole number; this rbtools writes {SCHEMA}."
+        )
     if schema > SCHEMA:
         raise BadLine(
             f"has schema {schema}, which is newer than this rbtools reads ({SCHEMA}). Upgrade rbtools."
@@ -75,14 +77,19 @@ def _says_all(record: Any, text: bytes) -> bool:
     False for a line of another spelling, too, which is then read slowly; the blanks that Python's own
     json writes after colons and commas are no other spelling.
     """
-    plain: bytes = orjson.dumps(record)
+    try:
+        plain: bytes = orjson.dumps(record)
+    except orjson.JSONEncodeError:
+        raise BadLine(
+            "nests lists and objects deeper than a record can be written. Expected some 250 levels at most."
+        ) from None
     return plain == text or plain == text.replace(b'": ', b'":').replace(b", ", b",")
 
 
 def check_shape(record: dict[str, Any]) -> None:
     """Raise BadLine where the parts that every tool relies on are missing or of the wrong kind."""
     if "arch" not in record:
-        listed = ", ".join(list(record)[:8]) or "nothing"
+        listed = ", ".join(shown(key, 20) for key in list(record)[:8]) or "nothing"
         raise BadLine(
             f'is no record: it has no "arch" (it has: {listed}). A record describes one model;'
             " rb-arch makes them."
@@ -96,10 +103,26 @@ def check_shape(record: dict[str, Any]) -> None:
             raise BadLine(f'has "{field}" that is {_kind(record[field])}. Expected {words}.')
     for name, value in record.get("metrics", {}).items():
         if type(value) not in _NUMBERS:  # by type: half the time of isinstance, and true is none
-            raise BadLine(f'has the metric "{name}" that is {_kind(value)}. Expected a number.')
+            raise BadLine(f'has the metric "{shown(name)}" that is {_kind(value)}. Expected a number.')
     for entry in record.get("evals", ()):
         if not isinstance(entry, dict) or not isinstance(entry.get("metric", ""), str):
             raise BadLine('has an entry in "evals" that is no object with the name of a "metric".')
+        if not _is_measured(entry):
+            name = shown(entry.get("metric", ""))
+            raise BadLine(
+                f'has the entry "{name}" in "evals" with a "value" or "std" that is no number, or with a'
+                ' "ci95" that is not two numbers.'
+            )
+
+
+def _is_measured(entry: dict[str, Any]) -> bool:
+    """Whether what an entry found is of the kinds that tools work with, as far as it says."""
+    if type(entry.get("value")) not in _NUMBERS or type(entry.get("std")) not in _NUMBERS:
+        return False
+    ends = entry.get("ci95")
+    if ends is None:
+        return True
+    return type(ends) is list and len(ends) == 2 and all(type(end) in (float, int) for end in ends)
 
 
 def can_be_retried(record: dict[str, Any]) -> bool:
@@ -117,7 +140,7 @@ def _parse_slowly(text: bytes) -> dict[str, Any]:
         if len(found) != len(items):
             keys = [key for key, _ in items]
             twice = next(key for key in keys if keys.count(key) > 1)
-            raise BadLine(f'has the key "{twice}" twice. Expected every key once.')
+            raise BadLine(f'has the key "{shown(twice)}" twice. Expected every key once.')
         return found
 
     record: dict[str, Any] = json.loads(text, object_pairs_hook=pairs)

@@ -78,6 +78,14 @@ BAD = {
     '{"arch":{},"metrics":{"acc":true}}': 'has the metric "acc" that is true or false',
     '{"arch":{},"evals":[1]}': 'has an entry in "evals" that is no object',
     '{"arch":{},"evals":[{"metric":["acc"]}]}': 'has an entry in "evals" that is no object with the name',
+    '{"arch":{},"evals":[{"metric":"acc","ci95":[1]}]}': 'has the entry "acc" in "evals" with',
+    '{"arch":{},"evals":[{"metric":"acc","ci95":[0,"1"]}]}': 'or with a "ci95" that is not two numbers.',
+    '{"arch":{},"evals":[{"metric":"acc","value":"1"}]}': '"value" or "std" that is no number',
+    '{"arch":{},"evals":[{"std":[]}]}': 'has the entry "" in "evals" with a "value" or "std"',
+    '{"a\\nb":1,"' + "x" * 3000 + '":2}': "it has: a\\nb, xxxxxxxxxxxxxxxxxxxx...)",
+    '{"arch":{},"metrics":{"' + "x" * 3000 + '":""}}': 'has the metric "xxxx',
+    '{"arch":{},"schema":"' + "x" * 3000 + '"}': "has schema 'xxxx",
+    '{"arch":{},"' + "x" * 3000 + '":1,"' + "x" * 3000 + '":1}': 'has the key "xxxx',
     '{"arch":{},"x":NaN}': "holds NaN, which JSON does not have",
     '{"arch":{},"x":-Infinity}': "holds -Infinity",
     '{"arch":{},"x":1e999}': "is not JSON: number is infinity",
@@ -88,6 +96,8 @@ BAD = {
     '{"arch":{},"schema":true}': "has schema True. Expected a whole number",
     '{"arch":{},"schema":"1"}': "has schema '1'. Expected a whole number",
     '{"arch":{},"x":' + "[" * 3000 + "]" * 3000 + "}": "is not JSON: depth limit exceeded",
+    '{"arch":{},"x":' + "[" * 300 + "]" * 300 + "}": "nests lists and objects deeper than a record can",
+    '{"arch":{}, "x":' + '{"a":' * 300 + "1" + "}" * 300 + "}": "nests lists and objects deeper",
     '{"arch":{},"x":"\\ud800"}': "is not JSON: no low surrogate",
 }
 
@@ -98,6 +108,7 @@ def test_what_is_no_record_is_named(text: str) -> None:
         parse(text.encode())
     assert BAD[text] in str(wrong.value)
     assert len(str(wrong.value)) < 250  # a line may be megabytes
+    assert str(wrong.value).isprintable()
 
 
 def test_text_that_is_not_utf8_is_called_that() -> None:

@@ -12,6 +12,7 @@ from rbtools.errors import RbError
 if TYPE_CHECKING:
     from torch import Tensor
 
+LONGEST_NAME = 200  # of a tensor: in a longer one, numbers are none
 State = Mapping[str, "Tensor"]
 
 
@@ -45,9 +46,15 @@ class Family(Protocol):
 HEAD = re.compile(r"(fc|linear|classifier|head|heads|last_linear|logits)(\.(\d+|head))?\.weight")
 
 
+def weight(state: State, name: str, rank: int) -> Tensor | None:
+    """The tensor of that name, where it has so many dimensions and none of them is empty."""
+    found = state.get(name)
+    return found if found is not None and found.ndim == rank and found.numel() else None
+
+
 def head_key(state: State) -> str | None:
     """The name of the last layer's weights, where one tensor alone can be meant."""
-    found = [key for key, value in state.items() if value.ndim == 2 and HEAD.fullmatch(key)]
+    found = [key for key, value in state.items() if value.ndim == 2 and value.numel() and HEAD.fullmatch(key)]
     return found[0] if len(found) == 1 else None
 
 
@@ -59,5 +66,5 @@ def head_of(state: State) -> Tensor | None:
 
 def numbered(state: State, pattern: str) -> list[tuple[int, int]]:
     """The two numbers in each name that the pattern matches; 0 for an empty second one."""
-    matches = (re.fullmatch(pattern, key) for key in state)
+    matches = (re.fullmatch(pattern, key) for key in state if len(key) < LONGEST_NAME)
     return [(int(match[1]), int(match[2] or 0)) for match in matches if match]

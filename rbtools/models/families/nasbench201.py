@@ -7,9 +7,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rbtools.errors import RbError
-from rbtools.models.families.base import Ambiguous, Inferred, State, numbered
+from rbtools.models.families.base import Ambiguous, Inferred, State, numbered, weight
 from rbtools.spaces import nasbench201 as nb201
 from rbtools.spaces.nb201_cells import CONV1, CONV3, EDGES, NONE, POOL, SKIP
+
+MOST_CELLS = 100  # of a stage; published networks have 5. Cells without weights leave no trace to count.
 
 
 def infer(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
@@ -43,12 +45,15 @@ def _arch(cell: tuple[int, ...], sizes: Mapping[str, int], classes: int) -> dict
 
 def skeleton(state: State) -> dict[str, int]:
     """The `channels` and `cells` of a NAS-Bench-201 network; empty for any other state."""
-    if not {"stem.0.weight", "lastact.0.weight", "classifier.weight"} <= state.keys():
+    stem, head = weight(state, "stem.0.weight", 4), weight(state, "classifier.weight", 2)
+    if stem is None or head is None or "lastact.0.weight" not in state:
         return {}
     reductions = sorted(i for i, _ in numbered(state, r"cells\.(\d+)()\.conv_a\.op\.1\.weight"))
-    if len(reductions) != 2 or reductions[0] < 1 or reductions[1] != 2 * reductions[0] + 1:
+    if len(reductions) != 2 or reductions[1] != 2 * reductions[0] + 1:
         return {}
-    return {"channels": state["stem.0.weight"].shape[0], "cells": reductions[0]}
+    if not 1 <= reductions[0] <= MOST_CELLS:
+        return {}
+    return {"channels": len(stem), "cells": reductions[0]}
 
 
 def some_names(candidates: list[Inferred]) -> str:
@@ -62,8 +67,9 @@ def _shared_ops(state: State, places: list[int]) -> list[int]:
     kernels: dict[int, set[int]] = {edge: set() for edge in range(len(EDGES))}
     for place in places:
         for edge in kernels:
-            weight = state.get(f"cells.{place}.layers.{edge}.op.1.weight")
-            kernels[edge].add(0 if weight is None else weight.shape[-1])
+            name = f"cells.{place}.layers.{edge}.op.1.weight"
+            found = weight(state, name, 4)
+            kernels[edge].add(found.shape[-1] if found is not None else -1 if name in state else 0)
     if any(len(sizes) > 1 or not sizes <= {0, 1, 3} for sizes in kernels.values()):
         raise RbError(
             "The checkpoint looks like a NAS-Bench-201 network, but its cells differ from each other."

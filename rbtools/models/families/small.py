@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rbtools.errors import RbError
-from rbtools.models.families.base import Inferred, State, head_of, numbered
+from rbtools.models.families.base import Inferred, State, head_of, numbered, weight
 from rbtools.spaces.zoo import FORMS
 from rbtools.spaces.zoo_forms import VGG, PreActResNet, ResNet, SimpleCNN
 
@@ -15,15 +15,17 @@ STEM_OF_KERNEL = {3: "cifar", 7: "imagenet"}
 
 def resnet(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
     """A ResNet in kuangliu's or torchvision's naming, with either stem. Raises RbError for an odd stem."""
-    stem, head, first = state.get("conv1.weight"), head_of(state), state.get("layer1.0.conv1.weight")
+    stem, head = weight(state, "conv1.weight", 4), head_of(state)
+    first, middle = (weight(state, f"layer1.0.{name}.weight", 4) for name in ("conv1", "conv2"))
     # Without bn1 behind the stem it is a pre-activation ResNet, another function.
-    if head is None or stem is None or first is None or "bn1.weight" not in state:
+    if head is None or stem is None or first is None or middle is None or "bn1.weight" not in state:
         return None
-    if stem.ndim != 4 or stem.shape[0] != 64 or first.ndim != 4 or first.shape[0] != 64:
+    if len(stem) != 64 or len(first) != 64:
         return None
     bottleneck = "layer1.0.conv3.weight" in state
     name = next((n for n, form in FORMS.items() if form == ResNet(_blocks(state), bottleneck)), None)
-    if name is None or _has_groups(state, bottleneck):
+    # Where the 3x3 convolutions see only some channels each, it is a ResNeXt.
+    if name is None or (bottleneck and middle.shape[0] != middle.shape[1]):
         return None
     kernel = stem.shape[-1]
     if kernel not in STEM_OF_KERNEL:
@@ -40,15 +42,10 @@ def _blocks(state: State) -> tuple[int, ...]:
     return tuple(sum(stage == wanted for stage, _ in places) for wanted in (1, 2, 3, 4))
 
 
-def _has_groups(state: State, bottleneck: bool) -> bool:
-    """Whether the 3x3 convolutions see only some channels each, as in ResNeXt."""
-    middle = state["layer1.0.conv2.weight"]
-    return bottleneck and middle.shape[0] != middle.shape[1]
-
-
 def preactresnet(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
     """A pre-activation ResNet: BatchNorm stands before the first convolution of a block."""
-    stem, head, first = state.get("conv1.weight"), head_of(state), state.get("layer1.0.bn1.weight")
+    stem, head = weight(state, "conv1.weight", 4), head_of(state)
+    first = weight(state, "layer1.0.bn1.weight", 1)
     if head is None or stem is None or first is None or "bn1.weight" in state:
         return None
     form = PreActResNet(_blocks(state), final_norm="bn.weight" in state)
@@ -60,9 +57,9 @@ def preactresnet(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
 
 def wideresnet(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
     """A Wide ResNet in the naming of TRADES and MART."""
-    stem, head = state.get("conv1.weight"), head_of(state)
-    first = state.get("block1.layer.0.conv1.weight")
-    if head is None or stem is None or first is None or stem.shape[0] != 16 or first.shape[0] % 16:
+    stem, head = weight(state, "conv1.weight", 4), head_of(state)
+    first = weight(state, "block1.layer.0.conv1.weight", 4)
+    if head is None or stem is None or first is None or len(stem) != 16 or len(first) % 16:
         return None
     count = len(numbered(state, r"block1\.layer\.(\d+)()\.conv1\.weight"))
     name = f"wrn-{6 * count + 4}-{first.shape[0] // 16}"
@@ -71,8 +68,8 @@ def wideresnet(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
 
 def vgg(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
     """A VGG with BatchNorm and one linear layer, in kuangliu's naming."""
-    stem, head = state.get("features.0.weight"), head_of(state)
-    if stem is None or stem.ndim != 4 or head is None or "features.1.running_mean" not in state:
+    stem, head = weight(state, "features.0.weight", 4), head_of(state)
+    if stem is None or head is None or "features.1.running_mean" not in state:
         return None
     convs = {key: value for key, value in state.items() if value.ndim == 4}
     for name, form in FORMS.items():

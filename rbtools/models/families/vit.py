@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from rbtools.models.families.base import Inferred, State, numbered
+from rbtools.models.families.base import Inferred, State, numbered, weight
 from rbtools.spaces.zoo import FORMS
 from rbtools.spaces.zoo_forms import ViT
 
@@ -34,17 +34,19 @@ def infer(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
     The number of heads leaves no trace: 64 channels each, as in all published ones of these widths.
     """
     for patches, positions, head, first, block in (TORCHVISION, TIMM):
-        if not {patches, positions, head, first} <= state.keys():
+        conv, places = weight(state, patches, 4), weight(state, positions, 3)
+        last, inner = weight(state, head, 2), weight(state, first, 2)
+        if conv is None or places is None or last is None or inner is None:
             continue
-        width, in_channels, patch = state[patches].shape[:3]
+        width, in_channels, patch = conv.shape[:3]
         depth = len(numbered(state, block))
         name = next((n for n, form in FORMS.items() if form == ViT(width, depth)), None)
-        grid = math.isqrt(state[positions].shape[1] - 1)
-        whole = grid * grid + 1 == state[positions].shape[1] and len(state[first]) == 4 * width
+        grid = math.isqrt(places.shape[1] - 1)
+        whole = grid * grid + 1 == places.shape[1] and len(inner) == 4 * width
         if name is None or not whole or len(state) != PER_BLOCK * depth + OUTSIDE:
             return None
         arch: dict[str, Any] = {"space": "zoo", "name": name}
         if (patch, grid * patch) != (16, 224):
             arch |= {"patch": patch, "side": grid * patch}
-        return Inferred(arch, state[head].shape[0], in_channels)
+        return Inferred(arch, len(last), in_channels)
     return None

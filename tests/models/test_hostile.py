@@ -1,0 +1,249 @@
+"""Files that were made to harm, or that nobody foresaw: a sentence each, in little time and memory."""
+
+from __future__ import annotations
+
+import bz2
+import json
+import pickle
+import zipfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rbtools import models
+from rbtools.errors import RbError
+from rbtools.models import checkpoint, recognise
+from rbtools.models.contents import MOST, Contents
+from rbtools.models.hollow import hollow
+
+W = torch.zeros(2, 3)
+CIFAR = {"cifar10": ((0.49, 0.48, 0.45), (0.25, 0.24, 0.26)), "none": None}
+
+
+def refused(raw: Any, match: str, **how: Any) -> None:
+    torch.save(raw, "weights.pt")
+    with pytest.raises(RbError, match=match) as wrong:
+        checkpoint.load("weights.pt", **how)
+    assert "\n" not in str(wrong.value) and len(str(wrong.value)) < 1000
+
+
+def cell(channels: int = 1, op: str = "nor_conv_1x1", cells: int = 1) -> dict[str, torch.Tensor]:
+    """The weights of a small NAS-Bench-201 network with a convolution, or `op`, on every edge."""
+    text = f"|nor_conv_3x3~0|+|nor_conv_1x1~0|{op}~1|+|nor_conv_3x3~0|nor_conv_1x1~1|nor_conv_1x1~2|"
+    arch = {"space": "nasbench201", "str": text, "channels": 4, "cells": cells}
+    network = models.build(arch, classes=10, shape=(channels, 32, 32))
+    return network.state_dict()
+
+
+def test_a_file_that_holds_itself_has_an_end() -> None:
+    raw: dict[str, Any] = {"w": W}
+    raw["model"] = raw
+    refused(raw, r"inside 8 mappings or more \(model, model, .*\), or holds itself. Expected a state dict")
+
+
+def test_lists_of_the_same_lists_are_looked_at_once() -> None:
+    value: Any = 0.5
+    for _ in range(4):
+        value = [value] * 2_000  # 10^13 numbers, if they were written
+    torch.save({"state_dict": cell(), "history": value}, "weights.pt")
+    read = checkpoint.read("weights.pt")
+    assert "history" not in read.metadata and read.found["nesting"] == ["state_dict"]
+
+
+@pytest.mark.parametrize(
+    "value, plain",
+    [
+        ({"a": [1, 2.5, None, "x", (True,)]}, True),
+        ("x" * MOST, False),
+        ([2**63], False),
+        ([float("nan")], False),
+        ({1: 2}, False),
+        ({"a": {"b": {"c": {"d": {}}}}}, False),
+        (W, False),
+    ],
+)
+def test_notes_are_what_can_be_written_in_json(value: Any, plain: bool) -> None:
+    assert Contents().is_plain(value) is plain
+    if plain:
+        json.dumps(value)
+
+
+def test_a_mapping_that_holds_itself_is_looked_at_once() -> None:
+    raw: dict[str, Any] = {}
+    raw |= {str(number): raw for number in range(1000)}
+    assert not Contents().holds_tensors(raw) and not Contents().is_plain(raw)
+
+
+@pytest.mark.parametrize(
+    "tensor, kind",
+    [
+        (torch.eye(3).to_sparse(), "sparse"),
+        (torch.zeros(2, 3, dtype=torch.complex64), "complex"),
+        (torch.zeros(2, 3, device="meta"), "without numbers"),
+        (torch.zeros(()).expand(10**6, 10**6), "of 4000000000000 bytes, of which 4 are in the file"),
+    ],
+)
+def test_what_is_no_block_of_numbers_is_refused(tensor: torch.Tensor, kind: str) -> None:
+    refused({"fc.weight": tensor, "fc.bias": W}, rf"has the tensor 'fc.weight'.*{kind}")
+
+
+def test_a_small_expanded_tensor_is_fine() -> None:
+    torch.save({"fc.weight": torch.zeros(1, 3).expand(2, 3), "x": W}, "weights.pt")
+    assert checkpoint.read("weights.pt").state["fc.weight"].shape == (2, 3)
+
+
+@cache
+def states() -> dict[str, dict[str, torch.Tensor]]:
+    """A state without numbers for each family that looks at shapes."""
+    found: dict[str, dict[str, torch.Tensor]] = {"nasbench201": cell()}
+    for name in ("resnet18", "preactresnet18", "wrn-10-1", "vgg11", "deit-ti", "simplecnn"):
+        shape = (1, 28, 28) if name == "simplecnn" else (3, 32, 32)
+        with hollow():
+            found[name] = models.build({"space": "zoo", "name": name}, classes=7, shape=shape).state_dict()
+    return found
+
+
+@pytest.mark.parametrize("rank", [0, 1, 3, 5])
+def test_a_tensor_of_any_rank_in_any_place_is_no_crash(rank: int) -> None:
+    for state in states().values():
+        assert recognise.infer(state).classes in (7, 10)
+        for key in state:
+            odd = {**state, key: torch.zeros((1,) * rank) if rank else torch.zeros(())}
+            try:
+                recognise.infer(odd)
+            except RbError as wrong:
+                assert str(wrong).endswith((".", "own."))
+            recognise.classes_of(odd)
+            recognise.in_channels_of(odd)
+
+
+def test_an_empty_tensor_in_any_place_is_no_crash() -> None:
+    for state in states().values():
+        for key, value in state.items():
+            try:
+                recognise.infer({**state, key: torch.empty((0, *value.shape[1:]))})
+            except RbError as wrong:
+                assert "not recognised" in str(wrong) or "differ from each other" in str(wrong)
+
+
+def test_a_billion_cells_are_not_counted() -> None:
+    state = {**cell(), f"cells.{10**9}.conv_a.op.1.weight": W, f"cells.{2 * 10**9 + 1}.conv_a.op.1.weight": W}
+    state = {key: value for key, value in state.items() if not key.startswith(("cells.1.", "cells.3."))}
+    refused(state, "not recognised")
+    refused({**state, f"cells.{'9' * 5000}.conv_a.op.1.weight": W}, "not recognised")
+
+
+@pytest.mark.parametrize(
+    "noted, match",
+    [
+        ({"cells": 10**9}, r"has the cells 1000000000. Expected what rb-arch writes"),
+        ({"cells": 7}, r"notes an architecture with cells 7, and its weights have cells 1. Say which"),
+        ({"channels": "four"}, r"noted in the checkpoint .* has the channels 'four'"),
+        ({"normalize": "junk"}, r"has the normalize 'junk'"),
+        ({"str": ["x"] * 50}, r"has the str \['x', .*\.\.\.\. Expected"),
+    ],
+)
+def test_an_architecture_that_a_file_notes_is_checked(noted: dict[str, Any], match: str) -> None:
+    whole = {
+        "space": "nasbench201",
+        "str": "|nor_conv_3x3~0|+|none~0|none~1|+|none~0|none~1|none~2|",
+        **noted,
+    }
+    refused({"state_dict": cell(), "arch": whole}, match)
+
+
+def test_a_normalisation_of_other_channels_is_left_out() -> None:
+    state = cell(channels=1)
+    state["stem.1.running_mean"] = torch.full((4,), 0.3)  # so that BatchNorm remembers something
+    torch.save(state, "weights.pt")
+    _, _, facts = checkpoint.load("weights.pt", known=CIFAR)
+    assert facts["shape"][0] == 1 and facts["normalize"] is None
+
+
+@pytest.mark.parametrize("beside", [{"mean": torch.rand(3), "std": torch.rand(2)}, {}])
+def test_means_and_deviations_of_different_numbers_are_refused(beside: dict[str, Any]) -> None:
+    notes = {} if beside else {"mean": [0.5, 0.5, 0.5], "std": [0.2, 0.2]}
+    refused(
+        {"state_dict": {**cell(), **beside}, **notes}, "normalisation of 3 means and 2 standard deviations"
+    )
+
+
+def test_an_empty_mean_is_no_normalisation() -> None:
+    refused({**cell(), "mean": torch.zeros(0), "std": torch.zeros(0)}, "does not fit|not recognised")
+
+
+RUN = {"net_state_dict": {"fc.weight": W}, "arch_config": {"arch_str": "|none~0|"}}
+
+
+@pytest.mark.parametrize(
+    "runs",
+    [
+        {"cifar10": RUN},
+        {3: RUN},
+        {("cifar10", "x"): RUN},
+        {("cifar10", 777): None},
+        {("cifar10", 777): {"net_state_dict": W}},
+        {("cifar10", 777): {"net_state_dict": {}}},
+    ],
+)
+def test_published_runs_of_another_layout_have_no_weights(runs: dict[Any, Any]) -> None:
+    refused({"full": {"all_results": runs}}, r"has the results of \d trainings without their weights")
+
+
+def test_published_runs_are_looked_for_where_they_are() -> None:
+    raw = {"full": {"nothing": 1}, "200": {"all_results": {("cifar10", 777): {**RUN, "arch_config": 3}}}}
+    torch.save(raw, "weights.pt")
+    assert checkpoint.read("weights.pt").found["run"] == "cifar10/777"
+    torch.save({"full": {"all_results": [1]}, "w": W}, "weights.pt")
+    assert "run" not in checkpoint.read("weights.pt").found
+
+
+def test_a_packed_file_that_unpacks_to_gigabytes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rbtools.models.published.ROOM", 1000)
+    torch.save({"w": torch.zeros(2**20)}, "large.pt")
+    with (
+        zipfile.ZipFile("large.pt") as there,
+        zipfile.ZipFile("w.pt", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as small,
+    ):
+        for name in there.namelist():
+            small.writestr(name, there.read(name))
+    with pytest.raises(RbError, match=r"has \d+ bytes and unpacks to \d+. PyTorch packs no weights"):
+        checkpoint.load("w.pt")
+
+
+def test_a_bzip2_file_that_unpacks_to_gigabytes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rbtools.models.published.ROOM", 1000)
+    Path("w.pt").write_bytes(bz2.compress(pickle.dumps({"full": bytes(2**24)})))
+    with pytest.raises(RbError, match="unpacks to more than 100 times its size"):
+        checkpoint.load("w.pt")
+
+
+def test_a_pickle_that_says_to_have_many_objects_gets_no_room_for_them() -> None:
+    # The opcode r puts an object at a place of the memo: here the two-billionth, with room for all before it.
+    Path("w.pt").write_bytes(bz2.compress(b"\x80\x02}r\xff\xff\xff\x7f."))
+    with pytest.raises(RbError, match="has no weights where they are looked for"):
+        checkpoint.load("w.pt")
+
+
+def test_a_zip_archive_is_no_tensor() -> None:
+    class Tensor:
+        def __reduce__(self) -> tuple[Callable[..., Any], tuple[bytes]]:
+            return torch.storage._load_from_bytes, (Path("inner.pt").read_bytes(),)
+
+    torch.save(W, "inner.pt")
+    Path("w.pt").write_bytes(bz2.compress(pickle.dumps({"a": Tensor()})))
+    with pytest.raises(RbError, match="holds a zip archive in the place of a tensor"):
+        checkpoint.load("w.pt")
+
+
+def test_names_from_a_file_stay_on_one_line() -> None:
+    refused({"a\nb": 1, "x" * 10**5: 2}, r"it holds 'a\\nb', 'x{80}\.\.\.'")
+    with pytest.raises(RbError, match=r"named a\\nb\."):
+        recognise.infer({"a\nb.c": W})
+    Path("w.pt").write_text("<html><title>40\n4</title>")
+    with pytest.raises(RbError, match=r"a web page, titled '40\\n4'"):
+        checkpoint.load("w.pt")
