@@ -712,7 +712,7 @@ complete -c rb-convert -n '__rbtools_at "rb-convert"' -a csv -d 'A table with a 
 complete -c rb-convert -n '__rbtools_at "rb-convert"' -l version -d 'Show the version and exit.'
 complete -c rb-convert -n '__rbtools_at $__rbtools_53' -s h -l help -d 'Show this message and exit.'
 complete -c rb-convert -n '__rbtools_at $__rbtools_54' -l scale -x -a 'percent fraction' -d 'What accuracies are in. [default: percent]'
-complete -c rb-convert -n '__rbtools_at $__rbtools_55' -l write -s o -x -d 'Go the other way: write the records of FILE or standard input to this file or folder, in this format. A single file may be \'-\', standard output.'
+complete -c rb-convert -n '__rbtools_at $__rbtools_55' -l write -x -d 'Go the other way: write the records of FILE or standard input to this file or folder, in this format. A single file may be \'-\', standard output.'
 complete -c rb-convert -n '__rbtools_at $__rbtools_55' -l strict -d 'Stop at the first row or record that cannot be converted.'
 complete -c rb-convert -n '__rbtools_at $__rbtools_55' -l quiet -s q -d 'Say nothing on stderr but warnings and errors.'
 complete -c rb-convert -n '__rbtools_at $__rbtools_55' -l verbose -s v -d 'Say more on stderr, such as the seconds of each stage of the work.'

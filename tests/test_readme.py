@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from PIL import Image
 
 from rbtools.attacks import ATTACKS
-from rbtools.cli import docs, manual
+from rbtools.cli import manual, tools
 from rbtools.cli import pages as prose
 from rbtools.formats import FORMATS
 from rbtools.plots import PLOTS
@@ -157,14 +157,14 @@ def test_the_make_targets_of_the_readme_exist() -> None:
 
 
 def test_the_readme_has_every_tool() -> None:
-    assert {f"rb-{name}" for name in docs.TOOLS} == set(re.findall(r"^\| `(rb-[a-z]+)` \|", README, re.M))
+    assert {f"rb-{name}" for name in tools.TOOLS} == set(re.findall(r"^\| `(rb-[a-z]+)` \|", README, re.M))
 
 
 # --- the examples of help texts and man pages -----------------------------------------------------
 
 
 def examples() -> list[str]:
-    pages = [page for name in docs.TOOLS for page in docs.pages(docs.tool(name))]
+    pages = [page for name in tools.TOOLS for page in tools.pages(tools.tool(name))]
     found = [command for page in pages for command in manual._parts(page.command, page.words)[3]]
     return list(dict.fromkeys(found))
 
@@ -185,7 +185,7 @@ def in_this_process(command: str) -> str:
         if tool == "wc":
             text = f"{len(text.splitlines())}\n"
             continue
-        main = docs.tool(tool.removeprefix("rb-")).command
+        main = tools.tool(tool.removeprefix("rb-")).command
         done = CliRunner().invoke(main, arguments, input=text, prog_name=tool)
         assert done.exit_code == 0, f"$ {command}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
         refuse_complaints(command, done.stderr)

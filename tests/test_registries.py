@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from rbtools import datasets, registry
 from rbtools.attacks import ATTACKS
-from rbtools.cli.commands import method_options
+from rbtools.cli.fields import method_options
 from rbtools.cli.options import SHARED
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.datasets import DATASETS, WITH_PATH

@@ -4,27 +4,22 @@ subcommands whose fields are their options.
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import inspect
 import os
 import re
-import signal
 import sys
-import traceback
 import typing
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 
 from rbtools import __version__, registry
-from rbtools.cli import config, events, in_force
-from rbtools.cli.output import ReaderGone, Stop, Terminated
-from rbtools.cli.screen import Screen
-from rbtools.errors import RbError, UsageError, near
+from rbtools.cli import config, ending, events, in_force
+from rbtools.cli.fields import for_people, legible, method_options
+from rbtools.errors import RbError, UsageError
 
-DONE, FAILED, USAGE, INTERRUPTED, GONE, TERMINATED = 0, 1, 2, 130, 141, 143
 CONTEXT: dict[str, Any] = {
     "help_option_names": ["-h", "--help"],
     "max_content_width": 100,
@@ -47,123 +42,32 @@ class _Main:
         arguments = list(sys.argv[1:] if args is None else args)
         name = prog_name or str(command.name)
         command._main_shell_completion(extra, name, complete_var)
-        status = _status(command, name, arguments, extra)
-        events.ended(status)
-        if args is None and status in (INTERRUPTED, TERMINATED, GONE):
+        found = ending.status(command, name, arguments, extra)
+        events.ended(found)
+        if args is None and found in (ending.INTERRUPTED, ending.TERMINATED, ending.GONE):
             # Everything is written and released. What is left is torch's taking itself apart, half a
             # second of it (three on a busy machine), and whoever stopped us should not wait for that.
-            _flush()
-            os._exit(status)
-        sys.exit(status)
+            ending.flush()
+            os._exit(found)
+        sys.exit(found)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.main(*args, **kwargs)
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        return _legible(super().get_params(ctx))  # type: ignore[misc]
+        return legible(super().get_params(ctx))  # type: ignore[misc]
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command, or with `--print-config` say what it would run with."""
         if ctx.meta.get(in_force.PRINT):
             click.echo(in_force.shown(ctx))
-            return DONE
+            return ending.DONE
         return super().invoke(ctx)  # type: ignore[misc]
 
     def get_short_help_str(self, limit: int = 45) -> str:
         """The first paragraph: click would end it after "(Goodfellow et al."."""
         text = inspect.cleandoc(typing.cast(click.Command, self).help or "")
         return " ".join(text.split("\n\n")[0].split())
-
-
-def _status(command: click.Command, name: str, arguments: list[str], extra: dict[str, Any]) -> int:
-    screen = Screen(name)
-    try:
-        if _in_main_thread():
-            signal.signal(signal.SIGTERM, _terminate)
-        with command.make_context(name, arguments, **extra) as context:
-            return int(command.invoke(context) or DONE)
-    except click.exceptions.Exit as wanted:
-        return wanted.exit_code
-    except click.ClickException as wrong:
-        context_ = getattr(wrong, "ctx", None)
-        path = context_.command_path if context_ is not None else name
-        screen.error(f"{_sentence(wrong)} Try '{path} --help'.")
-        return USAGE
-    except Stop as stop:
-        screen.error(str(stop))
-        return FAILED
-    except RbError as wrong:
-        screen.error(str(wrong))
-        return USAGE
-    except (KeyboardInterrupt, click.Abort):
-        screen.clear()
-        screen.error(f"interrupted{_what_is_kept(command)}.")
-        return INTERRUPTED
-    except Terminated:
-        screen.clear()
-        screen.error(f"terminated{_what_is_kept(command)}.")
-        return TERMINATED
-    except (ReaderGone, BrokenPipeError):
-        _drop_stdout()
-        return GONE
-    except Exception:
-        screen.clear()
-        traceback.print_exc()
-        screen.error("this is a bug in rbtools; please report it with the lines above.")
-        return FAILED
-
-
-def _what_is_kept(command: click.Command) -> str:
-    return "; what was finished is written and in the store" if _stores(command) else ""
-
-
-def _stores(command: click.Command) -> bool:
-    """Whether the command, or one that it holds, keeps its work in the store."""
-    params = [*command.params, *getattr(getattr(command, "work", None), "__click_params__", ())]
-    held = getattr(command, "commands", {}).values()
-    return any(param.name == "no_store" for param in params) or any(map(_stores, held))
-
-
-def _terminate(number: int, frame: Any) -> None:
-    raise Terminated
-
-
-def _in_main_thread() -> bool:
-    import threading
-
-    return threading.current_thread() is threading.main_thread()
-
-
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            stream.flush()
-
-
-def _drop_stdout() -> None:
-    """Keep Python from flushing into a closed pipe at exit."""
-    try:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    except OSError:
-        return
-
-
-def _sentence(wrong: click.ClickException) -> str:
-    text = " ".join(wrong.format_message().split())
-    return text if text.endswith((".", "?", "!")) else text + "."
-
-
-def _legible(params: list[click.Parameter]) -> list[click.Parameter]:
-    """The parameters as help should show them: numbers as N and X, and no default that is empty."""
-    for param in params:
-        if isinstance(param, click.Option) and not param.is_flag:
-            if param.metavar is None and isinstance(param.type, click.types.IntParamType):
-                param.metavar = "N"
-            elif param.metavar is None and isinstance(param.type, click.types.FloatParamType):
-                param.metavar = "X"
-            if param.default == "":
-                param.show_default = False
-    return params
 
 
 class Command(_Main, click.Command):
@@ -360,7 +264,7 @@ class OptionChooser(_Main, click.Command):
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         classes = ctx.meta.get("rbtools.classes") or [self.registry.load(self.default)]
-        return _legible([*method_options(classes), *super().get_params(ctx)])
+        return legible([*method_options(classes), *super().get_params(ctx)])
 
     def invoke(self, ctx: click.Context) -> Any:
         if ctx.meta.get(in_force.PRINT):
@@ -386,69 +290,8 @@ def _with_params(work: Any, choice: dict[str, Any], classes: Sequence[type]) -> 
     return callback
 
 
-def for_people(cls: type) -> str:
-    """A class's docstring as help: its first paragraphs, up to what is for Python readers.
-
-    `steps=20` in it becomes --steps 20, the way to say it here; other backticks go.
-    """
-    kept: list[str] = []
-    for paragraph in inspect.cleandoc(cls.__doc__ or "").split("\n\n"):
-        if paragraph.startswith(("Shape:", "Args:", "Raises", "Returns")):
-            break
-        kept.append(_QUOTED.sub(_as_typed, paragraph))
-    return "\n\n".join(kept)
-
-
-_QUOTED = re.compile(r"`([^`]+)`")
-
-
-def _as_typed(found: re.Match[str]) -> str:
-    name, equals, value = found[1].partition("=")
-    if equals and name.isidentifier():
-        return f"--{name.replace('_', '-')} " + value.strip("'\"")
-    return found[1]
-
-
-def method_options(classes: Sequence[type]) -> list[click.Option]:
-    """The options for the fields of these classes; a field that several share is one option."""
-    found: dict[str, click.Option] = {}
-    for cls in classes:
-        hints = typing.get_type_hints(cls)
-        for field in registry.options(cls):
-            if field.name not in found:
-                found[field.name] = _option(field, hints[field.name])
-    return list(found.values())
-
-
-def _option(field: dataclasses.Field[Any], hint: Any) -> click.Option:
-    kinds = [kind for kind in (typing.get_args(hint) or (hint,)) if kind is not type(None)]
-    kind, choices = kinds[0], field.metadata.get("choices")
-    flag = "--" + registry.public_name(field).replace("_", "-")
-    text = _help(field)
-    if kind is bool:
-        return click.Option([field.name, f"{flag}/--no-{flag[2:]}"], default=None, help=text)
-    if field.metadata.get("unit"):
-        return click.Option([field.name, flag], type=str, metavar="DISTANCE", default=None, help=text)
-    given: Any = click.Choice(choices) if choices else kind
-    return click.Option(
-        [field.name, flag], type=given, metavar=field.metadata.get("metavar"), default=None, help=text
-    )
-
-
-def _help(field: dataclasses.Field[Any]) -> str:
-    default, text = field.default, str(field.metadata["help"])
-    if field.metadata.get("unit") == "eps" and "unit of" not in text:
-        text = f"{text.rstrip('.')}, in 1/255."
-    if default is None or default is dataclasses.MISSING or default in ((), ""):
-        return text
-    if field.metadata.get("unit") == "eps":
-        default = f"{default * 255:g}"
-    elif isinstance(default, bool):
-        default = "on" if default else "off"
-    return f"{text}  [default: {default}]"
-
-
 C = typing.TypeVar("C", bound=click.Command)
+F = typing.TypeVar("F", bound=Callable[..., Any])
 
 
 def version_option(command: C) -> C:
@@ -456,12 +299,49 @@ def version_option(command: C) -> C:
     return click.version_option(__version__, message="%(prog)s (rbtools) %(version)s")(command)
 
 
-__all__ = [
-    "CONTEXT",
-    "Chooser",
-    "Command",
-    "OptionChooser",
-    "method_options",
-    "near",
-    "version_option",
-]
+def command(
+    *,
+    choose: registry.Registry | None = None,
+    many: bool = False,
+    option: str | None = None,
+    default: str | Callable[[Sequence[str]], str] = "",
+) -> Callable[[F], click.Command]:
+    """Make a command. With `choose`, a registry's names are its subcommands (`many`: lists of them);
+    with `option` as well, the option of that name chooses among them; `default` names the one
+    that is meant where the option is not given, or tells it from the words of the command line.
+    """
+
+    def decorate(function: F) -> click.Command:
+        name = _tool_name(function)
+        common: dict[str, Any] = {"context_settings": CONTEXT, "help": function.__doc__}
+        params = list(reversed(getattr(function, "__click_params__", [])))
+        if choose is None:
+            made: Any = Command(name, params=params, callback=function, **common)
+        elif option is not None:
+            made = OptionChooser(
+                name,
+                params=params,
+                callback=function,
+                registry=choose,
+                option=option,
+                default=default,
+                **common,
+            )
+        else:
+            made = Chooser(name, registry=choose, many=many, work=function, **common)
+        named: click.Command = version_option(made)
+        return named
+
+    return decorate
+
+
+def _tool_name(function: Callable[..., Any]) -> str:
+    """rb-attack for what stands in attack.py; by the file, since `python -m` renames the module."""
+    return "rb-" + Path(inspect.unwrap(function).__code__.co_filename).stem
+
+
+def group(function: Callable[..., Any]) -> click.Group:
+    """Make a command that only holds other commands."""
+    name = _tool_name(function)
+    made = Group(name, callback=function, help=function.__doc__, context_settings=CONTEXT)
+    return version_option(made)

@@ -128,7 +128,7 @@ def _read(path: str) -> File:
 
 
 def _check_sections(path: str, sections: Mapping[Any, Any]) -> None:
-    from rbtools.cli.docs import TOOLS
+    from rbtools.cli.tools import TOOLS
 
     names = [ALL, *(f"rb-{tool.replace('_', '-')}" for tool in TOOLS)]
     for name, value in sections.items():
@@ -236,9 +236,9 @@ def _check_elsewhere(ctx: click.Context, key: Key, options: Iterable[str]) -> No
 
 def _options_of(name: str) -> set[str]:
     """All long options of a tool and of everything below it."""
-    from rbtools.cli import docs
+    from rbtools.cli import tools
 
-    pages = docs.pages(docs.tool(name.removeprefix("rb-").replace("-", "_")))
+    pages = tools.pages(tools.tool(name.removeprefix("rb-").replace("-", "_")))
     params = [param for page in pages for param in page.command.get_params(page.context)]
     return {flag[2:] for param in params for flag in param.opts if flag.startswith("--")}
 

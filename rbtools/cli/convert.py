@@ -24,7 +24,6 @@ from rbtools.store.files import check_folder_of, write_all
 @click.argument("files", nargs=-1, metavar="[FILE]...")
 @click.option(
     "--write",
-    "-o",
     "target",
     default=None,
     metavar="PATH",

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rbtools.cli.commands import DONE, FAILED
+from rbtools.cli.ending import DONE, FAILED
 from rbtools.cli.output import Output, ReaderGone, Stop, Terminated
 from rbtools.cli.screen import Screen
 from rbtools.cli.source import Source, bad_line_record, name_of, opened_output, stop_if_strict, where

@@ -6,15 +6,12 @@ import inspect
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import click
 
 from rbtools import __date__, __version__
 from rbtools.cli import pages as prose
-
-if TYPE_CHECKING:
-    from rbtools.cli.docs import Page
+from rbtools.cli.tools import Page
 
 STATUS = {
     "0": "All records were done, or none came in.",

@@ -1,65 +1,17 @@
-"""The options that tools share, and the decorators that put them on a command."""
+"""The options that tools share, in bundles that arrive at a command as one object."""
 
 from __future__ import annotations
 
 import functools
-import inspect
-import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from rbtools import registry
-from rbtools.cli import config, events, in_force
-from rbtools.cli.commands import CONTEXT, Chooser, Command, Group, OptionChooser, version_option
-from rbtools.cli.screen import Screen
+from rbtools.cli import config, in_force, started
 from rbtools.cli.source import Source
-from rbtools.errors import RbError, UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-def command(
-    *,
-    choose: registry.Registry | None = None,
-    many: bool = False,
-    option: str | None = None,
-    default: str | Callable[[Sequence[str]], str] = "",
-) -> Callable[[F], click.Command]:
-    """Make a command. With `choose`, a registry's names are its subcommands (`many`: lists of them);
-    with `option` as well, the option of that name chooses among them; `default` names the one
-    that is meant where the option is not given, or tells it from the words of the command line.
-    """
-
-    def decorate(function: F) -> click.Command:
-        name = _tool_name(function)
-        common: dict[str, Any] = {"context_settings": CONTEXT, "help": function.__doc__}
-        params = list(reversed(getattr(function, "__click_params__", [])))
-        if choose is None:
-            made: Any = Command(name, params=params, callback=function, **common)
-        elif option is not None:
-            made = OptionChooser(
-                name,
-                params=params,
-                callback=function,
-                registry=choose,
-                option=option,
-                default=default,
-                **common,
-            )
-        else:
-            made = Chooser(name, registry=choose, many=many, work=function, **common)
-        named: click.Command = version_option(made)
-        return named
-
-    return decorate
-
-
-def _tool_name(function: Callable[..., Any]) -> str:
-    """rb-attack for what stands in attack.py; by the file, since `python -m` renames the module."""
-    return "rb-" + Path(inspect.unwrap(function).__code__.co_filename).stem
 
 
 def bundle(name: str, make: Callable[..., Any], *options: Callable[[Any], Any]) -> Callable[[F], F]:
@@ -149,19 +101,7 @@ _word_options = (
     ),
 )
 
-screen_options = bundle("screen", lambda **words: _screen(**words), *_word_options)
-
-
-def group(function: Callable[..., Any]) -> click.Group:
-    """Make a command that only holds other commands."""
-    name = _tool_name(function)
-    made = Group(name, callback=function, help=function.__doc__, context_settings=CONTEXT)
-    return version_option(made)
-
-
-def _screen(quiet: bool, verbose: bool, log: str | None) -> Screen:
-    tool = click.get_current_context().find_root().info_name or "rbtools"
-    return Screen(tool, quiet=quiet, verbose=verbose, log=events.opened(log, tool))
+screen_options = bundle("screen", started.screen, *_word_options)
 
 
 store_option = click.option(
@@ -261,56 +201,6 @@ _machine_options = (
 )
 
 
-def _run(
-    quiet: bool,
-    verbose: bool,
-    log: str | None,
-    store: str,
-    no_store: bool,
-    force: bool,
-    dry_run: bool,
-    **own: Any,
-) -> Any:
-    from rbtools.engine import placing
-    from rbtools.engine.run import Run
-    from rbtools.store import Store
-
-    screen = _screen(quiet, verbose, log)
-    if own["ray_address"] is not None and own["engine"] != "ray":
-        raise UsageError("--ray-address names a Ray cluster, but the engine is local. Add --engine ray.")
-    jobs = placing.jobs(own.pop("jobs"), own["threads"], own["jobs_per_gpu"], own["device"], own["engine"])
-    kept = Store(None if no_store else store, force=force, dry=dry_run)
-    if dry_run:
-        from rbtools.engine.plan import Plan
-
-        own |= {"plan": Plan(kept, max(jobs, 1), tell=screen.detail), "engine": "local"}
-        jobs = 1
-    run = Run(tool=screen.tool, store=kept, jobs=jobs, progress=screen.status, remark=screen.once, **own)
-    run.event = screen.tell
-    try:
-        kept.check()
-        if run.dataset is not None:
-            from rbtools import datasets
-
-            datasets.source(run.dataset, run.data_dir, run.class_map)
-        if run.weights is not None:
-            from rbtools.engine import published
-
-            published.check(run.weights)
-    except RbError as wrong:  # before the first record, not once for each of them
-        raise UsageError(str(wrong)) from None
-    if run.class_map is not None and not os.path.isfile(run.class_map):
-        raise UsageError(f"The class map {run.class_map} does not exist. Expected a file.")
-    return _Work(run, screen)
-
-
-class _Work:
-    """A run and the screen that its words go to."""
-
-    def __init__(self, run: Any, screen: Screen) -> None:
-        self.run, self.screen = run, screen
-
-
 _training_options = (
     click.option(
         "--precision",
@@ -328,14 +218,16 @@ _training_options = (
 _seed_option = click.option("--seed", default=0, type=click.IntRange(0), help="Seed of all random numbers.")
 seeking_options = bundle(
     "work",
-    _run,
+    started.work,
     _seed_option,
     *_machine_options,
     _training_options[0],
     *_store_options,
     *_word_options,
 )
-train_options = bundle("work", _run, *_machine_options, *_training_options, *_store_options, *_word_options)
+train_options = bundle(
+    "work", started.work, *_machine_options, *_training_options, *_store_options, *_word_options
+)
 _split_option = click.option("--split", default="test", help="Which split to evaluate on.")
 _evaluation_options = (
     click.option(
@@ -378,11 +270,17 @@ _search_options = (
     click.option("--compile", is_flag=True, help="Let torch.compile make that copy faster."),
 )
 run_options = bundle(
-    "work", _run, _seed_option, *_machine_options, _split_option, _indices_option, *_evaluation_options
+    "work",
+    started.work,
+    _seed_option,
+    *_machine_options,
+    _split_option,
+    _indices_option,
+    *_evaluation_options,
 )
 search_options = bundle(
     "work",
-    _run,
+    started.work,
     _seed_option,
     *_machine_options,
     _split_option,
@@ -391,9 +289,9 @@ search_options = bundle(
     *_evaluation_options,
 )
 searched_splits_options = bundle(
-    "work", _run, _seed_option, *_machine_options, *_search_options, *_evaluation_options
+    "work", started.work, _seed_option, *_machine_options, *_search_options, *_evaluation_options
 )
-both_splits_options = bundle("work", _run, _seed_option, *_machine_options, *_evaluation_options)
+both_splits_options = bundle("work", started.work, _seed_option, *_machine_options, *_evaluation_options)
 
 
 def _long_options(*groups: Sequence[Any]) -> frozenset[str]:
@@ -420,21 +318,9 @@ SHARED = _long_options(
 
 image_options = bundle(
     "work",
-    lambda **own: _run(**_ALONE, **own),
+    started.alone,
     _seed_option,
     *_data_options,
     _split_option,
     *_word_options,
 )
-_ALONE: dict[str, Any] = {
-    "store": "",
-    "no_store": True,
-    "force": False,
-    "dry_run": False,
-    "device": "cpu",
-    "jobs": None,
-    "jobs_per_gpu": 1,
-    "threads": None,
-    "engine": "local",
-    "ray_address": None,
-}

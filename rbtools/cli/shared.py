@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from rbtools import edge
-from rbtools.cli.commands import DONE, FAILED
+from rbtools.cli.commands import command, group
+from rbtools.cli.ending import DONE, FAILED
 from rbtools.cli.options import (
     allow_code_option,
     arch_option,
     both_splits_options,
     bundle,
-    command,
     eps_option,
-    group,
     image_options,
     member_option,
     normalize_option,

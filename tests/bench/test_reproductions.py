@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from rbtools.cli import docs
+from rbtools.cli import tools
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = ("nas-bench-201-robustness", "nas-robbench-201", "prbench")
@@ -39,7 +39,7 @@ def stage(command: str, text: str) -> str:
     tool, *arguments = shlex.split(command)
     if tool == "cat":
         return text
-    main = docs.tool(tool.removeprefix("rb-")).command
+    main = tools.tool(tool.removeprefix("rb-")).command
     done = CliRunner().invoke(main, arguments, input=text, prog_name=tool)
     assert done.exit_code == 0, f"$ {command}\n{done.stderr[-2000:]}"
     return done.stdout
@@ -74,7 +74,7 @@ def parses(command: str) -> None:
     some = "cutout" if "--regularize $how" in command else "1"
     tool, *arguments = shlex.split(re.sub(r"\$\w+", some, command))
     arguments = [word for word in arguments if word != "done"]
-    main = docs.tool(tool.removeprefix("rb-")).command
+    main = tools.tool(tool.removeprefix("rb-")).command
     done = CliRunner().invoke(main, [*arguments, "--print-config"], prog_name=tool)
     assert done.exit_code == 0, f"$ {command}\n{done.stderr}"
 

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from rbtools.attacks import ATTACKS
-from rbtools.cli import commands
+from rbtools.cli import fields
 from rbtools.registry import param
 
 
@@ -38,7 +38,7 @@ class Sample:
 
 
 def test_fields_become_options() -> None:
-    options = {option.name: option for option in commands.method_options([Sample, Sample])}
+    options = {option.name: option for option in fields.method_options([Sample, Sample])}
     assert list(options) == ["radius", "order", "lambda_", "clip", "length"]
     assert options["radius"].metavar == "DISTANCE"
     assert options["radius"].help == "Radius of the ball, in 1/255.  [default: 8]"
@@ -50,7 +50,7 @@ def test_fields_become_options() -> None:
 
 
 def test_a_docstring_becomes_help_without_python() -> None:
-    assert commands.for_people(Sample) == (
+    assert fields.for_people(Sample) == (
         "Sampling (Author et al. 2020), where --order any may be said and numbers are taken.\n\n"
         "The second paragraph stays."
     )

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from rbtools.cli import docs
+from rbtools.cli import tools
 
 FILTERS = {"rb-train": [], "rb-attack": ["pgd"], "rb-corrupt": ["fog"], "rb-pr": [], "rb-ge": ["acc"]}
 OTHERS = {"rb-score": [], "rb-rank": [], "rb-arch": [], "rb-store": ["ls"]}
@@ -219,8 +219,8 @@ def test_print_config_is_a_file_that_changes_nothing(tool: str, monkeypatch: pyt
 
 
 def test_every_command_has_the_options() -> None:
-    for name in docs.TOOLS:
-        for page in docs.pages(docs.tool(name)):
+    for name in tools.TOOLS:
+        for page in tools.pages(tools.tool(name)):
             if not isinstance(page.command, click.Group) and "--" not in page.words:
                 flags = {flag for param in page.command.get_params(page.context) for flag in param.opts}
                 assert {"--config", "--print-config"} <= flags, page.words

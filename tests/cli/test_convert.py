@@ -87,13 +87,13 @@ def test_a_row_is_a_record_before_the_next_one_is_there() -> None:
 
 
 def test_a_dash_writes_to_standard_output() -> None:
-    result = run("prbench", "-o", "-", text=lines(RECORD))
+    result = run("prbench", "--write", "-", text=lines(RECORD))
     assert json.loads(result.stdout) == [ROW]
 
 
 def test_what_is_not_expressed_is_listed_once_for_each_kind() -> None:
     more = {**RECORD, "mine": 1, "metrics": {**RECORD["metrics"], "wci": 3.0}}
-    result = run("prbench", "-o", "out.json", text=lines(more, {**more, "train": {"method": "mart"}}))
+    result = run("prbench", "--write", "out.json", text=lines(more, {**more, "train": {"method": "mart"}}))
     assert result.exit_code == 0
     assert result.stderr.splitlines() == [
         "rb-convert: not expressed in prbench, metrics (and how often): wci (2).",
@@ -159,7 +159,7 @@ def test_half_a_surrogate_pair_is_a_row_that_fails() -> None:
 def test_integers_of_any_size_come_through() -> None:
     rows = [ROW | {"big": 10**30}]
     Path("board.json").write_text(json.dumps(rows))
-    assert run("prbench", "-o", "again.json", text=run("prbench", "board.json").stdout).exit_code == 0
+    assert run("prbench", "--write", "again.json", text=run("prbench", "board.json").stdout).exit_code == 0
     assert json.loads(Path("again.json").read_text()) == rows
 
 
@@ -193,11 +193,11 @@ def test_a_file_without_results_says_so() -> None:
 
 
 def test_no_records_write_no_file() -> None:
-    result = run("prbench", "-o", "out.json")
+    result = run("prbench", "--write", "out.json")
     assert result.exit_code == 1
     assert result.stderr == "rb-convert: error: there is nothing to write: out.json was not written.\n"
     assert not Path("out.json").exists()
-    result = run("prbench", "-o", "-")
+    result = run("prbench", "--write", "-")
     assert (result.exit_code, result.stdout) == (0, "")
     assert result.stderr == "rb-convert: no records came in; nothing is written.\n"
 
@@ -224,7 +224,9 @@ def test_a_folder_is_not_made_for_a_file_that_is_named(board: str) -> None:
 
 def test_failed_records_and_bad_lines_are_left_out_and_the_rest_is_written() -> None:
     failed = {"schema": 1, "arch": {"name": "x"}, "error": {"message": "no"}}
-    result = run("prbench", "-o", "out.json", text=lines(failed) + "hello\n" + lines(RECORD, {"arch": {}}))
+    result = run(
+        "prbench", "--write", "out.json", text=lines(failed) + "hello\n" + lines(RECORD, {"arch": {}})
+    )
     assert result.exit_code == 1
     assert json.loads(Path("out.json").read_text()) == [ROW]
     assert "line 2 is not JSON" in result.stderr and "1 failed record left out." in result.stderr

@@ -15,18 +15,18 @@ import pytest
 from click.testing import CliRunner
 
 from rbtools.attacks import ATTACKS
-from rbtools.cli import completion, docs, manual
+from rbtools.cli import completion, docs, manual, tools
 from rbtools.cli.commands import OptionChooser
 from rbtools.training import METHODS
 
 ROOT = Path(__file__).resolve().parents[2]
 GENERATED = docs.files()
-PAGES = [page for name in docs.TOOLS for page in docs.pages(docs.tool(name))]
+PAGES = [page for name in tools.TOOLS for page in tools.pages(tools.tool(name))]
 MAN_PAGES = [path for path in GENERATED if path.startswith("man/")]
 TOOL_PAGES = [path for path in MAN_PAGES if path.endswith(".1")]
 
 
-def options(page: docs.Page) -> list[click.Option]:
+def options(page: tools.Page) -> list[click.Option]:
     return [param for param in page.command.get_params(page.context) if isinstance(param, click.Option)]
 
 
@@ -56,7 +56,7 @@ def test_files_are_written_below_a_folder_of_choice() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.words)
-def test_help_is_of_finished_sentences_without_python(page: docs.Page) -> None:
+def test_help_is_of_finished_sentences_without_python(page: tools.Page) -> None:
     texts = {"the command": page.command.help or ""} | {one.opts[0]: one.help or "" for one in options(page)}
     for name, text in texts.items():
         sentence = re.sub(r"\s*\[default: .*\]$", "", text.strip(), flags=re.S)
@@ -67,7 +67,7 @@ def test_help_is_of_finished_sentences_without_python(page: docs.Page) -> None:
 
 
 @pytest.mark.parametrize("page", [one for one in PAGES if "--" not in one.words], ids=lambda page: page.words)
-def test_short_help_is_a_whole_sentence(page: docs.Page) -> None:
+def test_short_help_is_a_whole_sentence(page: tools.Page) -> None:
     text = page.command.get_short_help_str(1000)
     assert not text.endswith(("...", " al", " al."))
 
@@ -105,7 +105,7 @@ def test_man_takes_the_pages_of_files_and_of_all(path: str) -> None:
     shown = rendered(path)
     for heading in ("NAME", "DESCRIPTION", "SEE ALSO"):
         assert f" {heading} " in shown
-    for name in docs.TOOLS:
+    for name in tools.TOOLS:
         assert f"rb-{name}(1)" in shown and "{tools}" not in shown
 
 
@@ -278,9 +278,9 @@ def test_completions_start_no_python() -> None:
 
 
 def test_an_option_that_differs_between_places_is_told_by_its_place() -> None:
-    def page(words: str, *params: click.Parameter) -> docs.Page:
+    def page(words: str, *params: click.Parameter) -> tools.Page:
         command = click.Command(words, params=list(params))
-        return docs.Page(words, command, click.Context(command))
+        return tools.Page(words, command, click.Context(command))
 
     flag = page("rb-x a", click.Option(["--kind"], is_flag=True), click.Option(["--n"], type=int))
     value = page(

@@ -1,0 +1,74 @@
+"""The tools, and every command below each."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import click
+
+from rbtools.cli.commands import CONTEXT, OptionChooser
+from rbtools.cli.fields import for_people, method_options
+
+TOOLS = (
+    "arch",
+    "train",
+    "attack",
+    "corrupt",
+    "pr",
+    "ge",
+    "measure",
+    "score",
+    "rank",
+    "corr",
+    "convert",
+    "plot",
+    "search",
+    "store",
+)
+
+
+class Page(NamedTuple):
+    """A command or subcommand: its words (`rb-ge attack pgd`), itself, and where it is parsed."""
+
+    words: str
+    command: click.Command
+    context: click.Context
+
+
+def tool(name: str) -> Page:
+    """The command of one tool."""
+    command: click.Command = importlib.import_module(f"rbtools.cli.{name}").main
+    words = f"rb-{name}"
+    return Page(words, command, _context(command, words, None))
+
+
+def pages(page: Page) -> Iterator[Page]:
+    """The command itself, then everything below it."""
+    yield page
+    if isinstance(page.command, OptionChooser):
+        yield from _chosen(page, page.command)
+    if isinstance(page.command, click.Group):
+        for name in page.command.list_commands(page.context):
+            below = page.command.get_command(page.context, name)
+            if below is not None:
+                words = f"{page.words} {name}"
+                yield from pages(Page(words, below, _context(below, name, page.context)))
+
+
+def _chosen(page: Page, command: OptionChooser) -> Iterator[Page]:
+    """A page for each thing that an option chooses: `rb-train --method trades`."""
+    for name in command.registry:
+        cls = command.registry.load(name)
+        help_text = for_people(cls)
+        below = click.Command(name, params=list(method_options([cls])), help=help_text, add_help_option=False)
+        words = f"{page.words} {command.option} {name}"
+        yield Page(words, below, _context(below, name, page.context))
+
+
+def _context(command: click.Command, name: str, parent: click.Context | None) -> click.Context:
+    context = command.context_class(command, info_name=name, parent=parent, **CONTEXT)
+    if isinstance(command, OptionChooser):
+        context.meta["rbtools.classes"] = [command.registry.load(one) for one in command.registry]
+    return context
