@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 from collections.abc import Iterator
+from functools import cache
 
 import torch
 
 from rbtools.engine import cores
 from rbtools.engine.run import Run
 from rbtools.errors import RbError
+
+# Parameters of glibc's mallopt (malloc.h), and what they are set to: bytes.
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+_KEPT, _LARGE = 1 << 30, 32 << 20  # the latter is the highest that glibc takes
 
 
 @contextlib.contextmanager
@@ -25,7 +31,20 @@ def taken(run: Run, threads: int) -> Iterator[torch.device]:
         return
     with cores.held(run.store.folder, threads, run.pulse):
         torch.set_num_threads(threads)
+        _keep_memory()
         yield device
+
+
+@cache
+def _keep_memory() -> None:
+    """Let the next layer have the memory of the last one: of itself glibc gives it back to the system, which
+    clears each page anew. A gradient for 512 images of 8x8 pixels took 15,000 page faults and a third of its
+    time that way. Other C libraries have no such switch.
+    """
+    with contextlib.suppress(OSError, AttributeError, TypeError):
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_MMAP_THRESHOLD, _LARGE)
+        libc.mallopt(_TRIM_THRESHOLD, _KEPT)
 
 
 def choose(run: Run) -> torch.device:
