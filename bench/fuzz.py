@@ -166,8 +166,7 @@ def work(options: argparse.Namespace, shared: Shared, seconds: float, seed: int)
     """Try inputs in this process until the time is over; never returns."""
     end = time.monotonic() + seconds
     os.chdir(tempfile.mkdtemp(prefix="rb-fuzz-"))
-    quiet = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(quiet, 1)
+    os.dup2(2, 1)  # standard output is for the figures alone
     try:
         ENGINES[options.engine](options, shared, end, seed)
     except BaseException:
@@ -196,6 +195,15 @@ def tried(check: Callable[[bytes], None], shared: Shared, findings: Findings) ->
         shared.clear()
 
     return one
+
+
+def made(goal: Any, chance: Any, one: Callable[[bytes], None]) -> None:
+    """Try a structured input, where torch and pickle are ready to make such a thing."""
+    try:
+        data = goal.make(chance)
+    except (RuntimeError, OverflowError):
+        return
+    one(data)
 
 
 @contextmanager
@@ -246,7 +254,7 @@ def with_hypothesis(options: argparse.Namespace, shared: Shared, end: float, see
     )
 
     def attempt(data: st.DataObject) -> None:
-        one(goal.make(Drawn(data.draw)))
+        made(goal, Drawn(data.draw), one)
         if time.monotonic() > end:
             os._exit(0)
 
@@ -295,7 +303,7 @@ def with_atheris(options: argparse.Namespace, shared: Shared, end: float, seed: 
         if kind < goal.kinds:
             one(goal.from_bytes(kind, data[1:]))
         else:
-            one(goal.make(Consumed(atheris.FuzzedDataProvider(data[1:]))))
+            made(goal, Consumed(atheris.FuzzedDataProvider(data[1:])), one)
 
     corpus = Path(tempfile.mkdtemp(prefix="rb-fuzz-"))
     for number, data in enumerate(goal.seeds()):

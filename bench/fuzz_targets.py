@@ -403,7 +403,7 @@ class Checkpoints:
                 state[key] = self._tensor(chance) if how == 3 else odd(chance)
         if chance.integer(0, 7) == 0:
             state = self._published(chance, state)
-        if chance.integer(0, 9) == 0:
+        if chance.integer(0, 9) == 0 and isinstance(state, dict):
             state[chance.pick((0, (1, 2), b"x", None, 1.5))] = self._tensor(chance)
         for _ in range(chance.integer(0, 2)):
             state = self._wrapped(state, chance)
@@ -471,7 +471,7 @@ class Checkpoints:
         if how == 1:
             return torch.quantize_per_tensor(torch.zeros(2, 3), 0.1, 0, torch.qint8)
         if how == 2:
-            return torch.full((chance.integer(1, 4),), chance.real())
+            return torch.full((chance.integer(1, 4),), chance.real(), dtype=torch.float64)
         if how == 3:
             return torch.nn.Parameter(torch.zeros(2))
         shape = self._shape(chance)

@@ -26,9 +26,16 @@ class Pending(RbError):
         self.waiting = waiting
 
 
+def one_line(text: str) -> str:
+    """The text with line ends and what else could move a terminal's cursor as escapes."""
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
+
+
 def shown(text: str, most: int = 80) -> str:
     """A name from somebody's file as a message can have it: on one line, and not for ever."""
-    line = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text[: most + 1])
+    line = one_line(text[: most + 1])
     return line if len(line) <= most else line[:most] + "..."
 
 

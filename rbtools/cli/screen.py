@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from rbtools.errors import one_line
+
 if TYPE_CHECKING:
     from rbtools.cli.events import Log
 
@@ -89,7 +91,7 @@ class Screen:
 
     def _line(self, text: str) -> None:
         start = _ERASE if self.terminal else ""
-        _write(f"{start}{self.tool}: {text}\n")
+        _write(f"{start}{self.tool}: {one_line(text)}\n")  # names in it may come from anybody's file
 
     def _mine(self) -> bool:
         """Whether the terminal's status line is ours: who has it holds a lock on the terminal."""

@@ -291,10 +291,11 @@ def _arch(arch: Record, dataset: Any) -> Record:
     arch = dict(arch)
     dataset = dataset if isinstance(dataset, str) else None
     if "space" not in arch:
-        if "str" in arch or "index" in arch or str(arch.get("name")).startswith("nb201-"):
+        name = str(arch.get("name"))
+        if "str" in arch or "index" in arch or name.startswith("nb201-"):
             arch["space"] = "nasbench201"
         else:
-            arch["space"] = "zoo" if arch.get("name") in FORMS else "csv"
+            arch["space"] = "zoo" if name in FORMS else "csv"
     return described(arch, dataset)
 
 

@@ -247,7 +247,7 @@ def test_shortest_way_onto_a_hyperplane(norm, seed, reach):
     direction = -(normal.sign() * value.sign()[:, None]).double()
     room = torch.where(direction > 0, 1 - point.double(), point.double()) * (direction != 0)
     speed = normal.abs().double() if norm == "l2" else torch.ones_like(room)
-    low, high = torch.zeros(3, 1).double(), torch.full((3, 1), 1e3).double()
+    low, high = torch.zeros(3, 1).double(), torch.full((3, 1), 1e9).double()
     for _ in range(80):
         middle = (low + high) / 2
         gain = (normal.abs() * torch.minimum(middle * speed, room)).sum(1, keepdim=True)
