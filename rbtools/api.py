@@ -245,20 +245,13 @@ def measure(
 
 def train(record: Record, method: str = "erm", **options: Any) -> Record:
     """The record with a trained checkpoint; see rb-train. Recipe and method options are keywords."""
-    from rbtools.engine import checkpoints, presets
+    from rbtools.engine import presets
     from rbtools.engine.recipe import VALIDATED, Recipe
     from rbtools.engine.train import train as work
     from rbtools.training import METHODS
 
     run, params = _run("rb-train", options)
     recipe = {field.name: params.pop(field.name) for field in fields(Recipe) if field.name in params}
-    for key in ("milestones", "augment", "regularize", "track"):
-        if recipe.get(key) is not None:
-            recipe[key] = _several(recipe[key])
-    if recipe.get("milestones"):
-        recipe["milestones"] = tuple(map(int, recipe["milestones"]))
-    if isinstance(recipe.get("normalize"), str):
-        recipe["normalize"] = checkpoints.normalization(recipe["normalize"])
     how = presets.recipe({"val": VALIDATED, **recipe}, params, recipe)
     params = _checked(METHODS, method, params)
     if how.preset is not None:
@@ -482,11 +475,6 @@ def _probabilistic(
         return RareFailures(chosen, radii, split, sure)
     read = Reading(rho=edge.tolerances(_text(rho)), denominator=denominator, passes=passes, confidence=sure)
     return Probabilistic(chosen, radii, read, samples, only_passing, adaptive)
-
-
-def _several(value: Any) -> tuple[Any, ...]:
-    """Names in a list, or with commas as on the command line."""
-    return tuple(value.split(",")) if isinstance(value, str) else tuple(value)
 
 
 def _run(tool: str, options: dict[str, Any]) -> tuple[Run, dict[str, Any]]:

@@ -50,6 +50,15 @@ def number_list(text: str | float, what: str) -> list[float]:
     return values
 
 
+def whole_numbers(text: str, what: str) -> tuple[int, ...]:
+    """Such a list of whole numbers from 0 on; none for an empty text. Raises UsageError naming `what`."""
+    found = number_list(text, what) if text else []
+    wrong = [value for value in found if value != int(value) or value < 0]
+    if wrong:
+        raise UsageError(f"{what} has {wrong[0]:g}. Expected whole numbers from 0 on, such as 0,1,2.")
+    return tuple(map(int, found))
+
+
 def _spaced(start: float, stop: float, count: str, what: str) -> list[float]:
     if not count.isdigit() or int(count) < 1:
         raise UsageError(f"{what} has the count '{count}'. Write start:stop:count, such as 0:0.15:31.")

@@ -71,6 +71,18 @@ def test_each_function_gives_the_record_of_its_tool() -> None:
     assert read["metrics"] == made["metrics"]
 
 
+def test_a_recipe_is_written_as_it_is_typed() -> None:
+    line = "train --epochs 0 --schedule step --milestones 3,5-6 --regularize none --normalize none --force"
+    how: dict[str, Any] = {"milestones": "3,5-6", "regularize": "none", "normalize": "none", "epochs": 0}
+    for augment in ("none", "auto", "flip"):
+        wanted = typed([*line.split(), "--augment", augment], {"arch": ARCH})
+        trained = rbtools.train({"arch": ARCH}, schedule="step", augment=augment, **how)
+        assert timeless(trained) == timeless(wanted)
+    assert timeless(rbtools.train({"arch": ARCH}, schedule="step", augment=["flip"], **how)) == timeless(
+        wanted
+    )
+
+
 def test_a_loaded_model_takes_pixels() -> None:
     import torch
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from rbtools import edge
 from rbtools.attacks import ATTACKS
 from rbtools.cli import shared
 from rbtools.cli.source import file_path
@@ -56,7 +57,7 @@ def main(
     from rbtools.engine.questions import Attacked
 
     method = shared.build(ATTACKS, attack, params, work.screen.warn)
-    distances = shared.distances(eps, method.norm, work.screen)
+    distances = edge.distances(eps, method.norm, work.screen.warn)
     if ladder and len(distances) < 2:
         raise UsageError("--ladder climbs from one distance to the next. Give several: --eps 1,2,4,8.")
     return shared.evaluate(source, work, Attacked(method, distances, ladder, detail, save_adv))
@@ -88,7 +89,7 @@ def preset(preset: str, eps: str | None, source: shared.Source, work: Any) -> in
         parts = presets.preset(preset)
     except RbError as wrong:
         raise UsageError(str(wrong)) from None
-    given = None if eps is None else shared.distances(eps, "linf", work.screen)
+    given = None if eps is None else edge.distances(eps, "linf", work.screen.warn)
     questions = tuple(
         Attacked(ATTACKS.build(part.attack, **part.params), given or part.eps) for part in parts
     )
@@ -116,7 +117,7 @@ def check(eps: str, steps: int, queries: int, samples: int, source: shared.Sourc
     from rbtools.engine.checklist import Checklist
     from rbtools.engine.tasks import Check
 
-    distances = shared.distances(eps, "linf", work.screen)
+    distances = edge.distances(eps, "linf", work.screen.warn)
     if len(distances) != 1 or distances[0] == 0:
         raise UsageError(f"--eps is {eps}. The check is at one distance above 0, such as 8.")
     question = Checklist(
@@ -156,7 +157,7 @@ def transfer(
     from rbtools.engine.transfer import Transferred
 
     method = shared.build(ATTACKS, attack, params, work.screen.warn)
-    distances = shared.distances(eps, method.norm, work.screen)
+    distances = edge.distances(eps, method.norm, work.screen.warn)
     record = dumps(_model_of(origin, work.run)).decode()
     return shared.evaluate(source, work, Transferred(method, distances, record, work.run))
 

@@ -66,7 +66,7 @@ def attack(
     from rbtools.engine.questions import Attacked
 
     method = shared.build(ATTACKS, attack, params, work.screen.warn)
-    distances = shared.distances(eps, method.norm, work.screen)
+    distances = edge.distances(eps, method.norm, work.screen.warn)
     return _ge(source, work, Attacked(method, distances), n_train)
 
 
@@ -130,7 +130,7 @@ def loss_attack(
     if any(field.name == "iterate" for field in dataclasses.fields(ATTACKS.load(attack))):
         params.setdefault("iterate", "last")
     method = shared.build(ATTACKS, attack, params, work.screen.warn)
-    distances = shared.distances(eps, method.norm, work.screen)
+    distances = edge.distances(eps, method.norm, work.screen.warn)
     return _ge(source, work, RobustLoss(method, distances), n_train)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rbtools import edge
 from rbtools.cli.commands import command, group
 from rbtools.cli.ending import DONE, FAILED
 from rbtools.cli.options import (
@@ -45,7 +44,6 @@ __all__ = [
     "bundle",
     "checked",
     "command",
-    "distances",
     "eps_option",
     "evaluate",
     "file_path",
@@ -67,11 +65,6 @@ __all__ = [
     "stream_options",
     "train_options",
 ]
-
-
-def distances(text: str, norm: str, screen: Screen) -> tuple[float, ...]:
-    """`--eps` in pixel units, with a warning for what looks like a slip of unit."""
-    return edge.distances(text, norm, screen.warn)
 
 
 def filter_records(source: Source, works: Sequence[Any], work: Any, start: Any = None) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rbtools import registry
+from rbtools import registry, units
 from rbtools.datasets import Description
 from rbtools.engine.recipe import Recipe
 from rbtools.errors import UsageError, unknown
@@ -144,8 +144,11 @@ def named(name: str) -> Preset:
 
 
 def recipe(options: Mapping[str, Any], params_given: Iterable[str], given: Iterable[str]) -> Recipe:
-    """The recipe of these options; where they name a preset, its values stand for those not `given`."""
-    found = dict(options)
+    """The recipe of these options; where they name a preset, its values stand for those not `given`.
+
+    Lists and normalisations may be texts, as they are typed. Raises UsageError for what they cannot mean.
+    """
+    found = _read(options)
     if found.get("preset") is not None:
         preset = named(found["preset"])
         found |= {name: value for name, value in preset.recipe.items() if name not in given}
@@ -153,6 +156,33 @@ def recipe(options: Mapping[str, Any], params_given: Iterable[str], given: Itera
         if "schedule" in given and "milestones" not in given:
             found["milestones"] = ()
     return Recipe(**found, given=frozenset((*given, *params_given)))
+
+
+def _read(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What is typed, or given in Python, as fields of a recipe."""
+    found = dict(options)
+    for name in ("augment", "regularize", "track"):
+        if name in found:
+            found[name] = None if found[name] == "auto" and name == "augment" else _listed(found[name])
+    if "milestones" in found:
+        found["milestones"] = _epochs(found["milestones"])
+    if found.get("normalize") == "auto":
+        found["normalize"] = None
+    elif isinstance(found.get("normalize"), str):
+        from rbtools.engine.checkpoints import normalization
+
+        found["normalize"] = normalization(found["normalize"])
+    return found
+
+
+def _listed(value: str | Iterable[str] | None) -> tuple[str, ...] | None:
+    if not isinstance(value, str):
+        return None if value is None else tuple(value)
+    return () if value == "none" else tuple(filter(None, (part.strip() for part in value.split(","))))
+
+
+def _epochs(value: str | Iterable[int]) -> tuple[int, ...]:
+    return units.whole_numbers(value, "--milestones") if isinstance(value, str) else tuple(value)
 
 
 def params(preset: Preset, cls: type, given: Mapping[str, Any]) -> dict[str, Any]:
