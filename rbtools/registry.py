@@ -15,6 +15,8 @@ from typing import Any
 
 from rbtools.errors import RbError, near, unknown
 
+MOST = 2**63 - 1  # of a whole number: what a record can hold
+
 
 def param(
     default: Any,
@@ -112,6 +114,8 @@ def _check(kind: str, name: str, field: dataclasses.Field[Any], value: Any) -> N
     label = f"{public_name(field)} of {kind} '{name}'"
     if choices and value is not None and value not in choices:
         raise RbError(f"{label} is '{value}'.{near(str(value), choices)} Choose from: {', '.join(choices)}.")
+    if isinstance(value, int) and abs(value) > MOST:
+        raise RbError(f"{label} is {value}, which is too large. Expected {MOST} at most.")
     if rule is None or value is None:
         return
     wanted = {

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from rbtools.errors import UsageError
 
+MOST = 100_000
+"""Numbers in a list; more are a slip, and would fill the memory."""
 SEVERITIES = (1, 2, 3, 4, 5)
 """Of a corruption: Hendrycks and Dietterich (ICLR 2019) have five, 5 the worst."""
 
@@ -37,11 +39,12 @@ def number_list(text: str | float, what: str) -> list[float]:
         if part.count(":") == 2:
             start, stop, count = part.split(":")
             values += _spaced(number(start, what), number(stop, what), count, what)
-        elif dash and first.isdigit() and last.isdigit():
+        elif dash and _is_whole(first) and _is_whole(last):
             if int(first) > int(last):
                 raise UsageError(
                     f"{what} has the range '{part}', which runs backwards. Write '{last}-{first}'."
                 )
+            _check_count(int(last) - int(first) + 1, part, what)
             values += map(float, range(int(first), int(last) + 1))
         else:
             values.append(number(part, what))
@@ -59,9 +62,20 @@ def whole_numbers(text: str, what: str) -> tuple[int, ...]:
     return tuple(map(int, found))
 
 
+def _is_whole(text: str) -> bool:
+    """Whether int() reads it: other signs are digits too, such as a raised 2, and it stops at some length."""
+    return text.isascii() and text.isdigit() and len(text) < 20
+
+
+def _check_count(count: int, part: str, what: str) -> None:
+    if count > MOST:
+        raise UsageError(f"{what} has '{part}', which is {count:,} numbers. Expected {MOST:,} at most.")
+
+
 def _spaced(start: float, stop: float, count: str, what: str) -> list[float]:
-    if not count.isdigit() or int(count) < 1:
+    if not _is_whole(count) or int(count) < 1:
         raise UsageError(f"{what} has the count '{count}'. Write start:stop:count, such as 0:0.15:31.")
+    _check_count(int(count), f"{start:g}:{stop:g}:{count}", what)
     steps = int(count) - 1
     # Rounded so that 0:0.15:31 holds 0.005 and not 0.005000000000000001: these become names.
     return [round(start + (stop - start) * i / steps, 12) if steps else start for i in range(int(count))]

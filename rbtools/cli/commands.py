@@ -62,12 +62,21 @@ class _Main:
         if ctx.meta.get(in_force.PRINT):
             click.echo(in_force.shown(ctx))
             return ending.DONE
+        _refuse_huge(self.get_params(ctx), ctx)
         return super().invoke(ctx)  # type: ignore[misc]
 
     def get_short_help_str(self, limit: int = 45) -> str:
         """The first paragraph: click would end it after "(Goodfellow et al."."""
         text = inspect.cleandoc(typing.cast(click.Command, self).help or "")
         return " ".join(text.split("\n\n")[0].split())
+
+
+def _refuse_huge(params: list[click.Parameter], ctx: click.Context) -> None:
+    """Whole numbers go into records and store keys, and JSON's readers have 64 bits for them."""
+    for param in params:
+        value = ctx.params.get(param.name or "")
+        if isinstance(value, int) and abs(value) > registry.MOST:
+            raise click.BadParameter(f"{value} is too large. Expected {registry.MOST} at most.", ctx, param)
 
 
 class Command(_Main, click.Command):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import sys
 import threading
@@ -14,7 +15,7 @@ import click
 
 from rbtools.cli.output import ReaderGone, Stop, Terminated
 from rbtools.cli.screen import Screen
-from rbtools.errors import RbError
+from rbtools.errors import RbError, near
 
 DONE, FAILED, USAGE, INTERRUPTED, GONE, TERMINATED = 0, 1, 2, 130, 141, 143
 
@@ -91,6 +92,19 @@ def _drop_stdout() -> None:
         return
 
 
+_PLAINER = (  # click's words for values that are none
+    (r"is not a valid integer(?: range)?", "is no whole number"),
+    (r"is not a valid float(?: range)?", "is no number"),
+    (r"is not in the range x>=(\S+?)\.?$", r"is less than \1"),
+    (r"is not in the range (\S+?)<=x<=(\S+?)\.?$", r"is not from \1 to \2"),
+)
+
+
 def _sentence(wrong: click.ClickException) -> str:
     text = " ".join(wrong.format_message().split())
+    for pattern, words in _PLAINER:
+        text = re.sub(pattern, words, text)
+    if choice := re.search(r"'([^']*)' is not one of (.*)\.?$", text):
+        known = re.findall("'([^']*)'", choice[2])
+        return f"{text.removesuffix('.')}.{near(choice[1], known)}"
     return text if text.endswith((".", "?", "!")) else text + "."

@@ -115,7 +115,7 @@ class _Loop:
         message = f"{where(line)} {line.problem}"
         self.screen.clear()
         stop_if_strict(self.source.strict, message)
-        self.screen.error(message)
+        self.screen.wrong_line(message)
         return dumps(bad_line_record(self.screen.tool, line))
 
     def told(self, record: dict[str, Any], place: str, report: Report) -> bytes:

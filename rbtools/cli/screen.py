@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _ERASE = "\r\x1b[2K"
 _SECONDS_BETWEEN_PAINTS = 0.1
+_NAMED_LINES = 8  # lines that are no records and are named one by one
 
 
 class Screen:
@@ -37,6 +38,7 @@ class Screen:
         self._painted = 0.0
         self._lock: int | None = None
         self._said: set[str] = set()
+        self._wrong_lines = 0
 
     def say(self, text: str) -> None:
         """A line that people asked for or should know of; `-q` leaves it out."""
@@ -63,6 +65,22 @@ class Screen:
         """An error, in one line where it has one."""
         self.tell({"event": "error", "text": text})
         self._line(f"error: {text}")
+
+    def wrong_line(self, text: str) -> None:
+        """The error of a line that is no record. The first are named: a file of another kind has thousands.
+
+        With `-v`, and in the log, all are.
+        """
+        self._wrong_lines += 1
+        if self.verbose or self._wrong_lines <= _NAMED_LINES:
+            self.error(text)
+            return
+        self.tell({"event": "error", "text": text})
+        if self._wrong_lines == _NAMED_LINES + 1:
+            self._line(
+                "error: more lines are no records; they are not named here (-v names all). Is it a file of"
+                " records? Published tables are read by rb-convert."
+            )
 
     def tell(self, event: dict[str, Any], record: dict[str, Any] | None = None) -> None:
         """An event for programs: `event["event"]` says of what kind; `record`, what it is about."""

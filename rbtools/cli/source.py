@@ -98,7 +98,8 @@ def _bytes(stream: Any) -> Iterator[bytes]:
 def shard(text: str) -> tuple[int, int]:
     """`2/8` as (2, 8). Raises UsageError for what is no shard."""
     number, slash, of = text.partition("/")
-    if not (slash and number.isdigit() and of.isdigit() and 1 <= int(number) <= int(of)):
+    whole = all(part.isascii() and part.isdigit() and len(part) < 10 for part in (number, of))
+    if not (slash and whole and 1 <= int(number) <= int(of)):
         raise UsageError(f"--shard is '{text}'. Expected I/N with I from 1 to N, such as 2/8.")
     return int(number), int(of)
 
@@ -195,5 +196,5 @@ def read_all(source: Source, screen: Screen, output: Output) -> Iterator[Line]:
         if line.record is None:
             message = f"{where(line)} {line.problem}"
             stop_if_strict(source.strict, message)
-            screen.error(message)
+            screen.wrong_line(message)
         yield line

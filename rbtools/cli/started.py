@@ -50,6 +50,7 @@ def work(
     words = screen(quiet, verbose, log)
     if own["ray_address"] is not None and own["engine"] != "ray":
         raise UsageError("--ray-address names a Ray cluster, but the engine is local. Add --engine ray.")
+    placing.check(own["threads"], own["device"])
     jobs = placing.jobs(own.pop("jobs"), own["threads"], own["jobs_per_gpu"], own["device"], own["engine"])
     kept = Store(None if no_store else store, force=force, dry=dry_run)
     if dry_run:
@@ -65,6 +66,10 @@ def work(
             from rbtools import datasets
 
             datasets.source(run.dataset, run.data_dir, run.class_map)
+        if isinstance(run.indices, str):
+            from rbtools.datasets import indices
+
+            indices.check(run.indices)
         if run.weights is not None:
             from rbtools.engine import published
 

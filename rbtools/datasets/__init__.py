@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from rbtools.datasets import indices
 from rbtools.datasets.base import Cache, Dataset, Description, Source
 from rbtools.datasets.normalization import NORMALIZATIONS
+from rbtools.errors import RbError
 from rbtools.registry import Registry
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ def source(name: str, data_dir: PathLike | None = None, class_map: PathLike | No
     is a file giving class-folder name -> index, for folders whose alphabetical order is not the model's.
     """
     word, colon, argument = name.partition(":")
+    if word not in DATASETS and (meant := _kind_of(name)):
+        raise RbError(f"There is no data set '{name}', but a file or folder of that name: write {meant}.")
     found: Source = DATASETS.load(word)(
         name=name,
         argument=argument if colon else None,
@@ -73,6 +76,13 @@ def source(name: str, data_dir: PathLike | None = None, class_map: PathLike | No
         class_map=None if class_map is None else os.fspath(class_map),
     )
     return found
+
+
+def _kind_of(path: str) -> str | None:
+    """How images that lie there are named, where somebody gave their path alone."""
+    kinds = {".npz": "npz", ".parquet": "parquet"}
+    kind = "imagefolder" if os.path.isdir(path) else kinds.get(os.path.splitext(path)[1])
+    return f"{kind}:{path}" if kind and os.path.exists(path) else None
 
 
 def _quiet(text: str) -> None:

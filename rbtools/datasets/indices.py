@@ -33,15 +33,7 @@ def read(text: str, size: int) -> Indices:
     a pair with the name of its type: ["int", ["0", "3", ...]]. Raises RbError where the file is something
     else, or names an example twice or one that there is not.
     """
-    path, key = _parts(text)
-    try:
-        content = path.read_text("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise RbError(f"The file of indices {path} cannot be read ({reason}). Expected {EXPECTED}.") from None
-    numbers = sorted(_numbers(path, _chosen(path, content, key)))
-    if not numbers:
-        raise RbError(f"The file of indices {path} is empty. Expected {EXPECTED}.")
+    path, numbers = _listed(text)
     if numbers[0] < 0 or numbers[-1] >= size:
         wrong = numbers[0] if numbers[0] < 0 else numbers[-1]
         raise RbError(
@@ -52,6 +44,25 @@ def read(text: str, size: int) -> Indices:
         if one == other:
             raise RbError(f"The file of indices {path} names the example {one} twice. Expected each once.")
     return of(numbers)
+
+
+def check(text: str) -> None:
+    """Raise RbError where no split could be read through this file, before anybody asks for one."""
+    _listed(text)
+
+
+def _listed(text: str) -> tuple[Path, list[int]]:
+    """The file, and its numbers in ascending order, at least one."""
+    path, key = _parts(text)
+    try:
+        content = path.read_text("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text"
+        raise RbError(f"The file of indices {path} cannot be read ({reason}). Expected {EXPECTED}.") from None
+    numbers = sorted(_numbers(path, _chosen(path, content, key)))
+    if not numbers:
+        raise RbError(f"The file of indices {path} is empty. Expected {EXPECTED}.")
+    return path, numbers
 
 
 def of(numbers: Sequence[int]) -> Indices:

@@ -11,6 +11,8 @@ from rbtools.engine import cores
 from rbtools.engine.run import Run
 from rbtools.errors import UsageError
 
+MOST = 1024  # processes, or threads: no machine has more cores, and starting them takes it down
+KINDS = ("auto", "cpu", "cuda", "mps", "xpu", "hpu", "xla")  # of devices, as torch calls them
 SMALL = ("nasbench201", "fcnn", "rescnn")  # spaces of networks that one thread is enough for
 
 
@@ -25,11 +27,22 @@ def jobs(text: str | None, threads: int | None, per_gpu: int, device: str, engin
     if text is None:
         return 1
     if text != "auto":
-        if not text.isdigit() or int(text) < 1:
-            raise UsageError(f"--jobs is '{text}'. Expected a whole number from 1 on, or auto.")
+        if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= MOST):
+            raise UsageError(f"--jobs is '{text}'. Expected a whole number from 1 to {MOST}, or auto.")
         return int(text)
     cards = 0 if device == "cpu" else 1 if ":" in device else visible_gpus()
     return cards * per_gpu if cards else max(cores.count() // (threads or 1), 1)
+
+
+def check(threads: int | None, device: str) -> None:
+    """Raise UsageError for a number of threads, or a device, that no machine has."""
+    if threads is not None and threads > MOST:
+        raise UsageError(f"--threads is {threads}. Expected {MOST} at most.")
+    kind, colon, number = device.partition(":")
+    if kind not in KINDS or (colon and not (number.isascii() and number.isdigit())):
+        raise UsageError(
+            f"--device is '{device}'. Expected auto, cpu, cuda, or one of several GPUs such as cuda:1."
+        )
 
 
 def threads_for(run: Run, arch: Any, share: int | None = None) -> int:

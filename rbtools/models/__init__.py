@@ -47,13 +47,15 @@ FAMILIES = Registry(
 def build(
     arch: Mapping[str, Any], *, classes: int, shape: tuple[int, int, int], allow_code: bool = False
 ) -> nn.Module:
-    """Return the network of an architecture record, freshly initialised under torch's current seed.
+    """Return the network of an architecture, freshly initialised under torch's current seed.
 
-    `classes` is the number of logits, `shape` the images' (C, H, W). The network takes normalised
-    images (see `normalize.Normalized`). `allow_code` lets a record of the space python run the function
-    that it names. Raises RbError for an unknown space or name, naming the near misses, and for a record
-    that does not describe a network for such images.
+    `arch` is that of a record, or the whole record. `classes` is the number of logits, `shape` the images'
+    (C, H, W). The network takes normalised images (see `normalize.Normalized`). `allow_code` lets a record
+    of the space python run the function that it names. Raises RbError for an unknown space or name, naming
+    the near misses, and for a record that does not describe a network for such images.
     """
+    if isinstance(arch.get("arch"), Mapping):
+        arch = arch["arch"]
     space = arch.get("space")
     if not isinstance(space, str):
         raise RbError(

@@ -130,9 +130,7 @@ def _factory(text: str) -> Callable[..., Any]:
     except ModuleNotFoundError as error:
         if error.name is None or not module_name.startswith(error.name):
             raise
-        raise RbError(
-            f"There is no Python module {module_name}, in {here} or installed. Check the name."
-        ) from None
+        raise code.no_module(module_name) from None
     finally:
         if added:
             sys.path.remove(here)

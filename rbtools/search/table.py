@@ -185,14 +185,21 @@ _KIND = ("dataset", "train.method", "train.epochs", "arch.channels", "arch.cells
 
 def _several_kinds(kinds: Counter[tuple[Any, ...]]) -> UsageError:
     columns = list(zip(_KIND, zip(*kinds, strict=True), strict=True))
-    differing = [(name, values) for name, values in columns if len(set(values)) > 1]
-    name, values = differing[0]
+    differing = [name for name, values in columns if len(set(values)) > 1]
+    most = dict(zip(_KIND, kinds.most_common(1)[0][0], strict=True))
+    wanted = [f"{name} == {most[name]!r}" for name in differing if most[name] is not None]
+    where = f' with --where "{" and ".join(wanted)}"' if wanted else ", with --where"
+    return UsageError(
+        "The table has results of several kinds, which a search cannot mix:"
+        f" {'; '.join(_counted(kinds, name) for name in differing)}. Choose one{where}."
+    )
+
+
+def _counted(kinds: Counter[tuple[Any, ...]], name: str) -> str:
+    """How many records have which value of a field: "dataset is cifar10 (27 records), svhn (27 records)"."""
     counts: Counter[Any] = Counter()
     for kind, number in kinds.items():
         counts[kind[_KIND.index(name)]] += number
-    listed = ", ".join(f"{value} ({number} records)" for value, number in counts.most_common(8))
-    first = next(value for value in values if value is not None)
-    return UsageError(
-        f"The table has results of several kinds, which a search cannot mix: {name} is {listed}. Choose one"
-        f' with --where "{name} == {first!r}".'
+    return f"{name} is " + ", ".join(
+        f"{value} ({number} record{'s' * (number != 1)})" for value, number in counts.most_common(8)
     )

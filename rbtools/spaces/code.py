@@ -20,8 +20,15 @@ def digest(name: str) -> str:
         raise RbError(f"The architecture python:{name} names no function. Expected python:MODULE:FUNCTION.")
     file = _file(module)
     if file is None:
-        raise RbError(f"There is no Python module {module}, in {Path.cwd()} or installed. Check the name.")
+        raise no_module(module)
     return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+
+
+def no_module(name: str) -> RbError:
+    """The error for a module that is not there; many name its file."""
+    meant = name.removesuffix(".py").replace("/", ".")
+    what = f"Did you mean '{meant}'?" if meant != name else "Check the name."
+    return RbError(f"There is no Python module {name}, in {Path.cwd()} or installed. {what}")
 
 
 def _file(module: str) -> Path | None:

@@ -378,9 +378,49 @@ def test_an_unknown_arch_names_near_misses(file: Path) -> None:
 
 
 def test_a_device_that_is_not_there_is_said(trained: dict[str, Record]) -> None:
-    result = CliRunner().invoke(main, ["fgsm", "--device", "gpu"], input=json.dumps(trained["erm"]))
-    assert result.exit_code == 1 and "The device 'gpu' cannot be used" in result.stderr
+    result = CliRunner().invoke(main, ["fgsm", "--device", "xpu:7"], input=json.dumps(trained["erm"]))
+    assert result.exit_code == 1 and "The device 'xpu:7' cannot be used" in result.stderr
     assert "Use --device cpu or auto." in result.stderr
+    result = CliRunner().invoke(main, ["fgsm", "--device", "gpu"], input=json.dumps(trained["erm"]))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "--device is 'gpu'. Expected auto, cpu, cuda, or one of several GPUs" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["--steps", "99999999999999999999"],
+            "99999999999999999999 is too large. Expected 9223372036854775807",
+        ),
+        (
+            ["--seed", "99999999999999999999"],
+            "99999999999999999999 is too large. Expected 9223372036854775807",
+        ),
+        (["--steps", "1.5"], "Invalid value for '--steps': '1.5' is no whole number."),
+        (["--n", "0"], "Invalid value for '--n': 0 is less than 1."),
+        (["--precision", "fp23"], "is not one of 'auto', 'fp32', 'bf16'. Did you mean 'fp32'? Try"),
+        (["--threads", "99999999"], "--threads is 99999999. Expected 1024 at most."),
+        (["--jobs", "99999999"], "--jobs is '99999999'. Expected a whole number from 1 to 1024, or auto."),
+        (["--jobs", "²"], "--jobs is '²'. Expected a whole number"),
+        (["--shard", "²/3"], "--shard is '²/3'. Expected I/N"),
+        (["--eps", "1-9999999999"], "which is 9,999,999,999 numbers. Expected 100,000 at most."),
+        (["--eps", "0:1:1000000000"], "which is 1,000,000,000 numbers. Expected 100,000 at most."),
+        (["--eps", "0:1:²"], "--eps has the count '²'."),
+        (["--indices", "nowhere.txt"], "The file of indices nowhere.txt cannot be read"),
+        (
+            ["--dataset", "photos"],
+            "There is no data set 'photos', but a file or folder of that name: write imagef",
+        ),
+    ],
+)
+def test_values_that_no_run_can_have_are_refused_before_the_first_record(
+    words: list[str], message: str
+) -> None:
+    Path("photos").mkdir()
+    result = CliRunner().invoke(main, ["pgd", *words], input="{}\n")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert message in result.stderr and result.stderr.count("\n") == 1
 
 
 # --- several distances, and what is kept ----------------------------------------------------------

@@ -270,6 +270,7 @@ def test_a_data_set_and_hints_reach_the_records_of_files(bare: str, data: str) -
         (["--arch", "torchvisio:resnet50"], "Unknown space 'torchvisio'. Did you mean 'torchvision'?"),
         (["--arch", "timm:"], "'timm:' names no network"),
         (["--arch", "python:gone:make"], "There is no Python module gone"),
+        (["--arch", "python:lib/gone.py:make"], "or installed. Did you mean 'lib.gone'?"),
         (["--arch", "python:make"], "Expected python:MODULE:FUNCTION"),
         (
             ["--arch", "resnet18", "--channels", "8"],

@@ -634,7 +634,7 @@ def test_a_pivot_table_as_records() -> None:
             "--by: Expression 'acc ^/ 0' has no value at the ^ (character 5): division by 0.",
         ),
         (["--by", "arch.name"], "Cannot rank by 'nb201-1', which is not a number."),
-        (["--top", "0"], "0 is not in the range x>=1"),
+        (["--top", "0"], "0 is less than 1"),
         (["--format", "html"], "'html' is not one of 'jsonl', 'table', 'csv', 'md', 'latex'"),
         (["--metric", "fgsm.*", "--format", "md"], "--metric: No metric matches 'fgsm.*'."),
         (["--metric", ",", "--format", "md"], "--metric: The list of metrics is empty."),

@@ -138,6 +138,19 @@ def test_results_of_several_data_sets_are_not_mixed() -> None:
     assert one["dataset"] == "cifar100"
 
 
+def test_all_that_differs_is_named_at_once() -> None:
+    some = [
+        one | {"dataset": name, "train": {"method": how}} for one in FEW for name in "ab" for how in "xyy"
+    ]
+    result = run(["random", "--objective", "acc"], some)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert (
+        "dataset is a (120 records), b (120 records); train.method is y (160 records), x (80" in result.stderr
+    )
+    assert "--where \"dataset == 'a' and train.method == 'y'\"." in result.stderr
+    found(["random", "--objective", "acc", "--where", "dataset == 'a' and train.method == 'y'"], some)
+
+
 def test_an_expression_may_be_the_objective_and_less_may_be_better() -> None:
     every = ["random", "--budget", "40", "--runs", "1", "--objective"]
     (one,) = found([*every, "2 * acc - cost"], FEW)
