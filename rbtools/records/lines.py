@@ -105,10 +105,10 @@ def check_shape(record: dict[str, Any]) -> None:
         if type(value) not in _NUMBERS:  # by type: half the time of isinstance, and true is none
             raise BadLine(f'has the metric "{shown(name)}" that is {_kind(value)}. Expected a number.')
     for entry in record.get("evals", ()):
-        if not isinstance(entry, dict) or not isinstance(entry.get("metric", ""), str):
+        if not isinstance(entry, dict) or not isinstance(entry.get("metric"), str):
             raise BadLine('has an entry in "evals" that is no object with the name of a "metric".')
         if not _is_measured(entry):
-            name = shown(entry.get("metric", ""))
+            name = shown(entry["metric"])
             raise BadLine(
                 f'has the entry "{name}" in "evals" with a "value" or "std" that is no number, or with a'
                 ' "ci95" that is not two numbers.'
