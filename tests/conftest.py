@@ -166,8 +166,22 @@ def _no_network() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def _tracer() -> Iterator[None]:
+    """Who watches which lines run goes on doing so after a test of code that switches tracing off."""
+    outer = sys.gettrace()
+    yield
+    if sys.gettrace() is not outer:  # AutoAttack's own check for dynamic models leaves none behind
+        sys.settrace(outer)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests marked `gpu` are skipped where there is none; torch is asked only if there are such."""
+    """Slow tests begin first; those marked `gpu` are skipped where there is none.
+
+    A process that takes up a test of minutes when the others have ended holds them all up. Torch is asked
+    for a GPU only if there are tests for one.
+    """
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     _prolong(items)
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if not marked:

@@ -27,6 +27,7 @@ from rbtools.training import METHODS
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
+pytestmark = pytest.mark.slow
 CLASSES = "airplane automobile bird cat deer dog frog horse ship truck".split()
 
 

@@ -11,6 +11,7 @@ from types import ModuleType
 
 import pytest
 
+pytestmark = pytest.mark.slow
 SCRIPT = Path(__file__).resolve().parents[2] / "bench/gpu.py"
 
 

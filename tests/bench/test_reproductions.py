@@ -18,7 +18,7 @@ from rbtools.cli import tools
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = ("nas-bench-201-robustness", "nas-robbench-201", "prbench")
 
-pytestmark = pytest.mark.skipif(not shutil.which("make"), reason="needs make")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not shutil.which("make"), reason="needs make")]
 
 
 def recipe(name: str, scale: str) -> str:
