@@ -39,6 +39,9 @@ TABLE: dict[str, set[str]] = {
 LISTED = {
     "plots": {
         "rbtools.attacks.ATTACKS",
+        "rbtools.datasets.DATASETS",
+        "rbtools.datasets.WITH_PATH",
+        "rbtools.datasets.describe",
         "rbtools.measures.MEASURES",
         "rbtools.probabilistic.NOISES",
         "rbtools.training.METHODS",

@@ -25,7 +25,7 @@ from rbtools.engine.draws import Draws
 from rbtools.errors import RbError
 from rbtools.formats import FORMATS
 from rbtools.measures import MEASURES
-from rbtools.plots import PLOTS, chance
+from rbtools.plots import PLOTS
 from rbtools.probabilistic import NOISES
 from rbtools.records import metrics
 from rbtools.search import SEARCHES
@@ -408,13 +408,6 @@ def test_a_data_set_whose_files_are_not_there_says_what_it_looked_for(name: str)
             ask(full, "test", "nowhere")
         assert "nowhere" in str(wrong.value) and len(str(wrong.value)) > 60
     assert not Path("nowhere").exists()
-
-
-@pytest.mark.parametrize("name", [name for name in DATASETS if name not in WITH_PATH])
-def test_figures_know_the_level_of_chance_of_a_data_set(name: str) -> None:
-    """Figures load no data, so the number of classes of each stands in rbtools/plots/chance.py as well."""
-    wanted = datasets.describe(name, "nowhere").classes
-    assert chance.classes([{"dataset": name}]) == wanted, f"add it there: {wanted} classes"
 
 
 @pytest.mark.parametrize("name", MADE)

@@ -5,23 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-# Of published data sets, as rb-convert and people write them; hyphens and capitals do not matter. A test
-# asks for those of rbtools.datasets, which a figure does not load.
-_CLASSES = {
-    "digits": 10,
-    "mnist": 10,
-    "fashionmnist": 10,
-    "svhn": 10,
-    "cifar10": 10,
-    "cifar10c": 10,
-    "cifar100": 100,
-    "cifar100c": 100,
-    "cinic10": 10,
-    "tinyimagenet": 200,
-    "imagenet": 1000,
-    "imagenet50": 50,
-    "imagenet16120": 120,
-}
+from rbtools.datasets import DATASETS, WITH_PATH, describe
+
+# Of published data sets that people write besides those that there are here.
+_OTHERS = {"fashionmnist": 10, "imagenet": 1000}
 
 
 def classes(records: Sequence[dict[str, Any]]) -> int | None:
@@ -31,8 +18,16 @@ def classes(records: Sequence[dict[str, Any]]) -> int | None:
 
 
 def _of(record: dict[str, Any]) -> int | None:
-    name = str(record.get("dataset", "")).lower().partition(":")[0].replace("-", "").replace("_", "")
-    return _CLASSES.get(name) or next(_matrices(record.get("evals") or ()), None)
+    name = _plain(str(record.get("dataset", "")).partition(":")[0])
+    known = next((one for one in DATASETS if _plain(one) == name and one not in WITH_PATH), None)
+    if known is not None:
+        return describe(known).classes
+    return _OTHERS.get(name) or next(_matrices(record.get("evals") or ()), None)
+
+
+def _plain(name: str) -> str:
+    """A data set's name as it is compared: rb-convert and people write CIFAR-10, too."""
+    return name.lower().replace("-", "").replace("_", "")
 
 
 def _matrices(entries: Iterable[dict[str, Any]]) -> Iterator[int]:

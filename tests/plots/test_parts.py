@@ -85,6 +85,9 @@ def test_lines_of_a_text_fit_and_lose_no_word() -> None:
 
 
 def test_chance_is_known_for_published_sets_and_from_matrices() -> None:
+    assert chance.classes([named("a", dataset="ImageNet16-120")]) == 120
+    assert chance.classes([named("a", dataset="Fashion-MNIST")]) == 10
+    assert chance.classes([named("a", dataset="npz:some.npz")]) is None
     assert chance.classes([named("a", dataset="CIFAR-10"), named("b", dataset="cifar10-c:fog.3")]) == 10
     assert chance.classes([named("a", dataset="cifar10"), named("b", dataset="cifar100")]) is None
     detail = {"detail": {"confusion": [[0] * 7] * 7}}
