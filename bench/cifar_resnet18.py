@@ -155,7 +155,7 @@ class Kept:
     def reading(self) -> dict[str, Any]:
         return {"each image": True}
 
-    def entries(self, outcomes: np.ndarray) -> list[dict[str, Any]]:
+    def entries(self, outcomes: np.ndarray, totals: Any) -> list[dict[str, Any]]:
         self.outcomes = outcomes
         return []
 

@@ -155,7 +155,7 @@ NORMS = [
     (name, norm)
     for name in ATTACKS
     for norm in ("linf", "l2")
-    if norm == getattr(ATTACKS.build(name), "norm", "linf")
+    if norm == ATTACKS.build(name).norm
     or any(field.name == "norm" for field in registry.options(ATTACKS.load(name)))
 ]
 
