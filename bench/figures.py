@@ -83,6 +83,7 @@ BESIDE = {
     "pr": "python bench/pr.py --part sampling --samples 20 --data {images}",
     "pr-adaptive": "python bench/pr.py --part adaptive --n 128 --gamma 0.25 --check 1",
     "measures": "python bench/measures.py --part ntk,traces --threads 1",
+    "profile": "python bench/profile_commands.py --data {images} --robust {robust}",
     "measures-space": "python bench/measures.py --part space --threads 1 --cells 1",
     "theory": (
         "rb-arch --space fcnn --depth 3 --dataset digits |"
@@ -182,8 +183,9 @@ class Figures:
             print(json.dumps(line), flush=True)
 
     def _copy_digits(self) -> None:
-        record = json.loads((self.out / "digits.jsonl").read_text())
-        shutil.copyfile(Store(self.out / "store").object(record["checkpoint"]), self.given["digits"])
+        record = json.loads((self.out / "digits.jsonl").read_text() or "{}")
+        if "checkpoint" in record:  # else the training failed, which the line of the figure says
+            shutil.copyfile(Store(self.out / "store").object(record["checkpoint"]), self.given["digits"])
 
     def all(self, names: Iterable[str], jobs: int) -> None:
         """Run those named: the ones of the clock alone, the others `jobs` at a time."""
