@@ -68,7 +68,7 @@ def distance(
     """One distance such as `--step-size` in pixel units, None for None; `warn` hears of a slip of unit."""
     if text is None:
         return None
-    if warn and (slip := units.eps_slip(text, norm)):
+    if warn and (slip := units.eps_slip(text, norm, what)):
         warn(f"{what} {text} {slip}")
     return units.eps_to_pixels(text, norm, what)
 

@@ -101,9 +101,9 @@ def eps_to_pixels(text: str | float, norm: str = "linf", what: str = "--eps") ->
     return pixels
 
 
-def eps_slip(text: str | float, norm: str = "linf") -> str | None:
+def eps_slip(text: str | float, norm: str = "linf", what: str = "--eps") -> str | None:
     """The warning for `--eps 0.031`, which reads as 0.031/255; None where nothing looks wrong."""
-    value = number(text, "eps")
+    value = number(text, what)
     if norm != "linf" or "/" in str(text) or not 0 < value < 0.1:
         return None
     meant = value * 255

@@ -13,7 +13,7 @@ class Board:
     """A folder of event files, a folder in it for each training.
 
     Epochs are written as they end; a training that was found in the store is written from its history.
-    Raises UsageError where the package is not installed.
+    Raises UsageError where the package is not installed, or the folder cannot be made.
     """
 
     def __init__(self, folder: str) -> None:
@@ -23,6 +23,13 @@ class Board:
             raise UsageError(
                 "--tensorboard needs the package tensorboard, which is not installed:"
                 " pip install 'rbtools[tensorboard]'."
+            ) from None
+        try:
+            os.makedirs(folder, exist_ok=True)
+        except OSError as error:
+            raise UsageError(
+                f"Cannot write curves into {folder}: {error.strerror}. Name another folder with"
+                " --tensorboard."
             ) from None
         self.folder, self._make = folder, Writer
         self._writers: dict[str, Any] = {}

@@ -5,6 +5,7 @@ subcommands whose fields are their options.
 from __future__ import annotations
 
 import inspect
+import math
 import os
 import re
 import sys
@@ -62,7 +63,7 @@ class _Main:
         if ctx.meta.get(in_force.PRINT):
             click.echo(in_force.shown(ctx))
             return ending.DONE
-        _refuse_huge(self.get_params(ctx), ctx)
+        _refuse_odd(self.get_params(ctx), ctx)
         return super().invoke(ctx)  # type: ignore[misc]
 
     def get_short_help_str(self, limit: int = 45) -> str:
@@ -71,12 +72,14 @@ class _Main:
         return " ".join(text.split("\n\n")[0].split())
 
 
-def _refuse_huge(params: list[click.Parameter], ctx: click.Context) -> None:
-    """Whole numbers go into records and store keys, and JSON's readers have 64 bits for them."""
+def _refuse_odd(params: list[click.Parameter], ctx: click.Context) -> None:
+    """Numbers go into records and store keys: JSON has no NaN, and its readers 64 bits for a whole number."""
     for param in params:
         value = ctx.params.get(param.name or "")
         if isinstance(value, int) and abs(value) > registry.MOST:
             raise click.BadParameter(f"{value} is too large. Expected {registry.MOST} at most.", ctx, param)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise click.BadParameter(f"{value} is no finite number.", ctx, param)
 
 
 class Command(_Main, click.Command):

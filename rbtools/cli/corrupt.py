@@ -71,6 +71,10 @@ def main(
 
     severities = edge.severities(severity)
     chosen = tuple(shared.build(CORRUPTIONS, name, params) for name in corruptions)
+    if show is not None:
+        from rbtools.store.files import check_folder_of
+
+        check_folder_of(Path(show))
     if write is not None or show is not None:
         _refuse_to_evaluate(source, {"--from": archive, "--reference": reference})
         return _made(chosen, severities, write, show, work)

@@ -87,4 +87,6 @@ def draw(corruptions: Sequence[Any], severities: Sequence[int], file: Path, run:
     picture.save(stream, "PNG")
     with written_whole(file, hint="Name another file.") as target:
         target.write(stream.getvalue())
-    return f"{file} shows {sheet.caption}, under {len(corruptions)} corruptions."
+    return (
+        f"{file} shows {sheet.caption}, under {len(corruptions)} corruption{'s' * (len(corruptions) != 1)}."
+    )

@@ -98,7 +98,8 @@ class CSV:
                         continue
                     yield Unit(where, dict(zip(header, row, strict=True)))
             except UnicodeDecodeError:
-                raise Broken(f"is not UTF-8 after line {reader.line_num}") from None
+                good = f"after line {reader.line_num}" if reader.line_num else "in its first line"
+                raise Broken(f"is not UTF-8 {good}") from None
             except csv.Error as wrong:
                 raise Broken(f"is no CSV in line {reader.line_num}: {wrong}") from None
             finally:

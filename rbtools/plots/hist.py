@@ -12,6 +12,7 @@ from rbtools.plots.base import Drawing, Painted, Record
 from rbtools.registry import param
 
 MOST = 8  # histograms in one figure
+MOST_BINS = 1000
 _BINS = 60
 
 
@@ -32,6 +33,8 @@ class Histogram(Drawing):
     def paint(self, figure: Any, records: Sequence[Record], scoring: Any) -> Painted:
         import numpy as np
 
+        if self.bins is not None and self.bins > MOST_BINS:
+            raise RbError(f"--bins is {self.bins}. Expected {MOST_BINS} at most: more cannot be seen.")
         names = values.chosen(records, self.metric, "--metric")
         if len(names) > MOST:
             raise RbError(

@@ -397,6 +397,7 @@ def test_a_device_that_is_not_there_is_said(trained: dict[str, Record]) -> None:
             ["--seed", "99999999999999999999"],
             "99999999999999999999 is too large. Expected 9223372036854775807",
         ),
+        (["--step-size", "nan"], "--step-size is 'nan'. Expected a finite number."),
         (["--steps", "1.5"], "Invalid value for '--steps': '1.5' is no whole number."),
         (["--n", "0"], "Invalid value for '--n': 0 is less than 1."),
         (["--precision", "fp23"], "is not one of 'auto', 'fp32', 'bf16'. Did you mean 'fp32'? Try"),

@@ -129,6 +129,7 @@ def test_constants_can_be_chosen(trained: dict[str, Record]) -> None:
         ),
         (["contrast", "--write", "x", "--severity", "3"], "--write makes an archive, which has all five"),
         (["contrast", "--write", "x", "--from", "y"], "evaluate nothing, but --from is given."),
+        (["contrast", "--show", "no/x.png"], "Cannot write no/x.png: no does not exist."),
         (["contrast", "--show", "x.png", "y.jsonl"], "evaluate nothing, but FILE is given."),
         (["contrast", "--reference", "x"], "--reference goes with all."),
         (["all", "--reference", "x"], "x does not exist. Expected a file."),

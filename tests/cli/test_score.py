@@ -230,6 +230,11 @@ def on(dataset: str, name: str, **metrics: float) -> str:
     return json.dumps({"arch": {"name": name}, "dataset": dataset, "metrics": metrics})
 
 
+def test_a_field_that_no_record_has_makes_no_groups() -> None:
+    wrong = refused(["--metric", "acc", "--within", "datset"], {"acc": 0.5}, {"acc": 1})
+    assert "--within: no record has 'datset'." in wrong
+
+
 def test_within_scales_each_group_by_itself() -> None:
     lines = [on("a", "x", acc=0.9), on("b", "x", acc=0.3), on("a", "x", acc=0.7), on("b", "x", acc=0.1)]
     lines += [on("a", "x", acc=0.8)]

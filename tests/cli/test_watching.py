@@ -189,6 +189,9 @@ def test_curves_are_written_while_training_and_for_what_is_found() -> None:
             points = [(tensor.step, tensor.tensor_proto.float_val[0]) for tensor in curves.Tensors(name)]
             assert [step for step, _ in points] == [1, 2]
             assert [value for _, value in points] == pytest.approx(history[name], rel=1e-5)
+    Path("file").write_text("")
+    result = run("train", *TRAIN, "--tensorboard", "file", text=SMALL)
+    assert result.exit_code == 2 and "Name another folder with --tensorboard." in result.stderr
 
 
 def test_curves_without_the_package_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

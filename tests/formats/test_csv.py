@@ -174,7 +174,7 @@ def test_a_quote_that_never_ends_gives_the_rows_before() -> None:
 
 
 def test_what_is_not_utf_8_is_said() -> None:
-    with pytest.raises(Broken, match="is not UTF-8 after line"):
+    with pytest.raises(Broken, match="is not UTF-8 in its first line"):
         units(b"arch.name,acc\n" + b"x,0.5\n" * 3 + b"\xff,0.5\n")
 
 

@@ -323,6 +323,8 @@ def test_operations_of_the_best_cells_are_counted() -> None:
     ("name", "options", "message"),
     [
         ("hist", {"metric": "*"}, "More than 8 histograms in one figure"),
+        ("hist", {"bins": 999_999_999}, "--bins is 999999999. Expected 1000 at most"),
+        ("bars", {"within": "datset"}, "--within: no record has 'datset'."),
         ("hist", {"width": 1.0}, "The width of a figure is 1 inches. Expected 2 to 40."),
         ("scatter", {"colour": "acc", "neighbours": "0"}, "--colour and --neighbours both"),
         ("scatter", {"x": "ge.pr.uniform.0.08 - 1", "log_x": True}, "Ratios need numbers above 0"),
