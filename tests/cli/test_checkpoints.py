@@ -274,7 +274,7 @@ def test_a_data_set_and_hints_reach_the_records_of_files(bare: str, data: str) -
         (["--arch", "python:make"], "Expected python:MODULE:FUNCTION"),
         (
             ["--arch", "resnet18", "--channels", "8"],
-            "--channels and --cells are for nasbench201",
+            "have no channels, which those of nasbench201 have: leave it out",
         ),
     ],
 )
