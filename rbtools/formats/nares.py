@@ -142,18 +142,18 @@ class NARes:
         return Training({key: value for key, value in line.items() if value is not None}, train, test)
 
     def documents(self, units: Iterable[Unit], told: Told) -> Iterator[Document]:
-        lines: dict[str, tuple[dict[str, Any], dict[Any, Training]]] = {}
+        lines: dict[str, tuple[dict[str, Any], dict[bytes, Training]]] = {}
         for unit in units:
             one: Training = unit.content
             line = lines.setdefault(dumps(one.line["arch"]).decode(), (one.line, {}))
-            seed = one.train.get("seed")
+            seed = dumps(one.train.get("seed"))  # which may be anything
             if seed in line[1]:
                 told.note("two records stand for one training; the last one is written", unit.where)
             line[1][seed] = one
         yield Document("", map(_line, lines.values()))
 
 
-def _line(found: tuple[dict[str, Any], dict[Any, Training]]) -> bytes:
+def _line(found: tuple[dict[str, Any], dict[bytes, Training]]) -> bytes:
     line, trainings = found
     pairs = list(trainings.values())
     return dumps({**line, "train": [p.train for p in pairs], "test_best": [p.test for p in pairs]}) + b"\n"

@@ -140,8 +140,8 @@ class _Reader(pickle._Unpickler):
         ):
             return super().find_class(module.replace("numpy.core", "numpy._core"), name)
         raise RbError(
-            f"holds the Python object {module}.{name} beside its weights. Loading that could run code, so"
-            " it was not loaded."
+            f"holds the Python object {shown(f'{module}.{name}')} beside its weights. Loading that could run"
+            " code, so it was not loaded."
         )
 
 

@@ -182,3 +182,10 @@ def test_a_line_end_in_a_file_is_none_in_a_message() -> None:
 def test_a_name_of_another_kind_is_no_name_of_the_zoo() -> None:
     record = {"arch": {"name": {"a": {}}}, "metrics": {"acc": 0.5}}
     assert run("csv", "--write", "out", text=json.dumps(record)).exit_code == 0
+
+
+def test_a_seed_of_another_kind_is_a_seed_of_its_own() -> None:
+    record = json.loads(run("nares", put(SAMPLES["nares"])).stdout)
+    record["train"]["seed"] = [1]
+    run("nares", "--write", "out", text=f"{json.dumps(record)}\n" * 2)
+    assert json.loads(Path("out").read_text())["train"][0]["seed"] == [1]
