@@ -171,7 +171,8 @@ class _Writing:
         try:
             units = list(self._units(shared.Source(files=files, strict=self.strict), output))
             documents = self.format.documents(units, self.told)
-            if not units and target == "-":
+            nothing = not units and target != "-" and bool(self.bad or self.passed)
+            if not units and not nothing:
                 self.screen.say("no records came in; nothing is written.")
             elif not units:  # whoever asked for a file goes on with it
                 self.screen.error(f"there is nothing to write: {target} was not written.")
@@ -186,7 +187,7 @@ class _Writing:
         if self.passed:
             self.screen.say(f"{self.passed} failed record{'s' * (self.passed != 1)} left out.")
         self.screen.detail(f"{self.good} record{'s' * (self.good != 1)} written.")
-        return shared.FAILED if self.bad or not (units or target == "-") else shared.DONE
+        return shared.FAILED if self.bad or nothing else shared.DONE
 
     def _units(self, source: shared.Source, output: Output) -> Iterator[Unit]:
         for line in shared.read_all(source, self.screen, output):

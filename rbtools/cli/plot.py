@@ -61,9 +61,10 @@ def main(
         if records:
             _write(chosen, records, Path(output), ending, screen)
         sink.tell()
-        if not records:  # whoever asked for a file goes on with it
+        nothing = bool(sink.came) and not records
+        if nothing:  # whoever asked for a file goes on with it
             screen.error(f"there is nothing to draw: {output} was not written.")
-        return shared.FAILED if sink.bad or not records else shared.DONE
+        return shared.FAILED if sink.bad or nothing else shared.DONE
 
 
 @dataclass(frozen=True, kw_only=True)

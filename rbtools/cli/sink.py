@@ -75,9 +75,14 @@ class Sink:
         self.other += not holds
         return holds
 
+    @property
+    def came(self) -> int:
+        """How many lines there were."""
+        return self.good + self.failed + self.bad + self.other + self.lacking
+
     def tell(self) -> None:
         """Say what was left out, and why nothing came out where nothing did."""
-        if self.good + self.failed + self.bad + self.other + self.lacking == 0:
+        if not self.came:
             self.screen.say("no records came in.")
         elif self.where is not None and not self.good:
             self.screen.say(f"--where '{self.where.text}' holds for no record.")

@@ -53,6 +53,16 @@ def without(record: Mapping[str, Any], over: Sequence[str]) -> int:
     return digest(kept)
 
 
+def has(record: Mapping[str, Any], field: str) -> bool:
+    """Whether the record has what `without` would leave out by that name."""
+    place: Any = record
+    for name in SHORT.get(field, field).split("."):
+        if not isinstance(place, Mapping) or name not in place:
+            return False
+        place = place[name]
+    return True
+
+
 def _drop(place: dict[str, Any], path: list[str]) -> None:
     """Take a field out, leaving whoever else holds the same objects as they were."""
     head, *rest = path

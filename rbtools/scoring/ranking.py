@@ -139,10 +139,17 @@ class Merged(NamedTuple):
 
 
 def averaged(records: Iterable[Read], over: Sequence[str]) -> list[Merged]:
-    """One record for those that differ in the fields `over` (`seed`) alone: see `merge.merged`."""
+    """One record for those that differ in the fields `over` (`seed`) alone: see `merge.merged`.
+
+    Raises UsageError for a field that no record has.
+    """
     groups: dict[int, list[bytes]] = {}
+    unknown = dict.fromkeys(over)
     for text, record in records:
+        unknown = {name: None for name in unknown if not identity.has(record, name)}
         groups.setdefault(identity.without(record, over), []).append(text)
+    if groups and unknown:
+        raise UsageError(f"--aggregate: no record has '{next(iter(unknown))}'.")
     return [_merged(texts, {"over": list(over)}) for texts in groups.values()]
 
 

@@ -193,13 +193,18 @@ def test_a_file_without_results_says_so() -> None:
 
 
 def test_no_records_write_no_file() -> None:
-    result = run("prbench", "--write", "out.json")
+    for target in ("out.json", "-"):
+        result = run("prbench", "--write", target)
+        assert (result.exit_code, result.stdout) == (0, "")
+        assert result.stderr == "rb-convert: no records came in; nothing is written.\n"
+    Path("failed.jsonl").write_text('{"arch":{},"error":{"tool":"rb-train","message":"no luck"}}\n')
+    result = run("prbench", "--write", "out.json", "failed.jsonl")
     assert result.exit_code == 1
-    assert result.stderr == "rb-convert: error: there is nothing to write: out.json was not written.\n"
+    assert result.stderr.splitlines() == [
+        "rb-convert: error: there is nothing to write: out.json was not written.",
+        "rb-convert: 1 failed record left out.",
+    ]
     assert not Path("out.json").exists()
-    result = run("prbench", "--write", "-")
-    assert (result.exit_code, result.stdout) == (0, "")
-    assert result.stderr == "rb-convert: no records came in; nothing is written.\n"
 
 
 def test_an_empty_file_is_called_empty_and_an_empty_folder_says_what_belongs_there() -> None:

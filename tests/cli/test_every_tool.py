@@ -61,20 +61,11 @@ def test_unknown_option_is_one_line_and_status_2(tool: str) -> None:
     assert result.stderr.startswith(f"rb-{tool}: error: ")
 
 
-@pytest.mark.parametrize("tool", [tool for tool in READERS if tool != "plot"])
+@pytest.mark.parametrize("tool", READERS)
 def test_no_records_is_status_0_and_one_line(tool: str) -> None:
     result = run(tool, READERS[tool])
     assert (result.exit_code, result.stdout) == (0, "")
     assert result.stderr == f"rb-{tool}: no records came in.\n"
-
-
-def test_no_records_are_no_figure() -> None:
-    result = run("plot", READERS["plot"])
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr.splitlines() == [
-        "rb-plot: no records came in.",
-        "rb-plot: error: there is nothing to draw: acc.png was not written.",
-    ]
 
 
 BAD_LINES = {

@@ -457,6 +457,12 @@ SEEDS = [
 ]
 
 
+def test_aggregate_over_what_no_record_has_is_refused() -> None:
+    result = run(["--by", "acc", "--aggregate", "seed,sed"], SEEDS)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "--aggregate: no record has 'sed'." in result.stderr
+
+
 def test_aggregate_takes_the_mean_over_seeds() -> None:
     found = [json.loads(line) for line in out(["--by", "acc", "--aggregate", "seed"], SEEDS).splitlines()]
     assert [(one["rank"], one["arch"]["name"], one["train"], one["metrics"]["acc"]) for one in found] == [
