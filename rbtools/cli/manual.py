@@ -31,7 +31,8 @@ RECORDS = (
     "A record describes one model: one JSON object on one line."
     ' "metrics" holds its results, a name and a number; "evals" says how each was measured.'
     " A field that a tool does not know passes through untouched, and so does a record with an"
-    ' "error", which an earlier tool could not work on.'
+    ' "error", which an earlier tool could not work on; rb-rank, rb-corr, rb-search, rb-plot and'
+    " rb-convert leave such a record out and say how many there were."
 )
 DIVIDING = (
     (

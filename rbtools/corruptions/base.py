@@ -50,7 +50,8 @@ class Corruption:
     grey levels (brightness .2 adds exactly 51) the truncation hangs on the last bit: those work in
     float64, or in grey levels.
 
-    A subclass has `corrupt`, on pixels in [0, 1] in float64, or `corrupt_levels`, on grey levels.
+    A subclass has `corrupt`, on pixels in [0, 1] in float64, or `corrupt_levels`, on grey levels; one that
+    takes more than images (frost) has a `__call__` of its own that hands such a function to `applied`.
 
     Shape:
         images: float32 (N, C, H, W) in [0, 1], any C; rounded to the nearest grey level first.

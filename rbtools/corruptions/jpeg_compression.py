@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import io
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.corruptions.base import Corruption, Draws
@@ -13,14 +11,10 @@ from rbtools.corruptions.base import Corruption, Draws
 if TYPE_CHECKING:
     from torch import Tensor
 
-PIECE = 32  # images that a thread takes at once
-# Pixels from which on threads pay: below, what they wait for each other is longer than the coding itself.
-LARGE = 128 * 128
-
 
 @dataclass(frozen=True, kw_only=True)
 class JpegCompression(Corruption):
-    """Written and read as JPEG by Pillow at quality c, on the CPU; large images with threads.
+    """Written and read as JPEG by Pillow at quality c, on the CPU.
 
     Images of other than three channels are compressed channel by channel, as grey ones.
     """
@@ -40,26 +34,21 @@ class JpegCompression(Corruption):
             arrays = pictures.permute(0, 2, 3, 1).contiguous()
         else:
             arrays = pictures.reshape(-1, height, width)
-        pieces = [piece.numpy() for piece in arrays.split(PIECE)]
-        work = partial(compressed, quality=constant)
-        threads = min(torch.get_num_threads(), len(pieces)) if height * width >= LARGE else 1
-        if threads == 1:
-            found = [work(piece) for piece in pieces]
-        else:
-            with ThreadPoolExecutor(threads) as pool:
-                found = list(pool.map(work, pieces))
-        result = torch.frombuffer(bytearray().join(found), dtype=torch.uint8).view(arrays.shape)
+        result = torch.frombuffer(compressed(arrays.numpy(), constant), dtype=torch.uint8).view(arrays.shape)
         result = result.permute(0, 3, 1, 2) if channels == 3 else result.view(levels.shape)
         return result.to(levels.device, torch.float32, memory_format=torch.contiguous_format)
 
 
-def compressed(pictures: Any, quality: int) -> bytes:
-    """The bytes of uint8 pictures (N, H, W) or (N, H, W, 3) after the way to JPEG and back."""
+def compressed(pictures: Any, quality: int) -> bytearray:
+    """The bytes of uint8 pictures (N, H, W) or (N, H, W, 3) after the way to JPEG and back.
+
+    One after another: Pillow holds Python's lock while it codes, so threads take as long at any size.
+    """
     from PIL import Image
 
-    found = []
+    found = bytearray()
     for picture in pictures:
         stream = io.BytesIO()
         Image.fromarray(picture).save(stream, "JPEG", quality=quality)
-        found.append(Image.open(stream).tobytes())
-    return b"".join(found)
+        found += Image.open(stream).tobytes()
+    return found

@@ -28,12 +28,17 @@ def header(file: IO[bytes]) -> Header:
     """Read the header of an .npy file. Raises ValueError where it is none, or holds Python objects."""
     start = file.tell()
     version = npy.read_magic(file)
-    if version == (1, 0):
-        shape, fortran, dtype = npy.read_array_header_1_0(file)
-    elif version == (2, 0):
-        shape, fortran, dtype = npy.read_array_header_2_0(file)
-    else:
+    if version not in ((1, 0), (2, 0)):
         raise ValueError(f"its format version {version} is unknown")
+    try:
+        read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        shape, fortran, dtype = read(file)
+    except (ValueError, OSError):
+        raise
+    except Exception as error:  # Python's parser, which numpy asks, raises nearly anything for odd text
+        raise ValueError(f"its header is damaged: {error}") from None
+    if min(shape, default=0) < 0:
+        raise ValueError(f"its shape {shape} has a negative size")
     if dtype.hasobject:
         raise ValueError("it holds Python objects, which are never loaded")
     return Header(shape, fortran, dtype, file.tell() - start)

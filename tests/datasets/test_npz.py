@@ -182,6 +182,23 @@ def test_array_cut_inside_the_archive_is_named(tmp_path):
     assert "it ends after 713 of 720 bytes" in message
 
 
+@pytest.mark.parametrize(
+    ("written", "instead", "message"),
+    [
+        (b"), }", b"((  ", "its header is damaged"),  # what Python's parser says of these differs
+        (b"'<f4', ", b"('f',),", "its header is damaged"),
+        (b"(20, ", b"(-2, ", "its shape (-2, 3, 3, 1) has a negative size"),
+    ],
+)
+def test_header_that_is_damaged_is_named(tmp_path, written, instead, message):
+    whole = archives.npy(np.zeros((20, 3, 3, 1), np.float32))
+    assert written in whole
+    with zipfile.ZipFile(tmp_path / "some.npz", "w") as out:
+        out.writestr("images.npy", whole.replace(written, instead))
+        out.writestr("labels.npy", archives.npy(LABELS))
+    assert message in error_of(datasets.load, f"npz:{tmp_path / 'some.npz'}", "test")
+
+
 def test_what_is_no_file_is_explained(tmp_path):
     assert "does not exist" in error_of(datasets.describe, "npz:nowhere.npz")
     assert "is a folder" in error_of(datasets.describe, f"npz:{tmp_path}")

@@ -182,3 +182,16 @@ def test_a_second_piece_of_work_asks_only_for_what_is_its_own(away: Away) -> Non
     assert away.result(OTHER) is None
     assert missing(away, OTHER) == {("results", OTHER), ("outcomes", OTHER), ("state", OTHER)}
     assert set(away.written()) == {("outcomes", KEY), ("results", KEY)}
+
+
+def test_nothing_of_one_piece_of_work_is_left_for_the_next(away: Away) -> None:
+    def work(key: str) -> None:
+        away.begin({(kind, key): None for kind in ("results", "outcomes", "state")}, lambda *file: None)
+        assert away.result(key) is None
+        with away.claimed([key], lambda: False, lambda: None):
+            away.keep_outcomes(key, b"bits")
+            away.drop_state(key)
+
+    work(KEY)
+    work(OTHER)  # without being asked for anything of KEY
+    assert set(away.written()) == {("outcomes", OTHER)} and away.dropped == [OTHER]
