@@ -11,8 +11,8 @@ accuracies. A peer gets the model as it was loaded, in batches of 128.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
-import resource
 import statistics
 import subprocess
 import sys
@@ -230,14 +230,13 @@ class Bench:
         self.ids, self.images, self.labels = ids, images, labels
 
     def memory(self) -> None:
-        """Peak memory of one batch of 128, each side in a process of its own."""
+        """Peak memory of one batch of 128 beyond what was held before, each side in its own process."""
         peaks = {}
-        for side in ("ours", "torchattacks", "nothing"):
+        for side in ("ours", "torchattacks"):
             command = [sys.executable, __file__, *sys.argv[1:], "--only", side]
             peaks[side] = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-        base = peaks["nothing"]
-        ratio = (peaks["ours"] - base) / max(peaks["torchattacks"] - base, 1)
-        line = {"figure": "peak memory of PGD-20, MB over nothing", "goal": 1.2, "ratio": round(ratio, 2)}
+        line = {"figure": "peak memory of PGD-20, MB", "goal": 1.2}
+        line["ratio"] = round(peaks["ours"] / peaks["torchattacks"], 2)
         print(json.dumps({**line, "MB": {k: v // 1024 for k, v in peaks.items()}}), flush=True)
 
     def passes(self) -> None:
@@ -273,12 +272,24 @@ class Bench:
         import torchattacks
 
         self.ids, self.images, self.labels = self.ids[:128], self.images[:128], self.labels[:128]
-        eps = self.options.eps / 255
+        eps, held = self.options.eps / 255, _from_now_on()
         if side == "ours":
             self.ours("pgd", self.bf16, 0, eps=eps)
         elif side == "torchattacks":
             self.theirs(lambda model: torchattacks.PGD(model, eps=eps, alpha=eps / 8, steps=20), 0)
-        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+        print(_status("VmHWM") - held)
+
+
+def _from_now_on() -> int:
+    """Let the kernel count the process's peak memory anew; KiB held now. Linux only."""
+    ctypes.CDLL(None).malloc_trim(0)  # what loading left behind would be used again, and not be seen
+    Path("/proc/self/clear_refs").write_text("5")
+    return _status("VmRSS")
+
+
+def _status(field: str) -> int:
+    (line,) = (one for one in Path("/proc/self/status").read_text().splitlines() if one.startswith(field))
+    return int(line.split()[1])
 
 
 def main() -> None:

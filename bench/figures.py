@@ -67,7 +67,7 @@ BESIDE = {
     "ray-fault": "python bench/ray_fault.py",
     "reference": "python bench/reference.py --aa " + ROBUST,
     "resnet18": "python bench/cifar_resnet18.py --data {images} --part clean,pgd --n 100",
-    "attacks": f"{ATTACKS} {ROBUST} --n 256 --part pgd,fgsm,memory,passes",
+    "attacks": f"{ATTACKS} {ROBUST} --n 500 --repeats 1 --part pgd,fgsm,memory,passes",
     "attacks-resnet18": f"{ATTACKS} {RESNET} --repeats 1 --part pgd,ladder,passes --goal 10",
     "attacks-square": f"{ATTACKS} {ROBUST} --n 64 --repeats 1 --part square",
     "attacks-aa": f"{ATTACKS} {ROBUST} --n 50 --aa-n 50 --part aa",
