@@ -55,8 +55,10 @@ def main() -> None:
     options.out = options.out.absolute()
     if options.replay is not None:
         file = options.replay.absolute()
-        os.chdir(tempfile.mkdtemp(prefix="rb-fuzz-"))
-        target(options.target).check(file.read_bytes())
+        with tempfile.TemporaryDirectory(prefix="rb-fuzz-", ignore_cleanup_errors=True) as folder:
+            tempfile.tempdir = folder
+            os.chdir(folder)
+            target(options.target).check(file.read_bytes())
         return
     try:
         __import__(options.engine)
@@ -77,6 +79,15 @@ def target(name: str) -> Any:
 def fuzz(options: argparse.Namespace) -> int:
     """Let processes try inputs until the time is over; print the figures."""
     options.out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="rb-fuzz-", ignore_cleanup_errors=True) as folder:
+        tempfile.tempdir = folder  # of the processes, too, which have no time to clear up
+        line = attempts(options)
+    print(json.dumps(line))
+    return bool(line["findings"])
+
+
+def attempts(options: argparse.Namespace) -> dict[str, Any]:
+    """The figures of the processes that try inputs one after another."""
     shared = Shared()
     start, died = time.monotonic(), 0
     while (left := options.seconds - (time.monotonic() - start)) > 1:
@@ -89,7 +100,7 @@ def fuzz(options: argparse.Namespace) -> int:
                 Findings(options).keep(shared.input(), "Death", f"the process died of it (status {died})")
             shared.clear()
     findings = Findings(options).known()
-    line = {
+    return {
         "figure": f"fuzzing {options.target}",
         "engine": options.engine,
         "executions": shared.count(),
@@ -98,8 +109,6 @@ def fuzz(options: argparse.Namespace) -> int:
         "processes that died": died,
         "findings": findings,
     }
-    print(json.dumps(line))
-    return bool(findings)
 
 
 def status(child: int, seconds: float) -> int:
@@ -165,7 +174,7 @@ class Findings:
 def work(options: argparse.Namespace, shared: Shared, seconds: float, seed: int) -> None:
     """Try inputs in this process until the time is over; never returns."""
     end = time.monotonic() + seconds
-    os.chdir(tempfile.mkdtemp(prefix="rb-fuzz-"))
+    os.chdir(tempfile.mkdtemp())
     os.dup2(2, 1)  # standard output is for the figures alone
     try:
         ENGINES[options.engine](options, shared, end, seed)
@@ -305,7 +314,7 @@ def with_atheris(options: argparse.Namespace, shared: Shared, end: float, seed: 
         else:
             made(goal, Consumed(atheris.FuzzedDataProvider(data[1:])), one)
 
-    corpus = Path(tempfile.mkdtemp(prefix="rb-fuzz-"))
+    corpus = Path(tempfile.mkdtemp())
     for number, data in enumerate(goal.seeds()):
         (corpus / f"real-{number}").write_bytes(data if goal.kinds > 1 else b"\0" + data)
     for number in range(20):

@@ -333,7 +333,7 @@ class Checkpoints:
 
         torch.set_num_threads(1)
         warnings.simplefilter("ignore")  # of torch, about the tensors that are made here
-        self.folder = Path(tempfile.mkdtemp(prefix="rb-fuzz-"))
+        self.folder = Path(tempfile.mkdtemp())
         self.path = self.folder / "weights.pt"
         self.states = small_states()
         self.files = saved_files(self.states, self.folder)

@@ -96,6 +96,7 @@ _PLAINER = (  # click's words for values that are none
     (r"is not a valid integer(?: range)?", "is no whole number"),
     (r"is not a valid float(?: range)?", "is no number"),
     (r"is not in the range x>=(\S+?)\.?$", r"is less than \1"),
+    (r"is not in the range x>(\S+?)\.?$", r"is not above \1"),
     (r"is not in the range (\S+?)<=x<=(\S+?)\.?$", r"is not from \1 to \2"),
     (r"is not in the range (\S+?)<=x<(\S+?)\.?$", r"is not from \1 to below \2"),
 )

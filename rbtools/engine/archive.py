@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rbtools.corruptions import CORRUPTIONS
-from rbtools.engine import evaluate, subject
+from rbtools.engine import checkpoints, evaluate, subject
 from rbtools.engine.questions import Clean, Column, accuracy_entry
 from rbtools.engine.run import Run
 from rbtools.engine.stand_in import StandIn
@@ -121,6 +121,7 @@ def ask(
     at once for its images, so that the disk gives each byte once. Raises RbError where a file does not
     belong to the record's data set.
     """
+    record = checkpoints.prepared(record, run)
     data = subject.data_of(record, run)
     has_clean = not isinstance(data, StandIn)
     if not has_clean:

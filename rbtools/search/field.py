@@ -80,9 +80,7 @@ class Cells:
         """The index of this cell, or of the one that differs on the fewest edges: of equals, the first."""
         if cell in self.numbers:
             return self.numbers[cell]
-        if (
-            cell not in self._nearest
-        ):  # runs over few architectures ask for the same absent cells again and again
+        if cell not in self._nearest:  # runs over few architectures ask for the same ones again and again
             self._nearest[cell] = self.indices[int((self._edges != cell).sum(axis=1).argmin())]
         return self._nearest[cell]
 

@@ -120,14 +120,13 @@ class Residual:
         if "str" in arch:
             layers = self.parse(str(arch["str"]))
             kept = replace(kept, depth=len(layers) + 1)
-            if arch.get("depth", kept.depth) != kept.depth or arch.get("index") not in (
-                None,
-                kept._index(layers),
-            ):
-                raise RbError(
-                    f"The architecture {arch['str']} has depth {kept.depth} and index {kept._index(layers)},"
-                    f" and the record says {arch.get('depth')} and {arch.get('index')}. Remove what is wrong."
-                )
+            own = {"depth": kept.depth, "index": kept._index(layers)}
+            for key, value in own.items():
+                if arch.get(key) not in (None, value):
+                    raise RbError(
+                        f"The architecture {arch['str']} has the {key} {value}, and {arch[key]} is given."
+                        f" Leave out the {key}, or what is wrong."
+                    )
             return kept, layers
         for key in ("index", "name"):
             if key in arch:

@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from PIL import Image
 
 from rbtools import datasets, models
+from rbtools.cli import arch
 from rbtools.cli.corrupt import main
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.datasets import cifar
@@ -167,6 +168,20 @@ def test_a_written_copy_is_evaluated_as_the_images_made_here(trained: dict[str, 
     assert entry["archive"].startswith("sha256:") and entry["n"] == 40 and "constants" not in entry
     again = run([*chosen, "--from", "copy"], trained["erm"])
     assert again.stderr == "rb-corrupt: 1 record: 0 computed, 1 found in the store.\n"
+
+
+def test_an_open_normalisation_is_settled_on_an_archive_too(trained: dict[str, Record]) -> None:
+    path = Store(Path("rb-store")).object(trained["pgd"]["checkpoint"])
+    state = checkpoint.read(path).state  # without the normalisation
+    torch.save(state, "bare.pt")
+    files = ["--from-checkpoint", "bare.pt", "--arch", trained["pgd"]["arch"]["str"]]
+    record = json.loads(CliRunner().invoke(arch.main, files).stdout)
+    assert record["recognised"]["normalize_from"] == "open"
+    assert run(["fog", "--write", "copy"]).exit_code == 0
+    chosen = ["fog", "--severity", "1", "--dataset", "digits"]
+    generated, read = one(run(chosen, record)), one(run([*chosen, "--from", "copy"], record))
+    assert read["recognised"] == generated["recognised"] and read["arch"] == generated["arch"]
+    assert read["metrics"] == generated["metrics"]
 
 
 def test_an_interrupted_copy_goes_on_where_it_stopped(monkeypatch: pytest.MonkeyPatch) -> None:

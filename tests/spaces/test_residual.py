@@ -56,7 +56,7 @@ def test_neighbours_differ_in_one_choice():
         ("rescnn", {"str": "relu"}, "and the size of its filters, .*relu3/tanh5"),
         ("rescnn", {"str": "relu4"}, "Layer 1 has filters of size 4. Choose from: 1, 3, 5, 7"),
         ("fcnn", {"str": "relu+skip/relu"}, "nothing before it to skip"),
-        ("fcnn", {"str": "relu/relu", "index": 9}, "depth 3 and index 0, and the record says None and 9"),
+        ("fcnn", {"str": "relu/relu", "index": 9}, "has the index 0, and 9 is given. Leave out the index"),
         ("fcnn", {"index": 500}, "no index 500 at depth 4. Indices go from 0 to 499"),
         ("fcnn", {"index": 0, "width": 0}, "no networks of width 0. Expected a whole number from 1"),
         ("fcnn", {"index": 0, "depth": "9"}, "no networks of depth '9'"),
