@@ -36,7 +36,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # The clock decides: nothing else runs beside these.
 ALONE = {
     "startup": "python bench/startup.py",
-    "demo": "RB_STORE={out}/demo-store sh demo.sh",
+    "demo": "rm -rf {out}/demo-store && RB_STORE={out}/demo-store sh demo.sh",
     "records": "python bench/records.py",
     "workers": "python bench/workers.py",
     "cores": "python bench/cores.py",

@@ -14,7 +14,6 @@ through the network. `--lines` shows the dearest lines outside the network.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib
 import importlib.util
 import json
@@ -105,9 +104,8 @@ def inside(report: str, tool: str, words: list[str]) -> None:
     signal.setitimer(signal.ITIMER_PROF, TICK, TICK)
     start = time.perf_counter()
     sys.argv = [tool, *words]
-    try:
-        with contextlib.suppress(SystemExit):
-            importlib.import_module(f"rbtools.cli.{tool.removeprefix('rb-')}").main()
+    try:  # it ends with its status
+        importlib.import_module(f"rbtools.cli.{tool.removeprefix('rb-')}").main()
     finally:
         tick(signal.SIGPROF, None)
         signal.setitimer(signal.ITIMER_PROF, 0)
