@@ -40,9 +40,15 @@ class StandIn(Data):
         size = self.about.sizes[self.split]
         file = Path(self.folder) / "labels.npy"
         try:
-            labels = torch.from_numpy(npy.mapped(file)[:size].astype("int64"))
+            found = npy.mapped(file)
         except (ValueError, OSError) as error:
             raise RbError(f"{file} is damaged: {error}. Unpack the archive again.") from None
+        if found.dtype.kind not in "iu" or found.ndim != 1 or len(found) < size:
+            raise RbError(
+                f"{file} holds {found.dtype} {found.shape}. Expected {size} whole numbers or more: the labels"
+                f" of the data set {self.name}. Unpack the archive again."
+            )
+        labels = torch.from_numpy(found[:size].astype("int64"))
         mild = next((path for name in MILD if (path := file.with_name(f"{name}.npy")).is_file()), None)
 
         def fetch(ids: np.ndarray, out: np.ndarray) -> None:

@@ -291,6 +291,10 @@ def test_an_archive_is_enough_where_the_clean_images_are_not(
     np.save("CIFAR-10-C/labels.npy", np.full(20, 77, np.uint8))
     wrong = run(["fog", "--from", "CIFAR-10-C", "--no-store", *named])
     assert wrong.exit_code == 1 and "77" in wrong.stderr
+    for labels in (np.zeros(3, np.uint8), np.zeros(20), np.zeros((20, 1), np.uint8), np.uint8(3)):
+        np.save("CIFAR-10-C/labels.npy", labels)
+        wrong = run(["fog", "--from", "CIFAR-10-C", "--no-store", *named])
+        assert wrong.exit_code == 1 and "Expected 4 whole numbers or more: the labels" in wrong.stderr
 
 
 # --- sums -----------------------------------------------------------------------------------------
