@@ -224,6 +224,9 @@ def measure(
     from rbtools.measures import MEASURES
 
     run, params = _run("rb-measure", options)
+    _among(("auto", "init", "trained", "both"), on=on)
+    _whole(1, attack_steps=attack_steps, batches=batches, batch_size=batch_size)
+    _whole(0, init_seed=init_seed)
     names = list(MEASURES.all) if measures == "all" else _text(measures).split(",")
     fields_of = {field.name for name in names for field in fields(MEASURES.load(name))}
     for name in params.keys() - fields_of:
@@ -467,6 +470,11 @@ def _probabilistic(
     from rbtools.probabilistic.estimate import Reading
     from rbtools.probabilistic.splitting import Splitting
 
+    _whole(1, samples=samples, moves=moves)
+    _whole(20, particles=particles)
+    _whole(2, runs=runs)
+    _among(("correct", "all"), denominator=denominator)
+    _among(("at-least", "above"), passes=passes)
     chosen = edge.build(NOISES, noise, _checked(NOISES, noise, params))
     radii = edge.radii(_text(gamma), chosen.norm)
     sure = edge.confidence(confidence)
@@ -478,7 +486,11 @@ def _probabilistic(
 
 
 def _run(tool: str, options: dict[str, Any]) -> tuple[Run, dict[str, Any]]:
-    """The run that these options mean, and the options that are not the run's."""
+    """The run that these options mean, and the options that are not the run's.
+
+    Raises RbError for numbers and devices that no run can have, as the command line does.
+    """
+    from rbtools.engine import placing, precision
     from rbtools.engine.run import Run
     from rbtools.store import Store
 
@@ -487,7 +499,26 @@ def _run(tool: str, options: dict[str, Any]) -> tuple[Run, dict[str, Any]]:
     store = folder if isinstance(folder, Store) else Store(folder, force=bool(rest.pop("force", False)))
     known = {field.name for field in fields(Run)} - {"tool", "store", "archive"}
     own = {name: rest.pop(name) for name in list(rest) if name in known}
-    return Run(tool=tool, store=store, **{"precision": "auto", **own}), rest
+    run = Run(tool=tool, store=store, **{"precision": "auto", **own})
+    _whole(1, n=run.n, batch=run.batch, threads=run.threads)
+    _whole(0, seed=run.seed)
+    _among(precision.CHOICES, precision=run.precision)
+    placing.check(run.threads, run.device)
+    return run, rest
+
+
+def _whole(least: int, **given: Any) -> None:
+    """Raise RbError where one of these is no whole number from `least` on; None is left to others."""
+    for name, value in given.items():
+        if value is not None and (not isinstance(value, int) or value < least):
+            raise RbError(f"{name} is {value!r}. Expected a whole number from {least} on.")
+
+
+def _among(choices: Iterable[str], **given: str) -> None:
+    """Raise RbError where one of these is not among the choices."""
+    for name, value in given.items():
+        if value not in choices:
+            raise unknown(name, str(value), choices)
 
 
 def _checked(methods: Any, name: str, params: dict[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from functools import partial
 from typing import Any
 
 import pytest
@@ -97,6 +99,19 @@ def test_wrong_options_are_named() -> None:
         rbtools.attack({"arch": ARCH}, "pgd", step=3)
     with pytest.raises(RbError, match="radii are on the"):
         rbtools.pr({"arch": ARCH}, gamma=8)
+    of_ntk = partial(rbtools.measure, measures="ntk")
+    for function, options, message in (
+        (rbtools.pr, {"samples": 0}, "samples is 0. Expected a whole number from 1 on."),
+        (rbtools.pr, {"denominator": "al"}, "Unknown denominator 'al'. Did you mean 'all'?"),
+        (rbtools.pr, {"rare": True, "runs": 1}, "runs is 1. Expected a whole number from 2 on."),
+        (rbtools.pr, {"n": 0}, "n is 0. Expected a whole number from 1 on."),
+        (rbtools.pr, {"precision": "fp23"}, "Unknown precision 'fp23'. Did you mean 'fp32'?"),
+        (rbtools.pr, {"threads": 10**9}, "--threads is 1000000000. Expected 1024 at most."),
+        (of_ntk, {"on": "bot"}, "Unknown on 'bot'. Did you mean 'both'?"),
+        (of_ntk, {"batch_size": 0}, "batch_size is 0. Expected a whole number"),
+    ):
+        with pytest.raises(RbError, match=re.escape(message)):
+            function({"arch": ARCH}, **options)
     with pytest.raises(RbError, match=r"no evaluation 'atack'\. Did you mean 'attack'"):
         rbtools.ge({"arch": ARCH}, "atack")
     with pytest.raises(AttributeError, match="no attribute 'atack'"):
