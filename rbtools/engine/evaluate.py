@@ -74,8 +74,11 @@ def _named(entries: Sequence[dict[str, Any]], run: Run) -> Sequence[dict[str, An
     if run.name_as is None:
         return entries
     if len(entries) != 1:
-        names = ", ".join(entry["metric"] for entry in entries)
-        raise RbError(f"--as names one result, but this run gives {len(entries)}: {names}.")
+        more = f" and {len(entries) - 4} others" if len(entries) > 4 else ""
+        names = ", ".join(entry["metric"] for entry in entries[:4]) + more
+        raise RbError(
+            f"--as names one result, but this run gives {len(entries)}: {names}. Ask for one of them alone."
+        )
     return [{**entries[0], "metric": run.name_as}]
 
 
