@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 import sys
+import traceback
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rbtools.errors import RbError, near, unknown
+from rbtools.errors import RbError, near, shown, unknown
 from rbtools.models.torchvision_import import torchvision
 from rbtools.spaces import code, named
 
@@ -99,7 +101,7 @@ def from_python(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> nn.Mo
 
     It is given the number of classes, of channels, and the images' shape where it has parameters of
     the usual names. `models.build` lets this run only where the user said so. Raises RbError where the
-    module or the function is not there, or does not give a network.
+    module or the function is not there, stops with an error, or does not give a network.
     """
     text = str(arch.get("name"))
     if arch.get("code") not in (None, code.digest(text)):
@@ -111,10 +113,29 @@ def from_python(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> nn.Mo
     accepted = inspect.signature(factory).parameters
     offered: dict[str, Any] = {"shape": shape, "input_shape": shape}
     offered |= dict.fromkeys(_CLASSES, classes) | dict.fromkeys(_CHANNELS, shape[0])
-    network = factory(**{name: value for name, value in offered.items() if name in accepted})
+    with _own_code(text):
+        network = factory(**{name: value for name, value in offered.items() if name in accepted})
     if not isinstance(network, nn.Module):
         raise RbError(f"python:{text} gave a {type(network).__name__}. Expected a torch.nn.Module.")
     return network
+
+
+@contextlib.contextmanager
+def _own_code(text: str) -> Iterator[None]:
+    """Tell what the user's own code raises as the error that it is, with its place."""
+    try:
+        yield
+    except Exception as error:
+        module = text.partition(":")[0]
+        if isinstance(error, ModuleNotFoundError) and error.name and module.startswith(error.name):
+            raise code.no_module(module) from None
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        ours = last.filename == __file__ or last.filename.startswith("<")
+        at = "" if ours else f" ({last.filename}, line {last.lineno})"
+        raise RbError(
+            f"python:{text} stopped with {type(error).__name__}: {shown(str(error), 200)}{at}. Mend it there:"
+            " it is called with the classes, channels and shape that it has parameters for."
+        ) from error
 
 
 def _factory(text: str) -> Callable[..., Any]:
@@ -126,11 +147,8 @@ def _factory(text: str) -> Callable[..., Any]:
     if added:
         sys.path.append(here)  # as `python -m` would see the user's own modules
     try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not module_name.startswith(error.name):
-            raise
-        raise code.no_module(module_name) from None
+        with _own_code(text):
+            module = importlib.import_module(module_name)
     finally:
         if added:
             sys.path.remove(here)

@@ -378,6 +378,23 @@ def own_code() -> str:
     return "mine.pt"
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("def make():\n    raise ValueError('one\\ntwo')\n", "ValueError: one\\ntwo ("),
+        ("def make(x): pass\n", "TypeError: make() missing 1 required positional argument: 'x'. Mend"),
+        ("import gone\n", "ModuleNotFoundError: No module named 'gone' ("),
+        ("def make(:\n", "SyntaxError: "),
+    ],
+)
+def test_own_code_that_fails_is_no_bug_of_ours(own_code: str, text: str, said: str) -> None:
+    Path("failing.py").write_text(text)
+    sys.modules.pop("failing", None)
+    result = attack("--checkpoint", own_code, "--arch", "python:failing:make", "--allow-code")
+    assert result.exit_code == 1 and result.stderr.count("\n") <= 2
+    assert f"python:failing:make stopped with {said}" in result.stderr
+
+
 def test_code_runs_only_where_the_command_line_says_so(own_code: str) -> None:
     words = ["--checkpoint", own_code, "--arch", "python:mine:make", "--n", "20"]
     result = attack(*words)
