@@ -311,7 +311,7 @@ def test_wrong_arguments_are_answered(name, message):
 
 # --- known without the files ----------------------------------------------------------------------
 
-OFFICIAL = {  # METHODS.md, section 3: shape, classes, sizes
+OFFICIAL = {  # as published: shape, classes, sizes
     "mnist": ((1, 28, 28), 10, {"train": 60_000, "test": 10_000}, ()),
     "svhn": ((3, 32, 32), 10, {"train": 73_257, "test": 26_032, "extra": 531_131}, ("crop",)),
     "cifar10": ((3, 32, 32), 10, {"train": 50_000, "test": 10_000}, ("crop", "flip")),
