@@ -200,3 +200,8 @@ def test_quantiles_are_images_with_their_exact_intervals() -> None:
     ]
     assert found[3]["ci95"] == list(clopper_pearson(7, 10))
     assert "ci99" in quantiles([1], 2, 0.99)[0] and quantiles([-1], 2) == []
+
+
+def test_as_many_may_fail_as_the_criterion_says() -> None:
+    """Of 20 copies at rho 0.1: a PR of 0.9 or more lets two fail, one above 0.9 a single one."""
+    assert [Reading(passes=one).allowed(20, 0.1) for one in ("at-least", "above")] == [2, 1]
