@@ -38,8 +38,12 @@ demo: $(VENV)/run.stamp  ## six networks on real digits: enumerated, trained, at
 test: $(VENV)/test.stamp  ## run every test
 	$(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(ARGS) $(TESTS)
 
+# Benches are run by hand, so that a call which the code outgrew would not be met: mypy looks for these alone.
+LOOSE := assignment,arg-type,dict-item,misc,no-any-return,return-value,var-annotated
 lint: $(VENV)/lint.stamp  ## check style (ruff) and types (mypy)
-	@status=0; $(BIN)/ruff check . || status=1; $(BIN)/mypy || status=1; exit $$status
+	@status=0; $(BIN)/ruff check . || status=1; $(BIN)/mypy || status=1; \
+	$(BIN)/mypy --ignore-missing-imports --no-warn-unused-ignores $(addprefix --disable-error-code=,$(subst $(,), ,$(LOOSE))) \
+	    $(wildcard bench/*.py) || status=1; exit $$status
 
 bench: $(VENV)/run.stamp  ## measure start-up times; one JSON line a figure (bench/RESULTS.md)
 	$(BIN)/python bench/startup.py

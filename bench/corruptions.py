@@ -127,7 +127,7 @@ def near(options: argparse.Namespace) -> None:
     bicubic = Image.Resampling.BICUBIC
     images = np.stack([np.asarray(Image.fromarray(one).resize((64, 64), bicubic)) for one in small])
     for name in CORRUPTIONS:
-        if CORRUPTIONS.load(name).random:
+        if CORRUPTIONS.build(name).random:
             continue
         worst, most = 1.0, 0
         for severity in range(1, 6):
@@ -147,7 +147,7 @@ def near(options: argparse.Namespace) -> None:
 def beside_the_archive(golden: dict[str, Any], images: np.ndarray) -> None:
     """Mean change, rms and shift beside the generator's, on its 200 real images."""
     for name, severities in golden.items():
-        random = CORRUPTIONS.load(name).random
+        random = CORRUPTIONS.build(name).random
         for severity, sets in severities.items():
             want = sets["jpeg"]
             seeds = range(10 if random else 1)

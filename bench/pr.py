@@ -30,7 +30,7 @@ from rbtools.engine.draws import Draws
 from rbtools.engine.run import Run
 from rbtools.engine.tiles import Tile, tile_size
 from rbtools.probabilistic import NOISES, sequential
-from rbtools.spaces import space
+from rbtools.spaces import sized
 from rbtools.store import Store
 from rbtools.training import METHODS
 
@@ -122,7 +122,7 @@ def compare_sampling(args: argparse.Namespace, model: nn.Module, images: Tensor,
 
 def robust_tile(args: argparse.Namespace) -> Tile:
     """Digits for a network that was trained on them with PGD at 32/255."""
-    record = {"schema": 1, "arch": space("nasbench201").arch(13714, channels=8, cells=1), "dataset": "digits"}
+    record = {"schema": 1, "arch": sized("nasbench201", channels=8, cells=1).arch(13714), "dataset": "digits"}
     method = METHODS.build("pgd", eps=32 / 255, step_size=8 / 255, attack_steps=7)
     with tempfile.TemporaryDirectory() as folder:
         run = Run(tool="bench", store=Store(folder), device=args.device)

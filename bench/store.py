@@ -37,7 +37,7 @@ from rbtools.engine.questions import Attacked
 from rbtools.engine.recipe import Recipe
 from rbtools.engine.run import Run
 from rbtools.records import dumps
-from rbtools.spaces import space
+from rbtools.spaces import sized
 from rbtools.store import Store
 from rbtools.training import METHODS
 
@@ -62,9 +62,9 @@ class Known(Store):
 
 def models(count: int) -> Iterator[dict[str, Any]]:
     """Records of networks with checkpoints that do not exist."""
-    cells = space("nasbench201")
+    cells = sized("nasbench201", cells=1)
     for number in range(count):
-        arch = cells.arch(number % 15625, cells=1)
+        arch = cells.arch(number % 15625)
         name = hashlib.sha256(f"checkpoint {number}".encode()).hexdigest()
         yield {"schema": 1, "arch": arch, "dataset": "digits", "checkpoint": f"sha256:{name}"}
 

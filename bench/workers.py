@@ -20,7 +20,7 @@ from rbtools.engine.recipe import Recipe
 from rbtools.engine.run import Run
 from rbtools.engine.tasks import Train
 from rbtools.engine.workers import Finished, Pool, Task
-from rbtools.spaces import space
+from rbtools.spaces import sized
 from rbtools.store import Store
 from rbtools.training import METHODS
 
@@ -58,7 +58,7 @@ def seconds(jobs: int, threads: int, trainings: int, epochs: int) -> float:
         method = METHODS.build("pgd", attack_steps=3)
         works = [Train(method, Recipe(epochs=0), seed, run) for seed in range(jobs)]
         works += [Train(method, Recipe(epochs=epochs), 100 + seed, run) for seed in range(trainings)]
-        record = {"arch": space("nasbench201").arch(13714, channels=8, cells=1), "dataset": "digits"}
+        record = {"arch": sized("nasbench201", channels=8, cells=1).arch(13714), "dataset": "digits"}
         with Pool(works, run, events) as pool:
             for number in range(jobs):
                 pool.submit(Task(number, number, record))
