@@ -34,7 +34,7 @@ from rbtools.attacks import ATTACKS
 from rbtools.engine import evaluate, train
 from rbtools.engine.outcomes import encoded
 from rbtools.engine.questions import Attacked
-from rbtools.engine.recipe import Recipe
+from rbtools.engine.recipe import VALIDATED, Recipe
 from rbtools.engine.run import Run
 from rbtools.records import dumps
 from rbtools.spaces import sized
@@ -71,7 +71,7 @@ def models(count: int) -> Iterator[dict[str, Any]]:
 
 def fill(folder: Path, count: int) -> None:
     """Keep two results, clean accuracy and FGSM's, for each of count / 2 models."""
-    run = Run(tool="rb-attack", store=Known(folder))
+    run = Run(tool="rb-attack", store=Known(folder), precision="auto")
     question = Attacked(ATTACKS.build("fgsm", eps=8 / 255), (8 / 255,))
     sync, os.fsync = os.fsync, lambda handle: None  # a power cut would only cost the bench
     try:
@@ -94,7 +94,7 @@ class Trained(Known):
 
 def fill_with_trainings(folder: Path, count: int) -> None:
     """Keep trainings, each with a checkpoint of a few bytes, as `rb-train` finds them."""
-    run, how = Run(tool="rb-train", store=Trained(folder)), Recipe()
+    run, how = Run(tool="rb-train", store=Trained(folder), precision="auto"), Recipe(val=VALIDATED)
     sync, os.fsync = os.fsync, lambda handle: None
     try:
         for record in models(count):

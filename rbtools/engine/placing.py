@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from rbtools.engine import cores
@@ -71,7 +72,13 @@ def training_threads(run: Run, arch: Any) -> int:
 def visible_gpus() -> int:
     """The GPUs that this process may use, counted without importing torch."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    there = len(glob.glob("/dev/nvidia[0-9]*"))
+    there = _cards()
     if named is None:
         return there
     return min(there, len([one for one in named.split(",") if one.strip() not in ("", "-1")]))
+
+
+@cache
+def _cards() -> int:
+    """The machine's NVIDIA cards: looked for once, as every record asks for them."""
+    return len(glob.glob("/dev/nvidia[0-9]*"))
