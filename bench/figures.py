@@ -1,4 +1,4 @@
-"""All the figures of RESULTS.md in one run: every bench with the options that stand there, one after another.
+"""The figures of RESULTS.md in one run: every bench, with options for a machine of two cores.
 
     python bench/figures.py --out FOLDER [--images CIFAR] [--robust FILE] [--leaderboard FILE] [--golden FILE]
                             [--only NAME,...] [--jobs N] [--list]
@@ -63,10 +63,10 @@ BESIDE = {
     "checkpoints-families": "python bench/checkpoints.py --families",
     "checkpoints-robust": "python bench/checkpoints.py --robust {robust} --data {images}",
     "pipelines": "python bench/pipelines.py",
-    "fault": "python bench/fault.py --rounds 20 --jobs 2",
+    "fault": "python bench/fault.py --rounds 16 --jobs 2 --seed 3",
     "ray-fault": "python bench/ray_fault.py",
     "reference": "python bench/reference.py --aa " + ROBUST,
-    "resnet18": "python bench/cifar_resnet18.py --data {images} --part clean,pgd --n 100",
+    "resnet18": "python bench/cifar_resnet18.py --data {images} --part clean,pgd --eps 0.5 --n 200",
     "attacks": f"{ATTACKS} {ROBUST} --n 500 --repeats 1 --part pgd,fgsm,memory,passes",
     "attacks-resnet18": f"{ATTACKS} {RESNET} --repeats 1 --part pgd,ladder,passes --goal 10",
     "attacks-square": f"{ATTACKS} {ROBUST} --n 64 --repeats 1 --part square",

@@ -376,16 +376,16 @@ def search(
     """
     from rbtools.search import SEARCHES, outcome, spread
     from rbtools.search.driver import Rules
-    from rbtools.search.objective import objectives
-    from rbtools.search.sources import Looked
+    from rbtools.search.objective import asked_of
     from rbtools.search.table import Table
 
     method = edge.build(SEARCHES, algorithm, params)
     if getattr(method, "supernet", False):
         raise RbError(f"{algorithm} asks for no values: it searches a data set. Use rb-search {algorithm}.")
-    wanted = objectives([objective] if isinstance(objective, str) else list(objective))
-    if len(wanted) > 1 and not method.many:
-        raise RbError(f"{algorithm} takes one objective, and there are {len(wanted)}. Use nsga2.")
+    wanted = asked_of(method, [objective] if isinstance(objective, str) else list(objective))
+    for name, count in (("budget", budget), ("runs", runs)):
+        if count < 1:
+            raise RbError(f"{name} is {count}. Expected 1 or more.")
 
     def table(some: Iterable[Record], asked: tuple[Any, ...]) -> Table:
         made = Table(asked, share=share)
@@ -397,12 +397,9 @@ def search(
     searched = table(records, wanted)
     if not searched.results:
         return []
-    found, rules = Looked(searched), Rules(budget, charge_repeats)
     run, _ = _run("rb-search", {"store": None, "seed": seed, "jobs": jobs})
-    work = spread.Runs(method, found.field, found.known, rules, seed, len(wanted))
-    traces = spread.search(work, runs, run)
     tables = {"table": searched, **{name: table(some, ()) for name, some in (report or {}).items()}}
-    done = outcome.Searched(method, wanted, rules, seed, found, traces, found.known, tables)
+    done = spread.in_table(method, wanted, tables, Rules(budget, charge_repeats), runs, run)
     return outcome.each(done) if each else outcome.summed_up(done)
 
 

@@ -205,6 +205,8 @@ def test_search_gives_what_its_tool_writes() -> None:
     assert search([], "random", "acc") == []
     with pytest.raises(RbError, match="takes one objective"):
         search(some, "local", "acc,f")
+    with pytest.raises(RbError, match="budget is 0"):
+        search(some, "random", "acc", budget=0)
     with pytest.raises(RbError, match="Use rb-search darts"):
         search(some, "darts", "acc")
 

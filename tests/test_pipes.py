@@ -13,21 +13,8 @@ from pathlib import Path
 
 import pytest
 
-TOOLS = (
-    "arch",
-    "train",
-    "attack",
-    "corrupt",
-    "pr",
-    "ge",
-    "score",
-    "rank",
-    "corr",
-    "convert",
-    "plot",
-    "search",
-    "store",
-)
+from rbtools.cli.tools import TOOLS
+
 FAILED = '{"schema":1,"arch":{"name":"x"},"error":{"message":"no"}}\n'
 
 

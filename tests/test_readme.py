@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from click.testing import CliRunner
 from PIL import Image
 
@@ -236,3 +237,11 @@ def test_every_worked_pipeline_of_the_manual_works_as_typed() -> None:
         elif "rb-store" not in command:
             check(command, text)
         assert into or text
+
+
+def test_the_python_of_the_readme_runs_as_typed() -> None:
+    (block,) = blocks("python")
+    found: dict[str, Any] = {}
+    exec(block, found)
+    assert 0 <= found["record"]["metrics"]["pgd20.8"] <= found["record"]["metrics"]["acc"] <= 1
+    assert found["model"](torch.rand(2, 1, 8, 8)).shape == (2, 10)

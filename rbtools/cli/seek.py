@@ -30,8 +30,7 @@ class Seeker:
 
     def in_a_table(self) -> int:
         """Search in the records that come in."""
-        from rbtools.search import outcome, spread
-        from rbtools.search.sources import Looked
+        from rbtools.search import spread
 
         wanted = self._objectives(self.asked.objective)
         if self.asked.time_limit is not None:
@@ -40,13 +39,10 @@ class Seeker:
         if not table.results:
             reading.tell()
             return self.status
-        found = Looked(table)
         tables = {"table": table, **self._report_tables()}
-        rules, seed = self._rules(), self.run.seed
-        runs = spread.Runs(self.algorithm, found.field, found.known, rules, seed, len(wanted))
-        traces = spread.search(runs, self.asked.runs or 100, self._with_jobs())
+        runs, run = self.asked.runs or 100, self._with_jobs()
+        done = spread.in_table(self.algorithm, wanted, tables, self._rules(), runs, run)
         reading.tell()
-        done = outcome.Searched(self.algorithm, wanted, rules, seed, found, traces, found.known, tables)
         return self._finish(done)
 
     def live(self) -> int:
@@ -149,15 +145,9 @@ class Seeker:
         return self.status
 
     def _objectives(self, texts: Sequence[str]) -> tuple[Objective, ...]:
-        from rbtools.search.objective import objectives
+        from rbtools.search.objective import asked_of
 
-        wanted = objectives(texts, self.asked.lower)
-        if len(wanted) > 1 and not self.algorithm.many:
-            raise UsageError(
-                f"rb-search {self.algorithm.name} takes one objective, and there are {len(wanted)}. Make one"
-                f" of them, such as 'mean({wanted[0].text}, {wanted[1].text})', or use rb-search nsga2."
-            )
-        return wanted
+        return asked_of(self.algorithm, texts, self.asked.lower)
 
     def _rules(self) -> Any:
         from rbtools.search.driver import Rules

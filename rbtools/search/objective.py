@@ -56,6 +56,17 @@ def objectives(texts: Sequence[str], lower: bool | None = None) -> tuple[Objecti
     return tuple(found.values())
 
 
+def asked_of(algorithm: Any, texts: Sequence[str], lower: bool | None = None) -> tuple[Objective, ...]:
+    """The `objectives`, as many as the algorithm takes. Raises UsageError where there are more."""
+    wanted = objectives(texts, lower)
+    if len(wanted) > 1 and not algorithm.many:
+        raise UsageError(
+            f"rb-search {algorithm.name} takes one objective, and there are {len(wanted)}. Make one"
+            f" of them, such as 'mean({wanted[0].text}, {wanted[1].text})', or use rb-search nsga2."
+        )
+    return wanted
+
+
 def _pieces(text: str) -> list[str]:
     """The text cut at its commas, except inside parentheses, brackets and quotes."""
     pieces, depth, quote = [""], 0, ""

@@ -12,6 +12,10 @@ from rbtools.engine.run import Run
 from rbtools.errors import RbError
 from rbtools.search import driver
 from rbtools.search.field import Field
+from rbtools.search.objective import Objective
+from rbtools.search.outcome import Searched
+from rbtools.search.sources import Looked
+from rbtools.search.table import Table
 
 SHARE = 10
 """Runs that advance side by side in one process."""
@@ -63,3 +67,18 @@ def search(work: Runs, runs: int, run: Run) -> list[driver.Trace]:
                 found[event.place] = event.report.result["traces"]
             run.progress(f"{len(found)} of {len(shares)} shares of the runs are done")
     return [trace for place in range(len(shares)) for trace in found[place]]
+
+
+def in_table(
+    algorithm: Any,
+    objectives: tuple[Objective, ...],
+    tables: Mapping[str, Table],
+    rules: driver.Rules,
+    runs: int,
+    run: Run,
+) -> Searched:
+    """Search in `tables["table"]`, with the seed and the processes of `run`; the others are reported on."""
+    found = Looked(tables["table"])
+    work = Runs(algorithm, found.field, found.known, rules, run.seed, len(objectives))
+    traces = search(work, runs, run)
+    return Searched(algorithm, objectives, rules, run.seed, found, traces, found.known, tables)
