@@ -383,9 +383,7 @@ def search(
     if getattr(method, "supernet", False):
         raise RbError(f"{algorithm} asks for no values: it searches a data set. Use rb-search {algorithm}.")
     wanted = asked_of(method, [objective] if isinstance(objective, str) else list(objective))
-    for name, count in (("budget", budget), ("runs", runs)):
-        if count < 1:
-            raise RbError(f"{name} is {count}. Expected 1 or more.")
+    _whole(1, budget=budget, runs=runs, jobs=jobs)
 
     def table(some: Iterable[Record], asked: tuple[Any, ...]) -> Table:
         made = Table(asked, share=share)
