@@ -426,7 +426,7 @@ complete -c rb-ge -n '__rbtools_at "rb-ge"' -a loss -d 'The robust loss gap and 
 complete -c rb-ge -n '__rbtools_at "rb-ge"' -a pr -d 'Probabilistic robustness on train minus that on test.'
 complete -c rb-ge -n '__rbtools_at $__rbtools_23' -l version -d 'Show the version and exit.'
 complete -c rb-ge -n '__rbtools_at $__rbtools_24' -s h -l help -d 'Show this message and exit.'
-complete -c rb-ge -n '__rbtools_at $__rbtools_25' -l n-train -x -d 'Only so many training images. [default: all]'
+complete -c rb-ge -n '__rbtools_at $__rbtools_25' -l n-train -x -d 'Only so many training images. [default: as many as --n]'
 complete -c rb-ge -n '__rbtools_at $__rbtools_25' -l strict -d 'Stop at the first bad line or failed record.'
 complete -c rb-ge -n '__rbtools_at $__rbtools_25' -l retry-errors -d 'Work again on records that failed before.'
 complete -c rb-ge -n '__rbtools_at $__rbtools_25' -l shard -x -d 'Only every N-th record, from the I-th on (1/4 to 4/4).'

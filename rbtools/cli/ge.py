@@ -16,7 +16,10 @@ from rbtools.corruptions import CORRUPTIONS
 from rbtools.probabilistic import NOISES
 
 n_train_option = click.option(
-    "--n-train", type=click.IntRange(1), default=None, help="Only so many training images.  [default: all]"
+    "--n-train",
+    type=click.IntRange(1),
+    default=None,
+    help="Only so many training images.  [default: as many as --n]",
 )
 
 
@@ -31,13 +34,14 @@ def main() -> None:
     """Measure the generalisation error of an evaluation: its value on train minus that on test.
 
     Adds ge.NAME to "metrics", with both sides as NAME and train.NAME. The evaluations and their
-    options are those of rb-attack, rb-corrupt and rb-pr; acc is clean accuracy, and loss attack gives
-    the gaps of loss and error, test minus train. Training images are not augmented.
+    options are those of rb-attack, rb-corrupt and rb-pr; acc is clean accuracy. Of losses and errors,
+    which grow with overfitting, loss attack gives test minus train, and the names say so. --n counts the
+    images of each side. Training images are not augmented.
 
     \b
     Examples:
       rb-ge acc trained.jsonl
-      rb-ge attack pgd --steps 20 --eps 8 --n-train 1000 trained.jsonl
+      rb-ge attack pgd --steps 20 --eps 8 --n 1000 trained.jsonl
       rb-ge loss attack pgd --steps 10 --n 50 --n-train 200 trained.jsonl
       rb-ge pr --gamma 0.08 --samples 20 trained.jsonl
     """
@@ -106,8 +110,8 @@ def pr(params: dict[str, Any], asked: Asked, source: shared.Source, work: Any, n
 def loss() -> None:
     """The robust loss gap and the robust error gap: test minus train, under an attack.
 
-    Adds loss_gap.NAME and error_gap.NAME to "metrics", as the paper on the Weight-Curvature Index plots
-    them, with both sides as loss.NAME, error.NAME and train. in front. Every image is attacked, whether
+    Adds test_minus_train.loss.NAME and test_minus_train.error.NAME to "metrics", the gaps of the paper on
+    the Weight-Curvature Index, with both sides as loss.NAME, error.NAME and train. in front. Every image is attacked, whether
     the model is right on it or not, and the last point of the attack counts.
 
     \b

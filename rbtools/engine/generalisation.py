@@ -27,17 +27,18 @@ def ge(record: dict[str, Any], question: Question, run: Run, n_train: int | None
 
     Both sides come along (`NAME` and `train.NAME`); training images are not augmented. The interval
     of a difference of accuracies is Newcombe's; other numbers' intervals are squared and added. Losses
-    and errors have names of their own, `loss_gap.NAME` = test - train. What the record already has of one
-    split, measured in the same way, is taken from it. Images that the training held out (`--val`) are not
-    training images: entries name those that are by the hash of their numbers (`indices`).
+    and errors have names of their own, `test_minus_train.NAME`. `n_train`: so many training images, in the
+    place of `run.n`. What the record already has of one split, measured in the same way, is taken from it.
+    Images that the training held out (`--val`) are not training images: entries name those that are by the
+    hash of their numbers (`indices`).
     Raises RbError where the data have only one split.
     """
     record = checkpoints.prepared(record, dataclasses.replace(run, split="test"))
-    runs = {"test": run, "train": dataclasses.replace(run, n=n_train)}
+    runs = {"test": run, "train": dataclasses.replace(run, n=n_train or run.n)}
     _size(record, runs["train"], "train")  # before any work, where there is no such split
     runs["train"].indices = trained_on(record, run)
     sizes = {side: _size(record, runs[side], side) for side in runs}
-    gaps = getattr(question, "gaps", {})
+    gaps = getattr(question, "gaps", frozenset())
     of_train, of_test = (expected(record, question, runs[side], side) for side in ("train", "test"))
     check(record, _gaps(of_train, of_test, gaps), run)
     known = "train" if any(name.startswith("train.") for name in record.get("metrics", {})) else "test"
@@ -97,17 +98,17 @@ def _there(
     return found
 
 
-def _gaps(on_train: Entries, on_test: Entries, gaps: dict[str, str]) -> Entries:
+def _gaps(on_train: Entries, on_test: Entries, gaps: frozenset[str]) -> Entries:
     return [_gap(train, test, gaps) for train, test in zip(on_train, on_test, strict=True)]
 
 
-def _gap(train: dict[str, Any], test: dict[str, Any], gaps: dict[str, str]) -> dict[str, Any]:
+def _gap(train: dict[str, Any], test: dict[str, Any], gaps: frozenset[str]) -> dict[str, Any]:
     """The entry of train - test; without a value, and with the reason, where a side has none."""
-    first, _, rest = test["metric"].partition(".")
-    turned = first in gaps  # test - train
+    turned = test["metric"].partition(".")[0] in gaps  # test - train
+    name_of = metrics.gap_name if turned else metrics.ge_name
     entry = {
         **{key: value for key, value in test.items() if key not in _OF_ONE_SIDE},
-        "metric": f"{gaps[first]}.{rest}" if turned else metrics.ge_name(test["metric"]),
+        "metric": name_of(test["metric"]),
         "split": "test-train" if turned else "train-test",
         "n": [test["n"], train["n"]] if turned else [train["n"], test["n"]],
     }

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from rbtools.engine.tiles import Found, Tile
 
-# The names of the differences, and that they are test - train: both grow with overfitting.
-GAPS = {"loss": "loss_gap", "error": "error_gap"}
+# Their differences are test - train: both grow with overfitting.
+GAPS = frozenset({"loss", "error"})
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,16 @@ def ge_name(metric: str) -> str:
     return f"ge.{metric}"
 
 
+def gap_name(metric: str) -> str:
+    """`test_minus_train.loss.pgd20.8`: of what grows with overfitting, where the name says the direction."""
+    return f"test_minus_train.{metric}"
+
+
+def is_gap(name: str) -> bool:
+    """Whether it is test - train, also by its old name (`loss_gap.pgd20.8`)."""
+    return name.startswith(("test_minus_train.", "loss_gap.", "error_gap."))
+
+
 def split_name(metric: str, split: str) -> str:
     """The metric as measured on that split; `test` is the split that goes without saying."""
     return metric if split == "test" else f"{split}.{metric}"

@@ -81,6 +81,12 @@ def test_all_images_of_both_splits_are_the_default(trained: dict[str, Record]) -
     assert record["evals"][-1]["n"] == [1442, 355]
 
 
+def test_n_counts_the_images_of_either_side(trained: dict[str, Record]) -> None:
+    record = one(run(["acc", "--n", "30", "--device", "cpu"], trained["erm"]))
+    assert record["evals"][-1]["n"] == [30, 30]
+    assert "[default: as many as --n]" in " ".join(run(["acc", "--help"]).stdout.split())
+
+
 def test_a_difference_can_be_named(trained: dict[str, Record]) -> None:
     metrics = one(run(["acc", "--as", "gap", *SOME], trained["erm"]))["metrics"]
     assert metrics["gap"] == pytest.approx(metrics["train.acc"] - metrics["acc"]) and "ge.acc" not in metrics
@@ -128,7 +134,7 @@ def test_the_gaps_of_robust_loss_and_error_are_test_minus_train(trained: dict[st
     metrics = record["metrics"]
     for eps in ("8", "32"):
         for name in ("loss", "error"):
-            gap = entry(record, f"{name}_gap.pgd3.{eps}")
+            gap = entry(record, f"test_minus_train.{name}.pgd3.{eps}")
             one_side, other = metrics[f"{name}.pgd3.{eps}"], metrics[f"train.{name}.pgd3.{eps}"]
             assert gap["value"] == pytest.approx(one_side - other, abs=1e-12)
             assert gap["split"] == "test-train" and gap["n"] == [40, 60] and gap["iterate"] == "last"

@@ -132,6 +132,16 @@ def test_published_numbers_are_told_by_their_names_and_what_is_missing_is_said()
     assert "does not say how these were measured: mystery." in said
 
 
+@pytest.mark.parametrize("names", ["{}_gap.fgsm.8", "test_minus_train.{}.fgsm.8"])
+def test_gaps_of_old_and_new_names_are_one_command(names: str) -> None:
+    entry = {"tool": "rb-ge", "attack": "fgsm", "eps": 8 / 255, "norm": "linf", "n": [40, 60]}
+    evals = [{**entry, "metric": names.format(what)} for what in ("loss", "error")]
+    steps = make_again({**IMPORTED, "metrics": {}, "evals": evals}).steps
+    assert [step for step in steps if step.startswith("rb-ge")] == [
+        "rb-ge loss attack fgsm --eps 8 --n 40 --n-train 60"
+    ]
+
+
 @pytest.mark.parametrize(
     ("record", "said"),
     [

@@ -30,6 +30,7 @@ _GROUP_OF = {
     "probacc": "probabilistic",
     "pfail": "probabilistic",
     "ge": "generalisation",
+    "test_minus_train": "generalisation",
     "loss_gap": "generalisation",
     "error_gap": "generalisation",
     "corrupt": "corruptions",

@@ -100,12 +100,13 @@ def _comes_along(name: str, entry: Mapping[str, Any], entries: Mapping[str, Any]
         return True
     if "gamma" in entry and "rho" not in entry and any(_beside(entry, other) for other in entries.values()):
         return True
-    if name.startswith("error_gap.") and f"loss_gap.{name.partition('.')[2]}" in entries:
-        return True
-    if name.startswith(("ge.", "loss_gap.", "error_gap.")):
+    if metrics.is_gap(name):
+        twin = name.replace("error_gap.", "loss_gap.").replace("train.error.", "train.loss.")
+        return twin != name and twin in entries
+    if name.startswith("ge."):
         return False
     first, _, rest = plain.partition(".")
-    if f"{first}_gap.{rest}" in entries:
+    if metrics.gap_name(plain) in entries or f"{first}_gap.{rest}" in entries:
         return True
     return metrics.ge_name(plain) in entries and (name != plain or entry.get("tool") == "rb-ge")
 
@@ -124,7 +125,7 @@ def _step(
     made = _Step("rb-acc", (), {}) if name == "ge.acc" and "n" in entry else _question(entry, lacking)
     if made is None:
         return None
-    gap = name.startswith(("loss_gap.", "error_gap."))
+    gap = metrics.is_gap(name)
     difference = gap or name.startswith("ge.")
     if not difference and entry.get("split") not in (None, "test"):
         made = made._replace(rest=(*made.rest, *option("split", entry["split"])))
