@@ -111,7 +111,7 @@ complete -c rb-arch -n '__rbtools_at "rb-arch"' -l print-config -d 'Say what eve
 complete -c rb-arch -n '__rbtools_at "rb-arch"' -l version -d 'Show the version and exit.'
 complete -c rb-arch -n '__rbtools_at "rb-arch"' -s h -l help -d 'Show this message and exit.'
 complete -c rb-train -n '__rbtools_at "rb-train"' -l eps -x -d 'Radius of the L-infinity ball, in 1/255. [default: 8]'
-complete -c rb-train -n '__rbtools_at "rb-train"' -l step-size -x -d 'Length of a step of the inner attack, in 1/255. [default: 2]'
+complete -c rb-train -n '__rbtools_at "rb-train"' -l step-size -x -d 'Length of a step of the inner attack, in the unit of --eps. [default: 2, where --attack-steps of them reach --eps, else 2.5*eps/steps]'
 complete -c rb-train -n '__rbtools_at "rb-train"' -l attack-steps -x -d 'Number of steps of the inner attack. [default: 10]'
 complete -c rb-train -n '__rbtools_at "rb-train"' -l inner-mode -x -a 'eval train' -d 'Mode of the model during the inner attack. [default: eval]'
 complete -c rb-train -n '__rbtools_at "rb-train"' -l lambda -x -d 'Weight of the divergence. [default: 6.0]'

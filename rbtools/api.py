@@ -424,8 +424,7 @@ def _attacks() -> Any:
 
 def _attack(name: str, eps: Numbers, params: dict[str, Any]) -> tuple[Any, tuple[float, ...]]:
     """An attack and its distances in pixel units."""
-    method = edge.build(_attacks(), name, _checked(_attacks(), name, params))
-    return method, edge.distances(_text(eps), method.norm)
+    return edge.attack(_attacks(), name, _checked(_attacks(), name, params), _text(eps))
 
 
 def _corruptions(

@@ -62,6 +62,36 @@ def distances(text: str, norm: str, warn: Callable[[str], Any] | None = None) ->
     return tuple(dict.fromkeys(found))
 
 
+def attack(
+    attacks: registry.Registry,
+    name: str,
+    params: dict[str, Any],
+    eps: str,
+    warn: Callable[[str], Any] | None = None,
+) -> tuple[Any, tuple[float, ...]]:
+    """The attack, and its distances in pixel units. `warn` hears of slips and of steps that are too short."""
+    method = build(attacks, name, params, warn)
+    found = distances(eps, method.norm, warn)
+    if warn and hasattr(method, "reach"):
+        farthest = dataclasses.replace(method, eps=max(found))
+        what = "--step-size" if method.relative_step is None else "--relative-step"
+        tell_reach(farthest, what, "--steps", warn)
+    return method, found
+
+
+def tell_reach(method: Any, step: str, steps: str, warn: Callable[[str], Any]) -> None:
+    """Warn of a method whose steps all end inside its ball; `step` and `steps` are the options to raise."""
+    if units.reaches(method.reach, method.eps):
+        return
+    norm = getattr(method, "norm", "linf")
+    scale, unit = (255, "/255") if norm == "linf" else (1, "")
+    reach, eps = (f"{one * scale:.4g}{unit}" for one in (method.reach, method.eps))
+    warn(
+        f"--eps is {eps}, but the steps lead {reach} far together: the attack cannot reach the border of its"
+        f" ball. Give a longer {step}, or more {steps}."
+    )
+
+
 def distance(
     text: str | float | None, what: str, warn: Callable[[str], Any] | None = None, norm: str = "linf"
 ) -> float | None:

@@ -101,6 +101,11 @@ def eps_to_pixels(text: str | float, norm: str = "linf", what: str = "--eps") ->
     return pixels
 
 
+def reaches(length: float, eps: float) -> bool:
+    """Whether steps of this length together lead to the border of a ball: float sums may fall short a bit."""
+    return length >= eps * (1 - 1e-9)
+
+
 def eps_slip(text: str | float, norm: str = "linf", what: str = "--eps") -> str | None:
     """The warning for `--eps 0.031`, which reads as 0.031/255; None where nothing looks wrong."""
     value = number(text, what)

@@ -105,6 +105,11 @@ class PGD(InTurn):
         return self.effective_step_size * share[self.decay]
 
     @property
+    def reach(self) -> float:
+        """How far all steps lead together, in pixel units of [0, 1]."""
+        return sum(map(self.step_at, range(self.steps)))
+
+    @property
     def random(self) -> bool:
         """Whether the result depends on the draws."""
         return self.start == "uniform"

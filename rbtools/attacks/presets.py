@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from rbtools import units
 from rbtools.errors import unknown
 
 
@@ -52,8 +54,21 @@ PRESETS: dict[str, tuple[Part, ...]] = {
 }
 
 
-def preset(name: str) -> tuple[Part, ...]:
-    """The attacks of a preset. Raises RbError for a name that there is not."""
+def preset(name: str, eps: tuple[float, ...] | None = None) -> tuple[Part, ...]:
+    """The attacks of a preset, at its own distances or at `eps`. Raises RbError for a name that there is not.
+
+    A published step that cannot reach a distance of `eps` gives way there to the attack's own.
+    """
     if name not in PRESETS:
         raise unknown("preset", name, PRESETS)
-    return PRESETS[name]
+    if eps is None:
+        return PRESETS[name]
+    parts = []
+    for part in PRESETS[name]:
+        params = part.params
+        reach = params["step_size"] * params["steps"] if "step_size" in params else math.inf
+        near = tuple(one for one in eps if units.reaches(reach, one))
+        far = tuple(one for one in eps if one not in near)
+        own = {key: value for key, value in params.items() if key != "step_size"}
+        parts += [Part(part.attack, some, how) for some, how in ((near, params), (far, own)) if some]
+    return tuple(parts)

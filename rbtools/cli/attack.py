@@ -56,8 +56,7 @@ def main(
     """
     from rbtools.engine.questions import Attacked
 
-    method = shared.build(ATTACKS, attack, params, work.screen.warn)
-    distances = edge.distances(eps, method.norm, work.screen.warn)
+    method, distances = edge.attack(ATTACKS, attack, params, eps, work.screen.warn)
     if ladder and len(distances) < 2:
         raise UsageError("--ladder climbs from one distance to the next. Give several: --eps 1,2,4,8.")
     return shared.evaluate(source, work, Attacked(method, distances, ladder, detail, save_adv))
@@ -85,14 +84,12 @@ def preset(preset: str, eps: str | None, source: shared.Source, work: Any) -> in
     from rbtools.engine.questions import Attacked
     from rbtools.engine.tasks import AskAll
 
+    given = None if eps is None else edge.distances(eps, "linf", work.screen.warn)
     try:
-        parts = presets.preset(preset)
+        parts = presets.preset(preset, given)
     except RbError as wrong:
         raise UsageError(str(wrong)) from None
-    given = None if eps is None else edge.distances(eps, "linf", work.screen.warn)
-    questions = tuple(
-        Attacked(ATTACKS.build(part.attack, **part.params), given or part.eps) for part in parts
-    )
+    questions = tuple(Attacked(ATTACKS.build(part.attack, **part.params), part.eps) for part in parts)
     return shared.filter_models(source, work, AskAll(questions, work.run))
 
 
@@ -156,8 +153,7 @@ def transfer(
     """
     from rbtools.engine.transfer import Transferred
 
-    method = shared.build(ATTACKS, attack, params, work.screen.warn)
-    distances = edge.distances(eps, method.norm, work.screen.warn)
+    method, distances = edge.attack(ATTACKS, attack, params, eps, work.screen.warn)
     record = dumps(_model_of(origin, work.run)).decode()
     return shared.evaluate(source, work, Transferred(method, distances, record, work.run))
 

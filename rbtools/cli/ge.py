@@ -69,8 +69,7 @@ def attack(
     """Accuracy under an attack, on train minus on test."""
     from rbtools.engine.questions import Attacked
 
-    method = shared.build(ATTACKS, attack, params, work.screen.warn)
-    distances = edge.distances(eps, method.norm, work.screen.warn)
+    method, distances = edge.attack(ATTACKS, attack, params, eps, work.screen.warn)
     return _ge(source, work, Attacked(method, distances), n_train)
 
 
@@ -111,8 +110,8 @@ def loss() -> None:
     """The robust loss gap and the robust error gap: test minus train, under an attack.
 
     Adds test_minus_train.loss.NAME and test_minus_train.error.NAME to "metrics", the gaps of the paper on
-    the Weight-Curvature Index, with both sides as loss.NAME, error.NAME and train. in front. Every image is attacked, whether
-    the model is right on it or not, and the last point of the attack counts.
+    the Weight-Curvature Index, with both sides as loss.NAME, error.NAME and train. in front. Every image
+    is attacked, whether the model is right on it or not, and the last point of the attack counts.
 
     \b
     Example:
@@ -133,8 +132,7 @@ def loss_attack(
 
     if any(field.name == "iterate" for field in dataclasses.fields(ATTACKS.load(attack))):
         params.setdefault("iterate", "last")
-    method = shared.build(ATTACKS, attack, params, work.screen.warn)
-    distances = edge.distances(eps, method.norm, work.screen.warn)
+    method, distances = edge.attack(ATTACKS, attack, params, eps, work.screen.warn)
     return _ge(source, work, RobustLoss(method, distances), n_train)
 
 

@@ -169,7 +169,10 @@ def set_by_preset(context: click.Context) -> dict[str, tuple[Any, str]]:
         return {}
     preset = presets.named(name)
     fields = {field.name: field for cls in context.meta["rbtools.classes"] for field in registry.options(cls)}
-    own = {key: as_typed(fields[key], value) for key, value in preset.params.items() if key in fields}
+    eps = context.params.get("eps")
+    given = {} if eps is None else {"eps": eps}
+    kept = {key for cls in context.meta["rbtools.classes"] for key in presets.params(preset, cls, given)}
+    own = {key: as_typed(fields[key], value) for key, value in preset.params.items() if key in kept}
     return {
         key: (value, f"preset {name}")
         for key, value in {"method": preset.method, **preset.recipe, **own}.items()

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from rbtools import edge
 from rbtools.cli import recipes, shared
 from rbtools.engine import ranks
 from rbtools.errors import RbError, UsageError
@@ -74,6 +75,11 @@ def main(
     methods = [
         shared.build(METHODS, name, recipes.params(name, params, how), slips.setdefault) for name in names
     ]
+    for one in methods:
+        if hasattr(one, "step_size"):
+            edge.tell_reach(one, "--step-size", "--attack-steps", slips.setdefault)
+        elif hasattr(one, "reach"):
+            edge.tell_reach(one, "--step-max", "--steps-max", slips.setdefault)
     for slip in slips:
         work.screen.warn(slip)
     try:

@@ -38,7 +38,7 @@ def ge(record: dict[str, Any], question: Question, run: Run, n_train: int | None
     _size(record, runs["train"], "train")  # before any work, where there is no such split
     runs["train"].indices = trained_on(record, run)
     sizes = {side: _size(record, runs[side], side) for side in runs}
-    gaps = getattr(question, "gaps", frozenset())
+    gaps: frozenset[str] = getattr(question, "gaps", frozenset())
     of_train, of_test = (expected(record, question, runs[side], side) for side in ("train", "test"))
     check(record, _gaps(of_train, of_test, gaps), run)
     known = "train" if any(name.startswith("train.") for name in record.get("metrics", {})) else "test"

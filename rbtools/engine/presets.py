@@ -186,9 +186,17 @@ def _epochs(value: str | Iterable[int]) -> tuple[int, ...]:
 
 
 def params(preset: Preset, cls: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The method's parameters: the preset's, and over them those that were given."""
+    """The method's parameters: the preset's, and over them those that were given.
+
+    A step was published for a radius: with another one the method's own default stands.
+    """
     own = {one.name for one in registry.options(cls)}
-    return {**{key: value for key, value in preset.params.items() if key in own}, **given}
+    found = {key: value for key, value in preset.params.items() if key in own}
+    if "eps" in given:
+        eps = units.eps_to_pixels(given["eps"]) if isinstance(given["eps"], str) else given["eps"]
+        if eps != preset.params.get("eps"):
+            found.pop("step_size", None)
+    return {**found, **given}
 
 
 def on_data(method: Any, how: Recipe, about: Description) -> tuple[Any, Recipe]:
@@ -199,6 +207,8 @@ def on_data(method: Any, how: Recipe, about: Description) -> tuple[Any, Recipe]:
     changes = dict(preset.on.get(kind, {}))
     if kind in _SMALL_LAMBDA and method.name in preset.weights:
         changes["lambda_"] = preset.weights[method.name]
+    if getattr(method, "eps", None) != changes.get("eps", preset.params.get("eps")) and "eps" in how.given:
+        changes.pop("step_size", None)  # it was published for another radius
     changes = {key: value for key, value in changes.items() if key not in how.given}
     if how.augment is not None and "augment" not in how.given:  # digits are neither shifted nor mirrored
         changes["augment"] = tuple(k for k in how.augment if k.removesuffix("-reflect") in about.augment)

@@ -288,7 +288,7 @@ def _got(record: Any, path: str) -> Any:
 
 
 def _arch(arch: Record, dataset: Any) -> Record:
-    """The architecture, with its space where that can be told."""
+    """The architecture, with its space and what that tells of it; what columns say stays as they say it."""
     arch = dict(arch)
     dataset = dataset if isinstance(dataset, str) else None
     if "space" not in arch:
@@ -297,7 +297,7 @@ def _arch(arch: Record, dataset: Any) -> Record:
             arch["space"] = "nasbench201"
         else:
             arch["space"] = "zoo" if name in FORMS else "csv"
-    return described(arch, dataset)
+    return described(arch, dataset) | arch
 
 
 # --- writing ----------------------------------------------------------------------------------------

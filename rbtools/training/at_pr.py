@@ -54,6 +54,11 @@ class ATPR(Method):
                 )
 
     @property
+    def reach(self) -> float:
+        """How far the longest attack leads, in pixel units of [0, 1]."""
+        return self.steps_max * self.step_max
+
+    @property
     def passes(self) -> tuple[int, int]:
         most = self.candidates * (self.steps_max + self.walk_steps) + 1
         return most, most

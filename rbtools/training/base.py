@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from rbtools import units
 from rbtools.registry import param
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 NOISE = 0.001
 """Standard deviation of the start around the image where the inner problem has no gradient there."""
+STEP = 2 / 255
+"""The step of an inner attack that reaches the border of its ball with it (Rice et al. 2020, PRBench)."""
 
 
 class Loss(NamedTuple):
@@ -96,6 +99,8 @@ class Adversarial(Method):
     KL(p(x) || p(x')) with p(x) held constant. `start` says where: "uniform" in the ball, or "noise",
     x + 0.001 * N(0, 1) (the divergence has no gradient at x itself).
 
+    Without `step_size` a step is 2/255, or 2.5 * eps / attack_steps where steps of 2/255 end inside the ball.
+
     In `inner_mode` "eval" BatchNorm uses its running statistics during the attack and leaves them
     alone, and dropout is off; in "train" every iterate moves the statistics.
     """
@@ -104,10 +109,25 @@ class Adversarial(Method):
 
     eps: float = param(8 / 255, "Radius of the L-infinity ball.", unit="eps", check="non-negative")
     step_size: float = param(
-        2 / 255, "Length of a step of the inner attack.", unit="eps", check="non-negative"
+        None,
+        "Length of a step of the inner attack, in the unit of --eps.  [default: 2, where --attack-steps of"
+        " them reach --eps, else 2.5*eps/steps]",
+        unit="eps",
+        check="non-negative",
     )
     attack_steps: int = param(10, "Number of steps of the inner attack.", check="positive")
     inner_mode: str = param("eval", "Mode of the model during the inner attack.", choices=("eval", "train"))
+
+    def __post_init__(self) -> None:
+        if self.step_size is None:
+            reaches = units.reaches(self.attack_steps * STEP, self.eps)
+            step = STEP if reaches else 2.5 * self.eps / self.attack_steps
+            object.__setattr__(self, "step_size", step)
+
+    @property
+    def reach(self) -> float:
+        """How far the steps of the attack lead together, in pixel units of [0, 1]."""
+        return self.attack_steps * self.step_size
 
     @property
     def inner_passes(self) -> tuple[int, int]:

@@ -386,6 +386,31 @@ def test_a_device_that_is_not_there_is_said(trained: dict[str, Record]) -> None:
     assert "--device is 'gpu'. Expected auto, cpu, cuda, or one of several GPUs" in result.stderr
 
 
+def test_steps_that_cannot_reach_the_border_are_warned_about() -> None:
+    """Nothing is read: the words alone say it."""
+    short = "warning: --eps is 32/255, but the steps lead 20/255 far together: the attack cannot reach the"
+    for words, option in (
+        (["--step-size", "2"], "--step-size"),
+        (["--relative-step", "0.0625"], "--relative-step"),
+        (["--step-size", "4", "--decay", "linear", "--steps", "9"], "--step-size"),
+    ):
+        said = CliRunner().invoke(main, ["pgd", "--eps", "8,32", "--steps", "10", *words], input="").stderr
+        advice = f"Give a longer {option}, or more --steps."
+        assert said.startswith(f"rb-attack: {short} border of its ball. {advice}\n")
+    for words in ([], ["--step-size", "4"], ["--decay", "cosine"], ["--step-size", "2", "--steps", "16"]):
+        said = CliRunner().invoke(main, ["pgd", "--eps", "32", "--steps", "10", *words], input="").stderr
+        assert "the steps lead" not in said
+
+
+def test_a_presets_step_gives_way_where_it_cannot_reach() -> None:
+    from rbtools.attacks import presets
+
+    near, far = presets.preset("rice2020", (8 / 255, 76.5 / 255))
+    assert (near.eps, near.params["step_size"]) == ((8 / 255,), 2 / 255)
+    assert far.eps == (76.5 / 255,) and "step_size" not in far.params
+    assert len(presets.preset("jung2023", (8 / 255,))) == 4
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

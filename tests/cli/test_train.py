@@ -269,6 +269,29 @@ def test_wrong_options_are_usage_errors(arguments: list[str], message: str) -> N
     assert message in result.stderr and result.stderr.count("\n") == 1
 
 
+SHORT = (
+    "warning: --eps is 32/255, but the steps lead 20/255 far together: the attack cannot reach the border of"
+    " its ball. Give a longer {}, or more {}.\n"
+)
+
+
+def test_a_step_that_cannot_reach_the_border_is_warned_about_once() -> None:
+    words = ["--method", "pgd,trades", "--eps", "32", "--dry-run"]
+    assert "warning" not in run(words).stderr
+    said = run([*words, "--step-size", "2"]).stderr
+    assert said.count("warning") == 1
+    assert said.startswith("rb-train: " + SHORT.format("--step-size", "--attack-steps"))
+    words = ["--method", "at-pr", "--eps", "32", "--step-max", "2", "--steps-max", "10", "--dry-run"]
+    said = run(words).stderr
+    assert said.startswith("rb-train: " + SHORT.format("--step-max", "--steps-max"))
+
+
+def test_the_step_of_another_radius_than_the_presets_is_not_its() -> None:
+    words = ["--preset", "rice2020", "--print-config"]
+    assert "\n  step-size: 2 " in run(words).stdout
+    assert "\n  # step-size: not set " in run([*words, "--eps", "32"]).stdout
+
+
 def test_a_slip_of_unit_is_warned_about_once() -> None:
     result = run(["--method", "pgd,trades", "--eps", "0.03", "--epochs", "0"])
     assert result.exit_code == 0

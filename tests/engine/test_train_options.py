@@ -487,6 +487,17 @@ def test_prbench_changes_with_the_data_and_what_is_given_stays() -> None:
     assert preset("rice2020", None, svhn)[1].augment == ("crop-reflect",)
 
 
+def test_a_presets_step_belongs_to_its_radius() -> None:
+    chosen, cls = presets.named("prbench"), METHODS.load("pgd")
+    for eps, step in (("8", 2 / 255), ("32", None), (76.5 / 255, None)):
+        assert presets.params(chosen, cls, {"eps": eps}).get("step_size") == step
+    svhn = dataclasses.replace(ABOUT, name="svhn")
+    how = Recipe(**chosen.recipe, preset="prbench", given=frozenset({"eps"}))
+    for eps, step in ((8, 1.25), (32, 8)):
+        built = METHODS.build("pgd", **presets.params(chosen, cls, {"eps": eps / 255}))
+        assert presets.on_data(built, how, svhn)[0].step_size * 255 == pytest.approx(step)
+
+
 def test_the_piecewise_schedule_falls_one_batch_before_the_epoch() -> None:
     net = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)

@@ -123,6 +123,14 @@ def test_a_round_trip_loses_nothing_that_a_table_can_express(records: list[dict[
         assert kept == record
 
 
+def test_columns_stay_as_they_are_beside_what_can_be_counted_anew() -> None:
+    arch = {"space": "nasbench201", "name": "nb201-3", "index": 3, "channels": 8, "cells": 1, "macs": 574272}
+    (back,) = read(written([{"schema": 1, "arch": arch | {"params": 53002}, "metrics": {"acc": 0.5}}]))
+    assert (back["arch"]["params"], back["arch"]["macs"], back["arch"]["cells"]) == (53002, 574272, 1)
+    (back,) = read("arch.index,params\n3,7\n")  # where no column says it, it is counted
+    assert back["arch"]["class"] == 3 and back["metrics"] == {"params": 7}
+
+
 def test_a_table_keeps_its_columns_and_their_order() -> None:
     text = "arch.name,acc,pgd20.8,Notes\nx,0.50,0.5,fine\ny,0.25,,\n"
     assert written(

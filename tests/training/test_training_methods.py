@@ -404,6 +404,17 @@ def test_public_name_of_lambda():
         METHODS.build("pgd", attack_steps=0)
 
 
+def test_a_default_step_reaches_the_border_of_the_ball():
+    steps = {
+        (eps, count): METHODS.build("pgd", eps=eps / 255, attack_steps=count).step_size * 255
+        for eps, count in ((8, 10), (20, 10), (32, 10), (32, 16), (8, 2), (0, 1))
+    }
+    assert steps == pytest.approx(
+        {(8, 10): 2, (20, 10): 2, (32, 10): 8, (32, 16): 2, (8, 2): 10, (0, 1): 2}
+    )
+    assert METHODS.build("trades", eps=32 / 255, step_size=2 / 255).step_size == 2 / 255
+
+
 def test_defaults_are_those_of_the_papers():
     for name in ATTACKING:
         method = METHODS.build(name)
