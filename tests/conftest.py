@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import shutil
 import socket
 import sys
@@ -18,7 +19,13 @@ ROOT = Path(__file__).resolve().parents[1]
 # Before anything imports numpy or torch: the test processes share the cores, and sums must not
 # depend on how many threads made them.
 for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-    os.environ[_variable] = "1"
+    os.environ[_variable] = os.environ.get("RBTOOLS_TEST_THREADS", "1")
+
+# Tests as on another machine (tests/README.md): the processes that tests start are changed as this one is.
+MACHINE = ROOT / "tests" / "machine"
+OTHER_MACHINE = bool({"RBTOOLS_TEST_SEED", "RBTOOLS_TEST_BF16"} & set(os.environ))
+if OTHER_MACHINE:
+    runpy.run_path(str(MACHINE / "sitecustomize.py"))
 
 from hypothesis import HealthCheck, settings  # noqa: E402  (numpy, if it is there, comes with it)
 
@@ -58,6 +65,8 @@ def _environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         # Commands typed as in the README (`rb-arch | ...`) are those of this environment and tree.
         patch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
         patch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
+        if OTHER_MACHINE:
+            patch.setenv("PYTHONPATH", str(MACHINE), prepend=os.pathsep)
         os.chdir(home)
         yield
         os.chdir(here)

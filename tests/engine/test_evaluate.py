@@ -264,15 +264,38 @@ def test_an_interrupted_evaluation_goes_on_inside_the_test_set(
     assert found(resumed) == found(ask(record, Accuracy(), keeping_nothing()))
 
 
-def test_another_seed_is_other_work_only_where_there_is_chance(record: Record, run: Run, seen: Seen) -> None:
+class Listening(nn.Module):
+    """Everything is of class 0; keeps the noisy images that it is shown, by example and draw."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shown: list[Tensor] = []
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.shown.append(images.detach().clone())
+        return torch.eye(10)[0].expand(len(images), 10) + 0 * images.sum((1, 2, 3))[:, None]
+
+
+def test_another_seed_is_other_work_only_where_there_is_chance(
+    record: Record, run: Run, model_is: Callable[[nn.Module], None]
+) -> None:
+    model = Listening()
+    model_is(model)
     fgsm = Attacked(ATTACKS.build("fgsm"), (8 / 255,))
     noisy = Probabilistic(NOISES.build("uniform"), (0.3,), Reading(rho=()), 5)
     one, two = dataclasses.replace(run, n=20), dataclasses.replace(run, n=20, seed=1)
     assert found(ask(record, fgsm, one)) == found(ask(record, fgsm, two))
     assert run.store.computed == 1
-    first, second = ask(record, noisy, one), ask(record, noisy, two)
+    model.shown.clear()
+    first, of_first = ask(record, noisy, one), torch.cat(model.shown)
+    model.shown.clear()
+    second, of_second = ask(record, noisy, two), torch.cat(model.shown)
     assert run.store.computed == 3
-    assert first["metrics"] != second["metrics"]
+    clean, _ = test_images()
+    assert of_first.shape == of_second.shape
+    same = (of_first == of_second).flatten(1).all(1)
+    untouched = (of_first[:, None] == clean).flatten(2).all(2).any(1)
+    assert torch.equal(same, untouched) and not same.all()
     assert (first["evals"][-1]["seed"], second["evals"][-1]["seed"]) == (0, 1)
 
 
