@@ -575,6 +575,7 @@ complete -c rb-measure -n '__rbtools_at $__rbtools_47' -l split -x -a 'train tes
 complete -c rb-measure -n '__rbtools_at $__rbtools_47' -l batches -x -d 'How many batches. [default: the measure\'s own]'
 complete -c rb-measure -n '__rbtools_at $__rbtools_47' -l batch-size -x -d 'Images in each. [default: the measure\'s own]'
 complete -c rb-measure -n '__rbtools_at $__rbtools_47' -l init-seed -x -d 'Fresh weights are those rb-train --seed starts from.'
+complete -c rb-measure -n '__rbtools_at $__rbtools_47' -l batchnorm -x -a 'batch image running' -d 'Statistics that BatchNorm takes in ntk, naswot, nasi, snip, grad_norm and jacobian: of the batch, of each image alone (as KNAS\' code), or running ones. [default: batch on fresh weights, running on trained ones and in jacobian]'
 complete -c rb-measure -n '__rbtools_at $__rbtools_47' -l strict -d 'Stop at the first bad line or failed record.'
 complete -c rb-measure -n '__rbtools_at $__rbtools_47' -l retry-errors -d 'Work again on records that failed before.'
 complete -c rb-measure -n '__rbtools_at $__rbtools_47' -l shard -x -d 'Only every N-th record, from the I-th on (1/4 to 4/4).'

@@ -216,6 +216,7 @@ def measure(
     batches: int | None = None,
     batch_size: int | None = None,
     init_seed: int = 0,
+    batchnorm: str | None = None,
     **options: Any,
 ) -> Record:
     """The record with measures of its network; see rb-measure."""
@@ -225,6 +226,8 @@ def measure(
 
     run, params = _run("rb-measure", options)
     _among(("auto", "init", "trained", "both"), on=on)
+    if batchnorm is not None:
+        _among(("batch", "image", "running"), batchnorm=batchnorm)
     _whole(1, attack_steps=attack_steps, batches=batches, batch_size=batch_size)
     _whole(0, init_seed=init_seed)
     names = list(MEASURES.all) if measures == "all" else _text(measures).split(",")
@@ -242,6 +245,7 @@ def measure(
         batches=batches,
         batch_size=batch_size,
         init_seed=init_seed,
+        batchnorm=batchnorm,
     )
     return work(record, asked, run)
 

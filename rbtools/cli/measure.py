@@ -28,6 +28,7 @@ class Options:
     batches: int | None
     batch_size: int | None
     init_seed: int
+    batchnorm: str | None
 
 
 _options = (
@@ -72,6 +73,14 @@ _options = (
         default=0,
         type=click.IntRange(0),
         help="Fresh weights are those rb-train --seed starts from.",
+    ),
+    click.option(
+        "--batchnorm",
+        default=None,
+        type=click.Choice(("batch", "image", "running")),
+        help="Statistics that BatchNorm takes in ntk, naswot, nasi, snip, grad_norm and jacobian: of the"
+        " batch, of each image alone (as KNAS' code), or running ones.  [default: batch on fresh weights,"
+        " running on trained ones and in jacobian]",
     ),
 )
 
@@ -122,6 +131,7 @@ def _asked(names: list[str], params: dict[str, Any], options: Options, warn: Any
         batches=options.batches,
         batch_size=options.batch_size,
         init_seed=options.init_seed,
+        batchnorm=options.batchnorm,
     )
 
 

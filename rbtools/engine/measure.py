@@ -33,7 +33,9 @@ class Asked:
 
     attacks: those that make perturbed batches, each with its eps; `eps`: for measures that search a ball
     themselves. `on`: "auto" is where a measure belongs, "both" fresh weights and, where there is one, the
-    checkpoint. `splits`, `batches` and `batch_size` are the measure's own where None.
+    checkpoint. `splits`, `batches` and `batch_size` are the measure's own where None. `batchnorm`: the
+    statistics that BatchNorm takes, "batch", "image" or "running", in measures that know more than running
+    ones; None is the measure's own on fresh weights, and running ones on trained weights.
     """
 
     measures: tuple[Any, ...]
@@ -44,6 +46,16 @@ class Asked:
     batches: int | None = None
     batch_size: int | None = None
     init_seed: int = 0
+    batchnorm: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.batchnorm in (None, "running") or any(one.batchnorm for one in self.measures):
+            return
+        names = ", ".join(one.name for one in self.measures)
+        raise UsageError(
+            f"--batchnorm {self.batchnorm} has no effect on {names}: defined with running statistics, or"
+            " without any. Leave it out, or measure ntk, naswot, nasi, snip, grad_norm or jacobian."
+        )
 
 
 def perturbing(
@@ -73,11 +85,18 @@ class Job(NamedTuple):
     on: str
     data: subject.Data
     size: tuple[int, int]
+    batchnorm: str = "running"
 
     @property
     def n(self) -> int:
         """Images that are looked at."""
         return min(self.data.size, self.size[0] * self.size[1]) if self.measure.data else 0
+
+    @property
+    def statistics(self) -> dict[str, str]:
+        """Those of BatchNorm where there is a choice: the usual ones of trained weights are not said."""
+        usual = self.measure.batchnorm is None or (self.on, self.batchnorm) == ("trained", "running")
+        return {} if usual else {"batchnorm": self.batchnorm}
 
     @property
     def random(self) -> bool:
@@ -167,18 +186,26 @@ def _jobs(record: dict[str, Any], asked: Asked, run: Run) -> list[Job]:
     for one in asked.measures:
         size = (asked.batches or one.size[0], asked.batch_size or one.size[1])
         for on in _weights(record, one, asked, run):
+            norm = _statistics(one, on, asked)
             for split in (asked.splits or (one.split,)) if one.data else (one.split,):
                 data = _data(record, run, split, on)
                 if hasattr(one, "filled"):
                     known = {**record, "arch": arch_of(record, data)}
                     one = one.filled(known, _data(record, replace(run, n=None), split, on).size)
                 if one.attacks:
-                    jobs += [Job(one, attack, on, data, size) for attack in asked.attacks]
+                    jobs += [Job(one, attack, on, data, size, norm) for attack in asked.attacks]
                 elif hasattr(one, "eps"):
-                    jobs += [Job(replace(one, eps=eps), None, on, data, size) for eps in asked.eps]
+                    jobs += [Job(replace(one, eps=eps), None, on, data, size, norm) for eps in asked.eps]
                 else:
-                    jobs.append(Job(one, None, on, data, size))
+                    jobs.append(Job(one, None, on, data, size, norm))
     return jobs
+
+
+def _statistics(one: Any, on: str, asked: Asked) -> str:
+    """Which statistics BatchNorm takes in a measure on these weights."""
+    if one.batchnorm is None:
+        return "running"
+    return str(asked.batchnorm or (one.batchnorm if on == "init" else "running"))
 
 
 def _weights(record: dict[str, Any], one: Any, asked: Asked, run: Run) -> tuple[str, ...]:
@@ -227,6 +254,7 @@ def _what(record: dict[str, Any], job: Job, asked: Asked, run: Run) -> dict[str,
         "measure_version": job.measure.version,
         "config": registry.config(job.measure),
         "on": job.on,
+        **job.statistics,
         "precision": "fp32",
     }
     if job.on == "trained":
@@ -281,7 +309,8 @@ def _made(job: Job, value: str, clean: bool, asked: Asked, run: Run) -> dict[str
     """How the number of this name is made; `clean`: without the attack."""
     entry: dict[str, Any] = {"measure": job.measure.name, **job.measure.settings(value)}
     if job.measure.weights != "none":
-        entry |= {"on": job.on} | ({"init_seed": asked.init_seed} if job.on == "init" else {})
+        entry |= {"on": job.on, **job.statistics}
+        entry |= {"init_seed": asked.init_seed} if job.on == "init" else {}
     if job.measure.data:
         batches = -(-job.n // job.size[1])
         entry |= {

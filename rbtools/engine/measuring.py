@@ -17,6 +17,7 @@ from rbtools.engine.meter import Metered
 from rbtools.engine.run import Run
 from rbtools.engine.tiles import BATCH, out_of_memory
 from rbtools.errors import RbError
+from rbtools.measures import batchnorm
 from rbtools.measures.base import Batch
 
 if TYPE_CHECKING:
@@ -29,27 +30,27 @@ class Measuring:
     def __init__(self, record: dict[str, Any], init_seed: int, run: Run, device: torch.device) -> None:
         self.record, self.init_seed, self.run, self.device = record, init_seed, run, device
         self.chunk = run.batch or BATCH.get(device.type, BATCH["cpu"])
-        self.models: dict[str, nn.Module] = {}
+        self.models: dict[tuple[str, str], tuple[nn.Module, bool]] = {}
 
     def all(self, jobs: Sequence[tuple[Any, Job]]) -> Iterator[tuple[Any, list[Value], float]]:
         """What each job makes, and its seconds; jobs on the same batches go through them together."""
         groups: dict[Any, list[tuple[Any, Job]]] = {}
         for place, job in jobs:
             looks = job.measure.data
-            key = (job.on, job.data.split, job.size if looks else None)
+            key = (job.on, job.batchnorm, job.data.split, job.size if looks else None)
             groups.setdefault(key, []).append((place, job))
         for group in groups.values():
             yield from self._group(group)
 
     def _group(self, jobs: list[tuple[Any, Job]]) -> Iterator[tuple[Any, list[Value], float]]:
         first = jobs[0][1]
-        model = self._model(first)
+        model, together = self._model(first)
         found: list[list[Found]] = [[] for _ in jobs]
         seconds = [0.0 for _ in jobs]
         sizes = []
         for number, batch in enumerate(self._batches(first)):
             sizes.append(len(batch))
-            attacked = Attacked(model, batch, self.run.seed)
+            attacked = Attacked(model, batch, self.run.seed, together)
             for place, (_, job) in enumerate(jobs):
                 self.run.pulse()
                 self.run.progress(f"{job.measure.name}  batch {number + 1}")
@@ -70,6 +71,12 @@ class Measuring:
             except RuntimeError as error:
                 if not out_of_memory(error):
                     raise
+                if attacked.together:
+                    raise RbError(
+                        f"Memory ran out in the measure {job.measure.name}: with --batchnorm batch the"
+                        f" {len(attacked.clean)} images of a batch go through the network at once. Use a"
+                        " smaller --batch-size, or --batchnorm running."
+                    ) from error
                 if self.chunk == 1:
                     raise RbError(
                         f"Memory ran out in the measure {job.measure.name} with one image at a time. Use a"
@@ -79,17 +86,18 @@ class Measuring:
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
 
-    def _model(self, job: Job) -> nn.Module:
-        """The network in eval mode, its parameters frozen."""
-        if job.on not in self.models:
+    def _model(self, job: Job) -> tuple[nn.Module, bool]:
+        """The network in eval mode, its parameters frozen; and whether an image depends on its batch."""
+        key = job.on, job.batchnorm
+        if key not in self.models:
             if job.on == "trained":
                 model = subject.load_model(self.record, job.data, self.run, self.device)
             else:
                 arch, allowed = arch_of(self.record, job.data), self.run.allow_code
                 model = initial.fresh(arch, job.data.about, self.init_seed, allow_code=allowed)
                 model = model.to(self.device).eval().requires_grad_(False)
-            self.models[job.on] = model
-        return self.models[job.on]
+            self.models[key] = model, batchnorm.use(model, job.batchnorm)
+        return self.models[key]
 
     def _batches(self, job: Job) -> Iterator[Batch]:
         """Consecutive pieces of the one order of the split; for who looks at no images, one empty image."""
@@ -111,16 +119,18 @@ class Measuring:
 class Attacked:
     """A batch with its adversarial images, made when first asked for."""
 
-    def __init__(self, model: nn.Module, clean: Batch, seed: int) -> None:
-        self.model, self.clean, self.seed = model, clean, seed
+    def __init__(self, model: nn.Module, clean: Batch, seed: int, together: bool = False) -> None:
+        self.model, self.clean, self.seed, self.together = model, clean, seed, together
         self.made: dict[tuple[Any, int], Tensor] = {}
 
     def batch(self, job: Job, chunk: int) -> Batch:
         """The batch as a measure wants it."""
         clean = self.clean
+        chunk = len(clean) if self.together else chunk
         perturbed = self._after(job.attack, 1, chunk) if job.measure.attacks > 0 else None
         twice = self._after(job.attack, 2, chunk) if job.measure.attacks > 1 else None
-        return Batch(clean.images, clean.labels, clean.draws, clean.probes, perturbed, twice, chunk)
+        made = perturbed, twice, chunk, self.together
+        return Batch(clean.images, clean.labels, clean.draws, clean.probes, *made)
 
     def _after(self, attack: Any, times: int, chunk: int) -> Tensor:
         """The images after so many attacks, each within eps of where it starts."""

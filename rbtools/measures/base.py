@@ -26,7 +26,9 @@ class Batch:
     images: float32 (N, C, H, W) in [0, 1]; labels: int64 (N,). `draws` holds the random numbers of these N
     examples, `probes` those of one, the batch, for directions in the space of weights; both are
     rbtools.engine.draws.Draws. `perturbed`: the images attacked, as `images`; `twice`: those attacked
-    again. `chunk`: images that go through the model at once, which is memory and no result.
+    again. `chunk`: images that go through the model at once, which is memory and no result. `together`: the
+    model's BatchNorm takes the statistics of the batch, so that an image's logits depend on the others
+    there; all of them go through the model at once, the perturbed ones in a batch of their own.
     """
 
     images: Tensor
@@ -36,6 +38,7 @@ class Batch:
     perturbed: Tensor | None = None
     twice: Tensor | None = None
     chunk: int = 64
+    together: bool = False
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -79,7 +82,9 @@ class Measure:
     and not only at their shape. `split` and `size`, batches and images in each, are where it is measured if
     nobody says. `attacks`: how many attacks, one from the end of the other, make its perturbed batches.
     `random`: whether it depends on the seed. `placed`: its name always says weights and split. `plain`:
-    its name leaves out the attack where that is PGD at 8/255. `less_is_better`: what a ranking of it has to
+    its name leaves out the attack where that is PGD at 8/255. `batchnorm`: the statistics that BatchNorm
+    takes on fresh weights if nobody says ("batch", "image" or "running", see rbtools.measures.batchnorm);
+    None where the measure is defined with running ones alone. `less_is_better`: what a ranking of it has to
     know, and knows from the name alone (rbtools.records.metrics).
     """
 
@@ -92,6 +97,7 @@ class Measure:
     placed: ClassVar[bool] = False
     plain: ClassVar[bool] = False
     random: ClassVar[bool] = False
+    batchnorm: ClassVar[str | None] = None
     less_is_better: ClassVar[bool] = False
 
     @property

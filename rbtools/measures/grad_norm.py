@@ -16,12 +16,13 @@ class GradNorm(Measure):
     """Euclidean length of the gradient of a batch's mean cross-entropy with respect to all weights.
 
     As in Abdelfattah et al. 2021 (arXiv:2101.08134), but of the whole gradient, where their code adds up
-    the lengths of its layers; in eval mode, at initialisation.
+    the lengths of its layers; their networks are in training mode. At initialisation.
     """
 
     name: ClassVar[str] = "grad_norm"
     weights: ClassVar[str] = "init"
     size: ClassVar[tuple[int, int]] = (1, 128)
+    batchnorm: ClassVar[str | None] = "batch"
 
     def __call__(self, model: nn.Module, batch: Batch) -> Found:
         from rbtools.measures import derivatives

@@ -23,11 +23,15 @@ class Jacobian(Measure):
     its own v. The exact norm takes the C unit vectors instead. Derivatives are with respect to pixels in
     [0, 1], not to normalised inputs, which differ by 1/std.
 
-    Raises RbError where `exact` needs more memory than there is.
+    With BatchNorm by the batch's statistics it is the derivative of an image's logits with respect to all
+    pixels of the batch, since the directions of different images are independent.
+
+    Raises RbError where `exact` needs more memory than there is, and for `exact` with such statistics.
     """
 
     name: ClassVar[str] = "jacobian"
     size: ClassVar[tuple[int, int]] = (10, 256)
+    batchnorm: ClassVar[str | None] = "running"
     placed: ClassVar[bool] = True
     random: ClassVar[bool] = True
     less_is_better: ClassVar[bool] = True
@@ -40,6 +44,11 @@ class Jacobian(Measure):
 
         from rbtools.measures import derivatives
 
+        if self.exact and batch.together:
+            raise RbError(
+                "--exact takes each image's Jacobian by itself, and with --batchnorm batch an image's logits"
+                " depend on the others of its batch. Leave out one of the two."
+            )
         squares: list[Tensor] = []
         rows = torch.arange(len(batch), device=batch.images.device)
         chunk = self._chunk(model, batch) if self.exact else batch.chunk

@@ -8,7 +8,7 @@ are made. This module imports torch: import it inside functions only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -23,6 +23,8 @@ from rbtools.measures.derivatives import Weights, differentiating, weights_of
 # Numbers of a layer's gradients that are in memory at once, and of how many columns products are made.
 _NUMBERS = 1 << 26
 _COLUMNS = 4096
+# Numbers of the gradients of all images that are in memory at once where each needs a pass of its own.
+_ROWS = 1 << 28
 _BATCH_NORMS = nn.modules.batchnorm._BatchNorm
 
 Add = Callable[[nn.Module, Tensor, Tensor], None]
@@ -55,6 +57,41 @@ def gram(model: nn.Module, images: Tensor, *, each_logit: bool = False) -> Tenso
     return total
 
 
+def gram_of_batches(model: nn.Module, batches: Sequence[Tensor], *, each_logit: bool = False) -> Tensor:
+    """The same kernel for a model in which the images of a batch depend on each other (BatchNorm by the
+    batch's statistics): f(x_i) is the output for image i in its batch, differentiated through all of it.
+
+    There is a backward pass of the whole batch for each image (and logit), and images times parameters
+    gradients are in memory, at most 1 GiB of them at once: beyond that the passes are made again.
+
+    Shape: each batch (N, C, H, W); the kernel is of the images of all batches, in their order. Raises
+    RbError for a model without parameters.
+    """
+    weights = weights_of(model)
+    count = sum(map(len, batches))
+    total = torch.zeros(count, count, dtype=torch.float64, device=batches[0].device)
+    parameters = dict(model.named_parameters())
+    with _differentiable(list(parameters.values())), torch.enable_grad():
+        for group in _groups(weights, list(weights), _ROWS // count):
+            some = [parameters[name] for name in group]
+            # The logits of all batches are kept, for each of them has to be asked often.
+            logits = [model(images) for images in batches]
+            outputs = [part.T if each_logit else part.sum(1)[None] for part in logits]
+            for places in zip(*outputs, strict=True):
+                _add_products(total, torch.cat([_row(output, some) for one in places for output in one]))
+    return total
+
+
+def _row(output: Tensor, parameters: list[nn.Parameter]) -> Tensor:
+    """The gradient of one number with respect to all these: (1, P)."""
+    if not output.requires_grad:
+        return output.new_zeros(1, sum(parameter.numel() for parameter in parameters))
+    gradients = torch.autograd.grad(
+        output, parameters, retain_graph=True, allow_unused=True, materialize_grads=True
+    )
+    return torch.cat([gradient.flatten() for gradient in gradients])[None]
+
+
 def _add_products(total: Tensor, block: Tensor) -> None:
     """Add the inner products of all rows, in float64."""
     for part in block.flatten(1).split(_COLUMNS, dim=1):  # what was widened stays in the cache
@@ -77,6 +114,10 @@ def _blocks(module: nn.Module, inside: Tensor, gradient: Tensor) -> Blocks:
         yield from _linear(module, inside, gradient)
     elif isinstance(module, _BATCH_NORMS) and module.running_mean is not None:
         yield from _batch_norm(module, inside, gradient)
+    elif isinstance(module, _BATCH_NORMS) and inside.ndim > 2:  # the statistics of each image
+        normal = F.instance_norm(inside, eps=module.eps)
+        yield "weight", (gradient * normal).flatten(2).sum(2)
+        yield "bias", gradient.flatten(2).sum(2)
     elif isinstance(module, nn.LayerNorm) and len(module.normalized_shape) == 1:
         normal = F.layer_norm(inside, module.normalized_shape, eps=module.eps)
         yield "weight", _middle_sum(gradient * normal)
@@ -196,12 +237,18 @@ def _gradients(
     model: nn.Module, image: Tensor, parameters: list[nn.Parameter], add: Add
 ) -> list[Tensor | None]:
     """Autograd's gradients of the sum of the logits; `add` hears of each layer's pass."""
+    with _differentiable(parameters), _watched(set(model.modules()), add), torch.enable_grad():
+        return list(torch.autograd.grad(model(image).sum(), parameters, allow_unused=True))
+
+
+@contextmanager
+def _differentiable(parameters: list[nn.Parameter]) -> Iterator[None]:
+    """Frozen parameters have gradients meanwhile."""
     frozen = [parameter for parameter in parameters if not parameter.requires_grad]
     try:
         for parameter in frozen:
             parameter.requires_grad_(True)
-        with _watched(set(model.modules()), add), torch.enable_grad():
-            return list(torch.autograd.grad(model(image).sum(), parameters, allow_unused=True))
+        yield
     finally:
         for parameter in frozen:
             parameter.requires_grad_(False)
@@ -259,7 +306,7 @@ def _one_by_one(model: nn.Module, images: Tensor, names: list[str], total: Tenso
         return found
 
     with differentiating():
-        for group in _groups(weights, names):
+        for group in _groups(weights, names, _NUMBERS // 32):
             step = max(_NUMBERS // sum(value.numel() for value in group.values()), 1)
             for logit in range(classes):
                 gradients = vmap(grad(output), in_dims=(None, 0, None), chunk_size=step)
@@ -267,11 +314,11 @@ def _one_by_one(model: nn.Module, images: Tensor, names: list[str], total: Tenso
                     _add_products(total, block)
 
 
-def _groups(weights: Weights, names: list[str]) -> Iterator[Weights]:
-    """These parameters, as many at a time as one pass may keep gradients of."""
+def _groups(weights: Weights, names: list[str], most: int) -> Iterator[Weights]:
+    """These parameters, as many at a time as have at most so many numbers, if only one."""
     group: Weights = {}
     for name in names:
-        if group and sum(map(Tensor.numel, (*group.values(), weights[name]))) > _NUMBERS // 32:
+        if group and sum(map(Tensor.numel, (*group.values(), weights[name]))) > most:
             yield group
             group = {}
         group[name] = weights[name]

@@ -16,12 +16,14 @@ class NASI(Measure):
     """Squared length of the gradient of a batch's mean cross-entropy, at initialisation.
 
     Shu et al. 2022 (arXiv:2109.00817) approximate the trace norm of the neural tangent kernel so, inside
-    a differentiable search. The search's result is no ranking by this score.
+    a differentiable search. The search's result is no ranking by this score. BatchNorm takes the batch's
+    statistics.
     """
 
     name: ClassVar[str] = "nasi"
     weights: ClassVar[str] = "init"
     size: ClassVar[tuple[int, int]] = (1, 128)
+    batchnorm: ClassVar[str | None] = "batch"
 
     def __call__(self, model: nn.Module, batch: Batch) -> Found:
         from rbtools.measures import derivatives

@@ -17,7 +17,8 @@ class NASWOT(Measure):
     """log|det K| for K_ij the number of units that ReLUs set alike, on or off, for images i and j.
 
     Mellor et al. 2021 (arXiv:2006.04647), over all ReLUs from which a gradient of the logits comes back.
-    There is no value where two images have the same code.
+    There is no value where two images have the same code. The authors' network is in training mode: BatchNorm
+    takes the statistics of the batch.
 
     Raises RbError for a network without a ReLU.
     """
@@ -25,6 +26,7 @@ class NASWOT(Measure):
     name: ClassVar[str] = "naswot"
     weights: ClassVar[str] = "init"
     size: ClassVar[tuple[int, int]] = (1, 128)
+    batchnorm: ClassVar[str | None] = "batch"
 
     def __call__(self, model: nn.Module, batch: Batch) -> Found:
         import torch

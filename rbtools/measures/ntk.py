@@ -31,11 +31,19 @@ class NTK(Measure):
     + b^2 robust, which governs clean accuracy, and ntk.all_robust the same of the images attacked once and
     twice, which governs robust accuracy; both have bound, the mean over classes of y'K^-1 y for the labels
     +1 of a class against -1 of the others.
+
+    On fresh weights BatchNorm takes the statistics of the batch, of images and attacked images apart: f(x_i)
+    is then the output for image i in its batch, and its derivative has the part that goes through the
+    others. (With running statistics, mean 0 and variance 1 there, the signal fades with depth, and the
+    kernel is that of the last bias.) KNAS' code sends each image through in training mode as a batch of its
+    own, which is the statistics "image", and costs what running ones cost; with those of the batch there is a
+    backward pass of the batch for each image.
     """
 
     name: ClassVar[str] = "ntk"
     weights: ClassVar[str] = "init"
     size: ClassVar[tuple[int, int]] = (1, 50)
+    batchnorm: ClassVar[str | None] = "batch"
 
     kernel: str = param(
         "robust",
@@ -66,7 +74,11 @@ class NTK(Measure):
         images += [batch.attacked] if self.attacks > 0 else []
         images += [batch.attacked_twice] if self.attacks > 1 else []
         # One kernel of all images has the single kernels as its blocks.
-        whole = kernel.gram(model, torch.cat(images), each_logit=self.logits == "each").cpu()
+        each = self.logits == "each"
+        if batch.together:
+            whole = kernel.gram_of_batches(model, images, each_logit=each).cpu()
+        else:
+            whole = kernel.gram(model, torch.cat(images), each_logit=each).cpu()
         n = len(batch)
         blocks = [[part.clone() for part in row.split(n, dim=1)] for row in whole.split(n)]
         found: Found = {}

@@ -16,12 +16,13 @@ class SNIP(Measure):
     """Sum over the weights of convolutions and linear layers of |weight * gradient of a batch's loss|.
 
     Lee et al. 2019 (arXiv:1810.02340) as a score of the network, Abdelfattah et al. 2021
-    (arXiv:2101.08134); in eval mode, at initialisation.
+    (arXiv:2101.08134), whose networks are in training mode; at initialisation.
     """
 
     name: ClassVar[str] = "snip"
     weights: ClassVar[str] = "init"
     size: ClassVar[tuple[int, int]] = (1, 128)
+    batchnorm: ClassVar[str | None] = "batch"
 
     def __call__(self, model: nn.Module, batch: Batch) -> Found:
         from rbtools.measures import derivatives

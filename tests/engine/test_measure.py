@@ -133,7 +133,7 @@ def test_perturbed_images_keep_their_budget_and_the_second_attack_starts_where_t
 
     job = Job(MEASURES.build("ntk", kernel="twice"), attack, "init", data, (1, 5))
     work = measuring.Measuring(FRESH, 0, run, torch.device("cpu"))
-    model, (clean,) = work._model(job), work._batches(job)
+    (model, _), (clean,) = work._model(job), work._batches(job)
     whole = measuring.Attacked(model, clean, 0).batch(job, 64)
     first, second = (whole.attacked - clean.images).abs(), (whole.attacked_twice - whole.attacked).abs()
     assert 0 < float(first.max()) <= 8 / 255 + 1e-6 and 0 < float(second.max()) <= 8 / 255 + 1e-6

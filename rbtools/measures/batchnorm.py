@@ -1,0 +1,49 @@
+"""Which statistics a network's BatchNorm layers divide by. Imports torch: import it inside functions only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rbtools.errors import RbError
+
+NORMS = nn.modules.batchnorm._BatchNorm
+
+
+def use(model: nn.Module, statistics: str) -> bool:
+    """Change the model's BatchNorm layers for good; return whether an image then depends on its batch.
+
+    `statistics`: "running" changes nothing; with "batch" a layer takes mean and variance of the batch that
+    it sees, with "image" those of each image, as if that were a batch of its own. Both are what training mode
+    computes, but nothing is remembered, and dropout stays as it is.
+    """
+    norms = [module for module in model.modules() if isinstance(module, NORMS)]
+    if statistics == "running" or not norms:
+        return False
+    for norm in norms:
+        # Without running statistics torch takes those of the batch, in eval mode too.
+        norm.track_running_stats = False
+        norm.running_mean = norm.running_var = norm.num_batches_tracked = None
+        norm.forward = partial(_forward, norm.forward if statistics == "batch" else partial(_of_images, norm))  # type: ignore[method-assign]
+    return statistics == "batch"
+
+
+def _forward(forward: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    try:
+        return forward(x)
+    except ValueError as error:
+        if "more than 1" not in str(error):
+            raise
+        raise RbError(
+            f"A BatchNorm layer sees a single value of each channel, shape {tuple(x.shape)}, which has no"
+            " variance. Use more images (--batch-size) with --batchnorm batch, or --batchnorm running."
+        ) from error
+
+
+def _of_images(norm: nn.modules.batchnorm._BatchNorm, x: Tensor) -> Tensor:
+    if x.ndim < 3:  # one value a channel
+        raise ValueError("Expected more than 1 value per channel")
+    return F.instance_norm(x, weight=norm.weight, bias=norm.bias, eps=norm.eps)

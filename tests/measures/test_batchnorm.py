@@ -1,0 +1,193 @@
+"""Measures of fresh networks whose BatchNorm takes the statistics of the batch, or of each image."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rbtools.engine.draws import Draws
+from rbtools.engine.measure import Asked, measure, perturbing
+from rbtools.engine.run import Run
+from rbtools.errors import RbError, UsageError
+from rbtools.measures import MEASURES, batchnorm, derivatives, kernel
+from rbtools.measures.base import Batch, measured
+from rbtools.store import Store
+
+ARCH = {
+    "space": "nasbench201",
+    "name": "small",
+    "str": "|nor_conv_3x3~0|+|none~0|none~1|+|skip_connect~0|nor_conv_1x1~1|none~2|",
+    "channels": 4,
+    "cells": 1,
+}
+FRESH = {"schema": 1, "arch": ARCH, "dataset": "digits"}
+OF_BATCHES = ("ntk", "naswot", "nasi", "snip", "grad_norm")
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3, padding=1, bias=False),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.Conv2d(4, 6, 3, stride=2),
+        nn.BatchNorm2d(6),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(6, 3),
+    )
+
+
+def images_of(count: int = 5, seed: int = 0) -> Tensor:
+    return torch.rand(count, 3, 8, 8, generator=torch.Generator().manual_seed(seed))
+
+
+def rows_of(model: nn.Module, images: Tensor, each: bool) -> Tensor:
+    """Gradients of each image's logits in one forward pass in training mode: (N, outputs, P), float64."""
+    parameters = list(model.parameters())
+    logits = model(images)
+    outputs = logits if each else logits.sum(1, keepdim=True)
+    return torch.stack(
+        [
+            torch.stack(
+                [
+                    torch.cat([g.flatten() for g in torch.autograd.grad(one, parameters, retain_graph=True)])
+                    for one in row
+                ]
+            )
+            for row in outputs
+        ]
+    ).double()
+
+
+def used(statistics: str) -> nn.Module:
+    model = network().eval().requires_grad_(False)
+    batchnorm.use(model, statistics)
+    return model
+
+
+@pytest.mark.parametrize("each", [False, True])
+@pytest.mark.parametrize("most", [1 << 28, 600])
+def test_the_kernel_of_batches_is_that_of_training_mode(
+    each: bool, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel, "_ROWS", most)  # 600: parameters in several groups
+    batches = [images_of(5), images_of(4, seed=1)]
+    rows = torch.cat([rows_of(network().train(), images, each) for images in batches])
+    exact = torch.einsum("iop,jop->ij", rows, rows)
+    model = used("batch")
+    found = kernel.gram_of_batches(model, batches, each_logit=each)
+    torch.testing.assert_close(found, exact, rtol=1e-4, atol=1e-5 * float(exact.abs().max()))
+    assert not any(parameter.requires_grad for parameter in model.parameters())
+    # What goes through the other images is a part of it.
+    alone = torch.cat([rows_of(network().train(), image[None], each) for image in torch.cat(batches)])
+    assert not torch.allclose(exact, torch.einsum("iop,jop->ij", alone, alone), rtol=0.05)
+
+
+@pytest.mark.parametrize("each", [False, True])
+def test_the_kernel_by_image_is_that_of_batches_of_one_in_training_mode(each: bool) -> None:
+    images = images_of()
+    rows = torch.cat([rows_of(network().train(), image[None], each) for image in images])
+    exact = torch.einsum("iop,jop->ij", rows, rows)
+    found = kernel.gram(used("image"), images, each_logit=each)
+    torch.testing.assert_close(found, exact, rtol=1e-4, atol=1e-5 * float(exact.abs().max()))
+
+
+def test_nothing_is_remembered_and_only_what_has_batchnorm_depends_on_the_batch() -> None:
+    model, images = network().eval(), images_of()
+    expected = copy.deepcopy(model).train()(images)
+    assert batchnorm.use(model, "batch")
+    torch.testing.assert_close(model(images), expected)
+    torch.testing.assert_close(model(images), expected)
+    by_image = network().eval()
+    assert not batchnorm.use(by_image, "image")
+    torch.testing.assert_close(by_image(images)[:1], copy.deepcopy(network()).train()(images[:1]))
+    plain = network().eval()
+    before = plain(images)
+    assert not batchnorm.use(plain, "running")
+    torch.testing.assert_close(plain(images), before)
+    assert not batchnorm.use(nn.Sequential(nn.Flatten(), nn.Linear(192, 3)), "batch")
+
+
+def test_the_gradient_of_a_batch_is_that_of_training_mode() -> None:
+    images, labels = images_of(), torch.arange(5) % 3
+    trained = network().train()
+    torch.nn.functional.cross_entropy(trained(images), labels).backward()
+    found = derivatives.gradient(used("batch"), images, labels, len(images))
+    for name, parameter in trained.named_parameters():
+        assert parameter.grad is not None
+        torch.testing.assert_close(found[name], parameter.grad, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("statistics", ["batch", "image"])
+def test_a_single_value_of_a_channel_has_no_variance(statistics: str) -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(192, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)).eval()
+    batchnorm.use(model, statistics)
+    with pytest.raises(RbError, match="a single value of each channel"):
+        model(images_of(1))
+
+
+def test_the_exact_jacobian_of_an_image_is_refused_where_images_depend_on_each_other() -> None:
+    ids = torch.arange(3)
+    draws = Draws(0, "measure", ids)
+    batch = Batch(images_of(3), ids, draws, Draws(0, "measure.batch", torch.tensor([0])), together=True)
+    with pytest.raises(RbError, match="--exact takes each image's Jacobian"):
+        measured(MEASURES.build("jacobian", exact=True), used("batch"), [batch])
+
+
+def asked(*names: str, **own: Any) -> Asked:
+    made = tuple(MEASURES.build(name) for name in names)
+    return Asked(made, perturbing(("pgd",), (8 / 255,), 2, None), **{"batches": 1, "batch_size": 8, **own})
+
+
+def run_in(**own: Any) -> Run:
+    return Run(tool="rb-measure", store=Store("rb-store"), device="cpu", threads=1, **own)
+
+
+def numbers(record: dict[str, Any], names: tuple[str, ...]) -> dict[str, float]:
+    return {k: v for k, v in record["metrics"].items() if k.split(".")[0] in names}
+
+
+def test_fresh_weights_take_the_batch_and_the_entry_says_so() -> None:
+    names = (*OF_BATCHES, "jacobian", "synflow")
+    plain = measure(FRESH, asked(*names), run_in())
+    said = {entry["metric"]: entry.get("batchnorm") for entry in plain["evals"]}
+    assert {said[name] for name in said if name.split(".")[0] in OF_BATCHES} == {"batch"}
+    assert said["jacobian.init.train"] == "running" and said["synflow"] is None
+    batch = measure(FRESH, asked(*names, batchnorm="batch"), run_in())
+    assert numbers(batch, OF_BATCHES) == numbers(plain, OF_BATCHES)
+    for other in ("running", "image"):
+        record = measure(FRESH, asked(*OF_BATCHES, batchnorm=other), run_in())
+        found = numbers(record, OF_BATCHES)
+        assert {entry["batchnorm"] for entry in record["evals"]} == {other}
+        assert all(found[name] != plain["metrics"][name] for name in found)
+
+
+def test_the_batch_goes_through_as_a_whole_however_many_images_fit() -> None:
+    whole = measure(FRESH, asked(*OF_BATCHES, "jacobian", batchnorm="batch"), run_in())
+    pieces = measure(
+        FRESH,
+        asked(*OF_BATCHES, "jacobian", batchnorm="batch"),
+        Run(tool="rb-measure", store=Store("other"), device="cpu", threads=1, batch=3),
+    )
+    assert numbers(pieces, (*OF_BATCHES, "jacobian")) == numbers(whole, (*OF_BATCHES, "jacobian"))
+
+
+def test_trained_weights_take_running_statistics(trained: dict[str, dict[str, Any]]) -> None:
+    record = measure(trained["erm"], asked("ntk", "jacobian", on="trained"), run_in())
+    assert not any("batchnorm" in entry for entry in record["evals"])
+    other = measure(trained["erm"], asked("ntk", on="trained", batchnorm="batch"), run_in())
+    name = "ntk.trained.train.clean.fro"
+    assert other["metrics"][name] != record["metrics"][name]
+    assert {e["batchnorm"] for e in other["evals"] if e.get("measure") == "ntk"} == {"batch"}
+
+
+def test_statistics_that_nothing_takes_are_refused() -> None:
+    with pytest.raises(UsageError, match="--batchnorm batch has no effect on synflow, params"):
+        asked("synflow", "params", batchnorm="batch")
+    asked("synflow", "ntk", batchnorm="batch")
