@@ -92,7 +92,7 @@ def metrics(scale: str) -> dict[str, str]:
         "ProbAcc .05": f"probacc.uniform.{first}.0.05",
         "ProbAcc .01": f"probacc.uniform.{first}.0.01",
         "GE PGD20": f"ge.pgd{steps}.{eps}",
-        "GE PR .08": f"ge.pr.uniform.{middle}",
+        "GE PR .08": f"ge.pr-all.uniform.{middle}",
         "s/epoch": "seconds_per_epoch",
         **{
             f"{noise} {name}": f"pr.{noise}.{radius}"

@@ -169,7 +169,7 @@ def ge(
     elif evaluation == "corrupt":
         question = Corruptions(*_corruptions(chosen or "all", rest.pop("severity", "1-5"), rest))
     elif evaluation == "pr":
-        question = _probabilistic(chosen or "uniform", **rest)
+        question = _probabilistic(chosen or "uniform", **{"denominator": "both", **rest})
     else:
         known = ("acc", "attack", "corrupt", "loss", "pr")
         raise RbError(
@@ -471,7 +471,7 @@ def _probabilistic(
     _whole(1, samples=samples, moves=moves)
     _whole(20, particles=particles)
     _whole(2, runs=runs)
-    _among(("correct", "all"), denominator=denominator)
+    _among(("correct", "all", "both"), denominator=denominator)
     _among(("at-least", "above"), passes=passes)
     chosen = edge.build(NOISES, noise, _checked(NOISES, noise, params))
     radii = edge.radii(_text(gamma), chosen.norm)

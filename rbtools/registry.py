@@ -27,12 +27,15 @@ def param(
     name: str | None = None,
     check: str | None = None,
     metavar: str | None = None,
+    optional: bool = False,
 ) -> Any:
     """Return a dataclass field that is also a command-line option.
 
     `unit="eps"` marks a distance in pixel units of [0, 1]: the command line reads it as `--eps` is
     read (1/255 for L-infinity). `name` is the public name where Python forbids it ("lambda").
     `check` is one of "positive", "non-negative", "fraction". `metavar` stands for the value in the help.
+    `optional` leaves the field out of records and keys at its default: an option that was added after
+    results without it were stored must not make them be computed again.
     """
     metadata = {
         "help": help,
@@ -41,6 +44,7 @@ def param(
         "name": name,
         "check": check,
         "metavar": metavar,
+        "optional": optional,
     }
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -56,8 +60,12 @@ def options(cls: type) -> list[dataclasses.Field[Any]]:
 
 
 def config(method: Any) -> dict[str, Any]:
-    """The configuration of a method as it stands in a record: public name -> value."""
-    return {public_name(f): getattr(method, f.name) for f in dataclasses.fields(method)}
+    """The configuration of a method as it stands in a record and a key: public name -> value."""
+    return {
+        public_name(f): getattr(method, f.name)
+        for f in dataclasses.fields(method)
+        if not (f.metadata.get("optional") and getattr(method, f.name) == f.default)
+    }
 
 
 class Registry(Mapping[str, str]):

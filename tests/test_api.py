@@ -56,8 +56,8 @@ def test_each_function_gives_the_record_of_its_tool() -> None:
     gap = rbtools.ge(trained, "loss", "pgd", eps=16, steps=2, n=20, n_train=30, store="one")
     line = "ge loss attack pgd --eps 16 --steps 2 --n 20 --n-train 30 --store one --force"
     assert timeless(typed(line.split(), trained)) == timeless(gap)
-    gap = rbtools.ge(trained, "pr", gamma=0.1, samples=3, n=20, n_train=30, store="one")
-    line = "ge pr --gamma 0.1 --samples 3 --n 20 --n-train 30 --store one --force"
+    gap = rbtools.ge(trained, "pr", gamma=0.2, samples=3, n=20, n_train=30, store="one")
+    line = "ge pr --gamma 0.2 --samples 3 --n 20 --n-train 30 --store one --force"
     assert timeless(typed(line.split(), trained)) == timeless(gap)
     rare = rbtools.pr(trained, 0.3, rare=True, runs=2, particles=20, moves=1, floor=0.01, n=2, store="one")
     line = "pr --rare --gamma 0.3 --runs 2 --particles 20 --moves 1 --floor 0.01 --n 2 --store one --force"

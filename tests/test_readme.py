@@ -204,7 +204,7 @@ def _published_results() -> None:
             part = (place * 3 % 5 + shift) / 8
             metrics = {"acc": 0.95 - part / 4, "pgd20.8": part, "pr.uniform.0.08": 0.8 + part / 8}
             metrics |= {"probacc.uniform.0.0313725.0.05": 0.9 + part / 16, "ge.pgd20.8": part / 3}
-            metrics |= {"ge.pr.uniform.0.08": part / 9, "seconds_per_epoch": 3 + place}
+            metrics |= {"ge.pr-all.uniform.0.08": part / 9, "seconds_per_epoch": 3 + place}
             record = {"arch": {"name": network}, "dataset": "cifar10", "train": {"method": method}}
             some.append(json.dumps({**record, "metrics": metrics}) + "\n")
     Path("leaderboard.jsonl").write_text("".join([*lines["resnet18"], *lines["vgg19"]]))

@@ -99,7 +99,12 @@ def corrupt(
 @shared.source_options
 @shared.searched_splits_options
 def pr(params: dict[str, Any], asked: Asked, source: shared.Source, work: Any, n_train: int | None) -> int:
-    """Probabilistic robustness on train minus that on test."""
+    """Probabilistic robustness on train minus that on test.
+
+    Adds ge.pr.NOISE.GAMMA, over the images that are right without noise, and ge.pr-all.NOISE.GAMMA, over
+    all images, which is the one that PRBench publishes: its code takes the first 1,000 images of each
+    split (--indices 0-999).
+    """
     status = _ge(source, work, asked.question(params), n_train)
     asked.tell(work)
     return status

@@ -252,8 +252,9 @@ _evaluation_options = (
 _indices_option = click.option(
     "--indices",
     default=None,
-    metavar="FILE",
-    help="Only the images whose numbers in the split stand in FILE (or in a list of it: FILE:KEY).",
+    metavar="LIST",
+    help="Only the images with these numbers in the split: 0-999 are its first 1,000. Or a FILE that holds"
+    " them (FILE:KEY for one of its lists).",
 )
 _search_options = (
     click.option(
@@ -289,9 +290,17 @@ search_options = bundle(
     *_evaluation_options,
 )
 searched_splits_options = bundle(
-    "work", started.work, _seed_option, *_machine_options, *_search_options, *_evaluation_options
+    "work",
+    started.work,
+    _seed_option,
+    *_machine_options,
+    _indices_option,
+    *_search_options,
+    *_evaluation_options,
 )
-both_splits_options = bundle("work", started.work, _seed_option, *_machine_options, *_evaluation_options)
+both_splits_options = bundle(
+    "work", started.work, _seed_option, *_machine_options, _indices_option, *_evaluation_options
+)
 
 
 def _long_options(*groups: Sequence[Any]) -> frozenset[str]:

@@ -63,7 +63,8 @@ class Asked:
         from rbtools.probabilistic.splitting import Splitting
 
         others = {"--adaptive": self.adaptive, "--require-decided": self.require_decided}
-        others |= {"--only probacc": self.only != "both", "--denominator all": self.denominator == "all"}
+        others |= {"--only probacc": self.only != "both"}
+        others |= {f"--denominator {self.denominator}": self.denominator != "correct"}
         for option in (name for name, given in others.items() if given):
             raise UsageError(f"--rare finds failure probabilities: {option} does not go with it.")
         if not 0 < self.floor < 1:
@@ -99,16 +100,11 @@ _options = (
     ),
     click.option("--noise", default="uniform", type=click.Choice(list(NOISES)), help="Kind of noise."),
     click.option(
-        "--denominator",
-        default="correct",
-        type=click.Choice(("correct", "all")),
-        help="Count images that are right without noise (PRBench), or all (advbench).",
-    ),
-    click.option(
         "--passes",
         default="at-least",
         type=click.Choice(("at-least", "above")),
-        help="An image passes with a PR of at least 1 - rho (PRBench), or above it (advbench).",
+        help="An image passes with a PR of at least 1 - rho (PRBench's text), or above it (its code,"
+        " advbench).",
     ),
     click.option(
         "--confidence", default=0.95, metavar="SHARE", help="Of intervals, and of what counts as decided."
@@ -147,11 +143,25 @@ _rare_options = (
     ),
 )
 
-pr_options = shared.bundle("asked", Asked, *_options)
+
+
+def _denominator_option(default: str) -> Any:
+    return click.option(
+        "--denominator",
+        default=default,
+        type=click.Choice(("correct", "all", "both")),
+        help="Count images that are right without noise (pr.NOISE.GAMMA, PRBench), or all"
+        " (pr-all.NOISE.GAMMA, advbench); both: pr-all beside the others.",
+    )
+
+
+# PRBench's text averages PR over the images that are right without noise; the generalisation error that its
+# tables print is over all.
+pr_options = shared.bundle("asked", Asked, _denominator_option("both"), *_options)
 
 
 @shared.command(choose=NOISES, option="--noise", default="uniform")
-@shared.bundle("asked", Asked, *_options, *_rare_options)
+@shared.bundle("asked", Asked, _denominator_option("correct"), *_options, *_rare_options)
 @shared.source_options
 @shared.search_options
 def main(params: dict[str, Any], asked: Asked, source: shared.Source, work: Any) -> int:
@@ -159,7 +169,9 @@ def main(params: dict[str, Any], asked: Asked, source: shared.Source, work: Any)
 
     Adds PR_D(gamma), the mean share of noisy copies that stay classified right
     (pr.NOISE.GAMMA), and ProbAcc(rho, gamma), the share of images for which at most rho of the
-    copies are not (probacc.NOISE.GAMMA.RHO). Both count images that are classified right without noise.
+    copies are not (probacc.NOISE.GAMMA.RHO). Both count images that are classified right without noise;
+    over all images (--denominator all) they are pr-all.NOISE.GAMMA and probacc-all.NOISE.GAMMA.RHO.
+    PRBench's code: --gamma 0.03,0.08,0.1,0.12 --truncate --passes above.
     Copies are judged in lower precision where that is faster; what is near a tie, in float32.
 
     The interval of PR_D takes images as the sampling unit, that of ProbAcc is Wilson's over images;

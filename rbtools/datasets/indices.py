@@ -1,10 +1,11 @@
-"""Files that choose examples of a split by their numbers: `--indices FILE`."""
+"""Examples of a split chosen by their numbers: `--indices 0-999`, or `--indices FILE`."""
 
 from __future__ import annotations
 
 import hashlib
 import itertools
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ EXPECTED = (
     "whole numbers from 0 on, separated by spaces, commas or line ends, or JSON: a list of them, or an object"
     " of such lists, one of which is named: FILE:KEY"
 )
+MOST = 10**7  # examples of a range: a mistyped one must not fill the memory
+_RANGES = re.compile(r"\d{1,18}(-\d{1,18})?(,\d{1,18}(-\d{1,18})?)*")
 
 
 @dataclass(frozen=True)
@@ -27,22 +30,23 @@ class Indices:
 
 
 def read(text: str, size: int) -> Indices:
-    """The examples that a file names, of a split that has `size`; FILE, or FILE:KEY for one list of several.
+    """The examples that a text names, of a split that has `size`: numbers and ranges (`0-999,1500`), or FILE,
+    or FILE:KEY for one list of several.
 
-    Their order in the file means nothing. NAS-Bench-201's split files are objects of lists, each perhaps in
+    Their order means nothing. NAS-Bench-201's split files are objects of lists, each perhaps in
     a pair with the name of its type: ["int", ["0", "3", ...]]. Raises RbError where the file is something
     else, or names an example twice or one that there is not.
     """
-    path, numbers = _listed(text)
+    source, numbers = _listed(text)
     if numbers[0] < 0 or numbers[-1] >= size:
         wrong = numbers[0] if numbers[0] < 0 else numbers[-1]
         raise RbError(
-            f"The file of indices {path} names the example {wrong}, and the split has {size}."
+            f"{source} names the example {wrong}, and the split has {size}."
             f" Expected numbers from 0 to {size - 1}."
         )
     for one, other in itertools.pairwise(numbers):
         if one == other:
-            raise RbError(f"The file of indices {path} names the example {one} twice. Expected each once.")
+            raise RbError(f"{source} names the example {one} twice. Expected each once.")
     return of(numbers)
 
 
@@ -51,8 +55,10 @@ def check(text: str) -> None:
     _listed(text)
 
 
-def _listed(text: str) -> tuple[Path, list[int]]:
-    """The file, and its numbers in ascending order, at least one."""
+def _listed(text: str) -> tuple[str, list[int]]:
+    """What names them, for a message, and the numbers in ascending order, at least one."""
+    if _RANGES.fullmatch(text) and not Path(text).exists():
+        return f"--indices {text}", _spelled_out(text)
     path, key = _parts(text)
     try:
         content = path.read_text("utf-8-sig")
@@ -62,7 +68,23 @@ def _listed(text: str) -> tuple[Path, list[int]]:
     numbers = sorted(_numbers(path, _chosen(path, content, key)))
     if not numbers:
         raise RbError(f"The file of indices {path} is empty. Expected {EXPECTED}.")
-    return path, numbers
+    return f"The file of indices {path}", numbers
+
+
+def _spelled_out(text: str) -> list[int]:
+    """The numbers of `0-999,1500` in ascending order."""
+    numbers: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        low, high = int(first), int(last or first)
+        if high >= MOST:
+            raise RbError(f"--indices {text} names the example {high}. Expected numbers below {MOST}.")
+        if high < low:
+            raise RbError(f"--indices {text} has the range {part}, which is empty. Write {high}-{low}.")
+        if len(numbers) + high - low >= MOST:
+            raise RbError(f"--indices {text} names more than {MOST} examples. Expected each once.")
+        numbers.extend(range(low, high + 1))
+    return sorted(numbers)
 
 
 def of(numbers: Sequence[int]) -> Indices:

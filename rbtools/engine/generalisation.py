@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from rbtools.datasets import indices
 from rbtools.engine import checkpoints, sanity, subject
 from rbtools.engine.evaluate import answers, check, expected, put
 from rbtools.engine.questions import Question
@@ -30,13 +31,13 @@ def ge(record: dict[str, Any], question: Question, run: Run, n_train: int | None
     and errors have names of their own, `test_minus_train.NAME`. `n_train`: so many training images, in the
     place of `run.n`. What the record already has of one split, measured in the same way, is taken from it.
     Images that the training held out (`--val`) are not training images: entries name those that are by the
-    hash of their numbers (`indices`).
+    hash of their numbers (`indices`). `--indices` chooses the same numbers of either split.
     Raises RbError where the data have only one split.
     """
     record = checkpoints.prepared(record, dataclasses.replace(run, split="test"))
-    runs = {"test": run, "train": dataclasses.replace(run, n=n_train or run.n)}
+    runs = {"test": dataclasses.replace(run), "train": dataclasses.replace(run, n=n_train or run.n)}
     _size(record, runs["train"], "train")  # before any work, where there is no such split
-    runs["train"].indices = trained_on(record, run)
+    runs["test"].indices, runs["train"].indices = _chosen(record, run)
     sizes = {side: _size(record, runs[side], side) for side in runs}
     gaps: frozenset[str] = getattr(question, "gaps", frozenset())
     of_train, of_test = (expected(record, question, runs[side], side) for side in ("train", "test"))
@@ -56,6 +57,28 @@ def ge(record: dict[str, Any], question: Question, run: Run, n_train: int | None
     for entry in (*clean_test, *clean_train, *on_test, *on_train):
         record = results.add_byproduct(record, entry)
     return put(record, _gaps(on_train, on_test, gaps), run)
+
+
+def _chosen(
+    record: dict[str, Any], run: Run
+) -> tuple[indices.Indices | None, indices.Indices | None]:
+    """The images of test and of train that count, None for all. RbError where no training image is left."""
+    whole = dataclasses.replace(run, indices=None)
+    trained = trained_on(record, whole)
+    if run.indices is None:
+        return None, trained
+    test, train = (
+        indices.read(run.indices, subject.data_of(record, whole, split).size) for split in ("test", "train")
+    )
+    if trained is None:
+        return test, train
+    used = set(trained.numbers)
+    left = [number for number in train.numbers if number in used]
+    if not left:
+        raise RbError(
+            f"The training held out all images that --indices {run.indices} names. Name others, or more."
+        )
+    return test, indices.of(left)
 
 
 def _size(record: dict[str, Any], run: Run, split: str) -> int:

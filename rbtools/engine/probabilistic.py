@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from rbtools import registry
 from rbtools.engine.questions import Clean, Column
 from rbtools.probabilistic import estimate, sequential
 from rbtools.probabilistic.estimate import Reading
-from rbtools.probabilistic.noise import settings
 from rbtools.records import metrics
 
 if TYPE_CHECKING:
@@ -116,7 +115,9 @@ class Decided(Column):
 class Probabilistic:
     """Probabilistic robustness at some radii, from draws that the radii share.
 
-    only_passing: ProbAcc alone, so that images may leave early; adaptive: by the sequential test.
+    only_passing: ProbAcc alone, so that images may leave early; adaptive: by the sequential test. The
+    reading's denominator "both" gives PR_D over all images beside everything over those that are right
+    without noise, from the same draws; where only ProbAcc is wanted that adds nothing.
     """
 
     noise: Any
@@ -131,39 +132,47 @@ class Probabilistic:
         return f"{self.noise.name} noise"
 
     def columns(self) -> Sequence[Column]:
+        both = self.read.denominator == "both"
+        read = replace(self.read, denominator="correct") if both else self.read
         if self.only_passing or self.adaptive:
-            found: list[Any] = [
-                Decided(self.noise, gamma, self.samples, self.read, self.adaptive) for gamma in self.gammas
-            ]
-        else:
-            found = [NoisyCopies(self.noise, gamma, self.samples, self.read) for gamma in self.gammas]
-        return [Clean(), *found]
+            decided = [Decided(self.noise, gamma, self.samples, read, self.adaptive) for gamma in self.gammas]
+            return [Clean(), *decided]
+        reads = [read, replace(read, denominator="all", rho=())] if both else [read]
+        counts = [NoisyCopies(self.noise, gamma, self.samples, r) for r in reads for gamma in self.gammas]
+        return [Clean(), *counts]
 
     def measure(self, tile: Tile, wanted: Sequence[Column]) -> list[Tensor | Found]:
         from rbtools.engine import sampling
 
         noisy: list[Any] = [column for column in wanted if not isinstance(column, Clean)]
-        gammas = [column.gamma for column in noisy]
+        gammas = list(dict.fromkeys(column.gamma for column in noisy))
         rules = noisy[0].rules() if noisy and isinstance(noisy[0], Decided) else ()
-        everyone = self.read.denominator == "all"
+        everyone = any(column.read.denominator == "all" for column in noisy)
         counted = sampling.copies(tile, self.noise, gammas, self.samples, rules, everyone)
-        found = dict(zip(noisy, counted, strict=True))
-        return [
-            column.found(found[column]) if column in found else tile.clean.int()  # type: ignore[attr-defined]
-            for column in wanted
-        ]
+        copies = dict(zip(gammas, counted, strict=True))
+
+        def outcome(column: Any) -> Tensor | Found:
+            if isinstance(column, Clean):
+                return tile.clean.int()
+            own: sampling.Copies = copies[column.gamma]
+            if everyone and column.read.denominator == "correct":
+                own = own._replace(right=own.right.where(tile.clean, -1))
+            result: Found = column.found(own)
+            return result
+
+        return [outcome(column) for column in wanted]
 
 
 def _asked(column: NoisyCopies | Decided, **more: Any) -> list[dict[str, Any]]:
     """What is asked at a radius: PR_D, then ProbAcc for each rho."""
     read, stem, gamma = column.read, column.noise.stem, column.gamma
-    said = {"gamma": gamma, "samples": column.samples, **settings(column.noise), **more}
+    said = {"gamma": gamma, "samples": column.samples, **column.noise.settings, **more}
     said["denominator"] = read.denominator
-    found = [{"metric": metrics.pr_name(stem, gamma), **said}]
+    entries = [{"metric": metrics.pr_name(stem, gamma, read.denominator), **said}]
     for rho in read.rho:
-        name = metrics.prob_acc_name(stem, gamma, rho)
-        found.append({"metric": name, **said, "rho": rho, "criterion": read.criterion})
-    return found
+        name = metrics.prob_acc_name(stem, gamma, rho, read.denominator)
+        entries.append({"metric": name, **said, "rho": rho, "criterion": read.criterion})
+    return entries
 
 
 def _confirmed(totals: Mapping[str, float]) -> dict[str, Any]:

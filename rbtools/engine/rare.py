@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from rbtools import registry
 from rbtools.engine.questions import Clean, Column
 from rbtools.probabilistic import splitting
-from rbtools.probabilistic.noise import settings
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,7 +40,7 @@ class Rare(Column):
         return {"confidence": self.confidence}
 
     def asked(self) -> list[dict[str, Any]]:
-        told = {**settings(self.noise), **self.split.config(), "denominator": "correct"}
+        told = {**self.noise.settings, **self.split.config(), "denominator": "correct"}
         return [{"metric": f"pfail.{self.noise.stem}.{self.gamma:g}", "gamma": self.gamma, **told}]
 
     def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:

@@ -24,7 +24,7 @@ class Reading:
     """How counts are read: tolerated failure rates, which images count, what passes, how sure to be.
 
     denominator: "correct", images that are right without noise, or "all". passes: "at-least", PR >= 1 - rho
-    (PRBench), or "above", PR > 1 - rho (advbench).
+    (PRBench's text), or "above", PR > 1 - rho (its code, and advbench).
     """
 
     rho: tuple[float, ...] = (0.1, 0.05, 0.01)

@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from rbtools.errors import RbError
 from rbtools.registry import param
 
 if TYPE_CHECKING:
@@ -52,6 +53,11 @@ class Noise:
         """Scale, projection and clipping, in one line for the record."""
         return f"{self.laws[self.norm]}; the model sees {'clip(x+delta,0,1)' if self.clip else 'x+delta'}"
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What a record's entry says of the noise."""
+        return {"noise": self.name, "norm": self.norm, "clip": self.clip, "definition": self.definition}
+
     def unit(self, draws: Draws, shape: tuple[int, ...], draw: int) -> Tensor:
         """The draw-th draw of each example at radius 1: float32 (N, *shape)."""
         return self.shaped(draws.normal((self.width(shape),), draw=draw), shape)
@@ -76,6 +82,10 @@ class Uniform(Noise):
 
     PRBench section 3 and advbench sample the L-infinity ball. In the L2 ball the direction is uniform
     and the length gamma * u^(1/d), d the number of pixels and channels.
+
+    With `truncate` the noisy pixel is uniform in the part of [x - gamma, x + gamma] that lies in [0, 1], as
+    wellzline/PRBenchmark draws it (evaluate.py): a black pixel at gamma .3 has a root mean square of .173
+    then, and of .122 where the noise is clipped, which leaves half of the draws at 0.
     """
 
     name: ClassVar[str] = "uniform"
@@ -83,6 +93,35 @@ class Uniform(Noise):
         "linf": "delta=gamma*u, u~U(-1,1) on each pixel and channel",
         "l2": "delta=gamma*u, u uniform in the unit L2 ball",
     }
+
+    truncate: bool = param(
+        False,
+        "Draw uniformly from the part of the ball in [0, 1], as PRBench's code does, in place of clipping.",
+        optional=True,
+    )
+
+    def __post_init__(self) -> None:
+        if self.truncate and (self.norm != "linf" or not self.clip):
+            raise RbError(
+                "truncate draws from the part of the L-infinity ball that lies in [0, 1], so that nothing is"
+                " left to clip. Leave it out for norm l2 and with --no-clip."
+            )
+
+    @property
+    def definition(self) -> str:
+        if self.truncate:
+            return "the model sees u~U(max(x-gamma,0),min(x+gamma,1)) on each pixel and channel"
+        return super().definition
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return super().settings | ({"truncate": True} if self.truncate else {})
+
+    def apply(self, images: Tensor, unit: Tensor, gamma: float) -> Tensor:
+        if not self.truncate:
+            return super().apply(images, unit, gamma)
+        low, high = (images - gamma).clamp_(min=0), (images + gamma).clamp_(max=1)
+        return low.add_(high.sub_(low).mul_(unit.add(1).div_(2))).clamp_(0, 1)
 
     def unit(self, draws: Draws, shape: tuple[int, ...], draw: int) -> Tensor:
         """The draw-th draw of each example at radius 1: float32 (N, *shape).
@@ -162,13 +201,3 @@ def _projected(z: Tensor, norm: str, deviation: float) -> Tensor:
     z = z / (deviation * math.sqrt(z.shape[1]))
     length: Tensor = z.norm(dim=1, keepdim=True)
     return z / length.clamp(min=1)
-
-
-def settings(noise: Any) -> dict[str, Any]:
-    """What a record's entry says of the noise."""
-    return {
-        "noise": noise.name,
-        "norm": noise.norm,
-        "clip": noise.clip,
-        "definition": noise.definition,
-    }

@@ -20,6 +20,7 @@ _LOWER_FAMILIES = frozenset(
     ("ge", "wci", "jacobian", "hessian", "sharpness", "nu", "params", "macs", "flops", "pfail")
 )
 _LOWER_PART = re.compile(r"seconds(_.*)?$|(.*_)?(loss|error|gap|mce|seconds|cond|bound)$")
+_OVER = {"correct": "", "all": "-all"}  # which images a probabilistic metric is over
 _SUMMARY = re.compile(r"(?:mean|median|min|max|sum)\((.*)\)")
 
 
@@ -38,14 +39,14 @@ def corrupt_name(corruption: str, severity: int | str) -> str:
     return f"corrupt.{corruption}.{severity}"
 
 
-def pr_name(noise: str, gamma: float) -> str:
-    """`pr.uniform.0.08`."""
-    return f"pr.{noise}.{gamma:g}"
+def pr_name(noise: str, gamma: float, denominator: str = "correct") -> str:
+    """`pr.uniform.0.08`, over the images that are right without noise; over all, `pr-all.uniform.0.08`."""
+    return f"pr{_OVER[denominator]}.{noise}.{gamma:g}"
 
 
-def prob_acc_name(noise: str, gamma: float, rho: float) -> str:
-    """`probacc.uniform.0.0313725.0.05`: the radius, then the tolerated failure rate."""
-    return f"probacc.{noise}.{gamma:g}.{rho:g}"
+def prob_acc_name(noise: str, gamma: float, rho: float, denominator: str = "correct") -> str:
+    """`probacc.uniform.0.0313725.0.05`: the radius, then the tolerated failure rate; see `pr_name`."""
+    return f"probacc{_OVER[denominator]}.{noise}.{gamma:g}.{rho:g}"
 
 
 def ge_name(metric: str) -> str:

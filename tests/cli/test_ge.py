@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -43,7 +44,7 @@ def one(result: Result) -> Record:
         ),
         (
             ["pr", "--gamma", "0.3", "--rho", "0.2", "--samples", "4"],
-            ["pr.uniform.0.3", "probacc.uniform.0.3.0.2"],
+            ["pr.uniform.0.3", "probacc.uniform.0.3.0.2", "pr-all.uniform.0.3"],
         ),
     ],
     ids=["acc", "attack", "corrupt", "pr"],
@@ -112,7 +113,7 @@ def test_what_the_record_has_of_one_split_is_not_computed_again(trained: dict[st
         return one(result), result.stderr.split("\n")[0]
 
     for tool, words in ((attack, ["fgsm", "--eps", "8,16"]), (pr, chosen)):
-        question = ["attack", *words] if tool is attack else ["pr", *words]
+        question = ["attack", *words] if tool is attack else ["pr", *words, "--denominator", "correct"]
         evaluated = one(CliRunner().invoke(tool, [*words, *some], input=json.dumps(trained["erm"])))
         short, said = gap(evaluated, *SOME)
         assert said == "rb-ge: 1 record: 1 computed, 0 found in the store."
@@ -229,3 +230,26 @@ def test_wrong_use_is_a_usage_error(arguments: list[str], message: str) -> None:
     assert result.exit_code == 2 and result.stdout == ""
     assert message in result.stderr and result.stderr.count("\n") == 1
     assert result.stderr.startswith("rb-ge: error: ")
+
+
+def test_the_gap_of_pr_is_given_over_right_images_and_over_all(trained: dict[str, Record]) -> None:
+    question = ["pr", "--gamma", "0.3", "--rho", "0.2", "--samples", "5"]
+    record = one(run([*question, *SOME], trained["erm"]))
+    metrics, entries = record["metrics"], {entry["metric"]: entry for entry in record["evals"]}
+    over_all = entries["ge.pr-all.uniform.0.3"]
+    assert over_all["denominator"] == "all" and over_all["n"] == [60, 40]
+    assert entries["ge.pr.uniform.0.3"]["denominator"] == "correct"
+    # A share of copies over all images is at most the number of right images, plus the copies of wrong ones.
+    assert metrics["pr-all.uniform.0.3"] >= metrics["pr.uniform.0.3"] * metrics["acc"] - 1e-12
+    assert metrics["ge.pr-all.uniform.0.3"] + metrics["pr-all.uniform.0.3"] <= 1
+    assert not any(name.startswith("ge.probacc-all") for name in metrics)
+
+
+def test_the_first_images_of_either_split_can_be_chosen(trained: dict[str, Record]) -> None:
+    record = one(run(["acc", "--indices", "0-49", "--device", "cpu"], trained["erm"]))
+    entries = {entry["metric"]: entry for entry in record["evals"]}
+    first = "sha256:" + hashlib.sha256(" ".join(map(str, range(50))).encode()).hexdigest()
+    assert entries["ge.acc"]["n"] == [50, 50]
+    assert entries["acc"]["indices"] == entries["train.acc"]["indices"] == first
+    again = run(["acc", "--indices", "0-49", "--device", "cpu"], record)
+    assert one(again)["metrics"] == record["metrics"]

@@ -153,8 +153,9 @@ def test_a_curve_begins_at_radius_zero(trained: dict[str, Record]) -> None:
     chosen = ["--gamma", "0:0.4:3", "--rho", "0.1", "--samples", "5", "--n", "30"]
     for more in ([], ["--only", "probacc"], ["--denominator", "all"]):
         metrics = one(run([*chosen, *more], trained["erm"]))["metrics"]
-        assert metrics["probacc.uniform.0.0.1"] == (metrics["acc"] if "all" in more else 1)
-        assert metrics["probacc.uniform.0.4.0.1"] < metrics["probacc.uniform.0.0.1"]
+        name = "probacc-all" if "all" in more else "probacc"
+        assert metrics[f"{name}.uniform.0.0.1"] == (metrics["acc"] if "all" in more else 1)
+        assert metrics[f"{name}.uniform.0.4.0.1"] < metrics[f"{name}.uniform.0.0.1"]
     assert entry(one(run(chosen, trained["erm"])), "pr.uniform.0")["value"] == 1
     refused = run(["--gamma", "0"], trained["erm"])
     assert refused.exit_code == 2 and "--gamma 0 is not in (0, 1]" in refused.stderr
@@ -190,16 +191,41 @@ def test_advbench_counts_every_image(trained: dict[str, Record]) -> None:
     chosen = ["--gamma", "0.3", "--rho", "0.2", "--samples", "10", "--n", "60"]
     default = one(run(chosen, trained["erm"]))
     theirs = one(run([*chosen, "--denominator", "all", "--passes", "above"], trained["erm"]))
-    name, passed = "pr.uniform.0.3", "probacc.uniform.0.3.0.2"
-    assert entry(theirs, name)["n"] == 60 > entry(default, name)["n"]
-    assert theirs["metrics"][name] < default["metrics"][name]
-    assert theirs["metrics"][passed] < default["metrics"][passed]
-    assert entry(theirs, passed)["criterion"] == "PR > 1 - rho"
+    name, passed = "pr{}.uniform.0.3", "probacc{}.uniform.0.3.0.2"
+    assert entry(theirs, name.format("-all"))["n"] == 60 > entry(default, name.format(""))["n"]
+    assert name.format("") not in theirs["metrics"] and passed.format("") not in theirs["metrics"]
+    assert theirs["metrics"][name.format("-all")] < default["metrics"][name.format("")]
+    assert theirs["metrics"][passed.format("-all")] < default["metrics"][passed.format("")]
+    assert entry(theirs, passed.format("-all"))["criterion"] == "PR > 1 - rho"
     strict = one(run([*chosen, "--passes", "above"], trained["erm"]))
     other = run(chosen, strict)
     assert other.exit_code == 1 and "'PR > 1 - rho' there and 'PR >= 1 - rho' here" in other.stderr
-    mixed = run(chosen, theirs)
-    assert mixed.exit_code == 1 and "denominator 'all' there and 'correct' here" in mixed.stderr
+    both = one(run(chosen, theirs))["metrics"]  # names of their own: neither replaces the other
+    assert both[name.format("")] == default["metrics"][name.format("")]
+    assert both[name.format("-all")] == theirs["metrics"][name.format("-all")]
+
+
+def test_both_denominators_come_from_the_same_copies(trained: dict[str, Record]) -> None:
+    chosen = ["--gamma", "0:0.3:2", "--rho", "0.2", "--samples", "6", "--n", "60", "--no-prepare"]
+    both = one(run([*chosen, "--denominator", "both"], trained["erm"]))["metrics"]
+    for denominator in ("correct", "all"):
+        alone = one(run([*chosen, "--denominator", denominator, "--force"], trained["erm"]))["metrics"]
+        shared = [name for name in alone if not name.startswith("probacc-all.")]
+        assert shared and {name: both[name] for name in shared} == {name: alone[name] for name in shared}
+    assert both["pr-all.uniform.0"] == both["acc"] and both["pr.uniform.0"] == 1
+
+
+def test_truncated_noise_is_an_option_that_the_record_names(trained: dict[str, Record]) -> None:
+    chosen = ["--gamma", "0.3", "--rho", "0.2", "--samples", "4", "--n", "30"]
+    cut = one(run([*chosen, "--truncate"], trained["erm"]))
+    about = entry(cut, "pr.uniform.0.3")
+    assert about["truncate"] is True
+    assert about["definition"].startswith("the model sees u~U(max(x-gamma,0),min(x+gamma,1)) on each pixel")
+    clipped = one(run(chosen, trained["erm"]))
+    assert "truncate" not in entry(clipped, "pr.uniform.0.3")
+    assert "truncate True there" in run(chosen, cut).stderr
+    refused = run([*chosen, "--truncate", "--no-clip"], trained["erm"])
+    assert refused.exit_code == 2 and "nothing is left to clip" in refused.stderr
 
 
 def test_only_probacc_stops_early_and_says_the_same(trained: dict[str, Record]) -> None:

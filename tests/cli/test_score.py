@@ -268,7 +268,7 @@ TABLE_4 = {
     "kl-pgd": (87.55, 48.43, 97.86, 98.73, 14.57, 7.06, 27),
 }
 SEVEN = ("acc", "pgd20.8", "pr.uniform.0.08", "probacc.uniform.0.0313725.0.05", "ge.pgd20.8")
-SEVEN += ("ge.pr.uniform.0.08", "seconds_per_epoch")
+SEVEN += ("ge.pr-all.uniform.0.08", "seconds_per_epoch")
 
 
 def test_the_preset_of_prbench() -> None:
@@ -297,7 +297,7 @@ def test_the_preset_of_prbench() -> None:
 
 def test_the_preset_of_prbench_on_mnist_is_at_larger_distances() -> None:
     names = ["acc", "pgd20.76.5", "pr.uniform.0.35", "probacc.uniform.0.3.0.05", "ge.pgd20.76.5"]
-    names += ["ge.pr.uniform.0.35", "seconds_per_epoch"]
+    names += ["ge.pr-all.uniform.0.35", "seconds_per_epoch"]
     digits = [on("mnist", "n", **dict(zip(names, row, strict=True))) for row in list(TABLE_4.values())[:3]]
     others = [on("cifar10", "n", **dict(zip(SEVEN, row, strict=True))) for row in list(TABLE_4.values())[:3]]
     result = run(["--preset", "prbench", "--within", "dataset"], [*digits, *others])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 
 import pytest
 
@@ -75,3 +76,31 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     with pytest.raises(RbError, match="cannot be read"):
         indices.read(str(tmp_path / "binary"), 5)
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"), [("0-3", (0, 1, 2, 3)), ("2", (2,)), ("3,0-1", (0, 1, 3)), ("4-4", (4,))]
+)
+def test_ranges_need_no_file(text, numbers):
+    assert indices.read(text, 5).numbers == numbers
+
+
+def test_a_file_of_that_name_comes_first(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "0-3").write_text("4")
+    assert indices.read("0-3", 5).numbers == (4,)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("0-5", "--indices 0-5 names the example 5, and the split has 5. Expected numbers from 0 to 4."),
+        ("0-2,1", "--indices 0-2,1 names the example 1 twice"),
+        ("3-1", "has the range 3-1, which is empty. Write 1-3."),
+        ("0-99999999999", "Expected numbers below 10000000"),
+        (",".join(["0-9999998"] * 3), "names more than 10000000 examples"),
+    ],
+)
+def test_wrong_ranges_are_explained(text, message):
+    with pytest.raises(RbError, match=re.escape(message)):
+        indices.read(text, 5)

@@ -73,10 +73,10 @@ def test_a_row_is_a_record_with_the_names_of_the_tools() -> None:
         "probacc.uniform.0.0313725.0.05": 0.9348,
         "probacc.uniform.0.0313725.0.01": 0.8982,
         "ge.pgd20.8": 0.0,
-        "ge.pr.uniform.0.0313725": 0.0624,
-        "ge.pr.uniform.0.08": 0.0398,
-        "ge.pr.uniform.0.1": 0.0294,
-        "ge.pr.uniform.0.12": 0.0254,
+        "ge.pr-all.uniform.0.0313725": 0.0624,
+        "ge.pr-all.uniform.0.08": 0.0398,
+        "ge.pr-all.uniform.0.1": 0.0294,
+        "ge.pr-all.uniform.0.12": 0.0254,
         "seconds_per_epoch": 3,
     }
 
@@ -107,7 +107,7 @@ def test_the_radii_of_mnist_are_renamed() -> None:
     assert [name for name in record["metrics"] if name.startswith("pr.")] == [
         *("pr.uniform.0.3", "pr.uniform.0.35", "pr.uniform.0.4", "pr.uniform.0.45"),
     ]
-    assert "probacc.uniform.0.3.0.05" in record["metrics"] and "ge.pr.uniform.0.35" in record["metrics"]
+    assert "probacc.uniform.0.3.0.05" in record["metrics"] and "ge.pr-all.uniform.0.35" in record["metrics"]
     assert record["metrics"]["pgd20.76.5"] == 0.0005
     assert written([record]) == [{**ERM, "dataset": "MNIST", "model": "SimpleCNN"}]
     honest = record_of({**ERM, "dataset": "MNIST", "pr": {"0.35": 90.0}})
@@ -180,14 +180,14 @@ def test_what_a_row_has_no_place_for_is_counted_by_kind() -> None:
         "arch": {"name": "resnet18", "mine": 1},
         "dataset": "cifar10",
         "train": {"method": "pgd", "seed": 3, "config": {"eps": 8}},
-        "metrics": {"acc": 0.5, "pgd20.l2.0.5": 0.2, "pr.gaussian.0.08": 0.4, "pr.uniform.0.03": 0.9},
+        "metrics": {"acc": 0.5, "pgd20.l2.0.5": 0.2, "pr.mine.0.08": 0.4, "pr.uniform.0.03": 0.9},
         "evals": [{"metric": "acc", "value": 0.5, "split": "test", "n": 100, "ci95": [0.4, 0.6]}],
     }
     told = Told()
     losses(record, record_of(PRBENCH.unit(record)), told)
     losses(record, record_of(PRBENCH.unit(record)), told)
     assert list(told.losses("prbench")) == [
-        "not expressed in prbench, metrics (and how often): pgd20.l2.0.5 (2), pr.gaussian.0.08 (2),"
+        "not expressed in prbench, metrics (and how often): pgd20.l2.0.5 (2), pr.mine.0.08 (2),"
         " pr.uniform.0.03 (2).",
         "not expressed in prbench, details of evals (and how often): n (2), ci95 (2).",
         "not expressed in prbench, fields (and how often): arch.mine (2), train.seed (2),"
@@ -283,3 +283,48 @@ def test_a_record_that_is_no_row_says_what_it_lacks(missing: str) -> None:
     del record[missing]
     with pytest.raises(RbError, match="A row of PRBench has a data set, a network and a method"):
         PRBENCH.unit(record)
+
+
+# The first row of prbench_table8.json.
+THREE_NOISES: dict[str, Any] = {
+    "dataset": "CIFAR-10",
+    "model": "VGG-19",
+    "method": "ERM",
+    "acc": 93.12,
+    "pr_uniform": {"0.03": 97.15, "0.08": 77.65, "0.1": 65.33, "0.12": 52.22},
+    "pr_gaussian": {"0.03": 95.50, "0.08": 65.40, "0.1": 49.26, "0.12": 35.62},
+    "pr_laplace": {"0.03": 95.38, "0.08": 64.66, "0.1": 48.32, "0.12": 34.81},
+    "ge": {"uni": 6.34, "gau": 6.48, "lap": 6.52},
+}
+
+
+def test_the_file_of_three_noises_is_read_and_written_back() -> None:
+    told = Told()
+    record = record_of(THREE_NOISES, told)
+    assert not list(told.remarks())
+    assert record.get("prbench") == {"model": "VGG-19"}
+    metrics = record["metrics"]
+    assert metrics["pr.uniform.0.0313725"] == 0.9715 and metrics["pr.laplace.0.1"] == 0.4832
+    assert metrics["ge.pr-all.gaussian.0.0313725"] == 0.0648
+    (gap,) = [one for one in record["evals"] if one["metric"] == "ge.pr-all.uniform.0.0313725"]
+    assert gap["denominator"] == "all" and gap["noise"] == "uniform"
+    assert written([record]) == [THREE_NOISES]
+
+
+def test_what_is_not_read_is_said_once_for_each_key() -> None:
+    told = Told()
+    for row in (ERM, {**ERM, "method": "PGD"}):
+        record_of({**row, "speed": 1, "ar": {**row["ar"], "SPSA": 3}}, told)
+    assert list(told.remarks()) == [
+        "the key 'speed' is not read: it is kept under \"prbench\" (2 times, first in row 1).",
+        "the key 'ar.SPSA' is not read: it is kept under \"prbench\" (2 times, first in row 1).",
+    ]
+
+
+def test_the_printed_radius_is_that_of_the_text_or_of_the_code() -> None:
+    code = FORMATS.build("prbench", radius="code")
+    record = code.record(ERM, Told(), "row 1")
+    assert record["metrics"]["pr.uniform.0.03"] == 0.9764
+    assert record["metrics"]["probacc.uniform.0.03.0.05"] == 0.9348
+    assert record["metrics"]["pgd20.8"] == 0.0005  # the attacks are at 8/255 in both
+    assert code.unit(record) == PRBENCH.unit(record_of(ERM))

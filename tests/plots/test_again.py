@@ -110,7 +110,8 @@ def test_published_numbers_are_told_by_their_names_and_what_is_missing_is_said()
     metrics = dict.fromkeys(
         (
             "acc pgd10.8 pgd20.8 aa.8 pr.uniform.0.0313725 pr.uniform.0.08 probacc.uniform.0.0313725.0.05"
-            " ge.pgd20.8 ge.pr.uniform.0.08 seconds_per_epoch corrupt.fog.3 corrupt.fog.4 mystery"
+            " ge.pgd20.8 ge.pr.uniform.0.08 ge.pr-all.uniform.0.08 pr-all.uniform.0.1"
+            " seconds_per_epoch corrupt.fog.3 corrupt.fog.4 mystery"
         ).split(),
         0.5,
     )
@@ -124,12 +125,29 @@ def test_published_numbers_are_told_by_their_names_and_what_is_missing_is_said()
         "rb-pr --gamma 8/255,0.08 --rho 0.05 --noise uniform",
         "rb-ge attack pgd --eps 8 --steps 20",
         "rb-ge pr --gamma 0.08 --noise uniform",
+        "rb-pr --gamma 0.1 --noise uniform --denominator all",
         "rb-corrupt fog --severity 3,4",
     ]
     said = "\n".join(told.lacking)
     assert "training's configuration is not in the record" in said
     assert "says only in part how these were measured (pgd10.8, " in said
     assert "does not say how these were measured: mystery." in said
+
+
+@pytest.mark.parametrize(
+    ("over", "words"),
+    [(("correct", "all"), ""), (("correct",), " --denominator correct"), (("all",), " --denominator all")],
+)
+def test_gaps_of_pr_name_the_images_that_they_are_over(over: tuple[str, ...], words: str) -> None:
+    about = {"noise": "uniform", "norm": "linf", "clip": True, "samples": 5, "gamma": 0.3}
+    names = {"correct": "ge.pr.uniform.0.3", "all": "ge.pr-all.uniform.0.3"}
+    clean = [{"metric": metric, "n": 40, "value": 0.5} for metric in ("acc", "train.acc")]
+    counts = {"correct": [20, 20], "all": [40, 40]}
+    evals = [{**about, "metric": names[one], "denominator": one, "n": counts[one]} for one in over]
+    steps = make_again({**IMPORTED, "metrics": {}, "evals": [*clean, *evals]}).steps
+    assert [step for step in steps if step.startswith("rb-ge")] == [
+        f"rb-ge pr --gamma 0.3 --noise uniform --norm linf --clip --samples 5 --n-train 40 --n 40{words}"
+    ]
 
 
 @pytest.mark.parametrize("names", ["{}_gap.fgsm.8", "test_minus_train.{}.fgsm.8"])

@@ -28,6 +28,8 @@ _GROUP_OF = {
     "acc": "accuracy",
     "pr": "probabilistic",
     "probacc": "probabilistic",
+    "pr-all": "probabilistic",
+    "probacc-all": "probabilistic",
     "pfail": "probabilistic",
     "ge": "generalisation",
     "test_minus_train": "generalisation",
@@ -38,6 +40,8 @@ _GROUP_OF = {
     "macs": "cost",
     "flops": "cost",
 }
+_PROBABILISTIC = {"pr": "PR", "pr-all": "PR (all images)", "pfail": "P(fail)"}
+_PROB_ACC = {"probacc": "ProbAcc", "probacc-all": "ProbAcc (all images)"}
 # Names of this package's attacks, and of those that published results have besides.
 _ATTACK = re.compile(rf"({'|'.join([*ATTACKS, 'kl-pgd', 'apgd', 'adv', 'autoattack', 'boundary'])})(?![a-z])")
 _SEVERITY = re.compile(r"corrupt\.[^.]+\.\d$")
@@ -127,10 +131,10 @@ def _label(name: str) -> str:
         return f"GE {_label(rest)}"
     if head == "acc" and not rest:
         return "clean"
-    if head in ("pr", "pfail") and len(numbers) == 1:
-        return f"{'PR' if head == 'pr' else 'P(fail)'} {words}, γ {_radius(numbers[0])}"
-    if head == "probacc" and len(numbers) == 2:
-        return f"ProbAcc {words}, γ {_radius(numbers[0])}, ρ {numbers[1]}"
+    if head in _PROBABILISTIC and len(numbers) == 1:
+        return f"{_PROBABILISTIC[head]} {words}, γ {_radius(numbers[0])}"
+    if head in _PROB_ACC and len(numbers) == 2:
+        return f"{_PROB_ACC[head]} {words}, γ {_radius(numbers[0])}, ρ {numbers[1]}"
     if head == "corrupt":
         return " ".join([words.replace("_", " "), *numbers]).strip() or name
     if _ATTACK.match(head) and len(numbers) == 1:
@@ -161,9 +165,9 @@ def curves(names: Iterable[str]) -> list[Curve]:
     for name in names:
         numbers = _NUMBER.findall(name)
         head = name.split(".")[0]
-        if head in ("pr", "pfail") and len(numbers) == 1:
-            key = (0 if head == "pr" else 3, f"{_label(name).rpartition(', γ')[0]} over γ", "radius γ")
-        elif head == "probacc" and len(numbers) == 2:
+        if head in _PROBABILISTIC and len(numbers) == 1:
+            key = (3 if head == "pfail" else 0, f"{_label(name).rpartition(', γ')[0]} over γ", "radius γ")
+        elif head in _PROB_ACC and len(numbers) == 2:
             stem = _label(name).partition(", ρ")[0]
             key = (1, f"{stem} over ρ", "tolerated failure rate ρ")
         elif _ATTACK.match(head) and len(numbers) == 1:

@@ -100,6 +100,8 @@ def _comes_along(name: str, entry: Mapping[str, Any], entries: Mapping[str, Any]
         return True
     if "gamma" in entry and "rho" not in entry and any(_beside(entry, other) for other in entries.values()):
         return True
+    if name.startswith("ge.pr-all.") and _over_right(name) in entries:
+        return True
     if metrics.is_gap(name):
         twin = name.replace("error_gap.", "loss_gap.").replace("train.error.", "train.loss.")
         return twin != name and twin in entries
@@ -109,6 +111,11 @@ def _comes_along(name: str, entry: Mapping[str, Any], entries: Mapping[str, Any]
     if metrics.gap_name(plain) in entries or f"{first}_gap.{rest}" in entries:
         return True
     return metrics.ge_name(plain) in entries and (name != plain or entry.get("tool") == "rb-ge")
+
+
+def _over_right(name: str) -> str:
+    """The name of the same gap over the images that are right without noise: `rb-ge pr` gives both."""
+    return name.replace("-all.", ".", 1)
 
 
 def _beside(entry: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -140,6 +147,11 @@ def _step(
     rest = [*made.rest, *option("seed", entry.get("seed"))]
     if entry.get("precision") in ("fp32", "bf16") and ("eps" in entry or "gamma" in entry):
         rest += option("precision", entry["precision"])  # of a search; other tools have no such option
+    both = difference and name.replace("ge.pr.", "ge.pr-all.", 1) in entries and name.startswith("ge.pr.")
+    if "gamma" in entry and "particles" not in entry and not both:
+        # rb-ge gives both kinds unless told otherwise, rb-pr that over the right images.
+        wanted = entry.get("denominator")
+        rest += option("denominator", wanted) if difference or wanted != "correct" else []
     tool = "rb-ge loss " if gap else "rb-ge " if difference else "rb-"
     return _Step(made.command.replace("rb-", tool, 1), tuple(rest), made.lists)
 
@@ -198,12 +210,12 @@ def _attack(attack: str, entry: Mapping[str, Any], norm: str) -> _Step:
 def _noise(entry: Mapping[str, Any]) -> _Step | None:
     if "particles" in entry:  # splitting
         words = ["--rare"]
-        for name in ("noise", "norm", "clip", "particles", "moves", "runs", "floor"):
+        for name in ("noise", "norm", "clip", "truncate", "particles", "moves", "runs", "floor"):
             words += option(name, entry.get(name))
         return _Step("rb-pr", tuple(words), {"gamma": [radius(entry["gamma"])]})
     words = []
-    for name in PR:
-        if not (name == "denominator" and entry.get(name) == "correct"):
+    for name in (*PR, "truncate"):
+        if name != "denominator":
             words += option(name, entry.get(name))
     if str(entry.get("criterion", "")).startswith("PR > "):
         words += ["--passes", "above"]
@@ -236,8 +248,8 @@ def _corruption(entry: Mapping[str, Any], lacking: dict[str, None]) -> _Step | N
 
 
 _DISTANCE = re.compile(r"(\d*)(\.l2)?\.(\d+(?:\.\d+)?)")
-_PR = re.compile(r"pr\.([a-z]+)\.(\d+(?:\.\d+)?)")
-_PROB_ACC = re.compile(r"probacc\.([a-z]+)\.(\d+\.\d+|\d+)\.(\d+\.\d+|\d+)")
+_PR = re.compile(r"pr(?:-all)?\.([a-z]+)\.(\d+(?:\.\d+)?)")
+_PROB_ACC = re.compile(r"probacc(?:-all)?\.([a-z]+)\.(\d+\.\d+|\d+)\.(\d+\.\d+|\d+)")
 _CORRUPT = re.compile(r"corrupt\.([a-z_]+)\.([1-5])")
 
 
@@ -249,7 +261,8 @@ def _by_name(name: str) -> _Step | None:
     step = _attack_named(plain)
     if (found := _PR.fullmatch(plain) or _PROB_ACC.fullmatch(plain)) and found[1] in NOISES:
         rho = {"rho": [found[3]]} if found.re is _PROB_ACC else {}
-        step = _Step("rb-pr", ("--noise", found[1]), {"gamma": [_of255(found[2])], **rho})
+        over_all = ("--denominator", "all") if "-all." in plain and not difference else ()
+        step = _Step("rb-pr", ("--noise", found[1], *over_all), {"gamma": [_of255(found[2])], **rho})
     elif found := _CORRUPT.fullmatch(plain):
         step = _Step("rb-corrupt", (), {"": [found[1]], "severity": [found[2]]})
     if step is None or difference:
