@@ -184,9 +184,11 @@ def plot(records: Iterable[Record], kind: str, **options: Any) -> Any:
     `rbtools.plots.base.encode(figure, "svg")` makes the bytes that rb-plot writes.
     """
     from rbtools.plots import PLOTS
-    from rbtools.scoring import plotted
+    from rbtools.scoring import plotted, ranking
 
-    return edge.build(PLOTS, kind, _checked(PLOTS, kind, options)).draw(records, plotted)
+    return edge.build(PLOTS, kind, _checked(PLOTS, kind, options)).draw(
+        ranking.models(records, weights=True), plotted
+    )
 
 
 def pr(
@@ -277,13 +279,13 @@ def score(
 ) -> list[Record]:
     """The records with their composite score; see rb-score. weights: metric -> weight, or "2:lower"."""
     from rbtools.records import expr, results
-    from rbtools.scoring import plan
+    from rbtools.scoring import plan, ranking
     from rbtools.scoring.composite import Composite
 
     asked = plan.together(
         plan.weighted(weights, "weights") if weights else [], plan.asked(_text(metrics)) if metrics else []
     )
-    whole = list(records)
+    whole = ranking.models(records, weights=True)
     made = Composite(asked, preset=preset, within=expr.items(_text(within)), missing=missing)
     for record in whole:
         made.add(record)
@@ -338,7 +340,7 @@ def corr(
     another kind, and for several sets without fields to join them by.
     """
     from rbtools.records import expr
-    from rbtools.scoring import correlate
+    from rbtools.scoring import correlate, ranking
     from rbtools.scoring.beside import Beside
 
     if kind not in correlate.KINDS:
@@ -349,7 +351,7 @@ def corr(
     if (len(sets) > 1) != bool(beside.on):
         raise RbError("Several result sets are joined by fields, and one is not. Say on='arch.index', say.")
     for label, some in sets.items():
-        for record in some:
+        for record in ranking.models(some):
             beside.add(label, record)
     left, right = (beside.resolve(items) for items in asked)
     numbers = beside.numbers(list(dict.fromkeys([*left, *right])))

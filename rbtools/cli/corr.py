@@ -12,11 +12,11 @@ from rbtools.cli import shared
 from rbtools.cli.output import Output
 from rbtools.cli.sink import Sink, counted, form_option, names, where_option
 from rbtools.errors import UsageError
-from rbtools.records import dumps
+from rbtools.records import dumps, parse_again
 from rbtools.scoring import correlate, render, table
 from rbtools.scoring.beside import Beside
 from rbtools.scoring.groups import fields
-from rbtools.scoring.ranking import Read, averaged
+from rbtools.scoring.ranking import averaged
 
 
 @shared.command()
@@ -83,8 +83,8 @@ def main(
 
     Writes one JSON object for each pair of metrics: "kind", "row", "col", "value" (null, with a
     "reason", where there is none), "n" records that have both, and with --bootstrap "ci95". With --on,
-    result sets are joined by a field, and metrics are called SET:NAME. Reads everything before it
-    writes.
+    result sets are joined by a field, and metrics are called SET:NAME. Several records of the same model
+    are read as one. Reads everything before it writes.
 
     \b
     Examples:
@@ -134,17 +134,18 @@ def _read(
         )
     label_of = fields([by])[0] if by is not None else None
     labels = _labels(files) if on else {}
-    sets: dict[str, list[Read]] = {}
+    sets: dict[str, list[bytes]] = {}
     for line in sink.lines():
         assert line.record is not None
         label = str(label_of(line.record)) if label_of else labels.get(line.source, "")
+        sets.setdefault(label, []).append(line.text)
+    for label in list(sets):
+        models = sink.models((text, parse_again(text)) for text in sets.pop(label))
         if aggregate:
-            sets.setdefault(label, []).append((line.text, line.record))
-        else:
-            yield label, line.record
-    for label, some in sets.items():
-        for one in averaged(some, aggregate):
-            yield label, one.record
+            models = ((b"", one.record) for one in averaged((text for text, _ in models), aggregate))
+        for _, record in models:
+            yield label, record
+    sink.check()
 
 
 def _tell(sink: Sink, beside: Beside, by: str | None) -> None:
@@ -155,10 +156,9 @@ def _tell(sink: Sink, beside: Beside, by: str | None) -> None:
             raise UsageError(f"--on: {beside.reason}")
         warn(f"{counted(beside.without, 'record')} without {on} left out: there is nothing to join by.")
     if beside.duplicates:
-        what = f"with the same {on} as another of the set" if on else "of the same model as a later one"
         warn(
-            f"{counted(beside.duplicates, 'record')} {what}: the last one counts. --aggregate seed takes the"
-            " mean over seeds."
+            f"{counted(beside.duplicates, 'record')} with the same {on} as another of the set: the last one"
+            " counts. --aggregate seed takes the mean over seeds."
         )
     if beside.datasets and by != "dataset" and "dataset" not in beside.on_names:
         warn(

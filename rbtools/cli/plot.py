@@ -57,7 +57,7 @@ def main(
         source = _Adopting(**vars(source), adopt=adopt)
     with shared.opened_output(source, screen) as stream:
         sink = Sink(source, screen, stream, where)
-        records = [record for _, record in sink.records()]
+        records = sink.records()
         if records:
             _write(chosen, records, Path(output), ending, screen)
         sink.tell()

@@ -10,10 +10,19 @@ import click
 
 from rbtools.cli import shared
 from rbtools.cli.ranked import Choice, Made, write
-from rbtools.cli.sink import Sink, compiled, counted, direction_option, form_option, names, where_option
+from rbtools.cli.sink import (
+    Sink,
+    compiled,
+    counted,
+    direction_option,
+    form_option,
+    names,
+    tell_united,
+    where_option,
+)
 from rbtools.errors import UsageError
 from rbtools.records import dumps, metrics, parse_again
-from rbtools.scoring import identity, rank
+from rbtools.scoring import identity, merge, rank
 from rbtools.scoring.groups import Grouping
 from rbtools.scoring.ranking import (
     Entry,
@@ -23,7 +32,7 @@ from rbtools.scoring.ranking import (
     Values,
     averaged,
     grouped,
-    last_of_each_model,
+    one_of_each_model,
 )
 
 
@@ -99,8 +108,8 @@ def main(
     """Order records by a metric, the best first.
 
     Without --by: by "score" where there is one, else by the metric that was evaluated last. Equal
-    values share a rank; records without the value come last. Of several records of the same model the
-    last one counts. Reads everything before it writes.
+    values share a rank; records without the value come last. Several records of the same model are read
+    as one: of a metric that two have, the value of more images counts. Reads everything before it writes.
 
     \b
     Examples:
@@ -153,7 +162,7 @@ def _choice(by: Sequence[str], lower: bool | None, rest: dict[str, Any]) -> Choi
 
 def _made(sink: Sink, choice: Choice) -> Made | None:
     """All records in their order; None where there are none."""
-    records: Iterable[Read] = sink.records()
+    records: Iterable[Read] = sink.stream()
     members: dict[bytes, list[dict[str, Any]]] = {}
     duplicates = 0
     datasets: dict[str, None] = {}
@@ -168,7 +177,15 @@ def _made(sink: Sink, choice: Choice) -> Made | None:
     values, points = Values(keys), Values(choice.front)
     grouping = Grouping(choice.within)
     keep = choice.ci or choice.front or choice.pivot
-    latest = Latest([one.higher for one in keys], None if keep else choice.top)
+
+    def united(old: Entry, new: Entry) -> Entry:
+        record = merge.united(parse_again(old.text), parse_again(new.text))
+        for one in (old, new):
+            values.forget(one.values)
+            points.forget(one.points)
+        return Entry(dumps(record), values.of(record), points.of(record), new.group)
+
+    latest = Latest([one.higher for one in keys], None if keep else choice.top, united)
     for number, (text, record) in enumerate(records):
         model = number if choice.merges else identity.model(record)
         latest.add(model, Entry(text, values.of(record), points.of(record), grouping.add(record)))
@@ -187,13 +204,11 @@ def _merged(
 ) -> tuple[Iterable[Read], int]:
     """Records made of several, and how many came twice. `members` gets what each is made of."""
     merged: list[Merged] = []
-    count = 0
+    texts, count = one_of_each_model(records)
     if choice.aggregate:
-        merged = averaged(records, choice.aggregate)
+        merged = averaged(texts, choice.aggregate)
         texts = [dumps(one.record) for one in merged]
         members.update(zip(texts, (one.members for one in merged), strict=True))
-    else:
-        texts, count = last_of_each_model(records)
     fields = [*choice.group, *choice.pivot]
     if fields:
         extra = [name for name in choice.within if name not in fields]
@@ -253,10 +268,11 @@ def _tell(
     if keys:
         ways = ", then ".join(f"{one.text}, {'higher' if one.higher else 'lower'} is better" for one in keys)
         screen.detail(f"ranked by {ways}.")
-    if duplicates:
+    tell_united(duplicates, screen)
+    if latest.lost:
         screen.warn(
-            f"{counted(duplicates, 'record')} of the same model as a later one left out."
-            " --aggregate seed takes their mean."
+            f"of {counted(latest.lost, 'record')} of these the earlier one was among those that --top had let"
+            " go already, and counts no more. Without --top nothing is let go."
         )
     if len(datasets) > 1 and "dataset" not in choice.within and keys and not _scaled_apart(latest, keys[0]):
         screen.warn(

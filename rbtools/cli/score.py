@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import click
 
 from rbtools.cli import shared
 from rbtools.cli.output import Output
-from rbtools.cli.sink import counted, names
+from rbtools.cli.sink import Edited, counted, names, tell_united
 from rbtools.cli.source import name_of, stop_if_strict, where
 from rbtools.errors import RbError, UsageError
 from rbtools.records import Line, dumps, parse_again, results
-from rbtools.scoring import minmax, plan
+from rbtools.scoring import identity, merge, minmax, plan
 from rbtools.scoring.composite import Composite
 from rbtools.scoring.derived import Derived, derived
 
@@ -80,8 +80,9 @@ def main(
 
     Each metric is scaled to [0, 1] over all records, or over those of a group --within which they are
     compared (1 is best: metrics where less is better, such as ge.* or seconds_per_epoch, are turned
-    round), and the score is their weighted mean. The record keeps what each metric gave to it. Needs
-    all records before it writes the first; with --add alone it does not.
+    round), and the score is their weighted mean. The record keeps what each metric gave to it. Several
+    records of one checkpoint are read as one. Needs all records before it writes the first; with --add
+    alone it does not.
 
     \b
     Examples:
@@ -146,11 +147,13 @@ class _Held:
         self.working: list[bool] = []
         self.count = 0
         self.without: dict[str, int] = {}
+        self.edited = Edited()
 
     def read(self, source: shared.Source, output: Output, *, stream: bool) -> bool:
         """Take all lines in; True if some were no records or failed. `stream`: write them at once."""
         failed = False
-        for line in shared.read_all(source, self.screen, output):
+        lines = shared.read_all(source, self.screen, output)
+        for line in lines if stream else self._united(lines, source):
             self.count += 1
             text, record = line.text, line.record
             if record is None:
@@ -158,16 +161,39 @@ class _Held:
                 text = dumps(shared.bad_line_record(self.screen.tool, line))
             elif source.passes(record):
                 record = None
-            elif self.adds:
-                text, record = self._added(line, record)
-                failed = failed or record is None
+            else:
+                self.edited.look(record)
+                if self.adds:
+                    text, record = self._added(line, record)
+                    failed = failed or record is None
             if stream:
                 output.line(text)
             else:
                 self._hold(text, record)
+        self.edited.tell(self.screen)
         for name, count in self.without.items():
             self.screen.warn(f"{counted(count, 'record')} without {name}: the record says why.")
         return failed
+
+    def _united(self, lines: Iterable[Line], source: shared.Source) -> Iterator[Line]:
+        """All lines, those of one checkpoint as one where the first of them stood."""
+        held: dict[int, Line] = {}
+        count = 0
+        for place, line in enumerate(lines):
+            record = line.record
+            if record is None or source.passes(record) or "checkpoint" not in record:
+                held[-1 - place] = line
+                continue
+            model = identity.model(record)
+            if model in held:
+                count += 1
+                record = merge.united(parse_again(held[model].text), record)
+                line = held[model]._replace(text=dumps(record))
+            held[model] = line._replace(record=None)
+        tell_united(count, self.screen)
+        for line in held.values():
+            known = line.problem is not None or line.record is not None
+            yield line if known else line._replace(record=parse_again(line.text))
 
     def _added(self, line: Line, record: dict[str, Any]) -> tuple[bytes, dict[str, Any] | None]:
         """The record with the metrics of --add; one that has them already, made otherwise, fails."""

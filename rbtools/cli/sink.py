@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import click
 
 from rbtools.cli import shared
 from rbtools.cli.output import Output
+from rbtools.cli.source import name_of
 from rbtools.errors import RbError, UsageError
-from rbtools.records import Line, expr
+from rbtools.records import Line, expr, parse_again, results
 from rbtools.scoring import render
+from rbtools.scoring.ranking import Read, one_of_each_model
 
 FORMATS = ("jsonl", "table", *render.RENDERERS)
 where_option = click.option(
@@ -29,9 +31,38 @@ form_option = click.option(
 )
 
 
+class Edited:
+    """Counts the records with a metric that is not what its own entry says, and keeps the first."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first = ""
+
+    def look(self, record: dict[str, Any]) -> None:
+        """Take in a record."""
+        entry = results.edited(record)
+        if entry is None:
+            return
+        self.count += 1
+        if not self.first:
+            name, interval = entry["metric"], f" {entry['ci95']}" if "ci95" in entry else ""
+            value = record["metrics"][name]
+            self.first = f"{name_of(record)}: {name} is {value:g}, measured {entry['value']:g}{interval}"
+
+    def tell(self, screen: shared.Screen) -> None:
+        """Say how many there are."""
+        if self.count:
+            screen.warn(
+                f"{counted(self.count, 'record')} with a metric that is not what its own entry in evals says"
+                f" ({self.first}): the number in metrics is used. Measuring again replaces it."
+            )
+
+
 class Sink:
     """The records to work on. Lines that are none, failed records and what `where` does not hold for
     are left out and counted, and so are records that lack what `where` asks for.
+
+    `good` counts the records to work on, `united` those that were read as one with others of their model.
     """
 
     def __init__(
@@ -39,27 +70,55 @@ class Sink:
     ) -> None:
         self.source, self.screen, self.output = source, screen, output
         self.where = None if where is None else compiled(where, "--where")
-        self.bad = self.failed = self.good = self.other = self.lacking = 0
+        self.bad = self.failed = self.read = self.good = self.other = self.lacking = self.united = 0
+        self.edited = Edited()
         self._reason: RbError | None = None
 
     def lines(self) -> Iterator[Line]:
-        """The lines that hold a record to work on. Raises UsageError for a --where that no record answers."""
+        """The lines that hold a record which did not fail, whatever `where` says."""
         for line in shared.read_all(self.source, self.screen, self.output):
             if line.record is None:
                 self.bad += 1
             elif self.source.passes(line.record):
                 self.failed += 1
-            elif self._holds(line.record):
-                self.good += 1
+            else:
+                self.read += 1
+                self.edited.look(line.record)
                 yield line
+
+    def stream(self) -> Iterator[Read]:
+        """The records as text and record, as they come where nothing has to be known of all of them.
+
+        Without `where` a model's records are not united. Raises UsageError for a --where that none answers.
+        """
+        if self.where is not None:
+            yield from self.models(map(_read, self.lines()))
+            self.check()
+            return
+        for line in self.lines():
+            self.good += 1
+            yield _read(line)
+
+    def records(self) -> list[dict[str, Any]]:
+        """One record of each checkpoint. Raises UsageError for a --where that no record answers."""
+        found = [record for _, record in self.models(map(_read, self.lines()), weights=True)]
+        self.check()
+        return found
+
+    def models(self, records: Iterable[Read], *, weights: bool = False) -> Iterator[Read]:
+        """One record of each model, as text and record, that `where` holds for."""
+        texts, count = one_of_each_model(records, weights=weights)
+        self.united += count
+        for text in texts:
+            record = parse_again(text)
+            if self._holds(record):
+                self.good += 1
+                yield text, record
+
+    def check(self) -> None:
+        """Raise UsageError for a --where that no record answered."""
         if self.lacking and not self.good and not self.other:
             raise UsageError(f"--where: {self._reason}")
-
-    def records(self) -> Iterator[tuple[bytes, dict[str, Any]]]:
-        """The same as text and record."""
-        for line in self.lines():
-            assert line.record is not None
-            yield line.text, line.record
 
     def _holds(self, record: dict[str, Any]) -> bool:
         if self.where is None:
@@ -78,10 +137,12 @@ class Sink:
     @property
     def came(self) -> int:
         """How many lines there were."""
-        return self.good + self.failed + self.bad + self.other + self.lacking
+        return self.read + self.failed + self.bad
 
     def tell(self) -> None:
         """Say what was left out, and why nothing came out where nothing did."""
+        tell_united(self.united, self.screen)
+        self.edited.tell(self.screen)
         if not self.came:
             self.screen.say("no records came in.")
         elif self.where is not None and not self.good:
@@ -92,6 +153,20 @@ class Sink:
             self.screen.say(f"{counted(self.failed, 'failed record')} left out.")
         if self.bad:
             self.screen.say(f"{counted(self.bad, 'bad line')} left out.")
+
+
+def tell_united(count: int, screen: shared.Screen) -> None:
+    """Say how many records were read as one with others of their model."""
+    if count:
+        screen.warn(
+            f"{counted(count, 'record')} of the same model as an earlier one, read as one with it: of a"
+            " metric that both have, the value of more images counts, of as many the later one."
+        )
+
+
+def _read(line: Line) -> Read:
+    assert line.record is not None
+    return line.text, line.record
 
 
 def compiled(text: str, option: str) -> expr.Expression:

@@ -65,6 +65,11 @@ def put(record: dict[str, Any], entries: Sequence[dict[str, Any]], run: Run) -> 
 
 def check(record: dict[str, Any], entries: Sequence[dict[str, Any]], run: Run) -> None:
     """Raise RbError before the work where `put` would raise it after: `entries` are those `expected`."""
+    if (other := results.edited(record)) is not None:
+        run.remark(
+            f"warning: {other['metric']} of a record is not what its own entry in evals says. Where it is"
+            " measured again, that replaces it."
+        )
     for entry in _named(entries, run):
         if not run.replace:
             results.refuse(record, entry)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -78,6 +79,18 @@ def difference(old: dict[str, Any], new: dict[str, Any]) -> str:
         if after.get(key) is not LATER
     ]
     return ", ".join(f"{key} {before.get(key)!r} there and {after.get(key)!r} here" for key in fields)
+
+
+def edited(record: dict[str, Any]) -> dict[str, Any] | None:
+    """The first entry that does not say what its metric is in `metrics`; None where all do."""
+    metrics = record.get("metrics") or {}
+    for entry in record.get("evals") or ():
+        here, value = metrics.get(entry["metric"]), entry.get("value")
+        if here is None or value is None:
+            continue
+        if not math.isclose(here, value, rel_tol=1e-6, abs_tol=1e-9):
+            return dict(entry)
+    return None
 
 
 def forget_evaluations(record: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Several records as one: the mean of each metric, and how far the records are apart."""
+"""Several records as one: of one model what all of them say, of several the mean of each metric."""
 
 from __future__ import annotations
 
@@ -12,6 +12,40 @@ from rbtools.scoring.identity import COURSE, FOUND
 
 Record = Mapping[str, Any]
 _OWN = ("value", "metric", "tool", "contributions", "std", "records")
+
+
+def united(old: Record, new: Record) -> dict[str, Any]:
+    """Two records of one model as one, with the metrics of both.
+
+    Of a metric that both have, the value of more images counts; of as many, or where neither entry says how
+    many, that of `new`. So does what else the records say.
+    """
+    sides = [
+        (record.get("metrics") or {}, {one["metric"]: one for one in record.get("evals") or []})
+        for record in (old, new)
+    ]
+    (before, entries), (after, later) = sides
+    kept = {
+        name
+        for name in {**before, **entries}
+        if (name in before and name not in after)
+        or (name in before and _images(entries.get(name)) > _images(later.get(name)))
+        or (name not in after and name not in later)
+    }
+    found = {**old, **new}
+    metrics = [(name, before[name]) for name in before if name in kept]
+    metrics += [(name, value) for name, value in after.items() if name not in kept]
+    evals = [one for one in old.get("evals") or [] if one["metric"] in kept]
+    evals += [one for one in new.get("evals") or [] if one["metric"] not in kept]
+    parts = {"metrics": dict(metrics), "evals": evals}
+    return {**found, **{name: part for name, part in parts.items() if name in found}}
+
+
+def _images(entry: Record | None) -> int:
+    """How many images an entry is of, on both sides of a difference; -1 where it does not say."""
+    n = (entry or {}).get("n")
+    counts: list[Any] = n if isinstance(n, list) else [n]
+    return sum(counts) if all(type(one) is int for one in counts) else -1
 
 
 def merged(records: Sequence[Record], about: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Rankings of streams: of records of one model the last counts, and groups are ranked by themselves."""
+"""Rankings of streams: records of one model are read as one, and groups are ranked by themselves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rbtools.scoring.groups import Grouping, Key
 from rbtools.scoring.pareto import front
 
 Read = tuple[bytes, dict[str, Any]]
-SPARE = 1000  # entries beside the first ones that are kept, for the case that some of these are replaced
+SPARE = 5000  # entries beside the first ones that are kept, for the case that some of these are replaced
 
 
 class Entry(NamedTuple):
@@ -29,30 +29,42 @@ class Entry(NamedTuple):
 
 
 class Latest:
-    """The entries of a stream, each model's last one; `duplicates` counts the others.
+    """The entries of a stream, one of each model; `duplicates` counts the others.
 
-    With `top`, only entries that can be among the first of their group are kept, also in memory.
+    `unite` makes one of a model's entry and the next; without it the last counts. With `top`, only entries
+    that can be among the first of their group are kept, also in memory: `lost` counts those whose model's
+    earlier entry was let go.
     """
 
-    def __init__(self, higher: Sequence[bool], top: int | None = None) -> None:
-        self._higher, self._top = higher, top
+    def __init__(
+        self,
+        higher: Sequence[bool],
+        top: int | None = None,
+        unite: Callable[[Entry, Entry], Entry] | None = None,
+    ) -> None:
+        self._higher, self._top, self._unite = higher, top, unite
         self._limit = None if top is None else 4 * (top + SPARE)
         self._entries: dict[int, Entry] = {}
         self._seen: set[int] = set()
         self._floor: dict[Key, Any] = {}  # of each group: what is no better need not be kept
         self._dropped: dict[Key, Any] = {}  # the best that was let go of each group
-        self.duplicates = 0
+        self.duplicates = self.lost = 0
 
     def add(self, model: int, entry: Entry) -> None:
-        """Take in an entry; what was there of the same model goes.
+        """Take in an entry; what was there of the same model goes into it.
 
-        Not for an entry that has nothing to rank it by, as results of other evaluations have (rb-store ls).
+        One that has nothing to rank it by, as results of other evaluations have (rb-store ls), and whose
+        model's earlier entry is not there any more, is left out.
         """
         if model in self._seen:
             self.duplicates += 1
-            if entry.values and all(value is None for value in entry.values):
-                return
-            self._entries.pop(model, None)
+            old = self._entries.pop(model, None)
+            if old is not None and self._unite is not None:
+                entry = self._unite(old, entry)
+            elif old is None:
+                self.lost += 1
+                if entry.values and all(value is None for value in entry.values):
+                    return
         else:
             self._seen.add(model)
         if entry.group in self._floor and (cost := self._cost(entry)) >= self._floor[entry.group]:
@@ -120,15 +132,29 @@ def sorted_keys(keys: Iterable[Key]) -> list[Key]:
     return sorted(keys, key=lambda key: [order(value) for value in key])
 
 
-def last_of_each_model(records: Iterable[Read]) -> tuple[list[bytes], int]:
-    """Texts without those of a model that comes again, and how many these are."""
+def one_of_each_model(records: Iterable[Read], *, weights: bool = False) -> tuple[list[bytes], int]:
+    """The text of one record of each model, and how many records went into earlier ones.
+
+    `weights`: only records that name their checkpoint are united. Rows of a table may describe their models
+    too little to tell them apart.
+    """
     found: dict[int, bytes] = {}
     count = 0
     for text, record in records:
-        model = identity.model(record)
-        count += found.pop(model, None) is not None
+        alone = weights and "checkpoint" not in record
+        model = -1 - len(found) if alone else identity.model(record)
+        if (old := found.get(model)) is not None:
+            count += 1
+            text = dumps(merge.united(parse_again(old), record))
         found[model] = text
     return list(found.values()), count
+
+
+def models(records: Iterable[dict[str, Any]], *, weights: bool = False) -> list[dict[str, Any]]:
+    """One record of each model, see `one_of_each_model`."""
+    whole = list(records)
+    texts, count = one_of_each_model(((dumps(record), record) for record in whole), weights=weights)
+    return [parse_again(text) for text in texts] if count else whole
 
 
 class Merged(NamedTuple):
@@ -138,14 +164,15 @@ class Merged(NamedTuple):
     members: list[dict[str, Any]]
 
 
-def averaged(records: Iterable[Read], over: Sequence[str]) -> list[Merged]:
+def averaged(texts: Iterable[bytes], over: Sequence[str]) -> list[Merged]:
     """One record for those that differ in the fields `over` (`seed`) alone: see `merge.merged`.
 
     Raises UsageError for a field that no record has.
     """
     groups: dict[int, list[bytes]] = {}
     unknown = dict.fromkeys(over)
-    for text, record in records:
+    for text in texts:
+        record = parse_again(text)
         unknown = {name: None for name in unknown if not identity.has(record, name)}
         groups.setdefault(identity.without(record, over), []).append(text)
     if groups and unknown:
@@ -174,12 +201,10 @@ def _merged(texts: Sequence[bytes], about: Mapping[str, Any]) -> Merged:
 def merged(
     records: Sequence[dict[str, Any]], aggregate: Sequence[str] = (), group: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
-    """The records to rank: each model's last, or means over `aggregate`, then over all but `group`."""
-    read = [(dumps(record), record) for record in records]
+    """The records to rank: one of each model, their means over `aggregate`, then over all but `group`."""
+    texts, _ = one_of_each_model((dumps(record), record) for record in records)
     if aggregate:
-        texts = [dumps(one.record) for one in averaged(read, aggregate)]
-    else:
-        texts, _ = last_of_each_model(read)
+        texts = [dumps(one.record) for one in averaged(texts, aggregate)]
     if group:
         return [one.record for one in grouped(texts, group)[0]]
     return [parse_again(text) for text in texts]
@@ -246,6 +271,12 @@ class Values:
         if None in found:
             self.names.update(dict.fromkeys(record.get("metrics", {})))
         return found
+
+    def forget(self, values: Sequence[Any]) -> None:
+        """Take back what was counted of a record, which is now a part of another."""
+        self.count -= 1
+        for place, value in enumerate(values):
+            self.lacking[place] -= value is None
 
     def _value(self, place: int, record: dict[str, Any]) -> Any:
         try:

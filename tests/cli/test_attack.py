@@ -90,6 +90,17 @@ def test_an_attack_adds_its_results_and_passes_the_rest(trained: dict[str, Recor
     }
 
 
+def test_a_metric_that_is_not_what_its_entry_says_is_said_and_replaced(trained: dict[str, Record]) -> None:
+    made = one(run(["fgsm", "--eps", "8", "--n", "10"], trained["erm"]))
+    false = {**made, "metrics": {**made["metrics"], "fgsm.8": 1.5}}
+    result = run(["fgsm", "--eps", "8", "--n", "10"], false, false)
+    assert result.stderr.startswith(
+        "rb-attack: warning: fgsm.8 of a record is not what its own entry in evals says. Where it is measured"
+        " again, that replaces it.\nrb-attack: 2 records:"
+    )
+    assert json.loads(result.stdout.splitlines()[0])["metrics"] == made["metrics"]
+
+
 def test_distances_have_names_that_people_type(trained: dict[str, Record]) -> None:
     result = run(["fgsm", "--eps", "1-2,0.5,8/255,8", "--n", "10"], trained["erm"])
     assert list(one(result)["metrics"])[2:] == ["fgsm.1", "fgsm.2", "fgsm.0.5", "fgsm.8"]

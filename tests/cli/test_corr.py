@@ -138,7 +138,8 @@ def test_files_of_one_name_keep_their_folders() -> None:
 
 
 def test_the_last_of_equal_keys_counts_and_is_said() -> None:
-    files = [write("a.jsonl", [record(3, acc=0.0), *FOUR]), write("b.jsonl", FOUR)]
+    former = {**record(3, acc=0.0), "train": {"seed": 5}}
+    files = [write("a.jsonl", [former, *FOUR]), write("b.jsonl", FOUR)]
     result = run([*files, "--on", "arch.index", "--rows", "a:acc", "--cols", "b:acc"])
     assert json.loads(result.stdout)["value"] == 1.0
     assert result.stderr == (
@@ -147,7 +148,16 @@ def test_the_last_of_equal_keys_counts_and_is_said() -> None:
     )
     again = run(["--rows", "acc", "--cols", "pgd"], [record(3, acc=0.0), *FOUR])
     assert json.loads(again.stdout)["n"] == 4
-    assert "warning: 1 record of the same model as a later one: the last one counts." in again.stderr
+    assert "warning: 1 record of the same model as an earlier one, read as one with it:" in again.stderr
+
+
+def test_two_files_of_the_same_models_are_read_as_one() -> None:
+    parts = [[{**one, "metrics": {name: one["metrics"][name]}} for one in FOUR] for name in ("acc", "pgd")]
+    files = [write("a.jsonl", parts[0]), write("b.jsonl", parts[1])]
+    result = run([*files, "--rows", "acc", "--cols", "pgd", "--where", "acc >= 0"])
+    pair = json.loads(result.stdout)
+    assert "4 records of the same model as an earlier one, read as one with it" in result.stderr
+    assert pair["n"] == 4 and pair["value"] == pytest.approx(0.2)
 
 
 def test_means_over_seeds_come_first() -> None:

@@ -66,6 +66,13 @@ def test_wrong_use_is_one_line_and_status_2(arguments: list[str], message: str) 
     assert list(Path().iterdir()) == []
 
 
+def test_two_evaluations_of_a_checkpoint_are_drawn_as_one() -> None:
+    some = [{**record("a", acc=0.5), "checkpoint": "1"}, {**record("a", pgd=0.25), "checkpoint": "1"}]
+    result = run(["scatter", "--x", "acc", "--y", "pgd", "-o", "x.svg"], some)
+    assert result.exit_code == 0 and "x.svg shows 1 record." in result.stderr
+    assert "1 record of the same model as an earlier one, read as one with it" in result.stderr
+
+
 def test_an_unknown_plot_names_the_near_misses() -> None:
     result = run(["hits", "-o", "x.png"])
     assert result.exit_code == 2 and "Unknown plot 'hits'. Did you mean 'hist'?" in result.stderr

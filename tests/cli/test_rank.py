@@ -435,14 +435,65 @@ def test_data_sets_that_are_mixed_are_named() -> None:
 # --- records of the same model --------------------------------------------------------------------
 
 
+ONE = (
+    "rb-rank: warning: {} of the same model as an earlier one, read as one with it: of a metric that both"
+    " have, the value of more images counts, of as many the later one.\n"
+)
+
+
+def evaluated(**found: tuple[float, int]) -> Record:
+    """A record of one checkpoint with metrics, each of so many images."""
+    evals = [{"metric": name, "value": value, "n": n} for name, (value, n) in found.items()]
+    metrics = {name: value for name, (value, _) in found.items()}
+    return {"schema": 1, "arch": {"name": "a"}, "checkpoint": "sha256:1", "metrics": metrics, "evals": evals}
+
+
+@pytest.mark.parametrize("more", [[], ["--where", "pgd < 1"], ["--aggregate", "arch.name"], ["--top", "1"]])
+@pytest.mark.parametrize("turned", [False, True])
+def test_two_evaluations_of_a_checkpoint_are_one_record(more: list[str], turned: bool) -> None:
+    parts = [evaluated(acc=(0.5, 40), pgd=(0.25, 10)), evaluated(acc=(0.75, 10), fgsm=(0.375, 10))]
+    result = run(["--by", "fgsm", *more], parts[::-1] if turned else parts)
+    (found,) = map(json.loads, result.stdout.splitlines())
+    assert found["metrics"] == {"acc": 0.5, "pgd": 0.25, "fgsm": 0.375} and found["rank"] == 1
+    assert {one["metric"]: one["value"] for one in found["evals"]} == found["metrics"]
+    assert result.stderr == ONE.format("1 record")
+
+
+def test_a_difference_of_more_images_counts() -> None:
+    few, many = evaluated(ge=(0.5, 0)), evaluated(ge=(0.25, 0))
+    few["evals"][0]["n"], many["evals"][0]["n"] = [10, 10], [20, 10]
+    assert json.loads(run(["--by", "ge"], [many, few]).stdout)["metrics"] == {"ge": 0.25}
+
+
+def test_a_part_whose_first_part_was_let_go_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rbtools.scoring.ranking.SPARE", 0)
+    some = [net(f"n{i}", 0, acc=0.9 - i / 100) for i in range(9)]
+    result = run(["--by", "acc", "--top", "1"], [*some, net("n8", 0, acc=0.95)])
+    assert json.loads(result.stdout)["arch"]["name"] == "n8"
+    assert result.stderr == ONE.format("1 record") + (
+        "rb-rank: warning: of 1 record of these the earlier one was among those that --top had let go"
+        " already, and counts no more. Without --top nothing is let go.\n"
+    )
+
+
+def test_a_metric_that_is_not_what_its_entry_says_is_said_once() -> None:
+    some = [net(f"n{i}", 0, acc=0.99) for i in range(3)]
+    for one in some[1:]:
+        one["evals"] = [{"metric": "acc", "value": 0.775, "n": 40, "ci95": [0.689, 0.85]}]
+    result = run(["--by", "acc"], some)
+    assert (result.exit_code, result.stderr) == (
+        0,
+        "rb-rank: warning: 2 records with a metric that is not what its own entry in evals says (n1 pgd: acc"
+        " is 0.99, measured 0.775 [0.689, 0.85]): the number in metrics is used. Measuring again replaces"
+        " it.\n",
+    )
+
+
 def test_the_last_record_of_a_model_counts() -> None:
     result = run(["--by", "acc"], [net("a", 0, acc=0.5), net("b", 0, acc=0.6), net("a", 0, acc=0.7, pgd=1)])
     found = [(one["arch"]["name"], one["metrics"]) for one in map(json.loads, result.stdout.splitlines())]
     assert found == [("a", {"acc": 0.7, "pgd": 1}), ("b", {"acc": 0.6})]
-    assert result.stderr == (
-        "rb-rank: warning: 1 record of the same model as a later one left out. --aggregate seed takes their"
-        " mean.\n"
-    )
+    assert result.stderr == ONE.format("1 record")
 
 
 SEEDS = [

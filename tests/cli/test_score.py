@@ -49,6 +49,24 @@ def refused(arguments: list[str], *metrics: Record) -> str:
 # --- the number -----------------------------------------------------------------------------------
 
 
+def test_two_evaluations_of_a_checkpoint_are_scored_as_one() -> None:
+    parts = [line({"acc": 0.5}, checkpoint="sha256:1"), line({"pgd20.8": 0.25}, checkpoint="sha256:1")]
+    other = line({"acc": 0.25, "pgd20.8": 0.5}, checkpoint="sha256:2")
+    result = run(["--metric", "acc,pgd20.8:3"], [parts[0], other, parts[1]])
+    found = [json.loads(text) for text in result.stdout.splitlines()]
+    assert [one["metrics"] for one in found] == [
+        {"acc": 0.5, "pgd20.8": 0.25, "score": 0.25},
+        {"acc": 0.25, "pgd20.8": 0.5, "score": 0.75},
+    ]
+    assert result.stderr.startswith("rb-score: warning: 1 record of the same model as an earlier one, read")
+
+
+def test_a_metric_that_is_not_what_its_entry_says_is_said() -> None:
+    evals = [{"metric": "acc", "value": 0.5}]
+    result = run(["--metric", "acc"], [line({"acc": 0.75}, evals=evals), line({"acc": 0.25})])
+    assert result.exit_code == 0 and "(a: acc is 0.75, measured 0.5): the number in metrics" in result.stderr
+
+
 def test_a_scored_record_as_it_is_written() -> None:
     result = run(["--metric", "acc,pgd20.8"], [line(one, mine=[1]) for one in THREE])
     assert result.stdout.splitlines()[1] == (
