@@ -17,7 +17,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[1] / "rbtools"
 
 # What everybody may import, and the version.
-COMMON = {"errors", "registry", "units"}
+COMMON = {"errors", "registry", "units", "unpickle"}
 
 TABLE: dict[str, set[str]] = {
     "records": set(),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from rbtools import unpickle
 from rbtools.datasets import streaming
 from rbtools.engine import initial, optimisers, ranks, regularize, shadow, track, validation
 from rbtools.engine.augment import augment, cutout
@@ -346,7 +347,7 @@ class _Training:
         return "  ".join(filter(None, [self.method.name, where, pace, means]))
 
     def state(self) -> bytes:
-        """All that the next epoch needs, as bytes that `weights_only` loading reads."""
+        """All that the next epoch needs, as bytes that `unpickle.torch_file` reads."""
         buffer = io.BytesIO()
         torch.save(
             {
@@ -370,7 +371,7 @@ class _Training:
         if data is None:
             return True
         try:
-            state = torch.load(io.BytesIO(data), map_location=self.device, weights_only=True)
+            state = unpickle.torch_file(io.BytesIO(data))
             self.model.load_state_dict(state["model"])
             if self.averaged is not None:
                 self.averaged.model.load_state_dict(state["averaged"])

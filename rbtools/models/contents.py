@@ -12,6 +12,8 @@ from typing import Any
 
 from torch import Tensor
 
+from rbtools.unpickle import UnusualTensor
+
 DEPTH = 4  # levels that are looked into
 MOST = 1_000_000  # letters and numbers of one note: a log of a long training has fewer
 
@@ -30,7 +32,7 @@ class Contents:
         key = (id(value), depth)
         if key not in self._holds:
             items = value.values()
-            self._holds[key] = any(isinstance(item, Tensor) for item in items) or (
+            self._holds[key] = any(isinstance(item, (Tensor, UnusualTensor)) for item in items) or (
                 depth > 0 and any(self.holds_tensors(item, depth - 1) for item in items)
             )
         return self._holds[key]

@@ -9,27 +9,17 @@ epochs: {"all_results": {(data set, seed): {"net_state_dict": ..., "arch_config"
 from __future__ import annotations
 
 import bz2
-import io
-import pickle
-from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from rbtools import unpickle
 from rbtools.errors import RbError, near, shown
 
 # The longest training first: 200 epochs, which NAS-Bench-201 calls full.
 BUDGETS = ("full", "200", "90", "12", "less", "01")
 # What weights unpack to is hardly more than what they take; logs of trainings unpack to some ten times.
 MOST_UNPACKED, ROOM = 100, 2**26
-_TORCH = {
-    ("torch._utils", "_rebuild_tensor_v2"),
-    ("torch._utils", "_rebuild_parameter"),
-    ("torch", "Size"),
-    ("torch", "device"),
-}
 
 
 def is_published(raw: Any) -> bool:
@@ -109,46 +99,16 @@ def read_pickle(path: Path) -> Any:
             data = stream.read(most + 1)
         if len(data) > most:
             raise RbError(f"unpacks to more than {MOST_UNPACKED} times its size. No file of NATS-Bench does.")
-        return _Reader(io.BytesIO(data)).load()
+        return unpickle.published(data)
     except RbError as error:
         raise RbError(f"The file {path} {error}") from None
-    except Exception as error:  # a damaged pickle can raise anything
+    except unpickle.Refused as refused:
+        raise RbError(
+            f"The file {path} holds the Python object {refused.name} beside its weights. Loading that could"
+            " run code, so it was not loaded."
+        ) from None
+    except (unpickle.Damaged, OSError, EOFError) as error:
         raise RbError(
             f"The file {path} is cut off, damaged or no file of NATS-Bench"
             f" ({type(error).__name__}: {shown(str(error))}). Copy or download it again."
         ) from None
-
-
-class _Reader(pickle._Unpickler):
-    """Admits tensors, arrays, numbers and containers.
-
-    In Python, because the one in C makes room for any number of objects that a file says to have.
-    """
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) == ("collections", "OrderedDict"):
-            return OrderedDict
-        if (module, name) in _TORCH:
-            return super().find_class(module, name)
-        if (module, name) == ("torch.storage", "_load_from_bytes"):
-            return _storage
-        if module in ("numpy.core.multiarray", "numpy._core.multiarray", "numpy") and name in (
-            "scalar",
-            "_reconstruct",
-            "dtype",
-            "ndarray",
-        ):
-            return super().find_class(module.replace("numpy.core", "numpy._core"), name)
-        raise RbError(
-            f"holds the Python object {shown(f'{module}.{name}')} beside its weights. Loading that could run"
-            " code, so it was not loaded."
-        )
-
-
-def _storage(data: bytes) -> Any:
-    """A tensor's numbers, which torch pickles as a file inside the file: not as a zip, which may unpack
-    to any size.
-    """
-    if data[:2] == b"PK":
-        raise RbError("holds a zip archive in the place of a tensor. Copy or download it again.")
-    return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)

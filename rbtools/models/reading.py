@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from rbtools.errors import RbError, shown
 from rbtools.models import names, published, unpack, weights_file
+from rbtools.unpickle import UnusualTensor
 
 EXPANDED = 2**20  # bytes that an expanded tensor may stand for
 
@@ -51,9 +51,9 @@ def read(path: str | Path, member: str | None = None) -> Checkpoint:
         raw, member = published.run_of(raw, member, path), None
         run = raw["run"]
     weights, nesting, others = unpack.unwrapped(raw, path, metadata, member)
+    for key, value in weights.items():
+        _refuse_unusual(str(key), value, path)
     state = {names.modern(str(k)): v.detach() for k, v in weights.items() if isinstance(v, Tensor)}
-    for key, value in state.items():
-        _refuse_unusual(key, value, path)
     saved = dict(state)
     mean, std = unpack.take_normalisation(state, path, metadata)
     prefix = unpack.strip(state)
@@ -65,24 +65,20 @@ def read(path: str | Path, member: str | None = None) -> Checkpoint:
     return Checkpoint(path, state, metadata, mean, std, found, saved)
 
 
-def _refuse_unusual(key: str, value: Tensor, path: Path) -> None:
+def _refuse_unusual(key: str, value: Any, path: Path) -> None:
     """Raise RbError for what is no block of numbers: those alone can be compared, cast and copied.
 
     A tensor of a few bytes may have been expanded, and say that it has more numbers than memory.
     """
-    kinds = {
-        "sparse": value.layout != torch.strided,
-        "nested": value.is_nested,
-        "quantized": value.is_quantized,
-        "without numbers (on the meta device)": value.is_meta,
-        "complex": value.is_complex(),
-    }
-    kind = next((kind for kind, found in kinds.items() if found), None)
+    if not isinstance(value, (Tensor, UnusualTensor)):
+        return
+    kind = value.kind if isinstance(value, UnusualTensor) else "complex" if value.is_complex() else None
     if kind is not None:
         raise RbError(
             f"The checkpoint {path} has the tensor '{shown(key)}', which is {kind}. Expected tensors of plain"
             " numbers: convert it where the file comes from."
         )
+    assert isinstance(value, Tensor)
     there, claimed = value.untyped_storage().nbytes(), value.numel() * value.element_size()
     if claimed > max(there, EXPANDED):
         raise RbError(

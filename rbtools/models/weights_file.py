@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
-import warnings
 import zipfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
+from rbtools import unpickle
 from rbtools.errors import RbError, shown
 from rbtools.models import programs, published
 
@@ -89,7 +87,7 @@ def _refuse_other_zips(path: Path, size: int) -> None:
             f"The checkpoint {path} is cut off or damaged: {size} bytes are there and the end of the"
             " archive is missing. Copy or download it again."
         ) from None
-    if unpacked > published.MOST_UNPACKED * size + published.ROOM:
+    if unpacked > size:
         raise RbError(
             f"The checkpoint {path} has {size} bytes and unpacks to {unpacked}. PyTorch packs no weights: the"
             " file is damaged, or not made by it."
@@ -104,41 +102,26 @@ def _refuse_other_zips(path: Path, size: int) -> None:
 
 def _read_torch(path: Path, size: int) -> Any:
     try:
-        # Given a path, torch goes by its ending; and what it warns of either works or is an error below.
-        with path.open("rb") as file, warnings.catch_warnings(), _harmless():
-            warnings.simplefilter("ignore")
-            return torch.load(file, map_location="cpu", weights_only=True)
+        with path.open("rb") as file:
+            return unpickle.torch_file(file)
     except OSError as error:
         raise RbError(f"The checkpoint {path} cannot be read: {error.strerror or error}.") from None
-    except Exception as error:  # a hostile or damaged pickle can raise anything
-        words = str(error)
-        # torch names what it refused as "GLOBAL module.name" or "class module.name".
-        refused = re.search(r"(?:GLOBAL|[Uu]nsupported class|function) ([\w.]+)", words)
-        if refused:
-            raise RbError(
-                f"The checkpoint {path} holds the Python object {refused[1]} beside its weights. Loading that"
-                " could run code, so it was not loaded. Save the weights alone, where the file comes from:"
-                " torch.save(model.state_dict(), FILE)."
-            ) from None
-        if "Unsupported" in words or "persistent_load" in words or "magic number" in words:
-            raise RbError(
-                f"The checkpoint {path} is a Python pickle with more than weights in it, which was not"
-                f" loaded because it could run code. {WANTED}."
-            ) from None
+    except unpickle.Refused as refused:
+        raise RbError(
+            f"The checkpoint {path} holds the Python object {refused.name} beside its weights. Loading that"
+            " could run code, so it was not loaded. Save the weights alone, where the file comes from:"
+            " torch.save(model.state_dict(), FILE)."
+        ) from None
+    except unpickle.NotTorch:
+        raise RbError(
+            f"The checkpoint {path} is a Python pickle with more than weights in it, which was not"
+            f" loaded because it could run code. {WANTED}."
+        ) from None
+    except unpickle.Damaged as error:
         raise RbError(
             f"The checkpoint {path} is cut off or damaged ({size} bytes are there; {_brief(error)})."
             " Copy or download it again."
         ) from None
-
-
-def _harmless() -> Any:
-    """Admits what training scripts note beside the weights and what runs nothing: numbers and options."""
-    dtypes = {type(np.dtype(kind)) for kind in "?bBhHiIlLqQefdgFDGSU"}
-    makers: list[Any] = [np.float64(0).__reduce__()[0], np.empty(0).__reduce__()[0]]  # scalars and arrays
-    # Files that were written before NumPy 2 have the older name of its module.
-    older: list[Any] = [(one, f"numpy.core.multiarray.{one.__name__}") for one in makers]
-    admitted: list[Any] = [argparse.Namespace, np.dtype, np.ndarray, *dtypes, *makers, *older]
-    return torch.serialization.safe_globals(admitted)
 
 
 def _brief(error: Exception) -> str:

@@ -1,0 +1,278 @@
+"""Pickles made to harm: refused by name, and in time and memory that the file's own size bounds."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import pickletools
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rbtools import unpickle
+from rbtools.unpickle import machine
+from tests.unpickle import opcodes
+from tests.unpickle.opcodes import Raw, built, call, name, pickled, value
+
+
+def read(data: bytes) -> Any:
+    return unpickle.arrays(io.BytesIO(data))
+
+
+def test_every_opcode_has_an_answer() -> None:
+    known = {opcode.code.encode("latin-1") for opcode in pickletools.opcodes}
+    assert set(machine.HANDLERS) == known - {b"."}
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_plain_values_are_read_as_python_reads_them(protocol: int) -> None:
+    shared = [1, "a"]
+    given: dict[Any, Any] = {
+        "numbers": [
+            0,
+            1,
+            -1,
+            255,
+            256,
+            65536,
+            -(2**31),
+            2**31,
+            2**100,
+            -(2**2000),
+            0.1,
+            float("inf"),
+            2 + 1j,
+        ],
+        "texts": ["", "a", "é\n'\"\\", "\U0001f600", "x" * 300, "\ud800"],
+        "bytes": [b"", b"a\xff\n", b"y" * 300, bytearray(b"ab")],
+        "tuples": [(), (1,), (1, 2), (1, 2, 3), (1, 2, 3, 4)],
+        "sets": [set(), {1, 2}, frozenset({"a", (1, 2)})],
+        "constants": [None, True, False],
+        "shared": [shared, shared],
+        ("a", 1): {None: True, 1.5: b"z"},
+    }
+    found = read(pickle.dumps(given, protocol))
+    assert found == given and found["shared"][0] is found["shared"][1]
+    given["itself"] = given
+    found = read(pickle.dumps(given, protocol))
+    assert found["itself"] is found
+
+
+# --- objects at addresses that the file chooses ---------------------------------------------------
+
+READ = """
+import bz2, contextlib, ctypes, io, json, sys
+from pathlib import Path
+from click.testing import CliRunner
+from rbtools import datasets
+from rbtools.cli.arch import main
+from rbtools.datasets import cifar
+from rbtools.errors import RbError
+from rbtools.models import reading
+from tests.unpickle import opcodes
+
+victim = ctypes.create_string_buffer(bytes(range(1, 129)), 4096)  # memory that no file should reach
+address = ctypes.addressof(victim)
+before = victim.raw
+pointers = address.to_bytes(8, "little") * 64
+cifar.Cifar10.sizes = {"train": 20, "test": 4}
+folder = Path("cifar-10-batches-py")
+folder.mkdir()
+told = {}
+for case, made in opcodes.objects(pointers).items():
+    data = opcodes.pickled(opcodes.mapping(data=made, labels=None))
+    for around in (opcodes.zipped, opcodes.legacy, bz2.compress):
+        Path("w.pt").write_bytes(around(data))
+        try:
+            reading.read("w.pt")
+        except RbError as error:
+            told[f"{case}, {around.__name__}"] = [1, str(error)]
+        if case == "called":
+            result = CliRunner().invoke(main, ["--from-checkpoint", "w.pt"])
+            told[f"{case}, {around.__name__}"] = [result.exit_code, result.output]
+    (folder / "test_batch").write_bytes(data)
+    try:
+        datasets.load("cifar10", "test", Path())
+    except RbError as error:
+        told[f"{case}, cifar10"] = [1, str(error)]
+assert victim.raw == before, "the memory was changed"
+print(json.dumps(told))
+"""
+
+
+def test_an_array_of_objects_at_chosen_addresses_is_refused_and_they_are_not_touched() -> None:
+    """In a process of its own, because a reader that makes such an array dies of it."""
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", READ],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(root)},
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    told = json.loads(done.stdout)
+    assert len(told) == 4 * len(opcodes.objects(bytes(8)))
+    for case, (status, words) in told.items():
+        assert status == 1 and ("numpy.ndarray" in words or "array of the type" in words), (case, words)
+        assert "could run code" in words or "expected numbers" in words, (case, words)
+
+
+@pytest.mark.parametrize("case", opcodes.objects(bytes(64)))
+def test_arrays_of_objects_are_refused_by_name(case: str) -> None:
+    with pytest.raises(unpickle.Refused) as refused:
+        read(pickled(opcodes.objects(bytes(64))[case]))
+    assert refused.value.name.startswith("numpy.ndarray")
+
+
+# --- what is refused by name ----------------------------------------------------------------------
+
+FLOATS = built(call("numpy.dtype", "f8", False, True), (3, "<", None, None, None, -1, -1, 0))
+EMPTY = call("numpy.core.multiarray._reconstruct", Raw(name("numpy.ndarray")), (0,), b"b")
+
+NAMES = {
+    "os.system": call("os.system", "true"),
+    "a class": Raw(name("pathlib.PosixPath") + b")\x81"),
+    "an instance": Raw(b"(ios\nPath\n"),
+    "an object": Raw(b"(" + name("os.Path") + b"o"),
+    "a dotted name": Raw(value("numpy") + value("ndarray.tofile") + b"\x93"),
+    "an extension": Raw(b"\x82\x01"),
+    "a persistent id": Raw(b"Pone\n"),
+    "a binary persistent id": Raw(value("one") + b"Q"),
+    "a buffer": Raw(b"\x97"),
+    "a constant called": call("builtins.list", ()),
+    "a state of a list": Raw(b"]" + value(1) + b"b"),
+    "a state of a function": built(name("numpy.ndarray"), 1),
+    "a state of an array": built(built(EMPTY, (1, (1,), FLOATS, False, bytes(8))), (1, (1,))),
+    "a state with attributes": built(Raw(b"]"), opcodes.mapping(append=1)),
+    "a subclass": call("numpy.core.multiarray._reconstruct", Raw(name("numpy.matrix")), (0,), b"b"),
+    "memory": call("numpy.memmap", "x"),
+    "a reducer": call("copyreg._reconstructor", Raw(name("numpy.ndarray")), None, None),
+    "texts": call("numpy.core.numeric._frombuffer", bytes(8), call("numpy.dtype", "U2"), (1,), "C"),
+}
+
+
+@pytest.mark.parametrize("case", NAMES)
+def test_what_is_not_admitted_is_refused_by_name(case: str) -> None:
+    with pytest.raises(unpickle.Refused):
+        read(pickled(NAMES[case]))
+
+
+# --- what is no pickle, or claims more than there is ----------------------------------------------
+
+
+def nested(depth: int) -> Raw:
+    """A tuple in a tuple, and so on."""
+    return Raw(b")" + b"\x85" * depth)
+
+
+def array(shape: object, data: bytes = bytes(16), dtype: Raw = FLOATS, fortran: object = False) -> Raw:
+    return built(EMPTY, (1, shape, dtype, fortran, data))
+
+
+MANY = machine.MOST_TUPLE_KEYS + 1
+DAMAGED = {
+    "nothing": b"",
+    "no end": b"N",
+    "an empty stack": b".",
+    "a pop of nothing": b"0.",
+    "no mark": b"t.",
+    "an unknown opcode": b"\xff.",
+    "protocol 99": b"\x80\x63N.",
+    "an unknown memo": b"h\x05.",
+    "bytes of 2 GB": b"B\xff\xff\xff\x7fab.",
+    "text of 2^63 bytes": b"\x8d\xff\xff\xff\xff\xff\xff\xff\x7fab.",
+    "a bytearray of 2^62 bytes": b"\x96\xff\xff\xff\xff\xff\xff\xff\x3fab.",
+    "a text of minus one byte": b"T\xff\xff\xff\xffab.",
+    "a number of 2 GB": b"\x8b\xff\xff\xff\x7f\x01.",
+    "a number of 10,000 bytes": b"\x8b\x10\x27\0\0" + bytes(9999) + b"\x01.",
+    "a number of 10,000 digits": b"L" + b"9" * 10_000 + b"L\n.",
+    "a memo of 10,000 digits": b"Np" + b"9" * 10_000 + b"\n.",
+    "a name that is no text": b"NN\x93.",
+    "a list as a key": b"}]Ns.",
+    "an array as a key": b"}" + array((2,)) + b"Ns.",
+    "deep tuples as a key": b"}" + nested(50_000) + b"Ns.",
+    "wide tuples as a key": b"}" + b")2\x86" * 30 + b"Ns.",
+    "deep tuples in a set": b"\x8f(" + nested(50_000) + b"\x90.",
+    "deep tuples in a frozen set": b"(" + nested(50_000) + b"\x91.",
+    "a frozen set as a key": b"}(\x91Ns.",
+    "many tuples as keys": b"}("
+    + b"".join(b"J" + n.to_bytes(4, "little") + b"\x85N" for n in range(MANY))
+    + b"u.",
+    "numbers of one hash as keys": b"}" + value(2**61 - 1) + b"Ns.",
+    "a list set as a dict": b"]NNs.",
+    "a dict appended to": b"}Na.",
+    "a set appended to": b"\x8fNa.",
+    "a list added to": b"](N\x90.",
+    "an odd number of items": b"}(Nu.",
+    "arguments by name": name("numpy.dtype") + b")" + opcodes.mapping(a=1) + b"\x92.",
+    "arguments that are no tuple": name("numpy.dtype") + b"]R.",
+    "too many arguments": call("argparse.Namespace", 1, 2) + b".",
+    "a line without end": b"Sab",
+    "a text without quotes": b"Sab\n.",
+    "an array without bytes": array((2**40,)) + b".",
+    "an array with too many bytes": array((1,)) + b".",
+    "a negative shape": array((-2,)) + b".",
+    "negative shapes": array((-1, -2)) + b".",
+    "a shape that wraps around": array((2**32, 2**32, 2**2)) + b".",
+    "an empty array of a huge shape": array((0, 2**62, 2**62, 2**62), b"") + b".",
+    "an array of 65 dimensions": array((1,) * 65, bytes(8)) + b".",
+    "a shape of text": array(("2",)) + b".",
+    "an array of a number": array(2) + b".",
+    "an array of no type": array((2,), dtype=Raw(b"N")) + b".",
+    "a state of five numbers": built(EMPTY, 12345) + b".",
+    "truth values that are none": array((1,), b"\x07", call("numpy.dtype", "b1")) + b".",
+    "a number of no bytes": call("numpy.core.multiarray.scalar", FLOATS, b"") + b".",
+    "a text of half a letter": call("numpy.core.multiarray.scalar", call("numpy.dtype", "U1"), b"ab") + b".",
+    "an unusual encoding": call("_codecs.encode", "a", "rot13") + b".",
+    "pairs of three": call("collections.OrderedDict", ((1, 2, 3),)) + b".",
+    "a set of text": call("builtins.set", "abc") + b".",
+    "a set of lists": call("builtins.set", Raw(b"]]a")) + b".",
+    "a counter of a list": call("collections.Counter", Raw(b"]")) + b".",
+    "a complex number of text": call("builtins.complex", "1", "2") + b".",
+}
+
+
+@pytest.mark.parametrize("case", DAMAGED)
+def test_what_claims_more_than_there_is_is_damaged(case: str) -> None:
+    with pytest.raises(unpickle.Damaged):
+        read(DAMAGED[case])
+
+
+def test_one_value_is_not_copied_again_and_again() -> None:
+    """A file of 100 KB would make 10 GB of it."""
+    text = value("x" * 10**6) + b"q\0"
+    again = name("_codecs.encode") + b"h\0" + value("latin1") + b"\x86R"
+    with pytest.raises(unpickle.Damaged, match="much of little"):
+        read(text + again * 10_000 + b".")
+
+
+def test_memory_is_bounded_by_the_number_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "MOST_STEPS", 1000)
+    assert read(b"(" + b"}" * 900 + b"l.") == [{}] * 900
+    with pytest.raises(unpickle.Damaged, match="more than 1000 steps"):
+        read(b"(" + b"}" * 1100 + b"l.")
+
+
+def test_a_memo_with_large_numbers_takes_no_room() -> None:
+    assert read(b"}r\xff\xff\xff\x7fj\xff\xff\xff\x7f.") == {}
+
+
+def test_deep_nesting_has_no_depth_limit_and_no_cost() -> None:
+    found, depth = read(b"]" * 200_000 + b"a" * 199_999 + b"."), 0
+    while found:
+        (found,), depth = found, depth + 1
+    assert depth == 199_999
+
+
+def test_an_array_that_is_never_built_stays_a_stand_in() -> None:
+    """What is put into a container before its state is set is not completed there."""
+    found = read(b"]" + EMPTY + b"a.")
+    assert type(found[0]).__module__.startswith("rbtools.unpickle")
+    later = read(b"(" + EMPTY + b"q\1" + value((1, (2,), FLOATS, False, bytes(16))) + b"bh\1l.")
+    assert all(np.array_equal(one, np.zeros(2)) for one in later)
