@@ -39,12 +39,25 @@ def shown(text: str, most: int = 80) -> str:
     return line if len(line) <= most else line[:most] + "..."
 
 
+# What others call the same.
+_SAME = {"normal": "gaussian", "autoattack": "aa", "standard": "erm", "natural": "erm"}
+
+
 def near(name: str, known: Iterable[str]) -> str:
-    """Return " Did you mean 'x'?" with the nearest known names, or an empty string."""
+    """Return " Did you mean 'x'?" with the nearest known names, or an empty string.
+
+    That is another word for the same, then what ends in the name (`train.method`), then similar spellings.
+    """
     plain: dict[str, str] = {}  # PGD is near to pgd
     for word in known:
         plain.setdefault(word.casefold(), word)
-    close = [plain[found] for found in difflib.get_close_matches(name.casefold(), plain, n=3, cutoff=0.5)]
+    text = name.casefold()
+    if (same := _SAME.get(text)) in plain:
+        close = [plain[str(same)]]
+    else:
+        ends = [word for word in plain if text.isidentifier() and word.endswith(f".{text}")]
+        similar = difflib.get_close_matches(text, plain, n=3, cutoff=0.5)
+        close = [plain[word] for word in dict.fromkeys([*ends, *similar])][:3]
     if not close:
         return ""
     return " Did you mean " + " or ".join(f"'{shown(word)}'" for word in close) + "?"

@@ -28,6 +28,7 @@ def param(
     check: str | None = None,
     metavar: str | None = None,
     optional: bool = False,
+    elsewhere: str | None = None,
 ) -> Any:
     """Return a dataclass field that is also a command-line option.
 
@@ -36,6 +37,7 @@ def param(
     `check` is one of "positive", "non-negative", "fraction". `metavar` stands for the value in the help.
     `optional` leaves the field out of records and keys at its default: an option that was added after
     results without it were stored must not make them be computed again.
+    `elsewhere` is what others call it, for a hint.
     """
     metadata = {
         "help": help,
@@ -45,6 +47,7 @@ def param(
         "check": check,
         "metavar": metavar,
         "optional": optional,
+        "elsewhere": elsewhere,
     }
     return dataclasses.field(default=default, metadata=metadata)
 

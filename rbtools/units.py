@@ -14,13 +14,25 @@ SEVERITIES = (1, 2, 3, 4, 5)
 """Of a corruption: Hendrycks and Dietterich (ICLR 2019) have five, 5 the worst."""
 
 
-def number(text: str | float, what: str) -> float:
+_SUCH_AS = {
+    "--eps": "8 or 8/255",
+    "--severity": "3",
+    "--gamma": "0.08 or 8/255",
+    "--rho": "0.05",
+    "--seed": "0",
+    "--milestones": "75",
+}
+
+
+def number(text: str | float, what: str, such_as: str = "8, 0.03 or 8/255") -> float:
     """Read `8`, `0.03` or a fraction `8/255`. Raises UsageError naming `what` was being read."""
     try:
         top, slash, bottom = str(text).partition("/")
         value = float(top) / float(bottom) if slash else float(top)
     except (ValueError, ZeroDivisionError):
-        raise UsageError(f"{what} is '{text}'. Expected a number such as 8, 0.03 or 8/255.") from None
+        raise UsageError(
+            f"{what} is '{text}'. Expected a number such as {_SUCH_AS.get(what, such_as)}."
+        ) from None
     if value != value or abs(value) == float("inf"):
         raise UsageError(f"{what} is '{text}'. Expected a finite number.")
     return value
@@ -87,7 +99,7 @@ def eps_to_pixels(text: str | float, norm: str = "linf", what: str = "--eps") ->
     L-infinity: `8` and `8/255` are both 8/255. L2: the number itself.
     Raises UsageError for a negative or unreadable number, and for L-infinity above 255/255.
     """
-    value = number(text, what)
+    value = number(text, what, "8 or 8/255" if norm == "linf" else "0.5")
     if value < 0:
         raise UsageError(f"{what} is {value:g}. A distance is 0 or more; write for example {what} 8.")
     if norm != "linf":
@@ -108,7 +120,7 @@ def reaches(length: float, eps: float) -> bool:
 
 def eps_slip(text: str | float, norm: str = "linf", what: str = "--eps") -> str | None:
     """The warning for `--eps 0.031`, which reads as 0.031/255; None where nothing looks wrong."""
-    value = number(text, what)
+    value = number(text, what, "8 or 8/255" if norm == "linf" else "0.5")
     if norm != "linf" or "/" in str(text) or not 0 < value < 0.1:
         return None
     meant = value * 255

@@ -25,6 +25,22 @@ def test_what_is_no_number_is_named(text: str) -> None:
     assert str(wrong.value) == f"--x is '{text}'. Expected a number such as 8, 0.03 or 8/255."
 
 
+def test_examples_are_of_the_option_and_its_unit() -> None:
+    such = {
+        "--eps": "8 or 8/255",
+        "--rho": "0.05",
+        "--gamma": "0.08 or 8/255",
+        "--seed": "0",
+        "--severity": "3",
+    }
+    for what, example in such.items():
+        with pytest.raises(UsageError, match=f"^{what} is 'foo'. Expected a number such as {example}.$"):
+            units.number_list("foo", what)
+    for norm, example in (("linf", "8 or 8/255"), ("l2", "0.5")):
+        with pytest.raises(UsageError, match=f"^--step-size is 'foo'. Expected a number such as {example}.$"):
+            units.eps_to_pixels("foo", norm, "--step-size")
+
+
 @pytest.mark.parametrize("text", ["nan", "inf", "-inf", "1e999"])
 def test_numbers_are_finite(text: str) -> None:
     with pytest.raises(UsageError, match="Expected a finite number"):

@@ -8,6 +8,7 @@ import inspect
 import math
 import os
 import re
+import shlex
 import sys
 import typing
 from collections.abc import Callable, Sequence
@@ -19,7 +20,7 @@ import click
 from rbtools import __version__, registry
 from rbtools.cli import config, ending, events, in_force
 from rbtools.cli.fields import for_people, legible, method_options
-from rbtools.errors import RbError, UsageError
+from rbtools.errors import RbError, unknown
 
 CONTEXT: dict[str, Any] = {
     "help_option_names": ["-h", "--help"],
@@ -126,17 +127,40 @@ class Group(_Main, click.Group):
         super().__init__(*args, **{**kwargs, "no_args_is_help": False})
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        names = self.list_commands(ctx)
+        names, typed = self.list_commands(ctx), list(args)
         if not args and not ctx.resilient_parsing:
             raise click.UsageError(f"No {self.kind} is named. Choose one of: {', '.join(names)}.", ctx)
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as wrong:
+            line = [names[0], wrong.option_name, "..."]
+            chosen = next((word for word in typed if word.split(",")[0] in names), None)
+            if chosen is not None:
+                typed.remove(chosen)
+                line = [chosen, *typed]
             raise click.UsageError(
                 f"No option '{wrong.option_name}' stands before the {self.kind}. Options follow it:"
-                f" {ctx.command_path} {names[0]} {wrong.option_name} ...",
+                f" {ctx.command_path} {shlex.join(line)}",
                 ctx,
             ) from None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError:
+            for name, command in self.commands.items():
+                known = getattr(command, "registry", None)
+                if known is not None and args[0].split(",")[0] in known:
+                    kind = known.kind
+                    line = [name, *filter(None, [getattr(command, "option", None)]), args[0]]
+                    raise click.UsageError(
+                        f"'{args[0]}' is the name of {'an' if kind[0] in 'aeiou' else 'a'} {kind}. Write:"
+                        f" {ctx.command_path} {shlex.join(line)}",
+                        ctx,
+                    ) from None
+            raise
 
 
 class Chooser(Group):
@@ -190,17 +214,18 @@ class Chooser(Group):
         name = args[0]
         if name.startswith("-"):
             return super().resolve_command(ctx, args)
+        other = next((one for one in self._names(name) if one not in self.registry), None)
+        if name not in self.commands and other is not None:
+            raise click.UsageError(str(unknown(self.kind, other, self.list_commands(ctx))), ctx)
         try:
             return name, self.get_command(ctx, name), args[1:]
-        except UsageError as wrong:
-            raise click.UsageError(str(wrong), ctx) from None
         except RbError as wrong:
             raise click.UsageError(str(wrong), ctx) from None
 
     def _names(self, text: str) -> list[str]:
         if not self.many:
             return [text]
-        if text == "all":
+        if "all" in text.split(","):
             return list(self.registry.all)
         return list(dict.fromkeys(filter(None, text.split(","))))
 
@@ -253,6 +278,14 @@ class OptionChooser(_Main, click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as wrong:
+            for cls in ctx.meta["rbtools.classes"]:
+                for field in registry.options(cls):
+                    if wrong.option_name == f"--{field.metadata['elsewhere']}":
+                        raise click.UsageError(
+                            f"No option '{wrong.option_name}' for {self.option} {cls.name}: here that is"
+                            f" --{registry.public_name(field)}. {field.metadata['help']}",
+                            ctx,
+                        ) from None
             having = [name for name in self.registry if wrong.option_name in self._flags(name)]
             if not having:
                 raise

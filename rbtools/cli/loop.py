@@ -120,7 +120,6 @@ class _Loop:
 
     def told(self, record: dict[str, Any], place: str, report: Report) -> bytes:
         """What goes out for a record that was worked on; people hear of it."""
-        self.found, self.computed = self.found + report.found, self.computed + report.computed
         self.screen.clear()
         for remark in report.remarks:
             self.screen.once(remark)
@@ -139,6 +138,8 @@ class _Loop:
             self.pending += 1
             return dumps(_untrained(report.result) if self.screen.tool == "rb-train" else report.result)
         self.done += 1
+        whole = bool(report.found) and not report.computed  # of several results some may have been there
+        self.found, self.computed = self.found + whole, self.computed + (not whole)
         self._say(record, report.result)
         return dumps(report.result)
 

@@ -191,9 +191,8 @@ def _made(sink: Sink, choice: Choice) -> Made | None:
         latest.add(model, Entry(text, values.of(record), points.of(record), grouping.add(record)))
     values.check("--by")
     points.check("--pareto")
+    grouping.check("--within", values.count)
     for name, lacking in grouping.lacking.items():
-        if lacking == values.count:
-            raise UsageError(f"--within: no record has '{name}'.")
         sink.screen.warn(f"{counted(lacking, 'record')} without {name}, ranked by themselves.")
     _tell(latest.duplicates + duplicates, datasets, choice, keys, latest, sink.screen)
     return Made(keys, latest.ranked(), members, values.missing)
@@ -212,10 +211,8 @@ def _merged(
     fields = [*choice.group, *choice.pivot]
     if fields:
         extra = [name for name in choice.within if name not in fields]
-        merged, lacking = grouped(texts, [*fields, *extra])
+        merged, lacking = grouped(texts, [*fields, *extra], "--pivot" if choice.pivot else "--group")
         for name, number in lacking.items():
-            if number == len(texts):
-                raise UsageError(f"--{'pivot' if name in choice.pivot else 'group'}: no record has '{name}'.")
             screen.warn(f"{counted(number, 'record')} without {name}, in a group of their own.")
         deeper = dict(members)
         members.clear()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rbtools.errors import RbError, UsageError
+from rbtools.errors import RbError
 from rbtools.records import expr
 from rbtools.scoring import minmax
 from rbtools.scoring.columns import Columns, unknown
@@ -65,9 +65,7 @@ class Composite:
 
         `warn` is told what looks wrong: several data sets scaled together, metrics that tell nothing.
         """
-        for name, lacking in self._grouping.lacking.items():
-            if lacking == self.count:
-                raise UsageError(f"--within: no record has '{name}'.")
+        self._grouping.check("--within", self.count)
         self.terms = self._named(warn) if self.asked else self._common()
         self._numbers = [self._column(term.metric) for term in self.terms]
         if self.missing == "refuse":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from rbtools.errors import UsageError
 from rbtools.records import expr
 
 Key = tuple[Any, ...]
@@ -38,6 +39,7 @@ class Grouping:
         self._places: dict[Key, list[int]] = {}
         self._keys: list[Key] = []
         self.lacking: dict[str, int] = {}
+        self._reasons: dict[str, expr.MissingName] = {}
 
     def add(self, record: Mapping[str, Any]) -> Key:
         """Take in the next record; its values of the fields."""
@@ -53,10 +55,17 @@ class Grouping:
     def _value(self, name: str, field: expr.Expression, record: Mapping[str, Any]) -> Any:
         try:
             found = field(record)
-        except expr.MissingName:
+        except expr.MissingName as reason:
             self.lacking[name] = self.lacking.get(name, 0) + 1
+            self._reasons[name] = reason
             return None
         return repr(found) if isinstance(found, list | dict) else found
+
+    def check(self, option: str, count: int) -> None:
+        """Raise UsageError for a field that none of `count` records has."""
+        for name, lacking in self.lacking.items():
+            if lacking == count:
+                raise UsageError(f"{option}: no record has '{name}'.{self._reasons[name].hint}")
 
     def places(self) -> list[list[int]]:
         """The records of each group, by their places in the stream, groups in the order they were met."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from rbtools.errors import RbError, UsageError
+from rbtools.errors import RbError, UsageError, near
 from rbtools.records import dumps, expr, parse_again
 from rbtools.scoring import identity, merge, rank
 from rbtools.scoring.bands import bands
@@ -176,16 +176,24 @@ def averaged(texts: Iterable[bytes], over: Sequence[str]) -> list[Merged]:
         unknown = {name: None for name in unknown if not identity.has(record, name)}
         groups.setdefault(identity.without(record, over), []).append(text)
     if groups and unknown:
-        raise UsageError(f"--aggregate: no record has '{next(iter(unknown))}'.")
+        name = next(iter(unknown))
+        hint = near(name, identity.SHORT) or expr.MissingName(name, record).hint
+        raise UsageError(f"--aggregate: no record has '{name}'.{hint}")
     return [_merged(texts, {"over": list(over)}) for texts in groups.values()]
 
 
-def grouped(texts: Iterable[bytes], fields: Sequence[str]) -> tuple[list[Merged], dict[str, int]]:
-    """One record for those that agree in `fields`, and how many records lack each field."""
+def grouped(
+    texts: Iterable[bytes], fields: Sequence[str], option: str = "group"
+) -> tuple[list[Merged], dict[str, int]]:
+    """One record for those that agree in `fields`, and how many records lack each field.
+
+    Raises UsageError, which names the `option`, for a field that no record has.
+    """
     texts = list(texts)
     grouping = Grouping(fields)
     for text in texts:
         grouping.add(parse_again(text))
+    grouping.check(option, len(texts))
     found = []
     for key, places in zip(grouping.keys(), grouping.places(), strict=True):
         about = {"group": dict(zip(fields, key, strict=True))}

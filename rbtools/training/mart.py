@@ -26,7 +26,9 @@ class MART(Adversarial):
     inner: ClassVar[str | None] = "ce"
     start: ClassVar[str] = "noise"
 
-    lambda_: float = param(5.0, "Weight of the divergence.", name="lambda", check="non-negative")
+    lambda_: float = param(
+        5.0, "Weight of the divergence.", name="lambda", check="non-negative", elsewhere="beta"
+    )
     bce: str = param(
         "bce", "The first term: boosted by the likeliest wrong class, or plain.", choices=("bce", "ce")
     )

@@ -25,7 +25,9 @@ class TRADES(Adversarial):
     inner: ClassVar[str | None] = "kl"
     start: ClassVar[str] = "noise"
 
-    lambda_: float = param(6.0, "Weight of the divergence.", name="lambda", check="non-negative")
+    lambda_: float = param(
+        6.0, "Weight of the divergence.", name="lambda", check="non-negative", elsewhere="beta"
+    )
 
     @property
     def outer_passes(self) -> tuple[int, int]:

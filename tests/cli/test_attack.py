@@ -90,6 +90,13 @@ def test_an_attack_adds_its_results_and_passes_the_rest(trained: dict[str, Recor
     }
 
 
+def test_a_record_of_which_a_part_was_found_counts_once(trained: dict[str, Record]) -> None:
+    chosen = ["fgsm", "--n", "10"]
+    run([*chosen, "--eps", "4"], trained["erm"])
+    result = run([*chosen, "--eps", "4,8"], trained["erm"])
+    assert result.stderr == "rb-attack: 1 record: 1 computed, 0 found in the store.\n"
+
+
 def test_a_metric_that_is_not_what_its_entry_says_is_said_and_replaced(trained: dict[str, Record]) -> None:
     made = one(run(["fgsm", "--eps", "8", "--n", "10"], trained["erm"]))
     false = {**made, "metrics": {**made["metrics"], "fgsm.8": 1.5}}

@@ -21,17 +21,23 @@ class MissingName(RbError):
     def __init__(self, name: str, record: Record) -> None:
         super().__init__(name, record)
         self.name, self.record = name, record
+        self.beside_text = False  # compared with a text, so meant as one perhaps
 
     def __str__(self) -> str:
         metrics, fields = list(metrics_of(self.record)), list(_fields(self.record))
         if is_glob(self.name):
             message = f"No metric matches '{self.name}'."
         else:
-            message = f"There is no metric or field '{self.name}'.{self._hint([*metrics, *fields])}"
+            message = f"There is no metric or field '{self.name}'.{self.hint}"
         message += f" Metrics: {_listed(metrics)}."
         return message if is_glob(self.name) or not fields else f"{message} Fields: {_listed(fields)}."
 
-    def _hint(self, known: list[str]) -> str:
+    @property
+    def hint(self) -> str:
+        """What may have been meant, as a sentence with a blank before it; or an empty text."""
+        known = [*metrics_of(self.record), *_fields(self.record)]
+        if self.beside_text:
+            return f" A text stands in quotes: '{self.name}'."
         parts = self.name.split("-")
         if any("-".join(parts[:end]) in known for end in range(1, len(parts))):
             return f" {NAMES_RULE}."

@@ -71,7 +71,11 @@ def comparison(first: Node, row: Row) -> Node:
     def evaluate(record: Record) -> bool:
         left = first(record)
         for token, node in row:
-            right = node(record)
+            try:
+                right = node(record)
+            except MissingName as missing:
+                missing.beside_text = isinstance(left, str)
+                raise
             try:
                 if not values.compare(token.text, left, right):
                     return False
