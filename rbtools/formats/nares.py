@@ -18,7 +18,7 @@ from rbtools.formats import numbers, stream
 from rbtools.formats.base import Bad, Document, Published, Record, Unit, an_object, dumps, own_part
 from rbtools.formats.rows import Row, Values
 from rbtools.formats.told import Told
-from rbtools.records import metrics
+from rbtools.records import metrics, texts
 from rbtools.registry import param
 
 SMALLEST = 100_000  # parameters or multiply-adds that a network here can have
@@ -77,16 +77,17 @@ class NARes:
 
     def units(self, source: Published, told: Told) -> Iterator[Unit | Bad]:
         with source.opened() as opened:
-            for number, text in enumerate(opened, start=1):
+            for number, text, readable in texts(opened):
                 where = f"{source.name}: line {number}"
-                if not (text := text.removeprefix(b"\xef\xbb\xbf").strip()):
-                    continue
+                if not readable:
+                    yield Bad(where, "It is binary data, not JSON, and the rest is not read.", "")
+                    return
                 try:
                     line = an_object(stream.loads(text), "It")
                     pairs = list(_trainings(line))
                 except RbError as wrong:
                     problem = f"It {wrong}." if isinstance(wrong, stream.Broken) else str(wrong)
-                    yield Bad(where, problem, text.decode("utf-8", "replace"))
+                    yield Bad(where, problem, text.strip().decode("utf-8", "replace"))
                     continue
                 rest = {key: value for key, value in line.items() if key not in ("train", "test_best")}
                 yield from (Unit(where, Training(rest, train, test)) for train, test in pairs)

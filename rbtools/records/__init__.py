@@ -15,6 +15,7 @@ from rbtools.records.lines import (
     parse,
     parse_again,
     read,
+    texts,
     write,
 )
 
@@ -28,5 +29,6 @@ __all__ = [
     "parse",
     "parse_again",
     "read",
+    "texts",
     "write",
 ]

@@ -8,6 +8,7 @@ a line that orjson would not write back byte for byte may hold a duplicate key o
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -19,6 +20,10 @@ from rbtools.errors import RbError, shown
 SCHEMA = 1
 _NUMBERS = (float, int, type(None))
 _BOM = b"\xef\xbb\xbf"
+_SHOWN = 60  # bytes of a line that a message shows
+_BEGINNING = 1 << 13  # bytes of a stream that tell whether it is text
+_NO_TEXT = re.compile(rb"[\x00-\x06\x0e-\x1a\x1c-\x1f\x7f]")  # bytes that no text file has
+_OBJECT = re.compile(rb"\{\s*[\"}]")  # the beginning of a record, however damaged the rest of it
 
 
 class BadLine(RbError):
@@ -148,11 +153,11 @@ def _parse_slowly(text: bytes) -> dict[str, Any]:
 
 
 def _why_not_json(text: bytes, error: orjson.JSONDecodeError, whole: bool) -> str:
-    shown = text[:60].decode("utf-8", "replace") + ("..." if len(text) > 60 else "")
+    start = _start_of(text)
     try:
         text.decode("utf-8")
     except UnicodeDecodeError as wrong:
-        return f"is not UTF-8 (byte {wrong.start + 1}): {shown!r}. Expected one JSON object per line."
+        return f"is not UTF-8 (byte {wrong.start + 1}): {start}. Expected one JSON object per line."
     try:
         json.loads(text, parse_constant=_refuse_constant)
     except BadLine as constant:
@@ -161,7 +166,11 @@ def _why_not_json(text: bytes, error: orjson.JSONDecodeError, whole: bool) -> st
         pass
     if not whole and text.lstrip()[:1] == b"{":
         return f"is cut off: it ends after {len(text)} bytes without a closing brace or a newline."
-    return f"is not JSON: {error.msg} at column {error.colno}: {shown!r}. Expected one JSON object per line."
+    return f"is not JSON: {error.msg} at column {error.colno}: {start}. Expected one JSON object per line."
+
+
+def _start_of(text: bytes) -> str:
+    return repr(text[:_SHOWN].decode("utf-8", "replace") + ("..." if len(text) > _SHOWN else ""))
 
 
 def _refuse_constant(name: str) -> None:
@@ -176,18 +185,47 @@ def _kind(value: Any) -> str:
 def lines(stream: Iterable[bytes], source: str = "standard input") -> Iterator[Line]:
     """Yield every line that is not blank, with its record or the reason why it is none.
 
-    A byte order mark, CRLF and a missing last newline are fine.
+    A byte order mark, CRLF and a missing last newline are fine. A stream of binary data, such as a file of
+    weights, is one bad line.
     """
-    for number, raw in enumerate(stream, start=1):
-        if number == 1 and raw.startswith(_BOM):
-            raw = raw[len(_BOM) :]
+    for number, raw, readable in texts(stream):
         text = raw.strip()
-        if not text:
-            continue
+        if not readable:
+            yield Line(source, number, text[:_SHOWN], None, _not_text(text))
+            return
         try:
             yield Line(source, number, text, parse(text, whole=raw.endswith(b"\n")), None)
         except BadLine as problem:
             yield Line(source, number, text, None, str(problem))
+
+
+def texts(stream: Iterable[bytes]) -> Iterator[tuple[int, bytes, bool]]:
+    """Yield (number, line, True) for every line that is not blank, without a byte order mark.
+
+    Where the stream begins with binary data, the third is False and nothing follows: judged line by line, a
+    file of weights would give thousands of errors. A line that begins as a JSON object does is no such data.
+    """
+    judged = 0
+    for number, raw in enumerate(stream, start=1):
+        if number == 1 and raw.startswith(_BOM):
+            raw = raw[len(_BOM) :]
+        if not (text := raw.strip()):
+            continue
+        if _OBJECT.match(text):
+            judged = _BEGINNING
+        if judged < _BEGINNING and _NO_TEXT.search(text[: _BEGINNING - judged]):
+            yield number, raw, False
+            return
+        judged += len(raw)
+        yield number, raw, True
+
+
+def _not_text(text: bytes) -> str:
+    return (
+        f"is binary data, not text: {_start_of(text)}. Expected one JSON object per line; the rest is not"
+        " read. Give a network's weights with --checkpoint FILE to a tool that evaluates, or make a record of"
+        " them with rb-arch --from-checkpoint FILE."
+    )
 
 
 def dumps(record: dict[str, Any]) -> bytes:

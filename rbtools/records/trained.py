@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rbtools.errors import RbError, shown
+
 # What a training cost and where it ran, and what was not as usual.
 _COST = ("seconds_per_epoch", "passes", "prepared", "device", "threads")
 _COURSE = ("trained_on", "batchnorm", "stopped_after")
@@ -49,3 +51,33 @@ def entries(done: Mapping[str, Any]) -> list[dict[str, Any]]:
             "threads": done["threads"],
         }
     ]
+
+
+def config(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The configuration of the record's training, `train.config`; empty where there is none.
+
+    Raises RbError where `train` or its `config` is no object.
+    """
+    train = record.get("train") or {}
+    found = train.get("config") if isinstance(train, Mapping) else train
+    if not isinstance(found or {}, Mapping):
+        raise RbError(
+            f"The record's train.config is {shown(repr(found))}. Expected an object such as rb-train writes."
+        )
+    return found or {}
+
+
+def held_out_share(record: Mapping[str, Any]) -> float:
+    """The share of the training images that the record's training held out (`--val`), from 0 to below 1.
+
+    Raises RbError for another value than rb-train writes.
+    """
+    share = config(record).get("val")
+    if share is None:
+        return 0.0
+    if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share < 1:
+        raise RbError(
+            f"The record's train.config.val is {shown(repr(share))}. Expected the share of the training"
+            " images that was held out: a number from 0 to below 1."
+        )
+    return float(share)

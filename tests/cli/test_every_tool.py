@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+from pathlib import Path
 from typing import Any
 
 import click
@@ -101,6 +102,18 @@ def test_a_file_of_another_kind_is_not_told_line_by_line(tool: str) -> None:
     assert len(records(result)) == (100 if tool in FILTERS else 0)
     result = run(tool, [*READERS[tool], "-v"], "hello\n" * 100)
     assert sum("is not JSON" in line for line in result.stderr.splitlines()) == 100
+
+
+@pytest.mark.parametrize("tool", READERS)
+def test_a_file_of_weights_is_one_error(tool: str, tmp_path: Path) -> None:
+    weights = b"PK\x03\x04\x00\x00\x08\n" + b"\x80\x02}q\x00\n" * 99
+    (tmp_path / "model.pt").write_bytes(weights)
+    for words, text in (([*READERS[tool], "model.pt"], b""), (READERS[tool], weights)):
+        result = run(tool, words, text)
+        assert result.exit_code == 1 and "more lines are no records" not in result.stderr
+        assert result.stderr.count("is binary data, not text") == 1
+        assert "Give a network's weights with --checkpoint FILE" in result.stderr
+        assert len(records(result)) == (1 if tool in FILTERS else 0)
 
 
 @pytest.mark.parametrize("tool", FILTERS)

@@ -187,3 +187,10 @@ def test_of_two_records_for_one_training_the_last_one_is_written() -> None:
     assert line["test_best"][0]["test_clean_acc"] == 50.0 and "the last one is written" in next(
         told.remarks()
     )
+
+
+def test_a_binary_file_is_one_bad_unit(tmp_path: Path) -> None:
+    path = tmp_path / "model.pt"
+    path.write_bytes(b"PK\x03\x04\x00\n" * 99)
+    (bad,) = NARES.units(Published(path, "model.pt"), Told())
+    assert isinstance(bad, Bad) and bad.problem == "It is binary data, not JSON, and the rest is not read."

@@ -158,3 +158,28 @@ def test_reading_and_writing_files() -> None:
     Path("records.jsonl").write_text('{"arch":{}}\n{"arch"\n')
     with pytest.raises(RbError, match=r"records.jsonl: line 2 is not JSON"):
         list(read("records.jsonl"))
+
+
+BINARY = {
+    "zip": b"PK\x03\x04\x00\x00\x08\n\x00{}\n" + b"\x80\n" * 99,
+    "pickle": b"\x80\x02}q\x00(X\x01\n" * 99,
+    "gzip": b"\x1f\x8b\x08\x08abc\n" * 99,
+    "utf-16": '{"arch":{}}\n'.encode("utf-16") * 99,
+    "after a line of text": b"%PDF-1.7\n%\xe2\x00\n" * 99,
+}
+
+
+@pytest.mark.parametrize("kind", BINARY)
+def test_binary_data_is_one_bad_line_and_not_read_further(kind: str) -> None:
+    found = list(lines(io.BytesIO(BINARY[kind]), "file"))
+    assert len(found) == 1 + kind.startswith("after") and all(line.record is None for line in found)
+    problem = found[-1].problem
+    assert problem is not None and problem.startswith("is binary data, not text: ")
+    assert "--checkpoint FILE" in problem and problem.isprintable() and len(problem) < 400
+
+
+def test_a_damaged_line_among_records_does_not_end_the_reading() -> None:
+    damaged = b'{"arch":{},"x":"\x00\x00"}\n'
+    for before in (b"", b"hello\n", b'{"arch":{}}\n'):
+        found = list(lines(io.BytesIO(before + damaged + b'{"arch":{}}\n' + b"\x00\n" + b'{"arch":{}}\n')))
+        assert [line.record is not None for line in found][-3:] == [True, False, True]
