@@ -56,6 +56,7 @@ def test_the_wheel_contains_everything(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     package = {f"rbtools/{name}" for name in files(ROOT / "rbtools") if "__pycache__" not in name}
     assert package - names == set()
+    assert "rbtools/py.typed" in names  # without it, type checkers do not read our annotations
     shared = {re.sub(r"^.*\.data/data/share/", "", name) for name in names if ".data/data/" in name}
     pages = {f"man/man{path.suffix[1:]}/{path.name}" for path in (ROOT / "man").iterdir()}
     shells = {

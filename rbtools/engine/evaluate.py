@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 VERSION = 2  # of the outcomes
 READING = 1  # of what entries make of them
+UNPREPARED = "The search ran on the network as it is, in float32: it could not be prepared for searches."
 
 
 def ask(record: dict[str, Any], question: Question, run: Run) -> dict[str, Any]:
@@ -52,6 +53,8 @@ def answered(
     sanity.tell(record, [*entries, *byproducts], run)
     for entry in entries:
         for warning in entry.get("warnings", ()):
+            if warning == UNPREPARED:
+                continue  # said once, with the reason, where the search was made
             run.remark(f"{entry['metric']}: {warning}")
     return subject.with_data(record, run), entries, byproducts
 
@@ -266,16 +269,24 @@ def _compute(
         column, what, _, reading, key = units[i]
         common = _common(column, data, run)
         cost = {"device": "+".join(one.devices), **_arithmetic(column, run)}
+        unprepared = []
         if one.prepared:
             cost["prepared"] = one.prepared
         elif cost.pop("prepared", None) is not None:
             cost["precision"] = "fp32"  # the model did not take to being prepared
+            unprepared = [UNPREPARED]
         seen = {} if looked is None or not isinstance(column, Clean) else {"sanity": looked}
         told = {**_spent(one, len(one)), **seen}
         finished[i] = [
-            {**entry, **common, **told, **cost} for entry in column.entries(one.values(n), one.totals)
+            _warned({**entry, **common, **told, **cost}, unprepared)
+            for entry in column.entries(one.values(n), one.totals)
         ]
         run.store.keep_result(key, reading, finished[i], {"kind": "evaluation", "of": what, **names})
+
+
+def _warned(entry: dict[str, Any], more: list[str]) -> dict[str, Any]:
+    """The entry with further warnings."""
+    return {**entry, "warnings": [*entry.get("warnings", ()), *more]} if more else entry
 
 
 class _Files(NamedTuple):

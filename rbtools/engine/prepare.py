@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from rbtools.errors import shown
 from rbtools.models.normalize import Normalized
 from rbtools.models.programs import Program
 
@@ -21,10 +22,11 @@ _PROBES = 2
 
 
 class Prepared(NamedTuple):
-    """The model for searches, and what was done to it, in the words of the record."""
+    """The model for searches, what was done to it, in the words of the record, and why nothing could be."""
 
     model: nn.Module
     how: tuple[str, ...]
+    refusal: str | None = None
 
 
 def prepared(
@@ -36,30 +38,23 @@ def prepared(
     takes the same images and gives float32 logits; in "bf16" the network's own arithmetic is bfloat16,
     the normalisation before it is not, because a step of 1/255 would drown there. A network that cannot
     be traced keeps its BatchNorm; one whose copy gives other logits is not folded either. A program, and a
-    network that does not run that way, is searched as it is.
+    network that does not run that way (`refusal` says why), is searched as it is.
     """
-    try:
-        return _prepared(model, precision, shape, compiled)
-    except Exception:  # a program that cannot be copied, a network of the user's with float32 in it
-        return Prepared(model, ())
-
-
-def _prepared(model: nn.Module, precision: str, shape: tuple[int, int, int], compiled: bool) -> Prepared:
     network = model.network if isinstance(model, Normalized) else model
     if any(isinstance(module, Program) for module in model.modules()):
         return Prepared(model, ())
-    how = ["channels-last"]
+    bf16 = precision == "bf16"
     folded = _folded(network, shape)
-    if folded is not None:
-        how.insert(0, "folded")
-    copied = _frozen(copy.deepcopy(network) if folded is None else folded)
-    copied = copied.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    if precision == "bf16":
-        copied = copied.bfloat16()
-        how.append("bf16")
-    fast: nn.Module = _Fast(_normalization(model), copied, torch.bfloat16 if precision == "bf16" else None)
-    with torch.no_grad():
-        fast(_probe(network, shape))
+    how = [*(["folded"] if folded is not None else []), "channels-last", *(["bf16"] if bf16 else [])]
+    normalization, probe = _normalization(model), _probe(network, shape)
+    try:
+        copied = _frozen(copy.deepcopy(network) if folded is None else folded)
+        copied = copied.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        fast: nn.Module = _Fast(normalization, copied.bfloat16() if bf16 else copied, bf16)
+        with torch.no_grad():
+            fast(probe)
+    except Exception as wrong:  # of the network's own code: it may not copy, or ask for float32
+        return Prepared(model, (), f"a copy of it fails ({type(wrong).__name__}: {shown(str(wrong), 200)})")
     if compiled:
         fast = torch.compile(fast, dynamic=True)  # type: ignore[assignment]
         how.append("compiled")
@@ -69,13 +64,14 @@ def _prepared(model: nn.Module, precision: str, shape: tuple[int, int, int], com
 class _Fast(nn.Module):
     """Normalisation in float32, then the network in its own precision and memory format."""
 
-    def __init__(self, normalization: nn.Module, network: nn.Module, dtype: torch.dtype | None) -> None:
+    def __init__(self, normalization: nn.Module, network: nn.Module, bf16: bool) -> None:
         super().__init__()
-        self.normalization, self.network, self.dtype = normalization, network, dtype
+        self.normalization, self.network, self.bf16 = normalization, network, bf16
 
     def forward(self, images: Tensor) -> Tensor:
         inputs = self.normalization(images)
-        inputs = inputs.to(self.dtype or inputs.dtype, memory_format=torch.channels_last)
+        dtype = torch.bfloat16 if self.bf16 else inputs.dtype
+        inputs = inputs.to(dtype, memory_format=torch.channels_last)
         logits: Tensor = self.network(inputs)
         return logits.float()
 

@@ -244,7 +244,8 @@ class Pool:
         elif ticket.tries < TRIES:
             ticket.tries += 1
             self._waiting.appendleft(ticket)
-            self.events.put(Said("a Ray worker was lost; its record is tried again"))
+            lost = f"A Ray worker was lost ({type(error).__name__}); its record is tried again."
+            self.events.put(Said(lost, warning=True))
             return
         else:
             problem = (

@@ -156,7 +156,7 @@ def fill(
     size = WHOLE if whole else tile_size(device, data.about.shape)
     batch = min(run.batch or batch_size(device, data.about.shape), size)
     with run.clock.stage("preparation"):
-        search, how = _searched(model, columns, data.about.shape, run)
+        search, how, _ = _searched(model, columns, data.about.shape, run)
     pace = Pace(n, min(map(len, outcomes)))
     with _kept(outcomes):
         for start in range(0, n, size):
@@ -242,7 +242,13 @@ def _searched(
     """The model that searches run on: prepared where a column asks for one."""
     if not (run.prepare and any(column.searches for column in columns)):
         return prepare.Prepared(model, ())
-    return prepare.prepared(model, precision.resolve(run), shape, compiled=run.compile)
+    found = prepare.prepared(model, precision.resolve(run), shape, compiled=run.compile)
+    if found.refusal is not None:
+        run.remark(
+            f"warning: the network is searched as it is, in float32, because {found.refusal}. Searches take"
+            " longer; verdicts are the same."
+        )
+    return found
 
 
 def _tile(

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from click.testing import CliRunner
 from torch import Tensor, nn
 
 from rbtools import models
 from rbtools.attacks import ATTACKS
+from rbtools.cli import attack
 from rbtools.engine import precision, verdict
 from rbtools.engine.meter import Metered
 from rbtools.engine.prepare import prepared
@@ -131,3 +134,54 @@ def test_auto_takes_bf16_where_the_processor_has_it(
         assert precision.resolve(on_gpu) == precision.of_training(on_gpu, (1, 8, 8)) == "bf16"
     finally:
         precision._cpu_has_bf16.cache_clear()
+
+
+class Uncopied(nn.Module):
+    """A network with code of its own in the way of a copy."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return images.flatten(1)[:, :10]
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise TypeError("no copies of me")
+
+
+class InFloat32(nn.Module):
+    """A network that insists on its precision."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        assert images.dtype == torch.float32, "float32 is expected"
+        return images.flatten(1)[:, :10]
+
+
+@pytest.mark.parametrize(
+    ("network", "precision", "why"),
+    [(Uncopied(), "fp32", "TypeError: no copies of me"), (InFloat32(), "bf16", "AssertionError: float32 is")],
+)
+def test_a_network_that_is_searched_as_it_is_says_why(network: nn.Module, precision: str, why: str) -> None:
+    ready = prepared(network, precision, SHAPE)
+    assert ready.model is network and ready.how == ()
+    assert ready.refusal is not None and f"a copy of it fails ({why}" in ready.refusal
+
+
+def test_errors_of_our_own_are_not_taken_for_the_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(model: nn.Module) -> nn.Module:
+        raise ValueError("a bug")
+
+    monkeypatch.setattr("rbtools.engine.prepare._normalization", broken)
+    with pytest.raises(ValueError, match="a bug"):
+        prepared(InFloat32(), "fp32", SHAPE)
+
+
+def test_a_search_on_the_network_as_it_is_is_told_and_recorded(
+    trained: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("copy.deepcopy", Uncopied().__deepcopy__)
+    monkeypatch.setattr("rbtools.engine.prepare._folded", lambda network, shape: None)
+    record = json.dumps(trained["erm"])
+    result = CliRunner().invoke(attack.main, ["fgsm", "--n", "4", "--eps", "4,8"], input=record)
+    assert result.exit_code == 0
+    assert result.stderr.count("warning: the network is searched as it is, in float32, because a copy") == 1
+    entries = {entry["metric"]: entry for entry in json.loads(result.stdout)["evals"]}
+    assert ["could not be prepared" in words for words in entries["fgsm.8"]["warnings"]] == [True]
+    assert "warnings" not in entries["acc"] and entries["fgsm.8"]["precision"] == "fp32"

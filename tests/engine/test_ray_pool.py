@@ -31,7 +31,7 @@ from rbtools.engine.ray_worker import Errand, serve
 from rbtools.engine.recipe import Recipe
 from rbtools.engine.run import Run
 from rbtools.engine.tasks import Ask, Train
-from rbtools.engine.workers import Finished, Task
+from rbtools.engine.workers import Finished, Said, Task
 from rbtools.errors import RbError, UsageError
 from rbtools.store import Store
 from rbtools.training.erm import ERM
@@ -246,6 +246,15 @@ def test_a_lost_node_costs_a_try_and_not_the_record(ray: FakeRay) -> None:
     ray.failures = [NodeDiedError("gone"), NodeDiedError("gone")]
     (report,) = reports(run_with(), [Echo()], (0, {"a": 1}))
     assert report.result == {"a": 1, "seen": True}
+
+
+def test_a_lost_worker_is_a_warning_as_one_on_this_machine_is(ray: FakeRay) -> None:
+    ray.failures = [NodeDiedError("gone")]
+    events: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    with ray_pool.Pool([Echo()], run_with(), events) as pool:
+        pool.submit(Task(0, 0, {"a": 1}))
+        said = events.get(timeout=60)
+    assert said == Said("A Ray worker was lost (NodeDiedError); its record is tried again.", warning=True)
 
 
 def test_a_record_that_loses_every_worker_becomes_an_error(ray: FakeRay) -> None:
