@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from rbtools import edge
 from rbtools.errors import RbError, near, unknown
 from rbtools.records import dumps
+from rbtools.records.lines import check_shape
 
 if TYPE_CHECKING:
     from torch import nn
@@ -79,7 +80,7 @@ def attack(
     from rbtools.engine.evaluate import ask
     from rbtools.engine.questions import Attacked
 
-    run, params = _run("rb-attack", options)
+    run, params = _run("rb-attack", options, record)
     return ask(record, Attacked(*_attack(attack, eps, params), ladder, detail, save_adv), run)
 
 
@@ -130,7 +131,7 @@ def corrupt(
     from rbtools.engine.tasks import Ask, AskArchive
     from rbtools.scoring import corruptions as sums
 
-    run, params = _run("rb-corrupt", options)
+    run, params = _run("rb-corrupt", options, record)
     chosen, severities = _corruptions(corruptions, severity, params)
     base = None if reference is None else sums.reference(reference, CORRUPTIONS.all)
     if archive is None:
@@ -153,7 +154,7 @@ def ge(
     from rbtools.engine.questions import Accuracy, Attacked, Corruptions
     from rbtools.engine.tasks import Gap
 
-    run, rest = _run("rb-ge", options)
+    run, rest = _run("rb-ge", options, record)
     question: Any
     if evaluation == "acc":
         question = Accuracy()
@@ -201,7 +202,7 @@ def pr(
     """
     from rbtools.engine.evaluate import ask
 
-    run, rest = _run("rb-pr", options)
+    run, rest = _run("rb-pr", options, record)
     return ask(record, _probabilistic(noise, gamma, **rest), run)
 
 
@@ -226,7 +227,7 @@ def measure(
     from rbtools.engine.measure import measure as work
     from rbtools.measures import MEASURES
 
-    run, params = _run("rb-measure", options)
+    run, params = _run("rb-measure", options, record)
     _among(("auto", "init", "trained", "both"), on=on)
     if batchnorm is not None:
         _among(("batch", "image", "running"), batchnorm=batchnorm)
@@ -259,7 +260,7 @@ def train(record: Record, method: str = "erm", **options: Any) -> Record:
     from rbtools.engine.train import train as work
     from rbtools.training import METHODS
 
-    run, params = _run("rb-train", options)
+    run, params = _run("rb-train", options, record)
     recipe = {field.name: params.pop(field.name) for field in fields(Recipe) if field.name in params}
     how = presets.recipe({"val": VALIDATED, **recipe}, params, recipe)
     params = _checked(METHODS, method, params)
@@ -415,7 +416,7 @@ def load(record: Record, **options: Any) -> nn.Module:
     """The record's network with its weights and normalisation, in eval mode: images in [0, 1] -> logits."""
     from rbtools.engine import checkpoints, device, subject
 
-    run, params = _run("rbtools.load", options)
+    run, params = _run("rbtools.load", options, record)
     if params:
         raise TypeError(f"load() got unknown options: {', '.join(params)}")
     record = checkpoints.prepared(record, run)
@@ -485,11 +486,14 @@ def _probabilistic(
     return Probabilistic(chosen, radii, read, samples, only_passing, adaptive)
 
 
-def _run(tool: str, options: dict[str, Any]) -> tuple[Run, dict[str, Any]]:
+def _run(tool: str, options: dict[str, Any], *records: Any) -> tuple[Run, dict[str, Any]]:
     """The run that these options mean, and the options that are not the run's.
 
-    Raises RbError for numbers and devices that no run can have, as the command line does.
+    Raises RbError for numbers and devices that no run can have, as the command line does, and for what is
+    given in the place of a record.
     """
+    for record in records:
+        _is_record(record)
     from rbtools.engine import placing, precision
     from rbtools.engine.run import Run
     from rbtools.store import Store
@@ -505,6 +509,29 @@ def _run(tool: str, options: dict[str, Any]) -> tuple[Run, dict[str, Any]]:
     _among(precision.CHOICES, precision=run.precision)
     placing.check(run.threads, run.device)
     return run, rest
+
+
+def _is_record(given: Any) -> None:
+    """Raise RbError, with what to do instead, for what is no record, such as a network."""
+    if isinstance(given, dict):
+        try:
+            check_shape(given)
+        except RbError as wrong:
+            raise RbError(f"The record {wrong}") from None
+        return
+    what = f"a {type(given).__name__}"
+    if callable(getattr(given, "state_dict", None)):
+        what += (
+            ", a network of torch. Save its weights with torch.save(network.state_dict(), 'model.pt'), and"
+            " make the record with rb-arch --from-checkpoint model.pt (where its architecture is not"
+            " recognised, with --arch python:MODULE:CLASS --allow-code)"
+        )
+    elif isinstance(given, (list, tuple)):
+        what += " of several things: call the function once for each record"
+    raise RbError(
+        'A record was expected: a dict that describes one model, with its "arch" and, once it is trained,'
+        f' its "checkpoint", such as rbtools.arch(13714)[0] or a line of rb-train. Found {what}.'
+    )
 
 
 def _whole(least: int, **given: Any) -> None:

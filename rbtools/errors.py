@@ -7,6 +7,8 @@ A message says what was found, what was expected and what to do next. Any except
 from __future__ import annotations
 
 import difflib
+import os
+import traceback
 from collections.abc import Iterable
 
 
@@ -24,6 +26,42 @@ class Pending(RbError):
     def __init__(self, message: str = "", *, waiting: bool = False) -> None:
         super().__init__(message)
         self.waiting = waiting
+
+
+def of_network(wrong: BaseException) -> str | None:
+    """What to say of an exception that a network of the user's raises on its input; None for any other.
+
+    Such an exception comes out of a call of a torch module, and the innermost `forward` that is not torch's
+    own is not of rbtools either, unless of what stands around every network.
+    """
+    frames = traceback.extract_tb(wrong.__traceback__)
+    calls = [i for i, frame in enumerate(frames) if frame.filename.endswith(_MODULE_CALL)]
+    inner = [frame for frame in frames[calls[0] :] if not _of_torch(frame.filename)] if calls else []
+    forwards = [frames[i + 1] for i in calls if i + 1 < len(frames) and frames[i + 1] in inner]
+    last = forwards[-1].filename if forwards else ""
+    if not calls or frames[-1].filename.startswith(_HERE) or _ours(last):
+        return None
+    own = [frame for frame in inner if not frame.filename.startswith(_HERE)]
+    where = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
+    return (
+        f"The network raises {type(wrong).__name__}{where}: {shown(str(wrong).strip(), 300)}. It is given"
+        " float32 images (N, C, H, W) of the data set's size, and logits (N, classes) are expected. Check"
+        " that it is made for such images, or name others with --dataset."
+    )
+
+
+_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_MODULE_CALL = os.path.join("torch", "nn", "modules", "module.py")
+# Files of rbtools whose modules have anybody's network in them.
+_AROUND = "models/normalize.py", "models/programs.py", "engine/meter.py", "engine/prepare.py"
+
+
+def _of_torch(file: str) -> bool:
+    return f"{os.sep}torch{os.sep}" in file or file.startswith("<")
+
+
+def _ours(file: str) -> bool:
+    return file.startswith(_HERE) and file.removeprefix(_HERE).replace(os.sep, "/") not in _AROUND
 
 
 def one_line(text: str) -> str:

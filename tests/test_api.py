@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+import torch
 from click.testing import CliRunner
 
 import rbtools
@@ -218,3 +219,20 @@ def test_what_conclusions_refuse() -> None:
         rbtools.corr({"a": results(), "b": results()})
     with pytest.raises(RbError, match="There is no metric or field 'fgsm'"):
         rbtools.rank(results(), "fgsm")
+
+
+@pytest.mark.parametrize("name", ["attack", "corrupt", "pr", "ge", "measure", "train", "load"])
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (torch.nn.Linear(2, 2), "Found a Linear, a network of torch. Save its weights with torch.save"),
+        ([{"arch": ARCH}], "Found a list of several things: call the function once for each record"),
+        (None, "Found a NoneType."),
+        ({"train": {}}, 'The record is no record: it has no "arch"'),
+    ],
+    ids=["network", "list", "none", "no arch"],
+)
+def test_what_is_no_record_is_told_what_one_is(name: str, given: Any, words: str) -> None:
+    method = {"attack": ["fgsm"], "corrupt": ["fog"], "ge": ["acc"], "measure": ["params"]}.get(name, [])
+    with pytest.raises(RbError, match=re.escape(words)):
+        getattr(rbtools, name)(given, *method)

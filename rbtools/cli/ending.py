@@ -15,7 +15,7 @@ import click
 
 from rbtools.cli.output import ReaderGone, Stop, Terminated
 from rbtools.cli.screen import Screen
-from rbtools.errors import RbError, near
+from rbtools.errors import RbError, near, of_network
 
 DONE, FAILED, USAGE, INTERRUPTED, GONE, TERMINATED = 0, 1, 2, 130, 141, 143
 
@@ -52,8 +52,11 @@ def status(command: click.Command, name: str, arguments: list[str], extra: dict[
     except (ReaderGone, BrokenPipeError):
         _drop_stdout()
         return GONE
-    except Exception:
+    except Exception as bug:
         screen.clear()
+        if (words := of_network(bug)) is not None:
+            screen.error(words)
+            return FAILED
         traceback.print_exc()
         screen.error("this is a bug in rbtools; please report it with the lines above.")
         return FAILED

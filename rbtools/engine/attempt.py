@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rbtools.engine.run import Run, quiet
-from rbtools.errors import Pending, RbError
+from rbtools.errors import Pending, RbError, of_network
 
 Work = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -37,7 +37,7 @@ class Report:
 
 
 def attempt(work: Work, record: dict[str, Any], run: Run | None) -> Report:
-    """Do the work. An error that is the user's becomes its message, any other keeps its traceback."""
+    """Do the work. An error of the user's, or of their network, becomes its message; others keep a trace."""
     report = Report()
     unheard = run is not None and run.remark is quiet
     if run and unheard:
@@ -60,8 +60,10 @@ def attempt(work: Work, record: dict[str, Any], run: Run | None) -> Report:
             " (RB_IMAGE_MEMORY=0)."
         )
     except Exception as bug:
-        report.problem = f"{type(bug).__name__}: {bug} (a bug in rbtools; see the traceback)"
-        report.trace = traceback.format_exc()
+        report.problem = of_network(bug)
+        if report.problem is None:
+            report.problem = f"{type(bug).__name__}: {bug} (a bug in rbtools; see the traceback)"
+            report.trace = traceback.format_exc()
     report.seconds = time.perf_counter() - start
     if run:
         report.stages = dict(run.clock.seconds)
