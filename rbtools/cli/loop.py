@@ -134,14 +134,21 @@ class _Loop:
         self._time(record, report)
         if report.result is None:
             return self._failed(record, place, report.problem or "unknown")
+        result = report.result
+        if report.pending and self.screen.tool == "rb-train":
+            result = _untrained(result)
+        try:
+            text = dumps(result)
+        except ValueError as wrong:  # of numbers in the record that no measurement gives, such as 1e308
+            return self._failed(record, place, f"The result cannot be written: {wrong}.")
         if report.pending:
             self.pending += 1
-            return dumps(_untrained(report.result) if self.screen.tool == "rb-train" else report.result)
+            return text
         self.done += 1
         whole = bool(report.found) and not report.computed  # of several results some may have been there
         self.found, self.computed = self.found + whole, self.computed + (not whole)
-        self._say(record, report.result)
-        return dumps(report.result)
+        self._say(record, result)
+        return text
 
     def _time(self, record: dict[str, Any], report: Report) -> None:
         """What became of a record and where its time went: for `-v`, and as an event."""

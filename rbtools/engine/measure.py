@@ -7,7 +7,7 @@ What is kept under a key is all that a measure says at one place under one attac
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -302,7 +302,17 @@ def _compute(
 def _entry(job: Job, value: Any, asked: Asked, run: Run) -> dict[str, Any]:
     """The entry of one number: its name, how it was made, itself, and its standard error."""
     entry = {"metric": _name(job, value), **_made(job, value.name, value.clean, asked, run)}
-    return entry | dict(value.more) | _number(value, job)
+    more: dict[str, Any] = _finite(value.more)
+    return entry | more | _number(value, job)
+
+
+def _finite(value: Any) -> Any:
+    """The same with null for numbers that are not finite, such as the trace of one layer."""
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _made(job: Job, value: str, clean: bool, asked: Asked, run: Run) -> dict[str, Any]:

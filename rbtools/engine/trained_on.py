@@ -8,16 +8,17 @@ from rbtools.datasets import indices
 from rbtools.engine import subject
 from rbtools.engine.recipe import Recipe, held_out
 from rbtools.engine.run import Run
+from rbtools.records import trained
 from rbtools.store import digest
 
 
 def trained_on(record: dict[str, Any], run: Run) -> indices.Indices | None:
     """The images that a training left after what `--val` held out; None where it used all of them.
 
-    None too where nothing is known of the training, or the run meets other data than it did.
+    None too where nothing is known of the training, or the run meets other data than it did. Raises RbError
+    where the record says of its training what no training writes.
     """
-    how = record.get("train") or {}
-    share = (how.get("config") or {}).get("val") or 0.0
+    share = trained.held_out_share(record)
     data = subject.data_of(record, run, "train")
     if not share or subject.named_data(record, data.name) != data.name:
         return None

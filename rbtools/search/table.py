@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from rbtools.errors import RbError, UsageError
+from rbtools.errors import RbError, UsageError, shown
 from rbtools.records import expr, parse_again
 from rbtools.search.driver import Value
 from rbtools.search.field import Cells, Field, Names
@@ -65,8 +65,9 @@ class Table:
     def add(self, record: Record, text: bytes) -> None:
         """Take a record in. Raises RbError where its architecture is none, or of another space."""
         arch = record["arch"]
+        kind = _kind(record)
         key, index = self._key(arch)
-        self._kinds[_kind(record)] += 1
+        self._kinds[kind] += 1
         result = self.results.get(key)
         if result is None:
             result = self.results[key] = Result(text, index)
@@ -87,6 +88,10 @@ class Table:
 
     def _key(self, arch: Record) -> tuple[Hashable, int | None]:
         space = arch.get("space")
+        if not isinstance(space, str | None):
+            raise RbError(
+                f"has an architecture of the space {shown(repr(space))}. Expected a name such as nasbench201."
+            )
         if self._space is None:
             self._space = space
         if space != self._space:
@@ -174,10 +179,17 @@ def _average(
 
 
 def _kind(record: Record) -> tuple[Any, ...]:
-    """What may not be averaged over: other data, other training, another size."""
+    """What may not be averaged over: other data, other training, another size.
+
+    Raises RbError where one of these is a list or an object.
+    """
     arch, train = record["arch"], record.get("train") or {}
     sizes = (arch.get("channels"), arch.get("cells"))
-    return (record.get("dataset"), train.get("method"), train.get("epochs"), *sizes)
+    kind = (record.get("dataset"), train.get("method"), train.get("epochs"), *sizes)
+    for name, value in zip(_KIND, kind, strict=True):
+        if isinstance(value, list | dict):
+            raise RbError(f"has the {name} {shown(repr(value))}. Expected a name or a number.")
+    return kind
 
 
 _KIND = ("dataset", "train.method", "train.epochs", "arch.channels", "arch.cells")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -10,9 +11,17 @@ from typing import Any
 import orjson
 
 
+def as_json(value: Any, *, sort: bool = False) -> bytes:
+    """JSON text without white space; integers beyond 64 bits, which a record may bring along, are kept."""
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS if sort else None)
+    except TypeError:
+        return json.dumps(value, sort_keys=sort, ensure_ascii=False, separators=(",", ":")).encode()
+
+
 def canonical(description: Mapping[str, Any]) -> bytes:
     """The one JSON text of a description: keys sorted, no white space."""
-    return orjson.dumps(description, option=orjson.OPT_SORT_KEYS)
+    return as_json(description, sort=True)
 
 
 def digest(description: Mapping[str, Any]) -> str:

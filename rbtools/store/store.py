@@ -31,7 +31,7 @@ import orjson
 from rbtools.errors import Pending, RbError
 from rbtools.store import lease
 from rbtools.store.files import check_writable, write_whole
-from rbtools.store.seal import canonical, digest, hash_of_file, sealed, unsealed
+from rbtools.store.seal import as_json, canonical, digest, hash_of_file, sealed, unsealed
 
 __all__ = ["FORMAT", "KINDS", "Store", "canonical", "digest", "hash_of_file", "sealed", "unsealed"]
 
@@ -74,7 +74,7 @@ class Store:
         `about` is what people want to know besides and what no key has: names, for `rb-store ls`.
         """
         kept = {"what": what, "value": value, **({} if about is None else {"about": about})}
-        self._try_to_write("results", key, sealed(orjson.dumps(kept)))
+        self._try_to_write("results", key, sealed(as_json(kept)))
 
     def outcomes(self, key: str) -> bytes | None:
         """What is known per example, or None."""
