@@ -77,7 +77,7 @@ reproduce-nas-robbench-201: $(VENV)/run.stamp  ## NAS-RobBench-201's tables 1, 5
 	  rb-attack fgsm $(NR_EPS) | \
 	  rb-attack pgd $(NR_EPS) --iterate last | \
 	  rb-attack pgd $(NR_FAR) --iterate last | \
-	  rb-attack square $(NR_SQUARE) | \
+	  rb-attack square $(NR_SQUARE) --schedule rescaled | \
 	  rb-corrupt $(NR_C) --severity 5 > $(call RECORDS,nas-robbench-201)
 	@$(call COMPARE,nas-robbench-201) < $(call RECORDS,nas-robbench-201)
 

@@ -32,7 +32,7 @@ class Square(Backed):
 
     The share of the pixels in a square starts at p and is halved after 10, 50, 200, 500, 1000, 2000,
     4000, 6000 and 8000 queries. With schedule "fixed" these are the numbers whatever --queries is, as in
-    AutoAttack; with "rescaled" they are stretched by queries / 10,000, as in the paper.
+    AutoAttack; with "rescaled" they are stretched by queries / 10,000, as in the paper and in torchattacks.
 
     Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images.
     """
@@ -48,7 +48,8 @@ class Square(Backed):
     p: float = param(0.8, "Share of the pixels in the first squares.", check="fraction")
     schedule: str = param(
         "fixed",
-        "Whether the squares shrink after fixed numbers of queries, or after shares of --queries.",
+        "Whether the squares shrink after fixed numbers of queries (AutoAttack; Jung et al.), or after shares"
+        " of --queries (the paper; torchattacks, and so NAS-RobBench-201).",
         choices=("fixed", "rescaled"),
     )
     restarts: int = param(1, "Number of runs from new random starts.", check="positive")

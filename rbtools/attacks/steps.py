@@ -7,6 +7,7 @@ batched. This module imports torch: import it inside functions only.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -121,16 +122,29 @@ def project(perturbed: Tensor, images: Tensor, eps: float, norm: str) -> Tensor:
     """Project onto the ball of radius `eps` around `images`, then onto the box [0, 1].
 
     The box comes second and cannot lead out of the ball again: images lie in the box, so clipping
-    moves every pixel towards its original.
+    moves every pixel towards its original. sphere: onto the L2 ball of radius eps |x| cut with the sphere
+    of radius |x|, without a box; the unit sphere of definition 1 in Wu et al. 2024, by the image's norm.
 
     Shape: perturbed and images (N, C, H, W), images and eps in pixel units of [0, 1]; the result as images.
     """
     if norm == "linf":
         return torch.clamp(perturbed, images - eps, images + eps).clamp_(0, 1)
+    if norm == "sphere":
+        return _onto_cap(perturbed, images, eps)
     delta = perturbed - images
     length = _length(delta)
     shrink = (eps / length.clamp_min(torch.finfo(delta.dtype).tiny)).clamp_max(1)
     return (images + delta * shrink).clamp_(0, 1)
+
+
+def _onto_cap(perturbed: Tensor, images: Tensor, eps: float) -> Tensor:
+    """The point of the sphere that is nearest in direction, at most eps |x| away from x."""
+    centre, point = unit(images), unit(perturbed)
+    along = (centre * point).sum(dim=tuple(range(1, images.ndim)), keepdim=True)
+    # Where the sphere leaves the ball: |u - v|^2 = 2 - 2 cos.
+    cosine = 1 - min(eps, 2.0) ** 2 / 2
+    border = cosine * centre + math.sqrt(1 - cosine**2) * unit(point - along * centre)
+    return _length(images) * torch.where(_length(point - centre) > eps, border, point)
 
 
 def ascend(perturbed: Tensor, gradient: Tensor, step_size: float | Tensor, norm: str) -> Tensor:
@@ -155,19 +169,23 @@ def pgd_step(
 ) -> tuple[Tensor, Tensor]:
     """One step of projected gradient ascent: (the next iterate, the logits at `perturbed`).
 
-    linf: clip[0,1](clip(x' + step_size * sign g, x - eps, x + eps)), Madry et al. 2018.
+    linf: clip[0,1](clip(x' + step_size * sign g, x - eps, x + eps)), Madry et al. 2018. sphere: eps and
+    step_size are shares of the image's norm.
 
     Shape: perturbed and images (N, C, H, W); eps and step_size in pixel units of [0, 1], one a batch or
     broadcastable to it.
     """
     gradient, logits = input_gradient(model, perturbed, objective)
+    if norm == "sphere":
+        step_size = step_size * _length(images)
     return project(ascend(perturbed, gradient, step_size, norm), images, eps, norm), logits
 
 
 def uniform_start(images: Tensor, draws: Any, eps: float, norm: str = "linf", draw: int = 0) -> Tensor:
     """Return one point an example, uniform in the ball of radius `eps`, clipped to the box.
 
-    l2: a uniform direction, and a radius eps * u^(1/d) so that equal volumes are equally likely.
+    l2: a uniform direction, and a radius eps * u^(1/d) so that equal volumes are equally likely. sphere:
+    such a point of the ball of radius eps |x|, brought to the sphere.
 
     Shape: images (N, C, H, W) and eps in pixel units of [0, 1]; the result as images.
     """
@@ -178,7 +196,8 @@ def uniform_start(images: Tensor, draws: Any, eps: float, norm: str = "linf", dr
         direction = unit(draws.normal(shape, draw=draw).to(images))
         radius = draws.child("radius").uniform((1,), draw=draw).to(images) ** (1 / images[0].numel())
         offset = direction * radius.reshape(-1, *[1] * len(shape))
-    start: Tensor = images + eps * offset
+    reach = eps * _length(images) if norm == "sphere" else eps
+    start: Tensor = images + reach * offset
     return project(start, images, eps, norm)
 
 

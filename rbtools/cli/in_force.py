@@ -46,14 +46,15 @@ def _defaults(ctx: click.Context) -> dict[str, Any]:
     """The defaults of the fields of what was chosen, as they are typed."""
     classes = ctx.meta.get("rbtools.classes", [])
     fields = [field for cls in classes for field in registry.options(cls)]
-    return {field.name: as_typed(field, field.default) for field in reversed(fields)}
+    norm = ctx.params.get("norm") or "linf"
+    return {field.name: as_typed(field, field.default, norm) for field in reversed(fields)}
 
 
-def as_typed(field: Any, value: Any) -> Any:
-    """A field's value as the command line takes it: distances in 1/255."""
+def as_typed(field: Any, value: Any, norm: str = "linf") -> Any:
+    """A field's value as the command line takes it: distances in 1/255 where the norm is L-infinity."""
     if value == () or value is None:
         return None
-    if field.metadata.get("unit") != "eps":
+    if field.metadata.get("unit") != "eps" or norm != "linf":
         return value
     number = float(f"{value * 255:g}")
     return int(number) if number.is_integer() else number

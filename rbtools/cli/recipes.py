@@ -11,6 +11,7 @@ from rbtools import registry
 from rbtools.cli import shared
 from rbtools.cli.in_force import as_typed
 from rbtools.engine import presets
+from rbtools.engine.recipe import LR_RULES, OUTPUTS
 from rbtools.errors import UsageError
 from rbtools.training import METHODS
 
@@ -21,12 +22,20 @@ recipe_options = shared.bundle(
         "--preset",
         metavar="NAME",
         default=None,
-        help="A paper's whole recipe, which single options override: nasbench201, nasrobbench201,"
-        " nasrobbench201-algorithm1 (one sample a step), prbench, rice2020 (or wci).",
+        help="A paper's whole recipe, which single options override: nasbench201, nasrobbench201 (weight"
+        " decay 5e-4 as in its code; its text has 1e-4), nasrobbench201-algorithm1 (one sample a step),"
+        " prbench, rice2020 (or wci).",
     ),
     click.option("--epochs", default=10, type=click.IntRange(0), help="Passes over the training images."),
     click.option("--batch-size", default=128, type=click.IntRange(1), help="Images a step."),
     click.option("--lr", default=0.1, type=float, help="Learning rate, or its maximum with onecycle."),
+    click.option(
+        "--lr-rule",
+        default="fixed",
+        type=click.Choice(LR_RULES),
+        help="fixed: --lr is the rate. theorem1, for fcnn and rescnn: --lr is the constant c in the step size"
+        " c sqrt(min y'K^-1 y) / (width sqrt(N)) of NAS-RobBench-201's theorem 1, by kernels at the start.",
+    ),
     click.option(
         "--micro-batch",
         default=None,
@@ -122,6 +131,12 @@ recipe_options = shared.bundle(
         help="Which weights the record goes on with; it names both.",
     ),
     click.option(
+        "--output",
+        default="last",
+        type=click.Choice(OUTPUTS),
+        help="What a training ends with: its last weights, or those before a step drawn uniformly from all.",
+    ),
+    click.option(
         "--track",
         default="",
         metavar="LIST",
@@ -172,7 +187,8 @@ def set_by_preset(context: click.Context) -> dict[str, tuple[Any, str]]:
     eps = context.params.get("eps")
     given = {} if eps is None else {"eps": eps}
     kept = {key for cls in context.meta["rbtools.classes"] for key in presets.params(preset, cls, given)}
-    own = {key: as_typed(fields[key], value) for key, value in preset.params.items() if key in kept}
+    norm = context.params.get("norm") or preset.params.get("norm", "linf")
+    own = {key: as_typed(fields[key], value, norm) for key, value in preset.params.items() if key in kept}
     return {
         key: (value, f"preset {name}")
         for key, value in {"method": preset.method, **preset.recipe, **own}.items()

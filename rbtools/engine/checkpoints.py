@@ -195,8 +195,8 @@ def named_arch(text: str) -> dict[str, Any]:
         kept = spaces.space(space)
         name = kept.arch(kept.find(name))["name"]
     if space in ("fcnn", "rescnn"):
-        found = spaces.describe({"space": space, "str": name}, 10, (3, 32, 32))
-        return {key: found[key] for key in ("space", "name", "str")}
+        found = spaces.describe({"space": space, "str": name, "inputs": "unit"}, 10, (3, 32, 32))
+        return {key: found[key] for key in ("space", "name", "str", "inputs")}
     return {"space": space, "name": name, **({"code": code.digest(name)} if space == "python" else {})}
 
 

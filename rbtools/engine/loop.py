@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import math
 import os
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 
 from rbtools import unpickle
 from rbtools.datasets import streaming
-from rbtools.engine import initial, optimisers, ranks, regularize, shadow, track, validation
+from rbtools.engine import initial, optimisers, ranks, regularize, shadow, theory, track, validation
 from rbtools.engine.augment import augment, cutout
 from rbtools.engine.counted import Passes, Totals
 from rbtools.engine.draws import Draws
@@ -106,6 +107,8 @@ class _Training:
             self.shadow = shadow.of(self.model, self.about.shape, bf16=self.half)
             if self.shadow is not None:
                 self.passes.watch(self.shadow)
+        if self.how.lr_rule == "theorem1":
+            self.how = dataclasses.replace(self.how, lr=self.how.lr * self._theory(task))
         groups: Any = self.model.parameters()
         if "l2" in self.how.regularize:
             groups = regularize.decayed(self.model, self.how.l2)
@@ -122,6 +125,12 @@ class _Training:
         self.epoch = 0
         self.history: dict[str, list[float]] = {}
         self.best: dict[str, Any] | None = None
+        self.steps = self.how.epochs * self.batches
+        self.draw = None  # the step before which the weights are kept
+        if self.how.output == "random" and self.steps:
+            numbers = torch.Generator().manual_seed(mixed(run.seed, "output"))
+            self.draw = int(torch.randint(self.steps, (), generator=numbers))
+        self.drawn: dict[str, Tensor] | None = None
         self.places: list[str] = []  # where epochs were trained: another place rounds otherwise
         # One process measures for all.
         self.course = track.Course(task.track if ranks.rank() == 0 else None, self)
@@ -148,6 +157,13 @@ class _Training:
                 f" of {size}: --micro-batch changes the result, not only the memory."
             )
 
+    def _theory(self, task: Task) -> float:
+        """The step size of theorem 1 for a constant of 1."""
+        ids = theory.some(self.ids).to(self.device)
+        images = self.images[ids].float().div(255)
+        self.model.eval()
+        return theory.step_size(self.arch, task.method, self.model, images, self.labels[ids], self.run.seed)
+
     def begin(self) -> None:
         """The first epoch of this run comes now: the pace is counted from here."""
         size = self.batches * self.how.batch_size
@@ -170,6 +186,8 @@ class _Training:
         self.model.train()
         with self.passes:
             for number, ids in enumerate(batches(order, self.how.batch_size)):
+                if self.epoch * self.batches + number == self.draw:
+                    self.drawn = {k: value.detach().clone() for k, value in self.model.state_dict().items()}
                 worst = torch.maximum(worst, self._step(ids, totals))
                 rate = self.optimizer.param_groups[0]["lr"]
                 if self.how.schedule in PER_STEP:
@@ -359,6 +377,7 @@ class _Training:
                 "history": self.history,
                 "tracked": self.course.history,
                 "best": self.best,
+                "drawn": self.drawn,
                 "passes": self.passes.totals,
                 "places": self.places,
             },
@@ -379,6 +398,7 @@ class _Training:
             self.schedule.load_state_dict(state["schedule"])
             self.epoch, self.history, self.places = state["epoch"], state["history"], state["places"]
             self.best, self.passes.totals = state["best"], state["passes"]
+            self.drawn = state["drawn"]
             self.course.history = state["tracked"]
         except Exception:  # torch raises many kinds for damaged files; starting anew is always right
             return False
@@ -389,6 +409,8 @@ class _Training:
         seconds = self.history.get("seconds", [])
         steady = seconds[1:] or seconds  # the first epoch warms up caches and kernels
         kept = self._kept()
+        if self.drawn is not None:
+            kept.load_state_dict(self.drawn)
         last = self._keep(kept)
         found: dict[str, Any] = {
             "checkpoint": last,
@@ -400,6 +422,8 @@ class _Training:
             **({} if self.shadow is None else {"prepared": self._prepared()}),
             **({"trained_on": self.places} if len(self.places) > 1 else {}),
         }
+        if self.draw is not None:
+            found["output"] = {"step": self.draw, "of": self.steps}
         if self.epoch:
             found["passes"] = self.passes.an_image()
         if ranks.count() > 1 and has_batchnorm(self.model):
@@ -411,7 +435,8 @@ class _Training:
             found["validation"] = validation.told(self.method, len(self.validation.ids))
         if self.best is not None:
             kept.load_state_dict(self.best["state"])
-            best = last if self.best["epoch"] == self.epoch else self._keep(kept)
+            is_last = self.best["epoch"] == self.epoch and self.drawn is None
+            best = last if is_last else self._keep(kept)
             found |= {"best": best, "best_epoch": self.best["epoch"]}
         return found
 

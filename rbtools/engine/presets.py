@@ -90,14 +90,17 @@ PRESETS: dict[str, Preset] = {
         {"alp": 0.01, "clp": 0.3},
     ),
     # Its algorithm 1, of the theory: each step is of one sample, drawn once, by plain gradient descent on
-    # (1 - beta) clean + beta adversarial logistic loss. Beta, radius and attack are what is studied, and the
-    # theory's step size has unknown constants: those here are a choice.
+    # (1 - beta) clean + beta adversarial logistic loss, with the step size of theorem 1; the output is an
+    # iterate drawn uniformly. Beta, radius and attack are what is studied, and the step size's constant
+    # nu / (sqrt(C) e^C) is unknown: those here are a choice. --norm linf is the attack of the benchmark.
     "nasrobbench201-algorithm1": Preset(
         "mixed",
         {
             "epochs": 1,
             "batch_size": 1,
-            "lr": 0.1,
+            "lr": 1.0,
+            "lr_rule": "theorem1",
+            "output": "random",
             "momentum": 0.0,
             "nesterov": False,
             "weight_decay": 0.0,
@@ -106,7 +109,7 @@ PRESETS: dict[str, Preset] = {
             "normalize": "none",
             "val": 0.0,
         },
-        {**_PGD, "attack_steps": 7},
+        {**_PGD, "attack_steps": 7, "norm": "sphere"},
     ),
     "rice2020": Preset(
         "pgd",
@@ -193,7 +196,8 @@ def params(preset: Preset, cls: type, given: Mapping[str, Any]) -> dict[str, Any
     own = {one.name for one in registry.options(cls)}
     found = {key: value for key, value in preset.params.items() if key in own}
     if "eps" in given:
-        eps = units.eps_to_pixels(given["eps"]) if isinstance(given["eps"], str) else given["eps"]
+        eps, norm = given["eps"], given.get("norm") or found.get("norm", "linf")
+        eps = units.eps_to_pixels(eps, norm) if isinstance(eps, str) else eps
         if eps != preset.params.get("eps"):
             found.pop("step_size", None)
     return {**found, **given}

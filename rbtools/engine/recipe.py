@@ -13,6 +13,8 @@ AUGMENTATIONS = ("crop", "crop-reflect", "flip")
 REGULARIZERS = ("cutout", "mixup", "awp", "l2")
 FILTERS = ("chen-lee",)
 INITS = ("random", "checkpoint", "timm")
+OUTPUTS = ("last", "random")
+LR_RULES = ("fixed", "theorem1")
 TRACKED = ("robust", *MEASURES.all)
 CYCLED_MOMENTUM = (0.95, 0.85, 0.95)
 VALIDATED = 0.02
@@ -42,9 +44,11 @@ class Recipe:
     after so many epochs without a better one. `clean_pass` sends the clean images through once more after
     each step.
     `normalize`: None is what is usual for the data set, "none", or (mean, std). `select` says which weights
-    the record names, "last" or "best". `track` names what is measured after `every` so many epochs (see
-    engine/track.py), robust losses on at most `track_n` images of train and test. `given` names what the
-    user chose where a preset stands beside it.
+    the record names, "last" or "best". `output`: what a training ends with, its "last" weights or "random",
+    those before a step that is drawn uniformly from all (algorithm 1 of Wu et al. 2024). With `lr_rule`
+    "theorem1" `lr` is the constant of engine/theory.py's step size. `track` names what is measured after
+    `every` so many epochs (see engine/track.py), robust losses on at most `track_n` images of train and test.
+    `given` names what the user chose where a preset stands beside it.
     """
 
     epochs: int = 10
@@ -77,6 +81,8 @@ class Recipe:
     preset: str | None = None
     given: frozenset[str] = frozenset()
     select: str = "last"
+    output: str = "last"
+    lr_rule: str = "fixed"
     track: tuple[str, ...] = ()
     every: int = 5
     track_n: int = 1000
@@ -104,7 +110,16 @@ class Recipe:
             "init": self.init == "random",
         }
         plain = Recipe()
-        optional = ("micro_batch", "regularize", "label_smoothing", "ema", "filter", "patience")
+        optional = (
+            "micro_batch",
+            "regularize",
+            "label_smoothing",
+            "ema",
+            "filter",
+            "patience",
+            "output",
+            "lr_rule",
+        )
         for key in (*optional, "clean_pass", "deterministic"):
             unused[key] = getattr(self, key) == getattr(plain, key)
         return {key: value for key, value in found.items() if not unused.get(key, False)}
@@ -160,6 +175,8 @@ def _check_names(recipe: Recipe) -> None:
         ("filter", () if recipe.filter is None else (recipe.filter,), FILTERS),
         ("initialisation", (recipe.init,), INITS),
         ("selection of weights", (recipe.select,), ("last", "best")),
+        ("output", (recipe.output,), OUTPUTS),
+        ("rule of the learning rate", (recipe.lr_rule,), LR_RULES),
         ("measure to track", recipe.track, TRACKED),
     ):
         for value in values:
@@ -198,6 +215,17 @@ def _check_together(recipe: Recipe) -> None:
             "--select best needs a validation, but --val 0 holds nothing out. Use --select last, or give"
             " --val a share such as 0.02."
         )
+    if recipe.output == "random":
+        for option, given in (
+            ("--select best", recipe.select == "best"),
+            ("--patience", recipe.patience is not None),
+            ("--ema", recipe.ema is not None),
+        ):
+            if given:
+                raise RbError(
+                    f"--output random keeps the weights before a step that is drawn, whatever came of them,"
+                    f" and {option} chooses weights otherwise. Leave out one of the two."
+                )
     if "awp" in recipe.regularize and recipe.micro_batch is not None:
         raise RbError(
             f"--regularize awp perturbs the weights for a whole batch, and --micro-batch {recipe.micro_batch}"
@@ -210,6 +238,11 @@ def _check_together(recipe: Recipe) -> None:
 
 def check_method(recipe: Recipe, method: Any) -> None:
     """Raise RbError where a method does not go with the recipe."""
+    if recipe.lr_rule == "theorem1" and not hasattr(method, "beta"):
+        raise RbError(
+            f"--lr-rule theorem1 is about a share beta of adversarial loss, which --method {method.name} has"
+            " not. Use --method mixed, or --lr-rule fixed."
+        )
     if recipe.filter is None:
         return
     if method.inner not in ("ce", "kl"):

@@ -25,6 +25,7 @@ LOWER = (
     "what is estimated is the largest found on these images, a lower bound of what the theorem means: the"
     " bound may be larger"
 )
+NOT_UNIT = "theorem 1 is about fcnn and rescnn with inputs of norm 1, and this is another network"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +43,7 @@ class Bound(Measure):
     """
 
     name: ClassVar[str] = "bound"
+    version: ClassVar[int] = 2
     size: ClassVar[tuple[int, int]] = (1, 50)
     random: ClassVar[bool] = True
 
@@ -54,7 +56,7 @@ class Bound(Measure):
     )
     rho: float | None = param(
         None,
-        "L2 radius by an image's norm, of robbench2.  [default: the attack's largest]",
+        "L2 radius of images of norm 1, of robbench2.  [default: the attack's largest]",
         check="non-negative",
     )
     lipschitz: float | None = param(
@@ -89,6 +91,7 @@ class Bound(Measure):
         "text", "Theorem 2 of PRBench as in its text or its appendix.", choices=("text", "appendix")
     )
     probes: int = param(20, "Random vectors for the trace, of wci.", check="positive")
+    unit: bool = False  # whether the network is one of the theory's, with inputs of norm 1
 
     @property
     def weights(self) -> str:  # type: ignore[override]
@@ -101,7 +104,7 @@ class Bound(Measure):
     def filled(self, record: Mapping[str, Any], images: int) -> Bound:
         """With what the record decides, where it was not given; `images`: those trained on."""
         if self.paper == "robbench":
-            return self._with_activation(record.get("arch"))
+            return self._of_theory(record.get("arch"))
         train = record.get("train")
         train = train if isinstance(train, Mapping) else {}
         config = train.get("config")
@@ -114,12 +117,12 @@ class Bound(Measure):
             found["weight"] = float(config["lambda"])
         return replace(self, **{key: value for key, value in found.items() if getattr(self, key) is None})
 
-    def _with_activation(self, arch: Any) -> Bound:
-        if self.activation is not None or not isinstance(arch, Mapping):
-            return self
+    def _of_theory(self, arch: Any) -> Bound:
+        arch = arch if isinstance(arch, Mapping) else {}
         theory = arch.get("space") in ("fcnn", "rescnn")
         first = re.match("[a-z]+", str(arch.get("str"))) if theory else None
-        return replace(self, activation="relu" if first is None else first[0])
+        activation = self.activation or ("relu" if first is None else first[0])
+        return replace(self, activation=activation, unit=theory and arch.get("inputs") == "unit")
 
     def settings(self, value: str) -> dict[str, Any]:
         """What the theorems of this paper depend on; inputs stand beside it."""
@@ -141,9 +144,12 @@ class Bound(Measure):
             return self._from_constants({key: max(one[key] for one in found) for key in found[0]})
         worst = {"robbench1": max, "robbench2": min}
         return [
-            _value(name, worst[name.partition(".")[0]]((one[name] for one in found), key=_size), ())
-            for name in found[0]
+            _value(name, worst[name.partition(".")[0]]((one[name] for one in found), key=_size), (), more)
+            for name, more in ((name, self._assumed(name)) for name in found[0])
         ]
+
+    def _assumed(self, name: str) -> dict[str, str]:
+        return {"note": NOT_UNIT} if name.startswith("robbench1") and not self.unit else {}
 
     def _robbench(self, model: nn.Module, batch: Batch) -> Found:
         import torch
@@ -164,9 +170,10 @@ class Bound(Measure):
             found[f"robbench1.{name}"] = bounds.robbench1(
                 joint + b**2 * whole[second, second], targets, depth
             )
-        flat = batch.images.flatten(1).double()
-        moved = (batch.attacked.flatten(1).double() - flat).norm(dim=1) / flat.norm(dim=1)
-        rho = float(moved.max()) if self.rho is None else self.rho
+        flat, attacked = (
+            torch.nn.functional.normalize(part.flatten(1).double()) for part in (batch.images, batch.attacked)
+        )
+        rho = float((attacked - flat).norm(dim=1).max()) if self.rho is None else self.rho
         for name, radius in (("clean", 0.0), ("robust", rho)):
             activation = self.activation or "relu"
             found[f"robbench2.{name}"] = bounds.robbench2(flat.cpu().numpy(), radius, activation)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rbtools.spaces import space
-from rbtools.spaces.residual import Layers, outputs
+from rbtools.spaces.residual import UNIT, Layers, outputs
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -28,11 +28,14 @@ class Residual(nn.Module):
     convolutions that keep the size by zero padding where the layers have filters. No biases; all weights are
     from N(0, 1/m), m the width. For two classes W_L has one row and the logits are (0, f): their
     cross-entropy is the logistic loss log(1 + exp(-y f)) of the paper, y = 1 for class 1 and -1 for class 0,
-    and their sum is its scalar f.
+    and their sum is its scalar f. x is the image, or with `unit` the image brought to Euclidean norm 1.
     """
 
-    def __init__(self, layers: Layers, width: int, *, classes: int, shape: tuple[int, int, int]) -> None:
+    def __init__(
+        self, layers: Layers, width: int, *, classes: int, shape: tuple[int, int, int], unit: bool = False
+    ) -> None:
         super().__init__()
+        self.unit = unit
         channels, height, rest = shape
         self.forms, self.binary = layers, classes == 2
         inputs = channels if layers[0].filter else channels * height * rest
@@ -47,6 +50,8 @@ class Residual(nn.Module):
             nn.init.normal_(parameter, std=width**-0.5)
 
     def forward(self, images: Tensor) -> Tensor:
+        if self.unit:
+            images = F.normalize(images.flatten(1)).view_as(images)
         x = images if self.forms[0].filter else images.flatten(1)
         for number, (layer, form) in enumerate(zip(self.layers, self.forms, strict=True)):
             own = ACTIVATIONS[form.activation](layer(x))
@@ -67,4 +72,4 @@ def from_arch(arch: Mapping[str, Any], *, classes: int, shape: tuple[int, int, i
     """The network of a record of fcnn or rescnn. Raises RbError where it describes none."""
     found: Any = space(arch["space"])
     kept, layers = found.of(arch)
-    return Residual(layers, kept.width, classes=classes, shape=shape)
+    return Residual(layers, kept.width, classes=classes, shape=shape, unit=kept.inputs == UNIT)

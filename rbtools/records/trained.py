@@ -9,7 +9,7 @@ from rbtools.errors import RbError, shown
 
 # What a training cost and where it ran, and what was not as usual.
 _COST = ("seconds_per_epoch", "passes", "prepared", "device", "threads")
-_COURSE = ("trained_on", "batchnorm", "stopped_after")
+_COURSE = ("trained_on", "batchnorm", "stopped_after", "output")
 
 
 def section(

@@ -9,7 +9,7 @@ from rbtools.errors import RbError, shown
 
 # The fields of an architecture, beside its name, that decide what network it is; of a size the largest.
 _SIZES = {"channels": 1 << 20, "cells": 1000, "patch": 1 << 20, "side": 1 << 20, "width": 1 << 24}
-_TEXTS = ("space", "str", "stem", "member", "code")
+_TEXTS = ("space", "str", "stem", "member", "code", "inputs")
 
 
 def identity(arch: Mapping[str, Any], whose: str = "The record's arch") -> dict[str, Any]:

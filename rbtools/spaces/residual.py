@@ -4,6 +4,9 @@ fcnn: f_1 = s_1(W_1 x), f_l = s_l(W_l f_(l-1)) / L + a_l f_(l-1), and W_L f_(L-1
 biases. What is searched for is the activation s_l of each layer and whether it has a skip connection
 (a_l is 0 or 1). rescnn: the same with convolutions, and the size of each layer's filters. Imports no torch.
 
+x is the image brought to norm 1 (assumption 1), which the record's "inputs": "unit" says; a network of a
+record without that takes the pixels as they are.
+
 The paper prints no list of activations or sizes; those here are a choice.
 """
 
@@ -21,6 +24,7 @@ from rbtools.errors import RbError
 ACTIVATIONS = ("relu", "leaky", "sigmoid", "tanh", "swish")
 FILTERS = (1, 3, 5, 7)
 WIDTH, DEPTH = 64, 4
+UNIT = "unit"
 _WIDEST, _DEEPEST = 1 << 16, 1000  # more is a slip
 _EXACT = 1 << 53  # numbers in JSON are exact up to here
 _LAYER = re.compile(rf"({'|'.join(ACTIVATIONS)})(\d*)(\+skip)?")
@@ -57,10 +61,16 @@ class Residual:
     filters: tuple[int, ...]
     width: int = WIDTH
     depth: int = DEPTH
+    inputs: str = UNIT
     version: ClassVar[int] = 1
     sizes: ClassVar[tuple[str, ...]] = ("width", "depth")
 
     def __post_init__(self) -> None:
+        if self.inputs not in ("raw", UNIT):
+            raise RbError(
+                f"The record's arch has the inputs {self.inputs!r}. Expected '{UNIT}' (images of norm 1), or"
+                " no inputs for the pixels as they are."
+            )
         for what, value, least, most in (
             ("width", self.width, 1, _WIDEST),
             ("depth", self.depth, 2, _DEEPEST),
@@ -116,7 +126,8 @@ class Residual:
 
         Raises RbError where it has none of them, or where they contradict each other.
         """
-        kept = replace(self, width=arch.get("width", WIDTH), depth=arch.get("depth", DEPTH))
+        own_sizes = {"width": arch.get("width", WIDTH), "depth": arch.get("depth", DEPTH)}
+        kept = replace(self, **own_sizes, inputs=arch.get("inputs", "raw"))
         if "str" in arch:
             layers = self.parse(str(arch["str"]))
             kept = replace(kept, depth=len(layers) + 1)
@@ -211,6 +222,7 @@ class Residual:
             **({"receptive": 1 + sum(layer.filter - 1 for layer in layers)} if self.filters else {}),
             "width": self.width,
             "depth": self.depth,
+            **({"inputs": self.inputs} if self.inputs == UNIT else {}),
         }
 
     def _costs(self, layers: Layers, classes: int, shape: tuple[int, ...]) -> tuple[int, int]:

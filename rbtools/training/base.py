@@ -106,6 +106,7 @@ class Adversarial(Method):
     """
 
     start: ClassVar[str]
+    norm: ClassVar[str] = "linf"
 
     eps: float = param(8 / 255, "Radius of the L-infinity ball.", unit="eps", check="non-negative")
     step_size: float = param(
@@ -171,7 +172,7 @@ class Adversarial(Method):
         perturbed = start
         for _ in range(count):
             perturbed, _ = steps.pgd_step(
-                model, perturbed, images, objective, eps=self.eps, step_size=self.step_size
+                model, perturbed, images, objective, eps=self.eps, step_size=self.step_size, norm=self.norm
             )
         return perturbed
 
@@ -194,7 +195,7 @@ class Adversarial(Method):
             # Not clipped, as in the authors' code: the first step brings it into the ball.
             noise: Tensor = draws.normal(tuple(images.shape[1:])).to(images)
             return images + NOISE * noise
-        return steps.uniform_start(images, draws, self.eps)
+        return steps.uniform_start(images, draws, self.eps, self.norm)
 
 
 def divergence(clean: Tensor, perturbed: Tensor) -> Tensor:

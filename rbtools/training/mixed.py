@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from rbtools.errors import RbError
 from rbtools.registry import param
 from rbtools.training.base import Adversarial, Terms, cross_entropy
 
@@ -18,6 +19,9 @@ class Mixed(Adversarial):
 
     `beta=0` is standard training, without an attack, and `beta=1` adversarial training, which made that
     benchmark's numbers. x' ascends the cross-entropy from a uniform start.
+
+    `norm` sphere is the adversary of the paper's theory (definition 1): x' lies on the sphere of the image's
+    own norm, at most eps of that norm away in L2. Pixels may leave [0, 1] there.
     """
 
     name: ClassVar[str] = "mixed"
@@ -26,6 +30,20 @@ class Mixed(Adversarial):
     start: ClassVar[str] = "uniform"
 
     beta: float = param(0.5, "Weight of the adversarial part.", check="fraction")
+    norm: str = param(  # type: ignore[misc]
+        "linf",
+        "The ball of the attack: L-infinity, or L2 on the sphere of the image's norm, of which --eps and"
+        " --step-size are shares then.",
+        choices=("linf", "sphere"),
+    )
+
+    def __post_init__(self) -> None:
+        if self.norm == "sphere" and self.eps > 2:
+            raise RbError(
+                f"eps of training method 'mixed' is {self.eps:g} on the sphere. Expected a share of an"
+                " image's norm from 0 to 2, such as 0.1, or norm linf."
+            )
+        super().__post_init__()
 
     @property
     def inner_passes(self) -> tuple[int, int]:

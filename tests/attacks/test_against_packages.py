@@ -89,6 +89,19 @@ def test_square_finds_as_much_as_that_of_pyautoattack(schedule, norm, setting):
     assert (-0.2 if norm == "l2" else -0.07) < (sum(mine) - sum(reference)) / 3 < 0.07
 
 
+@pytest.mark.parametrize("queries", [150, 1000, 5000, 10000])
+def test_the_rescaled_squares_shrink_as_those_of_torchattacks(queries):
+    torchattacks = pytest.importorskip("torchattacks")
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
+    reference = torchattacks.Square(model, n_queries=queries)  # its defaults, as NAS-RobBench-201 has them
+    mine = ATTACKS.build("square", queries=queries, schedule="rescaled")
+    assert mine.queries == reference.n_queries
+    assert [mine.share(query) for query in range(queries)] == pytest.approx(
+        [reference.p_selection(query) for query in range(queries)]
+    )
+    assert torchattacks.Square(model).n_queries == ATTACKS.build("square").queries
+
+
 def test_the_sequence_stands_where_pyautoattack_does(setting):
     mine = ours("aa", setting, attacks="apgd-ce,apgd-dlr")
     reference = theirs("aa", setting, attacks="apgd-ce,apgd-dlr")

@@ -100,8 +100,9 @@ class Pulled(BaseException):
             dataclasses.replace(FAST, epochs=4, schedule="step", milestones=(1, 3)),
         ),
         (METHODS.build("trades", attack_steps=1), dataclasses.replace(FAST, epochs=4, schedule="cosine")),
+        (METHODS.build("erm"), dataclasses.replace(FAST, epochs=4, output="random")),  # that of step 3
     ],
-    ids=["erm", "pgd", "trades"],
+    ids=["erm", "pgd", "trades", "drawn"],
 )
 def test_a_training_interrupted_in_an_epoch_ends_with_the_same_weights(
     method: Any, how: Recipe, batches: list[list[int]]

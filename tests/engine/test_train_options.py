@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from rbtools import datasets, models
-from rbtools.engine import augment, initial, loop, presets, regularize, train, validation
+from rbtools.engine import augment, initial, loop, presets, recipe, regularize, theory, train, validation
 from rbtools.engine import schedule as schedules
 from rbtools.engine.draws import Draws
 from rbtools.engine.recipe import Recipe
@@ -426,12 +426,14 @@ def test_presets_are_the_papers_tables() -> None:
     assert presets.named("wci") is presets.named("rice2020")
 
 
+@pytest.mark.parametrize("norm", ["sphere", "linf"])
 def test_algorithm_1_is_a_step_of_plain_descent_for_each_sample(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    norm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     method, how = preset("nasrobbench201-algorithm1")
     assert (how.epochs, how.batch_size, how.momentum, how.weight_decay) == (1, 1, 0, 0)
-    method = dataclasses.replace(method, beta=0.3, attack_steps=2, eps=32 / 255)
+    assert (method.norm, how.output, how.lr_rule) == ("sphere", "random", "theorem1")
+    method = dataclasses.replace(method, beta=0.3, attack_steps=2, eps=32 / 255, norm=norm)
     random = np.random.default_rng(0)
     labels = np.arange(13) % 2
     images = random.integers(0, 256, (13, 4, 4, 1), np.uint8)
@@ -447,9 +449,12 @@ def test_algorithm_1_is_a_step_of_plain_descent_for_each_sample(
     monkeypatch.setattr(loop._Training, "_step", watched)
     run = Run(tool="rb-train", store=Store("rb-store"), device="cpu", threads=1, prepare=False)
     run.dataset = f"npz:{tmp_path / 'two.npz'}"
-    arch = {"space": "fcnn", "str": "tanh/swish+skip", "width": 5}
+    arch = {"space": "fcnn", "str": "tanh/swish+skip", "width": 5, "inputs": "unit"}
     trained = train.train({"schema": 1, "arch": arch}, method, how, run)
     assert sorted(order) == list(range(13))
+    assert trained["train"]["output"]["of"] == 13
+    order = order[: trained["train"]["output"]["step"]]  # the weights before that step
+    (lr,) = trained["train"]["history"]["lr"]
 
     with torch.random.fork_rng():
         torch.manual_seed(initial.mixed(0, "init"))
@@ -467,10 +472,78 @@ def test_algorithm_1_is_a_step_of_plain_descent_for_each_sample(
         both = gradients(pixels[ids], sign), gradients(attacked, sign)
         with torch.no_grad():
             for weight, clean, adversarial in zip(model.parameters(), *both, strict=True):
-                weight -= how.lr * (0.7 * clean + 0.3 * adversarial)
+                weight -= lr * (0.7 * clean + 0.3 * adversarial)
     made = checkpoint.read(Store("rb-store").object(trained["checkpoint"])).state
     for name, value in model.state_dict().items():
         torch.testing.assert_close(made[name], value)
+
+
+def test_the_step_size_of_theorem_1_is_that_of_the_kernels_written_out() -> None:
+    method, _ = preset("nasrobbench201-algorithm1")
+    method = dataclasses.replace(method, beta=0.3, attack_steps=2)
+    arch = {"space": "fcnn", "name": "two", "str": "tanh/swish+skip", "width": 5, "inputs": "unit"}
+    torch.manual_seed(0)
+    model = models.build(arch, classes=2, shape=(1, 4, 4)).eval()
+    images, labels = torch.rand(6, 1, 4, 4), torch.arange(6) % 2
+    draws = Draws(3, "theorem1", torch.arange(6))
+    once = method.perturb(model, images, labels, draws)
+    twice = method.perturb(model, once, labels, draws.child("twice"))
+
+    def rows(points: torch.Tensor) -> torch.Tensor:
+        gradients = [torch.autograd.grad(model(x[None]).sum(), list(model.parameters())) for x in points]
+        return torch.stack([torch.cat([part.flatten() for part in one]).double() for one in gradients])
+
+    energies = []
+    y = (2 * labels - 1).double()
+    for a, b in ((rows(images), rows(once)), (rows(once), rows(twice))):
+        joint = 0.49 * a @ a.T + 0.21 * (a @ b.T + b @ a.T) + 0.09 * b @ b.T
+        energies.append(float(y @ torch.linalg.solve(joint, y)))
+    found = theory.step_size(arch, method, model, images, labels, 3)
+    assert found == pytest.approx((min(energies) / 6) ** 0.5 / 5, rel=1e-3)
+    with pytest.raises(RbError, match="--lr-rule theorem1 divides by the width of a network of fcnn"):
+        theory.step_size({"space": "zoo", "name": "vgg11"}, method, model, images, labels, 3)
+    for parameter in model.parameters():
+        parameter.data.zero_()
+    with pytest.raises(RbError, match="singular"):
+        theory.step_size(arch, method, model, images, labels, 3)
+
+
+def test_what_a_drawn_output_and_theorem_1_do_not_go_with() -> None:
+    for wrong in ({"ema": 0.9}, {"select": "best", "val": 0.1}, {"patience": 2, "val": 0.1}):
+        with pytest.raises(RbError, match="--output random keeps the weights before a step"):
+            recipe.check(Recipe(output="random", **wrong))
+    with pytest.raises(RbError, match="which --method pgd has not"):
+        recipe.check_method(Recipe(lr_rule="theorem1"), METHODS.build("pgd"))
+    plain = Recipe().config()
+    assert "output" not in plain and "lr_rule" not in plain
+
+
+def test_a_drawn_output_is_the_weights_before_that_step(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    labels = np.arange(12) % 2
+    images = rng.integers(0, 256, (12, 4, 4, 1), np.uint8)
+    np.savez(tmp_path / "two.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
+    arch = {"space": "fcnn", "str": "tanh/swish+skip", "width": 5}
+    how = Recipe(epochs=3, batch_size=4, output="random", augment=(), schedule="constant")
+    run = Run(tool="rb-train", store=Store("rb-store"), device="cpu", threads=1)
+    run.dataset = f"npz:{tmp_path / 'two.npz'}"
+
+    def weights(record: Any, store: str) -> Any:
+        return checkpoint.read(Store(store).object(record["checkpoint"])).state
+
+    outputs = set()
+    for seed in range(3):
+        run.seed = seed
+        record = train.train({"schema": 1, "arch": arch}, METHODS.build("erm"), how, run)
+        step = record["train"]["output"]["step"]
+        outputs.add(step)
+        epochs, more = divmod(step, 3)
+        if not more:  # the weights at the end of so many epochs
+            shorter = dataclasses.replace(how, epochs=epochs, output="last")
+            same = train.train({"schema": 1, "arch": arch}, METHODS.build("erm"), shorter, run)
+            for name, value in weights(same, "rb-store").items():
+                assert torch.equal(weights(record, "rb-store")[name], value)
+    assert len(outputs) > 1 and any(step % 3 == 0 for step in outputs)
 
 
 def test_prbench_changes_with_the_data_and_what_is_given_stays() -> None:

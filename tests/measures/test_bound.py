@@ -88,7 +88,8 @@ def test_what_the_training_decides_is_taken_from_the_record():
     assert Bound(paper="prbench", updates=5).filled({"train": train}, 100).updates == 5
     assert Bound(paper="wci").filled({"train": train}, 100).weight is None
     theory = {"arch": {"space": "fcnn", "str": "tanh/relu+skip"}}
-    assert Bound().filled(theory, 9).activation == "tanh"
+    assert Bound().filled(theory, 9).activation == "tanh" and not Bound().filled(theory, 9).unit
+    assert Bound(activation="relu").filled({"arch": {**theory["arch"], "inputs": "unit"}}, 9).unit
     assert Bound().filled({"arch": {"space": "zoo", "name": "vgg11"}}, 9).activation == "relu"
 
 
@@ -127,7 +128,12 @@ def test_robbench_of_a_theorys_network():
         expected = math.sqrt(9 * float(y @ torch.linalg.solve(joint, y)) / 4)  # L = 3
         assert values[f"robbench1.{name}"].value == pytest.approx(expected, rel=1e-3)
     flat = batch.images.flatten(1).double()
-    rho = float(((batch.attacked.flatten(1) - flat).norm(dim=1) / flat.norm(dim=1)).max())
+    assert "inputs of norm 1" in values["robbench1.clean"].more["note"]
+    assert "note" not in values["robbench2.clean"].more
+    of_unit = measured(Bound(beta=0.3, unit=True), model, [batch])
+    assert not any("note" in value.more for value in of_unit)
+    unit = torch.nn.functional.normalize
+    rho = float((unit(batch.attacked.flatten(1).double()) - unit(flat)).norm(dim=1).max())
     for name, radius in (("clean", 0.0), ("robust", rho)):
         assert values[f"robbench2.{name}"].value == bounds.robbench2(flat.numpy(), radius, "tanh").value
     assert values["robbench2.clean"].clean and not values["robbench2.robust"].clean

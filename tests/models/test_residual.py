@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from rbtools import models
+from rbtools.errors import RbError
 from rbtools.models import checkpoint
 from rbtools.spaces import describe, space
 
@@ -35,6 +36,23 @@ def test_equation_2():
     one = torch.where(pre > 0, pre, 0.01 * pre)
     two = torch.sigmoid(F.conv2d(one, second, padding=2)) / 3 + one
     torch.testing.assert_close(model(images), two.flatten(1) @ model.last.weight.T)
+
+
+@pytest.mark.parametrize(("name", "layers"), [("fcnn", "relu/tanh+skip"), ("rescnn", "relu3/tanh3+skip")])
+def test_networks_that_rb_arch_lists_see_images_of_norm_one(name, layers):
+    listed = space(name).arch(0, classes=10, shape=(1, 4, 4))
+    assert listed["inputs"] == "unit" and "inputs" not in describe(
+        {"space": name, "str": layers}, 10, (1, 4, 4)
+    )
+    plain, unit = (build({"space": name, "str": layers, **more}) for more in ({}, {"inputs": "unit"}))
+    images = torch.rand(3, 1, 4, 4)
+    scaled = images / images.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
+    torch.testing.assert_close(unit(images), plain(scaled))
+    torch.testing.assert_close(unit(7 * images), unit(images))
+    assert not torch.allclose(plain(images), unit(images))
+    assert unit(torch.zeros_like(images)).isfinite().all()
+    with pytest.raises(RbError, match="has the inputs 'normal'"):
+        build({"space": name, "str": layers, "inputs": "normal"})
 
 
 @pytest.mark.parametrize("name", ["fcnn", "rescnn"])
