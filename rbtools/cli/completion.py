@@ -37,7 +37,7 @@ def _after(page: Page) -> Follows:
     command, options, files = page.command, [], False
     for param in command.get_params(page.context):
         if isinstance(param, click.Option):
-            options += [*param.opts, *param.secondary_opts]
+            options += [] if param.hidden else [*param.opts, *param.secondary_opts]
         else:
             files = files or "FILE" in param.make_metavar(page.context)
     below = command.list_commands(page.context) if isinstance(command, click.Group) else []
@@ -85,7 +85,7 @@ def _values(pages: Iterable[Page]) -> dict[str, Follows]:
     found: dict[str, dict[str, Follows | None]] = {}
     for page in pages:
         for param in page.command.get_params(page.context):
-            if isinstance(param, click.Option):
+            if isinstance(param, click.Option) and not param.hidden:
                 for option in param.opts:
                     found.setdefault(option, {})[page.words] = None if param.is_flag else _value(param)
     everywhere: dict[str, Follows] = {}
@@ -263,7 +263,7 @@ def _fish_offers(page: Page) -> list[str]:
         if after.many:
             lines.append(f"-a '(__fish_append , {' '.join(after.choices)})'")
     for param in page.command.get_params(page.context):
-        if isinstance(param, click.Option):
+        if isinstance(param, click.Option) and not param.hidden:
             flags = " ".join(f"-l {o[2:]}" if o[:2] == "--" else f"-s {o[1:]}" for o in _spellings(param))
             lines.append(f"{flags}{_fish_value(param)} -d {_fish_text(param.help or '')}")
     return lines

@@ -62,7 +62,7 @@ from rbtools.scoring.ranking import averaged
 )
 @click.option("--seed", default=0, type=click.IntRange(0), help="Seed of --bootstrap.")
 @form_option
-@shared.stream_options
+@shared.sink_options
 @shared.screen_options
 def main(
     metrics: str,

@@ -32,7 +32,7 @@ def in_force(ctx: click.Context) -> list[InForce]:
     defaults = _defaults(ctx)
     for param in ctx.command.get_params(ctx):
         flags = [flag[2:] for flag in param.opts if flag.startswith("--")]
-        if not isinstance(param, click.Option) or not flags or flags[0] in _UNSAID:
+        if not isinstance(param, click.Option) or param.hidden or not flags or flags[0] in _UNSAID:
             continue
         value, origin = ctx.params.get(str(param.name)), _origin(ctx, param)
         if origin == "default":

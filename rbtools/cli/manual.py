@@ -158,7 +158,8 @@ def _of_records(pages: Sequence[Page]) -> list[str]:
 
 def _dividing(pages: Sequence[Page]) -> list[str]:
     """How many processes divide the work, for a tool that has work worth it: one that keeps it in a store."""
-    flags = {flag for page in pages for param in page.command.get_params(page.context) for flag in param.opts}
+    params = [param for page in pages for param in page.command.get_params(page.context)]
+    flags = {flag for param in params for flag in param.opts if not getattr(param, "hidden", False)}
     if not {"--shard", "--store"} <= flags:
         return []
     use = USES.get(pages[0].words, pages[0].words)

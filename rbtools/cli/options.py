@@ -33,15 +33,28 @@ def bundle(name: str, make: Callable[..., Any], *options: Callable[[Any], Any]) 
     return decorate
 
 
-_stream_options = (
-    click.argument("files", nargs=-1, metavar="[FILE]..."),
-    click.option("--strict", is_flag=True, help="Stop at the first bad line or failed record."),
-    click.option("--retry-errors", is_flag=True, help="Work again on records that failed before."),
-    click.option(
-        "--shard", default=None, metavar="I/N", help="Only every N-th record, from the I-th on (1/4 to 4/4)."
-    ),
-    click.option("--in-place", is_flag=True, help="Write the records back into the one FILE given."),
-)
+def _of_stream(*, hidden: bool) -> tuple[Any, ...]:
+    """What every tool says of its records. `hidden`: of a sink, which works on all of them or on none."""
+    return (
+        click.argument("files", nargs=-1, metavar="[FILE]..."),
+        click.option("--strict", is_flag=True, help="Stop at the first bad line or failed record."),
+        click.option(
+            "--retry-errors", is_flag=True, hidden=hidden, help="Work again on records that failed before."
+        ),
+        click.option(
+            "--shard",
+            default=None,
+            metavar="I/N",
+            hidden=hidden,
+            help="Only every N-th record, from the I-th on (1/4 to 4/4).",
+        ),
+        click.option(
+            "--in-place", is_flag=True, hidden=hidden, help="Write the records back into the one FILE given."
+        ),
+    )
+
+
+_stream_options = _of_stream(hidden=False)
 
 arch_option = click.option(
     "--arch",
@@ -57,6 +70,7 @@ normalize_option = click.option(
 )
 
 stream_options = bundle("source", Source, *_stream_options)
+sink_options = bundle("source", Source, *_of_stream(hidden=True))
 source_options = bundle(
     "source",
     Source,

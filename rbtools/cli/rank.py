@@ -92,7 +92,7 @@ from rbtools.scoring.ranking import (
 )
 @form_option
 @shared.store_option
-@shared.stream_options
+@shared.sink_options
 @shared.screen_options
 def main(
     by: tuple[str, ...],
@@ -164,12 +164,13 @@ def _made(sink: Sink, choice: Choice) -> Made | None:
     """All records in their order; None where there are none."""
     records: Iterable[Read] = sink.stream()
     members: dict[bytes, list[dict[str, Any]]] = {}
+    parts: dict[bytes, list[dict[str, Any]]] = {}
     duplicates = 0
     datasets: dict[str, None] = {}
     if not (choice.group or choice.pivot):
         records = _looked_at(records, datasets)
     if choice.merges:
-        records, duplicates = _merged(records, choice, members, sink.screen)
+        records, duplicates = _merged(records, choice, members, parts, sink.screen)
     found = _keyed(records, choice)
     if found is None:
         return None
@@ -195,19 +196,24 @@ def _made(sink: Sink, choice: Choice) -> Made | None:
     for name, lacking in grouping.lacking.items():
         sink.screen.warn(f"{counted(lacking, 'record')} without {name}, ranked by themselves.")
     _tell(latest.duplicates + duplicates, datasets, choice, keys, latest, sink.screen)
-    return Made(keys, latest.ranked(), members, values.missing)
+    return Made(keys, latest.ranked(), members, values.missing, parts)
 
 
 def _merged(
-    records: Iterable[Read], choice: Choice, members: dict[bytes, list[dict[str, Any]]], screen: shared.Screen
+    records: Iterable[Read],
+    choice: Choice,
+    members: dict[bytes, list[dict[str, Any]]],
+    parts: dict[bytes, list[dict[str, Any]]],
+    screen: shared.Screen,
 ) -> tuple[Iterable[Read], int]:
-    """Records made of several, and how many came twice. `members` gets what each is made of."""
+    """Records made of several, and how many came twice. `members` and `parts`: see `Made`."""
     merged: list[Merged] = []
     texts, count = one_of_each_model(records)
     if choice.aggregate:
         merged = averaged(texts, choice.aggregate)
         texts = [dumps(one.record) for one in merged]
         members.update(zip(texts, (one.members for one in merged), strict=True))
+        parts |= members
     fields = [*choice.group, *choice.pivot]
     if fields:
         extra = [name for name in choice.within if name not in fields]
@@ -217,6 +223,7 @@ def _merged(
         deeper = dict(members)
         members.clear()
         for one in merged:
+            parts[dumps(one.record)] = one.members
             below = [deeper.get(dumps(member), [member]) for member in one.members]
             members[dumps(one.record)] = list(itertools.chain.from_iterable(below))
     return ((dumps(one.record), one.record) for one in merged), count

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from statistics import stdev
 from typing import Any
 
 from rbtools.cli.output import Output
@@ -40,12 +42,16 @@ class Choice:
 
 @dataclass
 class Made:
-    """A ranking: groups of entries in their order. members: of what each merged record was made."""
+    """A ranking: groups of entries in their order. members: of what each merged record was made.
+
+    parts: the records whose mean it is, which may be means over seeds themselves.
+    """
 
     keys: list[rank.Key]
     groups: list[list[rank.Ranked]]
     members: dict[bytes, list[Record]]
     missing: int
+    parts: dict[bytes, list[Record]] = field(default_factory=dict)
     store: str = ""
 
     def records(self) -> Iterable[Record]:
@@ -72,7 +78,7 @@ def write(
         return
     ranked = [
         [
-            entry._replace(record={**parse_again(entry.record.text), "rank": entry.rank, **marked})
+            entry._replace(record={**_spread(entry.record.text, made, shown), "rank": entry.rank, **marked})
             for entry, marked in group
         ]
         for group in groups
@@ -81,6 +87,21 @@ def write(
         _write_pivot(ranked, choice, shown, form, output)
     elif any(ranked):
         _write_table([entry for group in ranked for entry in group], made.keys, choice, shown, form, output)
+
+
+def _spread(text: bytes, made: Made, shown: str | None) -> Record:
+    """The record of a line. One of several has for each expression that is asked for its deviation."""
+    record = parse_again(text)
+    parts = made.parts.get(text, ())
+    asked = [*expr.items(shown or ""), *(key.text for key in made.keys)]
+    for name in asked if len(parts) > 1 else ():
+        if expr.is_bare(name):
+            continue
+        with contextlib.suppress(RbError):
+            values = [value for value in map(expr.compile(name).number, parts) if value is not None]
+            if len(values) > 1:
+                record["evals"] = [*record.get("evals", []), {"metric": name, "std": stdev(values)}]
+    return record
 
 
 def _write_table(
@@ -96,7 +117,7 @@ def _write_table(
     points = [one.text for one in choice.front if one.text != key]
     first = list(dict.fromkeys([*others, *points]))
     known = metrics.names(records)
-    rest = [name for name in known if name not in first] if shown is None else chosen(shown, known)
+    rest = [name for name in known if name not in first] if shown is None else chosen(shown, records)
     built = table.build(
         ranked,
         key,
@@ -113,7 +134,7 @@ def _write_pivot(
     """A table for each group of --within; its values stand above it, but in CSV, where they are columns."""
     every = [entry.record for group in groups for entry in group]
     known = metrics.names(every)
-    wanted = known if shown is None else chosen(shown, known)
+    wanted = known if shown is None else chosen(shown, every)
     if not wanted:
         raise UsageError("No record has a metric to show. Evaluate the models first.")
     if form == "csv":
@@ -140,9 +161,9 @@ def _render(built: table.Table, key: str, form: str, output: Output, fixed: int 
     output.line(text.rstrip("\n").encode())
 
 
-def chosen(text: str, known: list[str]) -> list[str]:
-    """The metrics and expressions of --metric. Raises UsageError for one that no record has."""
-    items = expr.items(text)
+def chosen(text: str, records: Sequence[Record]) -> list[str]:
+    """The metrics, fields and expressions of --metric. Raises UsageError for one that no record has."""
+    items, known = expr.items(text), metrics.names(records)
     if not items:
         raise UsageError(
             "--metric: The list of metrics is empty. Expected names or globs with commas, such as acc,fgsm.*"
@@ -150,13 +171,25 @@ def chosen(text: str, known: list[str]) -> list[str]:
     found: dict[str, None] = {}
     for item in items:
         try:
-            if item in known or expr.is_bare(item):
+            if item in known or (expr.is_bare(item) and not _has(records, item)):
                 found.update(dict.fromkeys(expr.select(known, item)))
             else:
                 found[expr.compile(item).text] = None
         except RbError as wrong:
             raise UsageError(f"--metric: {wrong}") from None
     return list(found)
+
+
+def _has(records: Sequence[Record], item: str) -> bool:
+    """Whether a record has a field of that name, as `--by` takes it."""
+    if expr.is_glob(item):
+        return False
+    field = expr.compile(item)
+    for record in records:
+        with contextlib.suppress(RbError):
+            if isinstance(field(record), int | float | str):
+                return True
+    return False
 
 
 def _marks(made: Made, choice: Choice, screen: Screen) -> list[list[Record]]:

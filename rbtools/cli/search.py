@@ -112,7 +112,7 @@ _options = shared.bundle(
 
 @shared.command(choose=SEARCHES)
 @_options
-@shared.stream_options
+@shared.sink_options
 @shared.seeking_options
 def main(search: str, params: dict[str, Any], asked: Asked, source: shared.Source, work: Any) -> int:
     """Search a table of results, or live, for the best architecture.

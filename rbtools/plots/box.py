@@ -65,11 +65,10 @@ class Box(Drawing):
                 high = max(high, _panel(axes, group, records, widths[place]))
                 if level is not None:
                     lines.append(axes.axhline(level, color=style.BLACK, linestyle=(0, (4, 2)), linewidth=0.9))
-        over = dict.fromkeys(words.AXES[group.over] for row in rows for group in row if group.over)
         entries = [] if level is None else [(lines[0], f"chance ({level:.3g})")]
         shared = words.common(records)
         title = words.counted(len(records)) + (f" ({shared})" if shared else "")
-        return Painted(title, len(rows) * (each + 0.3 + high), entries, "; ".join(over), words.axis(every))
+        return Painted(title, len(rows) * (each + 0.3 + high), entries, "", words.axis(every))
 
     def _names(self, records: Sequence[Record]) -> list[str]:
         if self.metric is not None:
@@ -152,7 +151,12 @@ def _panel(axes: Any, group: Group, records: Sequence[Record], width: float) -> 
     axes.set_xlim(-0.7, len(columns) - 0.3)
     axes.grid(visible=False, axis="x")
     axes.set_title("\n".join(layout.wrapped(group.title, width, style.SMALL)), fontsize=style.SMALL)
-    return layout.name_x(axes, group.ticks, width - 0.1)
+    high = layout.name_x(axes, group.ticks, width - 0.1)
+    if not group.over:
+        return high
+    lines = layout.wrapped(words.AXES[group.over], width, style.SMALL)
+    axes.set_xlabel("\n".join(lines), fontsize=style.SMALL, labelpad=1)
+    return high + len(lines) * layout.line_height(style.SMALL)
 
 
 def _boxes(axes: Any, columns: Sequence[Sequence[float]], places: Sequence[int]) -> None:
@@ -168,10 +172,10 @@ def _boxes(axes: Any, columns: Sequence[Sequence[float]], places: Sequence[int])
         medianprops={"color": style.VERMILLION, "linewidth": 1.4},
         flierprops={
             "marker": ".",
-            "markersize": 1.6,
-            "markerfacecolor": style.GREY,
+            "markersize": 3.2,
+            "markerfacecolor": style.BLACK,
             "markeredgecolor": "none",
-            "alpha": 0.35,
+            "alpha": 0.7,
         },
     )
     for fliers in drawn["fliers"]:

@@ -24,6 +24,59 @@ class Rows(NamedTuple):
     counts: list[int]
 
 
+class Term(NamedTuple):
+    """A metric of a score and its weight."""
+
+    metric: str
+    weight: float
+
+
+@dataclass(frozen=True)
+class Own:
+    """The scores that records bring along, in the place of one that is computed over the records drawn.
+
+    scaled: for each record its metrics on the scale of the score, None where it has none.
+    """
+
+    terms: list[Term]
+    scaled: list[list[float | None]]
+
+    @staticmethod
+    def of(records: Sequence[Record]) -> Own | None:
+        """The score of records that rb-score scored by the same metrics and weights; None of others."""
+        found = [_entry(record) for record in records]
+        terms = found[0].get("terms") if found else None
+        if not terms or any(entry.get("terms") != terms for entry in found):
+            return None
+        known = [Term(str(one["metric"]), float(one["weight"])) for one in terms]
+        return Own(known, [_scaled(entry.get("contributions") or {}, known) for entry in found])
+
+    def weighed(self, weights: Sequence[float]) -> list[float | None]:
+        """The scores under these weights of `terms`, over the metrics that each record has."""
+        return [_weighed(row, weights) for row in self.scaled]
+
+
+def _entry(record: Record) -> Record:
+    entries = (one for one in record.get("evals") or () if one.get("metric") == "score")
+    return next((one for one in entries if one.get("tool") == "rb-score"), {})
+
+
+def _scaled(contributions: Record, terms: Sequence[Term]) -> list[float | None]:
+    """What each metric is on the scale from 0 to 1: a contribution is that times the metric's share."""
+    total = sum(term.weight for term in terms if contributions.get(term.metric) is not None)
+    parts = [contributions.get(term.metric) for term in terms]
+    return [
+        None if part is None or not term.weight else part * total / term.weight
+        for term, part in zip(terms, parts, strict=True)
+    ]
+
+
+def _weighed(row: Sequence[float | None], weights: Sequence[float]) -> float | None:
+    known = [(value, weight) for value, weight in zip(row, weights, strict=True) if value is not None]
+    total = sum(weight for _, weight in known)
+    return sum(value * weight for value, weight in known) / total if total else None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Composed(Drawing):
     """What bars and radar ask for: a composite score, as rb-score asks for one."""
@@ -54,7 +107,13 @@ class Composed(Drawing):
     )
 
     def scored(self, records: Sequence[Record], scoring: Any) -> Any:
-        """The composite score of the records, settled; see `rbtools.scoring.plotted.composite`."""
+        """The composite score of the records, settled; see `rbtools.scoring.plotted.composite`.
+
+        Where nothing else is asked for it is the score that rb-score gave them, if all have one of the same.
+        """
+        asked = (self.metric, self.preset, self.within, self.missing)
+        if asked == (None, None, None, "refuse") and (own := Own.of(records)) is not None:
+            return own
         return scoring.composite(
             records, self.metric, preset=self.preset, within=self.within, missing=self.missing
         )

@@ -130,7 +130,7 @@ def _name(axes: Any, names: Sequence[str], cell: float, most: float, which: str)
     """Names at each row or column, or where those would be too small, at each run of one family."""
     size = layout.label_size(cell)
     if size:
-        shown = [layout.fitted(words.tidy(name), most, size) for name in names]
+        shown = layout.apart(list(map(words.tidy, names)), most, size)
         if which == "x":
             return layout.name_x(axes, shown, cell * len(names), size)
         layout.name_y(axes, shown, cell * len(names), size)

@@ -67,6 +67,50 @@ def fitted(text: str, width: float, size: float) -> str:
     return text
 
 
+def apart(names: Sequence[str], width: float, size: float) -> list[str]:
+    """Names that fit so many inches, and are no more alike than they were.
+
+    Where names without their middles are the same, their beginnings up to where they differ go instead.
+    """
+    found = [fitted(name, width, size) for name in names]
+    for text in {text for text in found if found.count(text) > 1}:
+        places = [place for place, other in enumerate(found) if other == text]
+        alike = [names[place] for place in places]
+        if len(set(alike)) == 1:
+            continue
+        start = _in_common(alike)
+        end = _in_common([name[start:][::-1] for name in alike])
+        for place, name in zip(places, alike, strict=True):
+            found[place] = _around(name, start, len(name) - end, width, size)
+    return found
+
+
+def _in_common(names: Sequence[str]) -> int:
+    """How many letters names begin with that are the same in all."""
+    pairs = enumerate(zip(*names, strict=False))
+    return next((place for place, letters in pairs if len(set(letters)) > 1), min(map(len, names)))
+
+
+def _around(name: str, start: int, end: int, width: float, size: float) -> str:
+    """As much of a name as fits, what stands from `start` to `end` first, then what is before and after."""
+
+    def shown(first: int, last: int) -> str:
+        cut = words.ELLIPSIS
+        return cut * (first > 0) + name[first:last] + cut * (last < len(name))
+
+    first, last = start, end
+    while last > start + 1 and text_width(shown(first, last), size) > width:
+        last -= 1
+    grown = True
+    while grown:
+        grown = False
+        for wider in ((first - 1, last), (first, last + 1)):
+            inside = wider[0] >= 0 and wider[1] <= len(name)
+            if inside and text_width(shown(*wider), size) <= width:
+                (first, last), grown = wider, True
+    return shown(first, last)
+
+
 def legend(figure: Any, entries: Sequence[tuple[Any, str]]) -> float:
     """A legend at the lower edge, in as many columns as fit; returns the inches that it is high."""
     if not entries:

@@ -95,7 +95,10 @@ def _markdown_cell(cell: Cell) -> str:
 
 
 def _latex_cell(cell: Cell) -> str:
-    shown = latex(text(cell)).replace("±", r"$\pm$") or "--"
+    shown = latex(text(cell)).replace("±", r"$\pm$")
+    if not isinstance(cell.value, str):
+        shown = shown.replace("-", "$-$")
+    shown = shown or "--"
     return rf"\textbf{{{shown}}}" if cell.best else shown
 
 

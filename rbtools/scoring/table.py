@@ -216,13 +216,18 @@ def _key_column(key: str) -> _Column:
 
 
 def metric_column(name: str) -> _Column:
-    """The column of a metric, or of an expression over metrics."""
-    compiled = None if expr.is_bare(name) else _compiled(name)
+    """The column of a metric, of an expression over metrics, or of a field; texts stand as they are."""
+    compiled = _compiled(name)
 
     def cell(entry: Ranked, spreads: Spreads) -> Cell:
         value = (entry.record.get("metrics") or {}).get(name)
         if value is None and compiled is not None:
-            value = compiled.number(entry.record)
+            try:
+                value = compiled(entry.record)
+            except RbError:
+                value = None
+        if isinstance(value, str):
+            return Cell(value)
         return Cell(value, *spreads.get(name, NO_SPREAD)) if _is_number(value) else Cell(None)
 
     return _Column(Heading(name, True), cell)

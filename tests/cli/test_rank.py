@@ -563,6 +563,36 @@ def test_a_group_for_records_without_the_field() -> None:
     )
 
 
+def test_expressions_have_deviations_too() -> None:
+    words = ["--pivot", "train.method", "--metric", "acc,100*acc", "--format", "csv"]
+    lines = out(words, SEEDS).splitlines()
+    assert lines[0] == "method,records,acc,acc_std,100*acc,100*acc_std"
+    for line in lines[1:]:
+        _, _, acc, deviation, percent, other = line.split(",")
+        assert float(percent) == pytest.approx(100 * float(acc))
+        assert float(other) == pytest.approx(100 * float(deviation)) and float(other) > 0
+
+
+def test_fields_are_columns_as_they_are_keys() -> None:
+    some = [{**record("a", metrics={"acc": 0.5}), "train": {"method": "erm", "epochs": 3}}]
+    words = ["--by", "acc", "--metric", "train.epochs,train.method", "--format", "csv"]
+    assert out(words, some).splitlines()[1].endswith(",0.5,3,erm")
+    result = run(["--by", "acc", "--metric", "train.epoch", "--format", "csv"], some)
+    assert result.exit_code == 2 and "--metric: There is no metric or field 'train.epoch'" in result.stderr
+
+
+def test_negative_numbers_in_latex_have_a_minus() -> None:
+    some = [record("a-b", metrics={"ge.acc": -0.5}), record("c", metrics={"ge.acc": 0.5})]
+    text = out(["--by", "ge.acc", "--format", "latex"], some)
+    assert r"1 & a-b & $-$0.5000 \\" in text
+
+
+def test_what_a_ranking_refuses_is_not_in_its_help() -> None:
+    shown = run(["--help"], []).stdout
+    assert "--strict" in shown
+    assert not any(option in shown for option in ("--shard", "--in-place", "--retry-errors"))
+
+
 # --- bands and fronts -----------------------------------------------------------------------------
 
 

@@ -228,6 +228,46 @@ def test_bars_are_the_scores_of_a_preset_with_its_names_on_each_data_set() -> No
     assert lengths == pytest.approx([3 / 7, 3 / 7, 4 / 7, 4 / 7])
 
 
+def test_panels_without_a_distance_have_no_unit(fifteen: Records) -> None:
+    figure = drawn("box", fifteen, metric="acc,fgsm.*")
+    single, attacked = figure.axes
+    assert (single.get_title(), single.get_xlabel()) == ("", "")
+    assert (attacked.get_title(), " ".join(attacked.get_xlabel().split())) == ("fgsm", "ε [1/255]")
+    assert not any("255" in text.get_text() for text in figure.texts)
+
+
+@pytest.mark.parametrize("name", ["bars", "radar"])
+def test_the_score_that_records_bring_along_is_drawn(name: str) -> None:
+    weights = {"a": 3.0, "b": 1.0, "c": 0.0}
+    terms = [{"metric": metric, "weight": weight, "higher": True} for metric, weight in weights.items()]
+    some = []
+    for letter, (a, b) in {"x": (0.75, 0.125), "y": (0.375, 0.25)}.items():
+        parts = {"a": a, "b": b, "c": 0.0}
+        entry = {"tool": "rb-score", "metric": "score", "value": a + b, "terms": terms}
+        entry["contributions"] = parts
+        some.append(named(letter, metrics={"a": a, "b": b, "c": 1.0, "score": a + b}, evals=[entry]))
+    own = composite.Own.of(some)
+    assert own is not None
+    assert own.weighed([3, 1, 0]) == pytest.approx([0.875, 0.625])
+    assert own.weighed([0, 1, 0]) == pytest.approx([0.5, 1.0])  # b on its own scale
+    figure = drawn(name, some)
+    if name == "bars":
+        assert [bar.get_width() for bar in figure.axes[0].containers[0]] == pytest.approx([0.875, 0.625])
+    # What is asked for otherwise, or was scored otherwise, is computed over the records.
+    assert drawn("bars", some, metric="a").axes[0].get_xlabel() == "composite score of a (1 is best)"
+    some[0]["evals"][0] = {**some[0]["evals"][0], "terms": terms[:1]}
+    assert composite.Own.of(some) is None
+
+
+def test_names_that_are_cut_stay_apart() -> None:
+    names = [f"ntk.{kind}.fro.pgd.16" for kind in ("robust", "robust2", "robust_twice", "clean")]
+    cut = [layout.fitted(name, 0.6, 7) for name in names]
+    found = layout.apart(names, 0.6, 7)
+    assert len(set(cut)) < 4 and len(set(found)) == 4
+    assert all(layout.text_width(text, 7) <= 0.6 for text in found)
+    assert layout.apart(["acc", "acc"], 0.6, 7) == ["acc", "acc"]
+
+
 def test_a_radar_that_was_asked_for_nothing_does_not_blame_an_option() -> None:
     some = [named(name, metrics={"acc": 0.5, name: 1.0}) for name in "abc"]
     with pytest.raises(RbError, match="The metrics that every record has, acc, make 1 spokes"):
