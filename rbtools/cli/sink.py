@@ -10,7 +10,7 @@ import click
 from rbtools.cli import shared
 from rbtools.cli.output import Output
 from rbtools.cli.source import name_of
-from rbtools.errors import RbError, UsageError
+from rbtools.errors import RbError, UsageError, shown
 from rbtools.records import Line, expr, parse_again, results
 from rbtools.scoring import render
 from rbtools.scoring.ranking import Read, one_of_each_model
@@ -46,8 +46,8 @@ class Edited:
         self.count += 1
         if not self.first:
             name, interval = entry["metric"], f" {entry['ci95']}" if "ci95" in entry else ""
-            value = record["metrics"][name]
-            self.first = f"{name_of(record)}: {name} is {value:g}, measured {entry['value']:g}{interval}"
+            here, value = shown(str(record["metrics"][name])), shown(str(entry["value"]))
+            self.first = f"{name_of(record)}: {name} is {here}, measured {value}{interval}"
 
     def tell(self, screen: shared.Screen) -> None:
         """Say how many there are."""

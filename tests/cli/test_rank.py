@@ -489,6 +489,13 @@ def test_a_metric_that_is_not_what_its_entry_says_is_said_once() -> None:
     )
 
 
+def test_whole_numbers_beyond_64_bits_are_compared_too() -> None:
+    huge = net("n", 0, acc=10**30)
+    huge["evals"] = [{"metric": "acc", "value": 0.5}]
+    result = run(["--by", "none"], [huge])
+    assert result.exit_code == 0 and "(n pgd: acc is 1000000" in result.stderr
+
+
 def test_the_last_record_of_a_model_counts() -> None:
     result = run(["--by", "acc"], [net("a", 0, acc=0.5), net("b", 0, acc=0.6), net("a", 0, acc=0.7, pgd=1)])
     found = [(one["arch"]["name"], one["metrics"]) for one in map(json.loads, result.stdout.splitlines())]
