@@ -33,6 +33,7 @@ class Rare(Column):
             "version": self.noise.version,
             "config": registry.config(self.noise),
             "gamma": self.gamma,
+            "splitting_version": self.split.version,
             **self.split.config(),
         }
 
