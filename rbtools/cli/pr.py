@@ -81,7 +81,10 @@ class Asked:
         read = self.read()
         short = sequential.too_few(read.rho, self.samples, read.confidence)
         if short and work.run.store.computed + work.run.store.found:
-            work.screen.say(f'note: {short} "undecided" in evals counts the images that stay open.')
+            work.screen.say(
+                f'note: {short} "undecided" in evals counts the images that stay open. ProbAcc is'
+                " biased by that; its interval is of the images' true PR."
+            )
 
 
 _options = (
@@ -174,9 +177,12 @@ def main(params: dict[str, Any], asked: Asked, source: shared.Source, work: Any)
     PRBench's code: --gamma 0.03,0.08,0.1,0.12 --truncate --passes above.
     Copies are judged in lower precision where that is faster; what is near a tie, in float32.
 
-    The interval of PR_D takes images as the sampling unit, that of ProbAcc is Wilson's over images;
-    "undecided" in evals counts the images whose own copies leave open whether they pass, and "quantiles"
-    has single images' PR with exact intervals.
+    Intervals take images as the sampling unit. ProbAcc is a plug-in: of few copies it is biased, since an
+    image whose PR is near 1 - rho passes by chance. Its interval is of the images whose true PR passes,
+    whatever the distribution of PR: where many images are near 1 - rho it stays wide, and more copies
+    narrow it, not more images. "estimate" in evals is the likely share of these images, "undecided" counts
+    those whose own copies leave open whether they pass, and "quantiles" has single images' PR with exact
+    intervals.
 
     With --rare it adds the mean failure probability 1 - PR_D (pfail.NOISE.GAMMA), down to 1e-9 and less;
     "images" in evals has each image's logarithm of it and its spread over the runs.

@@ -19,7 +19,8 @@ Entries = list[dict[str, Any]]
 
 # What is found on one split and does not describe a difference.
 _OF_ONE_SIDE = frozenset(
-    "quantiles undecided draws_spent draws_saved confirmed passes detail broken_by warnings".split()
+    "quantiles undecided draws_spent draws_saved confirmed passes detail broken_by warnings estimate"
+    " estimator".split()
 )
 
 

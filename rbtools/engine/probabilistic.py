@@ -42,7 +42,7 @@ class NoisyCopies(Column):
         }
 
     def reading(self) -> dict[str, Any]:
-        return asdict(self.read)
+        return {**asdict(self.read), "intervals": estimate.INTERVALS}
 
     def asked(self) -> list[dict[str, Any]]:
         return _asked(self)
@@ -86,7 +86,7 @@ class Decided(Column):
         return {**copied, "kind": "pr-decided", **rows}
 
     def reading(self) -> dict[str, Any]:
-        return asdict(self.read)
+        return {**asdict(self.read), "intervals": estimate.INTERVALS}
 
     def rules(self) -> list[sequential.Rule]:
         if self.adaptive:
@@ -98,7 +98,7 @@ class Decided(Column):
         return _asked(self, **self.rule())[1:]
 
     def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
-        found = estimate.stopped_findings(outcomes, self.read, self.samples)
+        found = estimate.stopped_findings(outcomes, self.read, self.samples, self.adaptive)
         return [asked | own | _confirmed(totals) for asked, own in zip(self.asked(), found, strict=True)]
 
     def found(self, copies: Copies) -> Found:

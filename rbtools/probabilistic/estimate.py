@@ -12,11 +12,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rbtools.probabilistic import sequential
+from rbtools.probabilistic import mixing, sequential
 from rbtools.probabilistic.intervals import Interval, clopper_pearson, mean_interval, wilson
 
 # Shares of the images whose PR is below what an entry's `quantiles` say, the low end in detail.
 SHARES = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5)
+INTERVALS = 2  # version of ProbAcc's intervals, for the keys of results
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,14 +99,22 @@ def prob_acc(
     """ProbAcc(rho): the share of images that at most rho * samples noisy copies get wrong.
 
     PRBench eq. 24, PR(x) >= 1 - rho, on counts: 100 samples at rho .01 allow one failure; `above` is
-    PR(x) > 1 - rho. The interval is Wilson's over images; it does not say how sure each image's own
-    verdict is: `undecided` does.
+    PR(x) > 1 - rho. That is a plug-in, biased where images have rates near rho. The interval is of the
+    true share, of images whose failure rate is at most rho (`mixing.share_interval`), and widened to the
+    plug-in where it leaves that out.
     """
     counts = _counted(correct, samples)
     if not counts:
         return _nothing_counted(correct, confidence)
-    most = sequential.allowed(samples, rho, above)
-    return proportion(sum(samples - k <= most for k in counts), len(counts), confidence)
+    failures = [samples - k for k in counts]
+    most, n = sequential.allowed(samples, rho, above), len(counts)
+    seen = mixing.events(failures, samples, rho)
+    return _of_share(sum(k <= most for k in failures), n, seen, rho, confidence)
+
+
+def _of_share(passed: int, n: int, seen: Sequence[mixing.Event], rho: float, confidence: float) -> Estimate:
+    low, high = mixing.share_interval(seen, n, rho, confidence)
+    return Estimate(passed / n, (min(low, passed / n), max(high, passed / n)), n, confidence)
 
 
 def undecided(correct: Sequence[int], samples: int, rho: float, confidence: float = 0.95) -> int:
@@ -139,38 +148,74 @@ def findings(outcomes: Iterable[int], reading: Reading, samples: int) -> list[di
     if pr["n"]:
         pr["quantiles"] = quantiles(outcomes, samples, sure)
     found = [pr]
-    for rho in reading.rho:
+    failures = [samples - k for k in outcomes if k >= 0]
+    estimates = mixing.share_estimate(failures, samples, reading.rho)
+    for rho, estimate in zip(reading.rho, estimates, strict=True):
         passed = prob_acc(outcomes, samples, rho, sure, reading.passes == "above")
-        told = {} if passed.value is None else {"undecided": undecided(outcomes, samples, rho, sure)}
-        found.append({**passed.entry(), **told})
+        entry = passed.entry()
+        if passed.interval is not None:
+            low, high = passed.interval
+            entry |= {"estimator": plug_in(samples), "estimate": min(max(estimate, low), high)}
+            entry["undecided"] = undecided(outcomes, samples, rho, sure)
+        found.append(entry)
     return found
 
 
-def stopped_findings(rows: Iterable[Sequence[float]], reading: Reading, samples: int) -> list[dict[str, Any]]:
+def plug_in(samples: int) -> str:
+    """What an entry says of a ProbAcc's value."""
+    return (
+        f"value: the images whose own {samples} draws pass, biased where their PR is near 1 - rho; estimate"
+        " and interval: those whose true PR does"
+    )
+
+
+def stopped_findings(
+    rows: Iterable[Sequence[float]], reading: Reading, samples: int, adaptive: bool = False
+) -> list[dict[str, Any]]:
     """The findings of ProbAcc for each rho where sampling stopped as soon as an image was decided.
 
     A row: correct copies (-1: does not count), draws, then for each rho 1 (passed), 0 (failed) or
     -1 (undecided after `samples` draws: then it counts by its estimate). Without PR_D: the mean share over
-    draws that stop when they please is not its estimate.
+    draws that stop when they please is not its estimate. The intervals are of the true share: verdicts are
+    what `samples` draws would give, or (`adaptive`) wrong with probability 1 - confidence at most.
     """
     whole = [[int(value) for value in row] for row in rows]
     counted = [row for row in whole if row[0] >= 0]
     spent = sum(row[1] for row in counted)
     told = {"draws_spent": spent, "draws_saved": samples * len(counted) - spent}
     found = []
+    seen = [
+        mixing.Event(sum(row[2 + place] == 1 for row in counted), samples, reading.allowed(samples, rho))
+        for place, rho in enumerate(reading.rho)
+    ]
     for place, rho in enumerate(reading.rho):
         verdicts = [row[2 + place] for row in counted]
         passed = sum(
             row[1] - row[0] <= reading.allowed(row[1], rho) if verdict < 0 else verdict == 1
             for row, verdict in zip(counted, verdicts, strict=True)
         )
+        if counted and adaptive:
+            result = _of_verdicts(passed, verdicts, reading.confidence)
+        elif counted:
+            result = _of_share(passed, len(counted), sorted(seen), rho, reading.confidence)
         if counted:
-            result = proportion(passed, len(counted), reading.confidence)
-            more = {"undecided": verdicts.count(-1), **told}
+            more = {"estimator": plug_in(samples), "undecided": verdicts.count(-1), **told}
         else:
             result, more = _nothing_counted([row[0] for row in whole], reading.confidence), {}
         found.append({**result.entry(), **more})
     return found
+
+
+def _of_verdicts(passed: int, verdicts: Sequence[int], confidence: float) -> Estimate:
+    """Of a test that is wrong of an image with probability 1 - confidence at most.
+
+    Of the images that truly pass at least `confidence` are not failed, and of those that fail at least as
+    many are not passed.
+    """
+    n = len(verdicts)
+    high = wilson(n - verdicts.count(0), n, confidence)[1] / confidence
+    low = 1 - wilson(n - verdicts.count(1), n, confidence)[1] / confidence
+    return Estimate(passed / n, (min(max(low, 0.0), passed / n), min(high, 1.0)), n, confidence)
 
 
 def interval_name(confidence: float) -> str:

@@ -12,7 +12,7 @@ from rbtools.errors import RbError
 FOUND = frozenset(
     "value ci95 reason seconds device stored warnings undecided draws_spent passes detail broken_by sanity"
     " prepared distance tool quantiles draws_saved confirmed images below_floor se se_over layers"
-    " negative tests".split()
+    " negative tests estimate estimator".split()
 )
 LATER: Any = object()
 """Stands in an entry for what only the work will tell."""

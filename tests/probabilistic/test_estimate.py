@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
 from rbtools.engine.probabilistic import NoisyCopies
 from rbtools.probabilistic import NOISES
-from rbtools.probabilistic.estimate import Reading, findings, pr_d, prob_acc, proportion, quantiles, undecided
+from rbtools.probabilistic.estimate import (
+    Reading,
+    findings,
+    pr_d,
+    prob_acc,
+    proportion,
+    quantiles,
+    stopped_findings,
+    undecided,
+)
 from rbtools.probabilistic.intervals import clopper_pearson, wilson
 
 
@@ -65,11 +74,58 @@ def test_prob_acc_allows_exactly_rho_n_failures(samples: int, rho: float, allowe
     assert prob_acc([samples - allowed - 1], samples, rho).value == 0.0
 
 
-def test_prob_acc_has_wilson_s_interval_over_images() -> None:
+def test_prob_acc_has_about_wilson_s_interval_where_draws_leave_no_doubt() -> None:
     found = prob_acc([100] * 70 + [0] * 30, 100, 0.05, confidence=0.9)
-    assert (found.value, found.interval) == (0.7, wilson(70, 100, 0.9))
+    assert found.value == 0.7 and found.interval == pytest.approx(wilson(70, 100, 0.9), abs=0.005)
 
 
+@pytest.mark.parametrize(("samples", "off"), [(20, 0.1), (100, 0.02)])
+def test_prob_acc_of_few_draws_is_biased_and_its_interval_covers_all_the_same(
+    samples: int, off: float
+) -> None:
+    """Failure rates ~ Beta(2, 7): images beside rho .1 pass and fail by chance, and more pass than fail."""
+    rng, truth = np.random.default_rng(0), stats.beta.cdf(0.1, 2, 7)
+    values, estimates = [], []
+    for _ in range(20):
+        counts = samples - rng.binomial(samples, rng.beta(2, 7, 1000))
+        _, entry = findings(counts, Reading(rho=(0.1,)), samples)
+        assert entry["ci95"][0] <= truth <= entry["ci95"][1]
+        assert entry["ci95"][0] <= entry["value"] <= entry["ci95"][1]
+        assert str(samples) in entry["estimator"] and "biased" in entry["estimator"]
+        values.append(entry["value"])
+        estimates.append(entry["estimate"])
+    assert np.mean(values) - truth > off  # what Wilson's interval would be put around
+    assert np.mean(estimates) == pytest.approx(truth, abs=0.02)
+
+
+def test_prob_acc_narrows_with_images_where_rates_are_clear_of_rho() -> None:
+    rng = np.random.default_rng(0)
+    widths = []
+    for images in (100, 10_000):
+        rates = np.where(rng.random(images) < 0.7, 0.01, 0.5)
+        low, high = prob_acc((100 - rng.binomial(100, rates)).tolist(), 100, 0.1).interval or (0, 0)
+        assert low <= 0.7 <= high
+        widths.append(high - low)
+    assert widths[0] < 0.26 and widths[1] < 0.03
+
+
+def test_verdicts_alone_bound_the_true_share_too() -> None:
+    """Sampling that stopped keeps verdicts: by all draws, or by a test that errs on one image in twenty."""
+    rng, samples, truth = np.random.default_rng(0), 100, stats.beta.cdf(0.05, 2, 7)
+    for _ in range(10):
+        failures = rng.binomial(samples, rng.beta(2, 7, 1000))
+        rows = [[samples - k, samples, k <= 10, k <= 5, k <= 1] for k in failures.tolist()]
+        _, found, _ = stopped_findings(rows, Reading(rho=(0.1, 0.05, 0.01)), samples)
+        assert found["value"] == np.mean(failures <= 5) and "estimate" not in found
+        low, high = found["ci95"]
+        assert low <= truth <= high and high - low < 0.2
+    verdicts = [1] * 80 + [0] * 15 + [-1] * 5
+    rows = [[samples, samples, verdict] for verdict in verdicts]
+    (found,) = stopped_findings(rows, Reading(rho=(0.1,)), samples, adaptive=True)
+    assert found["ci95"] == pytest.approx([1 - wilson(20, 100)[1] / 0.95, wilson(85, 100)[1] / 0.95])
+
+
+@settings(max_examples=25)
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=30), st.floats(0, 0.99), st.floats(0, 0.99))
 def test_prob_acc_grows_with_the_tolerance(counts: list[int], rho: float, other: float) -> None:
     strict, lax = (prob_acc(counts, 20, r).value for r in sorted((rho, other)))

@@ -1,0 +1,132 @@
+"""What counts of noisy copies say of the images' true failure rates: estimate and interval of a share.
+
+An image with failure rate p leaves K failures of M draws, K ~ Bin(M, p), and images have rates from an
+unknown distribution G. ProbAcc(rho) is G([0, rho]), while the share of images with K <= rho * M is that of G
+blurred by the draws: a biased estimate, whatever the number of images.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from rbtools.probabilistic.intervals import Interval, wilson
+from rbtools.probabilistic.sequential import COUNT_SLACK
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_EM_STEPS = 200
+_NORMALS = 4000
+
+
+class Event(NamedTuple):
+    """Of all images so many, `images`, had at most `most` failures in `draws` draws."""
+
+    images: int
+    draws: int
+    most: int
+
+
+def events(failures: Sequence[int], samples: int, rho: float) -> list[Event]:
+    """What is read off the failures of `samples` draws: counts at thresholds up to 3 deviations from rho."""
+    deviation = math.sqrt(samples * rho * (1 - rho))
+    places = (math.floor(rho * samples + step * deviation / 2 + COUNT_SLACK) for step in range(-6, 7))
+    kept = sorted({min(max(place, 0), samples - 1) for place in places})
+    return [Event(sum(k <= most for k in failures), samples, most) for most in kept]
+
+
+def share_interval(seen: Sequence[Event], images: int, rho: float, confidence: float = 0.95) -> Interval:
+    """The interval of G([0, rho]) from nested events of independent images, with nothing assumed of G.
+
+    The smallest and the largest share that any G has whose events are as probable as the counts allow:
+    F-localization (Ignatiadis and Wager, "Confidence intervals for nonparametric empirical Bayes
+    analysis", JASA 117, 2022, section 2), here with Wilson's intervals of the single events at a level at
+    which they hold together. Where many images are near rho it stays wide however many images there are:
+    draws alone can narrow it.
+    """
+    import numpy as np
+    from scipy.optimize import linprog
+    from scipy.special import bdtr
+
+    rates, passing = _rates(seen, rho)
+    columns = np.stack([bdtr(event.most, event.draws, rates) for event in seen])
+    quantile = _together([event.images for event in seen], images, confidence)
+    while True:  # counts that no G could leave, which is improbable, widen all until one can
+        level = math.erf(quantile / math.sqrt(2))
+        ends = np.array([wilson(event.images, images, level) for event in seen])
+        bounds = np.concatenate([ends[:, 1], -ends[:, 0]])
+        found = [
+            linprog(
+                sign * passing,
+                A_ub=np.concatenate([columns, -columns]),
+                b_ub=bounds,
+                A_eq=np.ones((1, len(rates))),
+                b_eq=[1.0],
+            )
+            for sign in (1, -1)
+        ]
+        if all(one.success for one in found):
+            return max(0.0, float(found[0].fun)), min(1.0, float(-found[1].fun))
+        quantile *= 1.2
+
+
+def _rates(seen: Sequence[Event], rho: float) -> tuple[np.ndarray, np.ndarray]:
+    """The rates that G is made of, and 1 for those that pass. Rho is there twice: reached and exceeded."""
+    import numpy as np
+
+    deviation = math.sqrt(max(rho * (1 - rho), 1 / seen[0].draws) / max(event.draws for event in seen))
+    near = rho + deviation * np.arange(-8, 8.125, 0.25)
+    rates = np.unique(np.concatenate([near[(near > 0) & (near < 1)], np.linspace(0, 1, 21), [rho]]))
+    return np.append(rates, rho), np.append((rates <= rho).astype(float), 0.0)
+
+
+def _together(counts: Sequence[int], images: int, confidence: float) -> float:
+    """How many deviations each of the nested events may be off for all to hold with that confidence.
+
+    The maximum of a Brownian bridge, standardised, at the events' probabilities.
+    """
+    import numpy as np
+
+    probability = np.unique((np.array(counts) + 0.5) / (images + 1))
+    widths = np.diff(np.concatenate([[0.0], probability, [1.0]]))
+    steps = _normals()[:, : len(widths)] * np.sqrt(widths)
+    bridge = steps.cumsum(1)[:, :-1] - probability * steps.sum(1, keepdims=True)
+    most = np.abs(bridge / np.sqrt(probability * (1 - probability))).max(1)
+    return float(np.quantile(most, confidence))
+
+
+@functools.lru_cache(maxsize=1)
+def _normals() -> np.ndarray:
+    import numpy as np
+
+    return np.random.Generator(np.random.Philox(key=1)).standard_normal((_NORMALS, 64))
+
+
+def share_estimate(failures: Sequence[int], samples: int, rhos: Sequence[float]) -> list[float]:
+    """G([0, rho]) for each rho, with G estimated by maximum likelihood from the failures of `samples` draws.
+    0 without images.
+
+    Expectation maximisation on a grid of rates, from a flat start and stopped early, so that G stays smooth.
+    """
+    import numpy as np
+    from scipy.special import gammaln, xlog1py, xlogy
+
+    if not len(failures):
+        return [0.0] * len(rhos)
+    values, counts = np.unique(np.asarray(failures), return_counts=True)
+    points = int(min(max(100, 6 * math.sqrt(samples)), 600))
+    angles = np.linspace(0, math.pi / 2, points)  # here the deviation of K / M is the same everywhere
+    rates = np.sin(angles) ** 2
+    some = values[:, None].astype(float)
+    chosen = gammaln(samples + 1) - gammaln(some + 1) - gammaln(samples - some + 1)
+    likely = np.exp(chosen + xlogy(some, rates) + xlog1py(samples - some, -rates))
+    weights = np.full(points, 1 / points)
+    for _ in range(_EM_STEPS):
+        weights = weights * (likely.T @ (counts / (likely @ weights))) / counts.sum()
+    upper = (angles[:-1] + angles[1:]) / 2  # a point stands for what is nearest to it
+    below = np.concatenate([[0.0], np.cumsum(weights)])
+    ends = np.concatenate([[0.0], upper, [math.pi / 2]])
+    return [float(np.interp(math.asin(math.sqrt(rho)), ends, below)) for rho in rhos]
