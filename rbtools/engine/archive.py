@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.engine import checkpoints, evaluate, subject
-from rbtools.engine.questions import Clean, Column, accuracy_entry
+from rbtools.engine.questions import Clean, Column, accuracy_entry, mean_over
 from rbtools.engine.run import Run
 from rbtools.engine.stand_in import StandIn
 from rbtools.errors import RbError
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
+    from rbtools.engine.questions import Right
     from rbtools.engine.tiles import Tile
 
 BLOCKS = len(SEVERITIES)  # of a file
@@ -134,11 +136,12 @@ def ask(
     _check_labels(folder / "labels.npy", data)
     unread = [ArchiveFile(file, "", severities, _whole(data), False) for file in chosen]
     wanted = [entry for question in unread for entry in evaluate.expected(record, question, run)]
-    wanted += _sums(wanted, None, reference, data)
+    wanted += _sums(wanted, None, reference, data, {})
     evaluate.check(record, [{**entry, "archive": results.LATER} for entry in wanted], run)
     before = run.store.computed
     asked: list[dict[str, Any]] = []
     byproducts: list[dict[str, Any]] = []
+    right: dict[tuple[str, int], np.ndarray] = {}
     found = run.store.found
     for file in chosen:
         question = ArchiveFile(
@@ -146,10 +149,11 @@ def ask(
         )
         entries, clean = evaluate.answers(record, question, run)
         asked, byproducts = asked + entries, byproducts + clean
+        right |= evaluate.right(record, question, run)
     computed = run.store.computed > before  # a record counts once, not once a file
     run.store.computed, run.store.found = before + computed, found + (not computed)
     clean_entry = byproducts[0] if byproducts else None
-    asked += _sums(asked, clean_entry, reference, data)
+    asked += _sums(asked, clean_entry, reference, data, right)
     record = subject.with_data(record, run)
     for entry in byproducts:
         record = results.add_byproduct(record, entry)
@@ -161,9 +165,10 @@ def _sums(
     clean: dict[str, Any] | None,
     reference: sums.Reference | None,
     data: subject.Data,
+    right: Right,
 ) -> list[dict[str, Any]]:
     """Means and mCE, named for the split."""
-    found = sums.summary(entries, clean, CORRUPTIONS.all, reference)
+    found = sums.summary(entries, clean, CORRUPTIONS.all, reference, partial(mean_over, right))
     return [{**entry, "metric": metrics.split_name(entry["metric"], data.split)} for entry in found]
 
 

@@ -24,6 +24,8 @@ from rbtools.spaces.identity import identity
 from rbtools.store import digest
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from rbtools.engine.outcomes import Outcomes
 
 VERSION = 2  # of the outcomes
@@ -111,7 +113,7 @@ def expected(
             loss = {"loss": results.LATER} if "loss" in entry else {}
             found.append({**entry, "n": number, **nothing, **loss, **common})
     if hasattr(question, "summary"):
-        found += question.summary(found, [])
+        found += question.summary(found, [], {})
     return [_shown(entry, record, data, run) for entry in found]
 
 
@@ -128,8 +130,7 @@ def answers(
     with run.clock.stage("data"):
         data = subject.data_of(record, run, split)
     n = data.size if run.n is None else min(run.n, data.size)
-    checkpoint = subject.checkpoint_name(record, run)
-    units = [_unit(record, checkpoint, column, data, n, run) for column in question.columns()]
+    units = _units(record, question, data, n, run)
 
     def look() -> list[Any]:
         return [run.store.result(unit.key) for unit in units]
@@ -156,9 +157,34 @@ def answers(
     for unit, found in zip(units, finished, strict=True):
         (byproducts if unit.column.byproduct else asked).extend(found or [])
     if hasattr(question, "summary"):
-        asked += question.summary(asked, byproducts)
+        asked += question.summary(asked, byproducts, _right(units, n, run))
     asked, byproducts = ([_shown(one, record, data, run) for one in part] for part in (asked, byproducts))
     return asked, byproducts
+
+
+def right(record: dict[str, Any], question: Question, run: Run) -> dict[tuple[str, int], np.ndarray]:
+    """Which images are right under each corruption and severity of a question that was answered: 1 or 0.
+
+    What the store has not kept is lacking.
+    """
+    data = subject.data_of(record, run)
+    n = data.size if run.n is None else min(run.n, data.size)
+    return _right(_units(record, question, data, n, run), n, run)
+
+
+def _right(units: Sequence[_Unit], n: int, run: Run) -> dict[tuple[str, int], np.ndarray]:
+    from rbtools.engine.outcomes import Outcomes
+
+    asked = [(unit, unit.column.asked()[0]) for unit in units if not unit.column.byproduct]
+    return {
+        (entry["corruption"], entry["severity"]): Outcomes(run.store, unit.outcomes).values(n)
+        for unit, entry in asked
+    }
+
+
+def _units(record: dict[str, Any], question: Question, data: subject.Data, n: int, run: Run) -> list[_Unit]:
+    checkpoint = subject.checkpoint_name(record, run)
+    return [_unit(record, checkpoint, column, data, n, run) for column in question.columns()]
 
 
 def _lacking(

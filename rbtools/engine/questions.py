@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rbtools import registry
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.engine import textures, told
-from rbtools.probabilistic import intervals
+from rbtools.probabilistic import estimate, intervals
 from rbtools.records import metrics
 from rbtools.scoring import corruptions as sums
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rbtools.engine.tiles import Found, Tile
+
+    # Which images (N,) are right under a corruption at a severity: 1 or 0.
+    Right = Mapping[tuple[str, int], np.ndarray]
 
 
 class Column:
@@ -284,6 +288,20 @@ class Corrupted(Column):
         return [accuracy_entry(asked, outcomes) for asked in self.asked()]
 
 
+def mean_over(right: Right, parts: Sequence[Mapping[str, Any]]) -> intervals.Interval | None:
+    """The interval of the mean of accuracies under corruptions; None where `right` lacks one of them.
+
+    The images are the sampling unit: each one's share of the corruptions that leave it right is one
+    observation, so that it does not matter how alike the corruptions are.
+    """
+    known = [right.get((part["corruption"], part["severity"])) for part in parts]
+    rows = [row for row in known if row is not None]
+    if len(rows) < len(known) or any(len(row) != part["n"] for row, part in zip(rows, parts, strict=True)):
+        return None
+    counts = [sum(image) for image in zip(*(row.tolist() for row in rows), strict=True)]
+    return estimate.pr_d(counts, len(rows)).interval
+
+
 @dataclass(frozen=True)
 class Corruptions:
     """Accuracy under corruptions, each at each severity, and what these add up to.
@@ -314,7 +332,9 @@ class Corruptions:
                 found.append(tile.clean.int())
         return found
 
-    def summary(self, asked: Sequence[dict[str, Any]], byproducts: Sequence[dict[str, Any]]) -> list[Any]:
+    def summary(
+        self, asked: Sequence[dict[str, Any]], byproducts: Sequence[dict[str, Any]], right: Right
+    ) -> list[Any]:
         """Means over severities and corruptions, and mCE where there is a reference."""
         clean = next((entry for entry in byproducts if entry["metric"] == "acc"), None)
-        return sums.summary(asked, clean, CORRUPTIONS.all, self.reference)
+        return sums.summary(asked, clean, CORRUPTIONS.all, self.reference, partial(mean_over, right))

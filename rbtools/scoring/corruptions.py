@@ -7,7 +7,7 @@ perturbations", ICLR 2019, section 4.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -19,6 +19,8 @@ from rbtools.units import SEVERITIES
 _OWN = ("metric", "corruption", "severity", "value", "ci95", "seconds")
 
 Entry = dict[str, Any]
+# The interval of the mean of some accuracies on the same images; None where single images are not known.
+Joint = Callable[[Sequence[Entry]], "tuple[float, float] | None"]
 
 
 @dataclass(frozen=True)
@@ -67,36 +69,43 @@ def reference(record: Mapping[str, Any], names: Sequence[str]) -> Reference:
 
 
 def summary(
-    entries: Sequence[Entry], clean: Entry | None, benchmark: Sequence[str], base: Reference | None = None
+    entries: Sequence[Entry],
+    clean: Entry | None,
+    benchmark: Sequence[str],
+    base: Reference | None = None,
+    joint: Joint = lambda parts: None,
 ) -> list[Entry]:
     """Means and mCE of the accuracies at hand, where they are complete.
 
     `corrupt.NAME.mean` takes all five severities, `corrupt.mean` and mCE all corruptions of the benchmark.
+    `joint` gives the means' intervals.
     """
     of: dict[str, dict[int, Entry]] = {}
     for entry in entries:
         of.setdefault(entry["corruption"], {})[entry["severity"]] = entry
     whole = {name: found for name, found in of.items() if len(found) == len(SEVERITIES)}
     full = {name: [found[severity] for severity in SEVERITIES] for name, found in whole.items()}
-    means = [_mean(metrics.corrupt_name(name, "mean"), five, corruption=name) for name, five in full.items()]
+    means = [
+        _mean(metrics.corrupt_name(name, "mean"), five, joint, corruption=name) for name, five in full.items()
+    ]
     if not set(benchmark) <= full.keys():
         return means
     all_of = [entry for name in benchmark for entry in full[name]]
-    means.append(_mean("corrupt.mean", all_of, corruptions=list(benchmark)))
+    means.append(_mean("corrupt.mean", all_of, joint, corruptions=list(benchmark)))
     if base is not None:
         means += _mce(all_of, clean, {name: full[name] for name in benchmark}, base)
     return means
 
 
-def _mean(metric: str, parts: Sequence[Entry], **more: Any) -> Entry:
+def _mean(metric: str, parts: Sequence[Entry], joint: Joint, **more: Any) -> Entry:
     """The mean of accuracies on the same images.
 
-    Its interval is the mean of theirs: right if they go wrong on the same images, else too wide, never
-    too narrow.
+    Where single images are not known its interval is the mean of theirs: right if they go wrong on
+    the same images, else too wide, never too narrow.
     """
-    low, high = (fmean(part["ci95"][side] for part in parts) for side in (0, 1))
+    interval = joint(parts) or [fmean(part["ci95"][side] for part in parts) for side in (0, 1)]
     value = fmean(part["value"] for part in parts)
-    return {**_common(metric, parts, more), "value": value, "ci95": [low, high]}
+    return {**_common(metric, parts, more), "value": value, "ci95": list(interval)}
 
 
 def _common(metric: str, parts: Sequence[Entry], more: Mapping[str, Any]) -> Entry:

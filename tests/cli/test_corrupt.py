@@ -18,7 +18,9 @@ from rbtools.cli import arch
 from rbtools.cli.corrupt import main
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.datasets import cifar
+from rbtools.engine.per_image import PerImage
 from rbtools.models import checkpoint
+from rbtools.probabilistic.estimate import pr_d
 from rbtools.store import Store
 from rbtools.store.growing import Growing
 
@@ -67,6 +69,22 @@ def test_severities_default_to_all_five(trained: dict[str, Record]) -> None:
     ]
     five = [metrics[f"corrupt.brightness.{severity}"] for severity in range(1, 6)]
     assert metrics["corrupt.brightness.mean"] == pytest.approx(sum(five) / 5)
+
+
+@pytest.mark.parametrize("archived", [False, True])
+def test_the_interval_of_a_mean_is_that_of_the_images_own_means(
+    trained: dict[str, Record], archived: bool
+) -> None:
+    if archived:
+        assert run(["brightness", "--write", "copy"]).exit_code == 0
+    source = ["--from", "copy"] if archived else []
+    found = one(run(["brightness", "--n", "50", *source], trained["erm"]))
+    *five, mean = (entry for entry in found["evals"] if entry["metric"].startswith("corrupt."))
+    known = PerImage(Store("rb-store"), [found["checkpoint"]])
+    rights = [known.shares(found, entry) for entry in five]
+    counts = np.sum([shares.gives for shares in rights if shares is not None], axis=0)
+    assert len(five) == 5 and len(counts) == 50
+    assert mean["ci95"] == pytest.approx(pr_d(counts.astype(int).tolist(), 5).interval)
 
 
 def test_the_accuracy_is_that_of_a_loop_over_images(trained: dict[str, Record]) -> None:

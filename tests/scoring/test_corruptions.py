@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 
+from rbtools.engine.questions import accuracy_entry, mean_over
 from rbtools.errors import RbError
 from rbtools.scoring.corruptions import reference, summary
 
@@ -35,6 +38,29 @@ def test_means_stand_where_they_are_complete() -> None:
     *_, whole = summary([*FROST, *FOG], None, BENCHMARK)
     assert whole["metric"] == "corrupt.mean" and whole["value"] == pytest.approx(0.55)
     assert (whole["textures"], whole["seed"], whole["corruptions"]) == ("generated", 1, ["fog", "frost"])
+
+
+def test_the_interval_of_a_mean_covers_as_often_as_it_says() -> None:
+    """Corruptions agree on some images, as these differ in how hard they are."""
+    rng, hits, widths = np.random.default_rng(0), [], []
+    for _ in range(400):
+        chances = rng.beta(2, 1, 200)  # mean 2/3
+        right = {("fog", severity): rng.binomial(1, chances) for severity in range(1, 6)}
+        parts = [accuracy_entry(entry("fog", severity, 0), rows) for (_, severity), rows in right.items()]
+        (mean,) = summary(parts, None, BENCHMARK, joint=partial(mean_over, right))
+        hits.append(mean["ci95"][0] <= 2 / 3 <= mean["ci95"][1])
+        apart = summary(parts, None, BENCHMARK)[0]["ci95"]
+        widths.append((mean["ci95"][1] - mean["ci95"][0]) / (apart[1] - apart[0]))
+    assert 0.92 < np.mean(hits) < 0.975 and np.mean(widths) < 0.75
+
+
+def test_without_all_the_images_a_mean_has_the_mean_of_the_intervals() -> None:
+    right = {("fog", severity): np.ones(10, int) for severity in range(1, 5)}
+    (fog,) = summary(FOG, None, BENCHMARK, joint=partial(mean_over, right))
+    assert fog["ci95"] == pytest.approx([0.6, 0.9])
+    short = {("fog", severity): np.ones(9, int) for severity in range(1, 6)}
+    (fog,) = summary(FOG, None, BENCHMARK, joint=partial(mean_over, short))
+    assert fog["ci95"] == pytest.approx([0.6, 0.9])
 
 
 def test_errors_beside_a_reference() -> None:
