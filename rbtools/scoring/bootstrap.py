@@ -1,8 +1,13 @@
 """How sure a ranking is: the same ranking over again, of values as other test images would have given them.
 
 A record's accuracy is drawn anew from its own images where their outcomes are at hand: records of one data
-set are then resampled together, so that two networks which fail on the same images stay close. Elsewhere
-it is drawn from the binomial distribution of its value and n, or from a normal one as wide as its interval.
+set get the same weights of images, so that two networks which fail on the same images stay close. Elsewhere
+it is drawn from the distribution that its value and n give, or from a normal one as wide as its interval.
+
+Images are weighted as in the Bayesian bootstrap (Rubin, Ann. Stat. 9, 1981), and every record gets one more
+image, right or wrong with even odds: without it a network that is right on all images would be right for
+sure. With k of n right that draws from Beta(k + 1, n - k) or Beta(k, n - k + 1), whose middle 95 % are the
+mid-P interval of a proportion (Berry and Armitage, The Statistician 44, 1995).
 """
 
 from __future__ import annotations
@@ -76,20 +81,20 @@ class Draws:
         made = [one for one in record.get("evals") or [] if one.get("metric") == name]
         entry: dict[str, Any] = made[-1] if made else {}
         shares = self._shares(record, entry)
-        if shares is not None:
-            self._note(record, 0)
-            sample = self._sample(record, entry, len(shares[0]))
-            total, count = (sample @ np.stack(shares, axis=1)).T.astype(float)
-            drawn: np.ndarray = np.divide(total, count, out=np.full(self.size, float(value)), where=count > 0)
-            return drawn
         rng = self._generator(
             json.dumps([record.get("checkpoint"), record.get("arch"), entry], sort_keys=True)
         )
+        if shares is not None:
+            self._note(record, 0)
+            weights = self._weights(record, entry, len(shares[0]))
+            right, every = (weights @ np.stack(shares, axis=1)).T.astype(float)
+            return _with_one_more(rng, right, every - right)
         n, interval = entry.get("n"), entry.get("ci95")
         if isinstance(n, int) and n > 0 and 0 <= value <= 1 and abs(value * n - round(value * n)) < 1e-6:
             self._note(record, 1)
-            counts: np.ndarray = rng.binomial(n, value, self.size)
-            return counts / n
+            right = round(value * n)
+            drawn = rng.standard_gamma([[right], [n - right]], (2, self.size))
+            return _with_one_more(rng, *drawn)
         if interval:
             self._note(record, 2)
             return rng.normal(value, (interval[1] - interval[0]) / 2 / _Z95, self.size)
@@ -99,16 +104,14 @@ class Draws:
     def _note(self, record: Record, source: int) -> None:
         self.sources[id(record)] = max(self.sources.get(id(record), 0), source)
 
-    def _sample(self, record: Record, entry: Mapping[str, Any], n: int) -> np.ndarray:
-        """How often each image was drawn: float32 (size, n), the same for all records with these images."""
+    def _weights(self, record: Record, entry: Mapping[str, Any], n: int) -> np.ndarray:
+        """How much each image counts: float32 (size, n), the same for all records with these images."""
         import numpy as np
 
         about = {key: entry.get(key) for key in ("dataset", "split", "indices", "class_map")}
         images = json.dumps({"dataset": record.get("dataset"), **about, "n": n}, sort_keys=True, default=str)
         if images not in self._samples:
-            rng = self._generator(images)
-            drawn = (np.bincount(rng.integers(n, size=n), minlength=n) for _ in range(self.size))
-            self._samples[images] = np.stack([one.astype(np.float32) for one in drawn])
+            self._samples[images] = self._generator(images).standard_exponential((self.size, n), np.float32)
         return self._samples[images]
 
     def _generator(self, whose: str) -> np.random.Generator:
@@ -155,6 +158,13 @@ class Draws:
             weight += term["weight"] * (known | (entries[0].get("missing") == "worst"))
         found: np.ndarray = np.divide(total, weight, out=np.full(total.shape, np.nan), where=weight > 0)
         return found
+
+
+def _with_one_more(rng: np.random.Generator, right: np.ndarray, wrong: np.ndarray) -> np.ndarray:
+    """The share (B,) of what is right by weight, with one image more that is right or wrong."""
+    weight = rng.standard_exponential(len(right))
+    share: np.ndarray = (right + weight * rng.integers(2, size=len(right))) / (right + wrong + weight)
+    return share
 
 
 def _score_entry(record: Record) -> Any:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from rbtools.scoring import bootstrap
 from rbtools.scoring.rank import Key
@@ -23,11 +24,42 @@ def draws(shares: Any = None, size: int = 2000, seed: int = 0) -> bootstrap.Draw
     return bootstrap.Draws(size, seed, shares or (lambda record, entry: None))
 
 
-def test_an_accuracy_is_drawn_from_the_binomial_distribution() -> None:
-    drawn = draws().number(record("a", 0.8, n=400), "acc")
-    assert drawn.mean() == pytest.approx(0.8, abs=0.003)
-    assert drawn.std() == pytest.approx((0.8 * 0.2 / 400) ** 0.5, rel=0.1)
-    assert np.allclose(drawn * 400, (drawn * 400).round())
+@pytest.mark.parametrize("known", ["images", "value and n"])
+@pytest.mark.parametrize(("right", "n"), [(320, 400), (100, 100), (99, 100), (0, 50)])
+def test_an_accuracy_s_draws_have_the_mid_p_interval(known: str, right: int, n: int) -> None:
+    """Also where all are right, of which resampling makes no other share."""
+    row = (np.arange(n) < right).astype(np.float32)
+    shares = (lambda record, entry: (row, np.ones(n, np.float32))) if known == "images" else None
+    drawn = draws(shares, size=20_000).number(record("a", right / n, n=n), "acc")
+    low, high = np.percentile(drawn, [2.5, 97.5])
+
+    def tails(share: float) -> tuple[float, float]:
+        half = stats.binom.pmf(right, n, share) / 2
+        return stats.binom.sf(right, n, share) + half, stats.binom.cdf(right - 1, n, share) + half
+
+    assert (tails(low)[0] if right else 0.025) == pytest.approx(0.025, abs=0.006)
+    assert (tails(high)[1] if right < n else 0.025) == pytest.approx(0.025, abs=0.006)
+    assert (low == 0) == (right == 0) and (high == 1) == (right == n)
+
+
+def test_ranks_and_values_near_one_are_covered() -> None:
+    """Of networks right on .97 to .999 of all images, 100 of which were seen."""
+    rng, true = np.random.default_rng(0), np.array([0.999, 0.995, 0.99, 0.98, 0.97])
+    values, ranks = [], []
+    for seed in range(100):
+        rows = (rng.random((5, 100)) < true[:, None]).astype(np.float32)
+        known = {str(place): row for place, row in enumerate(rows)}
+        some = draws(
+            lambda record, entry, known=known: (known[record["arch"]["name"]], np.ones(100, np.float32)),
+            size=200,
+            seed=seed,
+        )
+        members = [[record(name, int(row.sum()) / 100, n=100)] for name, row in known.items()]
+        for place, one in enumerate(bootstrap.of_ranking(some, ACC, members)):
+            assert one.value is not None and one.rank is not None
+            values.append(one.value[0] <= true[place] <= one.value[1])
+            ranks.append(one.rank[0] <= place + 1 <= one.rank[1])
+    assert np.mean(values) > 0.93 and np.mean(ranks) > 0.93
 
 
 def test_what_is_no_count_is_drawn_as_wide_as_its_interval() -> None:
@@ -43,17 +75,17 @@ def test_without_n_and_interval_a_number_is_exact_and_that_is_noted() -> None:
 
 
 def test_images_are_resampled_together() -> None:
-    hard = np.arange(100) < 50  # both fail on the same images, but one on one image more
-    outcomes = {"a": hard, "b": hard & (np.arange(100) != 3)}
+    hard = np.arange(100) < 50  # both fail on the same images, but one on ten images more
+    outcomes = {"a": hard, "b": hard & (np.arange(100) >= 10)}
     every = np.ones(100, np.float32)
     some = draws(lambda record, entry: (outcomes[record["arch"]["name"]].astype(np.float32), every))
-    pair = [record("a", 0.5, n=100), record("b", 0.49, n=100)]
+    pair = [record("a", 0.5, n=100), record("b", 0.4, n=100)]
     first, second = (some.number(one, "acc") for one in pair)
     assert first.std() == pytest.approx(0.05, rel=0.1)
-    assert ((first - second) >= -1e-12).all()
-    # Drawn apart, b would be ahead in some four of ten.
+    assert (first > second).mean() > 0.99
+    # Drawn apart, b would be ahead in some one of ten.
     intervals = bootstrap.of_ranking(some, ACC, [[one] for one in pair])
-    assert intervals[0].rank == (1, 1) and intervals[1].rank == (1, 2)
+    assert intervals[0].rank == (1, 1) and intervals[1].rank == (2, 2)
     alone = bootstrap.of_ranking(draws(), ACC, [[one] for one in pair])
     assert alone[0].rank == (1, 2) and alone[1].rank == (1, 2)
 
@@ -61,7 +93,8 @@ def test_images_are_resampled_together() -> None:
 def test_images_that_do_not_count_are_in_no_denominator() -> None:
     counts = (np.arange(100) < 50).astype(np.float32)
     some = draws(lambda record, entry: (counts * 0.5, counts))
-    assert some.number(record("a", 0.5, n=50), "acc") == pytest.approx(0.5)
+    drawn = some.number(record("a", 0.5, n=50), "acc")
+    assert drawn.mean() == pytest.approx(0.5, abs=0.002) and drawn.std() < 0.02  # the one image more alone
 
 
 def test_draws_depend_on_seed_and_record_alone() -> None:
