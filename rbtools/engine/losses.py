@@ -42,6 +42,9 @@ class Losses(Column):
             "config": registry.config(self.method),
         }
 
+    def reading(self) -> dict[str, Any]:
+        return {"intervals": 2}
+
     def asked(self) -> list[dict[str, Any]]:
         name = metrics.attack_name(self.method.stem, self.method.eps, self.method.norm)
         settings = {**attack_settings(self.method), "attacked": "all"}
@@ -51,10 +54,12 @@ class Losses(Column):
         n, wrong = len(outcomes), int((outcomes[:, 1] == 0).sum())
         losses = outcomes[:, 0].astype(float)
         mean = float(losses.mean())
-        deviation = float(losses.std(ddof=1)) if n > 1 else math.inf
         loss: dict[str, Any] = {"n": n, "value": mean}
         if n > 1:
-            loss["ci95"] = list(intervals.normal_interval(mean, deviation, n))
+            deviation = float(losses.std())
+            skewness = float(((losses - mean) ** 3).mean()) / deviation**3 if deviation else 0.0
+            widened = deviation * math.sqrt(n / (n - 1))
+            loss["ci95"] = list(intervals.skewed_interval(mean, widened, skewness, n))
         error = {"n": n, "value": wrong / n, "ci95": list(intervals.wilson(wrong, n))}
         return [entry | found for entry, found in zip(self.asked(), (loss, error), strict=True)]
 
