@@ -83,6 +83,8 @@ BESIDE = {
     "pr": "python bench/pr.py --part sampling --samples 20 --data {images}",
     "pr-adaptive": "python bench/pr.py --part adaptive --n 128 --gamma 0.25 --check 1",
     "measures": "python bench/measures.py --part ntk,traces --threads 1",
+    "rare": "python bench/rare.py",
+    "coverage": "python bench/coverage.py",
     "profile": "python bench/profile_commands.py --data {images} --robust {robust}",
     "measures-space": "python bench/measures.py --part space --threads 1 --cells 1",
     "theory": (
