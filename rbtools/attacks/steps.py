@@ -118,7 +118,7 @@ def input_gradient(model: Model, images: Tensor, objective: Objective) -> tuple[
     return torch.zeros_like(images) if gradient is None else gradient, logits.detach()
 
 
-def project(perturbed: Tensor, images: Tensor, eps: float, norm: str) -> Tensor:
+def project(perturbed: Tensor, images: Tensor, eps: float | Tensor, norm: str) -> Tensor:
     """Project onto the ball of radius `eps` around `images`, then onto the box [0, 1].
 
     The box comes second and cannot lead out of the ball again: images lie in the box, so clipping
@@ -163,7 +163,7 @@ def pgd_step(
     images: Tensor,
     objective: Objective,
     *,
-    eps: float,
+    eps: float | Tensor,
     step_size: float | Tensor,
     norm: str = "linf",
 ) -> tuple[Tensor, Tensor]:
@@ -181,13 +181,16 @@ def pgd_step(
     return project(ascend(perturbed, gradient, step_size, norm), images, eps, norm), logits
 
 
-def uniform_start(images: Tensor, draws: Any, eps: float, norm: str = "linf", draw: int = 0) -> Tensor:
+def uniform_start(
+    images: Tensor, draws: Any, eps: float | Tensor, norm: str = "linf", draw: int = 0
+) -> Tensor:
     """Return one point an example, uniform in the ball of radius `eps`, clipped to the box.
 
     l2: a uniform direction, and a radius eps * u^(1/d) so that equal volumes are equally likely. sphere:
     such a point of the ball of radius eps |x|, brought to the sphere.
 
-    Shape: images (N, C, H, W) and eps in pixel units of [0, 1]; the result as images.
+    Shape: images (N, C, H, W) and eps in pixel units of [0, 1], one a batch or (N, 1, 1, 1); the result as
+    images.
     """
     shape = tuple(images.shape[1:])
     if norm == "linf":

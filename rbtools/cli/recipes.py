@@ -24,7 +24,7 @@ recipe_options = shared.bundle(
         default=None,
         help="A paper's whole recipe, which single options override: nasbench201, nasrobbench201 (weight"
         " decay 5e-4 as in its code; its text has 1e-4), nasrobbench201-algorithm1 (one sample a step),"
-        " prbench, rice2020 (or wci).",
+        " prbench (its text), prbench-code (its code), rice2020 (or wci).",
     ),
     click.option("--epochs", default=10, type=click.IntRange(0), help="Passes over the training images."),
     click.option("--batch-size", default=128, type=click.IntRange(1), help="Images a step."),
@@ -104,9 +104,20 @@ recipe_options = shared.bundle(
         "--filter",
         default=None,
         metavar="NAME",
-        help="chen-lee: examples that are wrong after --warm-steps get no more of the attack.",
+        help="chen-lee: where the attack has not raised the loss after --warm-steps, train on clean images.",
     ),
-    click.option("--warm-steps", default=4, type=int, help="Steps of the attack before the filter looks."),
+    click.option(
+        "--filter-rule",
+        default="batch",
+        type=click.Choice(("batch", "example")),
+        help="What the filter judges: the batch as a whole (PRBench's code), or each example for itself.",
+    ),
+    click.option(
+        "--warm-steps",
+        default=1,
+        type=int,
+        help="Steps of the attack before the filter looks (1 is m = 0 of PRBench's code).",
+    ),
     click.option(
         "--ema",
         default=None,
@@ -183,12 +194,14 @@ def set_by_preset(context: click.Context) -> dict[str, tuple[Any, str]]:
     if name is None:
         return {}
     preset = presets.named(name)
-    fields = {field.name: field for cls in context.meta["rbtools.classes"] for field in registry.options(cls)}
     eps = context.params.get("eps")
     given = {} if eps is None else {"eps": eps}
-    kept = {key for cls in context.meta["rbtools.classes"] for key in presets.params(preset, cls, given)}
     norm = context.params.get("norm") or preset.params.get("norm", "linf")
-    own = {key: as_typed(fields[key], value, norm) for key, value in preset.params.items() if key in kept}
+    own: dict[str, Any] = {}
+    for cls in reversed(context.meta["rbtools.classes"]):  # of several methods the first one's stand there
+        fields = {field.name: field for field in registry.options(cls)}
+        params = presets.params(preset, cls, given)
+        own |= {key: as_typed(fields[key], params[key], norm) for key in params if key not in given}
     return {
         key: (value, f"preset {name}")
         for key, value in {"method": preset.method, **preset.recipe, **own}.items()
@@ -232,6 +245,7 @@ def _refuse_unused(how: Any, given: frozenset[str]) -> None:
         ("mixup_alpha", "mixup" in how.regularize, None),
         ("awp_gamma", "awp" in how.regularize, None),
         ("awp_warmup", "awp" in how.regularize, None),
+        ("filter_rule", how.filter is not None, "no --filter"),
         ("warm_steps", how.filter is not None, "no --filter"),
         ("every", bool(how.track), "no --track"),
         ("track_n", "robust" in how.track, "no --track robust"),

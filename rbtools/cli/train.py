@@ -63,7 +63,7 @@ def main(
         )
     preset = [] if recipe["preset"] is None else ["--preset", recipe["preset"]]
     if params.get("tail") == "exact":
-        for name in ("rounds", "tail_lr"):
+        for name in ("rounds", "tail_lr", "tail_step"):
             if name in params:
                 option = "--" + name.replace("_", "-")
                 raise UsageError(

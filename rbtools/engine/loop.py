@@ -98,7 +98,7 @@ class _Training:
         self.passes = Passes(self.model)
         self.step_method = task.method
         if self.how.filter is not None:
-            self.step_method = ChenLee(task.method, self.how.warm_steps)
+            self.step_method = ChenLee(task.method, self.how.warm_steps, self.how.filter_rule)
         self.half = task.precision == "bf16"
         if self.half:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -153,8 +153,8 @@ class _Training:
             )
         if self.step_method.of_whole_batches:
             self.run.remark(
-                f"{self.method.name} as it is set divides by the number of images at a time, {piece} instead"
-                f" of {size}: --micro-batch changes the result, not only the memory."
+                f"{self.method.name} as it is set looks at the images that are together, {piece} instead of"
+                f" {size}: --micro-batch changes the result, not only the memory."
             )
 
     def _theory(self, task: Task) -> float:

@@ -23,18 +23,21 @@ _SMALL_LAMBDA = ("svhn", "mnist", "imagenet50", "tinyimagenet")
 class Preset:
     """A paper's recipe: fields of `Recipe`, parameters of methods, and the method where there is one.
 
-    `params` are taken by the methods that have them. `on` is what data sets change: name -> fields of the
-    recipe and parameters; `weights` the weight lambda of methods on some data sets.
+    `params` are taken by the methods that have them; `methods` says what a method has of its own. `on` is
+    what data sets change: name -> fields of the recipe and parameters; `weights` the weight lambda of
+    methods on some data sets.
     """
 
     method: str
     recipe: Mapping[str, Any]
     params: Mapping[str, Any] = field(default_factory=dict)
+    methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     on: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     weights: Mapping[str, float] = field(default_factory=dict)
 
 
 _PGD = {"eps": 8 / 255, "step_size": 2 / 255, "inner_mode": "eval"}
+_PAIRED = {"pair": "logits", "distance": "l2", "extra_pass": True}
 PRESETS: dict[str, Preset] = {
     # Dong and Yang 2020. The rate is set once an epoch.
     "nasbench201": Preset(
@@ -65,7 +68,7 @@ PRESETS: dict[str, Preset] = {
         },
         {**_PGD, "attack_steps": 7},
     ),
-    # Batch size (MART's) and inner mode (advbench's) are not printed.
+    # As its text has it. Batch size (MART's) and inner mode (advbench's) are not printed.
     "prbench": Preset(
         "erm",
         {
@@ -81,13 +84,77 @@ PRESETS: dict[str, Preset] = {
             "normalize": "none",
             "val": 0.0,
         },
-        {**_PGD, "attack_steps": 10, "tail": "prl", "pair": "softmax"},
-        {
+        {**_PGD, "attack_steps": 10, "tail": "prl", "tail_step": "image", "pair": "softmax"},
+        on={
             "imagenet50": {"epochs": 200},
             "svhn": {"step_size": 1.25 / 255},
             "mnist": {"eps": 0.3, "step_size": 0.1},
         },
-        {"alp": 0.01, "clp": 0.3},
+        weights={"alp": 0.01, "clp": 0.3},
+    ),
+    # As its code trains (wellzline/PRBenchmark: run.sh, main.py, attack_algorithms.py, utils.py). Steps on
+    # SVHN, radius and steps on MNIST and the epochs of ImageNet-50 have to be given there by hand, and are
+    # those of the text. CINIC-10 and ImageNet-50 cannot be loaded there: they are augmented as CIFAR is.
+    "prbench-code": Preset(
+        "erm",
+        {
+            "epochs": 100,
+            "batch_size": 256,
+            "lr": 0.1,
+            "momentum": 0.9,
+            "nesterov": False,
+            "weight_decay": 5e-4,
+            "schedule": "step",
+            "milestones": (75, 90),
+            "decay": 0.1,
+            "augment": ("crop-reflect", "flip"),
+            "normalize": "none",
+            "val": 0.0,
+        },
+        {**_PGD, "attack_steps": 10},
+        {
+            "pgd": {"inner_mode": "train"},
+            "trades": {"extra_pass": False},
+            "alp": {"inner_mode": "train", "lambda_": 0.01, **_PAIRED},
+            "clp": {"inner_mode": "train", "lambda_": 0.3, **_PAIRED},
+            "corruption": {"scale": "unit"},
+            "cvar": {"samples": 10},
+            "at-pr": {
+                "inner_mode": "train",
+                "candidates": 10,
+                "eps_spread": 0.02,
+                "step_min": 2 / 255 - 0.003,
+                "step_max": 2 / 255 + 0.003,
+                "steps_min": 8,
+                "steps_max": 17,
+                "settings": "batch",
+                "first": "plain",
+                "walk_size": "plain",
+                "walk_steps": 40,
+                "walk_rest": 0.1,
+                "fallback": "first",
+                "walk_gradient": "keep",
+            },
+        },
+        {
+            "imagenet50": {"epochs": 200},
+            "tinyimagenet": {"augment": ("crop", "flip")},
+            "svhn": {
+                "augment": (),
+                "step_size": 1.25 / 255,
+                "plain_step": 1.25 / 255,
+                "step_min": 1.25 / 255 - 0.003,
+                "step_max": 1.25 / 255 + 0.003,
+            },
+            "mnist": {
+                "augment": (),
+                "eps": 0.3,
+                "step_size": 0.1,
+                "plain_step": 0.1,
+                "step_min": 0.097,
+                "step_max": 0.103,
+            },
+        },
     ),
     # Its algorithm 1, of the theory: each step is of one sample, drawn once, by plain gradient descent on
     # (1 - beta) clean + beta adversarial logistic loss, with the step size of theorem 1; the output is an
@@ -128,7 +195,7 @@ PRESETS: dict[str, Preset] = {
             "val": 0.0,
         },
         {**_PGD, "attack_steps": 10, "inner_mode": "train"},
-        {"cifar10": {"normalize": "rice"}},
+        on={"cifar10": {"normalize": "rice"}},
     ),
 }
 
@@ -195,6 +262,7 @@ def params(preset: Preset, cls: type, given: Mapping[str, Any]) -> dict[str, Any
     """
     own = {one.name for one in registry.options(cls)}
     found = {key: value for key, value in preset.params.items() if key in own}
+    found |= preset.methods.get(getattr(cls, "name", ""), {})
     if "eps" in given:
         eps, norm = given["eps"], given.get("norm") or found.get("norm", "linf")
         eps = units.eps_to_pixels(eps, norm) if isinstance(eps, str) else eps
@@ -212,10 +280,12 @@ def on_data(method: Any, how: Recipe, about: Description) -> tuple[Any, Recipe]:
     if kind in _SMALL_LAMBDA and method.name in preset.weights:
         changes["lambda_"] = preset.weights[method.name]
     if getattr(method, "eps", None) != changes.get("eps", preset.params.get("eps")) and "eps" in how.given:
-        changes.pop("step_size", None)  # it was published for another radius
+        for step in ("step_size", "plain_step", "step_min", "step_max"):
+            changes.pop(step, None)  # it was published for another radius
     changes = {key: value for key, value in changes.items() if key not in how.given}
     if how.augment is not None and "augment" not in how.given:  # digits are neither shifted nor mirrored
-        changes["augment"] = tuple(k for k in how.augment if k.removesuffix("-reflect") in about.augment)
+        kinds = changes.get("augment", how.augment)
+        changes["augment"] = tuple(k for k in kinds if k.removesuffix("-reflect") in about.augment)
     recipe = {one.name for one in dataclasses.fields(how)}
     own = {one.name for one in registry.options(type(method))}
     how = dataclasses.replace(how, **{key: value for key, value in changes.items() if key in recipe})

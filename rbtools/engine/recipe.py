@@ -12,6 +12,7 @@ SCHEDULES = ("onecycle", "step", "piecewise", "cosine", "constant")
 AUGMENTATIONS = ("crop", "crop-reflect", "flip")
 REGULARIZERS = ("cutout", "mixup", "awp", "l2")
 FILTERS = ("chen-lee",)
+FILTER_RULES = ("batch", "example")
 INITS = ("random", "checkpoint", "timm")
 OUTPUTS = ("last", "random")
 LR_RULES = ("fixed", "theorem1")
@@ -38,8 +39,9 @@ class Recipe:
     `regularize`: `cutout` (a black square of `cutout_length`, None is 14 for a side of 32), `mixup` (one
     lambda ~ Beta(a, a) a batch), `awp` (each step is taken at adversarially perturbed weights; gamma None is
     .005 for trades and .01 otherwise), `l2` (weight decay `l2` on weights, none on biases and BatchNorm,
-    instead of `weight_decay`). `filter` with `warm_steps`: see training/chen_lee.py. `label_smoothing` s
-    trains on (1 - s) * one-hot + s / K. `ema` keeps averaged weights, which are validated and kept instead.
+    instead of `weight_decay`). `filter` with `filter_rule` and `warm_steps`: see training/chen_lee.py.
+    `label_smoothing` s trains on (1 - s) * one-hot + s / K. `ema` keeps averaged weights, which are
+    validated and kept instead.
     `val` is the share of the training images that is held out, to find the best epoch; `patience` stops
     after so many epochs without a better one. `clean_pass` sends the clean images through once more after
     each step.
@@ -72,7 +74,8 @@ class Recipe:
     label_smoothing: float = 0.0
     ema: float | None = None
     filter: str | None = None
-    warm_steps: int = 4
+    filter_rule: str = "batch"
+    warm_steps: int = 1
     val: float = 0.0
     patience: int | None = None
     clean_pass: bool = False
@@ -106,6 +109,7 @@ class Recipe:
             "weight_decay": "l2" in self.regularize,
             "milestones": self.schedule not in ("step", "piecewise"),
             "decay": self.schedule not in ("step", "piecewise"),
+            "filter_rule": self.filter is None,
             "warm_steps": self.filter is None,
             "init": self.init == "random",
         }
@@ -173,6 +177,7 @@ def _check_names(recipe: Recipe) -> None:
         ("augmentation", recipe.augment or (), AUGMENTATIONS),
         ("regularizer", recipe.regularize, REGULARIZERS),
         ("filter", () if recipe.filter is None else (recipe.filter,), FILTERS),
+        ("rule of the filter", (recipe.filter_rule,), FILTER_RULES),
         ("initialisation", (recipe.init,), INITS),
         ("selection of weights", (recipe.select,), ("last", "best")),
         ("output", (recipe.output,), OUTPUTS),
@@ -250,10 +255,11 @@ def check_method(recipe: Recipe, method: Any) -> None:
             f"--filter {recipe.filter} thins out an attack by steps, and --method {method.name} has none."
             " Leave out the filter, or choose a method such as pgd or trades."
         )
-    if method.inner_mode == "train":
+    if method.inner_mode == "train" and recipe.filter_rule == "example":
         raise RbError(
-            f"--filter {recipe.filter} sends parts of a batch through the network, whose BatchNorm would see"
-            " them with --inner-mode train. Use --inner-mode eval, or leave out the filter."
+            f"--filter {recipe.filter} with --filter-rule example sends parts of a batch through the network,"
+            " whose BatchNorm would see them with --inner-mode train. Use --inner-mode eval, or --filter-rule"
+            " batch."
         )
     if recipe.warm_steps > method.attack_steps:
         raise RbError(

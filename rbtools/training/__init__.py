@@ -18,6 +18,7 @@ METHODS = Registry(
         "clp": "rbtools.training.clp:CLP",
         "kl-pgd": "rbtools.training.kl_pgd:KLPGD",
         "corruption": "rbtools.training.corruption:Corruption",
+        "erm-dataaug": "rbtools.training.erm_dataaug:ERMDataAug",
         "cvar": "rbtools.training.cvar:CVaR",
         "evar": "rbtools.training.evar:EVaR",
         "at-pr": "rbtools.training.at_pr:ATPR",

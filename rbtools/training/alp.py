@@ -13,7 +13,8 @@ class ALP(Pairing):
     """Adversarial logit pairing (Kannan et al. 2018, arXiv:1803.06373): CE(x') + lambda * ||p(x') - p(x)||^2.
 
     p are probabilities, as PRBench's table 2 has it, or logits (`pair="logits"`), as Kannan et al. have.
-    x' ascends the cross-entropy from a uniform start.
+    PRBench's code (wellzline/PRBenchmark, attack_algorithms.py) pairs logits by `distance="l2"`, with lambda
+    0.01 on every data set. x' ascends the cross-entropy from a uniform start.
     """
 
     name: ClassVar[str] = "alp"

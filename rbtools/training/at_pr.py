@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from rbtools.errors import RbError
 from rbtools.registry import param
@@ -11,6 +11,27 @@ from rbtools.training.base import Method, Terms, cross_entropy, mode, truth
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+_CLOSE = 4  # decimals to which distances in equal steps are compared: apart they differ by rounding
+
+
+class Settings(NamedTuple):
+    """A candidate's step size and radius, each (N, 1, 1, 1), and its number of steps, (N,) on the CPU."""
+
+    size: Tensor
+    eps: Tensor
+    steps: Tensor
+
+
+class Walk(NamedTuple):
+    """Depth and cross-entropy of each candidate, (N,), and where the last step started, as the images.
+
+    The depth of a candidate that took no step is -inf; `last` is None where none of the batch took one.
+    """
+
+    depth: Tensor
+    loss: Tensor
+    last: Tensor | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,8 +46,12 @@ class ATPR(Method):
 
     PRBench prints neither the ranges of step size and steps nor the distance; it prints the walk along the
     gradient itself (`walk="grad"`), whose length is that of the gradient: "sign" follows the gradient's
-    signs, "margin" those of the margin to the likeliest wrong class. Walks stay in [0, 1]. The model is in
-    eval mode in attack and walk.
+    signs, "margin" those of the margin to the likeliest wrong class. Walks stay in [0, 1].
+
+    PRBench's code (wellzline/PRBenchmark, attack_algorithms.py, PR) differs in each of the options that name
+    it; --preset prbench-code sets them. There the first candidate is the plain attack, settings are drawn
+    once a batch, and the images of a batch that are wrong walk together, in equal steps, until all but a
+    tenth are right.
     """
 
     name: ClassVar[str] = "at-pr"
@@ -34,15 +59,72 @@ class ATPR(Method):
     inner: ClassVar[str | None] = "candidates"
 
     eps: float = param(8 / 255, "Radius of the L-infinity ball.", unit="eps", check="non-negative")
-    candidates: int = param(5, "Attacks to choose from.", check="positive")
+    candidates: int = param(5, "Attacks to choose from: 5 (text), 10 (PRBench's code).", check="positive")
     step_min: float = param(
         1 / 255, "Shortest step of an attack and its walk.", unit="eps", check="non-negative"
     )
     step_max: float = param(4 / 255, "Longest step.", unit="eps", check="non-negative")
-    steps_min: int = param(5, "Fewest steps of an attack.", check="positive")
-    steps_max: int = param(15, "Most steps of an attack.", check="positive")
+    steps_min: int = param(5, "Fewest steps of an attack (8 in PRBench's code).", check="positive")
+    steps_max: int = param(15, "Most steps of an attack (17 in PRBench's code).", check="positive")
     walk: str = param("sign", "Direction of the walk back.", choices=("sign", "grad", "margin"))
-    walk_steps: int = param(10, "Most steps of a walk.", check="positive")
+    walk_steps: int = param(10, "Most steps of a walk: 40 in PRBench's code.", check="positive")
+    inner_mode: str = param(
+        "eval",
+        "Mode of the model in attacks and walks: eval, or train (PRBench's code).",
+        choices=("eval", "train"),
+        optional=True,
+    )
+    eps_spread: float = param(
+        0.0,
+        "Draw a candidate's radius from this much below the ball's up to it: 0 (text), 5.1 (PRBench's code).",
+        unit="eps",
+        check="non-negative",
+        optional=True,
+    )
+    settings: str = param(
+        "image",
+        "Draw a candidate's settings for each image (text) or once a batch (PRBench's code).",
+        choices=("image", "batch"),
+        optional=True,
+    )
+    first: str = param(
+        "drawn",
+        "Settings of the first candidate: drawn (text), or --plain-step and --plain-steps (PRBench's code).",
+        choices=("drawn", "plain"),
+        optional=True,
+    )
+    plain_step: float = param(
+        2 / 255,
+        "Step of the plain attack, and of plain walks.",
+        unit="eps",
+        check="non-negative",
+        optional=True,
+    )
+    plain_steps: int = param(10, "Number of steps of the plain attack.", check="positive", optional=True)
+    walk_size: str = param(
+        "own",
+        "Step of a walk: that of its candidate (text), or --plain-step for all (plain: PRBench's code).",
+        choices=("own", "plain"),
+        optional=True,
+    )
+    walk_rest: float = param(
+        0.0,
+        "Walks end when no larger share of the batch is wrong: 0 (text), 0.1 (PRBench's code).",
+        check="fraction",
+        optional=True,
+    )
+    fallback: str = param(
+        "loss",
+        "Where no candidate is wrong, train the one of highest loss or the first (PRBench's code).",
+        choices=("loss", "first"),
+        optional=True,
+    )
+    walk_gradient: str = param(
+        "drop",
+        "Drop the weights' gradient of the last walk's last step (text), or add it (keep: PRBench's code).",
+        choices=("drop", "keep"),
+        optional=True,
+    )
 
     def __post_init__(self) -> None:
         for least, most, unit in (("step_min", "step_max", 255), ("steps_min", "steps_max", 1)):
@@ -52,6 +134,11 @@ class ATPR(Method):
                     f"{least} of training method 'at-pr' is {low:g} and {most} is {high:g}. Expected {least}"
                     f" to be {most} or less."
                 )
+        if self.eps_spread > self.eps:
+            raise RbError(
+                f"eps_spread of training method 'at-pr' is {self.eps_spread * 255:g} and eps is"
+                f" {self.eps * 255:g}. Expected eps_spread to be eps or less: no radius is below 0."
+            )
 
     @property
     def reach(self) -> float:
@@ -60,61 +147,120 @@ class ATPR(Method):
 
     @property
     def passes(self) -> tuple[int, int]:
-        most = self.candidates * (self.steps_max + self.walk_steps) + 1
-        return most, most
+        plain = self.first == "plain"
+        attacks = plain * self.plain_steps + (self.candidates - plain) * self.steps_max
+        backward = attacks + self.candidates * self.walk_steps + 1 + (self.walk_gradient == "keep")
+        return backward + self.candidates * self._in_train, backward
+
+    @property
+    def _in_train(self) -> bool:
+        return self.inner_mode == "train"
 
     @property
     def solves_in_eval(self) -> bool:
-        return True
+        return not self._in_train
 
-    def solve(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Any) -> Tensor:
+    @property
+    def of_whole_batches(self) -> bool:
+        return self.settings == "batch" or self.walk_rest > 0
+
+    def solve(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Any) -> Any:
+        """The chosen candidates, as the images; with `walk_gradient="keep"` (these, `Walk.last`)."""
         import torch
 
-        best = images.clone()
+        best, last = images.clone(), None
         depth = torch.full_like(images.flatten(1)[:, 0], -torch.inf)
         loss = torch.full_like(depth, -torch.inf)
-        with torch.no_grad(), mode(model, train=False):
-            for number in range(self.candidates):
+        with torch.no_grad(), mode(model, train=self._in_train):
+            made = []
+            for number in range(self.candidates):  # before the first walk: BatchNorm's order in the code
                 own = draws.child(f"candidate {number}")
-                sizes = self.step_sizes(images, own)
-                candidate = self.attacked(model, images, labels, own, sizes)
-                deep, high = self.depth(model, candidate, labels, sizes)
-                # Any depth beats none (-inf); where no candidate so far is wrong, the loss decides.
-                better = (deep > depth) | ((deep == -torch.inf) & (depth == -torch.inf) & (high > loss))
-                best[better], depth[better], loss[better] = candidate[better], deep[better], high[better]
-        return best
+                settings = self.drawn(images, own, number)
+                made.append((settings.size, self.attacked(model, images, labels, own, settings)))
+            for number, (sizes, candidate) in enumerate(made):
+                walk = self.walked(model, candidate, labels, sizes)
+                last = last if walk.last is None else walk.last
+                better = self.better(walk, depth, loss, number)
+                best[better], depth[better] = candidate[better], walk.depth[better]
+                loss[better] = walk.loss[better]
+        return (best, last) if self.walk_gradient == "keep" else best
 
-    def step_sizes(self, images: Tensor, draws: Any) -> Tensor:
-        """A step size for each image, shaped to broadcast."""
-        sizes: Tensor = draws.child("size").uniform((1, 1, 1)).to(images)
-        return self.step_min + (self.step_max - self.step_min) * sizes
+    def better(self, walk: Walk, depth: Tensor, loss: Tensor, number: int) -> Tensor:
+        """Which candidates (N,) are better than the best so far, of these depths and losses."""
+        import torch
 
-    def attacked(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Any, sizes: Tensor) -> Tensor:
-        """The end of each image's attack; an image that has done its steps leaves the batch."""
+        deep, deepest = walk.depth, depth
+        if self.walk_size == "plain":
+            deep, deepest = deep.round(decimals=_CLOSE), deepest.round(decimals=_CLOSE)
+        if self.fallback == "first":
+            # The code has the distance 0 for what took no step, and keeps the first of equal ones.
+            return deep > deepest.clamp_min(0) if number else torch.ones_like(deep, dtype=torch.bool)
+        # Any depth beats none (-inf); where no candidate so far is wrong, the loss decides.
+        return (deep > deepest) | ((deep == -torch.inf) & (deepest == -torch.inf) & (walk.loss > loss))
+
+    def drawn(self, images: Tensor, draws: Any, number: int) -> Settings:
+        """The settings of the candidate of that number, an entry an image."""
+        import torch
+
+        def broadcast(value: Tensor) -> Tensor:
+            return value.expand(len(images), 1, 1, 1)
+
+        if number == 0 and self.first == "plain":
+            count = torch.full((len(images),), self.plain_steps)
+            plain, full = images.new_tensor(self.plain_step), images.new_tensor(self.eps)
+            return Settings(broadcast(plain), broadcast(full), count)
+        if self.settings == "batch":  # as they are drawn for its first image
+            draws = draws.take(torch.zeros(1, dtype=torch.int64))
+        eps = images.new_tensor(self.eps)
+        if self.eps_spread:
+            eps = self.eps - self.eps_spread * (1 - draws.child("eps").uniform((1, 1, 1)).to(images))
+        size = draws.child("size").uniform((1, 1, 1)).to(images)
+        size = self.step_min + (self.step_max - self.step_min) * size
+        # On the CPU: who goes on is then known without waiting for a GPU at each step.
+        count = self.steps_min + draws.child("steps").integers(self.steps_max - self.steps_min + 1).cpu()
+        return Settings(broadcast(size), broadcast(eps), count.expand(len(images)))
+
+    def attacked(
+        self, model: nn.Module, images: Tensor, labels: Tensor, draws: Any, chosen: Settings
+    ) -> Tensor:
+        """The end of each image's attack. An image that has done its steps waits.
+
+        In train mode it goes through the network with the others all the same: BatchNorm looks at the
+        whole batch. In eval mode it leaves.
+        """
         import torch
 
         from rbtools.attacks import steps
 
-        # On the CPU: who goes on is then known without waiting for a GPU at each step.
-        counts = self.steps_min + draws.child("steps").integers(self.steps_max - self.steps_min + 1).cpu()
-        perturbed = steps.uniform_start(images, draws, self.eps)
-        for done in range(int(counts.max())):
-            at = torch.nonzero(counts > done)[:, 0].to(images.device, non_blocking=True)
+        perturbed = steps.uniform_start(images, draws, chosen.eps)
+        for done in range(int(chosen.steps.max())):
+            active = chosen.steps > done
+            at = torch.arange(len(images)) if self._in_train else torch.nonzero(active)[:, 0]
+            at = at.to(images.device, non_blocking=True)
             objective = steps.cross_entropy(labels[at])
-            perturbed[at], _ = steps.pgd_step(
-                model, perturbed[at], images[at], objective, eps=self.eps, step_size=sizes[at]
+            stepped, _ = steps.pgd_step(
+                model, perturbed[at], images[at], objective, eps=chosen.eps[at], step_size=chosen.size[at]
             )
+            if self._in_train:
+                waiting = ~active.to(images.device, non_blocking=True)
+                stepped[waiting] = perturbed[waiting]
+            perturbed[at] = stepped
         return perturbed
 
-    def depth(
-        self, model: nn.Module, candidate: Tensor, labels: Tensor, sizes: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """(depth, loss) of each candidate (N,); the depth of one that is classified right is -inf."""
+    def walked(self, model: nn.Module, candidate: Tensor, labels: Tensor, sizes: Tensor) -> Walk:
+        """The walk back of each candidate that is classified wrong, in steps of the sizes (N, 1, 1, 1).
+
+        In eval mode an image that is right leaves. In train mode all go through the network at each step,
+        and once more after the last one, which BatchNorm sees in the code; an image whose walk was over
+        goes on where the batch makes it wrong again.
+        """
         import torch
 
         from rbtools.attacks import losses, steps
 
-        classes, walked = truth(labels), candidate.clone()
+        classes, walked, last = truth(labels), candidate.clone(), None
+        if self.walk_size == "plain":
+            sizes = torch.full_like(sizes, self.plain_step)
         depth = torch.full_like(candidate.flatten(1)[:, 0], -torch.inf)
         loss = torch.zeros_like(depth)
         at = torch.arange(len(candidate), device=candidate.device)
@@ -127,14 +273,35 @@ class ATPR(Method):
             if step == 0:
                 loss = cross_entropy(logits, labels).to(loss)
             wrong = logits.argmax(1) != goal
-            at, gradient = at[wrong], gradient[wrong]
-            if not len(at):
-                break
+            if int(wrong.sum()) <= self.walk_rest * len(candidate):
+                return Walk(depth, loss, last)
+            if self.walk_gradient == "keep":
+                last = walked.clone()
+            moving, gradient = at[wrong], gradient[wrong]
             direction = gradient if self.walk == "grad" else gradient.sign()
-            walked[at] = (walked[at] - sizes[at] * direction).clamp_(0, 1)
-            depth[at] = (walked[at] - candidate[at]).flatten(1).abs().amax(1)
-        return depth, loss
+            walked[moving] = (walked[moving] - sizes[moving] * direction).clamp_(0, 1)
+            depth[moving] = (walked[moving] - candidate[moving]).flatten(1).abs().amax(1)
+            at = at if self._in_train else moving
+        if self._in_train:
+            model(walked)
+        return Walk(depth, loss, last)
 
     def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> Terms:
-        logits = model(solved)
-        return Terms(cross_entropy(logits, labels), adversarial=logits)
+        chosen, last = solved if self.walk_gradient == "keep" else (solved, None)
+        logits = model(chosen)
+        values = cross_entropy(logits, labels)
+        if last is not None:
+            values = values + self._gradient_alone(model, last, labels)
+        return Terms(values, adversarial=logits)
+
+    def _gradient_alone(self, model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+        """Zeros (N,) with the gradient of these images' cross-entropies, in the mode of the walk.
+
+        On copies of the buffers: the walk's own pass has moved BatchNorm's statistics already.
+        """
+        import torch
+
+        buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+        with mode(model, train=self._in_train):
+            values = cross_entropy(torch.func.functional_call(model, buffers, (images,)), labels)
+        return values - values.detach()

@@ -1,28 +1,29 @@
-"""Data filtering: examples that need no more of the attack leave it."""
+"""Data filtering: where the attack does not raise the loss, it ends and its term is left out."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rbtools.training.base import Adversarial, Method, Terms, cross_entropy, mode, truth
+from rbtools.training.base import Adversarial, Method, Terms, cross_entropy, mode
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
 
 class ChenLee(Method):
-    """A method whose attack spends its steps on some examples: Chen and Lee's filter, as understood here.
+    """A method without its attack where that is of no use: Chen and Lee's filter, as PRBench has it.
 
-    Their paper could not be had; PRBench uses the filter inside TRADES and says that examples which need no
-    attack are found cheaply, with m warm steps before. Here: after `warm_steps` steps on all of a batch, an
-    example that is classified wrong as it is, or wrong already at its x', leaves: it gets no further step,
-    and its loss is CE(x) instead of the method's. With `warm_steps=0` that is asked at the attack's start.
+    After `warm_steps` steps of the attack the cross-entropy at x' is compared with that at x, in the mode of
+    the attack. With `rule="batch"` a batch whose mean is lower at x' gets no further step and is trained on
+    CE(x) alone: PRBench's code for TRADES (wellzline/PRBenchmark at 0517bae, trades_loss_efficient_2, whose
+    m is `warm_steps - 1`). With `rule="example"` each example is judged, and left out, for itself.
 
-    Expects a method with an attack by steps whose model is in eval mode during it.
+    Expects a method with an attack by steps; with `rule="example"` one that attacks in eval mode, since
+    parts of the batch go through the network.
     """
 
-    def __init__(self, method: Adversarial, warm_steps: int) -> None:
-        self.method, self.warm_steps = method, warm_steps
+    def __init__(self, method: Adversarial, warm_steps: int, rule: str = "batch") -> None:
+        self.method, self.warm_steps, self.rule = method, warm_steps, rule
         self.name, self.inner = method.name, method.inner  # type: ignore[attr-defined,misc]
 
     @property
@@ -32,7 +33,11 @@ class ChenLee(Method):
 
     @property
     def solves_in_eval(self) -> bool:
-        return True
+        return self.method.solves_in_eval
+
+    @property
+    def of_whole_batches(self) -> bool:
+        return self.rule == "batch"
 
     def solve(
         self, model: nn.Module, images: Tensor, labels: Tensor, draws: Any
@@ -40,29 +45,30 @@ class ChenLee(Method):
         """(what is trained on, which examples stay (N,), the logits at x' when that was decided)."""
         import torch
 
-        method, classes = self.method, truth(labels)
-        with torch.no_grad(), mode(model, train=False):
+        method = self.method
+        with torch.no_grad(), mode(model, train=not self.solves_in_eval):
             clean = model(images)
-            warm = method.climb(
-                model,
-                images,
-                method.begin(images, draws),
-                method.objective(model, images, labels, clean),
-                self.warm_steps,
-            )
-            found = model(warm)
-            stay = (clean.argmax(1) == classes) & (found.argmax(1) == classes)
+            start, objective = method.begin(images, draws), method.objective(model, images, labels, clean)
+            warm = method.climb(model, images, start, objective, self.warm_steps)
+            reached = model(warm)
+            raised = cross_entropy(reached, labels) - cross_entropy(clean, labels)
+            if self.rule == "batch":
+                raised = raised.mean().expand(len(images))
+            stay = raised >= 0
             trained = images.clone()
             if stay.any():
                 rest = method.objective(model, images[stay], labels[stay], clean[stay])
                 left = method.attack_steps - self.warm_steps
                 trained[stay] = method.climb(model, images[stay], warm[stay], rest, left)
-        return trained, stay, found
+        return trained, stay, reached
 
     def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> Terms:
         import torch
 
-        trained, stay, found = solved
+        trained, stay, reached = solved
+        if not stay.any():
+            logits = model(images)
+            return Terms(cross_entropy(logits, labels), logits, reached)
         whole = self.method.terms(model, images, labels, trained)
         # Who left is trained on x, so its logits there are the adversarial ones where no others are.
         plain = whole.adversarial if whole.clean is None else whole.clean
@@ -70,5 +76,5 @@ class ChenLee(Method):
         values = torch.where(stay, whole.values, cross_entropy(plain, labels).to(whole.values))
         hit = whole.adversarial
         if hit is not None:
-            hit = torch.where(stay[:, None], hit, found.to(hit))  # what is told: x' as far as it went
+            hit = torch.where(stay[:, None], hit, reached.to(hit))  # of who left, x' as far as it went
         return Terms(values, whole.clean, hit)

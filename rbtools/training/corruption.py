@@ -18,7 +18,8 @@ class Corruption(Method):
     """Training on random noise in the ball (PRBench's Corr methods): CE(x + delta), one delta an image.
 
     Gaussian noise has the radius as its standard deviation, Laplace noise as its scale, and both are
-    clamped to the ball. x + delta is clipped to [0, 1].
+    clamped to the ball; PRBench's code (wellzline/PRBenchmark, attack_algorithms.py) draws them with scale
+    1 before it clamps (`scale="unit"`). x + delta is clipped to [0, 1].
     """
 
     name: ClassVar[str] = "corruption"
@@ -27,9 +28,15 @@ class Corruption(Method):
 
     eps: float = param(8 / 255, "Radius of the L-infinity ball.", unit="eps", check="non-negative")
     noise: str = param("uniform", "Distribution of the noise.", choices=NOISES)
+    scale: str = param(
+        "eps",
+        "Scale of gaussian and laplace before they are clamped: eps (text) or 1 (unit: PRBench's code).",
+        choices=("eps", "unit"),
+        optional=True,
+    )
 
     def solve(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Any) -> Tensor:
-        return noisy(images, draws, self.noise, self.eps, "noise")
+        return noisy(images, draws, self.noise, self.eps, "noise", self.scale)
 
     def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> Terms:
         logits = model(solved)

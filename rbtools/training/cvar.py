@@ -19,20 +19,31 @@ class CVaR(Sampled):
     """Probabilistically robust learning (Robey et al. 2022, arXiv:2202.01136): CVaR of the losses around x.
 
     CVaR = min over t of t + E[relu(loss - t)] / beta is the mean of the worst share `beta` of the losses.
-    There are three ways to it. `tail="prl"` is PRBench's algorithm 1: each image has a threshold t, 1 at
-    first; in each of `rounds` its points are drawn anew and t moves by -tail_lr * (1 - share above t /
-    beta); the loss is E[relu(loss - t)] / beta of the last points and the t they led to. "advbench" is
-    Robey et al.'s code: t moves by that over the batch size, and the loss is t + E[relu(loss - t)] / beta
-    with the t before the last move. "exact" draws once and takes the t that is best for these points.
+    There are three ways to it. In two of them each image has a threshold t, 1 at first; in each of `rounds`
+    its points are drawn anew and t moves by -tail_lr * (1 - share above t / beta), which `tail_step` divides
+    by the number of images or not. `tail="advbench"` is the code of Robey et al. and of PRBench
+    (wellzline/PRBenchmark, CVaR_loss): the loss is t + E[relu(loss - t)] / beta of the last points, with the
+    t before the last move. "prl" is PRBench's algorithm 1: the loss is E[relu(loss - t)] / beta with the t
+    after the last move, but no higher than is best for these points: a move past all losses of an image
+    would leave it without a gradient. "exact" draws once and takes the t that is best for these points.
     """
 
     name: ClassVar[str] = "cvar"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2  # 2: prl has a gradient for every image, exact for equal losses
 
     beta: float = param(0.5, "The share of losses that counts as the tail.", check="positive")
-    tail: str = param("prl", "How the threshold is found.", choices=("prl", "advbench", "exact"))
+    tail: str = param(
+        "advbench",
+        "How the threshold is found: PRBench's code (advbench), its text (prl) or the best one (exact).",
+        choices=("advbench", "prl", "exact"),
+    )
     rounds: int = param(5, "Moves of the threshold, unless the tail is exact.", check="positive")
     tail_lr: float = param(1.0, "Length of a move.", check="non-negative")
+    tail_step: str = param(
+        "batch",
+        "Divide a move by the images of the batch (PRBench's code), or not (image: its text).",
+        choices=("batch", "image"),
+    )
 
     def __post_init__(self) -> None:
         if self.beta > 1:
@@ -44,7 +55,7 @@ class CVaR(Sampled):
 
     @property
     def of_whole_batches(self) -> bool:
-        return self.tail == "advbench"
+        return self.tail != "exact" and self.tail_step == "batch"
 
     def solve(
         self, model: nn.Module, images: Tensor, labels: Tensor, draws: Any
@@ -63,20 +74,23 @@ class CVaR(Sampled):
 
     def moved(self, threshold: Tensor, losses: Tensor) -> Tensor:
         """The thresholds after one step down their gradient; losses (M, N)."""
-        if self.tail == "prl":
-            return threshold - self.tail_lr * (1 - (losses >= threshold).to(losses).mean(0) / self.beta)
-        slope = 1 - (losses > threshold).to(losses).mean(0) / self.beta
-        return threshold - self.tail_lr * slope / losses.shape[1]
+        above = losses >= threshold if self.tail == "prl" else losses > threshold
+        move = self.tail_lr * (1 - above.to(losses).mean(0) / self.beta)
+        return threshold - (move / losses.shape[1] if self.tail_step == "batch" else move)
 
     def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> Terms:
         threshold, points = solved
         losses, worst = self.losses(model, points, labels)
         if self.tail == "exact":
-            threshold = quantile(losses.detach(), self.beta)
+            threshold = quantile(losses, self.beta)
         elif self.tail == "prl":
-            threshold = self.moved(threshold.to(losses), losses.detach())
+            still = losses.detach()
+            threshold = self.moved(threshold.to(losses), still).minimum(quantile(still, self.beta))
+            # Where a loss is the threshold it counts, as in the move.
+            above = (losses - threshold).where(still >= threshold, 0).mean(0) / self.beta
+            return self.risk(above, worst)
         above = (losses - threshold).relu().mean(0) / self.beta
-        return self.risk(above if self.tail == "prl" else threshold + above, worst)
+        return self.risk(threshold + above, worst)
 
 
 def quantile(losses: Tensor, beta: float) -> Tensor:

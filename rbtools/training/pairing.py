@@ -1,4 +1,4 @@
-"""What the two pairing methods share: the squared distance between clean and adversarial outputs."""
+"""What the two pairing methods share: the distance between clean and adversarial outputs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Pairing(Adversarial):
-    """CE + lambda * ||p(x') - p(x)||^2; `classified` says whether the cross-entropy is that of x or of x'."""
+    """CE + lambda * ||p(x') - p(x)||^2; `classified` says whether the cross-entropy is that of x or of x'.
+
+    With `distance="l2"` and `pair="logits"` the second term is lambda * ||z(x') - z(x)||, z the logits.
+    """
 
     inner: ClassVar[str | None] = "ce"
     start: ClassVar[str] = "uniform"
@@ -23,17 +26,45 @@ class Pairing(Adversarial):
     lambda_: float = param(1.0, "Weight of the distance.", name="lambda", check="non-negative")
     pair: str = param(
         "softmax",
-        "What is paired: probabilities (PRBench) or logits (Kannan et al.).",
+        "What is paired: probabilities (PRBench's text) or logits (its code, Kannan et al.).",
         choices=("softmax", "logits"),
     )
+    distance: str = param(
+        "squared",
+        "L2 distance of the pair: squared (PRBench's text, Kannan et al.) or not (l2: PRBench's code).",
+        choices=("squared", "l2"),
+        optional=True,
+    )
+    extra_pass: bool = param(
+        False,
+        "Send the classified image through once more, for BatchNorm: off (text) or on (PRBench's code).",
+        optional=True,
+    )
+
+    @property
+    def outer_passes(self) -> tuple[int, int]:
+        return 2 + self.extra_pass, 2
 
     def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> Terms:
+        import torch
+
         from rbtools.attacks.steps import widen
 
-        clean, adversarial = model(images), model(solved)
+        if self.extra_pass:
+            # PRBench's code computes the logits of the cross-entropy and those of the pair apart, in this
+            # order. The values are the same; BatchNorm's running statistics see three batches.
+            with torch.no_grad():
+                model(images if self.classified == "clean" else solved)
+            adversarial, clean = model(solved), model(images)
+        else:
+            clean, adversarial = model(images), model(solved)
         outputs = [widen(logits) for logits in (clean, adversarial)]
         if self.pair == "softmax":
             outputs = [logits.softmax(dim=1) for logits in outputs]
-        distance = (outputs[1] - outputs[0]).square().sum(1)
+        between = outputs[1] - outputs[0]
+        if self.distance == "squared":
+            distance = between.square().sum(1)
+        else:
+            distance = torch.linalg.vector_norm(between, dim=1)  # its gradient at 0 is 0
         own = clean if self.classified == "clean" else adversarial
         return Terms(cross_entropy(own, labels) + self.lambda_ * distance, clean, adversarial)

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 class PGD(Adversarial):
     """Adversarial training (Madry et al. 2018, arXiv:1706.06083): CE(x').
 
-    x' ascends the cross-entropy from a uniform start in the ball.
+    x' ascends the cross-entropy from a uniform start in the ball. One step of twice the radius
+    (`attack_steps=1`, and for eps 8 `step_size=16`) ends at x + eps * sign g, with the gradient g at that
+    start: the FGSM training of PRBench's code (wellzline/PRBenchmark, fgsm_loss).
     """
 
     name: ClassVar[str] = "pgd"

@@ -1,4 +1,4 @@
-"""What the two risk measures share: the losses of an image under many random perturbations."""
+"""What the mean and the two risk measures share: the losses of an image under many random perturbations."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Sampled(Method):
-    """A risk of the losses of `samples` uniform points of the ball around each image, clipped to [0, 1].
+    """The mean or a risk of the losses of `samples` uniform points of the ball around each image.
 
-    The model is in training mode in all of their passes: BatchNorm sees each sample of the batch.
+    The points are clipped to [0, 1]. The model is in training mode in all of their passes: BatchNorm sees
+    each sample of the batch.
     """
 
     inner: ClassVar[str | None] = "noise"

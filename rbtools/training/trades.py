@@ -17,7 +17,8 @@ class TRADES(Adversarial):
     """TRADES (Zhang et al. 2019, arXiv:1901.08573; yaodongyu/TRADES): CE(x) + lambda * KL(p(x) || p(x')).
 
     x' ascends the divergence from x + 0.001 * N(0, 1). The divergence is a sum over classes and a
-    mean over the batch, and its gradient flows into both sides.
+    mean over the batch, and its gradient flows into both sides. The authors' code sends x through the
+    network once more at the end; PRBench's (wellzline/PRBenchmark, trades_loss) does not.
     """
 
     name: ClassVar[str] = "trades"
@@ -28,10 +29,15 @@ class TRADES(Adversarial):
     lambda_: float = param(
         6.0, "Weight of the divergence.", name="lambda", check="non-negative", elsewhere="beta"
     )
+    extra_pass: bool = param(
+        True,
+        "Send x through once more, for BatchNorm: on (TRADES' code) or off (PRBench's code).",
+        optional=True,
+    )
 
     @property
     def outer_passes(self) -> tuple[int, int]:
-        return 3, 2
+        return 2 + self.extra_pass, 2
 
     def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> Terms:
         import torch
@@ -41,7 +47,8 @@ class TRADES(Adversarial):
         # logits of the first again: it runs for the running statistics alone, without a graph.
         clean = model(images)
         adversarial = model(solved)
-        with torch.no_grad():
-            model(images)
+        if self.extra_pass:
+            with torch.no_grad():
+                model(images)
         values = cross_entropy(clean, labels) + self.lambda_ * divergence(clean, adversarial)
         return Terms(values, clean, adversarial)

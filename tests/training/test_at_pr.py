@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from rbtools.engine.draws import Draws
+from rbtools.errors import RbError
 from rbtools.training import METHODS
 
 STEP = 0.01
@@ -44,7 +45,7 @@ def sizes(count=1):
 @pytest.mark.parametrize("walk", ["sign", "margin"])
 def test_the_depth_is_the_length_of_the_walk_to_the_border(walk):
     # 0.037 beyond the line at x0 = 1/2: four steps of 0.01 along x0 alone lead back.
-    depth, loss = method(walk=walk).depth(Plane(), point(0.537, 0.2), ZERO, sizes())
+    depth, loss, _ = method(walk=walk).walked(Plane(), point(0.537, 0.2), ZERO, sizes())
     assert depth.item() == pytest.approx(0.04)
     assert loss.item() == pytest.approx(torch.log1p(torch.tensor(2 * 10 * 0.037).exp()).item(), rel=1e-6)
 
@@ -56,25 +57,25 @@ def test_the_walk_along_the_gradient_has_its_length():
         b = torch.tensor(place - 0.5, dtype=torch.float64)
         place -= STEP * 20 * torch.sigmoid(20 * b).item()
         steps += 1
-    depth, _ = method(walk="grad").depth(Plane(), point(0.9, 0.2), ZERO, sizes())
+    depth, _, _ = method(walk="grad").walked(Plane(), point(0.9, 0.2), ZERO, sizes())
     assert steps == 3 and depth.item() == pytest.approx(0.9 - place, rel=1e-9)
 
 
 def test_a_walk_ends_after_its_steps_and_at_the_box():
-    depth, _ = method(walk_steps=3).depth(Plane(), point(0.9, 0.2), ZERO, sizes())
+    depth, _, _ = method(walk_steps=3).walked(Plane(), point(0.9, 0.2), ZERO, sizes())
     assert depth.item() == pytest.approx(3 * STEP)
     # Signs of the gradient lead down both axes; x1 stops at 0, below which three steps would be enough.
-    depth, _ = method().depth(Plane(slope=0.1), point(0.5321, 0.005), ZERO, sizes())
+    depth, _, _ = method().walked(Plane(slope=0.1), point(0.5321, 0.005), ZERO, sizes())
     assert depth.item() == pytest.approx(4 * STEP)
 
 
 def test_what_is_right_has_no_depth():
-    depth, loss = method().depth(Plane(), point(0.3, 0.2), ZERO, sizes())
+    depth, loss, _ = method().walked(Plane(), point(0.3, 0.2), ZERO, sizes())
     assert depth.item() == -torch.inf and loss.item() > 0
 
 
 def test_candidates_are_judged_each_for_itself():
-    depth, _ = method().depth(
+    depth, _, _ = method().walked(
         Plane(), point(0.537, 0.2, 0.4, 0.2, 0.515, 0.2), torch.zeros(3, dtype=torch.int64), sizes(3)
     )
     assert torch.allclose(depth[[0, 2]], torch.tensor([0.04, 0.02], dtype=torch.float64))
@@ -112,7 +113,7 @@ def test_a_wrong_candidate_beats_a_right_one_of_higher_loss(monkeypatch):
             return torch.stack([right, x[:, 0] * 0, rest, rest], dim=1) + 0 * self.line.sum()
 
     net, deep, high = Odd(), point(0.505, 0.2), point(0.3, 0.8)
-    _, losses = method().depth(net, torch.cat([deep, high]), torch.zeros(2, dtype=torch.int64), sizes(2))
+    _, losses, _ = method().walked(net, torch.cat([deep, high]), torch.zeros(2, dtype=torch.int64), sizes(2))
     assert losses[1] > losses[0]
     for order in ((deep, high), (high, deep)):
         assert torch.equal(Given(monkeypatch, *order).choice(net), deep)
@@ -135,7 +136,7 @@ def test_an_attack_ends_where_the_written_out_loop_does():
     images, count = torch.rand(6, 1, 1, 2, dtype=torch.float64), 6
     draws = Draws(5, "test", torch.arange(count)).child("candidate 0")
     found = chosen.attacked(
-        net, images, torch.zeros(count, dtype=torch.int64), draws, chosen.step_sizes(images, draws)
+        net, images, torch.zeros(count, dtype=torch.int64), draws, chosen.drawn(images, draws, 1)
     )
     numbers = 1 + draws.child("steps").integers(4)
     assert len(set(numbers.tolist())) > 1
@@ -146,3 +147,63 @@ def test_an_attack_ends_where_the_written_out_loop_does():
             place = place + size * torch.tensor([[[1.0, -1.0]]], dtype=torch.float64)  # where CE grows
             place = torch.minimum(torch.maximum(place, images[i] - 0.1), images[i] + 0.1).clamp(0, 1)
         assert torch.allclose(found[i], place, atol=1e-6)
+
+
+def test_settings_are_drawn_for_each_image_or_once_a_batch_and_the_first_may_be_plain():
+    images, count = torch.rand(5, 1, 1, 2, dtype=torch.float64), 5
+    ranges = {"step_max": 3 * STEP, "steps_min": 1, "steps_max": 50, "eps": 0.3, "eps_spread": 0.1}
+    for settings, kinds in (("image", count), ("batch", 1)):
+        draws = Draws(5, "test", torch.arange(7, 7 + count))
+        chosen = method(settings=settings, first="plain", plain_step=0.02, plain_steps=3, **ranges)
+        plain = chosen.drawn(images, draws, 0)
+        assert plain.steps.tolist() == [3] * count
+        assert plain.eps.unique().tolist() == [0.3] and plain.size.unique().tolist() == [0.02]
+        found = chosen.drawn(images, draws, 1)
+        assert len(found.size.unique()) == len(found.eps.unique()) == len(found.steps.unique()) == kinds
+        assert found.size.min() >= STEP and found.size.max() <= 3 * STEP
+        assert found.eps.min() >= 0.2 and found.eps.max() <= 0.3
+        assert found.steps.min() >= 1 and found.steps.max() <= 50
+        assert chosen.of_whole_batches is (settings == "batch")
+
+
+def test_the_walks_of_a_batch_end_together_when_few_are_left_wrong():
+    # 1, 2 and 5 steps beyond the line: with a third left wrong, the third stops where the second arrives.
+    places = point(0.505, 0.2, 0.515, 0.2, 0.545, 0.2)
+    zeros = torch.zeros(3, dtype=torch.int64)
+    depth, _, last = method(walk_rest=1 / 3).walked(Plane(), places, zeros, sizes(3))
+    assert depth.tolist() == pytest.approx([0.01, 0.02, 0.02]) and last is None
+    depth, _, last = method(walk_gradient="keep").walked(Plane(), places, zeros, sizes(3))
+    assert depth.tolist() == pytest.approx([0.01, 0.02, 0.05])
+    assert last.flatten(1)[:, 0].tolist() == pytest.approx([0.495, 0.495, 0.505])
+    depth, *_ = method(walk_size="plain", plain_step=0.03).walked(Plane(), places, zeros, sizes(3))
+    assert depth.tolist() == pytest.approx([0.03, 0.03, 0.06])
+
+
+def test_the_first_of_equal_depths_and_of_none_is_chosen_where_it_is_asked_for(monkeypatch):
+    plain = {"walk_size": "plain", "plain_step": STEP, "fallback": "first"}
+    # Both three steps beyond the line, and apart by more than rounding.
+    found = Given(monkeypatch, point(0.521, 0.9), point(0.529, 0.1)).choice(Plane(), **plain)
+    assert torch.equal(found, point(0.521, 0.9))
+    found = Given(monkeypatch, point(0.41, 0.9), point(0.47, 0.1)).choice(Plane(), **plain)
+    assert torch.equal(found, point(0.41, 0.9))
+
+
+def test_the_kept_gradient_is_that_of_the_last_step_of_the_last_walk(monkeypatch):
+    net = Plane()
+    found = Given(monkeypatch, point(0.525, 0.2), point(0.515, 0.9), point(0.4, 0.1))
+    chosen, last = found.choice(net, walk_gradient="keep")
+    assert torch.equal(chosen, point(0.525, 0.2))
+    assert last.flatten().tolist() == pytest.approx([0.505, 0.9])
+    keep = method(walk_gradient="keep")
+    loss = keep.terms(net, chosen, ZERO, (chosen, last)).mean().value
+    loss.backward()
+    other = Plane()
+    plain = method().terms(other, chosen, ZERO, chosen).mean().value
+    (plain + method().terms(other, last, ZERO, last).mean().value).backward()
+    assert loss.item() == plain.item()
+    assert torch.allclose(net.line.grad, other.line.grad, rtol=1e-12)
+
+
+def test_a_radius_below_zero_is_refused():
+    with pytest.raises(RbError, match=r"eps_spread of training method 'at-pr' is 25.5 and eps is 12.75\."):
+        METHODS.build("at-pr", eps=0.05, eps_spread=0.1)

@@ -1,4 +1,4 @@
-"""Chen and Lee's filter: who leaves, what is still attacked, and what is trained on then."""
+"""Chen and Lee's filter: what it leaves out, what is still attacked, and what is trained on then."""
 
 from __future__ import annotations
 
@@ -17,89 +17,141 @@ class Line(nn.Module):
     def __init__(self):
         super().__init__()
         self.scale = nn.Parameter(torch.tensor(10.0, dtype=torch.float64))
-        self.sizes = []
+        self.sizes, self.modes = [], []
 
     def forward(self, images):
         self.sizes.append(len(images))
+        self.modes.append(self.training)
         beyond = self.scale * (images.flatten(1)[:, 0] - 0.5)
         return torch.stack([-beyond, beyond], dim=1)
 
 
-# Wrong from the start; wrong after the warm steps; right after them and wrong after all; always right.
-PLACES, LABELS = (0.6, 0.47, 0.43, 0.2), torch.zeros(4, dtype=torch.int64)
+PLACES = (0.6, 0.47, 0.43, 0.2)
+# The divergence grows with x: it raises the loss of class 0 and lowers that of class 1.
+RAISED, LOWERED = (0, 0, 0, 1), (0, 0, 1, 1)  # of the batch's mean
 
 
-def batch():
-    images = torch.tensor(PLACES, dtype=torch.float64).view(-1, 1, 1, 1)
-    return images, LABELS, Draws(0, "test", torch.arange(4))
+def batch(labels=LOWERED, places=PLACES):
+    images = torch.tensor(places, dtype=torch.float64).view(-1, 1, 1, 1)
+    return images, torch.tensor(labels), Draws(0, "test", torch.arange(len(places)))
 
 
-def method(name, **params):
+def method(name="trades", **params):
     return METHODS.build(name, **{"eps": 0.1, "step_size": 0.02, "attack_steps": 5, **params})
 
 
 @pytest.fixture(autouse=True)
-def from_the_image(monkeypatch):
-    """Attacks start at the image, so that where they are can be told by hand."""
-    monkeypatch.setattr("rbtools.training.base.Adversarial.begin", lambda self, images, draws: images)
-
-
-def test_who_is_wrong_leaves_and_the_others_are_attacked_to_the_end():
-    net = Line()
-    trained, stay, found = ChenLee(method("pgd"), 2).solve(net, *batch())
-    assert stay.tolist() == [False, False, True, True]
-    assert trained.flatten().tolist() == pytest.approx([0.6, 0.47, 0.53, 0.3])
-    assert found.argmax(1).tolist() == [1, 1, 0, 0]
-    assert net.sizes == [4, 4, 4, 4, 2, 2, 2]  # clean, two steps, the look, three steps of those who stay
-    assert net.training
-
-
-def test_no_warm_steps_look_at_the_start():
-    _, stay, _ = ChenLee(method("pgd"), 0).solve(Line(), *batch())
-    assert stay.tolist() == [False, True, True, True]
-
-
-def test_where_all_leave_there_is_no_attack():
-    net = Line()
-    images, _, draws = batch()
-    trained, stay, _ = ChenLee(method("pgd"), 2).solve(net, images, torch.tensor([0, 0, 1, 1]), draws)
-    assert not stay[:2].any() and not stay[2:].any() and torch.equal(trained, images)
-    assert net.sizes == [4, 4, 4, 4]
-
-
-def ce(scale, place):
-    return torch.log1p(torch.exp(2 * scale * (place - 0.5)))
-
-
-@pytest.mark.parametrize("name", ["pgd", "alp", "mixed"])
-def test_who_left_has_the_clean_cross_entropy_and_the_others_the_methods(name):
-    net, (images, labels, draws) = Line(), batch()
-    loss = ChenLee(method(name), 2)(net, images, labels, draws)
-    scale = torch.tensor(10.0, dtype=torch.float64)
-    at = torch.tensor([0.6, 0.47, 0.53, 0.3], dtype=torch.float64)
-    values, clean = ce(scale, at), ce(scale, images.flatten())
-    if name == "mixed":
-        values[2:] = (values[2:] + clean[2:]) / 2
-    if name == "alp":
-        p, q = torch.sigmoid(20 * (images.flatten() - 0.5)), torch.sigmoid(20 * (at - 0.5))
-        values[2:] += 2 * (p - q)[2:] ** 2
-    assert loss.value.item() == pytest.approx(values.mean().item(), rel=1e-9)
-    # What is told of who left is where the attack left them: wrong.
-    assert loss.adversarial_logits.argmax(1).tolist() == [1, 1, 1, 0]
-
-
-def test_trades_climbs_the_divergence_from_the_clean_logits_it_has_already(monkeypatch):
+def beside_the_image(monkeypatch):
+    """Attacks start a little beside the image, so that where they are can be told by hand."""
     monkeypatch.setattr("rbtools.training.base.Adversarial.begin", lambda self, images, draws: images + 1e-3)
-    net, (images, labels, draws) = Line(), batch()
-    trained, stay, _ = ChenLee(method("trades"), 2).solve(net, images, labels, draws)
-    assert stay.tolist() == [False, False, True, True]
-    assert trained.flatten().tolist() == pytest.approx([0.6, 0.47, 0.53, 0.3])
+
+
+def test_a_batch_whose_loss_the_attack_raises_is_attacked_to_the_end():
+    net = Line()
+    trained, stay, reached = ChenLee(method(), 2).solve(net, *batch(RAISED))
+    assert stay.all()
+    assert trained.flatten().tolist() == pytest.approx([0.7, 0.57, 0.53, 0.3])
+    assert reached.argmax(1).tolist() == [1, 1, 0, 0]
+    assert net.sizes == [4] * 7  # clean, two steps, the look, three steps
+    assert net.training and not any(net.modes)
+
+
+def test_a_batch_whose_loss_the_attack_lowers_is_left_alone():
+    net, (images, labels, draws) = Line(), batch(LOWERED)
+    trained, stay, _ = ChenLee(method(), 2).solve(net, images, labels, draws)
+    assert not stay.any() and torch.equal(trained, images)
+    assert net.sizes == [4] * 4  # clean, two steps, the look
+
+
+def test_examples_are_judged_each_for_itself_by_the_rule_example():
+    net = Line()
+    trained, stay, _ = ChenLee(method(), 2, "example").solve(net, *batch(LOWERED))
+    assert stay.tolist() == [True, True, False, False]
+    assert trained.flatten().tolist() == pytest.approx([0.7, 0.57, 0.43, 0.2])
     assert net.sizes == [4, 4, 4, 4, 2, 2, 2]
 
 
-def test_the_gradient_of_who_left_is_that_of_the_clean_image():
-    net, (images, labels, draws) = Line(), batch()
-    ChenLee(method("pgd"), 2)(net, images, labels, draws).value.backward()
+@pytest.mark.parametrize("rule", ["batch", "example"])
+def test_no_warm_steps_look_at_the_start(rule):
+    _, stay, _ = ChenLee(method(), 0, rule).solve(Line(), *batch(LOWERED))
+    assert stay.tolist() == [rule == "example"] * 2 + [False] * 2
+
+
+@pytest.mark.parametrize("rule", ["batch", "example"])
+@pytest.mark.parametrize("name", ["pgd", "trades"])
+def test_every_true_adversarial_example_stays(name, rule):
+    """Seven that are right as they are and wrong after the warm steps: what the attack is for."""
+    net, places = Line(), (0.47, 0.475, 0.48, 0.485, 0.49, 0.495, 0.499)
+    images, labels, draws = batch((0,) * 7, places)
+    assert net(images).argmax(1).tolist() == [0] * 7
+    trained, stay, reached = ChenLee(method(name), 2, rule).solve(net, images, labels, draws)
+    assert reached.argmax(1).tolist() == [1] * 7
+    assert stay.all() and (trained - images).flatten().tolist() == pytest.approx([0.1] * 7)
+
+
+def ce(scale, place, labels):
+    return torch.log1p(torch.exp((1 - 2 * labels) * 2 * scale * (place - 0.5)))
+
+
+def kl(scale, place, other):
+    p, q = torch.sigmoid(2 * scale * (place - 0.5)), torch.sigmoid(2 * scale * (other - 0.5))
+    return p * (p / q).log() + (1 - p) * ((1 - p) / (1 - q)).log()
+
+
+@pytest.mark.parametrize(
+    ("rule", "labels", "stay"),
+    [
+        ("batch", RAISED, (1, 1, 1, 1)),
+        ("batch", LOWERED, (0, 0, 0, 0)),
+        ("example", LOWERED, (1, 1, 0, 0)),
+    ],
+)
+def test_who_left_has_the_clean_cross_entropy_and_the_others_the_methods(rule, labels, stay):
+    net, (images, labels, draws) = Line(), batch(labels)
+    net(images)
+    loss = ChenLee(method(), 2, rule)(net, images, labels, draws)
+    loss.value.backward()
     scale = torch.tensor(10.0, dtype=torch.float64, requires_grad=True)
-    ce(scale, torch.tensor([0.6, 0.47, 0.53, 0.3], dtype=torch.float64)).mean().backward()
+    at = images.flatten()
+    values = ce(scale, at, labels) + 6 * torch.tensor(stay) * kl(scale, at, at + 0.1)
+    values.mean().backward()
+    assert loss.value.item() == pytest.approx(values.mean().item(), rel=1e-9)
     assert net.scale.grad.item() == pytest.approx(scale.grad.item(), rel=1e-9)
+    # What is told of who left is where the attack left them.
+    reached = torch.where(torch.tensor(stay) > 0, at + 0.1, at + 0.041)
+    assert loss.adversarial_logits.argmax(1).tolist() == (reached > 0.5).tolist()
+
+
+def test_a_batch_that_was_left_alone_goes_through_once():
+    net, (images, labels, draws) = Line(), batch(LOWERED)
+    chosen = ChenLee(method(), 2)
+    solved = chosen.solve(net, images, labels, draws)
+    net.sizes.clear()
+    chosen.terms(net, images, labels, solved)
+    assert net.sizes == [4]
+
+
+@pytest.mark.parametrize("name", ["pgd", "alp", "mixed"])
+def test_a_method_without_a_clean_pass_gets_the_clean_cross_entropy_of_who_left(name, monkeypatch):
+    monkeypatch.setattr(
+        "rbtools.training.base.Adversarial.climb", lambda self, m, images, start, o, n: start + 0.04
+    )  # an attack that lowers the loss of class 1
+    net, (images, labels, draws) = Line(), batch((0, 0, 0, 1))
+    loss = ChenLee(method(name, attack_steps=2), 2, "example")(net, images, labels, draws)
+    scale, at = torch.tensor(10.0, dtype=torch.float64), images.flatten()
+    other = at + 0.081
+    values = ce(scale, other, labels)
+    if name == "mixed":
+        values = (values + ce(scale, at, labels)) / 2
+    if name == "alp":
+        p, q = torch.sigmoid(20 * (at - 0.5)), torch.sigmoid(20 * (other - 0.5))
+        values += 2 * (p - q) ** 2
+    values[3] = ce(scale, at, labels)[3]
+    assert loss.value.item() == pytest.approx(values.mean().item(), rel=1e-9)
+
+
+def test_the_batch_is_judged_in_the_mode_of_the_attack():
+    net = Line()
+    chosen = ChenLee(method("pgd", inner_mode="train"), 1)
+    chosen.solve(net, *batch(RAISED))
+    assert all(net.modes) and not chosen.solves_in_eval

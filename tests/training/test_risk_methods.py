@@ -46,12 +46,15 @@ def agree(found, net, expected, other):
         assert torch.allclose(mine.grad, theirs.grad, atol=1e-9)
 
 
+@pytest.mark.parametrize("step", ["image", "batch"])
 @pytest.mark.parametrize("beta", [0.5, 0.25])
 @pytest.mark.parametrize("tail", ["prl", "advbench"])
-def test_the_threshold_moves_as_it_is_printed(tail, beta):
+def test_the_threshold_moves_as_it_is_printed(tail, beta, step):
     images, labels, draws = batch()
     net, other = network(), network()
-    method = METHODS.build("cvar", eps=0.3, samples=SAMPLES, rounds=3, beta=beta, tail=tail, tail_lr=0.2)
+    rules = {"tail": tail, "tail_step": step, "tail_lr": 0.2}
+    method = METHODS.build("cvar", eps=0.3, samples=SAMPLES, rounds=3, beta=beta, **rules)
+    move = 0.2 / (COUNT if step == "batch" else 1)
     t = [1.0] * COUNT
     for number in range(3):
         loss = losses_of(other, images, labels, draws, number)
@@ -59,14 +62,51 @@ def test_the_threshold_moves_as_it_is_printed(tail, beta):
         for i in range(COUNT):
             values = loss[:, i].tolist()
             if tail == "prl":
-                t[i] -= 0.2 * (1 - sum(v >= t[i] for v in values) / (beta * SAMPLES))
+                t[i] -= move * (1 - sum(v >= t[i] for v in values) / (beta * SAMPLES))
             else:
-                t[i] -= 0.2 * (1 - sum(v > t[i] for v in values) / (beta * SAMPLES)) / COUNT
+                t[i] -= move * (1 - sum(v > t[i] for v in values) / (beta * SAMPLES))
     assert len(set(t)) > 1
+    best = loss.detach().sort(dim=0, descending=True).values[int(beta * SAMPLES)]
     at = torch.tensor(t if tail == "prl" else before, dtype=torch.float64)
-    above = sum((loss[m] - at).clamp(min=0) for m in range(SAMPLES)) / (beta * SAMPLES)
+    at = at.minimum(best) if tail == "prl" else at
+    above = sum((loss[m] - at) * (loss[m] >= at) for m in range(SAMPLES)) / (beta * SAMPLES)
     expected = (above if tail == "prl" else at + above).sum() / COUNT
     agree(method(net, images, labels, draws).value, net, expected, other)
+
+
+class Constant(nn.Module):
+    """Logits that no noise changes: the loss of image i is a parameter of its own, `losses[i]`."""
+
+    def __init__(self, losses):
+        super().__init__()
+        self.losses = nn.Parameter(losses)
+
+    def forward(self, images):
+        # CE of class 0 is log(1 + exp(other logit)).
+        other = (self.losses.exp() - 1).clamp_min(1e-300).log()
+        return torch.stack([torch.zeros_like(other), other], dim=1)
+
+
+@pytest.mark.parametrize("step", ["image", "batch"])
+@pytest.mark.parametrize("beta", [0.5, 0.2])
+def test_prl_has_a_gradient_for_every_loss_above_its_threshold(step, beta):
+    """A move past all losses of an image once left ranges of losses, such as 1 to 2, without one."""
+    losses = torch.linspace(0.013, 6, 240, dtype=torch.float64)
+    net, count = Constant(losses), len(losses)
+    images, labels = torch.rand(count, 1, 2, 2, dtype=torch.float64), torch.zeros(count, dtype=torch.int64)
+    method = METHODS.build("cvar", tail="prl", tail_step=step, beta=beta, samples=4)
+    method(net, images, labels, Draws(0, "test", torch.arange(count))).value.backward()
+    assert torch.allclose(net.losses.grad, torch.tensor(1 / count / beta, dtype=torch.float64))
+
+
+def test_the_code_s_tail_has_a_gradient_for_every_loss_above_one():
+    losses = torch.linspace(0.013, 6, 240, dtype=torch.float64)
+    net, count = Constant(losses), len(losses)
+    images, labels = torch.rand(count, 1, 2, 2, dtype=torch.float64), torch.zeros(count, dtype=torch.int64)
+    method = METHODS.build("cvar", samples=4)
+    assert (method.tail, method.tail_step) == ("advbench", "batch")
+    method(net, images, labels, Draws(0, "test", torch.arange(count))).value.backward()
+    assert (net.losses.grad[losses > 1 + 4 / count] > 0).all()
 
 
 @pytest.mark.parametrize("beta", [0.05, 0.3, 0.5, 0.9, 1.0])
@@ -93,6 +133,27 @@ def test_the_gradient_of_the_exact_tail_is_that_of_the_worst_losses():
     worst = losses_of(other, images, labels, draws, 0).sort(dim=0, descending=True).values[: SAMPLES // 2]
     method = METHODS.build("cvar", eps=0.3, samples=SAMPLES, tail="exact")
     agree(method(net, images, labels, draws).value, net, worst.mean(), other)
+
+
+@pytest.mark.parametrize("beta", [0.05, 0.3, 0.9])
+def test_the_exact_tail_differentiates_the_part_of_a_loss_that_lies_in_it(beta):
+    """beta * SAMPLES is no whole number: of the threshold's own loss the rest counts."""
+    images, labels, draws = batch()
+    net, other = network(), network()
+    ordered = losses_of(other, images, labels, draws, 0).sort(dim=0, descending=True).values
+    whole = int(beta * SAMPLES)
+    rest = beta * SAMPLES - whole
+    worst = (ordered[:whole].sum(0) + rest * ordered[whole]) / (beta * SAMPLES)
+    method = METHODS.build("cvar", eps=0.3, samples=SAMPLES, tail="exact", beta=beta)
+    agree(method(net, images, labels, draws).value, net, worst.mean(), other)
+
+
+def test_the_exact_tail_of_equal_losses_has_their_gradient():
+    net = Constant(torch.tensor([0.5, 2.0], dtype=torch.float64))
+    images, labels = torch.rand(2, 1, 2, 2, dtype=torch.float64), torch.zeros(2, dtype=torch.int64)
+    method = METHODS.build("cvar", tail="exact", samples=4)
+    method(net, images, labels, Draws(0, "test", torch.arange(2))).value.backward()
+    assert net.losses.grad.tolist() == pytest.approx([0.5, 0.5])
 
 
 def test_the_quantile_is_one_of_the_losses_and_has_no_more_than_the_tail_above():
@@ -165,6 +226,23 @@ def test_noise_is_clamped_to_the_ball_and_has_the_published_spread(noise, std):
     assert (unit.abs() < 0.5).float().mean().item() == pytest.approx(below, abs=0.01)
 
 
+@pytest.mark.parametrize("noise", ["gaussian", "laplace"])
+def test_noise_of_unit_scale_lies_mostly_at_the_border_of_the_ball(noise):
+    images, eps = torch.full((100, 3, 10, 10), 0.5), 0.1
+    found = noisy(images, Draws(0, "test", torch.arange(100)), noise, eps, "n", "unit") - images
+    law = {"gaussian": stats.norm(), "laplace": stats.laplace()}[noise]
+    assert found.abs().max() <= eps + 1e-6
+    inside = (found.abs() < eps - 1e-6).float().mean().item()
+    assert inside == pytest.approx(1 - 2 * law.cdf(-eps), abs=0.01)
+
+
+def test_noise_of_either_scale_is_one_draw():
+    images, draws = torch.full((4, 1, 3, 3), 0.5, dtype=torch.float64), Draws(0, "test", torch.arange(4))
+    wide, unit = (noisy(images, draws, "gaussian", 0.4, "n", scale) - 0.5 for scale in ("eps", "unit"))
+    small = wide.abs() < 0.4 * 0.3
+    assert small.any() and torch.allclose(unit[small], wide[small] / 0.4)
+
+
 def test_noise_keeps_to_the_box():
     images = torch.tensor([0.0, 1.0]).view(2, 1, 1, 1).expand(2, 1, 8, 8)
     found = noisy(images, Draws(0, "test", torch.arange(2)), "uniform", 0.2, "n")
@@ -179,6 +257,14 @@ def test_corruption_training_is_the_cross_entropy_of_one_noisy_image_each(noise)
     logits = other(noisy(images, draws, noise, 0.3, "noise"))
     rows = [z.exp().sum().log() - z[y] for z, y in zip(logits, labels, strict=True)]
     agree(method(net, images, labels, draws).value, net, sum(rows) / COUNT, other)
+
+
+def test_erm_dataaug_is_the_mean_cross_entropy_of_the_points():
+    images, labels, draws = batch()
+    net, other = network(), network()
+    expected = losses_of(other, images, labels, draws, 0).mean()
+    method = METHODS.build("erm-dataaug", eps=0.3, samples=SAMPLES)
+    agree(method(net, images, labels, draws).value, net, expected, other)
 
 
 def test_what_is_told_of_a_sampled_image_is_its_worst_point():

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from rbtools import registry
 from rbtools.engine.draws import Draws
 from rbtools.errors import RbError
 from rbtools.training import METHODS
@@ -43,6 +44,7 @@ ATTACKING = ("pgd", "trades", "mart", "alp", "clp", "kl-pgd", "mixed")
 SMALL = {
     **dict.fromkeys(ATTACKING, INNER),
     "corruption": {"eps": EPS},
+    "erm-dataaug": {"eps": EPS, "samples": 4},
     "cvar": {"eps": EPS, "samples": 4, "rounds": 3},
     "evar": {"eps": EPS, "samples": 4},
     "at-pr": {"eps": EPS, "candidates": 2, "steps_min": 1, "steps_max": 3, "walk_steps": 2},
@@ -117,7 +119,8 @@ def expected_loss(name, net, images, perturbed, labels, params):
     p, q = log_p(clean).exp(), log_p(other).exp()
     if name in ("alp", "clp"):
         pair = (p, q) if params.get("pair", "softmax") == "softmax" else (clean, other)
-        distance = ((pair[1] - pair[0]) ** 2).sum() / len(labels)
+        squares = ((pair[1] - pair[0]) ** 2).sum(1)
+        distance = (squares if params.get("distance", "squared") == "squared" else squares.sqrt()).mean()
         return ce(other if name == "alp" else clean, labels) + params.get("lambda", 1.0) * distance
     total = 0.0
     for i, y in enumerate(labels.tolist()):
@@ -141,6 +144,8 @@ CASES = [
     ("alp", {"pair": "logits", "lambda": 0.3}),
     ("clp", {}),
     ("clp", {"pair": "logits", "lambda": 0.3}),
+    ("alp", {"pair": "logits", "lambda": 0.3, "distance": "l2"}),
+    ("clp", {"distance": "l2", "extra_pass": True}),
     ("mixed", {}),
     ("mixed", {"beta": 0.2}),
 ]
@@ -255,12 +260,22 @@ def test_inner_attack_in_eval_mode_leaves_batchnorm_and_weights_alone(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "order"), [("erm", "x"), ("pgd", "a"), ("trades", "xax"), ("mart", "xa"), ("alp", "xa")]
+    ("name", "params", "order"),
+    [
+        ("erm", {}, "x"),
+        ("pgd", {}, "a"),
+        ("trades", {}, "xax"),
+        ("trades", {"extra_pass": False}, "xa"),
+        ("mart", {}, "xa"),
+        ("alp", {}, "xa"),
+        ("alp", {"extra_pass": True}, "aax"),
+        ("clp", {"extra_pass": True}, "xax"),
+    ],
 )
-def test_batchnorm_sees_the_passes_of_the_reference_in_their_order(name, order):
+def test_batchnorm_sees_the_passes_of_the_reference_in_their_order(name, params, order):
     net, (images, labels, draws) = network(), batch()
     other = copy.deepcopy(net)
-    method = build(name)
+    method = build(name, **params)
     perturbed = None if name == "erm" else method.perturb(net, images, labels, draws)
     method(net, images, labels, draws)
     for which in order:
@@ -332,7 +347,8 @@ def counted(name, **params):
     [
         *((name, {}) for name in METHODS if name != "at-pr"),
         *((name, {"inner_mode": "train"}) for name in ATTACKING),
-        *(("cvar", {"tail": tail}) for tail in ("advbench", "exact")),
+        *(("cvar", {"tail": tail}) for tail in ("prl", "exact")),
+        *((name, {"extra_pass": extra}) for name in ("alp", "clp", "trades") for extra in (False, True)),
         ("mixed", {"beta": 0.0}),
         ("mixed", {"beta": 1.0}),
     ],
@@ -409,9 +425,7 @@ def test_a_default_step_reaches_the_border_of_the_ball():
         (eps, count): METHODS.build("pgd", eps=eps / 255, attack_steps=count).step_size * 255
         for eps, count in ((8, 10), (20, 10), (32, 10), (32, 16), (8, 2), (0, 1))
     }
-    assert steps == pytest.approx(
-        {(8, 10): 2, (20, 10): 2, (32, 10): 8, (32, 16): 2, (8, 2): 10, (0, 1): 2}
-    )
+    assert steps == pytest.approx({(8, 10): 2, (20, 10): 2, (32, 10): 8, (32, 16): 2, (8, 2): 10, (0, 1): 2})
     assert METHODS.build("trades", eps=32 / 255, step_size=2 / 255).step_size == 2 / 255
 
 
@@ -427,6 +441,26 @@ def test_defaults_are_those_of_the_papers():
     assert METHODS.build("cvar").samples == METHODS.build("evar").samples == 20
     at_pr = METHODS.build("at-pr")
     assert (at_pr.candidates, at_pr.walk, at_pr.walk_steps) == (5, "sign", 10)
+
+
+def test_settings_that_came_later_leave_the_keys_of_former_results_alone():
+    """What a method is in a store key, unless it is set otherwise: its numbers are those of that time."""
+    inner = {"eps": 8 / 255, "step_size": 2 / 255, "attack_steps": 10, "inner_mode": "eval"}
+    pair = {**inner, "lambda": 1.0, "pair": "softmax"}
+    ranges = {"step_min": 1 / 255, "step_max": 4 / 255, "steps_min": 5, "steps_max": 15}
+    for name, version, wanted in (
+        ("trades", 1, {**inner, "lambda": 6.0}),
+        ("alp", 1, pair),
+        ("clp", 1, pair),
+        ("corruption", 1, {"eps": 8 / 255, "noise": "uniform"}),
+        ("at-pr", 1, {"eps": 8 / 255, "candidates": 5, **ranges, "walk": "sign", "walk_steps": 10}),
+    ):
+        method = METHODS.build(name)
+        assert (method.version, registry.config(method)) == (version, wanted)
+    # CVaR's numbers are others.
+    assert METHODS.build("cvar").version == 2
+    assert registry.config(METHODS.build("alp", distance="l2")) == {**pair, "distance": "l2"}
+    assert registry.config(METHODS.build("trades", extra_pass=False))["extra_pass"] is False
 
 
 def test_what_no_method_can_do_is_said():

@@ -1,0 +1,34 @@
+"""ERM-DataAug: the mean loss over many random perturbations of each image."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rbtools.training.base import Terms
+from rbtools.training.sampled import Sampled
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+@dataclass(frozen=True, kw_only=True)
+class ERMDataAug(Sampled):
+    """Mean cross-entropy of uniform points around x (wellzline/PRBenchmark, ERM_DataAug): E[CE(x + delta)].
+
+    Of one sample it is corruption training. Each sample of the batch goes through the network apart.
+    """
+
+    name: ClassVar[str] = "erm-dataaug"
+    version: ClassVar[int] = 1
+
+    @property
+    def passes(self) -> tuple[int, int]:
+        return self.samples, self.samples
+
+    def solve(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Any) -> list[Tensor]:
+        return self.points(images, draws, 0)
+
+    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> Terms:
+        losses, worst = self.losses(model, solved, labels)
+        return self.risk(losses.mean(0), worst)

@@ -1,0 +1,204 @@
+"""Methods with the preset prbench-code beside what PRBench's own functions compute.
+
+prbench_code.json holds the losses, gradients and BatchNorm statistics of wellzline/PRBenchmark on a
+network, on images and with draws that the formulas here make. All is in float64, so that no gradient's sign
+is decided by rounding.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from rbtools.engine import presets
+from rbtools.training import METHODS
+from rbtools.training.at_pr import ATPR
+from rbtools.training.chen_lee import ChenLee
+
+GOLDEN = json.loads(Path(__file__).with_name("prbench_code.json").read_text())
+CASES = {case["name"]: case for case in GOLDEN["cases"]}
+WORD = np.uint64(0xFFFFFFFF)
+METHOD = {"clean": "erm", "kl": "kl-pgd", "fgsm": "pgd"}
+SCALARS = 500_000
+
+
+def hashed(number):
+    """A mixing function of 32-bit words, on uint64 arrays."""
+    number = np.asarray(number, dtype=np.uint64) & WORD
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+        number = (number ^ (number >> np.uint64(shift))) * np.uint64(factor) & WORD
+    return number ^ (number >> np.uint64(16))
+
+
+def uniform(stream, shape):
+    """Numbers of (0, 1) in float64: of a stream always the same."""
+    places = np.arange(math.prod(shape), dtype=np.uint64)
+    words = hashed((hashed(7 + stream) + places) & WORD)
+    return torch.from_numpy((words.astype(np.float64) + 0.5) / 2**32).view(*shape)
+
+
+class Formula:
+    """Draws of which the k-th call gives stream k; what is drawn once a batch has streams of its own."""
+
+    def __init__(self):
+        self.tensors = self.scalars = 0
+
+    def child(self, name):
+        return self
+
+    def take(self, index):
+        assert index.tolist() == [0]  # a batch has the settings of its first image
+        return self
+
+    def uniform(self, shape, draw=0):
+        if math.prod(shape) == 1:
+            self.scalars += 1
+            return uniform(SCALARS + self.scalars - 1, (1, *shape))
+        self.tensors += 1
+        return uniform(self.tensors - 1, (self.count, *shape))
+
+    def normal(self, shape, draw=0):
+        return torch.special.ndtri(self.uniform(shape))
+
+    def integers(self, high):
+        return (high * self.uniform(())).long()
+
+
+def network(kind):
+    layers = {"conv": nn.Conv2d(3, 4, 3, padding=1), "relu": nn.ReLU(), "bn": nn.BatchNorm2d(4)}
+    if kind == "plain":
+        del layers["bn"]
+    net = nn.Sequential()
+    for name, layer in {**layers, "pool": nn.AvgPool2d(2), "flat": nn.Flatten()}.items():
+        net.add_module(name, layer)
+    net.add_module("linear", nn.Linear(64, 10))
+    net.double()
+    state = net.state_dict()
+    for one in GOLDEN["tensors"]:
+        if one["name"] in state:
+            filled = one["offset"] + one["scale"] * (2 * uniform(one["stream"], one["shape"]) - 1)
+            state[one["name"]].copy_(filled)
+    state["linear.bias"].copy_(torch.tensor(GOLDEN["linear.bias"][kind]))
+    return net
+
+
+def pixels(count):
+    fine, coarse = uniform(2000, (40, 3, 8, 8)), uniform(2001, (40, 3, 2, 2))
+    coarse = coarse.repeat_interleave(4, 2).repeat_interleave(4, 3)
+    return (0.5 + 0.5 * (2 * coarse - 1) + 0.4 * (2 * fine - 1)).clamp(0, 1)[:count]
+
+
+def about(case):
+    """(net, its kind, what is run) of a case's name."""
+    kind, _, what = case["name"].partition("/")
+    return network(kind), kind, what
+
+
+def method(case, **changes):
+    """The method as the preset sets it, with what the case says of radius, steps and samples."""
+    what = case["name"].partition("/")[2]
+    name = METHOD.get(what) or next(one for one in sorted(METHODS, key=len, reverse=True) if one in what)
+    given = case["arguments"]
+    params = presets.params(presets.named("prbench-code"), METHODS.load(name), {})
+    renamed = {"eps": "epsilon", "attack_steps": "attack_steps", "step_size": "step_size", "samples": "M"}
+    own = METHODS.load(name).__dataclass_fields__
+    params |= {mine: given[theirs] for mine, theirs in renamed.items() if theirs in given and mine in own}
+    if what == "fgsm":
+        params |= {"attack_steps": 1, "step_size": 2 * given["epsilon"]}
+    if name == "corruption":
+        params["noise"] = what.partition("-")[2]
+    made = METHODS.build(name, **{**params, **changes})
+    if "filter" in what:
+        made = ChenLee(made, given["inefficient_counter"] + 1)
+    return made
+
+
+def batch(case, kind):
+    draws = Formula()
+    draws.count = case["images"]
+    labels = torch.tensor(GOLDEN["labels"][kind][case["labels"]][: case["images"]])
+    return pixels(case["images"]), labels, draws
+
+
+def gradients(net):
+    return {name: value.grad.norm().item() for name, value in net.named_parameters()}
+
+
+def test_the_formulas_are_those_of_the_numbers():
+    assert uniform(1000, (4,)).tolist() == pytest.approx(GOLDEN["check"]["u_1000"], abs=1e-12)
+    for kind, wanted in GOLDEN["check"]["eval_logits"].items():
+        found = network(kind).eval()(pixels(2))
+        assert torch.allclose(found, torch.tensor(wanted, dtype=torch.float64), atol=1e-5)
+
+
+def trained_on(case, solved):
+    """The images on which the loss is taken."""
+    if "filter" in case["name"] or "at-pr" in case["name"]:
+        return solved[0]
+    points = solved[1] if "cvar" in case["name"] else solved
+    return points[-1] if isinstance(points, list) else points
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_images_loss_gradients_and_batchnorm_are_those_of_the_code(name):
+    case = CASES[name]
+    net, kind, what = about(case)
+    images, labels, draws = batch(case, kind)
+    modes = []
+    net.register_forward_hook(lambda module, *_: modes.append(module.training))
+    chosen = method(case)
+    solved = chosen.solve(net, images, labels, draws)
+    loss = chosen.terms(net, images, labels, solved).mean()
+    loss.value.backward()
+    assert loss.value.item() == pytest.approx(case["loss"], rel=1e-6)
+    assert gradients(net) == pytest.approx(case["grad_l2"], rel=1e-5)
+    for key, wanted in case.get("bn_after", {}).items():
+        found = getattr(net.bn, key).double().flatten().tolist()
+        assert found == pytest.approx(np.ravel(wanted).tolist(), rel=1e-5)
+    again = what.startswith("at-pr")  # one pass more for the gradient that the code has left over
+    assert (sum(modes) - again, len(modes) - sum(modes)) == (case["train_forwards"], case["eval_forwards"])
+    if "discarded" in case:
+        assert solved[1].tolist() == [not case["discarded"]] * len(images)
+    if "t" in case:
+        assert solved[0].tolist() == pytest.approx(case["t"], abs=1e-6)
+    if "dot" in case and not case.get("discarded"):
+        found = (trained_on(case, solved) * uniform(900, tuple(images.shape))).sum().item()
+        assert found == pytest.approx(case["dot"], abs=2e-6)
+
+
+@pytest.mark.parametrize("name", ["bn/at-pr-12-rounded", "plain/at-pr-hard-rounded"])
+def test_the_candidates_and_walks_of_at_pr_are_those_of_the_code(name, monkeypatch):
+    case, drawn, depths, points = CASES[name], [], [], []
+    net, kind, _ = about(case)
+    walked, settings = ATPR.walked, ATPR.drawn
+
+    def watch_walk(self, model, candidate, labels, sizes):
+        points.append(candidate.clone())
+        walk = walked(self, model, candidate, labels, sizes)
+        depths.append(walk.depth)
+        return walk
+
+    def watch_settings(self, *arguments):
+        drawn.append(settings(self, *arguments))
+        return drawn[-1]
+
+    monkeypatch.setattr(ATPR, "walked", watch_walk)
+    monkeypatch.setattr(ATPR, "drawn", watch_settings)
+    images, labels, draws = batch(case, kind)
+    chosen = method(case, walk_gradient="drop")
+    solved = chosen.solve(net, images, labels, draws)
+    chosen.terms(net, images, labels, solved).mean().value.backward()
+    assert gradients(net) == pytest.approx(case["grad_l2_of_loss_alone"], rel=1e-5)
+    for found, wanted in zip(drawn, case["candidate_settings"], strict=True):
+        assert [found.eps[0].item(), found.size[0].item(), int(found.steps[0])] == pytest.approx(wanted)
+    for found, wanted in zip(depths, case["distance_in_steps"], strict=True):
+        steps = (found.clamp_min(0) * 255 / 2).round()
+        assert steps.tolist() == [round(value) for value in wanted]
+    for image, number in enumerate(case["selected"]):
+        assert torch.equal(solved[image], points[number][image])
