@@ -31,7 +31,8 @@ PR_ARCH := $(call at,--index 13714 --cells 1 --channels 8,--arch resnet18 --data
 PR_SMALL := --eps 32 --step-size 8 --step-min 4 --step-max 16 --samples 8 --rounds 2 --candidates 3
 PR_HOW := $(call at,$(PR_SMALL) --epochs 6,--preset prbench,--eps 32 --step-size 8 --epochs 1 --attack-steps 2)
 PR_FILTER := $(call at,--eps 32 --step-size 8 --epochs 6,--preset prbench,--eps 32 --epochs 1 --attack-steps 2)
-PR_WARM := $(call at,1 4 8,0 1 2 3 4 5 6 7 8,1)
+# One step more than the m of table 12.
+PR_WARM := $(call at,2 5 9,1 2 3 4 5 6 7 8 9,1)
 PR_ALL := erm,corruption,cvar,at-pr,pgd,trades,mart,alp,clp,kl-pgd
 PR_METHODS := $(call at,$(PR_ALL),$(PR_ALL),erm$(,)corruption$(,)pgd)
 PR_EPS := $(call at,--eps 32,--eps 8,--eps 32 --n 20)

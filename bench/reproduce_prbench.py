@@ -106,8 +106,9 @@ def row(record: dict[str, Any]) -> str | None:
     """The name that the paper gives to a record's training."""
     train = record.get("train", {})
     name = PAPER.get(train.get("method", ""))
-    warm = train.get("config", {}).get("warm_steps")
-    return name if train.get("config", {}).get("filter") is None else f"{name} m={warm}"
+    config = train.get("config", {})
+    # The code looks after step m, counted from 0.
+    return name if config.get("filter") is None else f"{name} m={config['warm_steps'] - 1}"
 
 
 def composite(rows: side.Rows) -> dict[str, dict[str, float | None]]:

@@ -49,6 +49,13 @@ PRESETS: dict[str, tuple[Part, ...]] = {
         Part("cw", _of255(8), {"steps": 20, "step_size": _STEP, **_LAST}),
         Part("aa", _of255(8)),
     ),
+    # Its code (wellzline/PRBenchmark, evaluate.py): the same but for CW's margin.
+    "prbench-code": (
+        Part("pgd", _of255(8), {"steps": 10, "step_size": _STEP, **_LAST}),
+        Part("pgd", _of255(8), {"steps": 20, "step_size": _STEP, **_LAST}),
+        Part("cw", _of255(8), {"steps": 20, "step_size": _STEP, "kappa": 2.0, **_LAST}),
+        Part("aa", _of255(8)),
+    ),
     # Rice et al. 2020 (robust_overfitting), which the Weight-Curvature Index follows.
     "rice2020": (Part("pgd", _of255(8), {"steps": 10, "step_size": _STEP, **_LAST}),),
 }

@@ -70,11 +70,12 @@ def main(
 @shared.source_options
 @shared.search_options
 def preset(preset: str, eps: str | None, source: shared.Source, work: Any) -> int:
-    """Run the attacks of a paper at its distances: jung2023, nasrobbench201, prbench or rice2020.
+    """Run the attacks of a paper at its distances: jung2023, nasrobbench201, prbench, rice2020.
 
     jung2023: FGSM, PGD-40, APGD-CE and Square on the grid of the robustness dataset. nasrobbench201: FGSM
-    and PGD-20 at 3 and 8, AutoAttack at 8. prbench: PGD-10, PGD-20, CW-20 and AutoAttack at 8. rice2020:
-    PGD-10 at 8. PGD and CW count the last iterate, as the papers do.
+    and PGD-20 at 3 and 8, AutoAttack at 8. prbench: PGD-10, PGD-20, CW-20 and AutoAttack at 8; prbench-code:
+    the same, with the margin 2 of its code in CW. rice2020: PGD-10 at 8. PGD and CW count the last iterate,
+    as the papers do.
 
     \b
     Examples:

@@ -62,13 +62,6 @@ def main(
             " folder with --store."
         )
     preset = [] if recipe["preset"] is None else ["--preset", recipe["preset"]]
-    if params.get("tail") == "exact":
-        for name in ("rounds", "tail_lr", "tail_step"):
-            if name in params:
-                option = "--" + name.replace("_", "-")
-                raise UsageError(
-                    f"{option} has no effect with --tail exact, which moves nothing. Leave out one."
-                )
     names = _names(recipes.default_method(preset) if method is None else method)
     how = recipes.recipe(recipe, frozenset(params))
     slips: dict[str, None] = {}  # of a method each, but options are shared: each is told of once
@@ -76,6 +69,10 @@ def main(
         shared.build(METHODS, name, recipes.params(name, params, how), slips.setdefault) for name in names
     ]
     for one in methods:
+        for name, why in one.unused.items():
+            if name in params:
+                option = "--" + name.replace("_", "-")
+                raise UsageError(f"{option} has no effect with {why}. Leave out one.")
         if hasattr(one, "step_size"):
             edge.tell_reach(one, "--step-size", "--attack-steps", slips.setdefault)
         elif hasattr(one, "reach"):

@@ -153,6 +153,13 @@ class ATPR(Method):
         return backward + self.candidates * self._in_train, backward
 
     @property
+    def unused(self) -> dict[str, str]:
+        idle = {"plain_steps": "--first drawn"} if self.first == "drawn" else {}
+        if self.first == "drawn" and self.walk_size == "own":
+            idle["plain_step"] = "--first drawn and --walk-size own"
+        return idle
+
+    @property
     def _in_train(self) -> bool:
         return self.inner_mode == "train"
 

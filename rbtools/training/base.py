@@ -83,8 +83,13 @@ class Method:
 
     @property
     def of_whole_batches(self) -> bool:
-        """Whether the loss of an example depends on how many there are in its batch."""
+        """Whether the loss of an example depends on the others of its batch, apart from BatchNorm."""
         return False
+
+    @property
+    def unused(self) -> dict[str, str]:
+        """Fields that have no effect as the others are set: name -> why, in words of the command line."""
+        return {}
 
     def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Any) -> Loss:
         return self.terms(model, images, labels, self.solve(model, images, labels, draws)).mean()

@@ -35,6 +35,10 @@ class Corruption(Method):
         optional=True,
     )
 
+    @property
+    def unused(self) -> dict[str, str]:
+        return {"scale": "--noise uniform, which fills the ball"} if self.noise == "uniform" else {}
+
     def solve(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Any) -> Tensor:
         return noisy(images, draws, self.noise, self.eps, "noise", self.scale)
 

@@ -54,6 +54,11 @@ class CVaR(Sampled):
         return self.samples * (1 if self.tail == "exact" else self.rounds), self.samples
 
     @property
+    def unused(self) -> dict[str, str]:
+        moves = ("rounds", "tail_lr", "tail_step")
+        return dict.fromkeys(moves, "--tail exact, which moves nothing") if self.tail == "exact" else {}
+
+    @property
     def of_whole_batches(self) -> bool:
         return self.tail != "exact" and self.tail_step == "batch"
 

@@ -236,8 +236,13 @@ def test_tracking_goes_into_the_history() -> None:
         ),
         (["--filter", "chenlee"], "The filter is 'chenlee'. Choose from: chen-lee."),
         (
-            ["--method", "pgd", "--filter", "chen-lee", "--inner-mode", "train"],
-            "whose BatchNorm would see them with --inner-mode train.",
+            [*"--method pgd --filter chen-lee --filter-rule example --inner-mode train".split()],
+            "whose BatchNorm would see them with --inner-mode train. Use --inner-mode eval, or --filter-rule",
+        ),
+        (["--filter-rule", "example"], "--filter-rule has no effect with no --filter."),
+        (
+            ["--method", "pgd", "--filter", "chen-lee", "--filter-rule", "each"],
+            "Invalid value for '--filter-rule'",
         ),
         (
             ["--method", "pgd", "--filter", "chen-lee", "--warm-steps", "11"],
@@ -252,6 +257,13 @@ def test_tracking_goes_into_the_history() -> None:
             ["--method", "cvar", "--tail", "exact", "--rounds", "2"],
             "--rounds has no effect with --tail exact",
         ),
+        (
+            ["--method", "cvar", "--tail", "exact", "--tail-step", "image"],
+            "--tail-step has no effect with --tail exact",
+        ),
+        (["--method", "corruption", "--scale", "unit"], "--scale has no effect with --noise uniform"),
+        (["--method", "at-pr", "--plain-steps", "3"], "--plain-steps has no effect with --first drawn."),
+        (["--method", "at-pr", "--plain-step", "3"], "--plain-step has no effect with --first drawn and"),
         (["--method", "cvar", "--beta", "1.5"], "beta of training method 'cvar' is 1.5."),
         (["--init", "checkpoint", "--normalize", "none"], "--normalize has no effect with --init checkpoint"),
         (["--method", "trades", "--lambda", "-1"], "lambda of training method 'trades' is -1."),

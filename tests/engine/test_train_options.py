@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import itertools
 import json
 import math
 import sys
@@ -25,7 +26,7 @@ from rbtools.engine.run import Run
 from rbtools.errors import RbError
 from rbtools.models import checkpoint
 from rbtools.store import Store
-from rbtools.training import METHODS
+from rbtools.training import METHODS, chen_lee
 
 Record = dict[str, Any]
 RECORD: Record = {
@@ -123,15 +124,27 @@ def test_each_option_makes_another_training_and_stands_in_the_record(change: dic
         assert told == (None if value == "none" else list(value) if isinstance(value, tuple) else value)
 
 
-def test_the_filter_makes_another_training() -> None:
-    plain, other = go(FAST, METHODS.build("pgd", attack_steps=2)), None
-    other = go(changed(filter="chen-lee", warm_steps=1), METHODS.build("pgd", attack_steps=2))
-    assert other["checkpoint"] != plain["checkpoint"]
-    assert other["train"]["passes"]["forward"] < plain["train"]["passes"]["forward"] + 2
-    assert other["train"]["config"]["filter"] == "chen-lee" and other["train"]["config"]["warm_steps"] == 1
-    trades = METHODS.build("trades", attack_steps=10)
-    filtered = go(changed(filter="chen-lee", warm_steps=1), trades)["train"]["passes"]
-    assert filtered["backward"] < go(FAST, trades)["train"]["passes"]["backward"] == 12
+@pytest.mark.parametrize("raised", [False, True])
+def test_the_filter_trains_a_batch_of_no_use_as_erm_does(
+    raised: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = chen_lee.cross_entropy
+    losses = itertools.cycle([1.0, 0.0] if raised else [0.0, 1.0])  # at x', then at x
+
+    def judged(logits: Tensor, labels: Tensor) -> Tensor:
+        return (
+            real(logits, labels) if torch.is_grad_enabled() else torch.full_like(logits[:, 0], next(losses))
+        )
+
+    monkeypatch.setattr(chen_lee, "cross_entropy", judged)
+    attack = METHODS.build("pgd", attack_steps=3)
+    found = go(changed(filter="chen-lee", warm_steps=1), attack)
+    assert found["checkpoint"] == go(FAST, attack if raised else None)["checkpoint"]
+    # Clean, the warm step, the look; then the other steps and x', or x alone.
+    wanted = {"forward": 6, "backward": 4} if raised else {"forward": 4, "backward": 2}
+    assert found["train"]["passes"] == wanted
+    told = found["train"]["config"]
+    assert (told["filter"], told["filter_rule"], told["warm_steps"]) == ("chen-lee", "batch", 1)
 
 
 # --- regularisers ---------------------------------------------------------------------------------
@@ -558,6 +571,52 @@ def test_prbench_changes_with_the_data_and_what_is_given_stays() -> None:
     assert preset("prbench", None, dataclasses.replace(ABOUT, name="imagenet50"))[1].epochs == 200
     assert preset("prbench", None, dataclasses.replace(ABOUT, name="imagenet50"), epochs=3)[1].epochs == 3
     assert preset("rice2020", None, svhn)[1].augment == ("crop-reflect",)
+
+
+def test_prbench_code_is_the_recipe_of_its_code() -> None:
+    _, how = preset("prbench-code")
+    assert (how.epochs, how.batch_size, how.lr, how.weight_decay) == (100, 256, 0.1, 5e-4)
+    assert (how.schedule, how.milestones, how.decay, how.normalize) == ("step", (75, 90), 0.1, "none")
+    assert (how.momentum, how.nesterov, how.val) == (0.9, False, 0)
+    modes = {
+        name: preset("prbench-code", name)[0].inner_mode
+        for name in ("pgd", "alp", "clp", "at-pr", "trades", "mart", "kl-pgd")
+    }
+    assert modes == {**dict.fromkeys(modes, "train"), "trades": "eval", "mart": "eval", "kl-pgd": "eval"}
+    for name, weight in (("alp", 0.01), ("clp", 0.3)):
+        method = preset("prbench-code", name)[0]
+        assert (method.lambda_, method.pair, method.distance) == (weight, "logits", "l2")
+    method = preset("prbench-code", "cvar")[0]
+    assert (method.tail, method.tail_step, method.samples) == ("advbench", "batch", 10)
+    assert preset("prbench-code", "corruption")[0].scale == "unit"
+    # Beside it the text.
+    method = preset("prbench", "cvar")[0]
+    assert (method.tail, method.tail_step, method.samples) == ("prl", "image", 20)
+    assert preset("prbench", "corruption")[0].scale == "eps"
+    assert preset("prbench", "alp")[0].distance == "squared"
+
+
+def test_prbench_code_augments_as_its_code_does_on_each_data_set() -> None:
+    def of(name: str, method: str = "pgd", **given: Any) -> tuple[Any, Recipe]:
+        augment = () if name == "mnist" else ("crop",) if name == "svhn" else ("crop", "flip")
+        about = dataclasses.replace(ABOUT, name=name, augment=augment)
+        return preset("prbench-code", method, about, **given)
+
+    for name, wanted in {
+        "cifar10": ("crop-reflect", "flip"),
+        "cifar100": ("crop-reflect", "flip"),
+        "tinyimagenet": ("crop", "flip"),
+        "svhn": (),
+        "mnist": (),
+    }.items():
+        assert of(name)[1].augment == wanted
+    assert of("svhn", augment=("crop",))[1].augment == ("crop",)
+    assert of("mnist")[0].eps == 0.3 and of("svhn")[0].step_size == 1.25 / 255
+    for name, step in (("cifar10", 2 / 255), ("svhn", 1.25 / 255), ("mnist", 0.1)):
+        method = of(name, "at-pr")[0]
+        around = (method.step_min, method.plain_step, method.step_max)
+        assert around == pytest.approx((step - 0.003, step, step + 0.003))
+        assert of(name, "alp")[0].lambda_ == 0.01
 
 
 def test_a_presets_step_belongs_to_its_radius() -> None:

@@ -5,9 +5,10 @@ Every word comes from a file that may be anybody's and is meant to be pasted int
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
+from rbtools.errors import RbError
 from rbtools.plots.board.measured import evaluations
 from rbtools.plots.board.shell import Unsayable, is_number, joined, number, option, own_options, word
 from rbtools.training import METHODS
@@ -17,8 +18,8 @@ Record = Mapping[str, Any]
 # The options of rb-train itself that stand in `train.config`; a test holds them against the command.
 RECIPE = (
     "epochs batch_size lr momentum nesterov weight_decay schedule milestones decay augment val micro_batch"
-    " regularize cutout_length mixup_alpha awp_gamma awp_warmup l2 label_smoothing ema filter warm_steps"
-    " patience clean_pass deterministic"
+    " regularize cutout_length mixup_alpha awp_gamma awp_warmup l2 label_smoothing ema filter"
+    " filter_rule warm_steps patience clean_pass deterministic"
 ).split()
 
 
@@ -79,8 +80,10 @@ def _training(record: Record, lacking: dict[str, None]) -> list[str]:
         known = option("epochs", train.get("epochs"))
         return [joined("rb-train --method", word(method), option("seed", train.get("seed")), data, known)]
     words = []
-    for name in [*own_options(METHODS.load(method)), *RECIPE]:
-        if name in config and not _unused(name, config):
+    own = own_options(METHODS.load(method))
+    idle = _idle(method, {name: config[name] for name in own if name in config})
+    for name in [*own, *RECIPE]:
+        if name in config and name not in idle and not _unused(name, config):
             words += option(name, config[name])
     words += _normalize(config.get("normalize"))
     if config.get("init") is not None:
@@ -98,9 +101,16 @@ def _training(record: Record, lacking: dict[str, None]) -> list[str]:
 
 def _unused(name: str, config: Mapping[str, Any]) -> bool:
     """What stands in the configuration though its option would be refused."""
-    if name == "momentum":
-        return config.get("schedule") == "onecycle"
-    return name in ("rounds", "tail_lr") and config.get("tail") == "exact"
+    return name == "momentum" and config.get("schedule") == "onecycle"
+
+
+def _idle(method: str, params: Mapping[str, Any]) -> Collection[str]:
+    """The method's own parameters that would be refused."""
+    try:
+        unused: Mapping[str, str] = METHODS.build(method, **params).unused
+    except (RbError, TypeError):  # a record may say anything
+        return ()
+    return unused
 
 
 def _normalize(found: Any) -> list[str]:
