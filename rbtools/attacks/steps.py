@@ -130,7 +130,7 @@ def project(perturbed: Tensor, images: Tensor, eps: float | Tensor, norm: str) -
     if norm == "linf":
         return torch.clamp(perturbed, images - eps, images + eps).clamp_(0, 1)
     if norm == "sphere":
-        return _onto_cap(perturbed, images, eps)
+        return _onto_cap(perturbed, images, float(eps))  # one a batch
     delta = perturbed - images
     length = _length(delta)
     shrink = (eps / length.clamp_min(torch.finfo(delta.dtype).tiny)).clamp_max(1)
