@@ -4,11 +4,12 @@
     python bench/fuzz.py checkpoints --engine atheris
     python bench/fuzz.py checkpoints --replay fuzz-findings/checkpoints-1a2b3c4d
 
-`hypothesis` makes structured inputs; `atheris` (pip install 'rbtools[fuzz]') lets the lines that were reached
-guide it, on raw bytes that begin as real records and small checkpoints, and on structured inputs. One JSON
-line says how many inputs were tried, and for each kind of finding what it is and the file in `--out` that
-has the shortest input met. Status 1 where there are findings. A process of its own runs the inputs: one that
-dies, takes long or eats memory is a finding too, and another goes on.
+`hypothesis` makes structured inputs, `random` too, with nothing to install; `atheris` (pip install
+'rbtools[fuzz]') lets the lines that were reached guide it, on raw bytes that begin as real records and small
+checkpoints, and on structured inputs. One JSON line says how many inputs were tried, and for each kind of
+finding what it is and the file in `--out` that has the shortest input met. Status 1 where there are
+findings. A process of its own runs the inputs: one that dies, takes long or eats memory is a finding too, and
+another goes on.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def main() -> None:
     )
     parser.add_argument("target", choices=["records", "checkpoints"])
     parser.add_argument(
-        "--engine", choices=["hypothesis", "atheris"], default="hypothesis", help="[hypothesis]"
+        "--engine", choices=["hypothesis", "atheris", "random"], default="hypothesis", help="[hypothesis]"
     )
     parser.add_argument("--seconds", type=float, default=600, help="how long [600]")
     parser.add_argument("--seed", type=int, default=0, help="of the first process [0]")
@@ -93,7 +94,7 @@ def attempts(options: argparse.Namespace) -> dict[str, Any]:
     while (left := options.seconds - (time.monotonic() - start)) > 1:
         child = os.fork()
         if not child:
-            work(options, shared, left, options.seed + died)
+            work(options, shared, left, options.seed + 1_000_000_007 * died)
         if status(child, left + 60):
             died += 1
             if shared.running():
@@ -272,6 +273,16 @@ def with_hypothesis(options: argparse.Namespace, shared: Shared, end: float, see
         seed += 1_000_003
 
 
+def with_random(options: argparse.Namespace, shared: Shared, end: float, seed: int) -> None:
+    from fuzz_pickles import Rolled
+
+    goal = target(options.target)
+    one = tried(goal.check, shared, Findings(options))
+    while time.monotonic() < end:
+        made(goal, Rolled(seed), one)
+        seed += 1
+
+
 class Drawn:
     """Choices of hypothesis."""
 
@@ -354,7 +365,7 @@ class Consumed:
         return float(self.provider.ConsumeFloat())
 
 
-ENGINES = {"hypothesis": with_hypothesis, "atheris": with_atheris}
+ENGINES = {"hypothesis": with_hypothesis, "atheris": with_atheris, "random": with_random}
 
 
 if __name__ == "__main__":

@@ -25,6 +25,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+import fuzz_pickles
+
 from rbtools.errors import RbError
 
 LONGEST_MESSAGE = 1500  # characters; what a person reads
@@ -289,6 +291,7 @@ def real_records() -> list[Any]:
 
 FILE, PICKLE, SAFETENSORS, BZIP2, OBJECT = range(5)
 OBJECT_MARK = b"object\n"  # an input that is given to the recogniser as an object: a pickle follows
+CIFAR_MARK = b"cifar\n"  # an input that is a batch of CIFAR: a pickle follows
 NAMES = (
     "stem.0.weight lastact.0.weight classifier.weight cells.1.conv_a.op.1.weight cells.3.conv_a.op.1.weight"
     " conv1.weight bn1.weight bn.weight layer1.0.conv1.weight layer1.0.conv2.weight layer1.0.bn1.weight"
@@ -357,7 +360,10 @@ class Checkpoints:
         return bz2.compress(data) if kind == BZIP2 else data
 
     def make(self, chance: Chance) -> bytes:
-        kind = chance.integer(0, 9)
+        kind = chance.integer(0, 17)
+        if kind > 9:
+            reader, data = fuzz_pickles.made(fuzz_pickles.Rolled(chance.integer(0, 2**63)))
+            return CIFAR_MARK + data if reader == "cifar" else data
         if kind == FILE:
             return damaged(chance.pick(self.files), chance)
         if kind == PICKLE:
@@ -488,6 +494,9 @@ class Checkpoints:
         known = {"none": None, "cifar10": ((0.49, 0.48, 0.45), (0.25, 0.24, 0.26))}
         known |= {} if shape is None else {"dataset": ((0.5,) * shape[0], (0.2,) * shape[0])}
         known = {k: v for k, v in known.items() if v is None or shape is None or len(v[0]) == shape[0]}
+        if data.startswith(CIFAR_MARK):
+            self._check_batch(data[len(CIFAR_MARK) :])
+            return
         reader = weights_file.read
         if data.startswith(OBJECT_MARK):
             try:
@@ -510,6 +519,16 @@ class Checkpoints:
             torch.manual_seed(0)
         if (self.folder / "ran").exists():
             raise Finding("code in the file ran")
+
+    def _check_batch(self, data: bytes) -> None:
+        """Arrays and lists, or one of two errors."""
+        from rbtools.datasets import pickles
+
+        with self.watch:
+            try:
+                pickles.loads(data)
+            except (pickles.Refused, ValueError) as wrong:
+                told(f"{wrong}.")
 
     def _usable(self, network: Any, arch: Any, facts: Any) -> None:
         import torch
@@ -563,11 +582,15 @@ def inflated(value: Any, depth: int = 3) -> Any:
     """The object with every expanded tensor of a bearable size made whole: of zeros, which cost nothing."""
     import torch
 
+    from rbtools.unpickle import UnusualTensor
+
     if isinstance(value, dict) and depth:
         whole = {key: inflated(item, depth - 1) for key, item in value.items()}
         value.clear()
         value.update(whole)
-    if isinstance(value, torch.Tensor) and value.layout == torch.strided and value.numel() < INFLATED:
+    if isinstance(value, torch.Tensor) and (value.layout != torch.strided or value.is_quantized):
+        return UnusualTensor("sparse or quantized")  # as a file would give it
+    if isinstance(value, torch.Tensor) and value.numel() < INFLATED:
         return torch.zeros(value.shape, dtype=value.dtype) if 0 in value.stride() else value
     return value
 

@@ -96,23 +96,12 @@ def _read(path: str) -> File:
     """A file, whole and well-formed. Raises UsageError."""
     import yaml  # only where there is a file: --help and most runs do without
 
-    class Loader(yaml.SafeLoader):
-        """The safe loader, which in addition refuses a key that stands twice."""
-
-        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            names = [key.value for key, _ in node.value]
-            twice = next((key for key, _ in reversed(node.value) if names.count(key.value) > 1), None)
-            if twice is not None:
-                raise yaml.MarkedYAMLError(
-                    None, None, f"'{twice.value}' stands there twice", twice.start_mark
-                )
-            return super().construct_mapping(node, deep)
+    from rbtools.cli import safe_yaml
 
     try:
         if os.path.getsize(path) > LARGEST:
             raise UsageError(f"{path} has more than {LARGEST} bytes. Expected a few lines of defaults.")
-        # `load` as `safe_load` calls it: the loader is a SafeLoader, which makes no objects and runs no code.
-        sections = yaml.load(Path(path).read_text("utf-8"), Loader)
+        sections = safe_yaml.parse(Path(path).read_text("utf-8"))
     except yaml.MarkedYAMLError as wrong:
         at = "" if wrong.problem_mark is None else f": line {wrong.problem_mark.line + 1}"
         raise UsageError(f"{path}{at}: {wrong.problem}. Expected YAML: a section a tool.") from None

@@ -147,7 +147,6 @@ _rare_options = (
 )
 
 
-
 def _denominator_option(default: str) -> Any:
     return click.option(
         "--denominator",

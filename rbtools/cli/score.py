@@ -119,9 +119,11 @@ def _asked(metrics: Sequence[str], file: str | None) -> list[plan.Asked]:
 def _of_file(path: str) -> list[plan.Asked]:
     import yaml
 
+    from rbtools.cli import safe_yaml
+
     try:
         with open(path, encoding="utf-8") as stream:
-            content = yaml.safe_load(stream)
+            content = safe_yaml.parse(stream.read())
     except OSError as error:
         raise UsageError(f"Cannot read {path}: {error.strerror}. Expected a YAML file of weights.") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:

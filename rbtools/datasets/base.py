@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from rbtools.datasets.streaming import Streamed
 
+MOST_CLASSES = 100_000  # without names: ImageNet-21k has a fifth of them
+
 
 class NotHere(RbError):
     """The files of a data set were not found."""
@@ -118,6 +120,16 @@ class Source(ABC):
                 f"A class map ({self.class_map}) was given for the data set {self.name}, whose classes have"
                 " their order. A class map is for imagefolder:PATH; leave it out."
             )
+
+
+def numbered(where: str, count: int) -> list[str]:
+    """So many classes without names. Raises RbError where no data set has as many: a label is damaged."""
+    if count > MOST_CLASSES:
+        raise RbError(
+            f"The data set {where} would have {count} classes, going by its highest label. Expected labels"
+            f" from 0 on without gaps, and at most {MOST_CLASSES} classes."
+        )
+    return [str(number) for number in range(count)]
 
 
 def check_labels(name: str, labels: np.ndarray, classes: int | Sequence[str]) -> None:

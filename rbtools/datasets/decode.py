@@ -24,6 +24,10 @@ CHUNK = 64
 DEEP_MODES = ("I", "F")
 GREY_MODES = ("L", "1")
 
+# The content decides, not the ending, so what Pillow reads besides these is not asked: for EPS it runs
+# Ghostscript, a program inside the image and all.
+FORMATS = ("BMP", "DIB", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+
 
 class Encoded(Protocol):
     """Encoded images by number, wherever they lie: the files of a folder, the members of an archive."""
@@ -161,7 +165,8 @@ def _middle(image: Image.Image, side: int, width: int, height: int) -> Image.Ima
 def _open(file: Any) -> Image.Image:
     from PIL import Image
 
-    image = Image.open(file)
+    Image.preinit()  # else the first of the formats that is not loaded yet loads those of all plug-ins
+    image = Image.open(file, formats=FORMATS)
     if image.mode.split(";")[0] in DEEP_MODES:
         raise ValueError(f"it has more than 8 bits a channel, Pillow's mode {image.mode}; save it with 8")
     return image

@@ -150,7 +150,7 @@ def unpack(archive: Path, target: Path, pulse: Callable[[], None]) -> None:
                 pulse()
         inner = aside / target.name
         os.replace(inner if inner.is_dir() else aside, target)
-    except (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, ValueError) as error:
+    except (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, ValueError, OverflowError) as error:
         raise damaged(archive, "a tar archive", error, "Remove it, and get it again.") from None
     except OSError as error:
         raise RbError(f"Cannot unpack {archive} into {target}: {error.strerror or error}. {HINT}") from None

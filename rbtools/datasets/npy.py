@@ -33,14 +33,18 @@ def header(file: IO[bytes]) -> Header:
     try:
         read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         shape, fortran, dtype = read(file)
-    except (ValueError, OSError):
+    except OSError:
         raise
+    except ValueError as error:  # whose further lines advise to trust the file
+        raise ValueError(str(error).partition("\n")[0]) from None
     except Exception as error:  # Python's parser, which numpy asks, raises nearly anything for odd text
         raise ValueError(f"its header is damaged: {error}") from None
     if min(shape, default=0) < 0:
         raise ValueError(f"its shape {shape} has a negative size")
     if dtype.hasobject:
         raise ValueError("it holds Python objects, which are never loaded")
+    if not dtype.itemsize:
+        raise ValueError("its numbers have no bytes, so there may be any number of them")
     return Header(shape, fortran, dtype, file.tell() - start)
 
 

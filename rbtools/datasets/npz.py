@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import zipfile
 import zlib
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rbtools.datasets import content
-from rbtools.datasets.base import Cache, Dataset, Description, Source, check_labels
+from rbtools.datasets.base import Cache, Dataset, Description, Source, check_labels, numbered
 from rbtools.datasets.damage import damaged
 from rbtools.errors import RbError
 
@@ -162,8 +163,11 @@ class _Archive:
         from rbtools.datasets import npy
 
         member = self._members[name]
-        self.header(name)  # it refuses Python objects in words
+        header = self.header(name)  # it refuses Python objects in words
         try:
+            needed, there = header.dtype.itemsize * math.prod(header.shape), member.file_size - header.size
+            if there < needed:  # before room is made for it
+                raise ValueError(f"it ends after {there} of {needed} bytes")
             offset = npy.offset_in_zip(self.path, member)
             if offset is not None and member.file_size:
                 return npy.mapped(self.path, offset, member.file_size)
@@ -188,9 +192,12 @@ class _Archive:
         if "class_names" in self._members:
             return [str(name) for name in self.array("class_names").reshape(-1)]
         if "classes" in self._members:
-            return [str(number) for number in range(int(self.array("classes").reshape(-1)[0]))]
+            count = self.array("classes").reshape(-1)
+            if count.dtype.kind not in "iu" or not len(count):
+                raise self.wrong("`classes` is no whole number")
+            return numbered(str(self.path), int(count[0]))
         highest = max(int(self.labels(labels).max(initial=-1)) for _, labels in self.splits.values())
-        return [str(number) for number in range(highest + 1)]
+        return numbered(str(self.path), highest + 1)
 
 
 def _layout(archive: _Archive, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from rbtools.datasets import content, decode
-from rbtools.datasets.base import Cache, Dataset, Description, Source, check_labels
+from rbtools.datasets.base import Cache, Dataset, Description, Source, check_labels, numbered
 from rbtools.datasets.damage import damaged
 from rbtools.errors import RbError
 
@@ -231,4 +231,4 @@ def _class_names(tables: dict[str, _Table]) -> list[str]:
     if named is not None:
         return named
     highest = max(int(table.labels.max()) for table in tables.values())
-    return [str(number) for number in range(highest + 1)]
+    return numbered(str(next(iter(tables.values())).path(0)), highest + 1)

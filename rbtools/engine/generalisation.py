@@ -60,9 +60,7 @@ def ge(record: dict[str, Any], question: Question, run: Run, n_train: int | None
     return put(record, _gaps(on_train, on_test, gaps), run)
 
 
-def _chosen(
-    record: dict[str, Any], run: Run
-) -> tuple[indices.Indices | None, indices.Indices | None]:
+def _chosen(record: dict[str, Any], run: Run) -> tuple[indices.Indices | None, indices.Indices | None]:
     """The images of test and of train that count, None for all. RbError where no training image is left."""
     whole = dataclasses.replace(run, indices=None)
     trained = trained_on(record, whole)

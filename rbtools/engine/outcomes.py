@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import orjson
 
+from rbtools.datasets import npy
 from rbtools.store import Store
 
 _SECONDS_BETWEEN_WRITES = 2.0
@@ -80,9 +81,10 @@ def _decoded(data: bytes) -> tuple[np.ndarray | None, dict[str, float], list[str
     try:
         line, _, body = data.partition(b"\n")
         head = orjson.loads(line)
-        values = np.load(io.BytesIO(body), allow_pickle=False)
+        found = npy.header(io.BytesIO(body))  # a file from elsewhere may claim any size
+        values: np.ndarray = np.frombuffer(body, found.dtype, offset=found.size).reshape(found.shape).copy()
         totals = {str(name): float(value) for name, value in head["totals"].items()}
-        if (values.dtype, values.ndim) in ((np.int32, 1), (np.float32, 2)):
+        if (str(values.dtype), values.ndim) in (("int32", 1), ("float32", 2)):
             return values, totals, list(map(str, head["devices"])), list(map(str, head["prepared"]))
     except (ValueError, OSError, EOFError, KeyError, TypeError, AttributeError):
         pass

@@ -68,7 +68,7 @@ def _read_safetensors(path: Path, size: int) -> tuple[dict[str, torch.Tensor], d
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
             metadata = dict(file.metadata() or {})
         own = json.loads(metadata[METADATA_KEY]) if METADATA_KEY in metadata else metadata
-    except (SafetensorError, ValueError, OSError) as error:
+    except (SafetensorError, ValueError, OSError, RecursionError) as error:
         raise RbError(
             f"The checkpoint {path} is a safetensors file that is cut off or damaged ({size} bytes are"
             f" there; {_brief(error)}). Copy or download it again."

@@ -190,7 +190,7 @@ def _checked_in(kind: str, path: Path, stream: IO[bytes], entry: tarfile.TarInfo
             if wrong := verify.problem(kind, aside.name, path.name):
                 raise _Refused(wrong)
             if kind == "results":  # when it was computed
-                with contextlib.suppress(OverflowError):
+                with contextlib.suppress(OverflowError, ValueError):
                     os.utime(aside.name, (entry.mtime, entry.mtime))
     except _Refused as wrong:
         return Taken(entry.name, 0, False, str(wrong))

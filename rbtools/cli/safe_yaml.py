@@ -1,0 +1,47 @@
+"""YAML of defaults and weights: plain values, in time that the length of the text bounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+DEEPEST = 50  # levels; PyYAML reads by recursion
+
+
+def parse(text: str) -> Any:
+    """The value that the text stands for. Raises yaml.YAMLError.
+
+    Aliases are refused: a few lines of them stand for billions of values. So are keys that stand twice.
+    """
+    import yaml  # only where there is a file: --help and most runs do without
+
+    class Loader(yaml.SafeLoader):
+        """The safe loader, which makes no objects and runs no code, with less to offer."""
+
+        depth = 0
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            event = self.peek_event()
+            if self.check_event(yaml.AliasEvent):
+                raise yaml.MarkedYAMLError(None, None, f"'*{event.anchor}' is an alias", event.start_mark)
+            self.depth += 1
+            if self.depth > DEEPEST:
+                raise yaml.MarkedYAMLError(None, None, f"more than {DEEPEST} levels", event.start_mark)
+            node = super().compose_node(parent, index)
+            self.depth -= 1
+            return node
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            seen: set[str] = set()
+            for key, _ in node.value:
+                if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                    raise yaml.MarkedYAMLError(
+                        None, None, f"'{key.value}' stands there twice", key.start_mark
+                    )
+                seen.update([key.value] if isinstance(key, yaml.ScalarNode) else [])
+            return super().construct_mapping(node, deep)
+
+    try:
+        # `load` as `safe_load` calls it.
+        return yaml.load(text, Loader)
+    except (ValueError, OverflowError) as error:  # of a number without end, of a date that is none
+        raise yaml.YAMLError(str(error)) from None

@@ -1,0 +1,323 @@
+"""A hostile file for each way into rbtools (the table of ARCHITECTURE.md): a sentence each, in little time.
+
+Pickles have tests of their own, in tests/unpickle.
+"""
+
+from __future__ import annotations
+
+import ast
+import gzip
+import io
+import json
+import struct
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from rbtools import datasets
+from rbtools.cli import config
+from rbtools.cli.score import _of_file
+from rbtools.datasets import decode, fetch
+from rbtools.engine import outcomes
+from rbtools.errors import RbError, UsageError
+from rbtools.models import reading
+from rbtools.records.lines import parse
+from rbtools.store import archive
+from rbtools.store.store import MARKER, Store
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def refused(work: Callable[[], Any], match: str | None = None) -> None:
+    """The work ends with a finished sentence."""
+    with pytest.raises(RbError, match=match) as wrong:
+        work()
+    assert len(str(wrong.value)) < 1500 and "\n" not in str(wrong.value)
+
+
+# --- safetensors ----------------------------------------------------------------------------------
+
+
+def about(start: int, end: int, shape: list[int] | None = None, dtype: str = "F32") -> dict[str, Any]:
+    return {"dtype": dtype, "shape": [4] if shape is None else shape, "data_offsets": [start, end]}
+
+
+WHOLE = json.dumps(about(0, 16)).encode()
+SAFETENSORS: dict[str, Any] = {
+    "overlapping": {"a": about(0, 16), "b": about(0, 16)},
+    "out of range": {"a": about(0, 32, [8])},
+    "another shape": {"a": about(0, 16, [5])},
+    "a shape that wraps around": {"a": about(0, 16, [2**62, 2**62])},
+    "a negative shape": {"a": about(0, 16, [-4])},
+    "ends before it starts": {"a": about(16, 0)},
+    "another type": {"a": about(0, 16, dtype="F64")},
+    "a hole": {"a": about(8, 16, [2])},
+    "deep": b'{"a":' * 50_000,
+    "deep notes": {"__metadata__": {"rbtools": "[" * 100_000}, "a": about(0, 16)},
+}
+
+
+def safetensors(header: bytes, length: int | None = None) -> dict[str, Any]:
+    size = len(header) if length is None else length
+    Path("w.safetensors").write_bytes(size.to_bytes(8, "little") + header + bytes(16))
+    return reading.read("w.safetensors").state
+
+
+@pytest.mark.parametrize("case", SAFETENSORS)
+def test_a_header_of_safetensors_that_does_not_hold_together(case: str) -> None:
+    assert list(safetensors(b'{"a":' + WHOLE + b"}")) == ["a"]
+    header = SAFETENSORS[case]
+    refused(lambda: safetensors(header if isinstance(header, bytes) else json.dumps(header).encode()))
+
+
+@pytest.mark.parametrize("length", [0, 5, 2**31, 2**40, 2**63 - 1])
+def test_a_header_of_safetensors_of_another_length(length: int) -> None:
+    refused(lambda: safetensors(b'{"a":' + WHOLE + b"}", length))
+
+
+# --- numpy's files --------------------------------------------------------------------------------
+
+
+def npy(kind: str, shape: Any, data: bytes = b"", header: str | None = None) -> bytes:
+    words = {"descr": kind, "fortran_order": False, "shape": shape}
+    text = (repr(words) if header is None else header).encode() + b"\n"
+    return b"\x93NUMPY\1\0" + struct.pack("<H", len(text)) + text + data
+
+
+IMAGES = npy("|u1", (2, 4, 4), bytes(32))
+LABELS = npy("<i8", (2,), struct.pack("<2q", 0, 1))
+NPZ: dict[str, dict[str, bytes]] = {
+    "objects": {"images": npy("|O", (2, 4, 4), bytes(256))},
+    "a terabyte": {"images": npy("|u1", (2**36, 4, 4), bytes(32))},
+    "a shape that wraps around": {"images": npy("|u1", (2**62, 4, 4), bytes(32))},
+    "a negative shape": {"images": npy("|u1", (-2, -4, 4), bytes(32))},
+    "a deep header": {"images": npy("", 0, header="(" * 9000)},
+    "a long header": {"images": npy("", 0, header="{" + " " * 60_000 + "}")},
+    "a header of signs": {"images": npy("", 0, header="-" * 9000 + "1")},
+    "a header of 4 GB": {"images": b"\x93NUMPY\2\0\xff\xff\xff\xff{}"},
+    "a shape of text": {"images": npy("|u1", "ab", bytes(32))},
+    "names of no bytes": {"class_names": npy("<U0", (2**40,))},
+    "a label of 2^40": {"labels": npy("<i8", (2,), struct.pack("<2q", 0, 2**40))},
+    "2^40 classes": {"classes": npy("<i8", (1,), struct.pack("<q", 2**40))},
+    "no number of classes": {"classes": npy("<i8", (0,))},
+}
+
+
+@pytest.mark.parametrize("packed", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+@pytest.mark.parametrize("case", NPZ)
+def test_an_array_that_claims_more_than_there_is(case: str, packed: int) -> None:
+    def load(**arrays: bytes) -> Any:
+        with zipfile.ZipFile("x.npz", "w", packed) as file:
+            for name, data in arrays.items():
+                file.writestr(f"{name}.npy", data)
+        return datasets.load("npz:x.npz", "test")
+
+    assert len(load(images=IMAGES, labels=LABELS)) == 2
+    refused(lambda: load(**{"images": IMAGES, "labels": LABELS, **NPZ[case]}))
+
+
+def test_outcomes_from_elsewhere_are_numbers_or_nothing() -> None:
+    """An archive may bring them into a store."""
+    good = outcomes.encoded(np.ones(3, np.int32), {"seconds": 1.0}, ["cpu"])
+    assert outcomes._decoded(good)[0] is not None
+    head = good.partition(b"\n")[0] + b"\n"
+    for body in (npy("|O", (1,), bytes(8)), npy("<i4", (2**60,), bytes(8)), npy("", 0, header="(" * 9000)):
+        assert outcomes._decoded(head + body)[0] is None
+    assert outcomes._decoded(b"[" * 100_000 + b"\n")[0] is None
+
+
+# --- images ---------------------------------------------------------------------------------------
+
+
+def test_an_image_that_is_a_program_is_not_read() -> None:
+    """Pillow would have Ghostscript run it, whatever the file's ending."""
+    folder = Path("photos/test/a")
+    folder.mkdir(parents=True)
+    Image.new("RGB", (8, 8)).save(folder / "0.png")
+    (folder / "1.png").write_bytes(
+        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n"
+    )
+    refused(lambda: datasets.load("imagefolder:photos", "test"), r"1.png cannot be read \(cannot identify")
+
+
+def test_an_image_that_unpacks_to_gigabytes_is_refused() -> None:
+    folder = Path("photos/test/a")
+    folder.mkdir(parents=True)
+    stream = io.BytesIO()
+    Image.new("1", (8, 8)).save(stream, "png")
+    data = bytearray(stream.getvalue())
+    data[16:24] = struct.pack(">2I", 30_000, 30_000)
+    data[29:33] = struct.pack(">I", zlib.crc32(data[12:29]))
+    (folder / "0.png").write_bytes(data)
+    refused(lambda: datasets.load("imagefolder:photos", "test"), "exceeds limit")
+
+
+@pytest.mark.parametrize("label", [2**40, 2**62])
+def test_a_table_whose_labels_ask_for_endless_classes(label: int) -> None:
+    pa = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    stream = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(stream, "png")
+    parquet.write_table(pa.table({"image": [stream.getvalue()] * 2, "label": [0, label]}), "x.parquet")
+    refused(lambda: datasets.load("parquet:x.parquet", "test"), "at most 100000 classes")
+    Path("x.parquet").write_bytes(Path("x.parquet").read_bytes()[:-60] + b"\xff" * 56 + b"PAR1")
+    refused(lambda: datasets.load("parquet:x.parquet", "test"))
+
+
+# --- archives -------------------------------------------------------------------------------------
+
+
+def entry(name: str, data: bytes = b"x", **fields: Any) -> tuple[tarfile.TarInfo, bytes]:
+    made = tarfile.TarInfo(name)
+    made.size = len(data)
+    for field, value in fields.items():
+        setattr(made, field, value)
+    return made, data
+
+
+def tar(*entries: tuple[tarfile.TarInfo, bytes]) -> io.BytesIO:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as file:
+        for made, data in entries:
+            file.addfile(made, io.BytesIO(data) if made.isreg() else None)
+    stream.seek(0)
+    return stream
+
+
+ODD = {
+    "a link": entry("sets/l", b"", type=tarfile.SYMTYPE, linkname="/etc/passwd"),
+    "a hard link": entry("sets/l", b"", type=tarfile.LNKTYPE, linkname="../../x"),
+    "a device": entry("sets/l", b"", type=tarfile.CHRTYPE, devmajor=1, devminor=3),
+    "a pipe": entry("sets/l", b"", type=tarfile.FIFOTYPE),
+}
+OUTSIDE = {name: entry(name) for name in ("../l", "/l", "sets/../../l", "sets/../l")}
+TIMES = {
+    "no time": entry("sets/l", pax_headers={"mtime": "nan"}),
+    "late": entry("sets/l", pax_headers={"mtime": "inf"}),
+}
+
+
+@pytest.mark.parametrize("case", ODD)
+def test_only_files_are_taken_out_of_an_archive(case: str, tmp_path: Path) -> None:
+    (tmp_path / "a.tar.gz").write_bytes(gzip.compress(tar(entry("sets/file"), ODD[case]).getvalue()))
+    fetch.unpack(tmp_path / "a.tar.gz", tmp_path / "sets", lambda: None)
+    assert [path.name for path in (tmp_path / "sets").iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("case", {**OUTSIDE, **TIMES})
+def test_an_archive_leads_nowhere_else(case: str, tmp_path: Path) -> None:
+    made = {**OUTSIDE, **TIMES}[case]
+    (tmp_path / "a.tar.gz").write_bytes(gzip.compress(tar(entry("sets/file"), made).getvalue()))
+    refused(lambda: fetch.unpack(tmp_path / "a.tar.gz", tmp_path / "sets", lambda: None), "a.tar.gz")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.tar.gz"]
+
+
+def test_an_archive_of_a_store_brings_nothing_but_whole_files(tmp_path: Path) -> None:
+    name = "0" * 64
+    bad = [
+        *ODD.values(),
+        *OUTSIDE.values(),
+        entry(f"objects/00/{name}"),
+        entry(f"objects/00/../../{name}"),
+        entry(f"results/00/{name}", b"[" * 100_000),
+        entry(f"results/00/{name}", pax_headers={"mtime": "nan"}),
+        entry(f"state/00/{name}", b"\x80\x02cos\nsystem\n."),
+        entry(f"outcomes/00/{name}"),
+        entry(f"leases/00/{name}"),
+    ]
+    store = Store(tmp_path / "store")
+    last = entry(archive.LAST, json.dumps({"files": len(bad)}).encode())
+    told = list(archive.take(store, tar(entry(archive.FIRST, MARKER), *bad, last), "a.tar"))
+    assert len(told) == len(bad) and all(one.problem and not one.new for one in told)
+    kept = [path for path in (tmp_path / "store").rglob("*") if path.is_file() and path.name != archive.FIRST]
+    assert not kept and not (tmp_path / "l").exists()
+
+
+# --- settings and records -------------------------------------------------------------------------
+
+LAUGHS = "a: &a [x, x]\n" + "".join(
+    f"{x}: &{x} [*{y}, *{y}, *{y}]\n" for y, x in zip("abcdefghij", "bcdefghijk", strict=True)
+)
+YAML = {
+    "an object": "rb-train: !!python/object/apply:os.system [id]\n",
+    "laughs": LAUGHS,
+    "merged again and again": "a: &a {k: 1}\nb: {<<: [*a, *a]}\n",
+    "itself": "rb-train: &a [*a]\n",
+    "deep": "rb-train: " + "[" * 5000,
+    "deep mappings": "rb-train: " + "{a: " * 5000,
+    "a number without end": f"rb-train: {{eps: {'9' * 6000}}}\n",
+    "a date that is none": "rb-train: {eps: 2026-99-99}\n",
+    "a list as a key": "[a]: 1\n",
+    "not base64": "rb-train: {eps: !!binary x}\n",
+}
+
+
+@pytest.mark.parametrize("case", YAML)
+@pytest.mark.parametrize("read", [config._read, _of_file])
+def test_yaml_that_stands_for_more_than_it_is(case: str, read: Callable[[str], Any]) -> None:
+    Path("c.yaml").write_text(YAML[case])
+    with pytest.raises(UsageError) as wrong:
+        read("c.yaml")
+    assert "c.yaml" in str(wrong.value)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"arch":' * 5000,
+        b'{"arch":{"a":' + b"[" * 5000 + b"]" * 5000 + b"}}",
+        b'{"arch":{},"n":' + b"9" * 6000 + b"}",
+        b'{"arch":{},"arch":{}}',
+        b'{"arch":{},"n":NaN}',
+        b'{"arch":{},"n":"\xff"}',
+    ],
+)
+def test_a_line_that_is_no_record(line: bytes) -> None:
+    refused(lambda: parse(line))
+
+
+# --- nothing else ---------------------------------------------------------------------------------
+
+# Readers that make whatever a file says, and the places that may call them, with the reason.
+RUNS = {
+    "pickle.loads": {"rbtools/engine/ray_worker.py"},  # what the same user's other process sent, through Ray
+    "pickle.load": set(),
+    "torch.load": set(),
+    "torch.jit.load": {"rbtools/models/programs.py"},  # only with --allow-code
+    "torch.export.load": {"rbtools/models/programs.py"},
+    "yaml.load": {"rbtools/cli/safe_yaml.py"},
+    "eval": set(),
+    "exec": set(),
+}
+
+
+def test_nothing_else_reads_files_that_can_run() -> None:
+    places: dict[str, set[str]] = {name: set() for name in RUNS}
+    for path in sorted((ROOT / "rbtools").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+            if called in places:
+                places[called].add(str(path.relative_to(ROOT)))
+            if called in ("np.load", "numpy.load"):
+                assert any(word.arg == "allow_pickle" for word in node.keywords), path  # type: ignore[attr-defined]
+    assert places == RUNS
+
+
+def test_only_images_are_opened_by_pillow() -> None:
+    assert not {"EPS", "PSD", "WMF", "PDF", "FITS"} & set(decode.FORMATS)
+
+
+def test_the_table_names_tests_that_there_are() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
+    assert "ARCHITECTURE.md" in (ROOT / "README.md").read_text("utf-8")
+    named = {
+        word for line in text.splitlines() for word in line.split("`")[1::2] if word.startswith("tests/")
+    }
+    assert len(named) > 5 and all((ROOT / name).exists() for name in named)
