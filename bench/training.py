@@ -183,7 +183,8 @@ def throughput(name: str, batch: int, rounds: int) -> None:
 def methods(name: str, batch: int, rounds: int) -> None:
     """A step of each method over its own count of passes, with an ERM step's forward and backward as unit."""
     pixels, labels = torch.randint(0, 256, (batch, *SHAPE)).to(torch.uint8), torch.arange(batch) % 10
-    small = {"cvar": {"samples": 4, "rounds": 2}, "evar": {"samples": 4}, "at-pr": {"candidates": 2}}
+    few = {"samples": 4}
+    small = {"cvar": {**few, "rounds": 2}, "evar": few, "erm-dataaug": few, "at-pr": {"candidates": 2}}
     works: dict[str, Ours] = {}
     for one in METHODS:
         works[one] = Ours(name, METHODS.build(one, **small.get(one, {})), pixels, labels, "fp32")
