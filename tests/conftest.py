@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import runpy
 import shutil
 import socket
 import sys
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -207,13 +209,16 @@ def _tracer() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Slow tests begin first; those marked `gpu` are skipped where there is none.
+    """Slow tests begin first; those marked `gpu` are skipped where there is none; those that train are marked.
 
     A process that takes up a test of minutes when the others have ended holds them all up. Torch is asked
     for a GPU only if there are tests for one.
     """
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     _prolong(items)
+    for item in items:
+        if "_trained" in getattr(item, "fixturenames", ()) or _trains(item.path):
+            item.add_marker("trains")
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if not marked:
         return
@@ -222,6 +227,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not torch.cuda.is_available():
         for item in marked:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+# What a file of tests imports of the engine where it trains networks of its own.
+_TRAINING = re.compile(r"rbtools\.engine\.(train|recipe|supernet)\b|rbtools\.engine import .*\b(train|recipe)\b")
+
+
+@lru_cache(maxsize=None)
+def _trains(file: Path) -> bool:
+    """Whether the tests of a file train networks of their own."""
+    return _TRAINING.search(file.read_text("utf-8")) is not None
 
 
 def _prolong(items: list[pytest.Item]) -> None:
