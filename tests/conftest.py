@@ -10,7 +10,7 @@ import shutil
 import socket
 import sys
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -122,9 +122,7 @@ def trained(_trained: tuple[Path, dict[str, str]], tmp_path: Path) -> dict[str, 
 
 
 @pytest.fixture
-def known(
-    trained: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> dict[str, dict[str, Any]]:
+def known(trained: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Any]]:
     """The same records, but the network of each is one whose behaviour is known on every machine.
 
     It takes the class whose mean image is nearest: accuracy 324 of 355, and no test image is near a border.
@@ -209,7 +207,7 @@ def _tracer() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Slow tests begin first; those marked `gpu` are skipped where there is none; those that train are marked.
+    """Slow tests begin first; those marked `gpu` are skipped where there is none; others say what they use.
 
     A process that takes up a test of minutes when the others have ended holds them all up. Torch is asked
     for a GPU only if there are tests for one.
@@ -217,8 +215,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     _prolong(items)
     for item in items:
-        if "_trained" in getattr(item, "fixturenames", ()) or _trains(item.path):
+        if "_trained" in getattr(item, "fixturenames", ()) or _matches(_TRAINING, item.path):
             item.add_marker("trains")
+        elif _matches(_TORCH, item.path):
+            item.add_marker("arithmetic")
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if not marked:
         return
@@ -229,14 +229,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
 
 
-# What a file of tests imports of the engine where it trains networks of its own.
-_TRAINING = re.compile(r"rbtools\.engine\.(train|recipe|supernet)\b|rbtools\.engine import .*\b(train|recipe)\b")
+# What a file of tests imports where it trains networks of its own, and where it computes with torch.
+_TRAINING = re.compile(r"rbtools\.engine(\.(train|recipe|supernet)\b| import .*\b(train|recipe)\b)")
+_TORCH = re.compile(r"^(import|from) torch\b", re.M)
 
 
-@lru_cache(maxsize=None)
-def _trains(file: Path) -> bool:
-    """Whether the tests of a file train networks of their own."""
-    return _TRAINING.search(file.read_text("utf-8")) is not None
+@cache
+def _matches(imports: re.Pattern[str], file: Path) -> bool:
+    return imports.search(file.read_text("utf-8")) is not None
 
 
 def _prolong(items: list[pytest.Item]) -> None:
