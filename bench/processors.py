@@ -1,14 +1,15 @@
 """The tests that depend on arithmetic, under other trainings, instruction sets, precisions and threads.
 
-Every setting is a run of pytest and one JSON line: the setting, how many tests passed and failed, and which failed.
+Every setting is a run of pytest and one JSON line: the setting, how many tests passed and failed, and which
+failed.
 
     python bench/processors.py                        the settings that this machine can run, all of their tests
     python bench/processors.py "seed 1" threads=2     some settings
     python bench/processors.py --list                 their names and variables
     python bench/processors.py "seed 1" -- -k attack  further options of pytest
 
-A training seed changes only the tests of networks that are trained (`-m trains`); every other setting runs those that
-compute with torch otherwise as well (`-m arithmetic`). tests/conftest.py says which these are.
+A training seed changes only the tests of networks that are trained (`-m trains`); every other setting runs
+those that compute with torch otherwise as well (`-m arithmetic`). tests/conftest.py says which these are.
 """
 
 from __future__ import annotations
