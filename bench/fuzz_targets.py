@@ -497,6 +497,7 @@ class Checkpoints:
         if data.startswith(CIFAR_MARK):
             self._check_batch(data[len(CIFAR_MARK) :])
             return
+        hints = checkpoint.Hints(known=known)
         reader = weights_file.read
         if data.startswith(OBJECT_MARK):
             try:
@@ -509,7 +510,7 @@ class Checkpoints:
         try:
             with self.watch:
                 network, arch, facts = checkpoint.load(
-                    self.path, arch, classes=classes, shape=shape, known=known
+                    self.path, arch, classes=classes, shape=shape, hints=hints
                 )
                 self._usable(network, arch, facts)
         except RbError as wrong:

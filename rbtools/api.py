@@ -413,12 +413,21 @@ def _warn(text: str) -> None:
 
 
 def load(record: Record, **options: Any) -> nn.Module:
-    """The record's network with its weights and normalisation, in eval mode: images in [0, 1] -> logits."""
-    from rbtools.engine import checkpoints, device, subject
+    """The record's network with its weights and normalisation, in eval mode: images in [0, 1] -> logits.
+
+    A record of a file (rb-arch --from-checkpoint) that names no data set is loaded as the file was
+    recognised: without `dataset=` no images settle what that left open, of which a warning tells.
+    """
+    from rbtools.engine import checkpoints, device, recognised, subject
 
     run, params = _run("rbtools.load", options, record)
     if params:
         raise TypeError(f"load() got unknown options: {', '.join(params)}")
+    if "checkpoint_file" in record and "dataset" not in record and run.dataset is None:
+        left = recognised.left_open(record)
+        if left:
+            _warn(f"The record leaves open its {left}. Name the data set (dataset=), whose images settle it.")
+        return subject.load_model(record, None, run, device.choose(run))
     record = checkpoints.prepared(record, run)
     return subject.load_model(record, subject.data_of(record, run), run, device.choose(run))
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import warnings
 from functools import partial
 from typing import Any
 
@@ -15,6 +17,7 @@ import rbtools
 from rbtools.errors import RbError
 
 ARCH = {"space": "nasbench201", "index": 13714, "channels": 2, "cells": 1}
+EVERY_EDGE = "|nor_conv_3x3~0|+|nor_conv_1x1~0|nor_conv_3x3~1|+|nor_conv_3x3~0|nor_conv_1x1~1|nor_conv_1x1~2|"
 OPTIONS: dict[str, Any] = {"epochs": 1, "batch_size": 256, "attack_steps": 1, "eps": "16"}
 
 
@@ -93,6 +96,31 @@ def test_a_loaded_model_takes_pixels() -> None:
     model = rbtools.load(record)
     assert not model.training
     assert model(torch.rand(3, 1, 8, 8)).shape == (3, 10)
+
+
+def test_a_record_of_a_file_is_loaded_without_its_data_set() -> None:
+    import torch
+    from torch import nn
+
+    from rbtools import models
+    from rbtools.engine import checkpoints
+    from rbtools.engine.run import Run
+
+    arch = {"space": "nasbench201", "str": EVERY_EDGE, "channels": 2, "cells": 1}
+    network = models.build(arch, classes=7, shape=(3, 16, 16))
+    torch.save(network.state_dict(), "fresh.pt")
+    network(torch.rand(8, 3, 16, 16))  # statistics that only images can be held against
+    torch.save(network.state_dict(), "used.pt")
+    for name in ("fresh.pt", "used.pt"):
+        path = os.path.abspath(name)
+        record = checkpoints.record_of(path, checkpoints.Hints(None, None), Run("rb-arch"), with_data=False)
+        with pytest.warns(UserWarning, match="leaves open its normalisation. Name the data set"):
+            model = rbtools.load(record)
+        assert isinstance(model, nn.Module) and model(torch.rand(2, 3, 16, 16)).shape == (2, 7)
+        said = checkpoints.record_of(path, checkpoints.Hints(None, "none"), Run("rb-arch"), with_data=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert rbtools.load(said)(torch.ones(1, 3, 16, 16)).shape == (1, 7)
 
 
 def test_wrong_options_are_named() -> None:

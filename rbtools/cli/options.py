@@ -60,13 +60,14 @@ arch_option = click.option(
     "--arch",
     metavar="NAME",
     help="Its architecture: resnet18, nb201-13714, a cell's string, torchvision:NAME, timm:NAME, or"
-    " python:MODULE:FUNCTION.  [default: what the file tells]",
+    " python:MODULE:FUNCTION; preactresnet18:shortcut=input for a variant.  [default: what the file tells]",
 )
 normalize_option = click.option(
     "--normalize",
     metavar="MEAN STD|none|NAME",
     help="Its normalisation, where the file has none: numbers such as 0.49,0.48,0.45 0.25,0.24,0.26, or"
-    " cifar10, imagenet ...  [default: what its BatchNorm layers tell, else the data set's]",
+    " cifar10, imagenet ...; per-image.  [default: what its BatchNorm layers tell, else a guess: none for"
+    " python:, what timm publishes, the data set's]",
 )
 
 stream_options = bundle("source", Source, *_stream_options)

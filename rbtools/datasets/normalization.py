@@ -32,6 +32,17 @@ NORMALIZATIONS: dict[str, Normalization] = {
     "svhn": Normalization((0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)),
     "cinic10": Normalization((0.47889522, 0.47227842, 0.43047404), (0.24205776, 0.23828046, 0.25874835)),
     "tinyimagenet": Normalization((0.4802, 0.4481, 0.3975), (0.2770, 0.2691, 0.2821)),
+    # Pixels from -1 to 1, which many networks take whatever they are trained on.
+    "half": Normalization((0.5,), (0.5,)),
     # torchvision's pretrained models.
     "imagenet": Normalization((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+}
+
+# How many classes the data set has that a normalisation is of; "half" is of none.
+CLASSES = {
+    **dict.fromkeys(("cifar10", "rice", "kuangliu", "mnist", "svhn", "cinic10"), 10),
+    "cifar100": 100,
+    "imagenet16-120": 120,
+    "tinyimagenet": 200,
+    "imagenet": 1000,
 }

@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from rbtools import datasets, spaces
-from rbtools.engine import published, subject
+from rbtools.datasets.normalization import CLASSES
+from rbtools.engine import published, recognised, subject
+from rbtools.engine.recognised import numbers
 from rbtools.engine.run import Run
 from rbtools.errors import RbError, UsageError, unknown
 from rbtools.records import SCHEMA
 from rbtools.spaces import code
 from rbtools.spaces.identity import identity
+from rbtools.spaces.zoo import form as zoo_form
 from rbtools.store import canonical, digest
 
 if TYPE_CHECKING:
@@ -27,9 +30,9 @@ if TYPE_CHECKING:
 
     from rbtools.engine.subject import Data
 
-VERSION = 1
+VERSION = 2
 FIRST = 64  # images that settle what names and shapes leave open
-Pairs = dict[str, tuple[tuple[float, ...], tuple[float, ...]] | None]
+Pairs = dict[str, tuple[tuple[float, ...], tuple[float, ...]] | str | None]
 
 
 @dataclass(frozen=True)
@@ -58,9 +61,10 @@ def record_of(path: str, hints: Hints, run: Run, *, with_data: bool = True) -> d
     data = subject.data_of({}, run) if with_data else None
     name = subject.hash_of(path, run)
     arch, facts = _told(path, name, hints.given(run), data, run)
+    facts = recognised.judged(path, facts, run)
     if hints.normalize is not None and facts["normalize_from"] == "given":
         facts["normalize_from"] = "--normalize"
-    _say(path, arch, facts, run)
+    recognised.say(path, arch, facts, run)
     shape = facts["shape"] if data is None else data.about.shape
     return {
         "schema": SCHEMA,
@@ -87,23 +91,32 @@ def prepared(record: dict[str, Any], run: Run) -> dict[str, Any]:
     identity(record["arch"])  # raises for what rb-arch would not write
     data, path = subject.data_of(record, run), record["checkpoint_file"]
     name = subject.checkpoint_name(record, run)
-    arch, facts = _told(path, name, record["arch"], data, run)
     known = record.get("recognised")
-    source = known.get("arch_from", "given") if isinstance(known, dict) else "given"
+    known = known if isinstance(known, dict) else {}
+    unchecked = known.get("unchecked")
+    left = unchecked if isinstance(unchecked, list) else []
+    given = {key: value for key, value in record["arch"].items() if key not in left}
+    arch, facts = _told(path, name, given, data, run)
+    facts["arch_from"] = known.get("arch_from", "given")
+    if "normalize" in given and "normalize_from" in known:
+        facts["normalize_from"] = known["normalize_from"]
+    facts = recognised.judged(path, facts, run)
+    recognised.warn(path, facts, run)
     return {
         **record,
         "arch": spaces.describe(arch, data.about.classes, data.about.shape),
-        "recognised": {**facts, "arch_from": source},
+        "recognised": facts,
     }
 
 
 def _is_open(record: dict[str, Any]) -> bool:
-    """Whether the record is of a user's file whose normalisation nothing has told."""
+    """Whether the record is of a user's file of which something is left to the images of its data set."""
     file, arch, known = (record.get(key) for key in ("checkpoint_file", "arch", "recognised"))
     if not isinstance(file, str) or not os.path.isfile(file) or not isinstance(arch, dict):
         return False
     told = known.get("normalize_from", "open") if isinstance(known, dict) else "open"
-    return "normalize" not in arch and told == "open" and isinstance(arch.get("space"), str)
+    unchecked = isinstance(known, dict) and "unchecked" in known
+    return (unchecked or ("normalize" not in arch and told == "open")) and isinstance(arch.get("space"), str)
 
 
 def _told(
@@ -124,8 +137,9 @@ def _told(
             given,
             classes=None if about is None else about.classes,
             shape=None if about is None else about.shape,
-            images=None if data is None else lambda: first_images(data),
-            known=normalizations(data),
+            hints=checkpoint.Hints(
+                None if data is None else lambda: first_images(data), normalizations(data), CLASSES
+            ),
             allow_code=run.allow_code,
         )
         known = canonical({"arch": arch, "facts": facts}).decode()
@@ -149,41 +163,32 @@ def normalizations(data: Data | None) -> Pairs:
     if data is not None and data.about.mean is not None and data.about.std is not None:
         found["dataset"] = (data.about.mean, data.about.std)
     channels = 3 if data is None else data.about.shape[0]
-    named = datasets.NORMALIZATIONS.items()
-    return {**found, "none": None, **{k: (v.mean, v.std) for k, v in named if len(v.mean) == channels}}
-
-
-def _say(path: str, arch: Mapping[str, Any], facts: Mapping[str, Any], run: Run) -> None:
-    """One line about what was inferred."""
-    of = ", ".join(f"{key} {arch[key]}" for key in ("channels", "cells", "stem", "member") if key in arch)
-    space, name = arch["space"], str(arch.get("name") or arch.get("str"))
-    name = name if space in ("zoo", "nasbench201") else f"{space}:{name}"
-    source = {"given": "as named", "weights": "by its weights", "metadata": "as it says itself"}
-    source["program"] = "a program"
-    by = source.get(facts["arch_from"], f"by {facts['arch_from']}")
-    pair = facts["normalize"]
-    norm = "pixels as they are" if pair is None else "normalised " + " ".join(map(_numbers, pair))
-    told = facts["normalize_from"]
-    why = "nothing tells another; --normalize can" if told == "open" else f"by {told}"
-    run.remark(
-        f"{os.path.basename(path)} is {name}{f' ({of})' if of else ''}, {by};"
-        f" {facts['classes']} classes; {norm} ({why})."
-    )
-
-
-def _numbers(values: list[float]) -> str:
-    return ",".join(f"{value:.4g}" for value in values)
+    found["none"] = None
+    for name, pair in datasets.NORMALIZATIONS.items():
+        if len(pair.mean) == channels or name not in CLASSES:
+            found[name] = (pair.mean, pair.std)
+    return {**found, "per-image": "per-image"}
 
 
 def named_arch(text: str) -> dict[str, Any]:
     """The `arch` that a user's word means: resnet18, nb201-13714, a cell's string, torchvision:resnet50,
-    timm:NAME, python:MODULE:FUNCTION, or fcnn:relu/tanh+skip. Raises RbError naming the near misses.
+    timm:NAME, python:MODULE:FUNCTION, or fcnn:relu/tanh+skip; with the field that tells known variants
+    apart, preactresnet18:shortcut=input. Raises RbError naming the near misses.
     """
+    name, _, last = text.rpartition(":")
+    field, equals, value = last.partition("=")
+    if name and equals and field in VARIANTS:
+        found = {**named_arch(name), field: value}
+        spaces.describe(found, 10, (3, 224, 224))  # raises where there is no such variant
+        return found
     space, colon, name = text.partition(":")
     if text.startswith("nb201-") or "|" in text:
         kept = spaces.space("nasbench201")
         found = kept.arch(kept.find(text))
         return {key: found[key] for key in ("space", "name", "index", "str")}
+    if text.startswith("wrn-"):
+        zoo_form(text)  # raises where there is none: the list has some of them
+        return {"space": "zoo", "name": text}
     if not colon:
         zoo = spaces.space("zoo")
         return {"space": "zoo", "name": zoo.arch(zoo.find(text))["name"]}
@@ -200,27 +205,29 @@ def named_arch(text: str) -> dict[str, Any]:
     return {"space": space, "name": name, **({"code": code.digest(name)} if space == "python" else {})}
 
 
+VARIANTS = ("stem", "shortcut")  # fields of an architecture
 PREFIXES = ("torchvision", "timm", "python", "fcnn", "rescnn")
 
 
 def normalization(text: str) -> str | list[list[float]]:
-    """`none`, a name, or `MEAN STD` (a number, or one a channel) as an architecture keeps it.
+    """`none`, `per-image`, a name, or `MEAN STD` (a number, or one a channel) as an architecture keeps it.
 
     Raises UsageError with the names that there are.
     """
     word = text.strip()
-    if word == "none":
+    if word in ("none", "per-image"):
         return word
     if word in datasets.NORMALIZATIONS:
         pair = datasets.NORMALIZATIONS[word]
         return [list(pair.mean), list(pair.std)]
     parts = word.split()
     if not word or any(letter.isalpha() for letter in parts[0].replace("e", "")):
-        raise unknown("normalization", word, ["none", *datasets.NORMALIZATIONS], UsageError)
+        raise unknown("normalization", word, ["none", "per-image", *datasets.NORMALIZATIONS], UsageError)
     if len(parts) != 2:
         raise UsageError(
             f"--normalize is '{text}'. Expected a mean and a standard deviation, such as 0.5 0.5 or"
-            f" 0.49,0.48,0.45 0.25,0.24,0.26; none; or one of: {', '.join(datasets.NORMALIZATIONS)}."
+            " 0.49,0.48,0.45 0.25,0.24,0.26; none; per-image; or one of:"
+            f" {', '.join(datasets.NORMALIZATIONS)}."
         )
     return _checked([_floats(part) for part in parts])
 
@@ -243,12 +250,12 @@ def _checked(pair: list[list[float]]) -> list[list[float]]:
         )
     if not all(map(math.isfinite, mean + std)) or min(std) <= 0:
         raise UsageError(
-            f"--normalize {_numbers(mean)} {_numbers(std)} can normalise nothing. Expected finite numbers,"
+            f"--normalize {numbers(mean)} {numbers(std)} can normalise nothing. Expected finite numbers,"
             " and standard deviations above 0."
         )
     if max(map(abs, mean + std)) > 2:
-        small = " ".join(_numbers([value / 255 for value in values]) for values in pair)
+        small = " ".join(numbers([value / 255 for value in values]) for values in pair)
         raise UsageError(
-            f"--normalize {_numbers(mean)} {_numbers(std)} is not for pixels in [0, 1]. Did you mean {small}?"
+            f"--normalize {numbers(mean)} {numbers(std)} is not for pixels in [0, 1]. Did you mean {small}?"
         )
     return pair

@@ -28,7 +28,7 @@ from rbtools.engine.schedule import PER_STEP, batches, deterministic, has_batchn
 from rbtools.engine.tiles import out_of_memory
 from rbtools.errors import RbError
 from rbtools.models import checkpoint
-from rbtools.models.normalize import Normalized
+from rbtools.models.normalize import PER_IMAGE, Normalized, PerImage
 from rbtools.spaces.identity import identity
 from rbtools.training.base import Loss
 from rbtools.training.chen_lee import ChenLee
@@ -450,7 +450,9 @@ class _Training:
         assert self.shadow is not None
         return [*(["folded"] if self.shadow.folds else []), "channels-last", *(["bf16"] if self.half else [])]
 
-    def _normalization(self) -> list[list[float]] | None:
+    def _normalization(self) -> list[list[float]] | str | None:
+        if isinstance(self.model, PerImage):
+            return PER_IMAGE
         if not isinstance(self.model, Normalized):
             return None
         mean, std = self.about.mean, self.about.std

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rbtools.errors import shown
-from rbtools.models.normalize import Normalized
+from rbtools.models.normalize import Preprocessed
 from rbtools.models.programs import Program
 
 # Where the prepared model differs by more than this share of the largest logit, it is not used.
@@ -40,7 +40,7 @@ def prepared(
     be traced keeps its BatchNorm; one whose copy gives other logits is not folded either. A program, and a
     network that does not run that way (`refusal` says why), is searched as it is.
     """
-    network = model.network if isinstance(model, Normalized) else model
+    network = model.network if isinstance(model, Preprocessed) else model
     if any(isinstance(module, Program) for module in model.modules()):
         return Prepared(model, ())
     bf16 = precision == "bf16"
@@ -78,9 +78,11 @@ class _Fast(nn.Module):
 
 def _normalization(model: nn.Module) -> nn.Module:
     """The part of the model before its network, as a module of its own."""
-    return (
-        Normalized(nn.Identity(), model.mean, model.std) if isinstance(model, Normalized) else nn.Identity()
-    )
+    if not isinstance(model, Preprocessed):
+        return nn.Identity()
+    alone = copy.copy(model)
+    alone._modules, alone._buffers = {"network": nn.Identity()}, dict(model._buffers)
+    return alone
 
 
 def _frozen(network: nn.Module) -> nn.Module:

@@ -242,6 +242,10 @@ def _read(options: Mapping[str, Any]) -> dict[str, Any]:
         from rbtools.engine.checkpoints import normalization
 
         found["normalize"] = normalization(found["normalize"])
+        if found["normalize"] == "per-image":
+            raise UsageError(
+                "--normalize per-image describes a checkpoint. Train with MEAN STD, none or a name."
+            )
     return found
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rbtools.engine.run import Run
@@ -23,7 +24,9 @@ FIRST = 128  # images
 FEW = 32  # of them, for what is tried again and again
 SAME = 1e-3  # of the range of the logits: what counts as the same output
 PER_CLASS = 5  # images that another order of the classes is told by
-MUCH = 0.2  # by how much another normalisation or order has to be better, to be proposed
+MUCH = 0.2  # by how much another order has to be better, to be proposed
+SURE = ("checkpoint", "published training")  # who says a normalisation that cannot be another
+NAMED = (*SURE, "given", "--normalize")  # and who says one that is only doubted near chance
 
 
 def look(
@@ -44,12 +47,20 @@ def look(
     found = {"n": len(ids), "acc": accuracy, "chance": chance}
     run.remark(_line(record, found))
     warnings = _of_outputs(model, images, logits)
-    if _near_chance(accuracy, chance, len(ids)):
-        advice = _other_normalisation(model, record, data, images, labels, accuracy)
-        advice = advice or _other_order(logits, labels, data, accuracy) or _what_to_try(record)
+    near_chance = _near_chance(accuracy, chance, len(ids))
+    other = None
+    if near_chance or _source(record) not in NAMED:
+        other = _other_normalisation(model, record, data, images, labels)
+    if near_chance:
+        order = None if other else _other_order(logits, labels, data, accuracy)
         warnings.append(
-            f"clean accuracy {accuracy:.4f} on {len(ids)} images is near chance ({chance:.4g}):"
-            f" perhaps the normalisation or the class order is wrong; {advice}"
+            f"clean accuracy {accuracy:.4f} on {len(ids)} images is near chance ({chance:.4g}): perhaps the"
+            f" normalisation or the class order is wrong; {other or order or _what_to_try(record)}"
+        )
+    elif other:
+        warnings.append(
+            f"its normalisation is not in the file, and another is better than clean accuracy {accuracy:.4f}:"
+            f" {other}"
         )
     return {**found, "warnings": warnings}
 
@@ -124,36 +135,63 @@ def _of_outputs(model: nn.Module, images: Tensor, logits: Tensor) -> list[str]:
     return found
 
 
-def _other_normalisation(
-    model: nn.Module,
-    record: Mapping[str, Any],
-    data: Data,
-    images: Tensor,
-    labels: Tensor,
-    accuracy: float,
-) -> str | None:
-    """The normalisation that does much better, as advice; none where the file has its own."""
-    from rbtools.engine.checkpoints import normalizations
-    from rbtools.models.normalize import Normalized
-    from rbtools.models.statistics import normalised
+@dataclass(frozen=True)
+class _Other:
+    """Another normalisation, and how many of `n` images are right with it."""
 
-    told = record.get("recognised")
-    sure = ("checkpoint", "BatchNorm statistics", "published training")
-    if isinstance(told, dict) and told.get("normalize_from") in sure:
+    shown: str
+    right: int
+    n: int
+
+    def __str__(self) -> str:
+        return f"try --normalize {self.shown}, with which it is {self.right / self.n:.4f} on {self.n} images"
+
+
+def _other_normalisation(
+    model: nn.Module, record: Mapping[str, Any], data: Data, images: Tensor, labels: Tensor
+) -> _Other | None:
+    """The normalisation with which clearly more of the images are right; none where the file has its own.
+
+    Each kind is tried on a few images, and what is better there on all of them.
+    """
+    from rbtools.engine.checkpoints import normalizations
+    from rbtools.models.normalize import Preprocessed
+    from rbtools.models.statistics import kinds, normalised
+
+    if _source(record) in SURE:
         return None
-    bare = model.network if isinstance(model, Normalized) else model
-    images, labels, known = images[:FEW].cpu(), labels[:FEW], normalizations(data)
-    found = {}
-    for name, pair in known.items():
-        logits = _logits(bare, normalised(images, pair).to(labels.device), data.about.classes)
-        found[name] = _accuracy(logits, labels)
-    best = max(found, key=lambda name: found[name])
-    if found[best] < accuracy + MUCH:
+    bare = model.network if isinstance(model, Preprocessed) else model
+    known = normalizations(data)
+    inputs = images.cpu()
+
+    def right(pair: Any, n: int) -> Tensor:
+        logits = _logits(bare, normalised(inputs[:n], pair).to(labels.device), data.about.classes)
+        return logits.argmax(1).eq(labels[:n])
+
+    now = _logits(model, images, data.about.classes).argmax(1).eq(labels)
+    better: dict[str, Tensor] = {}
+    for name in kinds(known):
+        if _gain(now[:FEW], right(known[name], FEW)) > 0:
+            whole = right(known[name], len(images))
+            if _gain(now, whole) > _noise(now, whole):
+                better[name] = whole
+    if not better:
         return None
+    best = max(better, key=lambda name: int(better[name].sum()))
     shown = best
     if best == "dataset":
         shown = " ".join(",".join(f"{value:.4g}" for value in values) for values in known[best] or ())
-    return f"try --normalize {shown}, with which it is {found[best]:.4f} on {len(images)} of them."
+    return _Other(shown, int(better[best].sum()), len(images))
+
+
+def _gain(now: Tensor, other: Tensor) -> int:
+    """How many images more are right."""
+    return int(other.sum()) - int(now.sum())
+
+
+def _noise(now: Tensor, other: Tensor) -> float:
+    """Two standard deviations of that, were it chance which of two outcomes is right where they differ."""
+    return 2 * math.sqrt(int(now.ne(other).sum()))
 
 
 def _other_order(logits: Tensor, labels: Tensor, data: Data, accuracy: float) -> str | None:
@@ -174,9 +212,14 @@ def _other_order(logits: Tensor, labels: Tensor, data: Data, accuracy: float) ->
     return f"try --class-map with a file of {{{pairs}}}, with which it is {mapped:.4f}."
 
 
-def _what_to_try(record: Mapping[str, Any]) -> str:
+def _source(record: Mapping[str, Any]) -> Any:
+    """Who said the normalisation of a user's file."""
     told = record.get("recognised")
-    if isinstance(told, dict) and told.get("normalize_from") == "checkpoint":
+    return told.get("normalize_from") if isinstance(told, dict) else "given"
+
+
+def _what_to_try(record: Mapping[str, Any]) -> str:
+    if _source(record) == "checkpoint":
         return "the normalisation is the file's own: try --class-map, and check the data set."
     return (
         "no normalisation with a name does better: try --normalize MEAN STD or --class-map, and check the"

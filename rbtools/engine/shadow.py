@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rbtools.models.normalize import Normalized
+from rbtools.models.normalize import Preprocessed
 
 # Where the copy's logits differ by more than this share of the largest, it is not used.
 _TOLERANCE = 1e-4
@@ -29,7 +29,7 @@ class Shadow(nn.Module):
 
     def __init__(self, model: nn.Module, network: nn.Module, folded: dict[str, str], *, bf16: bool) -> None:
         super().__init__()
-        own = model.network if isinstance(model, Normalized) else model
+        own = model.network if isinstance(model, Preprocessed) else model
         # In a dict and a tuple, so that they do not become submodules of this one.
         self._live = dict(own.named_modules())
         self._outer = (model,)
@@ -40,7 +40,7 @@ class Shadow(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         (norm,) = self._outer
-        inputs = (images - norm.mean) / norm.std if isinstance(norm, Normalized) else images
+        inputs = norm.inputs(images) if isinstance(norm, Preprocessed) else images
         inputs = inputs.to(self.dtype or inputs.dtype, memory_format=torch.channels_last)
         logits: Tensor = self.network(inputs)
         return logits.float()
@@ -84,7 +84,7 @@ def _merged(convolution: Any, norm: Any) -> tuple[Tensor, Tensor]:
 
 def of(model: nn.Module, shape: tuple[int, int, int], *, bf16: bool) -> Shadow | None:
     """The shadow of a model, or None where it cannot be had: what fx cannot trace stays as it is."""
-    own = model.network if isinstance(model, Normalized) else model
+    own = model.network if isinstance(model, Preprocessed) else model
     parameter = next(own.parameters(), None)
     if parameter is None:
         return None

@@ -211,18 +211,30 @@ def hash_of(path: str, run: Run) -> str:
         ) from None
 
 
-def load_model(record: dict[str, Any], data: Data, run: Run, device: torch.device) -> nn.Module:
-    """The record's network with its weights and normalisation: eval mode, parameters frozen."""
+def load_model(record: dict[str, Any], data: Data | None, run: Run, device: torch.device) -> nn.Module:
+    """The record's network with its weights and normalisation: eval mode, parameters frozen.
+
+    Without data it is for images of the shape that the file was recognised with. Raises RbError.
+    """
     from rbtools.models import checkpoint
 
     name, file = checkpoint_of(record, run)
     if run.store.hash_now(file) != name:
         checkpoint_of(record, run)  # says what is wrong
+    classes, shape = _recognised(record) if data is None else (data.about.classes, data.about.shape)
     model, _, _ = checkpoint.load(
-        file,
-        arch=record["arch"],
-        classes=data.about.classes,
-        shape=data.about.shape,
-        allow_code=run.allow_code,
+        file, arch=record["arch"], classes=classes, shape=shape, allow_code=run.allow_code
     )
     return model.to(device).eval().requires_grad_(False)
+
+
+def _recognised(record: dict[str, Any]) -> tuple[int | None, tuple[int, int, int] | None]:
+    """The number of classes and the shape of the images that a file was recognised with, where it says so."""
+    facts = record.get("recognised")
+    facts = facts if isinstance(facts, dict) else {}
+    classes, shape = facts.get("classes"), facts.get("shape")
+    sizes = shape if isinstance(shape, list) and len(shape) == 3 else []
+    whole = [size for size in (classes, *sizes) if type(size) is int and size > 0]
+    if len(whole) != 4:
+        return None, None
+    return whole[0], (whole[1], whole[2], whole[3])

@@ -6,7 +6,7 @@ Nothing here runs code from a file, unless the caller says that it may.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,12 @@ from torch import Tensor, nn
 
 from rbtools import models
 from rbtools.errors import RbError
-from rbtools.models import programs, recognise, settle, statistics, weights_file
+from rbtools.models import normalising, programs, recognise, settle, statistics, variants, weights_file
 from rbtools.models.families.base import Ambiguous, Inferred
 from rbtools.models.fit import OPTIONAL, load_into
 from rbtools.models.hollow import hollow
-from rbtools.models.normalize import Normalized, per_channel
+from rbtools.models.normalising import DATASET, OPEN, RAW, Hints, Settled, behind, noted_per_image
+from rbtools.models.normalize import PER_IMAGE, Normalized, PerImage, Preprocessed, per_channel
 from rbtools.models.reading import Checkpoint, read
 from rbtools.models.recognise import infer
 from rbtools.spaces import nasbench201 as nb201
@@ -32,6 +33,7 @@ __all__ = [
     "OPEN",
     "RAW",
     "Checkpoint",
+    "Hints",
     "Inferred",
     "infer",
     "load",
@@ -39,10 +41,6 @@ __all__ = [
     "read",
     "to_bytes",
 ]
-
-RAW = "none"  # an architecture's `normalize` where the network takes pixels as they are
-OPEN = "open"  # a normalisation that nothing tells
-DATASET = "dataset"  # among the known normalisations: that of the data set which is evaluated
 
 # Spaces whose networks hold no number that is made while they are built, apart from parameters.
 FILLED_WHOLE = ("nasbench201", "zoo", "torchvision", "fcnn", "rescnn")
@@ -55,8 +53,7 @@ def load(
     *,
     classes: int | None = None,
     shape: tuple[int, int, int] | None = None,
-    images: Callable[[], Tensor] | None = None,
-    known: Mapping[str, statistics.Pair | None] | None = None,
+    hints: Hints | None = None,
     allow_code: bool = False,
 ) -> tuple[nn.Module, dict[str, Any], dict[str, Any]]:
     """Read a file, tell or take its architecture, build the network and load the weights.
@@ -64,85 +61,75 @@ def load(
     Returns (model, arch, facts): the model in eval mode on the CPU, with normalisation as its first
     layer where there is one; `arch` the whole architecture record; `facts` what was found and where from,
     plain values for the record. Fields of `arch` that belong to the file: `member` (see `read`) and
-    `normalize` ([mean, std], or "none") for a file that does not hold its normalisation.
+    `normalize` ([mean, std], "per-image" or "none") for a file that does not hold its normalisation.
 
     `classes` and `shape` (C, H, W) are the data set's, and have to agree with the file. What names and
-    shapes leave open (cells without weights; with `known` normalisations, the right one) is settled by
-    BatchNorm's statistics on `images()` (N, C, H, W) in [0, 1], or on synthetic ones. The one called
-    "dataset" among them serves where these do not tell. `allow_code` lets
-    programs (TorchScript, torch.export) and the user's own functions run. Raises RbError where anything
-    does not fit, `Ambiguous` where several networks do. The global random state stays as it is.
+    shapes leave open (cells without weights, the variant of a network, the normalisation) is settled by
+    BatchNorm's statistics on the images of `hints`, or on synthetic ones; how well they fit is in the facts
+    (`fit`, see `settle.function`), or that they were not asked (`unchecked`: the fields that images may yet
+    change). `allow_code` lets programs (TorchScript, torch.export) and the user's own functions run. Raises
+    RbError where anything does not fit, `Ambiguous` where several networks do. The global random state stays
+    as it is.
     """
     path = Path(path)
     kind = programs.kind(path) if path.is_file() else None
     if kind is not None:
         if not allow_code:
             raise programs.refusal(path, kind)
-        return _program(path, kind, arch, classes, shape, known)
+        return _program(path, kind, arch, classes, shape, hints)
     checkpoint = read(path, (arch or {}).get("member"))
+    hints = hints or Hints()
     there, channels = _agreed(checkpoint, classes, shape)
-    arch, facts = _architecture(checkpoint, arch, images, known or {})
-    side = 224 if arch.get("stem") == "imagenet" or arch.get("space") in ("torchvision", "timm") else 32
+    named = any(field in (arch or {}) for field in variants.FIELDS)
+    arch, facts = _architecture(checkpoint, arch, hints)
+    large = arch.get("space") in ("torchvision", "timm") and "stem" not in arch
+    side = 224 if large or arch.get("stem") == "imagenet" else 32
     classes, shape = there, shape or (channels, side, side)
     network, checkpoint = _network(checkpoint, arch, classes, shape, allow_code)
-    given, told = _normalisation(checkpoint, arch, network, shape, images, known)
-    arch, facts = {**arch, **given}, {**facts, **told}
+    told = normalising.settled(checkpoint, arch, network, classes, shape, hints)
+    candidates = [(arch, network)]
+    if hints.known and not named:
+        others = variants.of(arch)[1:]
+        candidates += [(one, _network(checkpoint, one, classes, shape, allow_code)[0]) for one in others]
+    _refuse_other_channels(_normalize_of(checkpoint, {**arch, **told.arch}), shape, path)
+    arch, network, told, checked = _checked(checkpoint, candidates, told, facts, hints)
+    arch, facts = {**arch, **told.arch}, {**facts, **told.facts, **checked}
     normalize = _normalize_of(checkpoint, arch)
-    if normalize is not None and len(normalize[0]) not in (1, shape[0]):
-        raise RbError(
-            f"The normalisation has {len(normalize[0])} means and the images of the checkpoint {path} have"
-            f" {shape[0]} channels. Give one mean and one standard deviation a channel, or one for all."
-        )
-    model = network if normalize is None else Normalized(network, *normalize)
     facts |= {"classes": classes, "shape": list(shape), "normalize": normalize}
-    return model.eval(), arch, facts
+    return behind(network, normalize).eval(), arch, facts
 
 
-def _normalisation(
+def _checked(
     checkpoint: Checkpoint,
-    arch: Mapping[str, Any],
-    network: nn.Module,
-    shape: tuple[int, int, int],
-    images: Callable[[], Tensor] | None,
-    known: Mapping[str, statistics.Pair | None] | None,
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the architecture record gets to say of the normalisation, and the facts: who told it.
-
-    The file itself; the user; the data set that a published run was trained on; what BatchNorm remembers;
-    the data set that is evaluated. A file of our own tells it by having none.
+    candidates: Sequence[tuple[dict[str, Any], nn.Module]],
+    told: Settled,
+    facts: Mapping[str, Any],
+    hints: Hints,
+) -> tuple[dict[str, Any], nn.Module, Settled, dict[str, Any]]:
+    """The candidate (an architecture and its network) whose layers see what the file's BatchNorm remembers,
+    the first one where none does; its normalisation, and facts. Without images the question stays open.
     """
-    noted = checkpoint.metadata.get("arch")
-    own = checkpoint.mean is not None or "normalisation" in checkpoint.found
-    if own or (isinstance(noted, Mapping) and "space" in noted):
-        return {}, {"normalize_from": "checkpoint"}
-    if "normalize" in arch:
-        return {}, {"normalize_from": "given"}
-    known = {name: pair for name, pair in (known or {}).items() if not pair or len(pair[0]) in (1, shape[0])}
-    trained_on = str(checkpoint.found.get("run", "")).partition("/")[0].lower().removesuffix("-valid")
-    if trained_on in known:
-        facts: dict[str, Any] = {"normalize_from": "published training", "normalize_name": trained_on}
-        return _chosen(known[trained_on]), facts
-    if known:
-        seen = statistics.synthetic(shape) if images is None else images()[: statistics.MANY]
-        fitting = statistics.normalisation(network, seen, known)
-        if fitting is not None:
-            facts = {"normalize_from": "BatchNorm statistics", "normalize_name": fitting.name}
-            facts["normalize_divergences"] = fitting.divergences
-            return _chosen(known[fitting.name]), facts
-    if DATASET in known:
-        return _chosen(known[DATASET]), {"normalize_from": DATASET}
-    return {}, {"normalize_from": OPEN}
-
-
-def _chosen(pair: statistics.Pair | None) -> dict[str, Any]:
-    return {"normalize": RAW if pair is None else [list(values) for values in pair]}
+    arch, network = candidates[0]
+    asked = str(facts["arch_from"]).startswith(("given", "weights")) and "run" not in checkpoint.found
+    if not asked or not statistics.remembers(network):
+        return arch, network, told, {}
+    if hints.images is None:
+        fields = [field for field in variants.FIELDS if len(candidates) > 1 and field in arch]
+        by_statistics = told.facts.get("normalize_from") == normalising.STATISTICS
+        return arch, network, told, {"unchecked": fields + ["normalize"] * by_statistics}
+    images = hints.images()
+    if not statistics.informative(images):
+        return arch, network, told, {}
+    settled = [told, *told.others]
+    pairs = [_normalize_of(checkpoint, {**arch, **one.arch}) for one in settled]
+    place, of_pairs, fit = settle.function(candidates, pairs, images)
+    told = (told.guess or told) if of_pairs is None else settled[of_pairs]
+    arch, network = candidates[place]
+    return arch, network, told, {"fit": fit}
 
 
 def _architecture(
-    checkpoint: Checkpoint,
-    arch: Mapping[str, Any] | None,
-    images: Callable[[], Tensor] | None,
-    known: Mapping[str, statistics.Pair | None],
+    checkpoint: Checkpoint, arch: Mapping[str, Any] | None, hints: Hints
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The whole architecture record and where it comes from: given, noted in the file, or its weights."""
     facts: dict[str, Any] = dict(checkpoint.found)
@@ -157,7 +144,7 @@ def _architecture(
         facts["arch_from"], told = "metadata", _noted(noted, checkpoint)
     else:
         facts["arch_from"] = "weights"
-        told, more = _told(checkpoint, of_file, images, known)
+        told, more = _told(checkpoint, of_file, hints)
         facts |= more
     return {**_shown(told, checkpoint), **told, **of_file}, facts
 
@@ -176,17 +163,15 @@ def _noted(noted: Mapping[str, Any], checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _told(
-    checkpoint: Checkpoint,
-    of_file: Mapping[str, Any],
-    images: Callable[[], Tensor] | None,
-    known: Mapping[str, statistics.Pair | None],
+    checkpoint: Checkpoint, of_file: Mapping[str, Any], hints: Hints
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     try:
         try:
             return infer(checkpoint.state, checkpoint.metadata).arch, {}
         except Ambiguous as several:
-            normalised = _behind_normalisation(checkpoint, several.candidates[0], of_file, images, known)
-            found, facts = settle.cell(normalised, several, images and images())
+            normalised = _behind_normalisation(checkpoint, several.candidates[0], of_file, hints)
+            images = None if hints.images is None else hints.images()
+            found, facts = settle.cell(normalised, several, images)
             return found.arch, facts
     except RbError as error:
         error.args = (f"{error} The file is {checkpoint.path}.",)
@@ -194,11 +179,7 @@ def _told(
 
 
 def _behind_normalisation(
-    checkpoint: Checkpoint,
-    one: Inferred,
-    of_file: Mapping[str, Any],
-    images: Callable[[], Tensor] | None,
-    known: Mapping[str, statistics.Pair | None],
+    checkpoint: Checkpoint, one: Inferred, of_file: Mapping[str, Any], hints: Hints
 ) -> Checkpoint:
     """The checkpoint with the normalisation that it has, is told to have, or seems to have: the first
     BatchNorm layer tells that whichever of the cells it is.
@@ -207,9 +188,9 @@ def _behind_normalisation(
     with hollow():
         network = models.build(one.arch, classes=one.classes, shape=shape)
     load_into(network, checkpoint)
-    given, _ = _normalisation(checkpoint, of_file, network, shape, images, known)
-    pair = _normalize_of(checkpoint, {**of_file, **given})
-    if pair is None:
+    told = normalising.settled(checkpoint, of_file, network, one.classes, shape, hints)
+    pair = _normalize_of(checkpoint, {**of_file, **told.arch})
+    if not isinstance(pair, list):
         return checkpoint
     mean, std = map(per_channel, pair)
     return replace(checkpoint, mean=mean, std=std)
@@ -278,18 +259,27 @@ def _as_saved(checkpoint: Checkpoint, network: nn.Module) -> Checkpoint:
     return checkpoint
 
 
-def _normalize_of(checkpoint: Checkpoint, arch: Mapping[str, Any]) -> list[list[float]] | None:
-    """[mean, std] from the file or the architecture record; both only where they are the same."""
+def _normalize_of(checkpoint: Checkpoint, arch: Mapping[str, Any]) -> list[list[float]] | str | None:
+    """[mean, std] or PER_IMAGE from the file or the architecture record; both only where they are one."""
     given = arch.get("normalize")
     if checkpoint.mean is None or checkpoint.std is None:
+        given = PER_IMAGE if given is None and noted_per_image(checkpoint) else given
         return None if given in (None, RAW) else given
     own = [checkpoint.mean.tolist(), checkpoint.std.tolist()]
-    if given is not None and (given == RAW or not _same(own, given)):
+    if given is not None and (isinstance(given, str) or not _same(own, given)):
         raise RbError(
             f"The checkpoint {checkpoint.path} normalises images by itself (mean {_short(own[0])}, std"
             f" {_short(own[1])}), and is to be loaded with another normalisation. Leave out --normalize."
         )
     return own
+
+
+def _refuse_other_channels(normalize: Any, shape: tuple[int, int, int], path: Path) -> None:
+    if isinstance(normalize, list) and len(normalize[0]) not in (1, shape[0]):
+        raise RbError(
+            f"The normalisation has {len(normalize[0])} means and the images of the checkpoint {path} have"
+            f" {shape[0]} channels. Give one mean and one standard deviation a channel, or one for all."
+        )
 
 
 def _same(one: Sequence[Sequence[float]], other: Sequence[Sequence[float]]) -> bool:
@@ -341,7 +331,7 @@ def _program(
     arch: Mapping[str, Any] | None,
     classes: int | None,
     shape: tuple[int, int, int] | None,
-    known: Mapping[str, statistics.Pair | None] | None,
+    hints: Hints | None,
 ) -> tuple[nn.Module, dict[str, Any], dict[str, Any]]:
     if shape is None:
         raise RbError(f"The program {path} does not show which images it takes. Name a data set.")
@@ -352,16 +342,14 @@ def _program(
             f"The program {path} gives {there} logits and the data set has {classes} classes."
             " Name the data set that it was trained for with --dataset."
         )
-    normalize, source = (arch or {}).get("normalize"), "given"
-    if normalize is None:
-        source = DATASET if known and DATASET in known else OPEN
-        normalize = _chosen(known[DATASET])["normalize"] if known and DATASET in known else None
-    facts = {"format": kind, "classes": there, "shape": list(shape), "arch_from": "program"}
-    facts |= {"normalize_from": source, "normalize": None if normalize == RAW else normalize}
-    whole = {"space": "checkpoint", "name": kind} | ({} if normalize is None else {"normalize": normalize})
-    if normalize in (None, RAW):
-        return program, whole, facts
-    return Normalized(program, *normalize).eval(), whole, facts
+    told = Settled({}, {"normalize_from": "given"})
+    if "normalize" not in (arch or {}):
+        told = normalising.guessed({}, {} if hints is None else hints.known)
+    own = {"normalize": arch["normalize"]} if arch and "normalize" in arch else told.arch
+    normalize = None if own.get("normalize") == RAW else own.get("normalize")
+    facts = {"format": kind, "classes": there, "shape": list(shape), "arch_from": "program", **told.facts}
+    whole = {"space": "checkpoint", "name": kind, **own}
+    return behind(program, normalize).eval(), whole, {**facts, "normalize": normalize}
 
 
 def to_bytes(
@@ -379,7 +367,11 @@ def to_bytes(
 
     network = getattr(network, "_orig_mod", network)  # torch.compile's wrapper
     if isinstance(network, Normalized):
-        mean, std, network = network.mean, network.std, network.network
+        mean, std = network.mean, network.std
+    if isinstance(network, PerImage):
+        metadata = {**metadata, "normalize": PER_IMAGE}
+    if isinstance(network, Preprocessed):
+        network = network.network
     tensors = dict(network.state_dict())
     if mean is not None and std is not None:
         tensors |= {"normalize.mean": per_channel(mean), "normalize.std": per_channel(std)}

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from rbtools import models
 from rbtools.errors import RbError, shown
 from rbtools.models import names
+from rbtools.models.hollow import hollow
 from rbtools.models.normalize import Normalized
-from rbtools.models.recognise import Ambiguous, infer, skeleton
+from rbtools.models.recognise import Ambiguous, Inferred, infer, skeleton
 
 if TYPE_CHECKING:
     from rbtools.models.reading import Checkpoint
@@ -103,12 +105,24 @@ def _advice(checkpoint: Checkpoint, wanted: Mapping[str, Tensor]) -> str:
     if seen.arch["space"] not in ("zoo", "nasbench201"):
         name = f"{seen.arch['space']}:{name}"
     there = len(checkpoint.state.keys() & wanted.keys())
-    if there > 0.9 * len(wanted):
+    if there > 0.9 * len(wanted) or _same_network(seen, wanted):
         return (
             f"The file looks like {name}{size} and is another network, or not whole: say which with --arch."
         )
     ends = f"{seen.classes} classes, {seen.in_channels} image channels"
     return f"The file holds {name}{size} ({ends}): name that with --arch, or leave --arch out."
+
+
+def _same_network(seen: Inferred, wanted: Mapping[str, Tensor]) -> bool:
+    """Whether the network that the file looks like is the one that it does not fit."""
+    channels = seen.in_channels
+    try:
+        with hollow():
+            network = models.build(seen.arch, classes=seen.classes, shape=(channels, 32, 32))
+    except RbError:
+        return False
+    shapes = {key: value.shape for key, value in network.state_dict().items()}
+    return shapes == {key: value.shape for key, value in wanted.items()}
 
 
 def _counted(keys: list[str], say: Callable[[str], str] = str) -> str:

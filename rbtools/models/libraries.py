@@ -26,8 +26,9 @@ def from_torchvision(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> 
     """torchvision's classification network called `arch["name"]`, without its published weights.
 
     Its first convolution takes the images' channels. A network for one size of images only resizes
-    them inside; auxiliary heads, which serve training alone, are left out. Raises RbError for an
-    unknown name and for images that are too small.
+    them inside; auxiliary heads, which serve training alone, are left out. With `arch["stem"]` "cifar" it is
+    the form for small images (see `named.small_stem`). Raises RbError for an unknown name and for images that
+    are too small.
     """
     about = named.torchvision(str(arch.get("name")))
     options = {"aux_logits": False, "init_weights": True} if about["auxiliary"] else {}
@@ -37,9 +38,24 @@ def from_torchvision(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> 
             about["name"], weights=None, num_classes=classes, **options
         )
     named.refuse_small_images(about, shape)
+    if named.small_stem(arch):
+        _without_first_strides(network)
     if shape[0] != 3:
         _let_in(network, about["stem"].removesuffix(".weight"), shape[0])
     return _resizing(network, about["fixed"]) if about["fixed"] else network
+
+
+def _without_first_strides(network: nn.Module) -> None:
+    """Make the form for small images of a mobilenet_v2 or a shufflenet_v2, in place."""
+    if hasattr(network, "maxpool"):
+        network.maxpool = nn.Identity()
+        places = ["conv1.0"]
+    else:
+        places = ["features.0.0", "features.2.conv.1.0"]
+    for place in places:
+        first = network.get_submodule(place)
+        assert isinstance(first, nn.Conv2d)
+        first.stride = (1, 1)
 
 
 def _let_in(network: nn.Module, place: str, channels: int) -> None:

@@ -30,8 +30,10 @@ _TIMM_VIT = [(re.compile(pattern), words) for pattern, words in TIMM_VIT]
 _OLD_DENSENET = re.compile(r"(.*denselayer\d+\.(?:norm|relu|conv))\.([12]\..*)")
 
 # What a file may have beyond the network that is built, and the tensor that tells the network: the
-# block that TRADES and MART leave unused, and heads for training alone.
+# block that TRADES and MART leave unused, the first layers again (tml-epfl/understanding-fast-adv-training),
+# and heads for training alone.
 UNUSED = (
+    ("model_preact_hl1.", "layer1.0.bn1.weight"),
     ("sub_block1.", "block1.layer.0.conv1.weight"),
     ("AuxLogits.", "Mixed_7c.branch_pool.conv.weight"),
     ("aux1.", "inception5b.branch4.1.conv.weight"),

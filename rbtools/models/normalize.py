@@ -10,8 +10,26 @@ from torch import Tensor, nn
 
 from rbtools.errors import RbError
 
+PER_IMAGE = "per-image"  # the normalisation of each image by its own mean and standard deviation
 
-class Normalized(nn.Module):
+
+class Preprocessed(nn.Module):
+    """A network behind a step without weights: images (N, C, H, W) in [0, 1] -> what the network gives."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def inputs(self, images: Tensor) -> Tensor:
+        """What the network is given for these images."""
+        raise NotImplementedError
+
+    def forward(self, images: Tensor) -> Tensor:
+        out: Tensor = self.network(self.inputs(images))
+        return out
+
+
+class Normalized(Preprocessed):
     """`network` after (images - mean) / std: images (N, C, H, W) in [0, 1] -> what the network gives.
 
     `mean` and `std` are on the [0, 1] scale, one number per channel or one for all; they are buffers
@@ -24,7 +42,7 @@ class Normalized(nn.Module):
     def __init__(
         self, network: nn.Module, mean: Sequence[float] | Tensor, std: Sequence[float] | Tensor
     ) -> None:
-        super().__init__()
+        super().__init__(network)
         mean, std = per_channel(mean), per_channel(std)
         if len(mean) != len(std):
             raise RbError(
@@ -37,13 +55,26 @@ class Normalized(nn.Module):
                     f"Nothing can be normalised with mean {mean.tolist()} and std {std.tolist()}."
                     " Expected finite numbers, and standard deviations above 0."
                 )
-        self.network = network
         self.register_buffer("mean", mean.view(-1, 1, 1))
         self.register_buffer("std", std.view(-1, 1, 1))
 
-    def forward(self, images: Tensor) -> Tensor:
-        out: Tensor = self.network((images - self.mean) / self.std)
-        return out
+    def inputs(self, images: Tensor) -> Tensor:
+        return (images - self.mean) / self.std
+
+
+class PerImage(Preprocessed):
+    """`network` after the standardisation of each image by itself (Ding et al., ICLR 2020, MMA training)."""
+
+    def inputs(self, images: Tensor) -> Tensor:
+        return per_image(images)
+
+
+def per_image(images: Tensor) -> Tensor:
+    """(x - mean) / max(std, 1/sqrt(CHW)) over all pixels of each image (N, C, H, W), as TensorFlow's
+    `per_image_standardization`; the standard deviation is the unbiased one, as in advertorch's.
+    """
+    spread, mean = torch.std_mean(images, dim=(1, 2, 3), keepdim=True)
+    return (images - mean) / spread.clamp_min(images[0].numel() ** -0.5)
 
 
 def per_channel(values: Sequence[float] | Tensor) -> Tensor:

@@ -1,7 +1,8 @@
 """Pre-activation ResNet (He et al., ECCV 2016) for small images, named as in locuslab/robust_overfitting.
 
 A block's shortcut branches off after its first BatchNorm and ReLU where it is a convolution (which has
-no BatchNorm of its own), and before them where it is the identity.
+no BatchNorm of its own), and before them where it is the identity. In locuslab/fast_adversarial and the
+networks after it the convolution takes the block's input too.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from rbtools.spaces import zoo_forms
 class PreActBlock(nn.Module):
     """BatchNorm, ReLU, 3x3 convolution, twice: (N, C, H, W) -> (N, C', H/stride, W/stride)."""
 
-    def __init__(self, channels_in: int, channels_out: int, stride: int) -> None:
+    def __init__(self, channels_in: int, channels_out: int, stride: int, shortcut: str) -> None:
         super().__init__()
+        self.of_input = shortcut == "input"
         self.bn1 = nn.BatchNorm2d(channels_in)
         self.conv1 = nn.Conv2d(channels_in, channels_out, 3, stride, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(channels_out)
@@ -30,7 +32,7 @@ class PreActBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         active = F.relu(self.bn1(x))
-        beside = x if self.shortcut is None else self.shortcut(active)
+        beside = x if self.shortcut is None else self.shortcut(x if self.of_input else active)
         out: Tensor = self.conv2(F.relu(self.bn2(self.conv1(active)))) + beside
         return out
 
@@ -39,7 +41,8 @@ class PreActResNet(nn.Module):
     """Images (N, in_channels, H, W) -> logits (N, classes); four stages of blocks.
 
     With `final_norm`, BatchNorm (`bn`) and ReLU follow the last block; kuangliu/pytorch-cifar has
-    neither. Average pooling adapts to the image.
+    neither. `shortcut`: what a shortcut convolution takes, "activation" or "input". Average pooling adapts to
+    the image.
     """
 
     layer1: nn.Sequential
@@ -55,6 +58,7 @@ class PreActResNet(nn.Module):
         in_channels: int = 3,
         width: int = 64,
         final_norm: bool = True,
+        shortcut: str = "activation",
     ) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(in_channels, width, 3, padding=1, bias=False)
@@ -62,7 +66,8 @@ class PreActResNet(nn.Module):
         for stage, count in enumerate(blocks):
             layers: list[nn.Module] = []
             for number in range(count):
-                layers.append(PreActBlock(channels, width << stage, 2 if stage and not number else 1))
+                stride = 2 if stage and not number else 1
+                layers.append(PreActBlock(channels, width << stage, stride, shortcut))
                 channels = width << stage
             setattr(self, f"layer{stage + 1}", nn.Sequential(*layers))
         self.bn = nn.BatchNorm2d(channels) if final_norm else None
@@ -82,4 +87,10 @@ def from_form(
     form: zoo_forms.PreActResNet, fields: Mapping[str, Any], *, classes: int, shape: tuple[int, int, int]
 ) -> PreActResNet:
     """The zoo's pre-activation ResNet of that form: 11,172,170 parameters for 10 classes, with final norm."""
-    return PreActResNet(form.blocks, classes=classes, in_channels=shape[0], final_norm=form.final_norm)
+    return PreActResNet(
+        form.blocks,
+        classes=classes,
+        in_channels=shape[0],
+        final_norm=form.final_norm,
+        shortcut=fields.get("shortcut", "activation"),
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +13,8 @@ from rbtools.models.families.nasbench201 import skeleton
 
 __all__ = ["Ambiguous", "Inferred", "classes_of", "in_channels_of", "infer", "skeleton"]
 
-HEADS = ("fc2.weight", "classifier.6.weight", "classifier.3.weight", "classifier.2.weight")
+# Linear layers that are counted: the last of them gives the logits.
+COUNTED = re.compile(r"(?:fc|linear|classifier\.)(\d{1,4})\.weight")
 STEMS = ("stem.0.weight", "conv1.weight", "features.0.weight", "features.0.0.weight", "conv_proj.weight")
 
 
@@ -38,7 +40,9 @@ def classes_of(state: State) -> int | None:
     """The number of logits, by the usual names of a last layer; None where there is none of them."""
     head = head_of(state)
     if head is None:
-        head = next((found for name in HEADS if (found := weight(state, name, 2)) is not None), None)
+        numbers = {key: int(match[1]) for key in state if (match := COUNTED.fullmatch(key))}
+        linear = [key for key in numbers if weight(state, key, 2) is not None]
+        head = state[max(linear, key=numbers.__getitem__)] if linear else None
     return None if head is None else len(head)
 
 

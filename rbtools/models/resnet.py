@@ -2,7 +2,8 @@
 
 The shortcut is a 1x1 convolution with BatchNorm (`shortcut.0`, `shortcut.1`) and the head `linear`. The
 stem for small images is a 3x3 convolution with stride 1 and without pooling; that of the paper, for
-224x224 ones, is a 7x7 convolution with stride 2 and max-pooling. Average pooling adapts to the image, so
+224x224 ones, is a 7x7 convolution with stride 2 and max-pooling; huyvnphan/PyTorch_CIFAR10 has the small
+convolution with that max-pooling. Average pooling adapts to the image, so
 that 64x64 and 8x8 images fit as well as 32x32 ones; on those it is the fixed 4x4 pooling.
 """
 
@@ -68,7 +69,7 @@ class ResNet(nn.Module):
     """Images (N, in_channels, H, W) -> logits (N, classes).
 
     `blocks` are the blocks in each of the four stages, (2, 2, 2, 2) for ResNet-18; `width` is the number
-    of channels in the first; `stem` is "cifar" or "imagenet". Weights have PyTorch's default
+    of channels in the first; `stem` is "cifar", "imagenet" or "cifar-maxpool". Weights have PyTorch's default
     initialisation.
     """
 
@@ -91,7 +92,7 @@ class ResNet(nn.Module):
         kernel, stride = (7, 2) if stem == "imagenet" else (3, 1)
         self.conv1 = nn.Conv2d(in_channels, width, kernel, stride, padding=kernel // 2, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
-        self.maxpool = nn.MaxPool2d(3, 2, padding=1) if stem == "imagenet" else nn.Identity()
+        self.maxpool = nn.Identity() if stem == "cifar" else nn.MaxPool2d(3, 2, padding=1)
         channels = width
         for stage, count in enumerate(blocks):
             layers: list[nn.Module] = []

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
 from rbtools import models
-from rbtools.models import statistics
+from rbtools.models import statistics, variants
 from rbtools.models.families.base import Ambiguous, Inferred
 from rbtools.models.fit import load_into
 from rbtools.models.hollow import hollow
 from rbtools.models.nasbench201 import edges_to_compute
-from rbtools.models.normalize import Normalized
+from rbtools.models.normalising import behind
 from rbtools.spaces.nasbench201 import ops_of
 
 if TYPE_CHECKING:
@@ -26,7 +26,68 @@ MARGIN, MARGIN_SYNTHETIC = 1.5, 1.15
 # A best divergence above this is no fit: the weights moved on since the statistics were taken, or the images
 # are of another kind. On its own images the robust network has 0.003, on synthetic ones 0.06.
 FAR, FAR_SYNTHETIC = 0.1, 0.3
+# The same for any whole network. Networks on images of their own data set have 0.01 (standard training) to
+# 0.13 (adversarial), the wrong one of two variants 0.45 and more. Below the second number all is clear.
+NETWORK_FAR, CLEAR = 0.3, 0.05
 FEW, FINALISTS = 16, 9  # images for a first look at more cells than this, and how many are looked at well
+
+
+def function(
+    candidates: Sequence[tuple[Mapping[str, Any], nn.Module]], pairs: Sequence[Any], images: Tensor
+) -> tuple[int, int | None, dict[str, Any]]:
+    """The place of the candidate (architecture and network, one for each function that the names and shapes
+    allow) and of its normalisation, [mean, std] or as `behind` takes it, under which all BatchNorm layers see
+    on the images (N, C, H, W) in [0, 1] what they remember. The normalisation is None where two fit alike;
+    the candidate is the first where none fits or two fit alike.
+
+    The facts for the record: the least `divergence`, the `most` that fits, whether it `fits`, its `margin`
+    (how many times further off the next candidate is) and the `divergences` of all of them; `first` is that
+    of the first layer alone, which sees little but the normalised image.
+    """
+
+    def measured(x: Tensor) -> list[list[float]]:
+        models = [[behind(network, pair).eval() for pair in pairs] for _, network in candidates]
+        return [[statistics.divergence(model, x) for model in row] for row in models]
+
+    table = measured(images)
+    if _unclear(table):
+        crops = measured(statistics.cropped(images))
+        table = [[min(pair) for pair in zip(*rows, strict=True)] for rows in zip(table, crops, strict=True)]
+    least = [min(row) for row in table]
+    order = sorted(range(len(least)), key=least.__getitem__)
+    margin = _margin(least)
+    fits = min(least) <= NETWORK_FAR and (margin is None or margin >= MARGIN)
+    best = order[0] if fits else 0
+    pair = table[best].index(least[best]) if (_margin(table[best]) or MARGIN) >= MARGIN else None
+    fit: dict[str, Any] = {
+        "divergence": round(min(least), 4),
+        "most": NETWORK_FAR,
+        "fits": fits,
+        "images": len(images),
+    }
+    if not fits:
+        bare = behind(candidates[0][1], pairs[0]).eval()
+        first = min(statistics.divergence(bare, x, first=True) for x in (images, statistics.cropped(images)))
+        fit["first"] = round(first, 4)
+    if margin is not None:
+        fit["margin"] = round(margin, 3)
+        fit["divergences"] = {variants.label(candidates[i][0]): round(least[i], 4) for i in order}
+    return best, pair, fit
+
+
+def _unclear(table: Sequence[Sequence[float]]) -> bool:
+    """Whether cropped images may change what these divergences (candidates x normalisations) say."""
+    rows = [min(row) for row in table]
+    best = table[rows.index(min(rows))]
+    return min(rows) > CLEAR or any((_margin(values) or MARGIN) < MARGIN for values in (rows, best))
+
+
+def _margin(values: Sequence[float]) -> float | None:
+    """How many times as large as the least the next one is; None for one alone."""
+    if len(values) < 2:
+        return None
+    least, second = sorted(values)[:2]
+    return second / max(least, 1e-9)
 
 
 def cell(
@@ -62,7 +123,7 @@ def _decided(
     ranking: Sequence[tuple[float, Inferred]], ambiguous: Ambiguous, images: Tensor | None
 ) -> tuple[Inferred, dict[str, Any]]:
     best, found = ranking[0]
-    margin = ranking[1][0] / max(best, 1e-9) if len(ranking) > 1 else None
+    margin = _margin([value for value, _ in ranking])
     source = "synthetic images" if images is None else f"{len(images)} images of the data set"
     shown = {str(one.arch["name"]): round(value, 4) for value, one in ranking[:4]}
     enough, far = (MARGIN_SYNTHETIC, FAR_SYNTHETIC) if images is None else (MARGIN, FAR)
@@ -95,6 +156,5 @@ def _filled(checkpoint: Checkpoint, one: Inferred, images: Tensor) -> nn.Module:
     with hollow():
         network = models.build(one.arch, classes=one.classes, shape=(channels, height, width))
     load_into(network, checkpoint)
-    if checkpoint.mean is None or checkpoint.std is None:
-        return network.eval()
-    return Normalized(network, checkpoint.mean, checkpoint.std).eval()
+    own = None if checkpoint.mean is None else [checkpoint.mean, checkpoint.std]
+    return behind(network, own).eval()

@@ -9,7 +9,7 @@ from rbtools.errors import RbError, shown
 
 # The fields of an architecture, beside its name, that decide what network it is; of a size the largest.
 _SIZES = {"channels": 1 << 20, "cells": 1000, "patch": 1 << 20, "side": 1 << 20, "width": 1 << 24}
-_TEXTS = ("space", "str", "stem", "member", "code", "inputs")
+_TEXTS = ("space", "str", "stem", "shortcut", "member", "code", "inputs")
 
 
 def identity(arch: Mapping[str, Any], whose: str = "The record's arch") -> dict[str, Any]:
@@ -33,8 +33,8 @@ def identity(arch: Mapping[str, Any], whose: str = "The record's arch") -> dict[
 
 
 def _is_normalization(value: Any) -> bool:
-    """Whether this is none, or the means and standard deviations of the channels."""
-    if value in (None, "none"):
+    """Whether this is none, each image's own, or the means and standard deviations of the channels."""
+    if value in (None, "none", "per-image"):
         return True
     return isinstance(value, list) and len(value) == 2 and all(map(_are_numbers, value))
 

@@ -15,6 +15,9 @@ from typing import Any, ClassVar
 
 from rbtools.errors import RbError, unknown
 
+SMALL_STEM = "cifar"
+WITH_SMALL_STEM = ("mobilenet_v2", "shufflenet_v2_")  # what the names begin with
+
 
 @cache
 def table() -> dict[str, dict[str, Any]]:
@@ -35,6 +38,21 @@ def torchvision(name: str) -> dict[str, Any]:
     if name not in table():
         raise unknown("torchvision model", name, table())
     return {"name": name, **table()[name]}
+
+
+def small_stem(arch: Mapping[str, Any]) -> bool:
+    """Whether the record says the form for small images (`stem` "cifar"): the first strides, and the pooling
+    of a shufflenet, are left out. huyvnphan/PyTorch_CIFAR10 and chenyaofo/pytorch-cifar-models have it.
+
+    Raises RbError for another stem, and for a network that has no such form.
+    """
+    stem, name = arch.get("stem"), str(arch.get("name"))
+    if stem is not None and not (stem == SMALL_STEM and name.startswith(WITH_SMALL_STEM)):
+        raise RbError(
+            f"torchvision's {name} has no stem {stem!r} here. Known is {SMALL_STEM} for mobilenet_v2 and"
+            " shufflenet_v2; leave it out for another network."
+        )
+    return stem is not None
 
 
 def refuse_small_images(about: Mapping[str, Any], shape: tuple[int, int, int]) -> None:
@@ -88,7 +106,7 @@ class Torchvision:
         base, each = about["params"]
         counted = {"params": base + each * classes + (in_channels - 3) * about["per_channel"]}
         side = about["fixed"] or (height if height == width else 0)
-        if in_channels == 3 and str(side) in about["macs"]:
+        if in_channels == 3 and str(side) in about["macs"] and not small_stem(arch):
             base, each = about["macs"][str(side)]
             counted["macs"] = base + each * classes
         return {**kept, **counted}

@@ -13,7 +13,8 @@ from typing import Any, ClassVar, Protocol
 from rbtools.errors import RbError
 
 LARGEST_SMALL_IMAGE = 96  # pixels a side; up to here a ResNet has the stem for small images
-STEMS = ("cifar", "imagenet")
+STEMS = ("cifar", "imagenet", "cifar-maxpool")
+SHORTCUTS = ("activation", "input")
 
 Shape = tuple[int, int, int]
 
@@ -82,8 +83,8 @@ class ResNet:
     """ResNet (He et al., CVPR 2016) with `blocks` in each of four stages.
 
     `stem` in the record: "cifar", a 3x3 convolution of stride 1 and no pooling (kuangliu/pytorch-cifar),
-    or "imagenet", the paper's 7x7 one of stride 2 and max-pooling; by the size of the images where the
-    record does not say.
+    "imagenet", the paper's 7x7 one of stride 2 and max-pooling, or "cifar-maxpool", the 3x3 one with that
+    max-pooling (huyvnphan/PyTorch_CIFAR10); by the size of the images where the record does not say.
     """
 
     blocks: Sequence[int]
@@ -99,11 +100,10 @@ class ResNet:
 
     def count(self, fields: Mapping[str, Any], classes: int, shape: Shape) -> tuple[int, int]:
         tally = Tally(shape)
-        if fields["stem"] == "imagenet":
-            tally.conv(64, 7, 2)
+        large = fields["stem"] == "imagenet"
+        tally.conv(64, 7 if large else 3, 2 if large else 1)
+        if fields["stem"] != "cifar":
             tally.shrink(3, 2, 1)
-        else:
-            tally.conv(64, 3)
         tally.params += 2 * 64
         for stage, blocks in enumerate(self.blocks):
             for block in range(blocks):
@@ -126,16 +126,26 @@ class ResNet:
 
 
 @dataclass(frozen=True)
-class PreActResNet(NoFields):
+class PreActResNet:
     """Pre-activation ResNet (He et al., ECCV 2016): normalise, activate, convolve.
 
     `final_norm`: whether BatchNorm and ReLU follow the last block, as in locuslab/robust_overfitting;
-    kuangliu/pytorch-cifar leaves them out.
+    kuangliu/pytorch-cifar leaves them out. `shortcut` in the record: what a block's shortcut convolution
+    takes, the block's "activation" (after BatchNorm and ReLU; the usual form, which needs no field) or its
+    "input" (locuslab/fast_adversarial, RobustBench's Wong2020Fast and Andriushchenko2020Understanding).
     """
 
     blocks: Sequence[int]
     final_norm: bool = True
     family: ClassVar[str] = "preactresnet"
+
+    def fields(self, arch: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
+        if arch.get("shortcut", SHORTCUTS[0]) not in SHORTCUTS:
+            raise RbError(
+                f"A pre-activation ResNet has no shortcut {arch['shortcut']!r}. Choose from:"
+                f" {', '.join(SHORTCUTS)}."
+            )
+        return {"shortcut": arch["shortcut"]} if "shortcut" in arch else {}
 
     def count(self, fields: Mapping[str, Any], classes: int, shape: Shape) -> tuple[int, int]:
         tally = Tally(shape)

@@ -183,16 +183,15 @@ def digits_network(pair: Any) -> str:
 LINEAR = ["--arch", "python:linear:make", "--allow-code", "--n", "100"]
 
 
-def test_else_the_data_set_says_the_normalisation_and_the_option_overrules_it() -> None:
+def test_a_network_of_the_users_own_code_takes_pixels_unless_the_option_says_other() -> None:
     file = digits_network(None)
-    about = datasets.describe("digits")
     result = attack("--checkpoint", file, *LINEAR)
     told = one(result)["recognised"]
-    assert told["normalize_from"] == "dataset"
-    assert told["normalize"] == [list(about.mean or ()), list(about.std or ())]
+    assert (told["normalize_from"], told["normalize"]) == ("guess: none for python:", None)
+    assert "pixels as they are (a guess: none for python:; --normalize can tell it)" in result.stderr
     raw = one(attack("--checkpoint", file, *LINEAR, "--normalize", "none"))
     assert raw["recognised"]["normalize_from"] == "--normalize"
-    assert raw["arch"]["normalize"] == "none" and raw["metrics"]["acc"] > 0.8
+    assert raw["arch"]["normalize"] == "none" and raw["metrics"] == one(result)["metrics"]
     numbers = one(attack("--checkpoint", file, *LINEAR, "--normalize", "0", "1"))
     assert numbers["arch"]["normalize"] == [[0.0], [1.0]] and numbers["metrics"] == raw["metrics"]
 
@@ -450,6 +449,61 @@ def test_programs_run_only_where_the_command_line_says_so(kind: str) -> None:
     assert piped.exit_code == 1 and "--allow-code" in piped.stderr
 
 
+# --- names and shapes that several networks have ---------------------------------------------------
+
+
+def remembering(images: torch.Tensor, scale: float = 1.0) -> None:
+    """The small form of a shufflenet with weights by chance, whose BatchNorm layers remember the images; with
+    another scale, of what its stages give.
+    """
+    torch.manual_seed(0)
+    arch = {"space": "torchvision", "name": "shufflenet_v2_x0_5", "stem": "cifar"}
+    network = models.build(arch, classes=CLASSES, shape=(3, SIDE, SIDE))
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.momentum = None
+            module.register_forward_hook(lambda _, inputs, output: output * scale)
+    with torch.no_grad():
+        network(images.float() / 255)
+    torch.save(network.state_dict(), "small.pt")
+
+
+def test_a_variant_is_told_at_once_or_when_there_are_images(
+    images: tuple[torch.Tensor, torch.Tensor], data: str
+) -> None:
+    remembering(images[0])
+    result = attack("--checkpoint", "small.pt", "--dataset", data)
+    direct = one(result)
+    assert direct["arch"]["stem"] == "cifar" and direct["recognised"]["fit"]["fits"]
+    assert "Its BatchNorm statistics diverge by 0." in result.stderr and " times as far)" in result.stderr
+    made = arch("--from-checkpoint", "small.pt")
+    assert "held against it once there are images" in made.stderr
+    record = one(made)
+    assert "stem" not in record["arch"] and "normalize" in record["recognised"]["unchecked"]
+    piped = one(attack("--dataset", data, given=json.dumps(record)))
+    assert piped["recognised"] == direct["recognised"] and piped["metrics"] == direct["metrics"]
+    assert piped["arch"] == direct["arch"]
+
+
+def test_a_network_that_fits_none_is_refused_or_warned_of(
+    images: tuple[torch.Tensor, torch.Tensor], data: str
+) -> None:
+    remembering(images[0], 3.0)
+    words = ["--checkpoint", "small.pt", "--dataset", data]
+    refused = attack(*words)
+    (record,) = records(refused)
+    assert (
+        refused.exit_code == 1
+        and "has the names and shapes of a known network, but on 64 images" in (record["error"]["message"])
+    )
+    named = attack(*words, "--arch", "torchvision:shufflenet_v2_x0_5:stem=cifar")
+    assert not one(named)["recognised"]["fit"]["fits"]
+    assert "rb-attack: warning: small.pt: on 64 images of the data set its layers see" in named.stderr
+    made = arch("--from-checkpoint", "small.pt").stdout
+    piped = attack("--dataset", data, given=made)
+    assert piped.exit_code == 1 and "but on 64 images" in records(piped)[0]["error"]["message"]
+
+
 # --- the look before the evaluation ---------------------------------------------------------------
 
 
@@ -508,10 +562,86 @@ def test_near_chance_the_normalisation_that_would_do_is_named(bare: str, data: s
     where = ["--checkpoint", "bare.pt", "--dataset", data]
     bad = attack(*where, "--normalize", "0.9,0.9,0.1", "0.01,2,2")
     assert "is near chance (0.25): perhaps the normalisation or the class order is wrong" in bad.stderr
-    assert "try --normalize cifar10, with which it is 1.0000 on 32 of them." in bad.stderr
+    assert "try --normalize cifar10, with which it is 1.0000 on 80 images" in bad.stderr
     again = attack(*where, "--normalize", "0.9,0.9,0.1", "0.01,2,2")  # found in the store
     assert "0 computed, 1 found" in again.stderr and "is near chance" in again.stderr
     assert one(attack(*where, "--normalize", "cifar10"))["metrics"]["acc"] > 0.95
+
+
+QUADRANTS = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    # Of four places the brightest; the last two by how near their pixels are to 0.
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+        {normaliser}
+
+    def forward(self, images):
+        {first}
+        means = nn.functional.adaptive_avg_pool2d(images.mean(1), 2).flatten(1) * self.scale
+        return torch.cat([means[:, :2], -means[:, 2:].abs()], 1)
+
+def make():
+    return Net()
+"""
+
+
+def quadrants(normaliser: str = "", first: str = "") -> list[str]:
+    """The words that evaluate that network: all right on pixels that the mean is taken off, else half."""
+    Path("mine.py").write_text(QUADRANTS.format(normaliser=normaliser, first=first))
+    torch.save({"scale": torch.ones(1)}, "mine.pt")
+    return ["--checkpoint", "mine.pt", "--arch", "python:mine:make", "--allow-code"]
+
+
+def test_a_guessed_normalisation_is_compared_with_the_others_on_the_first_images(data: str) -> None:
+    result = attack(*quadrants(), "--dataset", data)
+    assert one(result)["metrics"]["acc"] == 0.5  # so it is not near chance
+    said = (
+        "another is better than clean accuracy 0.5000: try --normalize cifar10, with which it is 1.0000 on 80"
+    )
+    assert said in result.stderr
+    assert any(said in text for text in acc_entry(one(result))["sanity"]["warnings"])
+    for normalize, acc in (("none", 0.5), ("cifar10", 1.0)):  # the user said it: no doubt
+        named = attack(*quadrants(), "--dataset", data, "--normalize", normalize, "--store", "other")
+        assert one(named)["metrics"]["acc"] == acc and "is better" not in named.stderr
+
+
+BUFFER = "self.register_buffer('{}', torch.full((1, 3, 1, 1), {}), persistent=False); "
+INSIDE = {
+    "buffers that are not saved": BUFFER.format("mu", 0.65) + BUFFER.format("sigma", 0.25),
+    "attributes": "self.mu, self.sigma = [.65] * 3, torch.full((3, 1, 1), .25)",
+}
+
+
+@pytest.mark.parametrize("case", INSIDE)
+def test_normalisation_inside_a_network_of_ones_own_and_outside_do_not_add_up(case: str, data: str) -> None:
+    first = "images = (images - torch.as_tensor(self.mu).view(-1, 1, 1)) / self.sigma"
+    words = [*quadrants(INSIDE[case], first), "--dataset", data]
+    record = one(attack(*words))
+    assert record["metrics"]["acc"] == 1.0 and record["arch"]["normalize"] == "none"
+    assert record["recognised"]["normalize_from"] == "guess: the network normalises by itself"
+    twice = attack(*words, "--normalize", "cifar10")
+    assert (
+        "warning: mine.pt: images are normalised twice: by --normalize, and by the network itself"
+        in twice.stderr
+    )
+    assert "twice" in one(twice)["recognised"]["warnings"][0]
+
+
+def test_which_of_several_sets_of_weights_is_taken_is_said(trained_network: Normalized, data: str) -> None:
+    state = trained_network.network.state_dict()
+    torch.save({"last": state, "best": state, "epoch": 3}, "two.pt")
+    result = attack("--checkpoint", "two.pt", "--dataset", data)
+    assert (
+        "two.pt holds several sets of weights: best is taken, besides it are last. --member" in result.stderr
+    )
+    assert one(result)["recognised"]["nesting"] == ["best"]
+    named = attack("--checkpoint", "two.pt", "--dataset", data, "--member", "last")
+    assert one(named)["metrics"] and "several sets" not in named.stderr
 
 
 def test_near_chance_another_order_of_the_classes_is_named(

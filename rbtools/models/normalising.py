@@ -1,0 +1,184 @@
+"""Which normalisation a checkpoint's network was trained behind, and who says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rbtools.models import statistics
+from rbtools.models.normalize import PER_IMAGE, Normalized, PerImage
+from rbtools.models.reading import Checkpoint
+from rbtools.models.statistics import Known
+from rbtools.models.unpack import MEANS, MOST_CHANNELS, STDS
+
+RAW = "none"  # an architecture's `normalize` where the network takes pixels as they are
+OPEN = "open"  # a normalisation that nothing tells
+DATASET = "dataset"  # among the known normalisations: that of the data set which is evaluated
+PUBLISHED = "published"  # among the known normalisations: that of the network's published configuration
+STATISTICS = "BatchNorm statistics"
+GUESS = "guess: "  # how `normalize_from` begins where neither the file, the user nor its statistics tell
+
+
+@dataclass(frozen=True)
+class Hints:
+    """What helps to tell a normalisation: images of the data set (N, C, H, W) in [0, 1], and the `known`
+    normalisations by name, those with `classes` being of a data set with that many.
+    """
+
+    images: Callable[[], Tensor] | None = None
+    known: Mapping[str, Known] = field(default_factory=dict)
+    classes: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Settled:
+    """`arch`: what the architecture record gets to say; `facts`: who said so; `others`: normalisations of
+    another kind that the first BatchNorm layer cannot tell from it; `guess`: what counts where nothing can.
+    """
+
+    arch: dict[str, Any]
+    facts: dict[str, Any]
+    others: tuple[Settled, ...] = ()
+    guess: Settled | None = None
+
+
+def settled(
+    checkpoint: Checkpoint,
+    arch: Mapping[str, Any],
+    network: nn.Module,
+    classes: int,
+    shape: tuple[int, int, int],
+    hints: Hints,
+) -> Settled:
+    """The normalisation of a checkpoint's `network`, which holds its weights.
+
+    The file itself says it; the user; the data set that a published run was trained on; what BatchNorm
+    remembers; else it is a guess: none for a network of the user's own code, the published configuration, the
+    data set that is evaluated. A file of our own tells it by having none.
+    """
+    noted = checkpoint.metadata.get("arch")
+    own = checkpoint.mean is not None or "normalisation" in checkpoint.found
+    if own or noted_per_image(checkpoint) or (isinstance(noted, Mapping) and "space" in noted):
+        return Settled({}, {"normalize_from": "checkpoint"} | _warned(network, arch))
+    if "normalize" in arch:
+        return Settled({}, {"normalize_from": "given"} | _warned(network, arch))
+    known = _fitting(hints.known, shape[0])
+    trained_on = str(checkpoint.found.get("run", "")).partition("/")[0].lower().removesuffix("-valid")
+    if trained_on in known:
+        facts: dict[str, Any] = {"normalize_from": "published training", "normalize_name": trained_on}
+        return Settled(chosen(known[trained_on]), facts)
+    if arch.get("space") == "python" and normaliser(network) is not None:
+        return Settled(chosen(None), {"normalize_from": f"{GUESS}the network normalises by itself"})
+    published = _published(network)
+    if published is not None and known:
+        known = {PUBLISHED: published, **known}
+    if not known:
+        return Settled({}, {"normalize_from": OPEN})
+    of_classes = [name for name in known if hints.classes.get(name) == classes]
+    guess = guessed(arch, known, of_classes)
+    return _remembered(network, shape, hints, known, of_classes, guess) or guess
+
+
+def guessed(arch: Mapping[str, Any], known: Mapping[str, Known], of_classes: Sequence[str] = ()) -> Settled:
+    """The normalisation where nothing tells it; `of_classes` are those of data sets with as many classes."""
+    if arch.get("space") == "python":
+        return Settled(chosen(None), {"normalize_from": f"{GUESS}none for python:"})
+    guesses = {PUBLISHED: "the published configuration", DATASET: "the data set's"}
+    if list(of_classes) == ["imagenet"]:
+        guesses["imagenet"] = "ImageNet's 1000 classes"
+    for name, words in guesses.items():
+        if name in known:
+            return Settled(chosen(known[name]), {"normalize_from": GUESS + words})
+    return Settled({}, {"normalize_from": OPEN})
+
+
+def _remembered(
+    network: nn.Module,
+    shape: tuple[int, int, int],
+    hints: Hints,
+    known: Mapping[str, Known],
+    of_classes: list[str],
+    guess: Settled,
+) -> Settled | None:
+    """What the first BatchNorm layer tells."""
+    images = hints.images
+    seen = statistics.synthetic(shape) if images is None else images()[: statistics.MANY]
+    preferred = [PUBLISHED] if PUBLISHED in known else [DATASET, *of_classes]
+    fitting = statistics.normalisation(network, seen, known, preferred)
+    if fitting is None or (images is None and len(fitting.names) > 1):
+        return None
+    divergences = {"normalize_divergences": fitting.divergences}
+    first, *others = [
+        Settled(chosen(known[name]), {"normalize_from": STATISTICS, "normalize_name": name, **divergences})
+        for name in fitting.names
+    ]
+    return Settled(first.arch, first.facts, tuple(others), guess)
+
+
+def chosen(pair: Known) -> dict[str, Any]:
+    """The field of an architecture record that says this normalisation."""
+    return {"normalize": RAW if pair is None else pair if isinstance(pair, str) else list(map(list, pair))}
+
+
+def behind(network: nn.Module, normalize: Any) -> nn.Module:
+    """The network behind a normalisation: [mean, std], PER_IMAGE, or None for pixels as they are."""
+    if normalize is None:
+        return network
+    return PerImage(network) if normalize == PER_IMAGE else Normalized(network, *normalize)
+
+
+def noted_per_image(checkpoint: Checkpoint) -> bool:
+    """Whether the file notes that each image is standardised by itself."""
+    return checkpoint.metadata.get("normalize") == PER_IMAGE
+
+
+def _fitting(known: Mapping[str, Known], channels: int) -> dict[str, Known]:
+    """Those for images with that many channels."""
+    return {
+        name: pair
+        for name, pair in known.items()
+        if pair is None or isinstance(pair, str) or len(pair[0]) in (1, channels)
+    }
+
+
+def _published(network: nn.Module) -> Known:
+    """Mean and standard deviation of the configuration that timm publishes for a network; else None."""
+    cfg = getattr(network, "pretrained_cfg", None)
+    mean, std = (cfg.get("mean"), cfg.get("std")) if isinstance(cfg, Mapping) else (None, None)
+    return (tuple(mean), tuple(std)) if isinstance(mean, tuple) and isinstance(std, tuple) else None
+
+
+def normaliser(network: nn.Module) -> str | None:
+    """The name of the module inside a network that holds a mean and a standard deviation a channel, as
+    buffers or as plain attributes; None where there is none, "" for the network itself.
+    """
+    for name, module in network.named_modules():
+        own = {**vars(module), **module._buffers}
+        if all(any(_a_number_a_channel(own.get(word)) for word in words) for words in (MEANS, STDS)):
+            return str(name)
+    return None
+
+
+def _a_number_a_channel(value: Any) -> bool:
+    if isinstance(value, Tensor):
+        return bool(value.is_floating_point()) and 0 < value.numel() <= MOST_CHANNELS
+    numbers = isinstance(value, (list, tuple)) and 0 < len(value) <= MOST_CHANNELS
+    return numbers and all(isinstance(one, (int, float, torch.Tensor)) for one in value)
+
+
+def _warned(network: nn.Module, arch: Mapping[str, Any]) -> dict[str, Any]:
+    """A warning where the network normalises by itself and a normalisation was given besides."""
+    place = normaliser(network) if arch.get("space") == "python" else None
+    if place is None or arch.get("normalize") in (None, RAW):
+        return {}
+    where = f"its module {place}" if place else "the network itself"
+    return {
+        "warnings": [
+            f"images are normalised twice: by --normalize, and by {where}, which holds a mean and a standard"
+            " deviation. Add --normalize none where the second is meant"
+        ]
+    }
