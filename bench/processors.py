@@ -4,7 +4,7 @@ Every setting is a run of pytest and one JSON line: the setting, how many tests 
 failed.
 
     python bench/processors.py                        the settings that this machine can run, all their tests
-    python bench/processors.py "seed 1" threads=2     some settings
+    python bench/processors.py "seed 1" "threads 2"   some settings
     python bench/processors.py --list                 their names and variables
     python bench/processors.py "seed 1" -- -k attack  further options of pytest
 
