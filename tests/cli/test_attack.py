@@ -55,7 +55,7 @@ def test_an_attack_adds_its_results_and_passes_the_rest(trained: dict[str, Recor
         key: before[key] for key in before if key not in ("metrics", "evals")
     }
     assert list(record["metrics"]) == ["seconds_per_epoch", "acc", "pgd3.4", "pgd3.16"]
-    assert record["metrics"]["acc"] >= record["metrics"]["pgd3.4"] > record["metrics"]["pgd3.16"]
+    assert record["metrics"]["acc"] >= record["metrics"]["pgd3.4"] >= record["metrics"]["pgd3.16"]
     entry = record["evals"][-1]
     assert 0 <= entry.pop("ci95")[0] <= entry.pop("value") and entry.pop("seconds") > 0
     passes = entry.pop("passes")  # a step is one of both for what still stands; then the verdicts
@@ -101,6 +101,12 @@ def test_a_metric_that_is_not_what_its_entry_says_is_said_and_replaced(trained: 
         " again, that replaces it.\nrb-attack: 2 records:"
     )
     assert json.loads(result.stdout.splitlines()[0])["metrics"] == made["metrics"]
+
+
+def test_a_larger_distance_costs_accuracy(known: dict[str, Record]) -> None:
+    metrics = one(run(["pgd", "--steps", "3", "--eps", "4,16,64", "--n", "100"], known["erm"]))["metrics"]
+    values = [metrics[name] for name in ("acc", "pgd3.4", "pgd3.16", "pgd3.64")]
+    assert values == sorted(values, reverse=True) and len(set(values)) == 4
 
 
 def test_distances_have_names_that_people_type(trained: dict[str, Record]) -> None:

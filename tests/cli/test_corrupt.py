@@ -94,14 +94,15 @@ def test_the_accuracy_is_that_of_a_loop_over_images(trained: dict[str, Record]) 
     file = Store("rb-store").object(record["checkpoint"])
     model, _, _ = checkpoint.load(file, classes=10, shape=(1, 8, 8))
     data = datasets.load("digits", "test")
-    right = 0
+    right = changed = 0
     for image, label in zip(data.images.double() / 255, data.labels, strict=True):
         grey = ((image - image.mean()) * 0.15 + image.mean()).clamp(0, 1)
         seen = (grey * 255).floor().float() / 255
         right += int(model(seen[None]).argmax() == label)
+        changed += int((seen - image).abs().max() > 0.4)
     entry = record["evals"][-1]
     assert entry["value"] == pytest.approx(right / 355) and entry["n"] == 355
-    assert entry["value"] < record["metrics"]["acc"] - 0.1
+    assert changed == 355
     assert (entry["corruption"], entry["severity"], entry["constants"]) == ("contrast", 5, "auto")
     assert "seed" not in entry  # nothing is drawn
 
@@ -128,10 +129,10 @@ def test_a_longer_list_computes_what_is_missing_only(trained: dict[str, Record])
     assert again.stderr == "rb-corrupt: 1 record: 0 computed, 1 found in the store.\n"
 
 
-def test_constants_can_be_chosen(trained: dict[str, Record]) -> None:
+def test_constants_can_be_chosen(known: dict[str, Record]) -> None:
     chosen = ["contrast", "--severity", "1", "--constants"]
-    mild = one(run([*chosen, "cifar"], trained["erm"]))["metrics"]["corrupt.contrast.1"]
-    hard = one(run([*chosen, "imagenet"], trained["erm"]))["metrics"]["corrupt.contrast.1"]
+    mild = one(run([*chosen, "cifar"], known["erm"]))["metrics"]["corrupt.contrast.1"]
+    hard = one(run([*chosen, "imagenet"], known["erm"]))["metrics"]["corrupt.contrast.1"]
     assert hard < mild
 
 

@@ -334,8 +334,9 @@ class Liar:
 
 @pytest.mark.parametrize(("norm", "eps"), [("linf", 4 / 255), ("linf", 0.2), ("l2", 0.5)])
 def test_an_attack_that_leaves_its_budget_is_brought_back(
-    norm: str, eps: float, record: Record, run: Run
+    norm: str, eps: float, known: dict[str, Record], run: Run
 ) -> None:
+    record = known["erm"]
     result = ask(record, Attacked(Liar(norm=norm), (eps,)), run)
     images, labels = test_images()
     model = subject.load_model(record, subject.data_of(record, run), run, torch.device("cpu"))
@@ -351,7 +352,7 @@ def test_an_attack_that_leaves_its_budget_is_brought_back(
 
     expected = (right(images) & right(inside)).float().mean()
     name = f"liar.{eps * 255:g}" if norm == "linf" else f"liar.{eps:g}"
-    assert result["metrics"][name] == pytest.approx(float(expected), abs=1.5 / TEST_IMAGES)
+    assert result["metrics"][name] == pytest.approx(float(expected), abs=0.5 / TEST_IMAGES)
     assert (right(images) & right(outside)).float().mean() < expected - 0.02
 
 
@@ -417,7 +418,8 @@ def test_an_accuracy_has_n_and_the_interval_of_wilson(record: Record, run: Run) 
 # --- probabilistic robustness --------------------------------------------------------------------
 
 
-def test_pr_is_what_a_loop_over_images_and_samples_gives(record: Record, run: Run) -> None:
+def test_pr_is_what_a_loop_over_images_and_samples_gives(known: dict[str, Record], run: Run) -> None:
+    record = known["erm"]
     samples, gammas, n = 7, (0.1, 0.4), 25
     question = Probabilistic(NOISES.build("uniform"), gammas, Reading(rho=(0.15,)), samples)
     result = ask(record, question, dataclasses.replace(run, n=n, seed=3))

@@ -544,8 +544,11 @@ def test_a_drawn_output_is_the_weights_before_that_step(tmp_path: Path) -> None:
     def weights(record: Any, store: str) -> Any:
         return checkpoint.read(Store(store).object(record["checkpoint"])).state
 
-    outputs = set()
-    for seed in range(3):
+    outputs: set[int] = set()
+    # Of nine steps three are the first of an epoch: some seed below 50 draws one, or chance is not at work.
+    for seed in range(50):
+        if len(outputs) > 1 and any(step % 3 == 0 for step in outputs):
+            break
         run.seed = seed
         record = train.train({"schema": 1, "arch": arch}, METHODS.build("erm"), how, run)
         step = record["train"]["output"]["step"]
