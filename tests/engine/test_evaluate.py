@@ -574,7 +574,7 @@ ASKED = {
     "only probacc": (Probabilistic(NOISE, (0.1,), READ, 4, True), Probabilistic(NOISE, (0.1,), READ, 4)),
     "everyone": (
         Probabilistic(NOISE, (0.1,), dataclasses.replace(READ, denominator="all"), 4),
-        Probabilistic(NOISE, (0.1,), READ, 4),
+        Probabilistic(NOISE, (0.1,), dataclasses.replace(READ, denominator="all"), 5),
     ),
     "rare": (
         RareFailures(NOISE, (0.1,), Splitting(particles=10, moves=1, runs=2)),
