@@ -13,21 +13,21 @@ from rbtools.errors import RbError
 def judged(path: str, facts: dict[str, Any], run: Run) -> dict[str, Any]:
     """The facts, with a warning where the network's layers see something else than BatchNorm remembers.
 
-    Raises RbError where in that case nobody named the network, and its normalisation is not what is wrong.
+    Raises RbError where in that case nobody named the network, and it is neither the images nor their
+    normalisation that differ from those of the training: its first layer, which sees little else, fits them.
     """
     fit = facts.get("fit")
     if fit is None or fit["fits"]:
         return facts
     text = _misfit(fit)
-    named = facts["arch_from"] == "given"
-    normalised = facts["normalize_from"] in ("given", "--normalize") and fit["first"] > fit["most"]
-    if not named and not normalised:
+    other_images = fit["first"] > fit["most"]
+    if facts["arch_from"] != "given" and not other_images:
         raise RbError(
             f"The checkpoint {path} has the names and shapes of a known network, but {text}. Name the network"
             " with --arch (python:MODULE:FUNCTION for your own; a known name evaluates it all the same), the"
             " normalisation with --normalize, or the data set that it was trained for with --dataset."
         )
-    asked = "--normalize" if normalised else "--arch"
+    asked = "--normalize and --dataset" if other_images else "--arch"
     return {**facts, "warnings": [*facts.get("warnings", ()), f"{text}. Check {asked}"]}
 
 
