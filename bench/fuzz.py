@@ -1,6 +1,7 @@
 """Fuzz what reads other people's bytes: a record or a message, a network or a message, and nothing else.
 
     python bench/fuzz.py records --engine hypothesis [--seconds 600] [--seed 0] [--out fuzz-findings]
+    python bench/fuzz.py fields --engine random
     python bench/fuzz.py checkpoints --engine atheris
     python bench/fuzz.py checkpoints --replay fuzz-findings/checkpoints-1a2b3c4d
 
@@ -44,7 +45,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("target", choices=["records", "checkpoints"])
+    parser.add_argument("target", choices=["records", "fields", "checkpoints"])
     parser.add_argument(
         "--engine", choices=["hypothesis", "atheris", "random"], default="hypothesis", help="[hypothesis]"
     )
@@ -72,9 +73,10 @@ def main() -> None:
 
 
 def target(name: str) -> Any:
+    import fuzz_fields
     import fuzz_targets
 
-    return fuzz_targets.TARGETS[name]()
+    return {**fuzz_targets.TARGETS, "fields": fuzz_fields.Fields}[name]()
 
 
 def fuzz(options: argparse.Namespace) -> int:

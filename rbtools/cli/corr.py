@@ -11,7 +11,7 @@ import click
 from rbtools.cli import shared
 from rbtools.cli.output import Output
 from rbtools.cli.sink import Sink, counted, form_option, names, where_option
-from rbtools.errors import UsageError
+from rbtools.errors import RbError, UsageError
 from rbtools.records import dumps, parse_again
 from rbtools.scoring import correlate, render, table
 from rbtools.scoring.beside import Beside
@@ -135,10 +135,19 @@ def _read(
     label_of = fields([by])[0] if by is not None else None
     labels = _labels(files) if on else {}
     sets: dict[str, list[bytes]] = {}
+    without: list[RbError] = []
     for line in sink.lines():
         assert line.record is not None
-        label = str(label_of(line.record)) if label_of else labels.get(line.source, "")
-        sets.setdefault(label, []).append(line.text)
+        try:
+            label = str(label_of(line.record)) if label_of else labels.get(line.source, "")
+        except RbError as reason:
+            without.append(reason)
+        else:
+            sets.setdefault(label, []).append(line.text)
+    if without and not sets:
+        raise UsageError(f"--by: {without[0]}")
+    if without:
+        sink.screen.warn(f"{counted(len(without), 'record')} without {by} left out: they are of no set.")
     for label in list(sets):
         models = sink.models((text, parse_again(text)) for text in sets.pop(label))
         if aggregate:

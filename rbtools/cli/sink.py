@@ -125,12 +125,10 @@ class Sink:
             return True
         try:
             holds = self.where.holds(record)
-        except expr.MissingName as reason:
+        except RbError as reason:  # the name is not there, or is a list in this record and a number elsewhere
             self.lacking += 1
             self._reason = self._reason or reason
             return False
-        except RbError as wrong:
-            raise UsageError(f"--where: {wrong}") from None
         self.other += not holds
         return holds
 

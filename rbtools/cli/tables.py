@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rbtools.cli import shared
 from rbtools.cli.output import Output
+from rbtools.cli.sink import compiled
 from rbtools.cli.source import where as place_of
 from rbtools.errors import RbError, UsageError
 from rbtools.records import expr
@@ -41,13 +42,13 @@ def read_table(reading: Reading, objectives: Sequence[Any], where: str | None, *
     """All records of a source as a table. Raises UsageError where it cannot be searched."""
     from rbtools.search.table import Table
 
-    table, condition = Table(objectives, share=share), None if where is None else _condition(where)
+    table, condition = Table(objectives, share=share), None if where is None else Condition(where)
     for line in shared.read_all(reading.source, reading.screen, reading.output):
         if line.record is None:
             reading.bad += 1
         elif reading.source.passes(line.record):
             reading.failed += 1
-        elif condition is not None and not _holds(condition, line.record):
+        elif condition is not None and not condition.holds(line.record):
             reading.other += 1
         else:
             try:
@@ -56,21 +57,31 @@ def read_table(reading: Reading, objectives: Sequence[Any], where: str | None, *
             except RbError as wrong:
                 reading.bad += 1
                 reading.screen.error(f"{place_of(line)} {wrong}")
+    if condition is not None:
+        condition.check()
     table.check()
     return table
 
 
-def _condition(text: str) -> expr.Expression:
-    try:
-        return expr.compile(text)
-    except RbError as wrong:
-        raise UsageError(f"--where: {wrong}") from None
+class Condition:
+    """`--where`: a record that has no answer to it does not hold."""
 
+    def __init__(self, text: str) -> None:
+        self.expression = compiled(text, "--where")
+        self.answers = 0
+        self._reason: RbError | None = None
 
-def _holds(condition: expr.Expression, record: dict[str, Any]) -> bool:
-    try:
-        return condition.holds(record)
-    except expr.MissingName:
-        return False
-    except RbError as wrong:
-        raise UsageError(f"--where: {wrong}") from None
+    def holds(self, record: dict[str, Any]) -> bool:
+        try:
+            found = self.expression.holds(record)
+        except RbError as reason:  # the name is not there, or its value is of another kind
+            if not isinstance(reason, expr.MissingName):
+                self._reason = self._reason or reason
+            return False
+        self.answers += 1
+        return found
+
+    def check(self) -> None:
+        """Raise UsageError where the condition fits no record."""
+        if self._reason is not None and not self.answers:
+            raise UsageError(f"--where: {self._reason}")

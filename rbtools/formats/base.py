@@ -12,11 +12,12 @@ from typing import IO, Any, ClassVar, NamedTuple, Protocol
 
 import orjson
 
-from rbtools.errors import RbError
+from rbtools.errors import RbError, shown
 from rbtools.formats import numbers
 from rbtools.formats.told import Told
 
 Record = dict[str, Any]
+_LONGEST = 200  # bytes of a file's name, with room for what is put behind it
 
 
 class Published(NamedTuple):
@@ -156,9 +157,12 @@ def latest(units: Iterable[Unit], key: Callable[[Any], Any], told: Told) -> list
 
 
 def file_name(text: str) -> str:
-    """A name that can be a file's. Raises RbError for one that would lead elsewhere."""
-    if text in ("", ".", "..") or any(mark in text for mark in "/\\\0:"):
-        raise RbError(f"'{text}' cannot be the name of a file. Expected one without slashes and colons.")
+    """A name that can be a file's. Raises RbError for one that would lead elsewhere, or is too long."""
+    if text in ("", ".", "..") or any(mark in text for mark in "/\\\0:") or len(text.encode()) > _LONGEST:
+        raise RbError(
+            f"'{shown(text)}' cannot be the name of a file. Expected one without slashes and colons, of at"
+            f" most {_LONGEST} bytes."
+        )
     return text
 
 

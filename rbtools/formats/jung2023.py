@@ -118,7 +118,7 @@ class Jung2023:
                 epsilons.setdefault(key, []).append(level)
         epsilons = {key: sorted(set(levels)) for key, levels in epsilons.items()}
         data = str(own_part(record.get("jung2023")).get("data", DATA.get(dataset, dataset)))
-        return Result(data, str(index), _listed(found, epsilons), epsilons)
+        return Result(file_name(data), str(index), _listed(found, epsilons), epsilons)
 
     def documents(self, units: Iterable[Unit], told: Told) -> Iterator[Document]:
         kept: dict[tuple[str, str], Result] = {}
@@ -135,7 +135,7 @@ class Jung2023:
         found = dict.fromkeys((o.data, k, m) for o in kept.values() for k, of in o.values.items() for m in of)
         ordered = sorted(kept.values(), key=lambda one: int(one.arch))
         for data, key, measure in found:
-            path = f"{file_name(data)}/{file_name(key)}_{measure}.json"
+            path = f"{data}/{file_name(key)}_{measure}.json"
             rows = (one for one in ordered if one.data == data and measure in one.values.get(key, {}))
             yield Document(path, _file(data, key, measure, rows, epsilons))
 

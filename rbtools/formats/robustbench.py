@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, ClassVar, NamedTuple
 
-from rbtools.errors import RbError
+from rbtools.errors import RbError, unknown
 from rbtools.formats import numbers, stream
 from rbtools.formats.base import (
     Bad,
@@ -142,7 +142,9 @@ class RobustBench:
         values = Values(record, percent=True)
         threat = self.threat or over.pop("threat", None) or _threat_of(values)
         over.pop("threat", None)
-        norm = THREATS.get(threat)
+        if not isinstance(threat, str) or threat not in THREATS:
+            raise unknown("threat model", str(threat), THREATS)
+        norm = THREATS[threat]
         fields: Record = {
             "dataset": over.pop("dataset", dataset),
             "architecture": over.pop("architecture", _published(record["arch"])),
@@ -159,11 +161,11 @@ class RobustBench:
         fields |= {key: text for key, metric in found.items() if (text := _text(values.scaled(metric)))}
         fields = {**over, **{key: value for key, value in fields.items() if value is not None}}
         known = {key: fields.pop(key) for key in ORDER if key in fields}
-        return Info(dataset, threat, model, known | fields)
+        return Info(file_name(dataset), threat, file_name(model), known | fields)
 
     def documents(self, units: Iterable[Unit], told: Told) -> Iterator[Document]:
         for info in latest(units, lambda one: one[:3], told):
-            path = f"{file_name(info.dataset)}/{info.threat}/{file_name(info.model)}.json"
+            path = f"{info.dataset}/{info.threat}/{info.model}.json"
             yield Document(path, [dumps(info.fields, indent=True) + b"\n"])
 
 

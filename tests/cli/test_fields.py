@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -80,3 +81,61 @@ def test_a_list_where_a_name_is_expected_is_no_row_of_a_table(path: str, value: 
     named = "an architecture of the space" if path == "arch.space" else f"the {path}"
     assert f"line 2 has {named} {value!r}. Expected a name" in result.stderr
     assert json.loads(result.stdout)["metrics"] == {"acc": 0.5}
+
+
+def record(name: str, **fields: Any) -> dict[str, Any]:
+    return {"arch": {"space": "zoo", "name": name, "params": 5}, "dataset": "digits", **fields}
+
+
+@pytest.mark.parametrize(
+    "tool", ["rank --by acc", "corr --metric acc", "search random --objective acc --runs 1"]
+)
+def test_where_leaves_out_a_record_whose_field_is_of_another_kind(tool: str) -> None:
+    good = [record(name, metrics={"acc": place / 10}) for place, name in enumerate("abcd")]
+    odd = put(record("odd", metrics={"acc": 0.9}), "arch.params", [5])
+    result = run(f"{tool} --where arch.params>3", [good[0], odd, *good[1:]])
+    assert result.exit_code == 0 and "odd" not in result.stdout and result.stdout
+    assert ("1 record without what --where asks for left out." in result.stderr) == ("search" not in tool)
+    result = run(f"{tool} --where arch.params>3", [odd, put(odd, "arch.name", "other")])
+    assert result.exit_code == 2
+    assert "'>' compares two numbers or two texts, found a list and a number." in result.stderr
+
+
+def test_a_record_of_no_set_is_left_out_of_the_correlation_of_sets() -> None:
+    sets = [
+        record(name, train={"method": how}, metrics={"acc": 0.1}) for how in ("erm", "pgd") for name in "abc"
+    ]
+    words = "corr --by train.method --on arch.name --metric acc"
+    result = run(words, [*sets, record("odd", metrics={"acc": 0.9})])
+    assert result.exit_code == 0 and len(result.stdout.splitlines()) == 4
+    assert "warning: 1 record without train.method left out: they are of no set." in result.stderr
+    result = run(words, [record("odd", metrics={"acc": 0.9})])
+    assert result.exit_code == 2 and "--by: There is no metric or field 'train.method'." in result.stderr
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", "n" * 300])
+@pytest.mark.parametrize("form", ["robustbench", "jung2023"])
+def test_a_name_that_no_file_can_have_costs_its_record_alone(form: str, name: str) -> None:
+    arch = {"space": "nasbench201", "index": 4}
+    good = {
+        "arch": arch,
+        "dataset": "cifar10",
+        "train": {"method": "pgd"},
+        "metrics": {"acc": 0.5, "aa.8": 0.25},
+    }
+    result = run(f"convert {form} --write out", [{**good, "dataset": name}, good])
+    assert result.exit_code == 1 and "cannot be the name of a file" in result.stderr
+    assert list(Path("out").rglob("*.json"))
+
+
+@pytest.mark.parametrize("threat", [["Linf"], "../x", {"a": 1}])
+def test_a_threat_model_that_is_none_costs_its_record_alone(threat: Any) -> None:
+    good = {
+        "arch": {},
+        "dataset": "cifar10",
+        "train": {"method": "pgd"},
+        "metrics": {"acc": 0.5, "aa.8": 0.25},
+    }
+    result = run("convert robustbench --write out", [{**good, "robustbench": {"threat": threat}}, good])
+    assert result.exit_code == 1 and "Unknown threat model" in result.stderr
+    assert [path.parent.name for path in Path("out").rglob("*.json")] == ["Linf"]
