@@ -502,10 +502,11 @@ class Checkpoints:
         if data.startswith(OBJECT_MARK):
             try:
                 raw = inflated(pickle.loads(data[len(OBJECT_MARK) :]))  # made by `make`
-            except AttributeError:  # some tensors do not come back from a pickle
+            except (AttributeError, RuntimeError):  # some tensors do not come back, or not whole
                 return
             weights_file.read = lambda path: (raw, {}, "torch")
             data = b""
+        self.path.unlink(missing_ok=True)  # some file systems wait for the disk where a file is overwritten
         self.path.write_bytes(data)
         try:
             with self.watch:
