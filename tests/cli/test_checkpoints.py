@@ -472,7 +472,7 @@ def test_a_variant_is_told_at_once_or_when_there_are_images(
     images: tuple[torch.Tensor, torch.Tensor], data: str
 ) -> None:
     remembering(images[0])
-    result = attack("--checkpoint", "small.pt", "--dataset", data)
+    result = arch("--from-checkpoint", "small.pt", "--dataset", data)
     direct = one(result)
     assert direct["arch"]["stem"] == "cifar" and direct["recognised"]["fit"]["fits"]
     assert "Its BatchNorm statistics diverge by 0." in result.stderr and " times as far)" in result.stderr
@@ -480,28 +480,23 @@ def test_a_variant_is_told_at_once_or_when_there_are_images(
     assert "held against it once there are images" in made.stderr
     record = one(made)
     assert "stem" not in record["arch"] and "normalize" in record["recognised"]["unchecked"]
-    piped = one(attack("--dataset", data, given=json.dumps(record)))
-    assert piped["recognised"] == direct["recognised"] and piped["metrics"] == direct["metrics"]
-    assert piped["arch"] == direct["arch"]
+    piped = one(attack("--dataset", data, "--n", "4", given=json.dumps(record)))
+    assert piped["recognised"] == direct["recognised"] and piped["arch"] == direct["arch"]
 
 
 def test_a_network_that_fits_none_is_refused_or_warned_of(
     images: tuple[torch.Tensor, torch.Tensor], data: str
 ) -> None:
     remembering(images[0], 3.0)
-    words = ["--checkpoint", "small.pt", "--dataset", data]
-    refused = attack(*words)
-    (record,) = records(refused)
-    assert (
-        refused.exit_code == 1
-        and "has the names and shapes of a known network, but on 64 images" in (record["error"]["message"])
-    )
-    named = attack(*words, "--arch", "torchvision:shufflenet_v2_x0_5:stem=cifar")
+    words = ["--from-checkpoint", "small.pt"]
+    made = arch(*words).stdout
+    for refused in (arch(*words, "--dataset", data), attack("--dataset", data, "--n", "4", given=made)):
+        assert refused.exit_code == 1
+        message = records(refused)[0]["error"]["message"]
+        assert "has the names and shapes of a known network, but on 64 images of the data set" in message
+    named = arch(*words, "--dataset", data, "--arch", "torchvision:shufflenet_v2_x0_5:stem=cifar")
     assert not one(named)["recognised"]["fit"]["fits"]
-    assert "rb-attack: warning: small.pt: on 64 images of the data set its layers see" in named.stderr
-    made = arch("--from-checkpoint", "small.pt").stdout
-    piped = attack("--dataset", data, given=made)
-    assert piped.exit_code == 1 and "but on 64 images" in records(piped)[0]["error"]["message"]
+    assert "rb-arch: warning: small.pt: on 64 images of the data set its layers see" in named.stderr
 
 
 # --- the look before the evaluation ---------------------------------------------------------------

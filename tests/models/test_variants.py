@@ -191,6 +191,22 @@ def test_images_that_cannot_tell_variants_apart_are_said(run: Run) -> None:
         recognised.judged("m.pt", {**facts, "fit": {**fit, "divergences": {"a": 0.01, "b": 0.012}}}, run)
 
 
+def test_on_other_images_than_those_of_the_training_the_network_is_warned_of(
+    images: torch.Tensor, run: Run
+) -> None:
+    network = made("torchvision:shufflenet_v2_x0_5:stem=cifar", images[:HALF])
+    torch.save(network.state_dict(), "m.pt")
+    stripes = (torch.arange(SIDE) % 2).expand(20, 3, SIDE, SIDE).float()
+    _, _, facts = checkpoint.load("m.pt", shape=(3, SIDE, SIDE), hints=hints(stripes))
+    fit = facts["fit"]
+    assert not fit["fits"] and fit["first"] > fit["most"] == 0.2  # 0.15, and 1/20 by chance
+    (warning,) = recognised.judged("m.pt", facts, run)["warnings"]
+    assert "or trained on other images. Check --normalize and --dataset" in warning
+    nearer = {**facts, "fit": {**fit, "first": 0.01}}
+    with pytest.raises(RbError, match="of a known network"):
+        recognised.judged("m.pt", nearer, run)
+
+
 @pytest.mark.parametrize("name", ["none", "cifar10", "kuangliu", "half", "per-image", "imagenet"])
 def test_the_normalisation_of_least_divergence_is_taken(name: str, images: torch.Tensor) -> None:
     pair = KNOWN[name]
