@@ -108,8 +108,10 @@ def corrupt(repeats: int) -> None:
                     chances = RNG.beta(a, b, images)
                     pairs = [(name, severity) for name in names for severity in range(1, 6)]
                     right = {pair: RNG.binomial(1, chances) for pair in pairs}
-                    asked = [{"metric": "m", "corruption": name, "severity": s} for name, s in pairs]
-                    parts = [accuracy_entry(one, right[one["corruption"], one["severity"]]) for one in asked]
+                    parts = [
+                        accuracy_entry({"metric": "m", "corruption": name, "severity": s}, right[name, s])
+                        for name, s in pairs
+                    ]
                     before.see(summary(parts, None, names)[-1]["ci95"], a / (a + b))
                     now.see(
                         summary(parts, None, names, joint=partial(mean_over, right))[-1]["ci95"], a / (a + b)
@@ -140,7 +142,7 @@ def rank(repeats: int) -> None:
                 rows = (hard + own < stats.norm.ppf(true)[:, None]).astype(np.float32)
                 old = bootstrap.intervals(resampled(rows, 500), True)
                 for place, (before, now) in enumerate(zip(old, ranked(rows, seed), strict=True)):
-                    for one, value, order in ((before, *tallies[:2]), (now, *tallies[2:])):
+                    for one, (value, order) in ((before, tallies[:2]), (now, tallies[2:])):
                         value.see(one.value, true[place])
                         order.see(one.rank, place + 1)
             show("rank: values", case, tallies[0], tallies[2], images=images, alike=shared)

@@ -22,7 +22,7 @@ from scipy import stats
 from torch import Tensor, nn
 
 from rbtools.engine.rare import Rare, RareFailures
-from rbtools.engine.tiles import Tile
+from rbtools.engine.tiles import Found, Tile
 from rbtools.probabilistic import NOISES, splitting
 
 SHAPE = (1, 4, 4)
@@ -81,6 +81,7 @@ def simulate(noise: str, wanted: float, count: int) -> None:
         ids, label = torch.tensor([example]), torch.tensor([0])
         tile = Tile(Linear(limit), torch.full((1, *SHAPE), 0.5), label, ids, seed=0, batch=1 << 20)
         (found,) = question.measure(tile, [column])
+        assert isinstance(found, Found)
         logs.append(found.values[0, 1:])
     every = torch.cat(logs).double()
     shares = every.exp()
