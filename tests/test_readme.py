@@ -67,7 +67,12 @@ def commands(block: str) -> list[str]:
 
 # Warnings that are right: the photographs are drawings, on which the network guesses; two trainings of two
 # epochs may be equally robust; the store holds several evaluations of one model.
-EXPECTED = ("is near chance", "BatchNorm statistics remember", "all records have the same", "read as one with it")
+EXPECTED = (
+    "is near chance",
+    "BatchNorm statistics remember",
+    "all records have the same",
+    "read as one with it",
+)
 
 
 def refuse_complaints(command: str, stderr: str) -> None:
