@@ -30,7 +30,7 @@ PIXELS = math.prod(SHAPE)
 GAMMA = 0.1  # from 0.5 no pixel leaves [0, 1]
 CELLS = 1 << 13  # of the grid over (-1, 1)
 LAWS = {"uniform": stats.uniform(-1, 2), "gaussian": stats.norm(), "laplace": stats.laplace()}
-IMAGES, RUNS = 10, 10  # of a record, and of an image
+IMAGES = 10  # of a record
 
 
 def shortfalls(noise: str) -> np.ndarray:
@@ -73,11 +73,11 @@ class Linear(nn.Module):
 def simulate(noise: str, wanted: float, count: int) -> None:
     """Print the line of a noise and a probability, of `count` records."""
     limit, truth = threshold(noise, wanted)
-    split = splitting.Splitting(runs=1000)  # populations are independent: ten of them are an image
+    split = splitting.Splitting()
     column = Rare(NOISES.build(noise), GAMMA, split, 0.95)
     question = RareFailures(column.noise, (GAMMA,), split)
     start, logs = time.process_time(), []
-    for example in range(count * IMAGES * RUNS // split.runs):
+    for example in range(count * IMAGES):
         ids, label = torch.tensor([example]), torch.tensor([0])
         tile = Tile(Linear(limit), torch.full((1, *SHAPE), 0.5), label, ids, seed=0, batch=1 << 20)
         (found,) = question.measure(tile, [column])
@@ -86,7 +86,7 @@ def simulate(noise: str, wanted: float, count: int) -> None:
     every = torch.cat(logs).double()
     shares = every.exp()
     covered = 0
-    records = every.view(-1, IMAGES, RUNS)
+    records = every.view(-1, IMAGES, split.runs)
     for record in records.tolist():
         low, high = splitting.findings([[0, *row] for row in record])["ci95"]
         covered += low <= truth <= high
