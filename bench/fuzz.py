@@ -76,7 +76,8 @@ def target(name: str) -> Any:
     import fuzz_fields
     import fuzz_targets
 
-    return {**fuzz_targets.TARGETS, "fields": fuzz_fields.Fields}[name]()
+    targets: dict[str, Any] = {**fuzz_targets.TARGETS, "fields": fuzz_fields.Fields}
+    return targets[name]()
 
 
 def fuzz(options: argparse.Namespace) -> int:
