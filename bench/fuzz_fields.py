@@ -24,6 +24,8 @@ from fuzz_targets import Chance, Finding, deep, last_of_trace
 Path_ = tuple[str | int, ...]
 GOOD = 3  # records that stand beside the changed ones
 CHANGED = 20  # in one input
+MOST = 8  # numbers of an object whose fields are all looked at
+ASKED = ("acc", "fgsm.8", "params", "score", "seconds_per_epoch")  # metrics that COMMANDS name
 ABSENT = object()
 TOKEN = "\x01token "  # a text that stands for a word that JSON has not
 VALUES: tuple[Any, ...] = (
@@ -184,7 +186,6 @@ class Fields:
         self.folder.mkdir(exist_ok=True)
         self.pool = self.made() if pool is None else pool
         self.good = [{**record, "mark": "good"} for record in self.pool[:GOOD]]
-        self.paths = [sections(record) for record in self.pool]
         self.usual: dict[int, tuple[int, int]] = {}
 
     def made(self) -> Any:
@@ -220,19 +221,26 @@ class Fields:
 
     def changed(self, chance: Chance) -> bytes:
         """A record with something else in one or two of its fields, as JSON or nearly."""
-        place = chance.integer(0, len(self.pool) - 1)
-        record, paths = self.pool[place], chance.pick(self.paths[place])
+        record = chance.pick(self.pool)
         for _ in range(chance.pick((1, 1, 1, 2))):
-            record = put(record, chance.pick(paths), self.value(record, paths, chance))
-        return re.sub(r'"\\u0001token ([^"]*)"', r"\1", json.dumps(record)).encode()
+            path = somewhere(record, chance)
+            record = put(record, path, self.value(record, path, chance))
+        return as_text(record)
 
-    def value(self, record: Any, paths: Sequence[Path_], chance: Chance) -> Any:
+    def every(self) -> Iterator[bytes]:
+        """Each field of each record of the pool with each of VALUES, one at a time."""
+        for record in self.pool:
+            for path in paths_of(record, ()):
+                for value in VALUES:
+                    yield as_text(put(record, path, value))
+
+    def value(self, record: Any, path: Path_, chance: Chance) -> Any:
         """What stands in a field's place: one of VALUES, another field's, or its own as something else."""
         how = chance.integer(0, 9)
         if how == 0:
-            return at(record, chance.pick(paths))
+            return at(record, somewhere(record, chance))
         if how == 1:
-            own = at(record, chance.pick(paths))
+            own = at(record, path)
             return chance.pick(([own], {"value": own}, str(own), [own, own]))
         return chance.pick(VALUES)
 
@@ -299,22 +307,35 @@ class Fields:
         return int(bool(out.strip()))
 
 
-def sections(record: Any) -> list[list[Path_]]:
-    """The paths of a record's fields by the first step, so that a long history is not most of them."""
-    found: dict[Any, list[Path_]] = {}
-    for path in paths_of(record, ()):
-        found.setdefault(path[:2] if path[0] == "evals" else path[0], []).append(path)
-    return list(found.values())
+def as_text(record: Any) -> bytes:
+    """JSON, but for the words in VALUES that JSON has not."""
+    return re.sub(r'"\\u0001token ([^"]*)"', r"\1", json.dumps(record)).encode()
+
+
+def somewhere(record: Any, chance: Chance) -> Path_:
+    """The path of a field: at each depth all are as likely, so that a long history is not most of them."""
+    path: Path_ = ()
+    inner = record
+    while isinstance(inner, (dict, list)) and inner and (not path or chance.integer(0, 3)):
+        step = chance.pick(list(inner)) if isinstance(inner, dict) else chance.integer(0, len(inner) - 1)
+        path, inner = (*path, step), inner[step]
+    return path
 
 
 def paths_of(value: Any, path: Path_) -> Iterator[Path_]:
-    """The paths of all fields; of a long list its first and its last item."""
+    """The paths of all fields that differ in more than their place: of a list the first and the last item, of
+    entries one of each kind, and of many metrics some.
+    """
     items: list[tuple[str | int, Any]] = []
     if isinstance(value, dict):
         items = list(value.items())
+        if len(items) > MOST and all(isinstance(item, (int, float)) for item in value.values()):
+            items = [*items[:2], *((name, value[name]) for name in ASKED if name in value), *items[-2:]]
+    elif path == ("evals",):
+        items = list({tuple(entry): (place, entry) for place, entry in enumerate(value)}.values())
     elif isinstance(value, list):
         items = list(enumerate(value))
-        items = items if path == ("evals",) else [*items[:1], *items[1:][-1:]]
+        items = [*items[:1], *items[1:][-1:]]
     for key, item in items:
         yield (*path, key)
         yield from paths_of(item, (*path, key))

@@ -102,13 +102,13 @@ def _there(
     """
     entries = {entry.get("metric"): entry for entry in record.get("evals", [])}
     acc = entries.get(metrics.split_name("acc", split))
-    if acc is None or acc.get("n") != n or acc.get("value") is None:
+    if acc is None or acc.get("n") != n or acc.get("value") is None or not 0 <= acc["value"] <= 1:
         return None
     found = []
     for entry in asked:
         name = metrics.split_name(metrics.without_split(entry["metric"]), split)
         old = entries.get(name)
-        if old is None or old.get("value") is None or not any(map(_is_interval, old)):
+        if old is None or not _is_whole(old):
             return None
         counted = round(acc["value"] * n) if entry.get("denominator") == "correct" else n
         want = {**results.protocol(entry), "metric": name, "split": split, "n": counted}
@@ -149,6 +149,19 @@ def _gap(train: dict[str, Any], test: dict[str, Any], gaps: frozenset[str]) -> d
     for name in names if all(name in train for name in names) else []:
         entry[name] = list(square_and_add(a["value"], a[name], b["value"], b[name]))
     return entry
+
+
+def _is_whole(entry: dict[str, Any]) -> bool:
+    """Whether an entry of the record has what a difference takes: value, seconds and finite intervals."""
+    names = [*filter(_is_interval, entry)]
+    if not names or not all(map(_is_number, (entry.get("value"), entry.get("seconds")))):
+        return False
+    ends = [entry[name] for name in names]
+    return all(isinstance(two, list) and len(two) == 2 and all(map(_is_number, two)) for two in ends)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _is_interval(key: str) -> bool:

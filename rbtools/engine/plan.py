@@ -55,7 +55,7 @@ class Plan:
         self, title: str, record: Mapping[str, Any], missing: Iterable[tuple[str, Mapping[str, Any], int]]
     ) -> None:
         """Note outcomes that are missing: their key, the column they are of, and for how many images."""
-        macs = record["arch"].get("macs")
+        macs = _count(record["arch"])
         every = list(missing)
         asked = [one for one in every if one[1]["kind"] != "clean"]
         for key, column, images in asked or every:  # clean accuracy is found on the way
@@ -71,8 +71,9 @@ class Plan:
 
     def training(self, key: str, what: Mapping[str, Any], arch: Mapping[str, Any], epochs: int) -> None:
         """Note a training that is missing."""
-        pace = self.speeds.of("training", _training_signature(what, arch.get("macs")))
-        seconds = None if pace is None else pace * epochs * (arch.get("macs") or 1)
+        macs = _count(arch)
+        pace = self.speeds.of("training", _training_signature(what, macs))
+        seconds = None if pace is None else pace * epochs * (macs or 1)
         self._add(key, Todo(str(what["method"]["name"]), "epochs", epochs, seconds))
 
     def _add(self, key: str, todo: Todo) -> None:
@@ -145,7 +146,7 @@ class _Speeds:
                 body = unsealed(stream.read())
             kept = {} if body is None else orjson.loads(body)
             about = kept.get("about", {})
-            macs = about.get("arch", {}).get("macs")
+            macs = _count(about.get("arch", {}))
             if about.get("kind") == "evaluation":
                 column, entry = about["of"]["column"], kept["value"][0]
                 work = entry["n"] * (macs or 1)
@@ -166,6 +167,12 @@ class _Speeds:
                     continue  # found on the way to another result, it has the seconds of that
                 kept = [0.0, 0.0] if one.startswith("clean ") else before
                 self._sums[kind, one] = [kept[0] + work, kept[1] + seconds]
+
+
+def _count(arch: Mapping[str, Any]) -> int | None:
+    """The multiply-adds of an architecture, as far as the record says them."""
+    macs = arch.get("macs")
+    return macs if type(macs) is int and 0 <= macs < 2**63 else None
 
 
 def _signature(column: Mapping[str, Any], macs: Any) -> tuple[str, str]:

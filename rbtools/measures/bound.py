@@ -111,10 +111,11 @@ class Bound(Measure):
         config = config if isinstance(config, Mapping) else {}
         found: dict[str, Any] = {"examples": images}
         epochs = train.get("stopped_after", train.get("epochs"))
-        if isinstance(epochs, int) and isinstance(config.get("batch_size"), int):
+        if _is_count(epochs) and _is_count(config.get("batch_size")):
             found["updates"] = epochs * -(-images // config["batch_size"])
-        if self.paper == "prbench" and isinstance(config.get("lambda"), (int, float)):
-            found["weight"] = float(config["lambda"])
+        weight: Any = config.get("lambda")
+        if self.paper == "prbench" and (_is_count(weight) or (type(weight) is float and weight > 0)):
+            found["weight"] = float(weight)
         return replace(self, **{key: value for key, value in found.items() if getattr(self, key) is None})
 
     def _of_theory(self, arch: Any) -> Bound:
@@ -297,3 +298,8 @@ def _value(name: str, bound: Any, estimated: Sequence[str], more: Mapping[str, A
 
 def _none(name: str, reason: str) -> Value:
     return Value(name, None, more={"reason": reason})
+
+
+def _is_count(value: Any) -> bool:
+    """Whether a record's field is a number of something, and not what overflows a bound."""
+    return type(value) is int and 0 < value < 2**53

@@ -98,8 +98,15 @@ class Cells(Drawing):
 
 
 def _is_cell(record: Record) -> bool:
+    """Whether a record is of NAS-Bench-201 and says which of its cells."""
     arch = record.get("arch")
-    return isinstance(arch, dict) and arch.get("space") == nasbench201.NASBench201.name
+    if not isinstance(arch, dict) or arch.get("space") != nasbench201.NASBench201.name:
+        return False
+    try:
+        nasbench201.ops_of(arch)
+    except RbError:
+        return False
+    return True
 
 
 def _write_shares(axes: Any, share: Sequence[float], low: Sequence[float], colour: str) -> None:

@@ -152,7 +152,7 @@ class CurvesPlot(Drawing):
         found: Curves = {}
         for name in self._quantities(known):
             lines = {
-                place: [Point(epoch, y) for epoch, y in enumerate(history[name], start=1) if y is not None]
+                place: [Point(epoch, y) for epoch, y in enumerate(history[name], start=1) if _is_drawn(y)]
                 for place, history in histories.items()
                 if isinstance(history.get(name), list)
             }
@@ -172,6 +172,11 @@ class CurvesPlot(Drawing):
                 )
             found += matching
         return list(dict.fromkeys(found))
+
+
+def _is_drawn(value: Any) -> bool:
+    """Whether a value of a history is a number that axes can hold."""
+    return type(value) in (int, float) and abs(value) < 1e150
 
 
 def _lines(

@@ -12,6 +12,38 @@ Record = dict[str, Any]
 Details = dict[str, list[dict[str, Any]]]  # metric -> the details of the records that have them
 
 
+def _are_shares(values: Any, count: int) -> bool:
+    """Whether this is a list of so many numbers that a drawing can hold."""
+    if not isinstance(values, list) or len(values) != count:
+        return False
+    return all(type(value) in (int, float) and 0 <= value < 2**53 for value in values)
+
+
+def _are_square(matrix: Any) -> bool:
+    """Whether this is a row and a column for each class."""
+    return isinstance(matrix, list) and all(_are_shares(row, len(matrix)) for row in matrix) and matrix != []
+
+
+def _has_confusion(detail: dict[str, Any]) -> bool:
+    return _are_square(detail.get("confusion"))
+
+
+def _has_confidence(detail: dict[str, Any]) -> bool:
+    """Whether means of right and wrong predictions are there, and by class both matrices or none."""
+    found, images = detail.get("confidence"), detail.get("images") or {}
+    if not isinstance(found, dict) or not isinstance(images, dict):
+        return False
+    means = found.get("prediction")
+    if not isinstance(means, list) or not _are_shares([mean or 0 for mean in means], 2):
+        return False
+    matrices = [found[scheme] for scheme in ("label", "argmax") if found.get(scheme)]
+    whole = len(matrices) in (0, 2) and all(map(_are_square, matrices))
+    return whole and all(_are_shares(counts, len(one)) for one in matrices for counts in images.values())
+
+
+_WHOLE = {"confusion": _has_confusion, "confidence": _has_confidence}
+
+
 def of(records: Sequence[Record], asked: str | None, key: str) -> Details:
     """The details of the metrics of a list (all that have some), of those records that have `key`.
 
@@ -21,7 +53,7 @@ def of(records: Sequence[Record], asked: str | None, key: str) -> Details:
     for record in records:
         for entry in record.get("evals") or ():
             detail = entry.get("detail")
-            if isinstance(detail, dict) and key in detail:
+            if isinstance(detail, dict) and _WHOLE[key](detail):
                 found.setdefault(str(entry.get("metric")), []).append(detail)
     if not found:
         raise RbError(

@@ -18,7 +18,8 @@ import orjson
 from rbtools.errors import RbError, shown
 
 SCHEMA = 1
-_NUMBERS = (float, int, type(None))
+_LARGEST = 1e150  # of a measured number: beyond it squares and sums are no longer finite
+_INTEGERS = 2**63
 _BOM = b"\xef\xbb\xbf"
 _SHOWN = 60  # bytes of a line that a message shows
 _BEGINNING = 1 << 13  # bytes of a stream that tell whether it is text
@@ -107,27 +108,38 @@ def check_shape(record: dict[str, Any]) -> None:
             words = "an object" if wanted is dict else "a list"
             raise BadLine(f'has "{field}" that is {_kind(record[field])}. Expected {words}.')
     for name, value in record.get("metrics", {}).items():
-        if type(value) not in _NUMBERS:  # by type: half the time of isinstance, and true is none
-            raise BadLine(f'has the metric "{shown(name)}" that is {_kind(value)}. Expected a number.')
+        if not _is_number(value):
+            wrong = "too large" if type(value) in (int, float) else _kind(value)
+            raise BadLine(f'has the metric "{shown(name)}" that is {wrong}. Expected a number.')
     for entry in record.get("evals", ()):
         if not isinstance(entry, dict) or not isinstance(entry.get("metric"), str):
             raise BadLine('has an entry in "evals" that is no object with the name of a "metric".')
         if not _is_measured(entry):
             name = shown(entry["metric"])
             raise BadLine(
-                f'has the entry "{name}" in "evals" with a "value" or "std" that is no number, or with a'
-                ' "ci95" that is not two numbers.'
+                f'has the entry "{name}" in "evals" with a "value" or "std" that is no number or too large,'
+                ' or with a "ci95" that is not two numbers, the lower one first.'
             )
 
 
 def _is_measured(entry: dict[str, Any]) -> bool:
     """Whether what an entry found is of the kinds that tools work with, as far as it says."""
-    if type(entry.get("value")) not in _NUMBERS or type(entry.get("std")) not in _NUMBERS:
+    if not (_is_number(entry.get("value")) and _is_number(entry.get("std"))):
         return False
     ends = entry.get("ci95")
     if ends is None:
         return True
-    return type(ends) is list and len(ends) == 2 and all(type(end) in (float, int) for end in ends)
+    if type(ends) is not list or len(ends) != 2 or None in ends:
+        return False
+    return all(map(_is_number, ends)) and bool(ends[0] <= ends[1])
+
+
+def _is_number(value: Any) -> bool:
+    """Whether this is a number that can be calculated with, or null."""
+    kind = type(value)  # by type: half the time of isinstance, and true is none
+    if kind is float:
+        return bool(-_LARGEST <= value <= _LARGEST)
+    return value is None or (kind is int and -_INTEGERS <= value < _INTEGERS)
 
 
 def can_be_retried(record: dict[str, Any]) -> bool:

@@ -29,6 +29,7 @@ Shares = Callable[[Record, Mapping[str, Any]], "tuple[np.ndarray, np.ndarray] | 
 # From what a record's values were drawn, the surest last: one number without a width makes it "nothing".
 SOURCES = ("images", "value and n", "the interval", "nothing")
 _Z95 = 1.959963984540054
+_MOST = 2**53  # of a count of images, or a weight
 
 
 class Interval(NamedTuple):
@@ -90,7 +91,7 @@ class Draws:
             right, every = (weights @ np.stack(shares, axis=1)).T.astype(float)
             return _with_one_more(rng, right, every - right)
         n, interval = entry.get("n"), entry.get("ci95")
-        if isinstance(n, int) and n > 0 and 0 <= value <= 1 and abs(value * n - round(value * n)) < 1e-6:
+        if type(n) is int and 0 < n < _MOST and 0 <= value <= 1 and abs(value * n - round(value * n)) < 1e-6:
             self._note(record, 1)
             right = round(value * n)
             drawn = rng.standard_gamma([[right], [n - right]], (2, self.size))
@@ -168,8 +169,21 @@ def _with_one_more(rng: np.random.Generator, right: np.ndarray, wrong: np.ndarra
 
 
 def _score_entry(record: Record) -> Any:
-    made = [one for one in record.get("evals") or [] if one.get("metric") == "score" and one.get("terms")]
-    return made[-1] if made else None
+    made = [one for one in record.get("evals") or [] if one.get("metric") == "score"]
+    return made[-1] if made and _are_terms(made[-1].get("terms")) else None
+
+
+def _are_terms(terms: Any) -> bool:
+    """Whether these are metrics with weights and directions, as rb-score writes them."""
+    if not isinstance(terms, list) or not all(isinstance(one, dict) for one in terms):
+        return False
+    return bool(terms) and all(
+        isinstance(one.get("metric"), str)
+        and isinstance(one.get("higher"), bool)
+        and type(one.get("weight")) in (int, float)
+        and 0 < one["weight"] < _MOST
+        for one in terms
+    )
 
 
 def over_members(drawn: np.ndarray, members: Sequence[Sequence[int]], seed: int) -> np.ndarray:

@@ -489,11 +489,10 @@ def test_a_metric_that_is_not_what_its_entry_says_is_said_once() -> None:
     )
 
 
-def test_whole_numbers_beyond_64_bits_are_compared_too() -> None:
-    huge = net("n", 0, acc=10**30)
-    huge["evals"] = [{"metric": "acc", "value": 0.5}]
-    result = run(["--by", "none"], [huge])
-    assert result.exit_code == 0 and "(n pgd: acc is 1000000" in result.stderr
+def test_a_metric_too_large_to_calculate_with_is_a_bad_line() -> None:
+    result = run(["--by", "acc"], [net("n", 0, acc=10**30), net("m", 1, acc=0.5)])
+    assert result.exit_code == 1 and 'has the metric "acc" that is too large' in result.stderr
+    assert "m" in result.stdout
 
 
 def test_the_last_record_of_a_model_counts() -> None:
