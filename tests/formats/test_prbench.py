@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from rbtools.errors import RbError
 from rbtools.formats import FORMATS, Bad, Published, Told
 from rbtools.formats.told import losses
+from rbtools.probabilistic.estimate import Reading
 
 # The first row of the published file.
 ERM: dict[str, Any] = {
@@ -100,6 +101,7 @@ def test_every_metric_has_an_entry_that_says_source_and_rounding() -> None:
     }
     assert entries["cw20.8"]["rounding"] == 0.0001  # printed as 0.00; its row tells
     assert entries["pr.uniform.0.0313725"]["gamma"] == 8 / 255
+    assert entries["probacc.uniform.0.0313725.0.05"]["criterion"] == Reading(passes="above").criterion
 
 
 def test_the_radii_of_mnist_are_renamed() -> None:
