@@ -29,18 +29,22 @@ at = $(if $(filter full,$(SCALE)),$(2),$(if $(filter tiny,$(SCALE)),$(3),$(1)))
 PR_ARCH := $(call at,--index 13714 --cells 1 --channels 8,--arch resnet18 --dataset cifar10,\
 	--index 11472 --cells 1 --channels 2)
 PR_SMALL := --eps 32 --step-size 8 --step-min 4 --step-max 16 --samples 8 --rounds 2 --candidates 3
-PR_HOW := $(call at,$(PR_SMALL) --epochs 6,--preset prbench,--eps 32 --step-size 8 --epochs 1 --attack-steps 2)
-PR_FILTER := $(call at,--eps 32 --step-size 8 --epochs 6,--preset prbench,--eps 32 --epochs 1 --attack-steps 2)
+PR_HOW := $(call at,$(PR_SMALL) --epochs 6,--preset prbench-code,--eps 32 --step-size 8 --epochs 1 --attack-steps 2)
+PR_FILTER := $(call at,--eps 32 --step-size 8 --epochs 6,--preset prbench-code,--eps 32 --epochs 1 --attack-steps 2)
 # One step more than the m of table 12.
 PR_WARM := $(call at,2 5 9,1 2 3 4 5 6 7 8 9,1)
 PR_ALL := erm,corruption,cvar,at-pr,pgd,trades,mart,alp,clp,kl-pgd
 PR_METHODS := $(call at,$(PR_ALL),$(PR_ALL),erm$(,)corruption$(,)pgd)
 PR_EPS := $(call at,--eps 32,--eps 8,--eps 32 --n 20)
 PR_STEP := $(call at,--step-size 8/255,--step-size 2/255,--steps 2)
+# What PRBench's code does otherwise than the tools by default.
+PR_CW := $(call at,,--kappa 2)
+PR_UNIFORM := $(call at,,--truncate)
 PR_AA := $(call at,--eps 32 --n 50,--eps 8,--eps 32 --n 10 --attacks apgd-ce)
-PR_GAMMA := $(call at,--gamma 32/255$(,)0.3$(,)0.35$(,)0.4,--gamma 8/255$(,)0.08$(,)0.1$(,)0.12,\
+PR_GAMMA := $(call at,--gamma 32/255$(,)0.3$(,)0.35$(,)0.4,--gamma 0.03$(,)0.08$(,)0.1$(,)0.12 --passes above,\
 	--gamma 32/255$(,)0.3$(,)0.35$(,)0.4 --samples 3 --n 20)
-PR_GE := $(call at,--gamma 0.3 --n-train 355,--gamma 0.08,--gamma 0.3 --samples 3 --n 20 --n-train 20)
+PR_GE := $(call at,--gamma 0.3 --n-train 355,--gamma 0.08 --truncate --indices 0-999,\
+	--gamma 0.3 --samples 3 --n 20 --n-train 20)
 
 reproduce-prbench: $(VENV)/run.stamp  ## PRBench's tables 4, 5, 12 and composite (SCALE=mini or full)
 	@$(call COMPARE,prbench) --need --data '$(DATA)'
@@ -49,9 +53,9 @@ reproduce-prbench: $(VENV)/run.stamp  ## PRBench's tables 4, 5, 12 and composite
 	  for warm in $(PR_WARM); do rb-arch $(PR_ARCH) | \
 	    rb-train --method trades $(PR_FILTER) --filter chen-lee --warm-steps $$warm; done; } | \
 	  rb-attack pgd $(PR_EPS) $(PR_STEP) --iterate last | \
-	  rb-attack cw $(PR_EPS) $(PR_STEP) --iterate last | \
+	  rb-attack cw $(PR_EPS) $(PR_STEP) $(PR_CW) --iterate last | \
 	  rb-attack aa $(PR_AA) | \
-	  rb-pr $(PR_GAMMA) --rho 0.05,0.01 | \
+	  rb-pr $(PR_GAMMA) $(PR_UNIFORM) --rho 0.05,0.01 | \
 	  rb-pr $(PR_GAMMA) --rho 0.05 --noise gaussian | \
 	  rb-pr $(PR_GAMMA) --rho 0.05 --noise laplace | \
 	  rb-ge attack pgd $(PR_EPS) $(PR_STEP) --iterate last | \
