@@ -25,10 +25,12 @@ import torch
 from torch import Tensor, nn
 
 from rbtools.attacks import ATTACKS
-from rbtools.engine import checkpoints, precision, subject, verdict
-from rbtools.engine.prepare import prepared
-from rbtools.engine.run import Run
-from rbtools.engine.tiles import Tile, batch_size, tile_size
+from rbtools.evaluation import adversarial
+from rbtools.evaluation.batches import Batch, batch_size, default_chunk_size
+from rbtools.evaluation.fast_model import make_fast_model
+from rbtools.execution import precision
+from rbtools.execution.context import RunContext
+from rbtools.inputs import checkpoints, resolve
 from rbtools.store import Store
 
 PARTS = ("pgd", "fgsm", "square", "ladder", "aa", "memory", "passes")
@@ -42,38 +44,40 @@ class Bench:
         self.options = options
         self.clock = time.process_time if options.cpu else time.perf_counter
         dataset_name = f"imagefolder:{options.data}" if Path(options.data).is_dir() else options.data
-        run = Run(tool="bench", store=Store(None), dataset=dataset_name, device="cpu")
-        record = checkpoints.record_of(options.checkpoint, checkpoints.Hints(options.arch, None), run)
+        run = RunContext(tool="bench", store=Store(None), dataset=dataset_name, device="cpu")
+        record = checkpoints.record_of(
+            options.checkpoint, checkpoints.CheckpointHints(options.arch, None), run
+        )
         record = checkpoints.prepared(record, run)
-        data = subject.data_of(record, run)
-        self.model = subject.load_model(record, data, run, torch.device("cpu"))
+        data = resolve.data_of(record, run)
+        self.model = resolve.load_model(record, data, run, torch.device("cpu"))
         dataset = data.load()
         self.ids = data.order(dataset.labels)[: options.n]
         self.images = dataset.images[self.ids].float().div(255)
         self.labels = dataset.labels[self.ids]
         self.shape = data.about.shape
-        self.bf16 = precision.resolve(Run(tool="bench", precision="auto", device="cpu"))
-        self.together = tile_size(torch.device("cpu"), self.shape)
+        self.bf16 = precision.resolve(RunContext(tool="bench", precision="auto", device="cpu"))
+        self.together = batch_size(torch.device("cpu"), self.shape)
 
     def ours(self, name: str, how: str, seed: int, **params: Any) -> float:
         """Robust accuracy by our engine: how is "fp32" or "bf16"."""
-        search = prepared(self.model, how, self.shape).model
+        search = make_fast_model(self.model, how, self.shape).model
         method = ATTACKS.build(name, **params)
         standing = 0
         for start in range(0, len(self.ids), self.together):
-            standing += int(verdict.attacked(self.tile(start, search, seed), method).survived.sum())
+            standing += int(adversarial.run_attack(self.tile(start, search, seed), method).survived.sum())
         return standing / len(self.ids)
 
-    def tile(self, start: int, search: nn.Module, seed: int) -> Tile:
+    def tile(self, start: int, search: nn.Module, seed: int) -> Batch:
         rows = slice(start, start + self.together)
-        return Tile(
+        return Batch(
             self.model,
             self.images[rows],
             self.labels[rows],
             self.ids[rows],
             seed=seed,
-            batch=batch_size(torch.device("cpu"), self.shape),
-            search=search,
+            chunk_size=default_chunk_size(torch.device("cpu"), self.shape),
+            fast_model=search,
         )
 
     def theirs(self, make: Callable[[nn.Module], Any], seed: int) -> float:
@@ -169,7 +173,7 @@ class Bench:
 
     def rungs(self, iterate: str) -> None:
         """The grid for one meaning."""
-        search = prepared(self.model, self.bf16, self.shape).model
+        search = make_fast_model(self.model, self.bf16, self.shape).model
 
         def grid(seed: int) -> float:
             standing = 0
@@ -179,7 +183,7 @@ class Bench:
                 for eps in GRID:
                     method = ATTACKS.build("pgd", steps=40, eps=eps / 255, iterate=iterate)
                     left = None if before is None else before.survived
-                    before = verdict.attacked(tile, method, before, left)
+                    before = adversarial.run_attack(tile, method, before, left)
                 assert before is not None
                 standing += int(before.survived.sum())
             return standing / len(self.ids)
@@ -203,18 +207,18 @@ class Bench:
         def peer(seed: int) -> float:
             attack = AutoAttack(self.model, norm="Linf", eps=eps, version="standard", seed=seed, device="cpu")
             attack.verbose = False
-            perturbed = attack.run_standard_evaluation(self.images, self.labels, batch_size=128)[0]
+            perturbed = attack.run_standard_evaluation(self.images, self.labels, default_chunk_size=128)[0]
             with torch.no_grad():
                 right = self.model(perturbed).argmax(1) == self.labels
             robust["pyautoattack"] = right
             return float(right.float().mean())
 
         def ours(seed: int) -> float:
-            search = prepared(self.model, self.options.aa_precision or self.bf16, self.shape).model
+            search = make_fast_model(self.model, self.options.aa_precision or self.bf16, self.shape).model
             method = ATTACKS.build("aa", eps=eps)
             found, by = [], {}
             for start in range(0, len(self.ids), self.together):
-                seen = verdict.attacked(self.tile(start, search, seed), method)
+                seen = adversarial.run_attack(self.tile(start, search, seed), method)
                 found.append(seen.survived)
                 for name, value in seen.totals.items():
                     by[name] = by.get(name, 0.0) + value
@@ -242,8 +246,8 @@ class Bench:
     def passes(self) -> None:
         """Milliseconds an image of a forward pass and of a gradient, by preparation and batch size."""
         ways = {"as it is": self.model}
-        ways |= {how: prepared(self.model, how, self.shape).model for how in ("fp32", "bf16")}
-        ways["bf16, compiled"] = prepared(self.model, "bf16", self.shape, compiled=True).model
+        ways |= {how: make_fast_model(self.model, how, self.shape).model for how in ("fp32", "bf16")}
+        ways["bf16, compiled"] = make_fast_model(self.model, "bf16", self.shape, compiled=True).model
         for size in (64, 128, 512):
             images = self.images[:size].repeat(-(-size // len(self.images)), 1, 1, 1)[:size]
             took: dict[str, list[tuple[float, float]]] = {how: [] for how in ways}

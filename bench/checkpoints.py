@@ -80,21 +80,21 @@ def timed(runs: int) -> None:
 def families() -> None:
     from rbtools import models
     from rbtools.errors import RbError
-    from rbtools.models import recognise, survey, unpack
+    from rbtools.models import make_torchvision_table, recognise, unpack
     from rbtools.models.families import FAMILIES
-    from rbtools.models.hollow import hollow
-    from rbtools.spaces import named, zoo
+    from rbtools.models.meta_init import meta_init
+    from rbtools.spaces import external, zoo
 
     def state_of(space: str, name: str) -> dict[str, object]:
         if space == "torchvision":
-            return dict(survey.network(name, 7).state_dict())
+            return dict(make_torchvision_table.network(name, 7).state_dict())
         arch = {"space": space, "str" if space == "nasbench201" else "name": name}
         shape = (1, 28, 28) if name == "simplecnn" else (3, 32, 32)
-        with hollow():
+        with meta_init():
             return dict(models.build(arch, classes=7, shape=shape).state_dict())
 
     every = [("nasbench201", EVERY_EDGE), *(("zoo", name) for name in zoo.FORMS)]
-    every += [("torchvision", name) for name in named.table()]
+    every += [("torchvision", name) for name in external.table()]
     told, asked = Counter(), Counter()
     for space, name in every:
         state = state_of(space, name)

@@ -35,9 +35,10 @@ from torch import Tensor, nn
 
 from rbtools import datasets, units
 from rbtools.attacks import ATTACKS
-from rbtools.engine import evaluate, subject
-from rbtools.engine.questions import Attacked
-from rbtools.engine.run import Run
+from rbtools.evaluation import evaluate
+from rbtools.evaluation.tasks import AttackTask
+from rbtools.execution.context import RunContext
+from rbtools.inputs import resolve
 from rbtools.models.torchvision_import import torchvision
 from rbtools.store import Store
 
@@ -136,7 +137,7 @@ def ours(attack: str, options: dict[str, Any], args: argparse.Namespace, *, eps:
         command = [str(BIN / "rb-attack"), attack, *own, "--eps", eps, *source, *data, *where]
         record = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
         seconds = time.perf_counter() - start
-        run = Run(tool="rb-attack", store=Store(store), device=args.device, n=n)
+        run = RunContext(tool="rb-attack", store=Store(store), device=args.device, n=n)
         distances = tuple(units.eps_to_pixels(one) for one in eps.split(","))
         positions, found = stored_verdicts(record, ATTACKS.build(attack, **options), distances, run, n)
     return Verdicts(record["metrics"], positions, found[0], found[1:], seconds)
@@ -166,7 +167,7 @@ class KeptQuestion:
     title = "verdicts"
 
     def __init__(self, method: Any, distances: tuple[float, ...]) -> None:
-        self.kept = [Kept(column) for column in Attacked(method, distances).columns()]
+        self.kept = [Kept(column) for column in AttackTask(method, distances).outputs()]
 
     def columns(self) -> list[Kept]:
         return self.kept
@@ -176,12 +177,12 @@ class KeptQuestion:
 
 
 def stored_verdicts(
-    record: dict[str, Any], method: Any, distances: tuple[float, ...], run: Run, n: int
+    record: dict[str, Any], method: Any, distances: tuple[float, ...], run: RunContext, n: int
 ) -> tuple[list[int], list[np.ndarray]]:
     """The images that were met, and for clean and every distance which of them were right: bool (n,)."""
     question = KeptQuestion(method, distances)
-    evaluate.answers(record, question, run)  # type: ignore[arg-type]
-    data = subject.data_of(record, run)
+    evaluate.task_entries(record, question, run)  # type: ignore[arg-type]
+    data = resolve.data_of(record, run)
     positions = datasets.subset(data.load().labels, data.size, seed=0)[:n].tolist()
     return positions, [one.outcomes == 1 for one in question.kept]
 

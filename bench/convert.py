@@ -81,7 +81,7 @@ def make_jung(folder: Path) -> None:
 
 def convert(*arguments: str, into: str = os.devnull) -> dict[str, Any]:
     """Processor seconds and the most memory of one run, in a process of its own."""
-    code = "import sys; from rbtools.cli.convert import main; main(sys.argv[1:])"
+    code = "import sys; from rbtools.commands.convert import main; main(sys.argv[1:])"
     with open(into, "wb") as out:
         child = subprocess.Popen(
             [sys.executable, "-c", code, *arguments], stdout=out, stderr=subprocess.DEVNULL
@@ -105,7 +105,7 @@ def rank(path: str) -> None:
     ]
     text = b""
     for tool, *arguments in tools:
-        command = [sys.executable, "-m", f"rbtools.cli.{tool}", *arguments]
+        command = [sys.executable, "-m", f"rbtools.commands.{tool}", *arguments]
         text = subprocess.run(command, input=text, stdout=subprocess.PIPE, check=True).stdout
     for line in text.splitlines():
         record = json.loads(line)
@@ -119,7 +119,7 @@ def feasible(path: str) -> None:
     the gap is below 1. ROUNDING of the three numbers may shift what is left by `slack`.
     """
     with open(path, "rb") as board:
-        command = [sys.executable, "-m", "rbtools.cli.convert", "prbench"]
+        command = [sys.executable, "-m", "rbtools.commands.convert", "prbench"]
         text = subprocess.run(command, stdin=board, stdout=subprocess.PIPE, check=True).stdout
     left: dict[str, list[float]] = {"right": [], "all": []}
     for metrics in (json.loads(line)["metrics"] for line in text.splitlines()):

@@ -32,7 +32,7 @@ def main() -> None:
         path = Path(folder, "records.jsonl")
         path.write_text(records(options.records, options.metrics))
         for kind, goal in (("spearman", 2), ("kendall", 10)):
-            command = [sys.executable, "-m", "rbtools.cli.corr", "--kind", kind, str(path)]
+            command = [sys.executable, "-m", "rbtools.commands.corr", "--kind", kind, str(path)]
             before = resource.getrusage(resource.RUSAGE_CHILDREN)
             start = time.perf_counter()
             done = subprocess.run(command, capture_output=True, check=True)

@@ -28,8 +28,8 @@ from PIL import Image
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from rbtools.corruptions import CORRUPTIONS
-from rbtools.engine import textures
-from rbtools.engine.draws import Draws
+from rbtools.evaluation import textures
+from rbtools.rng.draws import Draws
 from tests.corruptions import peer
 
 SEVERITY = 3

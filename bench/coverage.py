@@ -26,13 +26,13 @@ import numpy as np
 from scipy import stats
 
 from rbtools.attacks import ATTACKS
-from rbtools.engine.losses import Losses
-from rbtools.engine.questions import accuracy_entry, mean_over
+from rbtools.evaluation.robust_loss import LossOutput
+from rbtools.evaluation.tasks import accuracy_entry, mean_over
 from rbtools.probabilistic import intervals
-from rbtools.probabilistic.estimate import Reading, findings
+from rbtools.probabilistic.estimate import Estimator, findings
 from rbtools.scoring import bootstrap
 from rbtools.scoring.corruptions import summary
-from rbtools.scoring.rank import Key
+from rbtools.scoring.rank_order import SortKey
 
 RHO = 0.1
 RNG = np.random.default_rng(0)
@@ -82,7 +82,7 @@ def probacc(repeats: int) -> None:
                 before, now, values, estimates = Tally(), Tally(), [], []
                 for _ in range(repeats):
                     counts = samples - RNG.binomial(samples, drawn(images))
-                    _, entry = findings(counts, Reading(rho=(RHO,)), samples)
+                    _, entry = findings(counts, Estimator(rho=(RHO,)), samples)
                     before.see(intervals.wilson(round(entry["value"] * images), images), truth)
                     now.see(entry["ci95"], truth)
                     values.append(entry["value"])
@@ -157,8 +157,10 @@ def ranked(rows: np.ndarray, seed: int) -> list[bootstrap.Interval]:
         value = int(row.sum()) / len(row)
         evals = [{"metric": "acc", "value": value, "n": len(row)}]
         records.append({"checkpoint": str(name), "metrics": {"acc": value}, "evals": evals})
-    draws = bootstrap.Draws(500, seed, lambda record, entry: (rows[int(record["checkpoint"])], every))
-    return bootstrap.of_ranking(draws, Key("acc", True), [[record] for record in records])
+    draws = bootstrap.BootstrapDraws(
+        500, seed, lambda record, entry: (rows[int(record["checkpoint"])], every)
+    )
+    return bootstrap.of_ranking(draws, SortKey("acc", True), [[record] for record in records])
 
 
 def losses(repeats: int) -> None:
@@ -169,7 +171,7 @@ def losses(repeats: int) -> None:
         "log-normal, sigma 2": (lambda n: RNG.lognormal(0, 2, n), math.exp(2)),
         "Pareto, 2.5": (lambda n: RNG.pareto(2.5, n) + 1, 2.5 / 1.5),
     }
-    column = Losses(ATTACKS.build("fgsm", eps=0.1))
+    column = LossOutput(ATTACKS.build("fgsm", eps=0.1))
     for images in (100, 300, 1000):
         for case, (drawn, mean) in laws.items():
             before, now = Tally(), Tally()

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from rbtools.store import Store
-from rbtools.store.store import hash_of_file, unsealed
+from rbtools.store.content_store import hash_of_file, unsealed
 
 PIPE = (
     "rb-arch --sample 6 --seed 1 --cells 1 --channels 4 |"

@@ -271,7 +271,7 @@ class Fields:
         for name, text in (("changed", stream), ("one.jsonl", first), ("alone.jsonl", second)):
             (self.folder / name).write_bytes(text)
         words = [word.replace("@", f"{self.folder}/") for word in command]
-        main = importlib.import_module(f"rbtools.cli.{words[0]}").main
+        main = importlib.import_module(f"rbtools.commands.{words[0]}").main
         result = CliRunner().invoke(main, words[1:], input=stream)
         self.said = result.stderr
         status = result.exit_code
@@ -371,7 +371,7 @@ def written(words: str, stream: bytes = b"") -> bytes:
     from click.testing import CliRunner
 
     tool, *rest = shlex.split(words)
-    result = CliRunner().invoke(importlib.import_module(f"rbtools.cli.{tool}").main, rest, input=stream)
+    result = CliRunner().invoke(importlib.import_module(f"rbtools.commands.{tool}").main, rest, input=stream)
     if result.exit_code != 0:
         raise RuntimeError(f"rb-{words}: {result.stderr}")
     return result.stdout_bytes

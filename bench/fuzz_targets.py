@@ -235,7 +235,7 @@ class Records:
 
         if words[0] in BUILDS and b"0000" in data:  # networks of any size may be asked for
             return
-        main = importlib.import_module(f"rbtools.cli.{words[0]}").main
+        main = importlib.import_module(f"rbtools.commands.{words[0]}").main
         result = CliRunner().invoke(main, [*words[1:], "-q"], input=data)
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
@@ -263,7 +263,7 @@ def real_records() -> list[Any]:
     """Records as the tools write them: listed, evaluated, and with a training's section."""
     from click.testing import CliRunner
 
-    from rbtools.cli import arch, measure
+    from rbtools.commands import arch, measure
 
     made = CliRunner().invoke(arch.main, ["--sample", "3", "--seed", "1", "--cells", "1", "--channels", "4"])
     listed = made.stdout + CliRunner().invoke(arch.main, ["--space", "zoo", "--arch", "simplecnn"]).stdout
@@ -497,7 +497,7 @@ class Checkpoints:
         if data.startswith(CIFAR_MARK):
             self._check_batch(data[len(CIFAR_MARK) :])
             return
-        hints = checkpoint.Hints(known=known)
+        hints = checkpoint.NormalizationHints(known=known)
         reader = weights_file.read
         if data.startswith(OBJECT_MARK):
             try:
@@ -610,10 +610,10 @@ def small_states() -> list[dict[str, Any]]:
     import torch
 
     from rbtools import models
-    from rbtools.models.hollow import hollow
+    from rbtools.models.meta_init import meta_init
 
     def state(arch: dict[str, Any], shape: tuple[int, int, int]) -> dict[str, Any]:
-        with hollow():
+        with meta_init():
             network = models.build(arch, classes=10, shape=shape)
         shapes = {key: (value.shape, value.dtype) for key, value in network.state_dict().items()}
         return {

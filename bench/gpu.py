@@ -177,7 +177,7 @@ class Bench:
 
 def record_of(name: str, **more: Any) -> dict[str, Any]:
     """A record of an architecture of the zoo or of NAS-Bench-201."""
-    from rbtools.engine.checkpoints import named_arch
+    from rbtools.inputs.checkpoints import named_arch
 
     return {"schema": 1, "arch": {**named_arch(name), **more}}
 
@@ -470,7 +470,7 @@ def train_networks(bench: Bench, records: list[dict[str, Any]], sizes: Sizes) ->
     options = {"epochs": sizes.epochs, "attack-steps": sizes.steps, "batch-size": sizes.batch, "val": 0}
     options |= {"jobs": len(records), "device": bench.device, "dataset": bench.dataset, "config": "none"}
     options["store"] = bench.folder / f"networks-{len(records)}"
-    command = [sys.executable, "-m", "rbtools.cli.train", "--method", "pgd", "-q"]
+    command = [sys.executable, "-m", "rbtools.commands.train", "--method", "pgd", "-q"]
     command += [word for name, value in options.items() for word in (f"--{name}", str(value))]
     text = "\n".join(map(json.dumps, records))
     done = subprocess.run(command, input=text, capture_output=True, text=True)

@@ -27,8 +27,8 @@ import torch
 from torch import Tensor, nn
 
 from rbtools import models
-from rbtools.engine.draws import Draws
 from rbtools.measures import derivatives, kernel
+from rbtools.rng.draws import Draws
 
 
 def main() -> None:

@@ -25,13 +25,16 @@ import torch
 from cifar_resnet18 import chosen_images, image_folder, reference_model
 from torch import Tensor, nn
 
-from rbtools.engine import precision, prepare, recipe, sampling, subject, train
-from rbtools.engine.draws import Draws
-from rbtools.engine.run import Run
-from rbtools.engine.tiles import Tile, tile_size
+from rbtools.evaluation import fast_model, sampling
+from rbtools.evaluation.batches import Batch, batch_size
+from rbtools.execution import precision
+from rbtools.execution.context import RunContext
+from rbtools.inputs import resolve
 from rbtools.probabilistic import NOISES, sequential
+from rbtools.rng.draws import Draws
 from rbtools.spaces import sized
 from rbtools.store import Store
+from rbtools.trainer import recipe, train_model
 from rbtools.training import METHODS
 
 GAMMAS = (8 / 255, 0.08, 0.1, 0.12)
@@ -62,13 +65,13 @@ def plain_loop(
     return found
 
 
-def tile_of(args: argparse.Namespace, model: nn.Module, images: Tensor, labels: Tensor, fast: bool) -> Tile:
+def tile_of(args: argparse.Namespace, model: nn.Module, images: Tensor, labels: Tensor, fast: bool) -> Batch:
     """The images as rb-pr would meet them; `fast` with a search prepared for this machine."""
-    how = precision.resolve(Run(tool="bench", precision="auto", device=args.device))
-    search = prepare.prepared(model, how, tuple(images.shape[1:])).model if fast else None
+    how = precision.resolve(RunContext(tool="bench", precision="auto", device=args.device))
+    search = fast_model.make_fast_model(model, how, tuple(images.shape[1:])).model if fast else None
     ids = torch.arange(len(labels), device=args.device)
-    size = tile_size(torch.device(args.device), images.shape[1:])
-    tile = Tile(model, images, labels, ids, seed=0, batch=size, search=search)
+    size = batch_size(torch.device(args.device), images.shape[1:])
+    tile = Batch(model, images, labels, ids, seed=0, chunk_size=size, fast_model=search)
     _ = tile.clean
     return tile
 
@@ -120,15 +123,15 @@ def compare_sampling(args: argparse.Namespace, model: nn.Module, images: Tensor,
     print(json.dumps(line), flush=True)
 
 
-def robust_tile(args: argparse.Namespace) -> Tile:
+def robust_tile(args: argparse.Namespace) -> Batch:
     """Digits for a network that was trained on them with PGD at 32/255."""
     record = {"schema": 1, "arch": sized("nasbench201", channels=8, cells=1).arch(13714), "dataset": "digits"}
     method = METHODS.build("pgd", eps=32 / 255, step_size=8 / 255, attack_steps=7)
     with tempfile.TemporaryDirectory() as folder:
-        run = Run(tool="bench", store=Store(folder), device=args.device)
-        trained = train.train(record, method, recipe.Recipe(epochs=15, lr=0.2), run)
-        data = subject.data_of(trained, run, "test")
-        model = subject.load_model(trained, data, run, torch.device(args.device))
+        run = RunContext(tool="bench", store=Store(folder), device=args.device)
+        trained = train_model.train(record, method, recipe.Recipe(epochs=15, lr=0.2), run)
+        data = resolve.data_of(trained, run, "test")
+        model = resolve.load_model(trained, data, run, torch.device(args.device))
     test = data.load()
     chosen = data.order(test.labels)[: args.n]
     images, labels = test.images[chosen].to(args.device).float() / 255, test.labels[chosen].to(args.device)

@@ -34,27 +34,31 @@ TICK = 0.002
 # A phase is told by the outermost frame that belongs to one, whatever it calls.
 PHASES = {
     "importlib._bootstrap": "imports",
-    "rbtools/engine/sanity.py": "look",
-    "rbtools/engine/prepare.py:prepared": "preparation",
-    "rbtools/engine/checkpoints.py": "recognising",
+    "rbtools/evaluation/model_checks.py": "look",
+    "rbtools/evaluation/fast_model.py:prepared": "preparation",
+    "rbtools/inputs/checkpoints.py": "recognising",
     "rbtools/models/": "loading",  # unless a pass is under way: see PASSES
     "rbtools/datasets/": "data",
     "rbtools/store/": "store",
-    "rbtools/engine/cores.py": "store",
+    "rbtools/execution/cores.py": "store",
 }
 # Else the innermost frame that is known tells it.
 PASSES = ("torch/nn/modules/", "torch/autograd/", "torch/_tensor.py", "torch/fx/")
 PLACES = {
     "torch/optim/": "optimiser",
-    "rbtools/engine/philox.py": "draws",
-    "rbtools/engine/draws.py": "draws",
-    "rbtools/engine/boxmuller.py": "draws",
-    "rbtools/engine/augment.py": "augmentation",
+    "rbtools/rng/philox.py": "draws",
+    "rbtools/rng/draws.py": "draws",
+    "rbtools/rng/normal.py": "draws",
+    "rbtools/trainer/augment.py": "augmentation",
     "rbtools/attacks/": "attack",
     "rbtools/corruptions/": "corruptions",
     "rbtools/training/": "loss",
     "rbtools/probabilistic/": "statistic",
-    "rbtools/engine/": "engine",
+    "rbtools/evaluation/": "evaluation",
+    "rbtools/trainer/": "trainer",
+    "rbtools/execution/": "execution",
+    "rbtools/inputs/": "inputs",
+    "rbtools/commands/": "command",
     "rbtools/cli/": "command",
     "rbtools/records/": "command",
 }
@@ -105,7 +109,7 @@ def inside(report: str, tool: str, words: list[str]) -> None:
     start = time.perf_counter()
     sys.argv = [tool, *words]
     try:  # it ends with its status
-        importlib.import_module(f"rbtools.cli.{tool.removeprefix('rb-')}").main()
+        importlib.import_module(f"rbtools.commands.{tool.removeprefix('rb-')}").main()
     finally:
         tick(signal.SIGPROF, None)
         signal.setitimer(signal.ITIMER_PROF, 0)

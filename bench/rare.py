@@ -21,8 +21,8 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
-from rbtools.engine.rare import Rare, RareFailures
-from rbtools.engine.tiles import Found, Tile
+from rbtools.evaluation.batches import Batch, Outcome
+from rbtools.evaluation.rare_failures import RareFailureTask, RareOutput
 from rbtools.probabilistic import NOISES, splitting
 
 SHAPE = (1, 4, 4)
@@ -74,14 +74,14 @@ def simulate(noise: str, wanted: float, count: int) -> None:
     """Print the line of a noise and a probability, of `count` records."""
     limit, truth = threshold(noise, wanted)
     split = splitting.Splitting()
-    column = Rare(NOISES.build(noise), GAMMA, split, 0.95)
-    question = RareFailures(column.noise, (GAMMA,), split)
+    column = RareOutput(NOISES.build(noise), GAMMA, split, 0.95)
+    question = RareFailureTask(column.noise, (GAMMA,), split)
     start, logs = time.process_time(), []
     for example in range(count * IMAGES):
         ids, label = torch.tensor([example]), torch.tensor([0])
-        tile = Tile(Linear(limit), torch.full((1, *SHAPE), 0.5), label, ids, seed=0, batch=1 << 20)
-        (found,) = question.measure(tile, [column])
-        assert isinstance(found, Found)
+        tile = Batch(Linear(limit), torch.full((1, *SHAPE), 0.5), label, ids, seed=0, chunk_size=1 << 20)
+        (found,) = question.run(tile, [column])
+        assert isinstance(found, Outcome)
         logs.append(found.values[0, 1:])
     every = torch.cat(logs).double()
     shares = every.exp()

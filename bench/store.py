@@ -31,14 +31,15 @@ from typing import Any
 import numpy as np
 
 from rbtools.attacks import ATTACKS
-from rbtools.engine import evaluate, train
-from rbtools.engine.outcomes import encoded
-from rbtools.engine.questions import Attacked
-from rbtools.engine.recipe import VALIDATED, Recipe
-from rbtools.engine.run import Run
+from rbtools.evaluation import evaluate
+from rbtools.evaluation.outcomes import encoded
+from rbtools.evaluation.tasks import AttackTask
+from rbtools.execution.context import RunContext
 from rbtools.records import dumps
 from rbtools.spaces import sized
 from rbtools.store import Store
+from rbtools.trainer import train_model
+from rbtools.trainer.recipe import VALIDATED, Recipe
 from rbtools.training import METHODS
 
 BIN = Path(sys.executable).parent
@@ -56,7 +57,7 @@ class Known(Store):
         return encoded(right.astype(np.int32), {"seconds": 0.25}, ["cpu"])
 
     @contextlib.contextmanager
-    def claimed(self, keys: Sequence[str], done: Callable[[], bool], pulse: Any) -> Iterator[bool]:
+    def claimed(self, keys: Sequence[str], done: Callable[[], bool], check_cancelled: Any) -> Iterator[bool]:
         yield True
 
 
@@ -71,12 +72,12 @@ def models(count: int) -> Iterator[dict[str, Any]]:
 
 def fill(folder: Path, count: int) -> None:
     """Keep two results, clean accuracy and FGSM's, for each of count / 2 models."""
-    run = Run(tool="rb-attack", store=Known(folder), precision="auto")
-    question = Attacked(ATTACKS.build("fgsm", eps=8 / 255), (8 / 255,))
+    run = RunContext(tool="rb-attack", store=Known(folder), precision="auto")
+    question = AttackTask(ATTACKS.build("fgsm", eps=8 / 255), (8 / 255,))
     sync, os.fsync = os.fsync, lambda handle: None  # a power cut would only cost the bench
     try:
         for record in models(count // 2):
-            evaluate.answers(record, question, run)
+            evaluate.task_entries(record, question, run)
     finally:
         os.fsync = sync
 
@@ -94,11 +95,11 @@ class Trained(Known):
 
 def fill_with_trainings(folder: Path, count: int) -> None:
     """Keep trainings, each with a checkpoint of a few bytes, as `rb-train` finds them."""
-    run, how = Run(tool="rb-train", store=Trained(folder), precision="auto"), Recipe(val=VALIDATED)
+    run, how = RunContext(tool="rb-train", store=Trained(folder), precision="auto"), Recipe(val=VALIDATED)
     sync, os.fsync = os.fsync, lambda handle: None
     try:
         for record in models(count):
-            train.train(record, METHODS.build("erm"), how, run)
+            train_model.train(record, METHODS.build("erm"), how, run)
     finally:
         os.fsync = sync
 

@@ -20,11 +20,12 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from rbtools import models, spaces
-from rbtools.engine import recipe, subject
-from rbtools.engine.counted import Totals
-from rbtools.engine.loop import _Training
-from rbtools.engine.run import Run
-from rbtools.engine.train import Task
+from rbtools.execution.context import RunContext
+from rbtools.inputs import resolve
+from rbtools.trainer import recipe
+from rbtools.trainer.loop import _Training
+from rbtools.trainer.metrics import Totals
+from rbtools.trainer.train_model import TrainingTask
 from rbtools.training import METHODS
 
 EPS, ALPHA, STEPS = 8 / 255, 2 / 255, 7
@@ -69,9 +70,9 @@ class Ours:
     def __init__(self, name: str, method: Any, images: Tensor, labels: Tensor, arithmetic: str) -> None:
         data = _Data(images, labels)
         how = recipe.Recipe(batch_size=len(labels), augment=())
-        task = Task({"arch": arch_of(name)}, {}, method, method, how, arithmetic)
+        task = TrainingTask({"arch": arch_of(name)}, {}, method, method, how, arithmetic)
         task = task._replace(data=data, how=how)  # type: ignore[arg-type]
-        self.training = _Training(task, Run(tool="bench"), torch.device("cpu"))
+        self.training = _Training(task, RunContext(tool="bench"), torch.device("cpu"))
         self.ids = torch.arange(len(labels))
 
     def __call__(self) -> None:
@@ -84,7 +85,7 @@ class _Data:
 
     def __init__(self, images: Tensor, labels: Tensor) -> None:
         self.images, self.labels = images, labels
-        self.about = subject.datasets.Description(
+        self.about = resolve.datasets.Description(
             name="random", shape=SHAPE, classes=10, class_names=[], sizes={}, augment=()
         )
 

@@ -16,12 +16,12 @@ import tempfile
 import time
 from typing import Any
 
-from rbtools.engine.recipe import Recipe
-from rbtools.engine.run import Run
-from rbtools.engine.tasks import Train
-from rbtools.engine.workers import Finished, Pool, Task
+from rbtools.execution.context import RunContext
+from rbtools.execution.local import Finished, Job, LocalExecutor
+from rbtools.jobs import TrainJob
 from rbtools.spaces import sized
 from rbtools.store import Store
+from rbtools.trainer.recipe import Recipe
 from rbtools.training import METHODS
 
 
@@ -53,19 +53,19 @@ def main() -> None:
 def seconds(jobs: int, threads: int, trainings: int, epochs: int) -> float:
     """The time for all trainings, from when every worker has done a first, tiny one."""
     with tempfile.TemporaryDirectory() as folder:
-        run = Run(tool="bench", store=Store(folder), jobs=jobs, threads=threads)
+        run = RunContext(tool="bench", store=Store(folder), jobs=jobs, threads=threads)
         events: queue.SimpleQueue[Any] = queue.SimpleQueue()
         method = METHODS.build("pgd", attack_steps=3)
-        works = [Train(method, Recipe(epochs=0), seed, run) for seed in range(jobs)]
-        works += [Train(method, Recipe(epochs=epochs), 100 + seed, run) for seed in range(trainings)]
+        works = [TrainJob(method, Recipe(epochs=0), seed, run) for seed in range(jobs)]
+        works += [TrainJob(method, Recipe(epochs=epochs), 100 + seed, run) for seed in range(trainings)]
         record = {"arch": sized("nasbench201", channels=8, cells=1).arch(13714), "dataset": "digits"}
-        with Pool(works, run, events) as pool:
+        with LocalExecutor(works, run, events) as pool:
             for number in range(jobs):
-                pool.submit(Task(number, number, record))
+                pool.submit(Job(number, number, record))
             finished(events, jobs)
             start = time.perf_counter()
             for number in range(jobs, len(works)):
-                pool.submit(Task(number, number, record))
+                pool.submit(Job(number, number, record))
             finished(events, trainings)
             return time.perf_counter() - start
 

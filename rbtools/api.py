@@ -20,7 +20,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rbtools import edge
+from rbtools import parse_units
 from rbtools.errors import RbError, near, unknown
 from rbtools.records import dumps
 from rbtools.records.lines import check_shape
@@ -28,7 +28,7 @@ from rbtools.records.lines import check_shape
 if TYPE_CHECKING:
     from torch import nn
 
-    from rbtools.engine.run import Run
+    from rbtools.execution.context import RunContext
 
 Record = dict[str, Any]
 Numbers = float | str | Iterable[float | str]
@@ -77,11 +77,11 @@ def attack(
     **options: Any,
 ) -> Record:
     """The record with its accuracy under an attack at every distance; see rb-attack."""
-    from rbtools.engine.evaluate import ask
-    from rbtools.engine.questions import Attacked
+    from rbtools.evaluation.evaluate import run_task
+    from rbtools.evaluation.tasks import AttackTask
 
     run, params = _run("rb-attack", options, record)
-    return ask(record, Attacked(*_attack(attack, eps, params), ladder, detail, save_adv), run)
+    return run_task(record, AttackTask(*_attack(attack, eps, params), ladder, detail, save_adv), run)
 
 
 def convert(
@@ -95,11 +95,11 @@ def convert(
     Returns all records of the file, or those given, as the file has them: see rb-convert. Raises RbError
     for the first that cannot be converted.
     """
-    from rbtools.formats import FORMATS, Bad, Published, Told, Unit
+    from rbtools.formats import FORMATS, Bad, ConversionReport, Published, Unit
     from rbtools.store.files import write_all
 
-    chosen = edge.build(FORMATS, format, _checked(FORMATS, format, options))
-    told, found = Told(ours=records is not None), []
+    chosen = parse_units.build(FORMATS, format, _checked(FORMATS, format, options))
+    told, found = ConversionReport(ours=records is not None), []
     if records is None:
         units = chosen.units(Published(Path(path), str(path)), told)
     else:
@@ -127,18 +127,18 @@ def corrupt(
     archive: the folder of `--from`. reference: the record of `--reference`.
     """
     from rbtools.corruptions import CORRUPTIONS
-    from rbtools.engine.questions import Corruptions
-    from rbtools.engine.tasks import Ask, AskArchive
+    from rbtools.evaluation.tasks import CorruptionTask
+    from rbtools.jobs import ArchiveJob, EvaluateJob
     from rbtools.scoring import corruptions as sums
 
     run, params = _run("rb-corrupt", options, record)
     chosen, severities = _corruptions(corruptions, severity, params)
     base = None if reference is None else sums.reference(reference, CORRUPTIONS.all)
     if archive is None:
-        return Ask(Corruptions(chosen, severities, base), run)(record)
+        return EvaluateJob(CorruptionTask(chosen, severities, base), run)(record)
     run.archive = os.path.abspath(archive)
     names = tuple(one.name for one in chosen)
-    return AskArchive(Path(run.archive), names, severities, base, run)(record)
+    return ArchiveJob(Path(run.archive), names, severities, base, run)(record)
 
 
 def ge(
@@ -150,25 +150,25 @@ def ge(
     "pr", of the noise `chosen`. The options are those of `attack`, `corrupt` and `pr`. Raises RbError for
     another evaluation, and TypeError for an option that it has not.
     """
-    from rbtools.engine.losses import RobustLoss
-    from rbtools.engine.questions import Accuracy, Attacked, Corruptions
-    from rbtools.engine.tasks import Gap
+    from rbtools.evaluation.robust_loss import RobustLossTask
+    from rbtools.evaluation.tasks import AccuracyTask, AttackTask, CorruptionTask
+    from rbtools.jobs import TrainTestGapJob
 
     run, rest = _run("rb-ge", options, record)
     question: Any
     if evaluation == "acc":
-        question = Accuracy()
+        question = AccuracyTask()
         if rest:
             raise TypeError(f"ge() got unknown options for acc: {', '.join(rest)}")
     elif evaluation == "attack":
-        question = Attacked(*_attack(chosen or "pgd", rest.pop("eps", 8), rest))
+        question = AttackTask(*_attack(chosen or "pgd", rest.pop("eps", 8), rest))
     elif evaluation == "loss":
         name = chosen or "pgd"
         if any(field.name == "iterate" for field in fields(_attacks().load(name))):
             rest = {"iterate": "last", **rest}
-        question = RobustLoss(*_attack(name, rest.pop("eps", 8), rest))
+        question = RobustLossTask(*_attack(name, rest.pop("eps", 8), rest))
     elif evaluation == "corrupt":
-        question = Corruptions(*_corruptions(chosen or "all", rest.pop("severity", "1-5"), rest))
+        question = CorruptionTask(*_corruptions(chosen or "all", rest.pop("severity", "1-5"), rest))
     elif evaluation == "pr":
         question = _probabilistic(chosen or "uniform", **{"denominator": "both", **rest})
     else:
@@ -176,7 +176,7 @@ def ge(
         raise RbError(
             f"There is no evaluation '{evaluation}'.{near(evaluation, known)} There are: {', '.join(known)}."
         )
-    return Gap(question, n_train, run)(record)
+    return TrainTestGapJob(question, n_train, run)(record)
 
 
 def plot(records: Iterable[Record], kind: str, **options: Any) -> Any:
@@ -187,7 +187,7 @@ def plot(records: Iterable[Record], kind: str, **options: Any) -> Any:
     from rbtools.plots import PLOTS
     from rbtools.scoring import plotted, ranking
 
-    return edge.build(PLOTS, kind, _checked(PLOTS, kind, options)).draw(
+    return parse_units.build(PLOTS, kind, _checked(PLOTS, kind, options)).draw(
         ranking.models(records, weights=True), plotted
     )
 
@@ -200,10 +200,10 @@ def pr(
     Options: `rho`, `samples`, `denominator`, `passes`, `confidence`, `only_passing` (`--only probacc`) and
     `adaptive`; or `rare=True` with `particles`, `moves`, `runs` and `floor`; and the noise's own.
     """
-    from rbtools.engine.evaluate import ask
+    from rbtools.evaluation.evaluate import run_task
 
     run, rest = _run("rb-pr", options, record)
-    return ask(record, _probabilistic(noise, gamma, **rest), run)
+    return run_task(record, _probabilistic(noise, gamma, **rest), run)
 
 
 def measure(
@@ -223,8 +223,8 @@ def measure(
     **options: Any,
 ) -> Record:
     """The record with measures of its network; see rb-measure."""
-    from rbtools.engine.measure import Asked, perturbing
-    from rbtools.engine.measure import measure as work
+    from rbtools.evaluation.measurement import MeasureRequest, perturbing
+    from rbtools.evaluation.measurement import measure as work
     from rbtools.measures import MEASURES
 
     run, params = _run("rb-measure", options, record)
@@ -237,10 +237,10 @@ def measure(
     fields_of = {field.name for name in names for field in fields(MEASURES.load(name))}
     for name in params.keys() - fields_of:
         _checked(MEASURES, names[0], {name: params[name]})  # raises: none of them has it
-    distances = edge.distances(_text(eps), "linf")
-    step = edge.distance(step_size, "step_size")
-    asked = Asked(
-        measures=tuple(edge.build(MEASURES, name, params) for name in names),
+    distances = parse_units.distances(_text(eps), "linf")
+    step = parse_units.distance(step_size, "step_size")
+    asked = MeasureRequest(
+        measures=tuple(parse_units.build(MEASURES, name, params) for name in names),
         attacks=perturbing(_text(attack).split(","), distances, attack_steps, step),
         eps=distances,
         on=on,
@@ -255,9 +255,9 @@ def measure(
 
 def train(record: Record, method: str = "erm", **options: Any) -> Record:
     """The record with a trained checkpoint; see rb-train. Recipe and method options are keywords."""
-    from rbtools.engine import presets
-    from rbtools.engine.recipe import VALIDATED, Recipe
-    from rbtools.engine.train import train as work
+    from rbtools.trainer import presets
+    from rbtools.trainer.recipe import VALIDATED, Recipe
+    from rbtools.trainer.train_model import train as work
     from rbtools.training import METHODS
 
     run, params = _run("rb-train", options, record)
@@ -266,7 +266,7 @@ def train(record: Record, method: str = "erm", **options: Any) -> Record:
     params = _checked(METHODS, method, params)
     if how.preset is not None:
         params = presets.params(presets.named(how.preset), METHODS.load(method), params)
-    return work(record, edge.build(METHODS, method, params), how, run)
+    return work(record, parse_units.build(METHODS, method, params), how, run)
 
 
 def score(
@@ -309,8 +309,8 @@ def rank(
     group: str | Iterable[str] = (),
 ) -> list[Record]:
     """The records in their order, each with its "rank"; see rb-rank."""
-    from rbtools.records import expr, metrics
-    from rbtools.scoring import rank as ranks
+    from rbtools.records import expr, metric_name
+    from rbtools.scoring import rank_order as ranks
     from rbtools.scoring import ranking
 
     holds = None if where is None else expr.compile(where).holds
@@ -319,7 +319,7 @@ def rank(
         return []
     merged = ranking.merged(whole, expr.items(_text(aggregate)), expr.items(_text(group)))
     keys = [ranks.key(item) for item in expr.items(_text(by))]
-    keys = keys or [ranks.key(metrics.default_rank_key(merged))]
+    keys = keys or [ranks.key(metric_name.default_rank_key(merged))]
     found = ranking.ranked(merged, keys, expr.items(_text(within)), top)
     return [{**record, "rank": place} for place, record in found]
 
@@ -342,7 +342,7 @@ def corr(
     """
     from rbtools.records import expr
     from rbtools.scoring import correlate, ranking
-    from rbtools.scoring.beside import Beside
+    from rbtools.scoring.join import Beside
 
     if kind not in correlate.KINDS:
         raise unknown("kind of correlation", kind, correlate.KINDS)
@@ -381,19 +381,19 @@ def search(
     expression, with ":lower" or ":higher" where its own direction is not meant; several for nsga2. report:
     further tables by name to look the findings up in. params: the algorithm's own.
     """
-    from rbtools.search import SEARCHES, outcome, spread
+    from rbtools.search import SEARCHES, outcome, parallel_runs
     from rbtools.search.driver import Rules
     from rbtools.search.objective import asked_of
-    from rbtools.search.table import Table
+    from rbtools.search.result_table import ResultTable
 
-    method = edge.build(SEARCHES, algorithm, params)
+    method = parse_units.build(SEARCHES, algorithm, params)
     if getattr(method, "supernet", False):
         raise RbError(f"{algorithm} asks for no values: it searches a data set. Use rb-search {algorithm}.")
     wanted = asked_of(method, [objective] if isinstance(objective, str) else list(objective))
     _whole(1, budget=budget, runs=runs, jobs=jobs)
 
-    def table(some: Iterable[Record], asked: tuple[Any, ...]) -> Table:
-        made = Table(asked, share=share)
+    def table(some: Iterable[Record], asked: tuple[Any, ...]) -> ResultTable:
+        made = ResultTable(asked, share=share)
         for record in some:
             made.add(record, dumps(record))
         made.check()
@@ -404,7 +404,7 @@ def search(
         return []
     run, _ = _run("rb-search", {"store": None, "seed": seed, "jobs": jobs})
     tables = {"table": searched, **{name: table(some, ()) for name, some in (report or {}).items()}}
-    done = spread.in_table(method, wanted, tables, Rules(budget, charge_repeats), runs, run)
+    done = parallel_runs.in_table(method, wanted, tables, Rules(budget, charge_repeats), runs, run)
     return outcome.each(done) if each else outcome.summed_up(done)
 
 
@@ -418,18 +418,19 @@ def load(record: Record, **options: Any) -> nn.Module:
     A record of a file (rb-arch --from-checkpoint) that names no data set is loaded as the file was
     recognised: without `dataset=` no images settle what that left open, of which a warning tells.
     """
-    from rbtools.engine import checkpoints, device, recognised, subject
+    from rbtools.execution import device
+    from rbtools.inputs import checkpoints, recognition, resolve
 
     run, params = _run("rbtools.load", options, record)
     if params:
         raise TypeError(f"load() got unknown options: {', '.join(params)}")
     if "checkpoint_file" in record and "dataset" not in record and run.dataset is None:
-        left = recognised.left_open(record)
+        left = recognition.left_open(record)
         if left:
             _warn(f"The record leaves open its {left}. Name the data set (dataset=), whose images settle it.")
-        return subject.load_model(record, None, run, device.choose(run))
+        return resolve.load_model(record, None, run, device.choose(run))
     record = checkpoints.prepared(record, run)
-    return subject.load_model(record, subject.data_of(record, run), run, device.choose(run))
+    return resolve.load_model(record, resolve.data_of(record, run), run, device.choose(run))
 
 
 def _attacks() -> Any:
@@ -440,7 +441,7 @@ def _attacks() -> Any:
 
 def _attack(name: str, eps: Numbers, params: dict[str, Any]) -> tuple[Any, tuple[float, ...]]:
     """An attack and its distances in pixel units."""
-    return edge.attack(_attacks(), name, _checked(_attacks(), name, params), _text(eps))
+    return parse_units.attack(_attacks(), name, _checked(_attacks(), name, params), _text(eps))
 
 
 def _corruptions(
@@ -453,7 +454,9 @@ def _corruptions(
     fields_of = {field.name for name in names for field in fields(CORRUPTIONS.load(name))}
     for name in params.keys() - fields_of:
         _checked(CORRUPTIONS, names[0], {name: params[name]})  # raises: none of them has it
-    return tuple(edge.build(CORRUPTIONS, name, params) for name in names), edge.severities(_text(severity))
+    return tuple(parse_units.build(CORRUPTIONS, name, params) for name in names), parse_units.severities(
+        _text(severity)
+    )
 
 
 def _probabilistic(
@@ -474,10 +477,10 @@ def _probabilistic(
     **params: Any,
 ) -> Any:
     """The question of rb-pr with these options."""
-    from rbtools.engine.probabilistic import Probabilistic
-    from rbtools.engine.rare import RareFailures
+    from rbtools.evaluation.probabilistic import NoiseTask
+    from rbtools.evaluation.rare_failures import RareFailureTask
     from rbtools.probabilistic import NOISES
-    from rbtools.probabilistic.estimate import Reading
+    from rbtools.probabilistic.estimate import Estimator
     from rbtools.probabilistic.splitting import Splitting
 
     _whole(1, samples=samples, moves=moves)
@@ -485,17 +488,19 @@ def _probabilistic(
     _whole(2, runs=runs)
     _among(("correct", "all", "both"), denominator=denominator)
     _among(("at-least", "above"), passes=passes)
-    chosen = edge.build(NOISES, noise, _checked(NOISES, noise, params))
-    radii = edge.radii(_text(gamma), chosen.norm)
-    sure = edge.confidence(confidence)
+    chosen = parse_units.build(NOISES, noise, _checked(NOISES, noise, params))
+    radii = parse_units.radii(_text(gamma), chosen.norm)
+    sure = parse_units.confidence(confidence)
     if rare:
         split = Splitting(particles=particles, moves=moves, runs=runs, floor=floor)
-        return RareFailures(chosen, radii, split, sure)
-    read = Reading(rho=edge.tolerances(_text(rho)), denominator=denominator, passes=passes, confidence=sure)
-    return Probabilistic(chosen, radii, read, samples, only_passing, adaptive)
+        return RareFailureTask(chosen, radii, split, sure)
+    read = Estimator(
+        rho=parse_units.tolerances(_text(rho)), denominator=denominator, passes=passes, confidence=sure
+    )
+    return NoiseTask(chosen, radii, read, samples, only_passing, adaptive)
 
 
-def _run(tool: str, options: dict[str, Any], *records: Any) -> tuple[Run, dict[str, Any]]:
+def _run(tool: str, options: dict[str, Any], *records: Any) -> tuple[RunContext, dict[str, Any]]:
     """The run that these options mean, and the options that are not the run's.
 
     Raises RbError for numbers and devices that no run can have, as the command line does, and for what is
@@ -503,20 +508,20 @@ def _run(tool: str, options: dict[str, Any], *records: Any) -> tuple[Run, dict[s
     """
     for record in records:
         _is_record(record)
-    from rbtools.engine import placing, precision
-    from rbtools.engine.run import Run
+    from rbtools.execution import precision, resources
+    from rbtools.execution.context import RunContext
     from rbtools.store import Store
 
     rest = dict(options)
     folder = rest.pop("store", os.environ.get("RB_STORE", "rb-store"))
     store = folder if isinstance(folder, Store) else Store(folder, force=bool(rest.pop("force", False)))
-    known = {field.name for field in fields(Run)} - {"tool", "store", "archive"}
+    known = {field.name for field in fields(RunContext)} - {"tool", "store", "archive"}
     own = {name: rest.pop(name) for name in list(rest) if name in known}
-    run = Run(tool=tool, store=store, **{"precision": "auto", **own})
+    run = RunContext(tool=tool, store=store, **{"precision": "auto", **own})
     _whole(1, n=run.n, batch=run.batch, threads=run.threads)
     _whole(0, seed=run.seed)
     _among(precision.CHOICES, precision=run.precision)
-    placing.check(run.threads, run.device)
+    resources.check(run.threads, run.device)
     return run, rest
 
 

@@ -94,14 +94,14 @@ SMALL_ARCH = {
 @pytest.fixture(scope="session")
 def _trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
     """A store with small networks trained on digits, and their records as JSON by method."""
-    from rbtools.engine.recipe import Recipe
-    from rbtools.engine.run import Run
-    from rbtools.engine.train import train
+    from rbtools.execution.context import RunContext
     from rbtools.store import Store
+    from rbtools.trainer.recipe import Recipe
+    from rbtools.trainer.train_model import train
     from rbtools.training import METHODS
 
     folder = tmp_path_factory.mktemp("trained") / "rb-store"
-    run = Run(tool="rb-train", store=Store(folder), device="cpu", threads=1)
+    run = RunContext(tool="rb-train", store=Store(folder), device="cpu", threads=1)
     methods = {
         "erm": (METHODS.build("erm"), Recipe(epochs=2, lr=0.2)),
         "pgd": (
@@ -130,14 +130,14 @@ def known(trained: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -
     import torch
 
     from rbtools import datasets
-    from rbtools.engine import subject
+    from rbtools.inputs import resolve
 
     data = datasets.load("digits", "train")
     pixels = data.images.flatten(1).double() / 255
     means = torch.stack([pixels[data.labels == label].mean(0) for label in range(10)])
     nearest = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
     nearest[1].weight.data, nearest[1].bias.data = 2 * means.float(), -means.square().sum(1).float()
-    monkeypatch.setattr(subject, "load_model", lambda *_: nearest.eval().requires_grad_(False))
+    monkeypatch.setattr(resolve, "load_model", lambda *_: nearest.eval().requires_grad_(False))
     return trained
 
 

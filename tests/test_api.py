@@ -31,7 +31,7 @@ def timeless(record: Any) -> Any:
 
 def typed(line: list[str], record: dict[str, Any]) -> dict[str, Any]:
     """What a tool writes for this record."""
-    from rbtools.cli import attack, corrupt, ge, measure, pr, train
+    from rbtools.commands import attack, corrupt, ge, measure, pr, train
 
     tools = {"attack": attack, "corrupt": corrupt, "ge": ge, "measure": measure, "pr": pr, "train": train}
     tool: Any = tools[line[0]]
@@ -69,7 +69,7 @@ def test_each_function_gives_the_record_of_its_tool() -> None:
     corrupted = rbtools.corrupt(trained, ["contrast"], severity=3, n=20, store="one")
     line = "corrupt contrast --severity 3 --n 20 --store one --force"
     assert timeless(typed(line.split(), trained)) == timeless(corrupted)
-    from rbtools.cli import corrupt
+    from rbtools.commands import corrupt
 
     assert CliRunner().invoke(corrupt.main, ["contrast,frost", "--write", "copy"]).exit_code == 0
     read = rbtools.corrupt(trained, "contrast,frost", archive="copy", n=20, store="one")
@@ -103,8 +103,8 @@ def test_a_record_of_a_file_is_loaded_without_its_data_set() -> None:
     from torch import nn
 
     from rbtools import models
-    from rbtools.engine import checkpoints
-    from rbtools.engine.run import Run
+    from rbtools.execution.context import RunContext
+    from rbtools.inputs import checkpoints
 
     arch = {"space": "nasbench201", "str": EVERY_EDGE, "channels": 2, "cells": 1}
     network = models.build(arch, classes=7, shape=(3, 16, 16))
@@ -113,11 +113,15 @@ def test_a_record_of_a_file_is_loaded_without_its_data_set() -> None:
     torch.save(network.state_dict(), "used.pt")
     for name in ("fresh.pt", "used.pt"):
         path = os.path.abspath(name)
-        record = checkpoints.record_of(path, checkpoints.Hints(None, None), Run("rb-arch"), with_data=False)
+        record = checkpoints.record_of(
+            path, checkpoints.CheckpointHints(None, None), RunContext("rb-arch"), with_data=False
+        )
         with pytest.warns(UserWarning, match="leaves open its normalisation. Name the data set"):
             model = rbtools.load(record)
         assert isinstance(model, nn.Module) and model(torch.rand(2, 3, 16, 16)).shape == (2, 7)
-        said = checkpoints.record_of(path, checkpoints.Hints(None, "none"), Run("rb-arch"), with_data=False)
+        said = checkpoints.record_of(
+            path, checkpoints.CheckpointHints(None, "none"), RunContext("rb-arch"), with_data=False
+        )
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             assert rbtools.load(said)(torch.ones(1, 3, 16, 16)).shape == (1, 7)
@@ -176,7 +180,7 @@ def results() -> list[dict[str, Any]]:
 def written(tool: str, arguments: list[str], records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     import importlib
 
-    main = importlib.import_module(f"rbtools.cli.{tool}").main
+    main = importlib.import_module(f"rbtools.commands.{tool}").main
     result = CliRunner().invoke(main, arguments, input="".join(json.dumps(one) + "\n" for one in records))
     assert result.exit_code == 0, result.stderr
     return [json.loads(line) for line in result.stdout.splitlines()]

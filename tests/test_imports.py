@@ -17,13 +17,26 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[1] / "rbtools"
 
 # What everybody may import, and the version.
-COMMON = {"errors", "registry", "units", "unpickle"}
+COMMON = {"errors", "registry", "units", "parse_units", "unpickle"}
 
+_LIBRARIES = {
+    "spaces",
+    "models",
+    "datasets",
+    "attacks",
+    "corruptions",
+    "training",
+    "probabilistic",
+    "measures",
+}
+_NUMBERS = {"records", "scoring", "store", "rng"}
+
+# From the ground floor up.
 TABLE: dict[str, set[str]] = {
+    "rng": set(),
     "records": set(),
     "spaces": {"records"},
     "models": {"spaces"},
-    "datasets": {"store"},
     "attacks": set(),
     "corruptions": set(),
     "training": {"attacks", "corruptions"},
@@ -31,7 +44,13 @@ TABLE: dict[str, set[str]] = {
     "measures": set(),
     "scoring": {"records"},
     "store": {"records"},
-    "search": {"engine", "scoring", "spaces", "records"},
+    "datasets": {"store"},
+    "execution": {"records", "store"},
+    "inputs": {"execution", *_LIBRARIES, *_NUMBERS},
+    "trainer": {"execution", "inputs", *_LIBRARIES, *_NUMBERS},
+    "evaluation": {"execution", "inputs", "trainer", *_LIBRARIES, *_NUMBERS},
+    "jobs": {"execution", "trainer", "evaluation"},
+    "search": {"execution", "scoring", "spaces", "records"},
     "formats": {"records", "spaces"},
     "plots": {"records", "spaces"},
 }
@@ -47,21 +66,21 @@ LISTED = {
         "rbtools.training.METHODS",
     }
 }
-TABLE["engine"] = set(TABLE) - {"search", "formats", "plots"}
-
 # Never, not even inside a function: room -> packages.
 NEVER = {
     "records": {"torch", "torchvision", "click", "rich"},
     "spaces": {"torch", "torchvision", "click", "rich"},
     "scoring": {"torch", "torchvision", "click", "rich"},
     "store": {"torch", "torchvision", "click", "rich"},
-    "engine": {"click", "rich"},
     "training": {"click", "rich"},
+    "execution": {"click", "rich"},
+    "trainer": {"click", "rich"},
+    "evaluation": {"click", "rich"},
 }
 
 # Packages that must not load with `--help`, nor with a look-up in the store.
 HEAVY = {"torch", "torchvision", "numpy", "scipy", "sklearn", "pyautoattack", "matplotlib"}
-LIGHT_ROOMS = ("cli", "records", "spaces", "scoring", "store", "plots")
+LIGHT_ROOMS = ("cli", "commands", "records", "spaces", "scoring", "store", "plots")
 
 TORCHVISION_DOOR = "rbtools.models.torchvision_import"
 
@@ -128,10 +147,14 @@ def violations(source: str, module: str, package: bool = False) -> list[str]:
 
 
 def _between_rooms(room: str, other: str) -> str | None:
-    if room == "cli" or room == other or other in COMMON or not other or other.startswith("__"):
+    if room == other or other in COMMON or not other or other.startswith("__"):
+        return None
+    if other == "commands":
+        return "nothing imports commands"
+    if room in ("cli", "commands"):
         return None
     if other == "cli":
-        return "nothing imports cli"
+        return "only commands import cli"
     if room in COMMON:
         return f"{room} is below every room"
     if room not in TABLE:
@@ -148,8 +171,8 @@ TOP_LEVEL = {"", "api"}
 def _third_party(room: str, top: str, module: str) -> str | None:
     if top in NEVER.get(room, ()):
         return f"{room} never imports {top}"
-    if top in ("click", "rich") and room != "cli":
-        return f"only cli imports {top}"
+    if top in ("click", "rich") and room not in ("cli", "commands"):
+        return f"only cli and commands import {top}"
     if top == "torchvision" and module != TORCHVISION_DOOR:
         return f"torchvision comes through {TORCHVISION_DOOR}"
     return None
@@ -226,11 +249,11 @@ def test_every_registered_module_exists() -> None:
 @pytest.mark.parametrize(
     ("module", "source", "found"),
     [
-        ("rbtools.attacks.x", "import rbtools.engine", "may import no other room"),
-        ("rbtools.attacks.x", "from rbtools import engine", "may import no other room"),
-        ("rbtools.attacks.x", "from rbtools.engine import draws", "may import no other room"),
-        ("rbtools.attacks.x", "from ..engine.draws import Draws", "may import no other room"),
-        ("rbtools.attacks.x", "from .. import engine as e", "may import no other room"),
+        ("rbtools.attacks.x", "import rbtools.evaluation", "may import no other room"),
+        ("rbtools.attacks.x", "from rbtools import evaluation", "may import no other room"),
+        ("rbtools.attacks.x", "from rbtools.evaluation import draws", "may import no other room"),
+        ("rbtools.attacks.x", "from ..rng.draws import Draws", "may import no other room"),
+        ("rbtools.attacks.x", "from .. import evaluation as e", "may import no other room"),
         ("rbtools.attacks.x", "def f():\n    from rbtools import store", "may import no other room"),
         (
             "rbtools.attacks.x",
@@ -241,20 +264,24 @@ def test_every_registered_module_exists() -> None:
         ("rbtools.attacks.x", "import importlib\nimportlib.import_module('rbtools.store')", "may import"),
         ("rbtools.training.x", "import os, rbtools.models", "may import attacks, corruptions"),
         ("rbtools.records.x", "from rbtools.spaces import zoo", "may import no other room"),
-        ("rbtools.engine.x", "from rbtools import cli", "nothing imports cli"),
-        ("rbtools.api", "import rbtools.cli.shared", "nothing imports cli"),
-        ("rbtools.engine.x", "from rbtools import search", "may import"),
+        ("rbtools.evaluation.x", "from rbtools import cli", "only commands import cli"),
+        ("rbtools.api", "import rbtools.cli.shared", "only commands import cli"),
+        ("rbtools.evaluation.x", "from rbtools import search", "may import"),
         ("rbtools.units", "from rbtools.records import dumps", "below every room"),
         ("rbtools.cellar.x", "from rbtools.records import dumps", "not a room"),
         ("rbtools.spaces.x", "def f():\n    import torch.nn", "spaces never imports torch"),
         ("rbtools.store.x", "from torch import nn", "store never imports torch"),
         ("rbtools.records.x", "import click", "records never imports click"),
-        ("rbtools.engine.x", "def f():\n    from rich.table import Table", "engine never imports rich"),
-        ("rbtools.models.x", "import click", "only cli imports click"),
+        (
+            "rbtools.evaluation.x",
+            "def f():\n    from rich.table import Table",
+            "evaluation never imports rich",
+        ),
+        ("rbtools.models.x", "import click", "only cli and commands import click"),
         ("rbtools.datasets.x", "from torchvision import datasets", "torchvision comes through"),
         (
             "rbtools.attacks.x",
-            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n import rbtools.engine",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n import rbtools.evaluation",
             "may",
         ),
     ],
@@ -273,13 +300,13 @@ def test_forbidden_import_is_found(module: str, source: str, found: str) -> None
         ),
         ("rbtools.attacks.x", "from . import steps\nfrom rbtools.attacks.steps import project"),
         ("rbtools.attacks.x", "from rbtools import __version__"),
-        ("rbtools.engine.x", "import torch\nfrom rbtools import attacks, store, models, scoring"),
-        ("rbtools.cli.x", "import click\nfrom rbtools.engine import evaluate"),
+        ("rbtools.evaluation.x", "import torch\nfrom rbtools import attacks, store, models, scoring"),
+        ("rbtools.cli.x", "import click\nfrom rbtools.evaluation import evaluate"),
         (
             "rbtools.store.x",
             "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from torch import Tensor",
         ),
-        ("rbtools.search.x", "from rbtools import engine, scoring, spaces, records"),
+        ("rbtools.search.x", "from rbtools import execution, scoring, spaces, records"),
         (TORCHVISION_DOOR, "import torchvision"),
     ],
 )

@@ -17,8 +17,9 @@ from click.testing import CliRunner
 from PIL import Image
 
 from rbtools.attacks import ATTACKS
-from rbtools.cli import manual, tools
-from rbtools.cli import pages as prose
+from rbtools.cli import tools
+from rbtools.cli.docs import manual
+from rbtools.cli.docs import pages as prose
 from rbtools.formats import FORMATS
 from rbtools.plots import PLOTS
 from rbtools.probabilistic import NOISES

@@ -17,17 +17,17 @@ from torch import Tensor, nn
 
 from rbtools import datasets, registry
 from rbtools.attacks import ATTACKS
-from rbtools.cli.fields import method_options
+from rbtools.cli.method_options import method_options
 from rbtools.cli.options import SHARED
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.datasets import DATASETS, WITH_PATH
-from rbtools.engine.draws import Draws
 from rbtools.errors import RbError
 from rbtools.formats import FORMATS
 from rbtools.measures import MEASURES
 from rbtools.plots import PLOTS
 from rbtools.probabilistic import NOISES
-from rbtools.records import metrics
+from rbtools.records import metric_name
+from rbtools.rng.draws import Draws
 from rbtools.search import SEARCHES
 from rbtools.training import METHODS
 
@@ -217,7 +217,7 @@ def test_the_same_seed_gives_the_same_attack_and_another_only_where_there_is_cha
     assert torch.equal(first, other) is not attack.random
 
 
-@pytest.mark.parametrize("name", [name for name in ATTACKS if not ATTACKS.build(name).whole_tiles])
+@pytest.mark.parametrize("name", [name for name in ATTACKS if not ATTACKS.build(name).batch_dependent])
 def test_the_company_of_an_example_does_not_matter_to_an_attack(name: str) -> None:
     model, images = network(), images_of()
     attack, labels, draws = attack_of(name), labels_of(model, images), draws_for()
@@ -341,10 +341,10 @@ def test_a_larger_budget_costs_more(name: str) -> None:
 def test_a_ranking_knows_which_way_a_measure_is_better(name: str) -> None:
     """From its name: a number of a measure that goes the other way than the rest is tested beside it."""
     lower = MEASURES.load(name).less_is_better  # type: ignore[attr-defined]
-    assert metrics.higher_is_better(name) is not lower, (
+    assert metric_name.higher_is_better(name) is not lower, (
         f"{name}.less_is_better is {lower}: "
         + (f"add '{name}' to" if lower else f"take '{name}' out of")
-        + " _LOWER_FAMILIES in rbtools/records/metrics.py"
+        + " _LOWER_FAMILIES in rbtools/records/metric_name.py"
     )
 
 

@@ -128,13 +128,13 @@ def test_installed_version_is_that_of_the_source() -> None:
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_command_is_the_main_of_its_module(script: str) -> None:
     name = script.removeprefix("rb-").replace("-", "_")
-    assert SCRIPTS[script] == f"rbtools.cli.{name}:main"
-    assert callable(importlib.import_module(f"rbtools.cli.{name}").main)
+    assert SCRIPTS[script] == f"rbtools.commands.{name}:main"
+    assert callable(importlib.import_module(f"rbtools.commands.{name}").main)
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_command_has_its_test_file(script: str) -> None:
-    assert (ROOT / "tests" / "cli" / f"test_{script.removeprefix('rb-').replace('-', '_')}.py").is_file()
+    assert (ROOT / "tests" / "commands" / f"test_{script.removeprefix('rb-').replace('-', '_')}.py").is_file()
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

@@ -18,33 +18,39 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rbtools import jobs
 from rbtools.attacks import ATTACKS
 from rbtools.corruptions import CORRUPTIONS
-from rbtools.engine import evaluate, recipe, tasks, train
-from rbtools.engine.outcomes import Outcomes
-from rbtools.engine.probabilistic import Probabilistic
-from rbtools.engine.questions import Accuracy, Attacked, Corruptions, Question
-from rbtools.engine.run import Run
-from rbtools.engine.workers import Finished, Pool, Task
+from rbtools.evaluation import evaluate
+from rbtools.evaluation.outcomes import Outcomes
+from rbtools.evaluation.probabilistic import NoiseTask
+from rbtools.evaluation.tasks import AccuracyTask, AttackTask, CorruptionTask, EvalTask
+from rbtools.execution.context import RunContext
+from rbtools.execution.local import Finished, Job, LocalExecutor
 from rbtools.probabilistic import NOISES
-from rbtools.probabilistic.estimate import Reading
+from rbtools.probabilistic.estimate import Estimator
 from rbtools.spaces import sized
 from rbtools.store import Store
+from rbtools.trainer import recipe, train_model
 from rbtools.training import METHODS
 
 N = 200  # more than one tile
-QUESTIONS: dict[str, Question] = {
-    "acc": Accuracy(),
-    "fgsm": Attacked(ATTACKS.build("fgsm"), (8 / 255,)),
-    "pgd": Attacked(ATTACKS.build("pgd", steps=2, restarts=2), (8 / 255, 32 / 255)),
-    "pgd l2 last": Attacked(ATTACKS.build("pgd", steps=2, norm="l2", iterate="last"), (0.5,)),
-    "square": Attacked(ATTACKS.build("square", queries=5), (16 / 255,)),
-    "square by tiles": Attacked(ATTACKS.build("square", queries=5, backend="pyautoattack"), (16 / 255,)),
-    "pr": Probabilistic(NOISES.build("uniform"), (0.1, 0.2), Reading(rho=(0.05,)), 3),
-    "probacc": Probabilistic(
-        NOISES.build("gaussian"), (0.1, 0.3), Reading(rho=(0.1, 0.5), denominator="all"), 6, only_passing=True
+QUESTIONS: dict[str, EvalTask] = {
+    "acc": AccuracyTask(),
+    "fgsm": AttackTask(ATTACKS.build("fgsm"), (8 / 255,)),
+    "pgd": AttackTask(ATTACKS.build("pgd", steps=2, restarts=2), (8 / 255, 32 / 255)),
+    "pgd l2 last": AttackTask(ATTACKS.build("pgd", steps=2, norm="l2", iterate="last"), (0.5,)),
+    "square": AttackTask(ATTACKS.build("square", queries=5), (16 / 255,)),
+    "square by tiles": AttackTask(ATTACKS.build("square", queries=5, backend="pyautoattack"), (16 / 255,)),
+    "pr": NoiseTask(NOISES.build("uniform"), (0.1, 0.2), Estimator(rho=(0.05,)), 3),
+    "probacc": NoiseTask(
+        NOISES.build("gaussian"),
+        (0.1, 0.3),
+        Estimator(rho=(0.1, 0.5), denominator="all"),
+        6,
+        only_passing=True,
     ),
-    "corrupt": Corruptions(
+    "corrupt": CorruptionTask(
         tuple(CORRUPTIONS.build(name) for name in ("gaussian_noise", "defocus_blur")), (2, 5)
     ),
 }
@@ -55,14 +61,14 @@ class Pulled(Exception):
 
 
 def pulling(after: int) -> Callable[[], None]:
-    """A pulse that raises at its `after`-th call."""
+    """A check that raises at its `after`-th call."""
     calls = iter(range(after))
 
-    def pulse() -> None:
+    def check_cancelled() -> None:
         if next(calls, None) is None:
             raise Pulled
 
-    return pulse
+    return check_cancelled
 
 
 @pytest.fixture(scope="module")
@@ -70,9 +76,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, A
     """A store and a record of a small trained network in it."""
     folder = tmp_path_factory.mktemp("trained") / "store"
     record = {"arch": sized("nasbench201", channels=4, cells=1).arch(13714), "dataset": "digits"}
-    run = Run(tool="test", store=Store(folder))
+    run = RunContext(tool="test", store=Store(folder))
     how = recipe.Recipe(epochs=2, batch_size=64, lr=0.2)
-    return folder, train.train(record, METHODS.build("erm"), how, run)
+    return folder, train_model.train(record, METHODS.build("erm"), how, run)
 
 
 @pytest.fixture(scope="module")
@@ -83,16 +89,16 @@ def reference(
     found = {}
     for name, question in QUESTIONS.items():
         run = fresh(trained[0], tmp_path_factory.mktemp("plain"), n=N)
-        evaluate.ask(trained[1], question, run)
+        evaluate.run_task(trained[1], question, run)
         found[name] = outcomes(run.store)
     return found
 
 
-def fresh(trained: Path, folder: Path, **options: Any) -> Run:
+def fresh(trained: Path, folder: Path, **options: Any) -> RunContext:
     """A run on a new store that has only the checkpoints."""
     (folder / "store").mkdir()
     (folder / "store" / "objects").symlink_to(trained / "objects")
-    return Run(tool="test", store=Store(folder / "store"), **options)
+    return RunContext(tool="test", store=Store(folder / "store"), **options)
 
 
 def outcomes(store: Store) -> dict[str, np.ndarray]:
@@ -123,17 +129,17 @@ def test_outcomes_depend_on_the_example_alone(
     run = fresh(trained[0], tmp_path_factory.mktemp("way"), batch=way["batch"], n=N)
     record = trained[1]
     if way["before"] is not None:
-        evaluate.ask(record, QUESTIONS[way["before"]], Run(tool="test", store=run.store, n=5))
+        evaluate.run_task(record, QUESTIONS[way["before"]], RunContext(tool="test", store=run.store, n=5))
     # The key of what is drawn for whole tiles has n: a smaller one is another question.
     if way["first"] is not None and name != "square by tiles":
-        first = Run(tool="test", store=run.store, n=way["first"])
-        evaluate.ask(record, QUESTIONS[name], first)
+        first = RunContext(tool="test", store=run.store, n=way["first"])
+        evaluate.run_task(record, QUESTIONS[name], first)
     if way["pulled"] is not None:
-        run.pulse = pulling(way["pulled"])
+        run.check_cancelled = pulling(way["pulled"])
         with contextlib.suppress(Pulled):
-            evaluate.ask(record, QUESTIONS[name], run)
-        run.pulse = lambda: None
-    evaluate.ask(record, QUESTIONS[name], run)
+            evaluate.run_task(record, QUESTIONS[name], run)
+        run.check_cancelled = lambda: None
+    evaluate.run_task(record, QUESTIONS[name], run)
     found, wanted = outcomes(run.store), reference[name]
     assert found.keys() >= wanted.keys()
     values = np.concatenate([found[key] for key in wanted])
@@ -162,9 +168,11 @@ def test_neither_order_nor_shard_nor_an_empty_store_matters(
     """Three records that differ in what is asked of them: every shard is a run of its own."""
     records = [{**trained[1], "n": n} for n in (30, 60, 90)]
 
-    def ask(record: dict[str, Any], run: Run) -> dict[str, Any]:
+    def ask(record: dict[str, Any], run: RunContext) -> dict[str, Any]:
         run.n = record["n"]
-        work: Any = tasks.Gap(QUESTIONS[name], 40, run) if gap else tasks.Ask(QUESTIONS[name], run)
+        work: Any = (
+            jobs.TrainTestGapJob(QUESTIONS[name], 40, run) if gap else jobs.EvaluateJob(QUESTIONS[name], run)
+        )
         done: dict[str, Any] = work(record)
         return done
 
@@ -172,20 +180,20 @@ def test_neither_order_nor_shard_nor_an_empty_store_matters(
     shared = fresh(trained[0], tmp_path_factory.mktemp("shards")).store.folder
     found: dict[int, dict[str, Any]] = {}
     for shard in range(shards):
-        run = Run(tool="test", store=Store(shared), batch=batch)
+        run = RunContext(tool="test", store=Store(shared), batch=batch)
         found |= {number: ask(records[number], run) for number in order[shard::shards]}
     assert timeless([found[number] for number in range(3)]) == timeless(plain)
 
 
-def pooled(works: list[Any], records: list[dict[str, Any]], run: Run) -> list[dict[str, Any]]:
+def pooled(works: list[Any], records: list[dict[str, Any]], run: RunContext) -> list[dict[str, Any]]:
     """Every record through every work, by worker processes."""
     events: queue.SimpleQueue[Any] = queue.SimpleQueue()
     found: dict[int, dict[str, Any]] = {}
-    with Pool(works, run, events) as pool:
+    with LocalExecutor(works, run, events) as pool:
         places = 0
         for record in records:
             for number in range(len(works)):
-                pool.submit(Task(places, number, record))
+                pool.submit(Job(places, number, record))
                 places += 1
         while len(found) < places:
             event = events.get(timeout=120)
@@ -212,24 +220,24 @@ def test_workers_give_the_records_of_one_process(
     (tmp_path / "pooled").mkdir()
     plain = fresh(trained[0], tmp_path / "plain", n=40)
     names = ["fgsm", "pr", "corrupt"]
-    wanted = [evaluate.ask(trained[1], QUESTIONS[name], plain) for name in names]
+    wanted = [evaluate.run_task(trained[1], QUESTIONS[name], plain) for name in names]
     run = fresh(trained[0], tmp_path / "pooled", n=40, jobs=2, batch=7)
-    works = [tasks.Ask(QUESTIONS[name], run) for name in names]
+    works = [jobs.EvaluateJob(QUESTIONS[name], run) for name in names]
     assert timeless(pooled(works, [trained[1]], run)) == timeless(wanted)
 
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """The checkpoints of two methods, trained in one go."""
-    run = Run(tool="test", store=Store(tmp_path_factory.mktemp("whole") / "store"))
+    run = RunContext(tool="test", store=Store(tmp_path_factory.mktemp("whole") / "store"))
     yield {name: small(name, run)["checkpoint"] for name in ("erm", "trades")}
 
 
-def small(name: str, run: Run) -> dict[str, Any]:
+def small(name: str, run: RunContext) -> dict[str, Any]:
     record = {"arch": sized("nasbench201", channels=2, cells=1).arch(1462), "dataset": "digits"}
     params = {} if name == "erm" else {"attack_steps": 1, "eps": 16 / 255}
     how = recipe.Recipe(epochs=3, batch_size=256, augment=("crop", "flip"))
-    return train.train(record, METHODS.build(name, **params), how, run)
+    return train_model.train(record, METHODS.build(name, **params), how, run)
 
 
 @pytest.mark.parametrize("name", ["erm", "trades"])
@@ -237,11 +245,11 @@ def small(name: str, run: Run) -> dict[str, Any]:
 def test_a_resumed_training_ends_with_the_same_weights(
     name: str, epochs: int, uninterrupted: dict[str, str], tmp_path: Path
 ) -> None:
-    run = Run(tool="test", store=Store(tmp_path / "store"), pulse=pulling(epochs))
+    run = RunContext(tool="test", store=Store(tmp_path / "store"), check_cancelled=pulling(epochs))
     with pytest.raises(Pulled):
         small(name, run)
     assert len(list(run.store.files("state"))) == 1
-    run.pulse = lambda: None
+    run.check_cancelled = lambda: None
     record = small(name, run)
     assert record["checkpoint"] == uninterrupted[name]
     assert len(record["train"]["history"]["loss"]) == 3
@@ -249,9 +257,9 @@ def test_a_resumed_training_ends_with_the_same_weights(
 
 
 def test_a_training_in_a_worker_gives_the_same_weights(uninterrupted: dict[str, str], tmp_path: Path) -> None:
-    run = Run(tool="test", store=Store(tmp_path / "store"), jobs=2)
+    run = RunContext(tool="test", store=Store(tmp_path / "store"), jobs=2)
     how = recipe.Recipe(epochs=3, batch_size=256, augment=("crop", "flip"))
     record = {"arch": sized("nasbench201", channels=2, cells=1).arch(1462), "dataset": "digits"}
-    (done,) = pooled([tasks.Train(METHODS.build("erm"), how, 0, run)], [record], run)
+    (done,) = pooled([jobs.TrainJob(METHODS.build("erm"), how, 0, run)], [record], run)
     assert done["checkpoint"] == uninterrupted["erm"]
     assert json.dumps(done)

@@ -23,14 +23,14 @@ from PIL import Image
 
 from rbtools import datasets
 from rbtools.cli import config
-from rbtools.cli.score import _of_file
+from rbtools.commands.score import _of_file
 from rbtools.datasets import decode, fetch
-from rbtools.engine import outcomes
 from rbtools.errors import RbError, UsageError
-from rbtools.models import reading
+from rbtools.evaluation import outcomes
+from rbtools.models import read_checkpoint
 from rbtools.records.lines import parse
 from rbtools.store import archive
-from rbtools.store.store import MARKER, Store
+from rbtools.store.content_store import MARKER, Store
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -67,7 +67,7 @@ SAFETENSORS: dict[str, Any] = {
 def safetensors(header: bytes, length: int | None = None) -> dict[str, Any]:
     size = len(header) if length is None else length
     Path("w.safetensors").write_bytes(size.to_bytes(8, "little") + header + bytes(16))
-    return reading.read("w.safetensors").state
+    return read_checkpoint.read("w.safetensors").state
 
 
 @pytest.mark.parametrize("case", SAFETENSORS)
@@ -287,7 +287,9 @@ def test_a_line_that_is_no_record(line: bytes) -> None:
 
 # Readers that make whatever a file says, and the places that may call them, with the reason.
 RUNS = {
-    "pickle.loads": {"rbtools/engine/ray_worker.py"},  # what the same user's other process sent, through Ray
+    "pickle.loads": {
+        "rbtools/execution/ray/worker.py"
+    },  # what the same user's other process sent, through Ray
     "pickle.load": set(),
     "torch.load": set(),
     "torch.jit.load": {"rbtools/models/programs.py"},  # only with --allow-code

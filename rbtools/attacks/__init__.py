@@ -30,7 +30,7 @@ ATTACKS = Registry(
         "fab-t": "rbtools.attacks.fab_t:FABT",
         "square": "rbtools.attacks.square:Square",
         "aa": "rbtools.attacks.aa:AutoAttack",
-        "noise": "rbtools.attacks.noise:Noise",
+        "noise": "rbtools.attacks.noise:NoiseAttack",
     },
 )
 
@@ -39,7 +39,7 @@ class Attack(Protocol):
     """What every registered attack offers; a frozen, keyword-only dataclass fulfils it.
 
     `eps` is the radius of the ball of `norm` ("linf" or "l2"), in pixel units of [0, 1]. `stem` is
-    the metric's name without the radius ("pgd20.l2"). `whole_tiles` is True where the randomness
+    the metric's name without the radius ("pgd20.l2"). `batch_dependent` is True where the randomness
     belongs to the batch and not to the example: such an attack must be handed the same examples
     together every time, whatever the batch that memory allows. `random` is False where the result
     does not depend on the draws at all.
@@ -53,7 +53,7 @@ class Attack(Protocol):
     version: ClassVar[int]
 
     @property
-    def whole_tiles(self) -> bool: ...
+    def batch_dependent(self) -> bool: ...
 
     @property
     def eps(self) -> float: ...
@@ -74,6 +74,6 @@ class Attack(Protocol):
 
         Shape: images float32 (N, C, H, W) in [0, 1]; labels int64 (N,); the result is as images.
         `model` maps images to logits (N, classes); `draws` holds the random numbers of these N
-        examples (rbtools.engine.draws.Draws).
+        examples (rbtools.rng.draws.Draws).
         """
         ...

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rbtools.attacks.base import Backed, InTurn, backend_param, norm_param
+from rbtools.attacks.base import ReferenceBackend, SequentialAttack, backend_param, norm_param
 from rbtools.errors import RbError, near
 from rbtools.registry import param
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rbtools.attacks.loop import Batch, Run
+    from rbtools.attacks.active_batch import AttackBatch, Run
     from rbtools.attacks.pyauto import TameModel
     from rbtools.attacks.steps import Model
 
@@ -37,7 +37,7 @@ _NOT_IN_TURN = ("aa", "cw-l2")
 
 
 @dataclass(frozen=True, kw_only=True)
-class AutoAttack(Backed):
+class AutoAttack(ReferenceBackend):
     """AutoAttack (Croce and Hein 2020, arXiv:2003.01690).
 
     standard: APGD-CE, targeted APGD, targeted FAB, Square. plus: APGD-CE, APGD-DLR and FAB with five
@@ -86,7 +86,7 @@ class AutoAttack(Backed):
         return [(name, {}) for name in self.named] or list(VARIANTS[self.variant])
 
     @property
-    def parts(self) -> list[InTurn]:
+    def parts(self) -> list[SequentialAttack]:
         """The attacks to run, in turn."""
         return [self._part(name, settings) for name, settings in self.plan]
 
@@ -164,7 +164,9 @@ class AutoAttack(Backed):
         return perturb
 
 
-def _with_draws_of(name: str, run: Run, model: Model, batch: Batch, more: bool) -> tuple[Tensor, Tensor]:
+def _with_draws_of(
+    name: str, run: Run, model: Model, batch: AttackBatch, more: bool
+) -> tuple[Tensor, Tensor]:
     """A run with random numbers of its attack's own, and a verdict on every example."""
     import dataclasses
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rbtools.attacks import loop, steps
-from rbtools.attacks.losses import Goal
+from rbtools.attacks import active_batch, steps
+from rbtools.attacks.losses import Objective
 
 MOMENTUM = 0.75  # weight of the new step against the last move
 RHO = 0.75  # share of the steps since the last checkpoint that must have raised the loss
@@ -43,12 +43,12 @@ def stalled(rose: Tensor, gap: int, halved: Tensor, best: Tensor, best_then: Ten
 
 
 @dataclass
-class _State:
+class _APGDState:
     """Where the examples that still stand are: a row an example."""
 
     row: Tensor
     images: Tensor
-    goal: Goal
+    goal: Objective
     point: Tensor
     previous: Tensor
     gradient: Tensor
@@ -62,10 +62,10 @@ class _State:
     best_then: Tensor
 
 
-def climb(
+def apgd(
     model: steps.Model,
-    batch: loop.Batch,
-    goal: Goal,
+    batch: active_batch.AttackBatch,
+    goal: Objective,
     *,
     eps: float,
     norm: str,
@@ -80,7 +80,7 @@ def climb(
     """
     result = batch.images.clone()
     start = border_start(batch.images, batch.draws, eps, norm, draw)
-    seen = loop.look(model, start, goal, passes=passes)
+    seen = active_batch.loss_and_gradient(model, start, goal, passes=passes)
     broken = ~seen.standing
     result[broken] = start[broken]
     state = _start(batch.images, start, goal, seen, eps)
@@ -90,15 +90,15 @@ def climb(
             break
         point = _move(state, eps, norm, first=number == 1)
         if number == count:  # nothing follows, so no gradient is needed
-            fooled = ~loop.verdict(model, point, state.goal.labels, passes=passes)
+            fooled = ~active_batch.misclassified(model, point, state.goal.labels, passes=passes)
             result[state.row[fooled]], broken[state.row[fooled]] = point[fooled], True
             break
-        seen = loop.look(model, point, state.goal, passes=passes)
+        seen = active_batch.loss_and_gradient(model, point, state.goal, passes=passes)
         fooled = ~seen.standing
         state.previous, state.point = state.point, point
         if fooled.any():
             result[state.row[fooled]], broken[state.row[fooled]] = point[fooled], True
-            loop.keep(state, seen.standing)
+            active_batch.keep_rows(state, seen.standing)
         _note(state, seen)
         if number in marks:
             _check(state, number - last_mark)
@@ -122,10 +122,12 @@ def border_start(images: Tensor, draws: object, eps: float, norm: str, draw: int
     return steps.project(images + eps * offset, images, eps, norm)
 
 
-def _start(images: Tensor, start: Tensor, goal: Goal, seen: loop.Look, eps: float) -> _State:
+def _start(
+    images: Tensor, start: Tensor, goal: Objective, seen: active_batch.Evaluated, eps: float
+) -> _APGDState:
     on, loss, gradient = seen.standing, seen.loss, seen.gradient
     point = start[on]
-    return _State(
+    return _APGDState(
         row=on.nonzero()[:, 0],
         images=images[on],
         goal=goal.take(on),
@@ -143,7 +145,7 @@ def _start(images: Tensor, start: Tensor, goal: Goal, seen: loop.Look, eps: floa
     )
 
 
-def _move(state: _State, eps: float, norm: str, first: bool) -> Tensor:
+def _move(state: _APGDState, eps: float, norm: str, first: bool) -> Tensor:
     """The next iterate: a projected step, then momentum, then projected again."""
     stepped = steps.ascend(state.point, state.gradient, state.step, norm)
     stepped = steps.project(stepped, state.images, eps, norm)
@@ -154,7 +156,7 @@ def _move(state: _State, eps: float, norm: str, first: bool) -> Tensor:
     return steps.project(moved, state.images, eps, norm)
 
 
-def _note(state: _State, seen: loop.Look) -> None:
+def _note(state: _APGDState, seen: active_batch.Evaluated) -> None:
     """Take in the loss and gradient of the point just reached."""
     state.rose = state.rose + (seen.loss > state.loss)
     state.loss, state.gradient = seen.loss, seen.gradient
@@ -165,7 +167,7 @@ def _note(state: _State, seen: loop.Look) -> None:
     state.best_gradient = torch.where(wide, state.gradient, state.best_gradient)
 
 
-def _check(state: _State, gap: int) -> None:
+def _check(state: _APGDState, gap: int) -> None:
     """At a checkpoint: halve the step of those that stalled and put them back to their best point."""
     stall = stalled(state.rose, gap, state.halved, state.best, state.best_then)
     wide = stall.view(-1, *[1] * (state.point.ndim - 1))

@@ -7,19 +7,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rbtools.attacks.base import Backed, backend_param, norm_param
+from rbtools.attacks.base import ReferenceBackend, backend_param, norm_param
 from rbtools.registry import param
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rbtools.attacks.loop import Batch, Run
+    from rbtools.attacks.active_batch import AttackBatch, Run
     from rbtools.attacks.pyauto import TameModel
     from rbtools.attacks.steps import Model
 
 
 @dataclass(frozen=True, kw_only=True)
-class APGDCE(Backed):
+class APGDCE(ReferenceBackend):
     """Auto-PGD on the cross-entropy (Croce and Hein 2020, arXiv:2003.01690).
 
     Any iterate that fools the model counts, and its example leaves. Examples that stay unbroken come
@@ -45,12 +45,12 @@ class APGDCE(Backed):
     def runs(self, classes: int) -> list[Run]:
         return [functools.partial(self._climb, restart) for restart in range(self.restarts)]
 
-    def _climb(self, restart: int, model: Model, batch: Batch, more: bool) -> tuple[Tensor, Tensor]:
+    def _climb(self, restart: int, model: Model, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:
         from rbtools.attacks import apgd, losses
 
         assert batch.logits is not None
         loss = losses.LOSSES[self.loss_for(batch.logits.shape[1])]
-        return apgd.climb(
+        return apgd.apgd(
             model,
             batch,
             batch.goal(loss),

@@ -7,19 +7,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rbtools.attacks.base import Backed, backend_param, norm_param
+from rbtools.attacks.base import ReferenceBackend, backend_param, norm_param
 from rbtools.registry import param
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rbtools.attacks.loop import Batch, Run
+    from rbtools.attacks.active_batch import AttackBatch, Run
     from rbtools.attacks.pyauto import TameModel
     from rbtools.attacks.steps import Model
 
 
 @dataclass(frozen=True, kw_only=True)
-class APGDT(Backed):
+class APGDT(ReferenceBackend):
     """Targeted Auto-PGD on the targeted DLR loss (Croce and Hein 2020, arXiv:2003.01690).
 
     One run a target: the wrong classes in the order of the clean logits, the most likely first. Any
@@ -51,14 +51,14 @@ class APGDT(Backed):
         ]
 
     def _climb(
-        self, restart: int, rank: int, model: Model, batch: Batch, more: bool
+        self, restart: int, rank: int, model: Model, batch: AttackBatch, more: bool
     ) -> tuple[Tensor, Tensor]:
         from rbtools.attacks import apgd, losses
 
         assert batch.logits is not None
         loss = losses.LOSSES[self.loss_for(batch.logits.shape[1])]
         targets = losses.ranked_targets(batch.logits, batch.labels)[:, rank]
-        return apgd.climb(
+        return apgd.apgd(
             model,
             batch,
             batch.goal(loss, targets),

@@ -13,7 +13,7 @@ from rbtools.registry import param
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rbtools.attacks.loop import Run
+    from rbtools.attacks.active_batch import Run
     from rbtools.attacks.steps import Model
 
 # A loss that needs more classes than the model has is replaced by the margin behind it, which
@@ -35,7 +35,7 @@ def backend_param() -> Any:
     )
 
 
-class InTurn:
+class SequentialAttack:
     """What the attacks written here share; a frozen dataclass with `runs` becomes an attack.
 
     `loss` names what is increased. `clean_pass` is False where the unchanged images need not be
@@ -53,7 +53,7 @@ class InTurn:
         return self.name + (".l2" if self.norm == "l2" else "")
 
     @property
-    def whole_tiles(self) -> bool:
+    def batch_dependent(self) -> bool:
         """Never: every random number here belongs to one example."""
         return False
 
@@ -79,10 +79,10 @@ class InTurn:
         """Perturb images; also return what else there is to know of each example, by name (N,)."""
         if self.eps == 0 or len(images) == 0:
             return images.clone(), {}
-        from rbtools.attacks import loop
+        from rbtools.attacks import active_batch
 
-        perturbed, by, classes = loop.in_turn(
-            model, loop.Batch(images, labels, draws), self.runs, clean_pass=self.clean_pass
+        perturbed, by, classes = active_batch.run_stages(
+            model, active_batch.AttackBatch(images, labels, draws), self.runs, clean_pass=self.clean_pass
         )
         return perturbed, self.findings(by, classes)
 
@@ -91,13 +91,13 @@ class InTurn:
         return {}
 
 
-class Backed(InTurn):
+class ReferenceBackend(SequentialAttack):
     """An attack that AutoAttack's own code has as well: `--backend pyautoattack` runs that."""
 
     backend: str
 
     @property
-    def whole_tiles(self) -> bool:
+    def batch_dependent(self) -> bool:
         """Whether the random numbers are drawn for the batch as a whole, as AutoAttack's code does."""
         return self.backend == "pyautoattack"
 

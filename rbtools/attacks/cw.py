@@ -9,8 +9,8 @@ from rbtools.attacks.pgd import PGD
 from rbtools.registry import param
 
 if TYPE_CHECKING:
-    from rbtools.attacks.loop import Batch
-    from rbtools.attacks.losses import Goal
+    from rbtools.attacks.active_batch import AttackBatch
+    from rbtools.attacks.losses import Objective
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,10 +33,10 @@ class CW(PGD):
     def loss(self) -> str:  # type: ignore[override]
         return "margin" if self.target == "none" else "targeted-margin"
 
-    def goal(self, batch: Batch) -> Goal:
+    def goal(self, batch: AttackBatch) -> Objective:
         from rbtools.attacks import losses
 
         goal = super().goal(batch)
         if self.target == "none":
             return batch.goal(losses.with_kappa(self.kappa))
-        return batch.goal(losses.toward_margin, goal.targets)
+        return batch.goal(losses.targeted_logit_margin, goal.targets)

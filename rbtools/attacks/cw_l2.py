@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rbtools.attacks.base import InTurn
+from rbtools.attacks.base import SequentialAttack
 from rbtools.registry import param
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CWL2(InTurn):
+class CWL2(SequentialAttack):
     """The unbounded L2 attack of Carlini and Wagner (2017, arXiv:1608.04644).
 
     It minimises |x' - x|^2 + c * max(z_y - max of the others, -kappa) by Adam over w, where
@@ -50,12 +50,12 @@ class CWL2(InTurn):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         import torch
 
-        from rbtools.attacks import nearest
+        from rbtools.attacks import cw_search
 
         if self.eps == 0 or len(images) == 0:
             return images.clone(), {}
         with torch.no_grad():
-            found, distance = nearest.search(
+            found, distance = cw_search.cw_search(
                 model,
                 images,
                 labels,

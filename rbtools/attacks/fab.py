@@ -7,19 +7,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rbtools.attacks.base import Backed, backend_param, norm_param
+from rbtools.attacks.base import ReferenceBackend, backend_param, norm_param
 from rbtools.registry import param
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rbtools.attacks.loop import Batch, Run
+    from rbtools.attacks.active_batch import AttackBatch, Run
     from rbtools.attacks.pyauto import TameModel
     from rbtools.attacks.steps import Model
 
 
 @dataclass(frozen=True, kw_only=True)
-class FAB(Backed):
+class FAB(ReferenceBackend):
     """Fast adaptive boundary attack (Croce and Hein 2020, arXiv:1907.02044), without targets.
 
     It looks for the nearest adversarial example; the example is broken, and leaves, once one within
@@ -49,14 +49,14 @@ class FAB(Backed):
         return [functools.partial(self._walk, restart, None) for restart in range(self.restarts)]
 
     def _walk(
-        self, restart: int, rank: int | None, model: Model, batch: Batch, more: bool
+        self, restart: int, rank: int | None, model: Model, batch: AttackBatch, more: bool
     ) -> tuple[Tensor, Tensor]:
-        from rbtools.attacks import boundary, losses
+        from rbtools.attacks import fab_steps, losses
 
         assert batch.logits is not None
         targets = None if rank is None else losses.ranked_targets(batch.logits, batch.labels)[:, rank]
         draw = None if restart == 0 else restart * batch.logits.shape[1] + (rank or 0)
-        return boundary.walk(model, batch, targets, eps=self.eps, norm=self.norm, count=self.steps, draw=draw)
+        return fab_steps.fab(model, batch, targets, eps=self.eps, norm=self.norm, count=self.steps, draw=draw)
 
     def theirs(self, model: Model, images: Tensor, labels: Tensor, draws: Any) -> Tensor:
         from rbtools.attacks import pyauto

@@ -10,7 +10,7 @@ from rbtools.attacks.fab import FAB
 from rbtools.registry import param
 
 if TYPE_CHECKING:
-    from rbtools.attacks.loop import Run
+    from rbtools.attacks.active_batch import Run
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from rbtools.attacks.base import InTurn
+from rbtools.attacks.base import SequentialAttack
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rbtools.attacks.loop import Batch, Run
+    from rbtools.attacks.active_batch import AttackBatch, Run
     from rbtools.attacks.steps import Model
 
 
 @dataclass(frozen=True, kw_only=True)
-class FGSM(InTurn):
+class FGSM(SequentialAttack):
     """Fast gradient sign method (Goodfellow et al. 2015, arXiv:1412.6572), L-infinity.
 
     x' = clip[0,1](x + eps * sign of the gradient of the cross-entropy), without a random start.
@@ -37,13 +37,15 @@ class FGSM(InTurn):
     def runs(self, classes: int) -> list[Run]:
         return [self._step]
 
-    def _step(self, model: Model, batch: Batch, more: bool) -> tuple[Tensor, Tensor]:
+    def _step(self, model: Model, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:
         import torch
 
-        from rbtools.attacks import loop, losses, steps
+        from rbtools.attacks import active_batch, losses, steps
 
-        seen = loop.look(model, batch.images, batch.goal(losses.cross_entropy), everyone=True)
+        seen = active_batch.loss_and_gradient(
+            model, batch.images, batch.goal(losses.cross_entropy), everyone=True
+        )
         moved = steps.ascend(batch.images, seen.gradient, self.eps, "linf").clamp_(0, 1)
         if more:
-            return moved, ~loop.verdict(model, moved, batch.labels)
+            return moved, ~active_batch.misclassified(model, moved, batch.labels)
         return moved, torch.zeros_like(seen.standing)

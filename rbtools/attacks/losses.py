@@ -19,7 +19,7 @@ Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Goal:
+class Objective:
     """A loss with the labels and the target classes (N,) of some examples.
 
     An untargeted loss ignores the targets.
@@ -32,9 +32,9 @@ class Goal:
     def __call__(self, logits: Tensor) -> Tensor:
         return self.loss(logits, self.labels, self.targets)
 
-    def take(self, index: Tensor | slice) -> Goal:
+    def take(self, index: Tensor | slice) -> Objective:
         """The goal of some of the examples."""
-        return Goal(self.loss, self.labels[index], self.targets[index])
+        return Objective(self.loss, self.labels[index], self.targets[index])
 
 
 def best_other(logits: Tensor, labels: Tensor) -> Tensor:
@@ -52,7 +52,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(logits, labels, reduction="none")
 
 
-def toward(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
+def targeted_cross_entropy(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
     """log of the target's probability; where the target is the label itself, the untargeted cross-entropy."""
     sign = torch.where(targets == labels, 1.0, -1.0)
     return sign * F.cross_entropy(logits, targets, reduction="none")
@@ -68,7 +68,7 @@ def targeted_margin(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
     return of_class(logits, targets) - of_class(logits, labels)
 
 
-def toward_margin(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
+def targeted_logit_margin(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
     """z_t - z_y; where the target is the label itself, the untargeted margin."""
     away = margin(logits, labels, targets)
     return torch.where(targets == labels, away, targeted_margin(logits, labels, targets))
@@ -89,7 +89,7 @@ def targeted_dlr(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
 
 LOSSES: dict[str, Loss] = {
     "ce": cross_entropy,
-    "targeted-ce": toward,
+    "targeted-ce": targeted_cross_entropy,
     "margin": margin,
     "targeted-margin": targeted_margin,
     "dlr": dlr,

@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from rbtools.attacks.base import InTurn, norm_param
+from rbtools.attacks.base import SequentialAttack, norm_param
 from rbtools.registry import param
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rbtools.attacks.loop import Batch, Run
+    from rbtools.attacks.active_batch import AttackBatch, Run
     from rbtools.attacks.steps import Model
 
 
 @dataclass(frozen=True, kw_only=True)
-class Noise(InTurn):
+class NoiseAttack(SequentialAttack):
     """Random points of the ball, without gradients: what an attack has to beat.
 
     Points are uniform in the ball, clipped to the box. The first that fools the model is taken and its
@@ -41,7 +41,7 @@ class Noise(InTurn):
     def runs(self, classes: int) -> list[Run]:
         return [self._sample]
 
-    def _sample(self, model: Model, batch: Batch, more: bool) -> tuple[Tensor, Tensor]:
+    def _sample(self, model: Model, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:
         import torch
 
         from rbtools.attacks import losses, steps

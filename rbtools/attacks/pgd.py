@@ -7,20 +7,20 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from rbtools.attacks.base import InTurn, need_random_start, norm_param
+from rbtools.attacks.base import SequentialAttack, need_random_start, norm_param
 from rbtools.errors import RbError
 from rbtools.registry import param
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rbtools.attacks.loop import Batch, Run
-    from rbtools.attacks.losses import Goal
+    from rbtools.attacks.active_batch import AttackBatch, Run
+    from rbtools.attacks.losses import Objective
     from rbtools.attacks.steps import Model
 
 
 @dataclass(frozen=True, kw_only=True)
-class PGD(InTurn):
+class PGD(SequentialAttack):
     """Projected gradient descent on the cross-entropy (Madry et al. 2018, arXiv:1706.06083).
 
     L-infinity steps follow the sign of the gradient, L2 steps the normalised gradient. A restart
@@ -125,7 +125,7 @@ class PGD(InTurn):
     def runs(self, classes: int) -> list[Run]:
         return [functools.partial(self._run, restart) for restart in range(self.restarts)]
 
-    def goal(self, batch: Batch) -> Goal:
+    def goal(self, batch: AttackBatch) -> Objective:
         """What to increase for these examples."""
         from rbtools.attacks import losses
 
@@ -133,20 +133,22 @@ class PGD(InTurn):
             return batch.goal(losses.cross_entropy)
         assert batch.logits is not None
         if self.target == "least-likely":
-            return batch.goal(losses.toward, losses.ranked_targets(batch.logits, batch.labels)[:, -1])
+            return batch.goal(
+                losses.targeted_cross_entropy, losses.ranked_targets(batch.logits, batch.labels)[:, -1]
+            )
         target, classes = int(self.target), batch.logits.shape[1]
         if target >= classes:
             raise RbError(
                 f"target of attack '{self.name}' is class {target}; the model has the classes 0 to"
                 f" {classes - 1}."
             )
-        return batch.goal(losses.toward, batch.labels.new_full((len(batch),), target))
+        return batch.goal(losses.targeted_cross_entropy, batch.labels.new_full((len(batch),), target))
 
-    def _run(self, restart: int, model: Model, batch: Batch, more: bool) -> tuple[Tensor, Tensor]:
+    def _run(self, restart: int, model: Model, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:
         """One run: (an iterate of each example, which of them are known to fool the model)."""
         import torch
 
-        from rbtools.attacks import loop, steps
+        from rbtools.attacks import active_batch, steps
 
         images, goal = batch.images, self.goal(batch)
         current = images
@@ -156,7 +158,7 @@ class PGD(InTurn):
         active = torch.arange(len(batch), device=batch.labels.device)
         broken = torch.zeros_like(batch.labels, dtype=torch.bool)
         for step in range(self.steps):
-            seen = loop.look(model, current, goal, everyone=self.iterate == "last")
+            seen = active_batch.loss_and_gradient(model, current, goal, everyone=self.iterate == "last")
             if self.iterate == "any" and not seen.standing.all():
                 on, fooled = seen.standing, ~seen.standing
                 result[active[fooled]] = current[fooled]
@@ -168,5 +170,5 @@ class PGD(InTurn):
             current = steps.project(moved, images, self.eps, self.norm)
         result[active] = current
         if more:  # who called judges the last iterate of the last run
-            broken[active] = ~loop.verdict(model, current, goal.labels)
+            broken[active] = ~active_batch.misclassified(model, current, goal.labels)
         return result, broken

@@ -11,7 +11,7 @@ from rbtools.errors import unknown
 
 
 @dataclass(frozen=True)
-class Part:
+class PresetAttack:
     """One attack of a preset, its distances in pixel units, and how it differs from its defaults."""
 
     attack: str
@@ -27,41 +27,41 @@ _LAST = {"iterate": "last"}
 _GRID = _of255(0.1, 0.5, 1, 2, 3, 4, 8)
 _STEP = 2 / 255
 
-PRESETS: dict[str, tuple[Part, ...]] = {
+PRESETS: dict[str, tuple[PresetAttack, ...]] = {
     # Jung et al. 2023 (Neural Architecture Design and Robustness: A Dataset): foolbox' FGSM and PGD, 40 steps
     # of 0.01/0.3 of eps; APGD-CE and Square as AutoAttack has them. Its text gives the relative step only.
     "jung2023": (
-        Part("fgsm", _of255(0.1, 0.5, 1, 2, 3, 4, 5, 6, 7, 8, 255)),
-        Part("pgd", _GRID, {"steps": 40, "relative_step": 0.01 / 0.3, **_LAST}),
-        Part("apgd-ce", _GRID),
-        Part("square", _GRID),
+        PresetAttack("fgsm", _of255(0.1, 0.5, 1, 2, 3, 4, 5, 6, 7, 8, 255)),
+        PresetAttack("pgd", _GRID, {"steps": 40, "relative_step": 0.01 / 0.3, **_LAST}),
+        PresetAttack("apgd-ce", _GRID),
+        PresetAttack("square", _GRID),
     ),
     # NAS-RobBench-201: PGD-20 with a step of 2.5*eps/20.
     "nasrobbench201": (
-        Part("fgsm", _of255(3, 8)),
-        Part("pgd", _of255(3, 8), {"steps": 20, **_LAST}),
-        Part("aa", _of255(8)),
+        PresetAttack("fgsm", _of255(3, 8)),
+        PresetAttack("pgd", _of255(3, 8), {"steps": 20, **_LAST}),
+        PresetAttack("aa", _of255(8)),
     ),
     # PRBench: the only step it states is 2/255; CW-20 is PGD-20 on the margin.
     "prbench": (
-        Part("pgd", _of255(8), {"steps": 10, "step_size": _STEP, **_LAST}),
-        Part("pgd", _of255(8), {"steps": 20, "step_size": _STEP, **_LAST}),
-        Part("cw", _of255(8), {"steps": 20, "step_size": _STEP, **_LAST}),
-        Part("aa", _of255(8)),
+        PresetAttack("pgd", _of255(8), {"steps": 10, "step_size": _STEP, **_LAST}),
+        PresetAttack("pgd", _of255(8), {"steps": 20, "step_size": _STEP, **_LAST}),
+        PresetAttack("cw", _of255(8), {"steps": 20, "step_size": _STEP, **_LAST}),
+        PresetAttack("aa", _of255(8)),
     ),
     # Its code (wellzline/PRBenchmark, evaluate.py): the same but for CW's margin.
     "prbench-code": (
-        Part("pgd", _of255(8), {"steps": 10, "step_size": _STEP, **_LAST}),
-        Part("pgd", _of255(8), {"steps": 20, "step_size": _STEP, **_LAST}),
-        Part("cw", _of255(8), {"steps": 20, "step_size": _STEP, "kappa": 2.0, **_LAST}),
-        Part("aa", _of255(8)),
+        PresetAttack("pgd", _of255(8), {"steps": 10, "step_size": _STEP, **_LAST}),
+        PresetAttack("pgd", _of255(8), {"steps": 20, "step_size": _STEP, **_LAST}),
+        PresetAttack("cw", _of255(8), {"steps": 20, "step_size": _STEP, "kappa": 2.0, **_LAST}),
+        PresetAttack("aa", _of255(8)),
     ),
     # Rice et al. 2020 (robust_overfitting), which the Weight-Curvature Index follows.
-    "rice2020": (Part("pgd", _of255(8), {"steps": 10, "step_size": _STEP, **_LAST}),),
+    "rice2020": (PresetAttack("pgd", _of255(8), {"steps": 10, "step_size": _STEP, **_LAST}),),
 }
 
 
-def preset(name: str, eps: tuple[float, ...] | None = None) -> tuple[Part, ...]:
+def preset(name: str, eps: tuple[float, ...] | None = None) -> tuple[PresetAttack, ...]:
     """The attacks of a preset, at its own distances or at `eps`. Raises RbError for a name that there is not.
 
     A published step that cannot reach a distance of `eps` gives way there to the attack's own.
@@ -77,5 +77,5 @@ def preset(name: str, eps: tuple[float, ...] | None = None) -> tuple[Part, ...]:
         near = tuple(one for one in eps if units.reaches(reach, one))
         far = tuple(one for one in eps if one not in near)
         own = {key: value for key, value in params.items() if key != "step_size"}
-        parts += [Part(part.attack, some, how) for some, how in ((near, params), (far, own)) if some]
+        parts += [PresetAttack(part.attack, some, how) for some, how in ((near, params), (far, own)) if some]
     return tuple(parts)

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rbtools.attacks.base import Backed, backend_param, norm_param
+from rbtools.attacks.base import ReferenceBackend, backend_param, norm_param
 from rbtools.registry import param
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rbtools.attacks.loop import Batch, Run
+    from rbtools.attacks.active_batch import AttackBatch, Run
     from rbtools.attacks.pyauto import TameModel
     from rbtools.attacks.steps import Model
 
@@ -23,7 +23,7 @@ HALVED_AFTER = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Square(Backed):
+class Square(ReferenceBackend):
     """Square attack (Andriushchenko et al. 2020, arXiv:1912.00049), L-infinity and L2.
 
     A random search that lowers the margin z_y - max of the others and asks the model for logits
@@ -71,10 +71,10 @@ class Square(Backed):
             side = max(side, 3) | 1
         return min(side, height, width)
 
-    def _search(self, restart: int, model: Model, batch: Batch, more: bool) -> tuple[Tensor, Tensor]:
-        from rbtools.attacks import squares
+    def _search(self, restart: int, model: Model, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:
+        from rbtools.attacks import square_search
 
-        return squares.search(
+        return square_search.square_search(
             model,
             batch,
             eps=self.eps,

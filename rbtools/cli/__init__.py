@@ -1,1 +1,1 @@
-"""The commands: one thin module for each, and what they share."""
+"""The command-line framework that the commands share."""

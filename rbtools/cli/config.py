@@ -42,14 +42,14 @@ FORBIDDEN = {
 _PATHS = ("FILE", "DIR", "PATH")
 
 
-class File(NamedTuple):
+class ConfigFile(NamedTuple):
     """A file of defaults: its path, as people know it, and its sections."""
 
     path: str
     sections: dict[str, Any]
 
 
-class Key(NamedTuple):
+class ConfigKey(NamedTuple):
     """A key of a file with its value, where it stands, and whether for all tools."""
 
     name: str
@@ -59,9 +59,9 @@ class Key(NamedTuple):
     shared: bool
 
 
-def files(ctx: click.Context, arguments: Sequence[str]) -> list[File]:
+def files(ctx: click.Context, arguments: Sequence[str]) -> list[ConfigFile]:
     """The files that count for this command line, the one that wins last. Raises UsageError."""
-    found: list[File] | None = ctx.meta.get(META)
+    found: list[ConfigFile] | None = ctx.meta.get(META)
     if found is None:
         found = [] if ctx.resilient_parsing else [_read(path) for path in _paths(arguments)]
         ctx.meta[META] = found
@@ -92,7 +92,7 @@ def _of_the_user() -> str:
     return os.path.join(base, "rbtools", "config.yaml")
 
 
-def _read(path: str) -> File:
+def _read(path: str) -> ConfigFile:
     """A file, whole and well-formed. Raises UsageError."""
     import yaml  # only where there is a file: --help and most runs do without
 
@@ -113,7 +113,7 @@ def _read(path: str) -> File:
     if not isinstance(sections, dict):
         raise UsageError(f"{path} is {_kind(sections)}. Expected a section a tool, such as rb-train:.")
     _check_sections(path, sections)
-    return File(path, {name: {} if value is None else value for name, value in sections.items()})
+    return ConfigFile(path, {name: {} if value is None else value for name, value in sections.items()})
 
 
 def _check_sections(path: str, sections: Mapping[Any, Any]) -> None:
@@ -178,7 +178,7 @@ def _covered(ctx: click.Context, arguments: Sequence[str]) -> bool:
     return option is not None and any(word.partition("=")[0] == option for word in arguments)
 
 
-def _keys(ctx: click.Context, arguments: Sequence[str]) -> Iterator[Key]:
+def _keys(ctx: click.Context, arguments: Sequence[str]) -> Iterator[ConfigKey]:
     """All keys that stand at this command's place or above it, the ones that win last."""
     tool, *below = ctx.command_path.split()
     tool = os.path.basename(tool)
@@ -192,10 +192,10 @@ def _keys(ctx: click.Context, arguments: Sequence[str]) -> Iterator[Key]:
                         levels.append(inner)
             for level in levels:
                 for name, value in level.items():
-                    yield Key(str(name), value, file.path, place, section == ALL)
+                    yield ConfigKey(str(name), value, file.path, place, section == ALL)
 
 
-def _check_subcommand(ctx: click.Context, key: Key) -> None:
+def _check_subcommand(ctx: click.Context, key: ConfigKey) -> None:
     """Raises UsageError where a key with further keys below it is the name of no subcommand."""
     names: list[str] = []
     above: click.Context | None = ctx
@@ -211,7 +211,7 @@ def _check_subcommand(ctx: click.Context, key: Key) -> None:
         raise unknown(f"command in {key.path}: {key.place}:", key.name, names, UsageError)
 
 
-def _check_elsewhere(ctx: click.Context, key: Key, options: Iterable[str]) -> None:
+def _check_elsewhere(ctx: click.Context, key: ConfigKey, options: Iterable[str]) -> None:
     """Raises UsageError for an option that no command of the tool has (of `all`: that tools do not share)."""
     known = shared_options() if key.shared else _options_of(key.place)
     if key.name not in known:
@@ -239,7 +239,7 @@ def shared_options() -> frozenset[str]:
     return options.SHARED
 
 
-def _value(param: click.Option, key: Key) -> Any:
+def _value(param: click.Option, key: ConfigKey) -> Any:
     """A value as click takes it for a default. Raises UsageError for a wrong type or a path outside."""
     where = f"{key.path}: {key.name} of {key.place} is"
     flag = param.is_flag

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
-from rbtools.cli import config, in_force, started
-from rbtools.cli.source import Source
+from rbtools.cli import build_context, config, effective_config
+from rbtools.cli.source import RecordSource
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -70,11 +70,11 @@ normalize_option = click.option(
     " python:, what timm publishes, the data set's]",
 )
 
-stream_options = bundle("source", Source, *_stream_options)
-sink_options = bundle("source", Source, *_of_stream(hidden=True))
+stream_options = bundle("source", RecordSource, *_stream_options)
+sink_options = bundle("source", RecordSource, *_of_stream(hidden=True))
 source_options = bundle(
     "source",
-    Source,
+    RecordSource,
     *_stream_options,
     click.option("--checkpoint", metavar="FILE", help="Evaluate this one checkpoint; no pipe is read."),
     arch_option,
@@ -111,12 +111,12 @@ _word_options = (
         "--print-config",
         is_flag=True,
         expose_value=False,
-        callback=in_force.asked,
+        callback=effective_config.asked,
         help="Say what every option is set to and by whom, and end.",
     ),
 )
 
-screen_options = bundle("screen", started.screen, *_word_options)
+screen_options = bundle("screen", build_context.terminal, *_word_options)
 
 
 store_option = click.option(
@@ -233,7 +233,7 @@ _training_options = (
 _seed_option = click.option("--seed", default=0, type=click.IntRange(0), help="Seed of all random numbers.")
 seeking_options = bundle(
     "work",
-    started.work,
+    build_context.build_context,
     _seed_option,
     *_machine_options,
     _training_options[0],
@@ -241,7 +241,12 @@ seeking_options = bundle(
     *_word_options,
 )
 train_options = bundle(
-    "work", started.work, *_machine_options, *_training_options, *_store_options, *_word_options
+    "work",
+    build_context.build_context,
+    *_machine_options,
+    *_training_options,
+    *_store_options,
+    *_word_options,
 )
 _split_option = click.option("--split", default="test", help="Which split to evaluate on.")
 _evaluation_options = (
@@ -287,7 +292,7 @@ _search_options = (
 )
 run_options = bundle(
     "work",
-    started.work,
+    build_context.build_context,
     _seed_option,
     *_machine_options,
     _split_option,
@@ -296,7 +301,7 @@ run_options = bundle(
 )
 search_options = bundle(
     "work",
-    started.work,
+    build_context.build_context,
     _seed_option,
     *_machine_options,
     _split_option,
@@ -306,7 +311,7 @@ search_options = bundle(
 )
 searched_splits_options = bundle(
     "work",
-    started.work,
+    build_context.build_context,
     _seed_option,
     *_machine_options,
     _indices_option,
@@ -314,7 +319,12 @@ searched_splits_options = bundle(
     *_evaluation_options,
 )
 both_splits_options = bundle(
-    "work", started.work, _seed_option, *_machine_options, _indices_option, *_evaluation_options
+    "work",
+    build_context.build_context,
+    _seed_option,
+    *_machine_options,
+    _indices_option,
+    *_evaluation_options,
 )
 
 
@@ -342,7 +352,7 @@ SHARED = _long_options(
 
 image_options = bundle(
     "work",
-    started.alone,
+    build_context.alone,
     _seed_option,
     *_data_options,
     _split_option,

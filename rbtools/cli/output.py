@@ -29,7 +29,7 @@ class Terminated(BaseException):
     """SIGTERM arrived (status 143)."""
 
 
-class Output:
+class RecordWriter:
     """Lines out, each whole and at once."""
 
     def __init__(self) -> None:

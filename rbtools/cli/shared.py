@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rbtools.cli.commands import command, group
-from rbtools.cli.ending import DONE, FAILED
+from rbtools.cli.click_commands import command, group
+from rbtools.cli.exit_status import DONE, FAILED
 from rbtools.cli.options import (
     allow_code_option,
     arch_option,
@@ -27,16 +27,16 @@ from rbtools.cli.options import (
     stream_options,
     train_options,
 )
-from rbtools.cli.screen import Screen
-from rbtools.cli.source import Source, bad_line_record, file_path, opened_output, read_all
-from rbtools.edge import build
+from rbtools.cli.source import RecordSource, bad_line_record, file_path, opened_output, read_all
+from rbtools.cli.terminal import Terminal
 from rbtools.errors import RbError, UsageError
+from rbtools.parse_units import build
 
 __all__ = [
     "DONE",
     "FAILED",
-    "Screen",
-    "Source",
+    "RecordSource",
+    "Terminal",
     "allow_code_option",
     "arch_option",
     "bad_line_record",
@@ -69,21 +69,21 @@ __all__ = [
 ]
 
 
-def filter_records(source: Source, works: Sequence[Any], work: Any, start: Any = None) -> int:
-    """Put every record through all works, one output each; see `rbtools.cli.loop`."""
-    from rbtools.cli.loop import filter_records as loop
+def filter_records(source: RecordSource, works: Sequence[Any], work: Any, start: Any = None) -> int:
+    """Put every record through all works, one output each; see `rbtools.cli.filter_loop`."""
+    from rbtools.cli.filter_loop import filter_records as loop
 
     return loop(source, works, work.screen, run=work.run, start=start)
 
 
-def evaluate(source: Source, work: Any, question: Any) -> int:
+def evaluate(source: RecordSource, work: Any, question: Any) -> int:
     """Ask a question about every record's model, or about the one of `--checkpoint`."""
-    from rbtools.engine.tasks import Ask
+    from rbtools.jobs import EvaluateJob
 
-    return filter_models(source, work, Ask(question, work.run))
+    return filter_models(source, work, EvaluateJob(question, work.run))
 
 
-def filter_models(source: Source, work: Any, task: Any) -> int:
+def filter_models(source: RecordSource, work: Any, task: Any) -> int:
     """Put every record, or the one made of `--checkpoint`, through a task that needs its model.
 
     Returns the exit status. Raises UsageError for options that contradict each other.
@@ -102,9 +102,9 @@ def filter_models(source: Source, work: Any, task: Any) -> int:
     if work.run.weights is not None:
         raise UsageError("Both --checkpoint and --weights are given. Evaluate one or the other.")
     path = file_path(source.checkpoint)
-    from rbtools.engine import checkpoints
+    from rbtools.inputs import checkpoints
 
-    hints = checkpoints.Hints(source.arch, source.normalize)
+    hints = checkpoints.CheckpointHints(source.arch, source.normalize)
     checked(hints, work.run)
     return filter_records(source, [task], work, lambda: checkpoints.record_of(path, hints, work.run))
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from rbtools.cli import shared
-from rbtools.cli.output import Output
+from rbtools.cli.output import RecordWriter
 from rbtools.cli.source import name_of
 from rbtools.errors import RbError, UsageError, shown
 from rbtools.records import Line, expr, parse_again, results
@@ -49,7 +49,7 @@ class Edited:
             here, value = shown(str(record["metrics"][name])), shown(str(entry["value"]))
             self.first = f"{name_of(record)}: {name} is {here}, measured {value}{interval}"
 
-    def tell(self, screen: shared.Screen) -> None:
+    def tell(self, screen: shared.Terminal) -> None:
         """Say how many there are."""
         if self.count:
             screen.warn(
@@ -66,7 +66,11 @@ class Sink:
     """
 
     def __init__(
-        self, source: shared.Source, screen: shared.Screen, output: Output, where: str | None = None
+        self,
+        source: shared.RecordSource,
+        screen: shared.Terminal,
+        output: RecordWriter,
+        where: str | None = None,
     ) -> None:
         self.source, self.screen, self.output = source, screen, output
         self.where = None if where is None else compiled(where, "--where")
@@ -153,7 +157,7 @@ class Sink:
             self.screen.say(f"{counted(self.bad, 'bad line')} left out.")
 
 
-def tell_united(count: int, screen: shared.Screen) -> None:
+def tell_united(count: int, screen: shared.Terminal) -> None:
     """Say how many records were read as one with others of their model."""
     if count:
         screen.warn(

@@ -13,14 +13,14 @@ from typing import Any
 
 import click
 
-from rbtools.cli.output import Output, Stop
-from rbtools.cli.screen import Screen
+from rbtools.cli.output import RecordWriter, Stop
+from rbtools.cli.terminal import Terminal
 from rbtools.errors import UsageError
 from rbtools.records import Line, can_be_retried, lines
 
 
 @dataclass(frozen=True)
-class Source:
+class RecordSource:
     """The records that a tool works on, and what it does with lines that are none."""
 
     files: tuple[str, ...] = ()
@@ -32,7 +32,7 @@ class Source:
     arch: str | None = None
     normalize: str | None = None
 
-    def lines(self, screen: Screen, output: Output) -> Iterator[Line]:
+    def lines(self, screen: Terminal, output: RecordWriter) -> Iterator[Line]:
         """Yield the lines of this shard, refusing first what cannot go well.
 
         Raises UsageError where nothing is given to read or input and output are one file.
@@ -44,7 +44,7 @@ class Source:
         """Whether a record goes on as it is: it failed before, and cannot or shall not be retried."""
         return "error" in record and not (self.retry_errors and can_be_retried(record))
 
-    def _all_lines(self, output: Output) -> Iterator[Line]:
+    def _all_lines(self, output: RecordWriter) -> Iterator[Line]:
         if self.files:
             for name in self.files:
                 if name != "-" and output.same_file(name):
@@ -146,12 +146,12 @@ def bad_line_record(tool: str, line: Line) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def opened_output(source: Source, screen: Screen) -> Iterator[Output]:
+def opened_output(source: RecordSource, screen: Terminal) -> Iterator[RecordWriter]:
     """Standard output for records, or with `--in-place` the file itself, replaced at the end.
 
     Raises UsageError where --in-place has no one file, or a shard of it.
     """
-    output = Output()
+    output = RecordWriter()
     try:
         if not source.in_place:
             yield output
@@ -169,7 +169,7 @@ def opened_output(source: Source, screen: Screen) -> Iterator[Output]:
 
 
 @contextlib.contextmanager
-def _replacing(path: str, output: Output) -> Iterator[None]:
+def _replacing(path: str, output: RecordWriter) -> Iterator[None]:
     """Let `output` write aside and rename when all is done; on an interruption the file stays."""
     try:
         handle, aside = tempfile.mkstemp(prefix=".rb-", dir=os.path.dirname(path))
@@ -190,7 +190,7 @@ def _replacing(path: str, output: Output) -> Iterator[None]:
         os.close(handle)
 
 
-def read_all(source: Source, screen: Screen, output: Output) -> Iterator[Line]:
+def read_all(source: RecordSource, screen: Terminal, output: RecordWriter) -> Iterator[Line]:
     """The lines of a tool that needs them all; bad ones are named on stderr and carry their problem."""
     for line in source.lines(screen, output):
         if line.record is None:

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import click
 
-from rbtools.cli.commands import CONTEXT, OptionChooser
-from rbtools.cli.fields import for_people, method_options
+from rbtools.cli.click_commands import CONTEXT, OptionChooser
+from rbtools.cli.method_options import for_people, method_options
 
 TOOLS = (
     "arch",
@@ -39,7 +39,7 @@ class Page(NamedTuple):
 
 def tool(name: str) -> Page:
     """The command of one tool."""
-    command: click.Command = importlib.import_module(f"rbtools.cli.{name}").main
+    command: click.Command = importlib.import_module(f"rbtools.commands.{name}").main
     words = f"rb-{name}"
     return Page(words, command, _context(command, words, None))
 

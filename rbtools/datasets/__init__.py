@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rbtools.datasets import indices
-from rbtools.datasets.base import Cache, Dataset, Description, Source
+from rbtools.datasets.base import Cache, Dataset, DatasetSource, Description
 from rbtools.datasets.normalization import NORMALIZATIONS
 from rbtools.errors import RbError
 from rbtools.registry import Registry
@@ -60,7 +60,7 @@ WITH_PATH = ("imagefolder", "npz", "parquet")
 PathLike = str | os.PathLike[str]
 
 
-def source(name: str, data_dir: PathLike | None = None, class_map: PathLike | None = None) -> Source:
+def source(name: str, data_dir: PathLike | None = None, class_map: PathLike | None = None) -> DatasetSource:
     """The data set of that name, not yet opened. Raises RbError on an unknown name or a bad argument.
 
     `data_dir` is where published data sets are looked for (else RB_DATA, else the folder data); `class_map`
@@ -69,7 +69,7 @@ def source(name: str, data_dir: PathLike | None = None, class_map: PathLike | No
     word, colon, argument = name.partition(":")
     if word not in DATASETS and (meant := _kind_of(name)):
         raise RbError(f"There is no data set '{name}', but a file or folder of that name: write {meant}.")
-    found: Source = DATASETS.load(word)(
+    found: DatasetSource = DATASETS.load(word)(
         name=name,
         argument=argument if colon else None,
         data_dir=None if data_dir is None else os.fspath(data_dir),
@@ -99,15 +99,15 @@ def download(
     data_dir: PathLike | None = None,
     *,
     say: Callable[[str], None] = _quiet,
-    pulse: Callable[[], None] = _alone,
+    check_cancelled: Callable[[], None] = _alone,
 ) -> None:
     """Bring the files of a published data set into `data_dir`, where they are not there yet.
 
-    `say` is told how far it is; `pulse` is called often and raises when the work should stop. Nothing
-    happens for data sets that are not published. Raises RbError where the download fails, or brings
+    `say` is told how far it is; `check_cancelled` is called often and raises when the work should stop.
+    Nothing happens for data sets that are not published. Raises RbError where the download fails, or brings
     something else than what was published.
     """
-    source(name, data_dir).download(split, say, pulse)
+    source(name, data_dir).download(split, say, check_cancelled)
 
 
 def describe(

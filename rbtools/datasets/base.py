@@ -75,7 +75,7 @@ class Cache(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source(ABC):
+class DatasetSource(ABC):
     """A data set that can be opened.
 
     name: as the user wrote it, argument included. argument: what follows the colon, or None.
@@ -98,10 +98,10 @@ class Source(ABC):
     def fingerprint(self, split: str, cache: Cache | None = None) -> str:
         """SHA-256 (hex) of the content of a split; imports no torch."""
 
-    def download(self, split: str, say: Callable[[str], None], pulse: Callable[[], None]) -> None:
+    def download(self, split: str, say: Callable[[str], None], check_cancelled: Callable[[], None]) -> None:
         """Bring what a split is read from, where that is published and not here yet.
 
-        `say` is told how far it is; `pulse` raises when the work should stop.
+        `say` is told how far it is; `check_cancelled` raises when the work should stop.
         """
         return None
 

@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, ClassVar
 
 from rbtools.datasets import pickles
 from rbtools.datasets.damage import damaged
-from rbtools.datasets.named import Arrays, Part, Remote
+from rbtools.datasets.published_files import Arrays, DataFile, Remote
 from rbtools.errors import RbError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Cifar(Arrays):
     def remotes(self, split: str) -> list[Remote]:
         return [self.archive]
 
-    def parts(self, split: str) -> list[Part]:
+    def parts(self, split: str) -> list[DataFile]:
         """The unpacked pickles where they are, else the archive."""
         names = [name for name, _ in self.files[split]]
         first = self.found(*names)
@@ -47,10 +47,10 @@ class Cifar(Arrays):
                     f"The folder {first.parent} lacks {', '.join(lacking)} of the data set {self.name}."
                     f" Unpack {self.archive.name} again."
                 )
-            return [Part(first.parent / name, md5) for name, md5 in self.files[split]]
+            return [DataFile(first.parent / name, md5) for name, md5 in self.files[split]]
         packed = self.found(self.archive.name)
         if packed is not None:
-            return [Part(packed, self.archive.md5)]
+            return [DataFile(packed, self.archive.md5)]
         layout = f"{self.archive.into}/{names[0]} (torchvision's layout) or {self.archive.name}"
         raise self.not_here(split, layout)
 

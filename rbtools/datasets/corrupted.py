@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from rbtools.datasets import cifar, content
+from rbtools.datasets import cifar, content_hash
 from rbtools.datasets.base import Cache, Dataset, Description, check_labels
 from rbtools.datasets.corrupted_files import CIFAR10_C, CIFAR100_C, CORRUPTIONS, EXTRA
 from rbtools.datasets.damage import damaged
-from rbtools.datasets.named import Named, Part, Remote, check
+from rbtools.datasets.published_files import DataFile, PublishedDataset, Remote, check
 from rbtools.errors import RbError, near
 from rbtools.units import SEVERITIES
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CifarC(Named):
+class CifarC(PublishedDataset):
     """cifar10-c:fog.3 is one corruption at one severity, cifar10-c:fog all five, cifar10-c everything.
 
     Everything is the 15 corruptions of the benchmark, in alphabetical order, each from severity 1 to 5;
@@ -57,7 +57,7 @@ class CifarC(Named):
     def remotes(self, split: str) -> list[Remote]:
         return [self.archive]
 
-    def parts(self, split: str) -> list[Part]:
+    def parts(self, split: str) -> list[DataFile]:
         """The labels, then a file for each corruption; of the archive where it is not unpacked."""
         wanted = ["labels", *dict.fromkeys(name for name, _ in self._blocks())]
         first = self.found(*(f"{self.folder}/{name}.npy" for name in wanted))
@@ -69,7 +69,7 @@ class CifarC(Named):
                     f"The folder {first.parent} lacks {', '.join(lacking)} of the data set {self.name}."
                     f" Unpack {self.archive.name} again."
                 )
-            return [Part(path, self.md5s[path.stem]) for path in paths]
+            return [DataFile(path, self.md5s[path.stem]) for path in paths]
         packed = self.found(self.archive.name)
         if packed is None:
             layout = f"{self.folder}/{wanted[1]}.npy and {self.folder}/labels.npy, or {self.archive.name}"
@@ -114,10 +114,10 @@ class CifarC(Named):
                 arrays[name][(severity - 1) * size : severity * size].transpose(0, 3, 1, 2)
                 for name, severity in self._blocks()
             )
-            return content.pixels_hash((len(labels), *self.shape), chunks, labels)
+            return content_hash.pixels_hash((len(labels), *self.shape), chunks, labels)
 
         files = [(f"{part.path.name}:{part.offset}", part.path) for part in parts]
-        return content.remembered(cache, (self.name, split), files, make)
+        return content_hash.remembered(cache, (self.name, split), files, make)
 
     def _blocks(self) -> list[tuple[str, int]]:
         """(corruption, severity) of each ten thousand images."""
@@ -125,7 +125,7 @@ class CifarC(Named):
         names = (word,) if word else CORRUPTIONS
         return [(name, number) for name in names for number in SEVERITIES if severity in ("", str(number))]
 
-    def _members(self, archive: Path, wanted: list[str]) -> list[Part]:
+    def _members(self, archive: Path, wanted: list[str]) -> list[DataFile]:
         """Where the files lie in the archive, which is not packed."""
         try:
             with tarfile.open(archive, "r:") as tar:
@@ -136,7 +136,9 @@ class CifarC(Named):
         if lacking:
             raise damaged(archive, f"the archive {self.archive.name}", f"it lacks {', '.join(lacking)}")
         members = {name: there[f"{name}.npy"] for name in wanted}
-        return [Part(archive, self.md5s[name], one.offset_data, one.size) for name, one in members.items()]
+        return [
+            DataFile(archive, self.md5s[name], one.offset_data, one.size) for name, one in members.items()
+        ]
 
     def _arrays(self, split: str) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Memory maps (50000, 32, 32, 3) by corruption, and the labels of all images int64 (N,)."""
@@ -150,7 +152,7 @@ class CifarC(Named):
         check_labels(self.name, chosen, self.class_names)
         return dict(zip(names, images, strict=True)), chosen
 
-    def _opened(self, parts: list[Part], names: list[str]) -> Iterator[np.ndarray]:
+    def _opened(self, parts: list[DataFile], names: list[str]) -> Iterator[np.ndarray]:
         from rbtools.datasets import npy
 
         count = len(SEVERITIES) * self.sizes["test"]

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rbtools.datasets import content
-from rbtools.datasets.base import Cache, Dataset, Description, Source
+from rbtools.datasets import content_hash
+from rbtools.datasets.base import Cache, Dataset, DatasetSource, Description
 from rbtools.errors import RbError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ TEST_EVERY = 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Digits(Source):
+class Digits(DatasetSource):
     """The embedded data set. Pixels 0..16 become round(255 v / 16), the one half (v = 8) upwards: 128."""
 
     def __post_init__(self) -> None:
@@ -63,7 +63,7 @@ class Digits(Source):
         import torch
 
         images, labels = split_of(*raw(), split)
-        if content.pixels_hash(images.shape, [images], labels) != known:
+        if content_hash.pixels_hash(images.shape, [images], labels) != known:
             raise RbError(
                 "The digits of the installed scikit-learn are not the ones that rbtools knows, so results"
                 " would not be comparable. Install another version of scikit-learn."

@@ -18,11 +18,11 @@ from http.client import HTTPException
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from rbtools.datasets.content import md5_of
+from rbtools.datasets.content_hash import md5_of
 from rbtools.datasets.damage import damaged, is_html
-from rbtools.datasets.named import Remote
+from rbtools.datasets.published_files import Remote
 from rbtools.errors import RbError
-from rbtools.store import holder, lease
+from rbtools.store import lease, owner
 from rbtools.store.files import ASIDE, is_abandoned, written_whole
 
 CHUNK = 1 << 20
@@ -30,7 +30,9 @@ TIMEOUT_SECONDS = 60.0
 HINT = "Free some space, or name another folder with --data-dir (or RB_DATA)."
 
 
-def bring(remote: Remote, home: Path, say: Callable[[str], None], pulse: Callable[[], None]) -> None:
+def bring(
+    remote: Remote, home: Path, say: Callable[[str], None], check_cancelled: Callable[[], None]
+) -> None:
     """Download a file into the folder of data sets, check it, and unpack it where it has to be.
 
     Of several processes that want it one downloads and the others wait. Raises RbError where no address
@@ -44,7 +46,7 @@ def bring(remote: Remote, home: Path, say: Callable[[str], None], pulse: Callabl
         return result.exists() and not there
 
     try:
-        held = lease.wait(home / f".downloading-{remote.name}", pulse, done)
+        held = lease.wait(home / f".downloading-{remote.name}", check_cancelled, done)
     except OSError as error:
         raise RbError(f"Cannot write to {home}: {error.strerror}. {HINT}") from None
     if held is None:
@@ -54,10 +56,10 @@ def bring(remote: Remote, home: Path, say: Callable[[str], None], pulse: Callabl
             return
         _clear(home)
         if not (there and (remote.md5 is None or md5_of(target) == remote.md5)):
-            _from_any(remote, target, say, pulse)
+            _from_any(remote, target, say, check_cancelled)
         if remote.into:
             say(f"unpacking {target}")
-            unpack(target, home / remote.into, pulse)
+            unpack(target, home / remote.into, check_cancelled)
     finally:
         held.release()
 
@@ -70,12 +72,14 @@ def _clear(home: Path) -> None:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def _from_any(remote: Remote, target: Path, say: Callable[[str], None], pulse: Callable[[], None]) -> None:
+def _from_any(
+    remote: Remote, target: Path, say: Callable[[str], None], check_cancelled: Callable[[], None]
+) -> None:
     """Try the addresses in turn; of several failures the last is raised."""
     for number, url in enumerate(remote.urls, 1):
         try:
             with written_whole(target, hint=HINT) as out:
-                _fetch(url, remote, out, say, pulse)
+                _fetch(url, remote, out, say, check_cancelled)
             return
         except RbError:
             if number == len(remote.urls):
@@ -83,7 +87,7 @@ def _from_any(remote: Remote, target: Path, say: Callable[[str], None], pulse: C
 
 
 def _fetch(
-    url: str, remote: Remote, out: IO[bytes], say: Callable[[str], None], pulse: Callable[[], None]
+    url: str, remote: Remote, out: IO[bytes], say: Callable[[str], None], check_cancelled: Callable[[], None]
 ) -> None:
     """Copy what an address answers with, and raise RbError where it is not what was published."""
     total, received, start = hashlib.md5(usedforsecurity=False), 0, b""
@@ -95,7 +99,7 @@ def _fetch(
             received += len(chunk)
             whole = "" if length is None else f"/{length / 1e6:.0f}"
             say(f"downloading {remote.name}  {received / 1e6:.0f}{whole} MB")
-            pulse()
+            check_cancelled()
     if is_html(start):
         raise RbError(
             f"{url} answered with a web page, not with {remote.name}: an HTML page saved as data would be"
@@ -133,21 +137,21 @@ def _chunks(url: str) -> Generator[tuple[bytes, int | None], None, None]:
         ) from None
 
 
-def unpack(archive: Path, target: Path, pulse: Callable[[], None]) -> None:
+def unpack(archive: Path, target: Path, check_cancelled: Callable[[], None]) -> None:
     """Unpack a tar archive so that the folder `target` appears whole or not at all.
 
     Where all that is in the archive lies in a folder of that name, this becomes it. Only files and folders
     are taken, and none outside. Raises RbError where the archive is damaged or the disk is full.
     """
-    aside = target.with_name(f"{ASIDE}{holder.label()}-{uuid.uuid4().hex}")
+    aside = target.with_name(f"{ASIDE}{owner.label()}-{uuid.uuid4().hex}")
     try:
         with tarfile.open(archive) as tar:
             for member in tar:
                 _take(tar, member, aside)
-                pulse()
+                check_cancelled()
             # tarfile takes a damaged header for the end; the checksum at gzip's own end tells.
             while tar.fileobj is not None and tar.fileobj.read(CHUNK):
-                pulse()
+                check_cancelled()
         inner = aside / target.name
         os.replace(inner if inner.is_dir() else aside, target)
     except (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, ValueError, OverflowError) as error:

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from rbtools.datasets import classmap, content, decode
-from rbtools.datasets.base import Cache, Dataset, Description, Source
+from rbtools.datasets import classmap, content_hash, decode
+from rbtools.datasets.base import Cache, Dataset, DatasetSource, Description
 from rbtools.datasets.tree import Tree, scan, some, split_folders
 from rbtools.errors import RbError
 
@@ -18,7 +18,7 @@ HASH_CHUNK = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageFolder(Source):
+class ImageFolder(DatasetSource):
     """A folder of images, with the pixels, order and labels of torchvision's ImageFolder.
 
     Class folders in alphabetical order are the labels 0, 1, ... unless a class map says otherwise.
@@ -130,7 +130,7 @@ def fingerprint(tree: Tree, class_names: list[str], cache: Cache | None, kind: s
     what = [kind, os.path.realpath(tree.root), str(len(class_names)), *class_names]
     files = ((relative, tree.path(index)) for index, (_, relative) in enumerate(tree.files))
     try:
-        return content.remembered(cache, what, files, lambda: _hash(tree, class_names, kind))
+        return content_hash.remembered(cache, what, files, lambda: _hash(tree, class_names, kind))
     except OSError as error:
         raise RbError(
             f"The image {error.filename or tree.root} cannot be read ({error.strerror or error})."
@@ -139,7 +139,7 @@ def fingerprint(tree: Tree, class_names: list[str], cache: Cache | None, kind: s
 
 
 def _hash(tree: Tree, class_names: list[str], kind: str) -> str:
-    total = hashlib.sha256(content.lines(f"rbtools {kind}", str(len(class_names)), *class_names))
+    total = hashlib.sha256(content_hash.lines(f"rbtools {kind}", str(len(class_names)), *class_names))
     for line in _file_lines(tree):
         total.update(line)
     return total.hexdigest()
@@ -150,7 +150,7 @@ def _file_lines(tree: Tree) -> Iterator[bytes]:
 
     def work(start: int) -> list[bytes]:
         stop = min(start + HASH_CHUNK, len(tree.files))
-        return [content.lines(tree.files[i][1], _image_hash(tree, i)) for i in range(start, stop)]
+        return [content_hash.lines(tree.files[i][1], _image_hash(tree, i)) for i in range(start, stop)]
 
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         for found in pool.map(work, starts):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 from rbtools.datasets import pickles
 from rbtools.datasets.cifar import planes, whole_numbers
 from rbtools.datasets.damage import damaged
-from rbtools.datasets.named import Arrays, Part, Remote
+from rbtools.datasets.published_files import Arrays, DataFile, Remote
 from rbtools.errors import RbError
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class ImageNet16(Arrays):
     def remotes(self, split: str) -> list[Remote]:
         return []
 
-    def parts(self, split: str) -> list[Part]:
+    def parts(self, split: str) -> list[DataFile]:
         names = [name for name, _ in self.files[split]]
         first = self.found(*names)
         if first is None:
@@ -70,7 +70,7 @@ class ImageNet16(Arrays):
                 f"The folder {first.parent} lacks {', '.join(lacking)} of the data set {self.name}."
                 " Put them beside the others."
             )
-        return [Part(first.parent / name, md5) for name, md5 in self.files[split]]
+        return [DataFile(first.parent / name, md5) for name, md5 in self.files[split]]
 
     def read(self, split: str) -> tuple[np.ndarray, np.ndarray]:
         import numpy as np

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.datasets.damage import damaged
-from rbtools.datasets.named import Arrays, Part, Remote
+from rbtools.datasets.published_files import Arrays, DataFile, Remote
 
 if TYPE_CHECKING:
     import numpy as np
@@ -51,13 +51,13 @@ class Mnist(Arrays):
             for (name, md5), size in zip(self.files[split], ("10 MB", "30 kB"), strict=True)
         ]
 
-    def parts(self, split: str) -> list[Part]:
+    def parts(self, split: str) -> list[DataFile]:
         found = []
         for name, md5 in self.files[split]:
             path = self.found(name, f"{name}.gz")
             if path is None:
                 raise self.not_here(split, f"{self.folders[0]}/{name} (torchvision's layout) or {name}.gz")
-            found.append(Part(path, md5 if path.suffix == ".gz" else None))
+            found.append(DataFile(path, md5 if path.suffix == ".gz" else None))
         return found
 
     def read(self, split: str) -> tuple[np.ndarray, np.ndarray]:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rbtools.datasets import content
-from rbtools.datasets.base import Cache, Dataset, Description, Source, check_labels, numbered
+from rbtools.datasets import content_hash
+from rbtools.datasets.base import Cache, Dataset, DatasetSource, Description, check_labels, numbered
 from rbtools.datasets.damage import damaged
 from rbtools.errors import RbError
 
@@ -32,7 +32,7 @@ _SPLITS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Npz(Source):
+class Npz(DatasetSource):
     """Arrays by split. `images` and `labels` alone are the split test.
 
     There are as many classes as the highest label tells, or as `class_names` (an array of texts) or
@@ -88,11 +88,11 @@ class Npz(Source):
         def make() -> str:
             images, labels, _ = self._arrays(split)
             parts = (images[start : start + 1000] for start in range(0, len(images), 1000))
-            return content.pixels_hash(images.shape, parts, labels)
+            return content_hash.pixels_hash(images.shape, parts, labels)
 
         with _Archive(self._path) as archive:
             path = archive.path
-        return content.remembered(cache, ("npz", split, os.path.realpath(path)), [("", path)], make)
+        return content_hash.remembered(cache, ("npz", split, os.path.realpath(path)), [("", path)], make)
 
     @property
     def _path(self) -> Path:

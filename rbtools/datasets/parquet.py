@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from rbtools.datasets import content, decode
-from rbtools.datasets.base import Cache, Dataset, Description, Source, check_labels, numbered
+from rbtools.datasets import content_hash, decode
+from rbtools.datasets.base import Cache, Dataset, DatasetSource, Description, check_labels, numbered
 from rbtools.datasets.damage import damaged
 from rbtools.errors import RbError
 
@@ -33,7 +33,7 @@ _IMAGES, _LABELS = ("image", "img"), ("label", "labels", "fine_label")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parquet(Source):
+class Parquet(DatasetSource):
     """Images as PNG, JPEG ... in a column, labels in another; `validation` serves where there is no `test`.
 
     Classes are those that the file's Hub features name, else as many as the highest label tells. Images
@@ -95,14 +95,14 @@ class Parquet(Source):
 
         def make() -> str:
             table = _Table(files)
-            total = hashlib.sha256(content.lines("rbtools parquet 1"))
+            total = hashlib.sha256(content_hash.lines("rbtools parquet 1"))
             for row, label in enumerate(table.labels):
                 with table.open(row) as image:
-                    total.update(content.lines(str(label), hashlib.sha256(image.read()).hexdigest()))
+                    total.update(content_hash.lines(str(label), hashlib.sha256(image.read()).hexdigest()))
             return total.hexdigest()
 
         what = ("parquet", *(os.path.realpath(file) for file in files))
-        return content.remembered(cache, what, [(file.name, file) for file in files], make)
+        return content_hash.remembered(cache, what, [(file.name, file) for file in files], make)
 
     @property
     def _path(self) -> Path:

@@ -11,13 +11,13 @@ from typing import ClassVar
 from rbtools.datasets import cifar
 from rbtools.datasets.base import Cache, Dataset, Description, NotHere
 from rbtools.datasets.imagefolder import fingerprint, labelled
-from rbtools.datasets.named import Named, Part, Remote
+from rbtools.datasets.published_files import DataFile, PublishedDataset, Remote
 from rbtools.datasets.tree import Tree, same_classes, scan, some
 from rbtools.errors import RbError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Photographs(Named):
+class Photographs(PublishedDataset):
     """Image files of a split, decoded when they are loaded or, where memory is short, when they are used."""
 
     resize: ClassVar[int | None] = None
@@ -27,8 +27,8 @@ class Photographs(Named):
     def tree(self, split: str) -> Tree:
         """The files of a split. Raises NotHere where they were not found."""
 
-    def parts(self, split: str) -> list[Part]:
-        return [Part(self.tree(split).root)]
+    def parts(self, split: str) -> list[DataFile]:
+        return [DataFile(self.tree(split).root)]
 
     def load(self, split: str) -> Dataset:
         tree = self._checked(split)

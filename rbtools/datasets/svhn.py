@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from rbtools.datasets.named import Arrays, Part, Remote, check
+from rbtools.datasets.published_files import Arrays, DataFile, Remote, check
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,12 +37,12 @@ class Svhn(Arrays):
     def remotes(self, split: str) -> list[Remote]:
         return [self.archives[split]]
 
-    def parts(self, split: str) -> list[Part]:
+    def parts(self, split: str) -> list[DataFile]:
         remote = self.archives[split]
         path = self.found(remote.name)
         if path is None:
             raise self.not_here(split, f"{remote.name} (torchvision's layout)")
-        return [Part(path, remote.md5)]
+        return [DataFile(path, remote.md5)]
 
     def read(self, split: str) -> tuple[np.ndarray, np.ndarray]:
         """Raises RbError for any file but the published one.

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import IO, ClassVar
 
 from rbtools.datasets.damage import damaged
-from rbtools.datasets.named import Remote
 from rbtools.datasets.photographs import Photographs
+from rbtools.datasets.published_files import Remote
 from rbtools.datasets.tree import Tree, is_image
 from rbtools.errors import RbError
 

@@ -8,8 +8,8 @@ where the layout allows; writing needs all records. No format opens a file for w
 from __future__ import annotations
 
 from rbtools.formats.base import Bad, Document, Format, Published, Unit
+from rbtools.formats.conversion_report import ConversionReport
 from rbtools.formats.stream import Broken
-from rbtools.formats.told import Told
 from rbtools.registry import Registry
 
 FORMATS = Registry(
@@ -24,4 +24,4 @@ FORMATS = Registry(
     },
 )
 
-__all__ = ["FORMATS", "Bad", "Broken", "Document", "Format", "Published", "Told", "Unit"]
+__all__ = ["FORMATS", "Bad", "Broken", "ConversionReport", "Document", "Format", "Published", "Unit"]

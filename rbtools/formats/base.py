@@ -14,7 +14,7 @@ import orjson
 
 from rbtools.errors import RbError, shown
 from rbtools.formats import numbers
-from rbtools.formats.told import Told
+from rbtools.formats.conversion_report import ConversionReport
 
 Record = dict[str, Any]
 _LONGEST = 200  # bytes of a file's name, with room for what is put behind it
@@ -67,16 +67,16 @@ class Format(Protocol):
     name: ClassVar[str]
     one_file: ClassVar[bool]
 
-    def units(self, source: Published, told: Told) -> Iterator[Unit | Bad]:
+    def units(self, source: Published, told: ConversionReport) -> Iterator[Unit | Bad]:
         """Take a file apart. Raises Broken where the rest cannot be read, RbError where nothing can."""
 
-    def record(self, unit: Any, told: Told, where: str) -> Record:
+    def record(self, unit: Any, told: ConversionReport, where: str) -> Record:
         """The record of a unit. Raises RbError, a finished sentence, where there is none."""
 
     def unit(self, record: Record) -> Any:
         """The unit of a record, with all that the format can express. Raises RbError likewise."""
 
-    def documents(self, units: Iterable[Unit], told: Told) -> Iterator[Document]:
+    def documents(self, units: Iterable[Unit], told: ConversionReport) -> Iterator[Document]:
         """Files that hold these units; of two that stand for the same thing the last one counts."""
 
 
@@ -144,7 +144,7 @@ def as_text(value: Any) -> str:
         return ascii(value)
 
 
-def latest(units: Iterable[Unit], key: Callable[[Any], Any], told: Told) -> list[Any]:
+def latest(units: Iterable[Unit], key: Callable[[Any], Any], told: ConversionReport) -> list[Any]:
     """The units' contents, of those with an equal key the last one only."""
     kept: dict[Any, Any] = {}
     for unit in units:

@@ -14,11 +14,11 @@ from typing import Any, ClassVar, NamedTuple
 from rbtools.errors import RbError, near
 from rbtools.formats import numbers
 from rbtools.formats.base import Bad, Document, Published, Record, Unit, own_part
+from rbtools.formats.conversion_report import ConversionReport
 from rbtools.formats.naming import SIZES, dataset_name, described
-from rbtools.formats.rows import Row, Values
+from rbtools.formats.rows import MetricValues, PublishedRow
 from rbtools.formats.stream import Broken
-from rbtools.formats.told import Told
-from rbtools.records import metrics
+from rbtools.records import metric_name
 from rbtools.registry import param
 from rbtools.spaces.zoo import FORMS
 
@@ -33,7 +33,7 @@ _OTHER = re.compile(r".*\.(loss|lip|mce|relative_mce)")
 _NOT_FINITE = re.compile(r"[+-]?(nan|inf|infinity)", re.I)
 
 
-class Column(NamedTuple):
+class CsvColumn(NamedTuple):
     """What a column means: the name of a metric, or the path of a field; and in which unit it is."""
 
     name: str
@@ -75,7 +75,7 @@ class CSV:
     scale: str = param("fraction", "What accuracies are in.", choices=numbers.SCALES)
     delimiter: str = param(",", "What stands between cells: one character, or tab.")
 
-    def units(self, source: Published, told: Told) -> Iterator[Unit | Bad]:
+    def units(self, source: Published, told: ConversionReport) -> Iterator[Unit | Bad]:
         mapped, constants = self._mapped(), self._constants()
         with source.opened() as opened:
             text = io.TextIOWrapper(opened, "utf-8-sig", newline="")
@@ -105,12 +105,12 @@ class CSV:
             finally:
                 text.detach()
 
-    def record(self, unit: Any, told: Told, where: str) -> Record:
-        row, record = Row("csv", told, where, percent=self.scale == "percent"), self._constants()
+    def record(self, unit: Any, told: ConversionReport, where: str) -> Record:
+        row, record = PublishedRow("csv", told, where, percent=self.scale == "percent"), self._constants()
         kept: dict[str, str] = {}
         mapped = self._mapped()
         for header, cell in unit.items():
-            column = mapped.get(header, Column(header))
+            column = mapped.get(header, CsvColumn(header))
             if column.name == IGNORED or (column.field is None and not cell.strip()):
                 continue
             if column.field is not None:
@@ -129,10 +129,10 @@ class CSV:
         )
         return row.record(_arch(arch, ours), **{"dataset": ours, **record, "csv": kept})
 
-    def _metric(self, row: Row, column: Column, cell: str) -> None:
+    def _metric(self, row: PublishedRow, column: CsvColumn, cell: str) -> None:
         percent = True if column.percent else row.percent
         if _in_scale(column.metric):
-            difference = metrics.without_split(column.metric).startswith("ge.")
+            difference = metric_name.without_split(column.metric).startswith("ge.")
             (row.difference if difference else row.accuracy)(column.metric, cell, percent=percent)
         elif column.percent:
             row.ratio(column.metric, cell, percent=True)
@@ -141,7 +141,7 @@ class CSV:
 
     def unit(self, record: Record) -> Any:
         back = {one.name: (header, one) for header, one in self._mapped().items()}
-        values = Values(record, percent=False)
+        values = MetricValues(record, percent=False)
         constants = self._constants()
         found: dict[str, str] = {}
         rest = {
@@ -154,17 +154,17 @@ class CSV:
         for metric in values.metrics:
             name = (
                 metric
-                if Column(metric).field is None and not metric.startswith("metrics.")
+                if CsvColumn(metric).field is None and not metric.startswith("metrics.")
                 else f"metrics.{metric}"
             )
-            header, column = back.get(name, (name, Column(name)))
+            header, column = back.get(name, (name, CsvColumn(name)))
             percent = column.percent or (self.scale == "percent" and _in_scale(metric))
-            number = Values(record, percent=percent).scaled(metric)
+            number = MetricValues(record, percent=percent).scaled(metric)
             if number is not None:
                 found[header] = str(number)
         return found | {key: str(value) for key, value in own_part(record.get("csv")).items()}
 
-    def documents(self, units: Iterable[Unit], told: Told) -> Iterator[Document]:
+    def documents(self, units: Iterable[Unit], told: ConversionReport) -> Iterator[Document]:
         rows = [unit.content for unit in units]
         met = list(dict.fromkeys(itertools.chain.from_iterable(rows)))
         header = sorted(met, key=lambda name: (_rank(name), met.index(name)))
@@ -176,19 +176,19 @@ class CSV:
             raise RbError(f"--delimiter is '{self.delimiter}'. Expected one character, or tab.")
         return delimiter
 
-    def _mapped(self) -> dict[str, Column]:
+    def _mapped(self) -> dict[str, CsvColumn]:
         found = {}
         for header, text in _pairs(self.columns, "--map", "'Clean=acc:percent'"):
             name, colon, unit = text.rpartition(":")
             if colon and unit not in numbers.SCALES:
                 raise RbError(f"--map {header}={text}: '{unit}' is no unit. Expected percent or fraction.")
-            found[header] = Column(name if colon else text, unit == "percent", True)
+            found[header] = CsvColumn(name if colon else text, unit == "percent", True)
         return found
 
     def _constants(self) -> Record:
         record: Record = {}
         for name, value in _pairs(self.fields, "--set", "dataset=cifar10"):
-            path = Column(name).field
+            path = CsvColumn(name).field
             if path is None:
                 raise RbError(
                     f"--set {name}: that is no field. Expected dataset, checkpoint, arch.NAME, train.NAME or"
@@ -208,7 +208,7 @@ def _pairs(text: str, option: str, example: str) -> Iterator[tuple[str, str]]:
         yield name.strip(), value.strip()
 
 
-def _columns(header: list[str], mapped: Mapping[str, Column], source: str) -> list[Column]:
+def _columns(header: list[str], mapped: Mapping[str, CsvColumn], source: str) -> list[CsvColumn]:
     twice = next((name for name in header if header.count(name) > 1), None)
     if twice is not None:
         raise RbError(f"{source} has the column '{twice}' twice. Expected every column once.")
@@ -218,7 +218,7 @@ def _columns(header: list[str], mapped: Mapping[str, Column], source: str) -> li
             f"--map names the column '{unknown}', which {source} does not have.{near(unknown, header)}"
             f" Columns: {', '.join(header)}."
         )
-    return [mapped.get(name, Column(name)) for name in header]
+    return [mapped.get(name, CsvColumn(name)) for name in header]
 
 
 def _is_number(cell: str) -> bool:
@@ -231,7 +231,7 @@ def _is_number(cell: str) -> bool:
 
 
 def _in_scale(metric: str) -> bool:
-    plain = metrics.without_split(metric)
+    plain = metric_name.without_split(metric)
     if _OTHER.fullmatch(plain):
         return False
     return plain.startswith("ge.") or _ACCURACY.fullmatch(plain.split(".")[0]) is not None

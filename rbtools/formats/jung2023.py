@@ -21,11 +21,11 @@ from typing import Any, ClassVar, NamedTuple
 from rbtools.errors import RbError
 from rbtools.formats import numbers, stream
 from rbtools.formats.base import Bad, Document, Published, Record, Unit, an_object, dumps, file_name, own_part
+from rbtools.formats.conversion_report import ConversionReport
 from rbtools.formats.naming import cell, class_of, dataset_name
-from rbtools.formats.rows import Row, Values
+from rbtools.formats.rows import MetricValues, PublishedRow
 from rbtools.formats.side_by_side import side_by_side
-from rbtools.formats.told import Told
-from rbtools.records import metrics
+from rbtools.records import metric_name
 from rbtools.spaces import nasbench201
 from rbtools.units import SEVERITIES
 
@@ -40,7 +40,7 @@ DATA = {"imagenet16-120": "ImageNet16-120"}  # the others are named as here
 TRAIN = {"method": "erm", "preset": "nasbench201"}
 
 
-class Result(NamedTuple):
+class JungResult(NamedTuple):
     """One architecture on one data set: key -> measure -> value or list, and the distances of attacks."""
 
     data: str
@@ -63,7 +63,7 @@ class Jung2023:
     version: ClassVar[int] = 1
     one_file: ClassVar[bool] = False
 
-    def units(self, source: Published, told: Told) -> Iterator[Unit | Bad]:
+    def units(self, source: Published, told: ConversionReport) -> Iterator[Unit | Bad]:
         if not source.path or not source.folder:
             raise RbError(f"{source.name} is a file. Expected the dataset's folder, with {META} in it.")
         epsilons = _epsilons(source.path, told)
@@ -76,10 +76,10 @@ class Jung2023:
         for folder in folders:
             yield from _merged(folder, _files(folder), epsilons, told)
 
-    def record(self, unit: Any, told: Told, where: str) -> Record:
+    def record(self, unit: Any, told: ConversionReport, where: str) -> Record:
         ours = dataset_name(unit.data)
         arch = cell(unit.arch, ours)
-        row = Row("jung2023", told, where, percent=False)
+        row = PublishedRow("jung2023", told, where, percent=False)
         over: Record = {}
         for key, values in unit.values.items():
             try:
@@ -100,7 +100,7 @@ class Jung2023:
                 "The robustness dataset has architectures of NAS-Bench-201 on a data set. Expected a record"
                 " with arch.space nasbench201 and dataset."
             )
-        values = Values(record, percent=False)
+        values = MetricValues(record, percent=False)
         found: dict[str, dict[str, Any]] = {}
         epsilons: dict[str, list[float]] = {}
         for metric in dict.fromkeys([*values.metrics, *values.entries]):
@@ -118,12 +118,12 @@ class Jung2023:
                 epsilons.setdefault(key, []).append(level)
         epsilons = {key: sorted(set(levels)) for key, levels in epsilons.items()}
         data = str(own_part(record.get("jung2023")).get("data", DATA.get(dataset, dataset)))
-        return Result(file_name(data), str(index), _listed(found, epsilons), epsilons)
+        return JungResult(file_name(data), str(index), _listed(found, epsilons), epsilons)
 
-    def documents(self, units: Iterable[Unit], told: Told) -> Iterator[Document]:
-        kept: dict[tuple[str, str], Result] = {}
+    def documents(self, units: Iterable[Unit], told: ConversionReport) -> Iterator[Document]:
+        kept: dict[tuple[str, str], JungResult] = {}
         for unit in units:
-            one: Result = unit.content
+            one: JungResult = unit.content
             if (one.data, one.arch) in kept:
                 told.note("two records stand for one architecture; the last one is written", unit.where)
             kept[one.data, one.arch] = one
@@ -153,7 +153,7 @@ def _files(folder: Path) -> list[tuple[Path, str, str]]:
     return found
 
 
-def _epsilons(folder: Path, told: Told) -> dict[str, list[float]]:
+def _epsilons(folder: Path, told: ConversionReport) -> dict[str, list[float]]:
     """The distances of meta.json, which is checked against NAS-Bench-201's own numbering."""
     path = folder / META
     try:
@@ -193,7 +193,7 @@ def _level(key: str, raw: Any) -> float:
 
 
 def _merged(
-    folder: Path, files: list[tuple[Path, str, str]], epsilons: dict[str, list[float]], told: Told
+    folder: Path, files: list[tuple[Path, str, str]], epsilons: dict[str, list[float]], told: ConversionReport
 ) -> Iterator[Unit | Bad]:
     """The files of one data set side by side: an architecture is given when all files had it."""
     readers = {(key, measure): _reader(folder, path, key, measure, told) for path, key, measure in files}
@@ -203,10 +203,12 @@ def _merged(
         values: dict[str, dict[str, Any]] = {}
         for (key, measure), value in found.items():
             values.setdefault(key, {})[measure] = value
-        yield Unit(f"{folder}: {index}", Result(folder.name, index, values, epsilons))
+        yield Unit(f"{folder}: {index}", JungResult(folder.name, index, values, epsilons))
 
 
-def _reader(folder: Path, path: Path, key: str, measure: str, told: Told) -> Iterator[tuple[str, Any]]:
+def _reader(
+    folder: Path, path: Path, key: str, measure: str, told: ConversionReport
+) -> Iterator[tuple[str, Any]]:
     """(id, value) of one file; a file that goes wrong is said, and ends there."""
     wanted = (folder.name, key, measure)
     try:
@@ -231,14 +233,14 @@ def _places(key: str, epsilons: dict[str, list[float]]) -> list[Record]:
     if key.endswith(LINF):
         raise RbError(f"{META} names no distances for it")
     return [
-        {"metric": metrics.corrupt_name(key, n), "corruption": key, "severity": n, "split": "test"}
+        {"metric": metric_name.corrupt_name(key, n), "corruption": key, "severity": n, "split": "test"}
         for n in SEVERITIES
     ]
 
 
 def _attacked(key: str, level: float) -> Record:
     stem = ATTACKS.get(key, key.removesuffix(LINF))
-    made: Record = {"metric": metrics.attack_name(stem, level / 255), "attack": stem.rstrip("0123456789")}
+    made: Record = {"metric": metric_name.attack_name(stem, level / 255), "attack": stem.rstrip("0123456789")}
     steps = stem.removeprefix("pgd")
     if key == "pgd@Linf":
         made["steps"] = int(steps)
@@ -264,7 +266,7 @@ def _taken_apart(key: str, values: dict[str, Any], count: int) -> list[dict[str,
     return found
 
 
-def _detail(row: Row, made: Record, found: dict[str, Any]) -> None:
+def _detail(row: PublishedRow, made: Record, found: dict[str, Any]) -> None:
     """Confidence and confusion, inside the entry of their accuracy."""
     detail = {
         name: numbers.plain(found[measure])
@@ -300,7 +302,7 @@ def _number(text: str) -> float | None:
         level = float(text)
     except ValueError:
         return None
-    return level if metrics.eps_name(level / 255) == text else None
+    return level if metric_name.eps_name(level / 255) == text else None
 
 
 def _listed(found: dict[str, dict[str, Any]], epsilons: dict[str, list[float]]) -> dict[str, dict[str, Any]]:
@@ -315,7 +317,7 @@ def _listed(found: dict[str, dict[str, Any]], epsilons: dict[str, list[float]]) 
 
 
 def _file(
-    data: str, key: str, measure: str, rows: Iterable[Result], epsilons: dict[str, list[float]]
+    data: str, key: str, measure: str, rows: Iterable[JungResult], epsilons: dict[str, list[float]]
 ) -> Iterator[bytes]:
     before = b"{" + dumps(data) + b": {" + dumps(key) + b": {" + dumps(measure) + b": {\n"
     for one in rows:

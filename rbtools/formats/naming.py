@@ -38,7 +38,7 @@ def dataset_name(text: str) -> str:
     return _DATASETS.get(simple(text), text)
 
 
-class Names:
+class NameMap:
     """Published names and those of records, both ways; a name that neither side knows stays."""
 
     def __init__(self, known: Mapping[str, str]) -> None:

@@ -16,9 +16,9 @@ from typing import Any, ClassVar, NamedTuple
 from rbtools.errors import RbError
 from rbtools.formats import numbers, stream
 from rbtools.formats.base import Bad, Document, Published, Record, Unit, an_object, dumps, own_part
-from rbtools.formats.rows import Row, Values
-from rbtools.formats.told import Told
-from rbtools.records import metrics, texts
+from rbtools.formats.conversion_report import ConversionReport
+from rbtools.formats.rows import MetricValues, PublishedRow
+from rbtools.records import metric_name, texts
 from rbtools.registry import param
 
 SMALLEST = 100_000  # parameters or multiply-adds that a network here can have
@@ -75,7 +75,7 @@ class NARes:
 
     scale: str = param("percent", "What accuracies are in.", choices=numbers.SCALES)
 
-    def units(self, source: Published, told: Told) -> Iterator[Unit | Bad]:
+    def units(self, source: Published, told: ConversionReport) -> Iterator[Unit | Bad]:
         with source.opened() as opened:
             for number, text, readable in texts(opened):
                 where = f"{source.name}: line {number}"
@@ -92,8 +92,8 @@ class NARes:
                 rest = {key: value for key, value in line.items() if key not in ("train", "test_best")}
                 yield from (Unit(where, Training(rest, train, test)) for train, test in pairs)
 
-    def record(self, unit: Any, told: Told, where: str) -> Record:
-        row = Row("nares", told, where, percent=self.scale == "percent")
+    def record(self, unit: Any, told: ConversionReport, where: str) -> Record:
+        row = PublishedRow("nares", told, where, percent=self.scale == "percent")
         over: Record = {}
         test = dict(unit.test)
         for table, add in ((ACCURACIES, row.accuracy), (NUMBERS, row.plain)):
@@ -125,7 +125,7 @@ class NARes:
                 "NARes has networks of three depths and three widths. Expected a record with the lists"
                 " arch.depth and arch.width, such as rb-convert nares reads."
             )
-        values = Values(record, percent=self.scale == "percent")
+        values = MetricValues(record, percent=self.scale == "percent")
         test = own_part(over.pop("test_best", None))
         found = {key: values.scaled(made["metric"]) for key, made in ACCURACIES.items()}
         found |= {key: values.plain(made["metric"]) for key, made in NUMBERS.items()}
@@ -142,7 +142,7 @@ class NARes:
         line |= {"MACs": arch.get("macs"), "Params": arch.get("params"), **over}
         return Training({key: value for key, value in line.items() if value is not None}, train, test)
 
-    def documents(self, units: Iterable[Unit], told: Told) -> Iterator[Document]:
+    def documents(self, units: Iterable[Unit], told: ConversionReport) -> Iterator[Document]:
         lines: dict[str, tuple[dict[str, Any], dict[bytes, Training]]] = {}
         for unit in units:
             one: Training = unit.content
@@ -193,7 +193,7 @@ def _arch(line: Record) -> Record:
     return {key: value for key, value in arch.items() if value is not None}
 
 
-def _corruptions(row: Row, found: Any) -> Record:
+def _corruptions(row: PublishedRow, found: Any) -> Record:
     """Add accuracies and losses under corruptions; what is neither is given back."""
     if not isinstance(found, dict):
         return {} if found is None else {"corruptions": found}
@@ -203,7 +203,7 @@ def _corruptions(row: Row, found: Any) -> Record:
             if level not in ("1", "2", "3", "4", "5") or not isinstance(both, dict):
                 over.setdefault(name, {})[level] = both
                 continue
-            metric = metrics.corrupt_name(name, level)
+            metric = metric_name.corrupt_name(name, level)
             made = {"corruption": name, "severity": int(level), "split": "test"}
             row.accuracy(metric, both.get("acc"), **made)
             row.plain(f"{metric}.loss", both.get("loss"), **made)
@@ -213,7 +213,7 @@ def _corruptions(row: Row, found: Any) -> Record:
     return {"corruptions": over} if over else {}
 
 
-def _of_corruptions(values: Values) -> Record:
+def _of_corruptions(values: MetricValues) -> Record:
     found: Record = {}
     for metric in values.metrics:
         parts = metric.split(".")

@@ -16,11 +16,11 @@ from typing import Any, ClassVar, NamedTuple
 from rbtools.errors import RbError
 from rbtools.formats import numbers
 from rbtools.formats.base import Bad, Document, Published, Record, Unit, as_text, dumps, own_part
+from rbtools.formats.conversion_report import ConversionReport
 from rbtools.formats.naming import cell, class_of, dataset_name
-from rbtools.formats.rows import Row, Values
+from rbtools.formats.rows import MetricValues, PublishedRow
 from rbtools.formats.stream import members
-from rbtools.formats.told import Told
-from rbtools.records import metrics
+from rbtools.records import metric_name
 from rbtools.registry import param
 
 MEAN = "threeseed"
@@ -31,7 +31,7 @@ _METRIC = re.compile(r"(val|test)_(?:([a-z]+)_([\d.]+)_)?acc")
 TRAIN = {"method": "pgd", "preset": "nasrobbench201"}
 
 
-class Result(NamedTuple):
+class RobBenchResult(NamedTuple):
     """One architecture with one seed ("threeseed" is their mean): metrics, and their means beside.
 
     `lone` has what is published once for all seeds, with the first of them.
@@ -62,7 +62,7 @@ class NASRobBench201:
 
     seeds: str = param("all", "Which seeds to read: all, mean (over the three), or the number of one.")
 
-    def units(self, source: Published, told: Told) -> Iterator[Unit | Bad]:
+    def units(self, source: Published, told: ConversionReport) -> Iterator[Unit | Bad]:
         if self.seeds not in ("all", "mean") and not self.seeds.isdecimal():
             raise RbError(f"--seeds is '{self.seeds}'. Expected all, mean, or the number of one seed.")
         with source.opened() as stream:
@@ -79,7 +79,7 @@ class NASRobBench201:
                     continue
                 yield from (Unit(where, one) for one in self._by_seed(dataset, index, found))
 
-    def _by_seed(self, dataset: str, index: str, found: Record) -> Iterator[Result]:
+    def _by_seed(self, dataset: str, index: str, found: Record) -> Iterator[RobBenchResult]:
         seeds: dict[str | None, dict[str, Any]] = {}
         lone: dict[str, Any] = {}
         for name, by in found.items():
@@ -96,12 +96,12 @@ class NASRobBench201:
             seeds[MEAN], named, means = means, [MEAN], {}
         for number, seed in enumerate(named):
             beside = means if seed is not None else {}
-            yield Result(dataset, index, seed, seeds[seed], beside, {} if number else lone)
+            yield RobBenchResult(dataset, index, seed, seeds[seed], beside, {} if number else lone)
 
-    def record(self, unit: Any, told: Told, where: str) -> Record:
+    def record(self, unit: Any, told: ConversionReport, where: str) -> Record:
         ours = dataset_name("imagenet16-120" if unit.dataset == "imagenet" else unit.dataset)
         arch = cell(unit.arch, ours)
-        row = Row("nasrobbench201", told, where, percent=False)
+        row = PublishedRow("nasrobbench201", told, where, percent=False)
         over: Record = {} if unit.dataset == ours else {"dataset": unit.dataset}
         beside_it: set[str] = set()
         for name, raw in unit.values.items():
@@ -134,7 +134,7 @@ class NASRobBench201:
                 "NAS-RobBench-201 has architectures of NAS-Bench-201 on a data set. Expected a record with"
                 " arch.space nasbench201 and dataset."
             )
-        values = Values(record, percent=False)
+        values = MetricValues(record, percent=False)
         found, means = own_part(over.get("values")), own_part(over.get("means"))
         for metric in values.metrics:
             entry = values.entries.get(metric, {})
@@ -146,7 +146,7 @@ class NASRobBench201:
             if beside is not None:
                 means[name] = beside
         seed = MEAN if "seeds" in train else None if train.get("seed") is None else str(train["seed"])
-        return Result(
+        return RobBenchResult(
             str(over.get("dataset", record["dataset"])),
             str(index),
             seed,
@@ -155,10 +155,10 @@ class NASRobBench201:
             own_part(over.get("lone")),
         )
 
-    def documents(self, units: Iterable[Unit], told: Told) -> Iterator[Document]:
+    def documents(self, units: Iterable[Unit], told: ConversionReport) -> Iterator[Document]:
         whole: dict[str, dict[str, dict[str, Any]]] = {}
         for unit in units:
-            one: Result = unit.content
+            one: RobBenchResult = unit.content
             into = whole.setdefault(one.dataset, {}).setdefault(one.arch, {})
             into.update(one.lone)
             for name, raw in one.values.items():
@@ -201,7 +201,7 @@ def _protocol(name: str) -> Record | None:
         return {"metric": "acc", "split": "test"}
     eps = float(found[3]) / 255
     made: Record = {
-        "metric": metrics.attack_name(ATTACKS[found[2]], eps),
+        "metric": metric_name.attack_name(ATTACKS[found[2]], eps),
         "attack": ATTACKS[found[2]].rstrip("0123456789"),
         "norm": "linf",
         "eps": eps,

@@ -22,14 +22,14 @@ from rbtools.formats.base import (
     own_part,
     text_field,
 )
-from rbtools.formats.naming import Names, described
-from rbtools.formats.rows import Row, Values
+from rbtools.formats.conversion_report import ConversionReport
+from rbtools.formats.naming import NameMap, described
+from rbtools.formats.rows import MetricValues, PublishedRow
 from rbtools.formats.stream import members
-from rbtools.formats.told import Told
-from rbtools.records import metrics
+from rbtools.records import metric_name
 from rbtools.registry import param
 
-DATASETS = Names(
+DATASETS = NameMap(
     {
         "CIFAR-10": "cifar10",
         "CIFAR-100": "cifar100",
@@ -40,7 +40,7 @@ DATASETS = Names(
         "ImageNet-50": "imagenet50",
     }
 )
-MODELS = Names(
+MODELS = NameMap(
     {
         "SimpleCNN": "simplecnn",
         "VGG19": "vgg19",
@@ -55,7 +55,7 @@ MODELS = Names(
         "DeiT-S": "deit-s",
     }
 )
-METHODS = Names(
+METHODS = NameMap(
     {
         "ERM": "erm",
         "PGD": "pgd",
@@ -110,7 +110,7 @@ class PRBench:
         choices=("text", "code"),
     )
 
-    def units(self, source: Published, told: Told) -> Iterator[Unit | Bad]:
+    def units(self, source: Published, told: ConversionReport) -> Iterator[Unit | Bad]:
         with source.opened() as stream:
             seen: set[tuple[Any, ...]] = set()
             for path, row in members(stream, 1):
@@ -127,11 +127,11 @@ class PRBench:
                 seen.add(key)
                 yield Unit(where, row)
 
-    def record(self, unit: Any, told: Told, where: str) -> Record:
+    def record(self, unit: Any, told: ConversionReport, where: str) -> Record:
         dataset, model, method = (text_field(unit, key) for key in ("dataset", "model", "method"))
         ours = DATASETS.ours(dataset)
         keys = _Keys(ours, self.radius)
-        row = Row("prbench", told, where, percent=self.scale == "percent")
+        row = PublishedRow("prbench", told, where, percent=self.scale == "percent")
         over: Record = {key: value for key, value in unit.items() if key not in KNOWN}
         for key in over:
             told.note(_UNREAD.format(key), where)
@@ -166,7 +166,7 @@ class PRBench:
                 " arch.name and train.method, such as rb-train writes."
             )
         over = own_part(record.get("prbench"))
-        keys, values = _Keys(dataset, self.radius), Values(record, percent=self.scale == "percent")
+        keys, values = _Keys(dataset, self.radius), MetricValues(record, percent=self.scale == "percent")
         row: Record = {
             "dataset": over.pop("dataset", DATASETS.theirs(dataset)),
             "model": over.pop("model", _model(arch)),
@@ -182,7 +182,7 @@ class PRBench:
         known = {key: row.pop(key, None) for key in KNOWN}
         return {key: value for key, value in known.items() if value is not None} | row
 
-    def documents(self, units: Iterable[Unit], told: Told) -> Iterator[Document]:
+    def documents(self, units: Iterable[Unit], told: ConversionReport) -> Iterator[Document]:
         yield Document("", joined(latest(units, _key, told)))
 
 
@@ -244,7 +244,7 @@ class _Keys:
             rho = _number(key)
             if rho is None:
                 return None
-            name = metrics.prob_acc_name("uniform", self.smallest, rho)
+            name = metric_name.prob_acc_name("uniform", self.smallest, rho)
             how = {"gamma": self.smallest, "rho": rho, "noise": "uniform", "criterion": CRITERION}
             return {"metric": name, **how, "split": "test"}
         if group == "ge":
@@ -256,15 +256,20 @@ class _Keys:
             if group == "ge_pr":
                 return self._gap("uniform", gamma)
             noise = PR_GROUPS[group]
-            return {"metric": metrics.pr_name(noise, gamma), "gamma": gamma, "noise": noise, "split": "test"}
+            return {
+                "metric": metric_name.pr_name(noise, gamma),
+                "gamma": gamma,
+                "noise": noise,
+                "split": "test",
+            }
         attack = self._attack(key)
         if attack is None or group == "ar":
             return attack and {**attack, "split": "test"}
-        return {**attack, "metric": metrics.ge_name(attack["metric"])}
+        return {**attack, "metric": metric_name.ge_name(attack["metric"])}
 
     @staticmethod
     def _gap(noise: str, gamma: float) -> Record:
-        name = metrics.ge_name(metrics.pr_name(noise, gamma, "all"))
+        name = metric_name.ge_name(metric_name.pr_name(noise, gamma, "all"))
         return {"metric": name, "gamma": gamma, "noise": noise, "denominator": "all"}
 
     def _attack(self, key: str) -> Record | None:
@@ -272,7 +277,7 @@ class _Keys:
         if word is None or word[1] not in ATTACKS or bool(word[2]) != (word[1] in ("PGD", "CW")):
             return None
         attack, stem = ATTACKS[word[1]]
-        name = metrics.attack_name(stem.format(word[2]), self.eps)
+        name = metric_name.attack_name(stem.format(word[2]), self.eps)
         steps = {"steps": int(word[2])} if word[2] else {}
         return {"metric": name, "attack": attack, "norm": "linf", "eps": self.eps, **steps}
 
@@ -293,7 +298,7 @@ class _Keys:
         ge, name = ("ge_", metric.removeprefix("ge.")) if metric.startswith("ge.") else ("", metric)
         parts = name.split(".")
         if parts[0] == "probacc":
-            text = name.removeprefix(metrics.prob_acc_name("uniform", self.smallest, 0)[:-1])
+            text = name.removeprefix(metric_name.prob_acc_name("uniform", self.smallest, 0)[:-1])
             yield from (("probacc", key) for key in _spellings(text))
         elif parts[0] in ("pr", "pr-all") and len(parts) > 2:
             groups = ["ge_pr"] if ge else [group for group, noise in PR_GROUPS.items() if noise == parts[1]]

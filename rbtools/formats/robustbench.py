@@ -24,10 +24,10 @@ from rbtools.formats.base import (
     own_part,
     text_field,
 )
+from rbtools.formats.conversion_report import ConversionReport
 from rbtools.formats.naming import dataset_name, described, zoo_name
-from rbtools.formats.rows import Row, Values
-from rbtools.formats.told import Told
-from rbtools.records import metrics
+from rbtools.formats.rows import MetricValues, PublishedRow
+from rbtools.records import metric_name
 from rbtools.registry import param
 
 THREATS = {"Linf": "linf", "L2": "l2", "corruptions": None}
@@ -73,7 +73,7 @@ class RobustBench:
         None, "Which results to write, where a record has several.", choices=tuple(THREATS)
     )
 
-    def units(self, source: Published, told: Told) -> Iterator[Unit | Bad]:
+    def units(self, source: Published, told: ConversionReport) -> Iterator[Unit | Bad]:
         files = files_below(source.path, ".json") if source.path and source.folder else [source.path]
         if not files:
             raise RbError(
@@ -91,12 +91,12 @@ class RobustBench:
                 problem = f"It {wrong}." if isinstance(wrong, stream.Broken) else str(wrong)
                 yield Bad(where, problem, text.decode("utf-8", "replace"))
 
-    def record(self, unit: Any, told: Told, where: str) -> Record:
+    def record(self, unit: Any, told: ConversionReport, where: str) -> Record:
         fields, norm = unit.fields, THREATS[unit.threat]
         ours = dataset_name(unit.dataset)
         if dataset_name(text_field(fields, "dataset")) != ours:
             told.note('a file\'s "dataset" is not that of its folder, which counts', where)
-        row = Row("robustbench", told, where, percent=True)
+        row = PublishedRow("robustbench", told, where, percent=True)
         row.accuracy("acc", fields.get("clean_acc"), split="test")
         taken = {"clean_acc": "acc"}
         if norm is None:
@@ -139,7 +139,7 @@ class RobustBench:
                 "A file of RobustBench has a data set and a model's name. Expected a record with dataset and"
                 " train.method."
             )
-        values = Values(record, percent=True)
+        values = MetricValues(record, percent=True)
         threat = self.threat or over.pop("threat", None) or _threat_of(values)
         over.pop("threat", None)
         if not isinstance(threat, str) or threat not in THREATS:
@@ -163,7 +163,7 @@ class RobustBench:
         known = {key: fields.pop(key) for key in ORDER if key in fields}
         return Info(file_name(dataset), threat, file_name(model), known | fields)
 
-    def documents(self, units: Iterable[Unit], told: Told) -> Iterator[Document]:
+    def documents(self, units: Iterable[Unit], told: ConversionReport) -> Iterator[Document]:
         for info in latest(units, lambda one: one[:3], told):
             path = f"{info.dataset}/{info.threat}/{info.model}.json"
             yield Document(path, [dumps(info.fields, indent=True) + b"\n"])
@@ -191,7 +191,7 @@ def _threat(path: PurePath, fields: Record) -> str:
     )
 
 
-def _threat_of(values: Values) -> str:
+def _threat_of(values: MetricValues) -> str:
     for metric in values.metrics:
         if metric.startswith("aa."):
             return "L2" if metric.startswith("aa.l2.") else "Linf"
@@ -215,14 +215,14 @@ def _distance(raw: Any, norm: str) -> float:
 
 def _name(stem: str, eps: float, norm: str) -> str:
     eps = 8 / 255 if norm == "linf" and eps == ROUNDED else eps
-    return metrics.attack_name(stem if norm == "linf" else f"{stem}.l2", eps, norm)
+    return metric_name.attack_name(stem if norm == "linf" else f"{stem}.l2", eps, norm)
 
 
 def _eps_text(eps: float, norm: str) -> str:
     return f"{eps * 255:g}/255" if norm == "linf" else f"{eps:g}"
 
 
-def _eps_of(values: Values, threat: str) -> str:
+def _eps_of(values: MetricValues, threat: str) -> str:
     """The distance to write: the usual one where the record has it, else the first."""
     norm = THREATS[threat] or "linf"
     stem = "aa." if norm == "linf" else "aa.l2."

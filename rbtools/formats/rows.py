@@ -10,7 +10,7 @@ from typing import Any
 from rbtools.errors import RbError
 from rbtools.formats import numbers
 from rbtools.formats.base import Record
-from rbtools.formats.told import Told
+from rbtools.formats.conversion_report import ConversionReport
 from rbtools.records import SCHEMA
 
 TOOL = "rb-convert"
@@ -18,10 +18,10 @@ ENOUGH = 4  # JSON numbers of one row: that all of them lost a zero happens once
 NO_NUMBER = "the metric is left out, and its entry in evals says why"
 
 
-class Row:
+class PublishedRow:
     """The metrics of one published row. `percent` is the scale of its accuracies."""
 
-    def __init__(self, source: str, told: Told, where: str, *, percent: bool) -> None:
+    def __init__(self, source: str, told: ConversionReport, where: str, *, percent: bool) -> None:
         self.source, self.told, self.where, self.percent = source, told, where, percent
         self.metrics: dict[str, float | int] = {}
         self.entries: list[Record] = []
@@ -123,7 +123,7 @@ def _out_of_range(got: numbers.Number, percent: bool, limits: tuple[float, float
     return f"a number is {side} what {unit} from {least:g} to {most:g} can be{hint}"
 
 
-class Values:
+class MetricValues:
     """The metrics of a record on their way into a file: Decimals, whole numbers, or None."""
 
     def __init__(self, record: Record, *, percent: bool) -> None:

@@ -26,7 +26,7 @@ MEASURES = Registry(
         "margin": "rbtools.measures.margin:Margin",
         "sharpness": "rbtools.measures.sharpness:Sharpness",
         "nu": "rbtools.measures.nu:Nu",
-        "bound": "rbtools.measures.bound:Bound",
+        "bound": "rbtools.measures.bound:BoundMeasure",
     },
     apart=("bound",),  # theorems of one paper at a time, with inputs of their own
 )

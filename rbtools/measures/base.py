@@ -20,12 +20,12 @@ Found = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Batch:
+class MeasureBatch:
     """Some examples, and what the engine made for them.
 
     images: float32 (N, C, H, W) in [0, 1]; labels: int64 (N,). `draws` holds the random numbers of these N
     examples, `probes` those of one, the batch, for directions in the space of weights; both are
-    rbtools.engine.draws.Draws. `perturbed`: the images attacked, as `images`; `twice`: those attacked
+    rbtools.rng.draws.Draws. `perturbed`: the images attacked, as `images`; `twice`: those attacked
     again. `chunk`: images that go through the model at once, which is memory and no result. `together`: the
     model's BatchNorm takes the statistics of the batch, so that an image's logits depend on the others
     there; all of them go through the model at once, the perturbed ones in a batch of their own.
@@ -85,7 +85,7 @@ class Measure:
     its name leaves out the attack where that is PGD at 8/255. `batchnorm`: the statistics that BatchNorm
     takes on fresh weights if nobody says ("batch", "image" or "running", see rbtools.measures.batchnorm);
     None where the measure is defined with running ones alone. `less_is_better`: what a ranking of it has to
-    know, and knows from the name alone (rbtools.records.metrics).
+    know, and knows from the name alone (rbtools.records.metric_name).
     """
 
     name: ClassVar[str]
@@ -108,7 +108,7 @@ class Measure:
         """The part of the configuration that the number of this name depends on."""
         return registry.config(self)
 
-    def __call__(self, model: nn.Module, batch: Batch) -> Found:
+    def __call__(self, model: nn.Module, batch: MeasureBatch) -> Found:
         """Measure one batch. `model` maps images to logits (N, K), in eval mode."""
         raise NotImplementedError
 
@@ -117,7 +117,7 @@ class Measure:
         return [over_batches(name, [one[name] for one in found], sizes) for name in found[0]]
 
 
-def measured(measure: Any, model: Callable[[Tensor], Tensor], batches: Iterable[Batch]) -> list[Value]:
+def measured(measure: Any, model: Callable[[Tensor], Tensor], batches: Iterable[MeasureBatch]) -> list[Value]:
     """Measure some batches, one after another."""
     found, sizes = [], []
     for batch in batches:

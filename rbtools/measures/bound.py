@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rbtools.measures.base import Batch, Found, Measure, Value
+from rbtools.measures.base import Found, Measure, MeasureBatch, Value
 from rbtools.registry import param
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ NOT_UNIT = "theorem 1 is about fcnn and rescnn with inputs of norm 1, and this i
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bound(Measure):
+class BoundMeasure(Measure):
     """Bounds on errors and gaps, each with its formula, its inputs, and whether it is vacuous.
 
     robbench, on fresh weights: theorem 1 of NAS-RobBench-201, sqrt(L^2 y'K^-1 y / N) without its constants,
@@ -101,7 +101,7 @@ class Bound(Measure):
     def attacks(self) -> int:
         return 2 if self.paper == "robbench" else 1
 
-    def filled(self, record: Mapping[str, Any], images: int) -> Bound:
+    def filled(self, record: Mapping[str, Any], images: int) -> BoundMeasure:
         """With what the record decides, where it was not given; `images`: those trained on."""
         if self.paper == "robbench":
             return self._of_theory(record.get("arch"))
@@ -118,7 +118,7 @@ class Bound(Measure):
             found["weight"] = float(weight)
         return replace(self, **{key: value for key, value in found.items() if getattr(self, key) is None})
 
-    def _of_theory(self, arch: Any) -> Bound:
+    def _of_theory(self, arch: Any) -> BoundMeasure:
         arch = arch if isinstance(arch, Mapping) else {}
         theory = arch.get("space") in ("fcnn", "rescnn")
         first = re.match("[a-z]+", str(arch.get("str"))) if theory else None
@@ -131,7 +131,7 @@ class Bound(Measure):
         names: tuple[str, ...] = ("paper", *_OF[self.paper])
         return {name: found[name] for name in names}
 
-    def __call__(self, model: nn.Module, batch: Batch) -> Found:
+    def __call__(self, model: nn.Module, batch: MeasureBatch) -> Found:
         if self.paper == "wci":
             found: Found = self._wci()(model, batch)
             return found
@@ -152,7 +152,7 @@ class Bound(Measure):
     def _assumed(self, name: str) -> dict[str, str]:
         return {"note": NOT_UNIT} if name.startswith("robbench1") and not self.unit else {}
 
-    def _robbench(self, model: nn.Module, batch: Batch) -> Found:
+    def _robbench(self, model: nn.Module, batch: MeasureBatch) -> Found:
         import torch
 
         from rbtools.measures import bounds, derivatives, kernel
@@ -223,7 +223,7 @@ class Bound(Measure):
         return [replace(value, se=index.se * (made.value or 0.0) / index.value, over=index.over)]
 
 
-def estimates(model: nn.Module, batch: Batch) -> dict[str, float]:
+def estimates(model: nn.Module, batch: MeasureBatch) -> dict[str, float]:
     """The largest ratios found on these images, their attacked ones, and in the direction of gradients.
 
     Keys as the constants', and gamma (the largest L2 distance of an attacked image) and softmax.

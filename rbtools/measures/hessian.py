@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rbtools.measures.base import Batch, Found, Measure, Value, over_batches, standard_error
+from rbtools.measures.base import Found, Measure, MeasureBatch, Value, over_batches, standard_error
 from rbtools.registry import param
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Hessian(Measure):
             return {"probes": self.probes}
         return {"iterations": self.iterations, "tolerance": self.tolerance}
 
-    def __call__(self, model: nn.Module, batch: Batch) -> Found:
+    def __call__(self, model: nn.Module, batch: MeasureBatch) -> Found:
         found: Found = {}
         if self.wrt != "input":
             found |= self._weight(model, batch)
@@ -62,7 +62,7 @@ class Hessian(Measure):
             return Value(value.name, value.value, found[f"{value.name}.se"], "examples")
         return value
 
-    def _weight(self, model: nn.Module, batch: Batch) -> Found:
+    def _weight(self, model: nn.Module, batch: MeasureBatch) -> Found:
         from rbtools.measures import derivatives
 
         hessian = derivatives.WeightHessian(model, batch.images, batch.labels, batch.chunk)
@@ -73,7 +73,7 @@ class Hessian(Measure):
         found["weight.trace.probes"] = traces
         return found
 
-    def _input(self, model: nn.Module, batch: Batch) -> Found:
+    def _input(self, model: nn.Module, batch: MeasureBatch) -> Found:
         import torch
 
         from rbtools.measures import derivatives

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.errors import RbError
-from rbtools.measures.base import Batch, Found, Measure
+from rbtools.measures.base import Found, Measure, MeasureBatch
 from rbtools.registry import param
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Jacobian(Measure):
     projections: int = param(1, "Random directions for each image.", check="positive")
     exact: bool = param(False, "All logits instead of random directions.")
 
-    def __call__(self, model: nn.Module, batch: Batch) -> Found:
+    def __call__(self, model: nn.Module, batch: MeasureBatch) -> Found:
         import torch
 
         from rbtools.measures import derivatives
@@ -69,7 +69,7 @@ class Jacobian(Measure):
                 squares.append(found * (logits.shape[1] / self.projections))
         return {"": math.sqrt(float(torch.cat(squares).mean()))}
 
-    def _chunk(self, model: nn.Module, batch: Batch) -> int:
+    def _chunk(self, model: nn.Module, batch: MeasureBatch) -> int:
         """Images whose gradients of all logits fit into memory at once."""
         from rbtools.measures import memory
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from rbtools.measures.base import Batch, Found, Measure, Value, standard_error
+from rbtools.measures.base import Found, Measure, MeasureBatch, Value, standard_error
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -28,7 +28,7 @@ class Margin(Measure):
     def attacks(self) -> int:
         return 1
 
-    def __call__(self, model: nn.Module, batch: Batch) -> Found:
+    def __call__(self, model: nn.Module, batch: MeasureBatch) -> Found:
         return {
             "clean": _margins(model, batch.images, batch.labels, batch.chunk),
             "robust": _margins(model, batch.attacked, batch.labels, batch.chunk),

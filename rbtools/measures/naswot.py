@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from rbtools.measures.base import Batch, Found, Measure, Value, over_batches
+from rbtools.measures.base import Found, Measure, MeasureBatch, Value, over_batches
 
 if TYPE_CHECKING:
     from torch import nn
@@ -28,7 +28,7 @@ class NASWOT(Measure):
     size: ClassVar[tuple[int, int]] = (1, 128)
     batchnorm: ClassVar[str | None] = "batch"
 
-    def __call__(self, model: nn.Module, batch: Batch) -> Found:
+    def __call__(self, model: nn.Module, batch: MeasureBatch) -> Found:
         import torch
 
         from rbtools.measures import codes

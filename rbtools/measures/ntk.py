@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rbtools.measures.base import Batch, Found, Measure, Value, over_batches
+from rbtools.measures.base import Found, Measure, MeasureBatch, Value, over_batches
 from rbtools.registry import param
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class NTK(Measure):
         joint = {"beta": self.beta} if value.startswith("all") else {}
         return {"logits": self.logits, **joint}
 
-    def __call__(self, model: nn.Module, batch: Batch) -> Found:
+    def __call__(self, model: nn.Module, batch: MeasureBatch) -> Found:
         import torch
 
         from rbtools.measures import kernel

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from rbtools.measures.base import Batch, Found, Measure, Value, standard_error
+from rbtools.measures.base import Found, Measure, MeasureBatch, Value, standard_error
 from rbtools.registry import param
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Nu(Measure):
     eps: float = 8 / 255
     steps: int = param(20, "Gradient steps, of 2.5*eps/steps each.", check="positive")
 
-    def __call__(self, model: nn.Module, batch: Batch) -> Found:
+    def __call__(self, model: nn.Module, batch: MeasureBatch) -> Found:
         import torch
 
         rows = torch.arange(len(batch), device=batch.images.device)

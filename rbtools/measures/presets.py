@@ -12,33 +12,33 @@ ALIASES = {"wci": "rice2020"}
 
 
 @dataclass(frozen=True)
-class Preset:
+class MeasurePreset:
     """What a paper fixed: options of `rb-measure`, as typed, and parameters of measures."""
 
     options: Mapping[str, Any] = field(default_factory=dict)
     params: Mapping[str, Any] = field(default_factory=dict)
 
 
-PRESETS: dict[str, Preset] = {
+PRESETS: dict[str, MeasurePreset] = {
     # Jung et al. 2023: means over 10 batches of 256, train and test, fresh and trained networks; the largest
     # eigenvalue by PyHessian's power iteration, of the Hessian of the weights.
-    "jung2023": Preset(
+    "jung2023": MeasurePreset(
         {"batches": 10, "batch_size": 256, "split": "train,test", "on": "both"},
         {"projections": 1, "wrt": "weight", "solver": "power", "iterations": 100, "tolerance": 1e-3},
     ),
     # NAS-RobBench-201: 50 training images at initialisation, at 3/255 and 8/255 by FGSM and PGD.
-    "nasrobbench201": Preset(
+    "nasrobbench201": MeasurePreset(
         {"batches": 1, "batch_size": 50, "split": "train", "on": "init", "eps": "3,8", "attack": "fgsm,pgd"},
         {"kernel": "twice", "logits": "sum"},
     ),
     # The Weight-Curvature Index attacks as Rice et al. 2020: PGD-10 with steps of 2/255 at 8/255.
-    "rice2020": Preset(
+    "rice2020": MeasurePreset(
         {"split": "train", "on": "trained", "eps": "8", "attack": "pgd", "attack_steps": 10, "step_size": "2"}
     ),
 }
 
 
-def named(name: str) -> Preset:
+def named(name: str) -> MeasurePreset:
     """The preset of that name. Raises UsageError for a name that there is not."""
     found = PRESETS.get(ALIASES.get(name, name))
     if found is None:

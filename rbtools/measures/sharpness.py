@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from rbtools.measures.base import Batch, Found, Measure
+from rbtools.measures.base import Found, Measure, MeasureBatch
 from rbtools.registry import param
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Sharpness(Measure):
     def attacks(self) -> int:
         return 1
 
-    def __call__(self, model: nn.Module, batch: Batch) -> Found:
+    def __call__(self, model: nn.Module, batch: MeasureBatch) -> Found:
         from rbtools.measures import derivatives
 
         names = list(derivatives.layers(model).values())

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from rbtools.measures.base import Batch, Found, Measure, Value, standard_error
+from rbtools.measures.base import Found, Measure, MeasureBatch, Value, standard_error
 from rbtools.registry import param
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class WCI(Measure):
     def attacks(self) -> int:
         return 1
 
-    def __call__(self, model: nn.Module, batch: Batch) -> Found:
+    def __call__(self, model: nn.Module, batch: MeasureBatch) -> Found:
         """`layers`: names; `norms`: squared Frobenius norms; `traces`: a row of layers for each probe."""
         from rbtools.measures import derivatives
 

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 SPACES = Registry(
     "architecture space",
     {
-        "nasbench201": "rbtools.models.nasbench201:from_arch",
+        "nasbench201": "rbtools.models.cell_network:from_arch",
         "zoo": "rbtools.models:from_zoo",
         "torchvision": "rbtools.models.libraries:from_torchvision",
-        "fcnn": "rbtools.models.residual:from_arch",
-        "rescnn": "rbtools.models.residual:from_arch",
+        "fcnn": "rbtools.models.residual_network:from_arch",
+        "rescnn": "rbtools.models.residual_network:from_arch",
         "timm": "rbtools.models.libraries:from_timm",
         "python": "rbtools.models.libraries:from_python",
         "checkpoint": "rbtools.models.programs:from_arch",

@@ -16,13 +16,21 @@ from torch import Tensor, nn
 
 from rbtools import models
 from rbtools.errors import RbError
-from rbtools.models import normalising, programs, recognise, settle, statistics, variants, weights_file
+from rbtools.models import disambiguate, normalising, programs, recognise, statistics, variants, weights_file
 from rbtools.models.families.base import Ambiguous, Inferred
-from rbtools.models.fit import OPTIONAL, load_into
-from rbtools.models.hollow import hollow
-from rbtools.models.normalising import DATASET, OPEN, RAW, Hints, Settled, behind, noted_per_image
-from rbtools.models.normalize import PER_IMAGE, Normalized, PerImage, Preprocessed, per_channel
-from rbtools.models.reading import Checkpoint, read
+from rbtools.models.load_weights import OPTIONAL, load_into
+from rbtools.models.meta_init import meta_init
+from rbtools.models.normalising import (
+    DATASET,
+    OPEN,
+    RAW,
+    ChosenNormalization,
+    NormalizationHints,
+    behind,
+    noted_per_image,
+)
+from rbtools.models.normalize import PER_IMAGE, Normalized, PerImageStandardization, Preprocessed, per_channel
+from rbtools.models.read_checkpoint import Checkpoint, read
 from rbtools.models.recognise import infer
 from rbtools.spaces import nasbench201 as nb201
 from rbtools.spaces import zoo
@@ -33,8 +41,8 @@ __all__ = [
     "OPEN",
     "RAW",
     "Checkpoint",
-    "Hints",
     "Inferred",
+    "NormalizationHints",
     "infer",
     "load",
     "load_into",
@@ -53,7 +61,7 @@ def load(
     *,
     classes: int | None = None,
     shape: tuple[int, int, int] | None = None,
-    hints: Hints | None = None,
+    hints: NormalizationHints | None = None,
     allow_code: bool = False,
 ) -> tuple[nn.Module, dict[str, Any], dict[str, Any]]:
     """Read a file, tell or take its architecture, build the network and load the weights.
@@ -78,7 +86,7 @@ def load(
             raise programs.refusal(path, kind)
         return _program(path, kind, arch, classes, shape, hints)
     checkpoint = read(path, (arch or {}).get("member"))
-    hints = hints or Hints()
+    hints = hints or NormalizationHints()
     there, channels = _agreed(checkpoint, classes, shape)
     named = any(field in (arch or {}) for field in variants.FIELDS)
     arch, facts = _architecture(checkpoint, arch, hints)
@@ -86,7 +94,7 @@ def load(
     side = 224 if large or arch.get("stem") == "imagenet" else 32
     classes, shape = there, shape or (channels, side, side)
     network, checkpoint = _network(checkpoint, arch, classes, shape, allow_code)
-    told = normalising.settled(checkpoint, arch, network, classes, shape, hints)
+    told = normalising.choose_normalization(checkpoint, arch, network, classes, shape, hints)
     candidates = [(arch, network)]
     if hints.known and not named:
         others = variants.of(arch)[1:]
@@ -102,10 +110,10 @@ def load(
 def _checked(
     checkpoint: Checkpoint,
     candidates: Sequence[tuple[dict[str, Any], nn.Module]],
-    told: Settled,
+    told: ChosenNormalization,
     facts: Mapping[str, Any],
-    hints: Hints,
-) -> tuple[dict[str, Any], nn.Module, Settled, dict[str, Any]]:
+    hints: NormalizationHints,
+) -> tuple[dict[str, Any], nn.Module, ChosenNormalization, dict[str, Any]]:
     """The candidate (an architecture and its network) whose layers see what the file's BatchNorm remembers,
     the first one where none does; its normalisation, and facts. Without images the question stays open.
     """
@@ -122,14 +130,14 @@ def _checked(
         return arch, network, told, {}
     settled = [told, *told.others]
     pairs = [_normalize_of(checkpoint, {**arch, **one.arch}) for one in settled]
-    place, of_pairs, fit = settle.function(candidates, pairs, images)
+    place, of_pairs, fit = disambiguate.choose_function(candidates, pairs, images)
     told = (told.guess or told) if of_pairs is None else settled[of_pairs]
     arch, network = candidates[place]
     return arch, network, told, {"fit": fit}
 
 
 def _architecture(
-    checkpoint: Checkpoint, arch: Mapping[str, Any] | None, hints: Hints
+    checkpoint: Checkpoint, arch: Mapping[str, Any] | None, hints: NormalizationHints
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The whole architecture record and where it comes from: given, noted in the file, or its weights."""
     facts: dict[str, Any] = dict(checkpoint.found)
@@ -163,7 +171,7 @@ def _noted(noted: Mapping[str, Any], checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _told(
-    checkpoint: Checkpoint, of_file: Mapping[str, Any], hints: Hints
+    checkpoint: Checkpoint, of_file: Mapping[str, Any], hints: NormalizationHints
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     try:
         try:
@@ -171,7 +179,7 @@ def _told(
         except Ambiguous as several:
             normalised = _behind_normalisation(checkpoint, several.candidates[0], of_file, hints)
             images = None if hints.images is None else hints.images()
-            found, facts = settle.cell(normalised, several, images)
+            found, facts = disambiguate.choose_cell(normalised, several, images)
             return found.arch, facts
     except RbError as error:
         error.args = (f"{error} The file is {checkpoint.path}.",)
@@ -179,16 +187,16 @@ def _told(
 
 
 def _behind_normalisation(
-    checkpoint: Checkpoint, one: Inferred, of_file: Mapping[str, Any], hints: Hints
+    checkpoint: Checkpoint, one: Inferred, of_file: Mapping[str, Any], hints: NormalizationHints
 ) -> Checkpoint:
     """The checkpoint with the normalisation that it has, is told to have, or seems to have: the first
     BatchNorm layer tells that whichever of the cells it is.
     """
     shape = (one.in_channels, 32, 32)
-    with hollow():
+    with meta_init():
         network = models.build(one.arch, classes=one.classes, shape=shape)
     load_into(network, checkpoint)
-    told = normalising.settled(checkpoint, of_file, network, one.classes, shape, hints)
+    told = normalising.choose_normalization(checkpoint, of_file, network, one.classes, shape, hints)
     pair = _normalize_of(checkpoint, {**of_file, **told.arch})
     if not isinstance(pair, list):
         return checkpoint
@@ -230,7 +238,7 @@ def _network(
 ) -> tuple[nn.Module, Checkpoint]:
     """The network with its weights, and the checkpoint as that network takes it."""
     if arch.get("space") in FILLED_WHOLE:
-        with hollow():
+        with meta_init():
             network = models.build(arch, classes=classes, shape=shape)
     else:
         with torch.random.fork_rng(devices=[]):
@@ -331,7 +339,7 @@ def _program(
     arch: Mapping[str, Any] | None,
     classes: int | None,
     shape: tuple[int, int, int] | None,
-    hints: Hints | None,
+    hints: NormalizationHints | None,
 ) -> tuple[nn.Module, dict[str, Any], dict[str, Any]]:
     if shape is None:
         raise RbError(f"The program {path} does not show which images it takes. Name a data set.")
@@ -342,7 +350,7 @@ def _program(
             f"The program {path} gives {there} logits and the data set has {classes} classes."
             " Name the data set that it was trained for with --dataset."
         )
-    told = Settled({}, {"normalize_from": "given"})
+    told = ChosenNormalization({}, {"normalize_from": "given"})
     if "normalize" not in (arch or {}):
         told = normalising.guessed({}, {} if hints is None else hints.known)
     own = {"normalize": arch["normalize"]} if arch and "normalize" in arch else told.arch
@@ -368,7 +376,7 @@ def to_bytes(
     network = getattr(network, "_orig_mod", network)  # torch.compile's wrapper
     if isinstance(network, Normalized):
         mean, std = network.mean, network.std
-    if isinstance(network, PerImage):
+    if isinstance(network, PerImageStandardization):
         metadata = {**metadata, "normalize": PER_IMAGE}
     if isinstance(network, Preprocessed):
         network = network.network

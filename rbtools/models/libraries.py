@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from rbtools.errors import RbError, near, shown, unknown
 from rbtools.models.torchvision_import import torchvision
-from rbtools.spaces import code, named
+from rbtools.spaces import code, external
 
 Shape = tuple[int, int, int]
 
@@ -30,15 +30,15 @@ def from_torchvision(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> 
     the form for small images (see `named.small_stem`). Raises RbError for an unknown name and for images that
     are too small.
     """
-    about = named.torchvision(str(arch.get("name")))
+    about = external.torchvision(str(arch.get("name")))
     options = {"aux_logits": False, "init_weights": True} if about["auxiliary"] else {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it warns of a slow initialisation
         network: nn.Module = torchvision.models.get_model(
             about["name"], weights=None, num_classes=classes, **options
         )
-    named.refuse_small_images(about, shape)
-    if named.small_stem(arch):
+    external.refuse_small_images(about, shape)
+    if external.small_stem(arch):
         _without_first_strides(network)
     if shape[0] != 3:
         _let_in(network, about["stem"].removesuffix(".weight"), shape[0])

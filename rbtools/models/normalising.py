@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from rbtools.models import statistics
-from rbtools.models.normalize import PER_IMAGE, Normalized, PerImage
-from rbtools.models.reading import Checkpoint
+from rbtools.models.normalize import PER_IMAGE, Normalized, PerImageStandardization
+from rbtools.models.read_checkpoint import Checkpoint
 from rbtools.models.statistics import Known
 from rbtools.models.unpack import MEANS, MOST_CHANNELS, STDS
 
@@ -24,7 +24,7 @@ GUESS = "guess: "  # how `normalize_from` begins where neither the file, the use
 
 
 @dataclass(frozen=True)
-class Hints:
+class NormalizationHints:
     """What helps to tell a normalisation: images of the data set (N, C, H, W) in [0, 1], and the `known`
     normalisations by name, those with `classes` being of a data set with that many.
     """
@@ -35,25 +35,25 @@ class Hints:
 
 
 @dataclass(frozen=True)
-class Settled:
+class ChosenNormalization:
     """`arch`: what the architecture record gets to say; `facts`: who said so; `others`: normalisations of
     another kind that the first BatchNorm layer cannot tell from it; `guess`: what counts where nothing can.
     """
 
     arch: dict[str, Any]
     facts: dict[str, Any]
-    others: tuple[Settled, ...] = ()
-    guess: Settled | None = None
+    others: tuple[ChosenNormalization, ...] = ()
+    guess: ChosenNormalization | None = None
 
 
-def settled(
+def choose_normalization(
     checkpoint: Checkpoint,
     arch: Mapping[str, Any],
     network: nn.Module,
     classes: int,
     shape: tuple[int, int, int],
-    hints: Hints,
-) -> Settled:
+    hints: NormalizationHints,
+) -> ChosenNormalization:
     """The normalisation of a checkpoint's `network`, which holds its weights.
 
     The file itself says it; the user; the data set that a published run was trained on; what BatchNorm
@@ -63,47 +63,51 @@ def settled(
     noted = checkpoint.metadata.get("arch")
     own = checkpoint.mean is not None or "normalisation" in checkpoint.found
     if own or noted_per_image(checkpoint) or (isinstance(noted, Mapping) and "space" in noted):
-        return Settled({}, {"normalize_from": "checkpoint"} | _warned(network, arch))
+        return ChosenNormalization({}, {"normalize_from": "checkpoint"} | _warned(network, arch))
     if "normalize" in arch:
-        return Settled({}, {"normalize_from": "given"} | _warned(network, arch))
+        return ChosenNormalization({}, {"normalize_from": "given"} | _warned(network, arch))
     known = _fitting(hints.known, shape[0])
     trained_on = str(checkpoint.found.get("run", "")).partition("/")[0].lower().removesuffix("-valid")
     if trained_on in known:
         facts: dict[str, Any] = {"normalize_from": "published training", "normalize_name": trained_on}
-        return Settled(chosen(known[trained_on]), facts)
+        return ChosenNormalization(chosen(known[trained_on]), facts)
     if arch.get("space") == "python" and normaliser(network) is not None:
-        return Settled(chosen(None), {"normalize_from": f"{GUESS}the network normalises by itself"})
+        return ChosenNormalization(
+            chosen(None), {"normalize_from": f"{GUESS}the network normalises by itself"}
+        )
     published = _published(network)
     if published is not None and known:
         known = {PUBLISHED: published, **known}
     if not known:
-        return Settled({}, {"normalize_from": OPEN})
+        return ChosenNormalization({}, {"normalize_from": OPEN})
     of_classes = [name for name in known if hints.classes.get(name) == classes]
     guess = guessed(arch, known, of_classes)
     return _remembered(network, shape, hints, known, of_classes, guess) or guess
 
 
-def guessed(arch: Mapping[str, Any], known: Mapping[str, Known], of_classes: Sequence[str] = ()) -> Settled:
+def guessed(
+    arch: Mapping[str, Any], known: Mapping[str, Known], of_classes: Sequence[str] = ()
+) -> ChosenNormalization:
     """The normalisation where nothing tells it; `of_classes` are those of data sets with as many classes."""
     if arch.get("space") == "python":
-        return Settled(chosen(None), {"normalize_from": f"{GUESS}none for python:"})
+        return ChosenNormalization(chosen(None), {"normalize_from": f"{GUESS}none for python:"})
     guesses = {PUBLISHED: "the published configuration", DATASET: "the data set's"}
     if list(of_classes) == ["imagenet"]:
         guesses["imagenet"] = "ImageNet's 1000 classes"
     for name, words in guesses.items():
         if name in known:
-            return Settled(chosen(known[name]), {"normalize_from": GUESS + words})
-    return Settled({}, {"normalize_from": OPEN})
+            return ChosenNormalization(chosen(known[name]), {"normalize_from": GUESS + words})
+    return ChosenNormalization({}, {"normalize_from": OPEN})
 
 
 def _remembered(
     network: nn.Module,
     shape: tuple[int, int, int],
-    hints: Hints,
+    hints: NormalizationHints,
     known: Mapping[str, Known],
     of_classes: list[str],
-    guess: Settled,
-) -> Settled | None:
+    guess: ChosenNormalization,
+) -> ChosenNormalization | None:
     """What the first BatchNorm layer tells."""
     images = hints.images
     seen = statistics.synthetic(shape) if images is None else images()[: statistics.MANY]
@@ -113,10 +117,12 @@ def _remembered(
         return None
     divergences = {"normalize_divergences": fitting.divergences}
     first, *others = [
-        Settled(chosen(known[name]), {"normalize_from": STATISTICS, "normalize_name": name, **divergences})
+        ChosenNormalization(
+            chosen(known[name]), {"normalize_from": STATISTICS, "normalize_name": name, **divergences}
+        )
         for name in fitting.names
     ]
-    return Settled(first.arch, first.facts, tuple(others), guess)
+    return ChosenNormalization(first.arch, first.facts, tuple(others), guess)
 
 
 def chosen(pair: Known) -> dict[str, Any]:
@@ -128,7 +134,7 @@ def behind(network: nn.Module, normalize: Any) -> nn.Module:
     """The network behind a normalisation: [mean, std], PER_IMAGE, or None for pixels as they are."""
     if normalize is None:
         return network
-    return PerImage(network) if normalize == PER_IMAGE else Normalized(network, *normalize)
+    return PerImageStandardization(network) if normalize == PER_IMAGE else Normalized(network, *normalize)
 
 
 def noted_per_image(checkpoint: Checkpoint) -> bool:

@@ -62,7 +62,7 @@ class Normalized(Preprocessed):
         return (images - self.mean) / self.std
 
 
-class PerImage(Preprocessed):
+class PerImageStandardization(Preprocessed):
     """`network` after the standardisation of each image by itself (Ding et al., ICLR 2020, MMA training)."""
 
     def inputs(self, images: Tensor) -> Tensor:

@@ -84,7 +84,7 @@ class PreActResNet(nn.Module):
 
 
 def from_form(
-    form: zoo_forms.PreActResNet, fields: Mapping[str, Any], *, classes: int, shape: tuple[int, int, int]
+    form: zoo_forms.PreActResNetForm, fields: Mapping[str, Any], *, classes: int, shape: tuple[int, int, int]
 ) -> PreActResNet:
     """The zoo's pre-activation ResNet of that form: 11,172,170 parameters for 10 classes, with final norm."""
     return PreActResNet(

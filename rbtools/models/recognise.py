@@ -9,7 +9,7 @@ from typing import Any
 from rbtools.errors import RbError, shown
 from rbtools.models.families import FAMILIES, Ambiguous, Inferred
 from rbtools.models.families.base import State, head_of, weight
-from rbtools.models.families.nasbench201 import skeleton
+from rbtools.models.families.nb201_family import skeleton
 
 __all__ = ["Ambiguous", "Inferred", "classes_of", "in_channels_of", "infer", "skeleton"]
 

@@ -111,7 +111,7 @@ class ResNet(nn.Module):
 
 
 def from_form(
-    form: zoo_forms.ResNet, fields: Mapping[str, Any], *, classes: int, shape: tuple[int, int, int]
+    form: zoo_forms.ResNetForm, fields: Mapping[str, Any], *, classes: int, shape: tuple[int, int, int]
 ) -> ResNet:
     """The zoo's ResNet of that form: ResNet-18 has 11,173,962 parameters for 32x32 images and 10 classes."""
     block = Bottleneck if form.bottleneck else BasicBlock

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from rbtools.models.nasbench201 import ReLUConvBN, ResidualBlock, operation
+from rbtools.models.cell_network import ReLUConvBN, ResidualBlock, operation
 from rbtools.spaces.nb201_cells import EDGES, OPS
 
 

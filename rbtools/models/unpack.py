@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from rbtools.errors import RbError, near, shown
-from rbtools.models.contents import Contents
 from rbtools.models.normalize import per_channel
+from rbtools.models.pickle_scan import PickleScan
 
 # Where training scripts put the weights, the likelier one first.
 WRAPPERS = (
@@ -66,7 +66,7 @@ def unwrapped(
     """
     nesting: list[str] = []
     others: list[str] = []
-    contents = Contents()
+    contents = PickleScan()
     while len(nesting) < DEEPEST:
         opened = map(_opened, raw.items())
         metadata.update({str(key): value for key, value in opened if contents.is_plain(value)})

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rbtools.spaces import named, zoo
-from rbtools.spaces.zoo_forms import SHORTCUTS, PreActResNet, ResNet
+from rbtools.spaces import external, zoo
+from rbtools.spaces.zoo_forms import SHORTCUTS, PreActResNetForm, ResNetForm
 
 FIELDS = ("stem", "shortcut")  # of an architecture record, that tell variants apart
 
@@ -31,11 +31,11 @@ def _has(arch: Mapping[str, Any], fields: Mapping[str, str]) -> bool:
 def _fields(arch: Mapping[str, Any]) -> list[dict[str, str]]:
     """The fields that the variants of one network have."""
     name = str(arch.get("name"))
-    if arch.get("space") == "torchvision" and name.startswith(named.WITH_SMALL_STEM):
-        return [{"stem": named.SMALL_STEM}]
+    if arch.get("space") == "torchvision" and name.startswith(external.WITH_SMALL_STEM):
+        return [{"stem": external.SMALL_STEM}]
     form = zoo.FORMS.get(name) if arch.get("space") == "zoo" else None
-    if isinstance(form, ResNet) and arch.get("stem") != "imagenet":
+    if isinstance(form, ResNetForm) and arch.get("stem") != "imagenet":
         return [{"stem": "cifar"}, {"stem": "cifar-maxpool"}]
-    if isinstance(form, PreActResNet):
+    if isinstance(form, PreActResNetForm):
         return [{"shortcut": shortcut} for shortcut in SHORTCUTS]
     return []

@@ -73,7 +73,7 @@ class WideResNet(nn.Module):
 
 
 def from_form(
-    form: zoo_forms.WideResNet, fields: Mapping[str, Any], *, classes: int, shape: tuple[int, int, int]
+    form: zoo_forms.WideResNetForm, fields: Mapping[str, Any], *, classes: int, shape: tuple[int, int, int]
 ) -> WideResNet:
     """The zoo's Wide ResNet of that form: WRN-28-10 has 36,479,194 parameters for 10 classes."""
     return WideResNet(form.depth, form.widen, classes=classes, in_channels=shape[0])

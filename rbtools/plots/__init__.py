@@ -26,7 +26,7 @@ PLOTS = Registry(
         "radar": "rbtools.plots.radar:Radar",
         "confidence": "rbtools.plots.confidence:Confidence",
         "confusion": "rbtools.plots.confusion:Confusion",
-        "cells": "rbtools.plots.cells:Cells",
+        "cells": "rbtools.plots.cells:CellsPlot",
         "leaderboard": "rbtools.plots.leaderboard:Leaderboard",
     },
 )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rbtools.errors import RbError
-from rbtools.plots import composite, layout, style, words
+from rbtools.plots import layout, style, weightings, words
 from rbtools.plots.base import Painted, Record
 from rbtools.registry import param
 
@@ -16,7 +16,7 @@ _NAMED = 4  # metrics that the axis names
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bars(composite.Composed):
+class Bars(weightings.Composed):
     """Composite scores (see rb-score) of the best records, a bar for each weighting of the metrics."""
 
     name: ClassVar[str] = "bars"
@@ -26,12 +26,12 @@ class Bars(composite.Composed):
     def paint(self, figure: Any, records: Sequence[Record], scoring: Any) -> Painted:
         score = self.scored(records, scoring)
         usual = {term.metric: term.weight for term in score.terms}
-        weights = composite.weightings(self.weightings, usual)
+        weights = weightings.weightings(self.weightings, usual)
         if len(weights) > MOST_WEIGHTINGS:
             raise RbError(f"--weightings names {len(weights)}, and {MOST_WEIGHTINGS} can be told apart.")
         columns = [score.weighed(one) for one in weights.values()]
-        every = composite.grouped(records, columns, self.group)
-        rows = composite.best(every, self.top)
+        every = weightings.grouped(records, columns, self.group)
+        rows = weightings.best(every, self.top)
         axes = figure.add_subplot()
         thick = 0.8 / len(weights)
         entries = []
@@ -51,11 +51,13 @@ class Bars(composite.Composed):
         beside = layout.widest(names, style.SMALL) + 0.3
         layout.label(axes, x=_of(list(usual)), room=(self.width - beside, 2))
         height = len(rows.names) * max(0.19, 0.075 * len(weights) + 0.06) + 0.5
-        title = _title(records, every, rows, self.group) + composite.together(records, self.within)
+        title = _title(records, every, rows, self.group) + weightings.together(records, self.within)
         return Painted(title, height, entries if len(entries) > 1 else ())
 
 
-def _title(records: Sequence[Record], every: composite.Rows, rows: composite.Rows, group: str | None) -> str:
+def _title(
+    records: Sequence[Record], every: weightings.Rows, rows: weightings.Rows, group: str | None
+) -> str:
     noun = "group" if group else "record"
     of = f"best {len(rows.names)} of " if len(rows.names) < len(every.names) else ""
     title = f"{of}{words.counted(len(every.names), noun)}"

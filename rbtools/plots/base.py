@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from rbtools.errors import RbError
-from rbtools.plots import beside, layout, style
+from rbtools.plots import label_placement, layout, style
 from rbtools.registry import param
 
 Record = dict[str, Any]
@@ -101,7 +101,7 @@ def finish(figure: Any, painted: Painted, title: str | None = None) -> None:
     # They have their strip to themselves: matplotlib's own labels and legends outside cover each other.
     figure.get_layout_engine().set(rect=(0, 1 - share, 1, share))
     _settle(figure)
-    beside.settle(figure)
+    label_placement.settle(figure)
 
 
 def _settle(figure: Any) -> None:

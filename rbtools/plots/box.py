@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from rbtools.errors import RbError
-from rbtools.plots import chance, layout, style, values, words
+from rbtools.plots import chance, layout, record_values, style, words
 from rbtools.plots.base import Drawing, Painted, Record
-from rbtools.records import metrics
+from rbtools.records import metric_name
 from rbtools.registry import param
 
 FEW = 5  # records that are points, not a box
 _BOX, _LEAST, _SIDE = 0.13, 0.42, 0.7  # inches that a box takes, a panel, and the axis beside the first
 
 
-class Group(NamedTuple):
+class BoxPanel(NamedTuple):
     """One panel: an attack over its distances, a corruption over its severities, or single metrics."""
 
     title: str
@@ -72,8 +72,8 @@ class Box(Drawing):
 
     def _names(self, records: Sequence[Record]) -> list[str]:
         if self.metric is not None:
-            return values.chosen(records, self.metric, "--metric")
-        known = metrics.names(records)
+            return record_values.chosen(records, self.metric, "--metric")
+        known = metric_name.names(records)
         found = [
             name
             for name in known
@@ -93,10 +93,10 @@ class Box(Drawing):
 
 
 def _plain(name: str) -> str:
-    return metrics.without_split(name)
+    return metric_name.without_split(name)
 
 
-def _groups(names: Sequence[str]) -> list[Group]:
+def _groups(names: Sequence[str]) -> list[BoxPanel]:
     """Families in the order in which they are met, each sorted by distance; single metrics together."""
     families: dict[tuple[str, str], dict[str, words.Parted]] = {}
     for name in names:
@@ -107,20 +107,20 @@ def _groups(names: Sequence[str]) -> list[Group]:
     families = {family: parts for family, parts in families.items() if len(parts) > 1}
     several = {name for parts in families.values() for name in parts}
     single = [name for name in names if name not in several]
-    found = [Group("", "", single, [words.shortened(words.tidy(name), 24) for name in single])]
+    found = [BoxPanel("", "", single, [words.shortened(words.tidy(name), 24) for name in single])]
     for (family, over), parts in families.items():
         ordered = [name for _, name in sorted((part.value, name) for name, part in parts.items())]
         title = family.removeprefix("corrupt.").replace("_", " ") if over == "severity" else family
-        found.append(Group(title, over, ordered, [f"{parts[name].value:.3g}" for name in ordered]))
+        found.append(BoxPanel(title, over, ordered, [f"{parts[name].value:.3g}" for name in ordered]))
     return [group for group in found if group.names]
 
 
-def _rows(groups: Sequence[Group], room: float) -> list[list[Group]]:
+def _rows(groups: Sequence[BoxPanel], room: float) -> list[list[BoxPanel]]:
     """Panels in rows that are so many inches wide, about equally full."""
     count = math.ceil(sum(map(_needed, groups)) / room)
     while True:
         full = sum(map(_needed, groups)) / count
-        rows: list[list[Group]] = [[]]
+        rows: list[list[BoxPanel]] = [[]]
         for group in groups:
             before = sum(map(_needed, rows[-1]))
             if rows[-1] and (before + _needed(group) > room or before + _needed(group) / 2 > full):
@@ -131,7 +131,7 @@ def _rows(groups: Sequence[Group], room: float) -> list[list[Group]]:
         count += 1
 
 
-def _needed(group: Group) -> float:
+def _needed(group: BoxPanel) -> float:
     return max(_LEAST, len(group.names) * _BOX + 0.15)
 
 
@@ -139,9 +139,9 @@ def _with(widths: list[float], rest: float) -> list[float]:
     return [*widths, rest] if rest > 0.05 else widths
 
 
-def _panel(axes: Any, group: Group, records: Sequence[Record], width: float) -> float:
+def _panel(axes: Any, group: BoxPanel, records: Sequence[Record], width: float) -> float:
     """Draw one group; returns the inches that the names below it are high."""
-    columns = [values.present(records, name, "--metric") for name in group.names]
+    columns = [record_values.present(records, name, "--metric") for name in group.names]
     many = [place for place, column in enumerate(columns) if len(column) > FEW]
     if many:
         _boxes(axes, [columns[place] for place in many], many)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rbtools.errors import RbError
-from rbtools.plots import layout, style, values, words
+from rbtools.plots import layout, record_values, style, words
 from rbtools.plots.base import Drawing, Painted, Record
-from rbtools.records import metrics
+from rbtools.records import metric_name
 from rbtools.registry import param
 from rbtools.spaces import nasbench201
 
@@ -31,7 +31,7 @@ _PLACES = (0.6, 0.5, 0.5, 0.5, 0.45, 0.5)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cells(Drawing):
+class CellsPlot(Drawing):
     """Cells of NAS-Bench-201: the operations on each edge of the best, or single cells as graphs.
 
     One record is drawn as a graph, several as a count of operations. Edges of a graph that lie on no path
@@ -67,10 +67,10 @@ class Cells(Drawing):
             )
         if self.top is None and self.by is None:
             return cells, words.counted(len(cells), "cell")
-        by = self.by or metrics.default_rank_key(cells)
-        pairs = zip(values.column(cells, by, "--by"), cells, strict=True)
+        by = self.by or metric_name.default_rank_key(cells)
+        pairs = zip(record_values.column(cells, by, "--by"), cells, strict=True)
         known = [(value, record) for value, record in pairs if value is not None]
-        known.sort(key=lambda pair: pair[0], reverse=metrics.higher_is_better(by))
+        known.sort(key=lambda pair: pair[0], reverse=metric_name.higher_is_better(by))
         best = [record for _, record in known[: self.top]]
         of = f" of {len(known):,}" if len(best) < len(known) else ""
         return best, f"{words.counted(len(best), 'cell')}{of}, best by {words.tidy(by)}"

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from rbtools.errors import RbError, near
-from rbtools.plots import layout, style, values, words
+from rbtools.plots import layout, record_values, style, words
 from rbtools.plots.base import Drawing, Painted, Record
-from rbtools.records import expr, metrics
+from rbtools.records import expr, metric_name
 from rbtools.registry import param
 
 MOST_LINES = 16  # records that have a line and a name each
@@ -100,16 +100,16 @@ class CurvesPlot(Drawing):
     def _label(self, records: Sequence[Record]) -> str:
         if self.over == "epoch":
             return "value"
-        names = list(self._wanted(metrics.names(records)))
+        names = list(self._wanted(metric_name.names(records)))
         return words.axis(names if len(names) > 1 else names * 2)  # what they are, not which one
 
     def _curves(self, records: Sequence[Record]) -> Curves:
         """Panels by family and by what is held fixed: ProbAcc has a panel for each gamma, or each rho."""
-        wanted = self._wanted(metrics.names(records))
+        wanted = self._wanted(metric_name.names(records))
         found: Curves = {}
         for place, record in enumerate(records):
             known = record.get("metrics") or {}
-            intervals = values.intervals(record)
+            intervals = record_values.intervals(record)
             for name, (title, x) in wanted.items():
                 if known.get(name) is not None:
                     points = found.setdefault(title, {}).setdefault(place, [])
@@ -125,7 +125,7 @@ class CurvesPlot(Drawing):
         found = {}
         for name in names:
             part = words.parted(name)
-            if part is None or (self.metric is None and metrics.without_split(name) != name):
+            if part is None or (self.metric is None and metric_name.without_split(name) != name):
                 continue
             if self.over == "rho" and part.rho is not None:
                 found[name] = (f"{part.family}, γ = {part.value:.3g}", float(part.rho))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from rbtools.errors import RbError
-from rbtools.plots import layout, style, values, words
+from rbtools.plots import layout, record_values, style, words
 from rbtools.plots.base import Drawing, Painted, Record
 from rbtools.registry import param
 
@@ -17,7 +17,7 @@ _TINY = 5.5  # points of names that stand for several rows
 _NAMES = {"spearman": "Spearman's ρ", "kendall": "Kendall's τ-b"}
 
 
-class Matrix(NamedTuple):
+class HeatmapMatrix(NamedTuple):
     """Correlations (rows, cols), NaN where there is none, over so many records."""
 
     rows: list[str]
@@ -57,7 +57,7 @@ class Heatmap(Drawing):
         found = self._of_pairs(pairs, kind) if pairs else self._of_records(records, kind, scoring)
         return _drawn(figure, found, self.width, _NAMES.get(kind, kind))
 
-    def _of_pairs(self, pairs: Sequence[Record], kind: str) -> Matrix:
+    def _of_pairs(self, pairs: Sequence[Record], kind: str) -> HeatmapMatrix:
         pairs = [line for line in pairs if line["kind"] == kind]
         if not pairs:
             raise RbError(
@@ -67,26 +67,26 @@ class Heatmap(Drawing):
         cols = list(dict.fromkeys(str(line["col"]) for line in pairs))
         at = {(str(line["row"]), str(line["col"])): line["value"] for line in pairs}
         table = [[_number(at.get((row, col))) for col in cols] for row in rows]
-        return Matrix(rows, cols, table, max((int(line.get("n") or 0) for line in pairs), default=0))
+        return HeatmapMatrix(rows, cols, table, max((int(line.get("n") or 0) for line in pairs), default=0))
 
-    def _of_records(self, records: Sequence[Record], kind: str, scoring: Any) -> Matrix:
+    def _of_records(self, records: Sequence[Record], kind: str, scoring: Any) -> HeatmapMatrix:
         if len(records) < FEWEST:
             raise RbError(
                 f"There {'is' if len(records) == 1 else 'are'} {words.counted(len(records))}. A correlation"
                 f" needs {FEWEST} or more."
             )
-        rows = values.chosen(records, self.rows or self.metric, "--rows" if self.rows else "--metric")
-        cols = values.chosen(records, self.cols or self.metric, "--cols" if self.cols else "--metric")
+        rows = record_values.chosen(records, self.rows or self.metric, "--rows" if self.rows else "--metric")
+        cols = record_values.chosen(records, self.cols or self.metric, "--cols" if self.cols else "--metric")
         names = list(dict.fromkeys([*rows, *cols]))
-        columns = [values.column(records, name, "--metric") for name in names]
-        return Matrix(rows, cols, scoring.correlations(kind, names, columns, rows, cols), len(records))
+        columns = [record_values.column(records, name, "--metric") for name in names]
+        return HeatmapMatrix(rows, cols, scoring.correlations(kind, names, columns, rows, cols), len(records))
 
 
 def _number(value: Any) -> float:
     return float("nan") if value is None else float(value)
 
 
-def _drawn(figure: Any, found: Matrix, width: float, kind: str) -> Painted:
+def _drawn(figure: Any, found: HeatmapMatrix, width: float, kind: str) -> Painted:
     import numpy as np
 
     table = np.array(found.value, float)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rbtools.errors import RbError
-from rbtools.plots import layout, style, values, words
+from rbtools.plots import layout, record_values, style, words
 from rbtools.plots.base import Drawing, Painted, Record
 from rbtools.registry import param
 
@@ -35,13 +35,13 @@ class Histogram(Drawing):
 
         if self.bins is not None and self.bins > MOST_BINS:
             raise RbError(f"--bins is {self.bins}. Expected {MOST_BINS} at most: more cannot be seen.")
-        names = values.chosen(records, self.metric, "--metric")
+        names = record_values.chosen(records, self.metric, "--metric")
         if len(names) > MOST:
             raise RbError(
                 f"--metric names {len(names)} metrics. More than {MOST} histograms in one figure cannot be"
                 " told apart: name fewer, or draw a box plot (rb-plot box)."
             )
-        found = {name: np.array(values.present(records, name, "--metric")) for name in names}
+        found = {name: np.array(record_values.present(records, name, "--metric")) for name in names}
         axes = figure.add_subplot()
         bins = self._edges(np.concatenate(list(found.values())))
         entries = []

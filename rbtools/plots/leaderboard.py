@@ -11,7 +11,7 @@ from importlib import resources
 from typing import Any, ClassVar
 
 from rbtools.errors import RbError
-from rbtools.plots.board import content
+from rbtools.plots.board import page_content
 from rbtools.records import dumps
 from rbtools.registry import param
 
@@ -57,7 +57,7 @@ def page(
     if not records:
         raise RbError("There are no records to draw.")
     title = title.encode(errors="replace").decode()  # what a shell hands over may be no text
-    return filled(content.content(records, title, preset_metrics), title)
+    return filled(page_content.content(records, title, preset_metrics), title)
 
 
 def filled(made: Mapping[str, Any], title: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rbtools.errors import RbError
-from rbtools.plots import composite, layout, style, words
+from rbtools.plots import layout, style, weightings, words
 from rbtools.plots.base import Painted, Record
 from rbtools.registry import param
 
@@ -16,7 +16,7 @@ LEAST_SPOKES, MOST_SPOKES, MOST_LINES = 3, 24, 14
 
 
 @dataclass(frozen=True, kw_only=True)
-class Radar(composite.Composed):
+class Radar(weightings.Composed):
     """Records around a circle: a spoke for each metric, scaled to [0, 1] over all records (1, outside, is
     the best), or for each weighting of the composite score where three or more are given.
     """
@@ -31,11 +31,11 @@ class Radar(composite.Composed):
         if self.weightings is None:
             own = {name: [float(other == name) for other in usual] for name in usual}
         else:
-            own = composite.weightings(self.weightings, usual)
+            own = weightings.weightings(self.weightings, usual)
         self._check(own)
         columns = [score.weighed(weights) for weights in ([*usual.values()], *own.values())]
-        every = composite.grouped(records, columns, self.group)
-        rows = composite.best(every, self.top)
+        every = weightings.grouped(records, columns, self.group)
+        rows = weightings.best(every, self.top)
         axes = figure.add_subplot()
         side = _web(axes, list(own), self.width)
         entries = []
@@ -45,7 +45,7 @@ class Radar(composite.Composed):
         of = f"Best {len(rows.names)} of " if len(rows.names) < len(every.names) else ""
         shared = words.common(records)
         title = f"{of}{words.counted(len(every.names), noun)}" + (f" ({shared})" if shared else "")
-        return Painted(title + composite.together(records, self.within), side, entries)
+        return Painted(title + weightings.together(records, self.within), side, entries)
 
     def _check(self, spokes: Collection[str]) -> None:
         """Raise RbError where so many spokes or lines cannot be drawn."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rbtools.errors import RbError
-from rbtools.plots import layout, style, values, words
+from rbtools.plots import layout, record_values, style, words
 from rbtools.plots.base import Drawing, Painted, Record
-from rbtools.records import metrics
+from rbtools.records import metric_name
 from rbtools.registry import param
 
 MOST_CURVES, MOST_LINES = 8, 30
@@ -53,7 +53,7 @@ class Ranks(Drawing):
         order = self._order(records, by) if self.view == "shared" else []
         entries = []
         for number, name in enumerate(names):
-            column = values.column(records, name, "--metric")
+            column = record_values.column(records, name, "--metric")
             known = [column[place] for place in order] if order else _sorted(column, name)
             entries.append((_curve(axes, known, number, smooth=bool(order) and name != by), words.tidy(name)))
         height = max(2.0, 0.5 * self.width)
@@ -66,11 +66,11 @@ class Ranks(Drawing):
 
     def _names(self, records: Sequence[Record]) -> list[str]:
         if self.metric is not None:
-            return values.chosen(records, self.metric, "--metric")
+            return record_values.chosen(records, self.metric, "--metric")
         having = Counter(name for record in records for name in record.get("metrics") or ())
-        accuracies = [name for name in metrics.names(records) if words.is_share([name])]
+        accuracies = [name for name in metric_name.names(records) if words.is_share([name])]
         if not accuracies:
-            return [metrics.default_rank_key(records)]
+            return [metric_name.default_rank_key(records)]
         others = [name for name in accuracies if name != "acc"]
         most = max((having[name] for name in others), default=0)
         last = [name for name in others if having[name] == most][-1:]
@@ -78,9 +78,9 @@ class Ranks(Drawing):
 
     def _order(self, records: Sequence[Record], by: str) -> list[int]:
         """The places of the records that have a value of `by`, the best first."""
-        column = values.column(records, by, "--by")
+        column = record_values.column(records, by, "--by")
         pairs = [(value, place) for place, value in enumerate(column) if value is not None]
-        sign = -1 if metrics.higher_is_better(by) else 1
+        sign = -1 if metric_name.higher_is_better(by) else 1
         return [place for _, place in sorted(pairs, key=lambda pair: sign * pair[0])]
 
     def _changes(self, figure: Any, records: Sequence[Record], names: Sequence[str]) -> Painted:
@@ -92,7 +92,7 @@ class Ranks(Drawing):
         if len(names) < 2:
             raise RbError("Ranks change between metrics. Name two or more with --metric.")
         axes = figure.add_subplot()
-        ranks = [_ranks(values.column(records, name, "--metric"), name) for name in names]
+        ranks = [_ranks(record_values.column(records, name, "--metric"), name) for name in names]
         tags, looks = words.tags(records), style.looks(words.differing(records))
         for place in range(len(records)):
             line = [column[place] for column in ranks]
@@ -114,7 +114,7 @@ class Ranks(Drawing):
 
 def _sorted(column: Sequence[float | None], name: str) -> list[float | None]:
     known = [value for value in column if value is not None]
-    return [*sorted(known, reverse=metrics.higher_is_better(name))]
+    return [*sorted(known, reverse=metric_name.higher_is_better(name))]
 
 
 def _curve(axes: Any, column: Sequence[float | None], number: int, *, smooth: bool) -> Any:
@@ -155,7 +155,7 @@ def _running_median(ranks: Any, numbers: Any) -> tuple[Any, Any]:
 
 def _ranks(column: Sequence[float | None], name: str) -> list[float]:
     """Ranks from 1, the best; equals share theirs, as in rb-rank; NaN without a value."""
-    sign = -1 if metrics.higher_is_better(name) else 1
+    sign = -1 if metric_name.higher_is_better(name) else 1
     costs = sorted(sign * value for value in column if value is not None)
     first: dict[float, int] = {}
     for rank, cost in enumerate(costs, start=1):

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from rbtools.errors import RbError
-from rbtools.plots import layout, style, values, words
+from rbtools.plots import layout, record_values, style, words
 from rbtools.plots.base import Drawing, Painted, Record
-from rbtools.records import expr, metrics
+from rbtools.records import expr, metric_name
 from rbtools.registry import param
 from rbtools.spaces import nasbench201
 
@@ -61,7 +61,7 @@ class Scatter(Drawing):
     def paint(self, figure: Any, records: Sequence[Record], scoring: Any) -> Painted:
         if self.colour is not None and self.neighbours is not None:
             raise RbError("--colour and --neighbours both give points a colour. Leave one out.")
-        y = self.y or metrics.default_rank_key(records)
+        y = self.y or metric_name.default_rank_key(records)
         points = _points(records, self.x, y)
         axes = figure.add_subplot()
         if self.log_x:
@@ -103,7 +103,7 @@ class Scatter(Drawing):
         texts = _texts(points.records, self.colour)
         if texts is not None:
             return _grouped(axes, points, texts, self.colour)
-        shades = values.column(points.records, self.colour, "--colour")
+        shades = record_values.column(points.records, self.colour, "--colour")
         known = [place for place, shade in enumerate(shades) if shade is not None]
         rest = [place for place, shade in enumerate(shades) if shade is None]
         _dots(axes, points, rest, color=style.PALE)
@@ -118,7 +118,7 @@ class Scatter(Drawing):
         return []
 
     def _front(self, axes: Any, points: Points, y: str, scoring: Any) -> list[tuple[Any, str]]:
-        higher = (metrics.higher_is_better(self.x), metrics.higher_is_better(y))
+        higher = (metric_name.higher_is_better(self.x), metric_name.higher_is_better(y))
         best = scoring.front([points.x, points.y], higher)
         ordered = sorted(best, key=lambda place: (points.x[place], points.y[place]))
         (line,) = axes.plot(
@@ -138,7 +138,9 @@ class Scatter(Drawing):
 
 
 def _points(records: Sequence[Record], x: str, y: str) -> Points:
-    pairs = zip(records, values.column(records, x, "--x"), values.column(records, y, "--y"), strict=True)
+    pairs = zip(
+        records, record_values.column(records, x, "--x"), record_values.column(records, y, "--y"), strict=True
+    )
     both = [(record, a, b) for record, a, b in pairs if a is not None and b is not None]
     if not both:
         raise RbError(f"No record has both '{x}' and '{y}'.")
@@ -179,9 +181,9 @@ def _dots(axes: Any, points: Points, places: Sequence[int], **look: Any) -> Any:
 def _plain(axes: Any, points: Points) -> None:
     _dots(axes, points, range(len(points.x)), color=style.BLUE)
     if 1 < len(points.x) <= _NAMED:
-        from rbtools.plots import beside
+        from rbtools.plots import label_placement
 
-        beside.write(axes, list(zip(points.x, points.y, strict=True)), words.tags(points.records))
+        label_placement.write(axes, list(zip(points.x, points.y, strict=True)), words.tags(points.records))
 
 
 def _grouped(axes: Any, points: Points, texts: Sequence[str], option: str) -> list[tuple[Any, str]]:
@@ -216,7 +218,7 @@ def _at_2_and_5(value: float, _: Any = None) -> str:
 
 def _neighbourhood(axes: Any, points: Points, centre: int) -> list[tuple[Any, str]]:
     """The architecture and its neighbours, each by the index of its class; all others in grey."""
-    from rbtools.plots import beside
+    from rbtools.plots import label_placement
 
     at: dict[int, list[int]] = {}
     for place, record in enumerate(points.records):
@@ -251,7 +253,7 @@ def _neighbourhood(axes: Any, points: Points, centre: int) -> list[tuple[Any, st
     # Equal networks are one point, which several edges lead to.
     texts = [",".join(sorted(set(edges))) for edges in labels.values()]
     _zoom(axes, points, [*marked, *own])
-    beside.write(axes, list(labels), texts)
+    label_placement.write(axes, list(labels), texts)
     return entries
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from rbtools.records import metrics
+from rbtools.records import metric_name
 
 Record = dict[str, Any]
 ELLIPSIS = "…"
@@ -121,7 +121,7 @@ _SHARES = {"accuracy", "ProbAcc", _PR}
 
 
 def _quantity(name: str) -> str:
-    bare = metrics.without_split(name)
+    bare = metric_name.without_split(name)
     if bare.startswith("ge."):
         return "generalisation error"
     if bare.startswith("probacc."):

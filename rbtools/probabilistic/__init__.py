@@ -11,8 +11,8 @@ from rbtools.registry import Registry
 NOISES = Registry(
     "noise",
     {
-        "uniform": "rbtools.probabilistic.noise:Uniform",
-        "gaussian": "rbtools.probabilistic.noise:Gaussian",
-        "laplace": "rbtools.probabilistic.noise:Laplace",
+        "uniform": "rbtools.probabilistic.distributions:Uniform",
+        "gaussian": "rbtools.probabilistic.distributions:Gaussian",
+        "laplace": "rbtools.probabilistic.distributions:Laplace",
     },
 )

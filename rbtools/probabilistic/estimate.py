@@ -21,7 +21,7 @@ INTERVALS = 2  # version of ProbAcc's intervals, for the keys of results
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class Estimator:
     """How counts are read: tolerated failure rates, which images count, what passes, how sure to be.
 
     denominator: "correct", images that are right without noise, or "all". passes: "at-least", PR >= 1 - rho
@@ -137,7 +137,7 @@ def quantiles(correct: Sequence[int], samples: int, confidence: float = 0.95) ->
     return found
 
 
-def findings(outcomes: Iterable[int], reading: Reading, samples: int) -> list[dict[str, Any]]:
+def findings(outcomes: Iterable[int], reading: Estimator, samples: int) -> list[dict[str, Any]]:
     """What the `evals` entries of one radius say was found: PR_D first, then ProbAcc for each rho.
 
     `outcomes`: for each image its number of correctly classified noisy copies, -1 where it does not
@@ -170,7 +170,7 @@ def plug_in(samples: int) -> str:
 
 
 def stopped_findings(
-    rows: Iterable[Sequence[float]], reading: Reading, samples: int, adaptive: bool = False
+    rows: Iterable[Sequence[float]], reading: Estimator, samples: int, adaptive: bool = False
 ) -> list[dict[str, Any]]:
     """The findings of ProbAcc for each rho where sampling stopped as soon as an image was decided.
 

@@ -54,7 +54,7 @@ def refuse(record: dict[str, Any], entry: dict[str, Any]) -> None:
             )
 
 
-def add_byproduct(record: dict[str, Any], entry: dict[str, Any]) -> dict[str, Any]:
+def add_implicit(record: dict[str, Any], entry: dict[str, Any]) -> dict[str, Any]:
     """Like `add`, but a metric that is already there under another protocol stays as it is.
 
     More examples of the same are welcome: clean accuracy on fifty images gives way to that on all, so

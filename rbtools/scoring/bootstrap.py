@@ -19,7 +19,7 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbtools.records import expr
-from rbtools.scoring.rank import Key
+from rbtools.scoring.rank_order import SortKey
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,12 +39,12 @@ class Interval(NamedTuple):
     rank: tuple[int, int] | None
 
 
-class Draws:
+class BootstrapDraws:
     """Numbers of records as other test images would have given them, `size` of each.
 
-    shares: what single images gave to a value, see `rbtools.engine.per_image`. `sources` has for each record
-    that was asked for from what its numbers were drawn. The draws of a record depend on `seed` and on
-    itself, not on the others.
+    shares: what single images gave to a value, see `rbtools.evaluation.bootstrap_inputs`. `sources` has for
+    each record that was asked for from what its numbers were drawn. The draws of a record depend on
+    `seed` and on itself, not on the others.
     """
 
     def __init__(self, size: int, seed: int, shares: Shares) -> None:
@@ -234,7 +234,7 @@ def intervals(drawn: np.ndarray, higher: bool) -> list[Interval]:
     return found
 
 
-def of_ranking(draws: Draws, key: Key, members: Sequence[Sequence[Record]]) -> list[Interval]:
+def of_ranking(draws: BootstrapDraws, key: SortKey, members: Sequence[Sequence[Record]]) -> list[Interval]:
     """The intervals of ranked records by a key; members: of each, the records that it is the mean of."""
     import numpy as np
 

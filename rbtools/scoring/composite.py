@@ -12,9 +12,9 @@ from rbtools.records import expr
 from rbtools.scoring import minmax
 from rbtools.scoring.columns import Columns, unknown
 from rbtools.scoring.groups import Grouping
-from rbtools.scoring.plan import PRESETS, Asked, Preset, together
+from rbtools.scoring.plan import PRESETS, ScorePreset, TermSpec, together
 
-NO_PRESET = Preset(())
+NO_PRESET = ScorePreset(())
 
 
 class Composite:
@@ -27,7 +27,7 @@ class Composite:
 
     def __init__(
         self,
-        asked: Sequence[Asked] = (),
+        asked: Sequence[TermSpec] = (),
         *,
         preset: str | None = None,
         within: Sequence[str] = (),

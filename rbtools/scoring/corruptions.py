@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from rbtools.errors import RbError
-from rbtools.records import metrics
+from rbtools.records import metric_name
 from rbtools.units import SEVERITIES
 
 _OWN = ("metric", "corruption", "severity", "value", "ci95", "seconds")
@@ -44,9 +44,9 @@ def reference(record: Mapping[str, Any], names: Sequence[str]) -> Reference:
     known = record.get("metrics") or {}
     errors, lacking = {}, []
     for name in names:
-        five = [known.get(metrics.corrupt_name(name, severity)) for severity in SEVERITIES]
+        five = [known.get(metric_name.corrupt_name(name, severity)) for severity in SEVERITIES]
         whole = [value for value in five if value is not None]
-        mean = fmean(whole) if len(whole) == 5 else known.get(metrics.corrupt_name(name, "mean"))
+        mean = fmean(whole) if len(whole) == 5 else known.get(metric_name.corrupt_name(name, "mean"))
         if mean is None:
             lacking.append(name)
         else:
@@ -86,7 +86,8 @@ def summary(
     whole = {name: found for name, found in of.items() if len(found) == len(SEVERITIES)}
     full = {name: [found[severity] for severity in SEVERITIES] for name, found in whole.items()}
     means = [
-        _mean(metrics.corrupt_name(name, "mean"), five, joint, corruption=name) for name, five in full.items()
+        _mean(metric_name.corrupt_name(name, "mean"), five, joint, corruption=name)
+        for name, five in full.items()
     ]
     if not set(benchmark) <= full.keys():
         return means

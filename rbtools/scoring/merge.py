@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any
 
-from rbtools.records import metrics as metric_names
+from rbtools.records import metric_name as metric_names
 from rbtools.records import results
-from rbtools.scoring.identity import COURSE, FOUND
+from rbtools.scoring.same_model import COURSE, FOUND
 
 Record = Mapping[str, Any]
 _OWN = ("value", "metric", "tool", "contributions", "std", "records")

@@ -13,7 +13,7 @@ from math import fsum, isfinite
 from typing import NamedTuple
 
 from rbtools.errors import RbError, UsageError, near
-from rbtools.records.metrics import higher_is_better
+from rbtools.records.metric_name import higher_is_better
 
 _BLOCK = 1024  # rows scored at a time
 MISSING = ("refuse", "renormalise", "worst")

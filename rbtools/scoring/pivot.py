@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rbtools.records.metrics import higher_is_better
+from rbtools.records.metric_name import higher_is_better
 from rbtools.scoring import table
-from rbtools.scoring.rank import Ranked, Record
+from rbtools.scoring.rank_order import Ranked, Record
 
 
 def build(records: Sequence[Record], fields: Sequence[str], metrics: Sequence[str]) -> table.Table:
@@ -28,7 +28,7 @@ def build(records: Sequence[Record], fields: Sequence[str], metrics: Sequence[st
     return table.Table([column.heading for column in columns], rows, [])
 
 
-def _mark(cells: list[table.Cell], rows: list[list[table.Cell]], place: int, higher: bool) -> None:
+def _mark(cells: list[table.TableCell], rows: list[list[table.TableCell]], place: int, higher: bool) -> None:
     numbers = [cell.value for cell in cells if isinstance(cell.value, int | float)]
     if len(numbers) < 2:
         return

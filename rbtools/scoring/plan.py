@@ -11,7 +11,7 @@ from rbtools.records import expr
 from rbtools.scoring import minmax
 
 
-class Asked(NamedTuple):
+class TermSpec(NamedTuple):
     """A metric, a glob or an expression, and `:WEIGHT:DIRECTION` as it was written, or nothing."""
 
     item: str
@@ -23,25 +23,25 @@ class Asked(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Preset:
+class ScorePreset:
     """A published composite. `on` has the names that its metrics have on some data sets instead."""
 
-    asked: tuple[Asked, ...]
+    asked: tuple[TermSpec, ...]
     on: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
-PRESETS: dict[str, Preset] = {
+PRESETS: dict[str, ScorePreset] = {
     # PRBench figure 6; equal weights. Its generalisation error of PR is over all images. On MNIST it attacks
     # at .3 and adds noise up to .35 for .08.
-    "prbench": Preset(
+    "prbench": ScorePreset(
         (
-            Asked("acc", ""),
-            Asked("pgd20.8", ""),
-            Asked("pr.uniform.0.08", ""),
-            Asked("probacc.uniform.0.0313725.0.05", ""),
-            Asked("ge.pgd20.8", ":lower"),
-            Asked("ge.pr-all.uniform.0.08", ":lower"),
-            Asked("seconds_per_epoch", ":lower"),
+            TermSpec("acc", ""),
+            TermSpec("pgd20.8", ""),
+            TermSpec("pr.uniform.0.08", ""),
+            TermSpec("probacc.uniform.0.0313725.0.05", ""),
+            TermSpec("ge.pgd20.8", ":lower"),
+            TermSpec("ge.pr-all.uniform.0.08", ":lower"),
+            TermSpec("seconds_per_epoch", ":lower"),
         ),
         {
             "mnist": {
@@ -56,7 +56,7 @@ PRESETS: dict[str, Preset] = {
 }
 
 
-def asked(text: str) -> list[Asked]:
+def asked(text: str) -> list[TermSpec]:
     """The metrics of a list such as `acc, pgd20.8:2, mean(ge.*):lower`.
 
     Raises UsageError for a weight or a direction that is none, and for a metric that stands there twice.
@@ -66,13 +66,13 @@ def asked(text: str) -> list[Asked]:
     return found
 
 
-def split(text: str) -> Asked:
+def split(text: str) -> TermSpec:
     """`acc:2:lower` as ("acc", ":2:lower")."""
     item, colon, how = text.partition(":")
-    return Asked(item.strip(), colon + how)
+    return TermSpec(item.strip(), colon + how)
 
 
-def weighted(content: Any, source: str) -> list[Asked]:
+def weighted(content: Any, source: str) -> list[TermSpec]:
     """What a file of weights says: metric or expression -> weight, `lower`, `higher` or both (`2:lower`).
 
     content: as YAML or JSON reads it. Raises UsageError, naming the file, for anything else.
@@ -90,7 +90,7 @@ def weighted(content: Any, source: str) -> list[Asked]:
             )
         if isinstance(how, float):
             how = repr(how)
-        one = Asked(item.strip(), f":{how}")
+        one = TermSpec(item.strip(), f":{how}")
         try:
             minmax.term(one.text)
         except UsageError as wrong:
@@ -99,9 +99,9 @@ def weighted(content: Any, source: str) -> list[Asked]:
     return found
 
 
-def together(*lists: Sequence[Asked]) -> list[Asked]:
+def together(*lists: Sequence[TermSpec]) -> list[TermSpec]:
     """All that was asked for; where lists have the same item, the later one says how it counts."""
-    found: dict[str, Asked] = {}
+    found: dict[str, TermSpec] = {}
     for some in lists:
         for one in some:
             found[one.item] = one

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from rbtools.errors import RbError, UsageError, near
 from rbtools.records import dumps, expr, parse_again
-from rbtools.scoring import identity, merge, rank
+from rbtools.scoring import merge, rank_order, same_model
 from rbtools.scoring.bands import bands
 from rbtools.scoring.groups import Grouping, Key
 from rbtools.scoring.pareto import front
@@ -75,7 +75,7 @@ class Latest:
             self._prune()
 
     def _cost(self, entry: Entry) -> Any:
-        return rank.costs(entry.values, self._higher)
+        return rank_order.costs(entry.values, self._higher)
 
     def _drop(self, group: Key, cost: Any) -> None:
         self._dropped[group] = min(cost, self._dropped.get(group, cost))
@@ -100,19 +100,19 @@ class Latest:
             groups.setdefault(entry.group, []).append(entry)
         return {key: groups[key] for key in sorted_keys(groups)}
 
-    def ranked(self) -> list[list[rank.Ranked]]:
+    def ranked(self) -> list[list[rank_order.Ranked]]:
         """Each group ranked by itself, the first `top` of it; in their order where nothing ranks them."""
         found = []
         for group, entries in self.entries().items():
             if not self._higher:
-                found.append([rank.Ranked(None, None, entry) for entry in entries])
+                found.append([rank_order.Ranked(None, None, entry) for entry in entries])
                 continue
-            ranked = rank.rank(entries, lambda entry: entry.values, higher=self._higher, top=self._top)
+            ranked = rank_order.rank(entries, lambda entry: entry.values, higher=self._higher, top=self._top)
             self._check(group, ranked)
             found.append(ranked)
         return found
 
-    def _check(self, group: Key, ranked: list[rank.Ranked]) -> None:
+    def _check(self, group: Key, ranked: list[rank_order.Ranked]) -> None:
         lost = self._dropped.get(group)
         if lost is not None and (len(ranked) < (self._top or 0) or self._cost(ranked[-1].record) > lost):
             raise RbError(
@@ -142,7 +142,7 @@ def one_of_each_model(records: Iterable[Read], *, weights: bool = False) -> tupl
     count = 0
     for text, record in records:
         alone = weights and "checkpoint" not in record
-        model = -1 - len(found) if alone else identity.model(record)
+        model = -1 - len(found) if alone else same_model.model(record)
         if (old := found.get(model)) is not None:
             count += 1
             text = dumps(merge.united(parse_again(old), record))
@@ -173,11 +173,11 @@ def averaged(texts: Iterable[bytes], over: Sequence[str]) -> list[Merged]:
     unknown = dict.fromkeys(over)
     for text in texts:
         record = parse_again(text)
-        unknown = {name: None for name in unknown if not identity.has(record, name)}
-        groups.setdefault(identity.without(record, over), []).append(text)
+        unknown = {name: None for name in unknown if not same_model.has(record, name)}
+        groups.setdefault(same_model.without(record, over), []).append(text)
     if groups and unknown:
         name = next(iter(unknown))
-        hint = near(name, identity.SHORT) or expr.MissingName(name, record).hint
+        hint = near(name, same_model.SHORT) or expr.MissingName(name, record).hint
         raise UsageError(f"--aggregate: no record has '{name}'.{hint}")
     return [_merged(texts, {"over": list(over)}) for texts in groups.values()]
 
@@ -220,12 +220,12 @@ def merged(
 
 def ranked(
     records: Sequence[dict[str, Any]],
-    keys: Sequence[rank.Key],
+    keys: Sequence[rank_order.SortKey],
     within: Sequence[str] = (),
     top: int | None = None,
 ) -> list[tuple[int | None, dict[str, Any]]]:
     """Places and records, group by group. Raises UsageError where no record has a key."""
-    values, grouping = Values(keys), Grouping(within)
+    values, grouping = RankValues(keys), Grouping(within)
     latest = Latest([one.higher for one in keys], top)
     for number, record in enumerate(records):
         latest.add(number, Entry(dumps(record), values.of(record), (), grouping.add(record)))
@@ -233,13 +233,13 @@ def ranked(
     return [(one.rank, parse_again(one.record.text)) for group in latest.ranked() for one in group]
 
 
-def marked_front(groups: Sequence[Sequence[rank.Ranked]], higher: Sequence[bool]) -> list[list[bool]]:
+def marked_front(groups: Sequence[Sequence[rank_order.Ranked]], higher: Sequence[bool]) -> list[list[bool]]:
     """For each ranked entry of each group whether it is on the Pareto front of its group."""
     return [front([entry.record.points for entry in group], higher) for group in groups]
 
 
 def marked_bands(
-    ranked: Sequence[rank.Ranked], ends: Sequence[tuple[float, float] | None], higher: bool
+    ranked: Sequence[rank_order.Ranked], ends: Sequence[tuple[float, float] | None], higher: bool
 ) -> list[int | None]:
     """The band of each ranked entry; one without a value has none, one without an interval is sure."""
     some = [place for place, entry in enumerate(ranked) if entry.value is not None]
@@ -254,10 +254,10 @@ def marked_bands(
     return found
 
 
-class Values:
+class RankValues:
     """The values that records are ranked by, and what was wrong where a record has none."""
 
-    def __init__(self, keys: Sequence[rank.Key]) -> None:
+    def __init__(self, keys: Sequence[rank_order.SortKey]) -> None:
         self.keys = list(keys)
         self._get: list[Callable[[Any], Any]] = [_getter(one.text) for one in keys]
         self.count = 0

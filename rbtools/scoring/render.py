@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from rbtools.scoring.table import Cell, Table, plain, text
+from rbtools.scoring.table import Table, TableCell, plain, text
 
 # CommonMark lets every ASCII punctuation mark be escaped; these can mean something inside a cell.
 _MARKDOWN = re.compile(r"[\\`*_\[\]<>|~&$#!:@]")
@@ -89,12 +89,12 @@ def latex(words: str) -> str:
     return "{}" + escaped if escaped[:1] in ("[", "*") else escaped
 
 
-def _markdown_cell(cell: Cell) -> str:
+def _markdown_cell(cell: TableCell) -> str:
     shown = markdown(text(cell)) or "–"
     return f"**{shown}**" if cell.best else shown
 
 
-def _latex_cell(cell: Cell) -> str:
+def _latex_cell(cell: TableCell) -> str:
     shown = latex(text(cell)).replace("±", r"$\pm$")
     if not isinstance(cell.value, str):
         shown = shown.replace("-", "$-$")

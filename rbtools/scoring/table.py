@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 
 from rbtools.errors import RbError
 from rbtools.records import expr
-from rbtools.records import metrics as metric_names
-from rbtools.scoring.rank import Ranked, Record
+from rbtools.records import metric_name as metric_names
+from rbtools.scoring.rank_order import Ranked, Record
 
 # What a narrow table leaves out first: the other split, each severity of each corruption, and cost.
 _DETAIL = re.compile(r"(train|valid|val)\.|corrupt\.[^.]+\.\d$|seconds")
 
 
-class Cell(NamedTuple):
+class TableCell(NamedTuple):
     """A value (None where there is none) and, for a measured one, its 95 % interval.
 
     deviation: of the sample that it is the mean of. best: whether none in the column is better.
@@ -44,7 +44,7 @@ class Table:
     """Rows of cells under headings; `left_out` are metrics that did not fit."""
 
     headings: list[Heading]
-    rows: list[list[Cell]]
+    rows: list[list[TableCell]]
     left_out: list[str]
 
 
@@ -59,9 +59,9 @@ Spreads = Mapping[str, Spread]
 NO_SPREAD = Spread()
 
 
-class _Column(NamedTuple):
+class _TableColumn(NamedTuple):
     heading: Heading
-    cell: Callable[[Ranked, Spreads], Cell]
+    cell: Callable[[Ranked, Spreads], TableCell]
 
 
 def build(
@@ -82,7 +82,7 @@ def build(
     """
     records = [entry.record for entry in ranked]
     others = choose_metrics(records, key, limit) if metrics is None else [m for m in metrics if m != key]
-    columns = [_Column(Heading("rank", True), lambda entry, _: Cell(entry.rank))]
+    columns = [_TableColumn(Heading("rank", True), lambda entry, _: TableCell(entry.rank))]
     columns += _identity(records) if fields is None else [*map(field_column, fields), RECORDS]
     titles = {column.heading.title for column in columns}
     columns += [one for one in map(field_column, also) if one.heading.title not in titles]
@@ -120,7 +120,7 @@ def figure(value: float) -> str:
     return f"{value:.4g}"
 
 
-def text(cell: Cell) -> str:
+def text(cell: TableCell) -> str:
     """A cell for people, `0.5315 [0.5217, 0.5413]` or `0.53 ± 0.01`; empty where there is no value."""
     if cell.value is None:
         return ""
@@ -145,7 +145,7 @@ _CONTROL |= dict.fromkeys([0x2028, 0x2029], " ")
 _CONTROL |= dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)], "\ufffd")  # text direction
 
 
-def _identity(records: list[Record]) -> list[_Column]:
+def _identity(records: list[Record]) -> list[_TableColumn]:
     columns = []
     for title, path in _IDENTITY.items():
         values = [_at(record, path) for record in records]
@@ -162,26 +162,28 @@ _IDENTITY = {
 }
 
 
-def _identity_column(title: str, path: tuple[str, ...]) -> _Column:
-    return _Column(Heading(title, title == "seed"), lambda entry, _: Cell(_shown(_at(entry.record, path))))
+def _identity_column(title: str, path: tuple[str, ...]) -> _TableColumn:
+    return _TableColumn(
+        Heading(title, title == "seed"), lambda entry, _: TableCell(_shown(_at(entry.record, path)))
+    )
 
 
-def field_column(name: str) -> _Column:
+def field_column(name: str) -> _TableColumn:
     """The column of a field, a metric or an expression that records were grouped by."""
     compiled = expr.compile(name)
     title = {path: title for title, path in _IDENTITY.items()}.get(tuple(name.split(".")), name)
 
-    def cell(entry: Ranked, _: Spreads) -> Cell:
+    def cell(entry: Ranked, _: Spreads) -> TableCell:
         try:
-            return Cell(_shown(compiled(entry.record)))
+            return TableCell(_shown(compiled(entry.record)))
         except RbError:
-            return Cell(None)
+            return TableCell(None)
 
-    return _Column(Heading(title, title == "seed"), cell)
+    return _TableColumn(Heading(title, title == "seed"), cell)
 
 
-RECORDS = _Column(
-    Heading("records", True), lambda entry, _: Cell(_at(entry.record, ("aggregated", "records")))
+RECORDS = _TableColumn(
+    Heading("records", True), lambda entry, _: TableCell(_at(entry.record, ("aggregated", "records")))
 )
 
 
@@ -189,15 +191,21 @@ def _shown(value: Any) -> Any:
     return value if value is None or _is_number(value) else str(value)
 
 
-def _marks(records: list[Record]) -> list[_Column]:
+def _marks(records: list[Record]) -> list[_TableColumn]:
     """Band, interval of ranks and Pareto front, where the ranking has them."""
     columns = []
     if any("band" in record for record in records):
-        columns.append(_Column(Heading("band", True), lambda entry, _: Cell(entry.record.get("band"))))
-        columns.append(_Column(Heading("ranks", False), lambda entry, _: Cell(_ranks(entry.record))))
+        columns.append(
+            _TableColumn(Heading("band", True), lambda entry, _: TableCell(entry.record.get("band")))
+        )
+        columns.append(
+            _TableColumn(Heading("ranks", False), lambda entry, _: TableCell(_ranks(entry.record)))
+        )
     if any("pareto" in record for record in records):
         mark = Heading("front", False)
-        columns.append(_Column(mark, lambda entry, _: Cell("*" if entry.record.get("pareto") else None)))
+        columns.append(
+            _TableColumn(mark, lambda entry, _: TableCell("*" if entry.record.get("pareto") else None))
+        )
     return columns
 
 
@@ -206,20 +214,20 @@ def _ranks(record: Record) -> str | None:
     return None if ends is None else f"{ends[0]}" if ends[0] == ends[1] else f"{ends[0]}–{ends[1]}"
 
 
-def _key_column(key: str) -> _Column:
-    def cell(entry: Ranked, spreads: Spreads) -> Cell:
+def _key_column(key: str) -> _TableColumn:
+    def cell(entry: Ranked, spreads: Spreads) -> TableCell:
         spread = spreads.get(key, NO_SPREAD)
         ends = spread.interval or _at(entry.record, ("ranking", "ci95"))
-        return Cell(entry.value, None if ends is None else (ends[0], ends[1]), spread.deviation)
+        return TableCell(entry.value, None if ends is None else (ends[0], ends[1]), spread.deviation)
 
-    return _Column(Heading(key, True), cell)
+    return _TableColumn(Heading(key, True), cell)
 
 
-def metric_column(name: str) -> _Column:
+def metric_column(name: str) -> _TableColumn:
     """The column of a metric, of an expression over metrics, or of a field; texts stand as they are."""
     compiled = _compiled(name)
 
-    def cell(entry: Ranked, spreads: Spreads) -> Cell:
+    def cell(entry: Ranked, spreads: Spreads) -> TableCell:
         value = (entry.record.get("metrics") or {}).get(name)
         if value is None and compiled is not None:
             try:
@@ -227,10 +235,10 @@ def metric_column(name: str) -> _Column:
             except RbError:
                 value = None
         if isinstance(value, str):
-            return Cell(value)
-        return Cell(value, *spreads.get(name, NO_SPREAD)) if _is_number(value) else Cell(None)
+            return TableCell(value)
+        return TableCell(value, *spreads.get(name, NO_SPREAD)) if _is_number(value) else TableCell(None)
 
-    return _Column(Heading(name, True), cell)
+    return _TableColumn(Heading(name, True), cell)
 
 
 def _compiled(name: str) -> expr.Expression | None:

@@ -11,12 +11,12 @@ SEARCHES = Registry(
     "search",
     {
         "random": "rbtools.search.random:RandomSearch",
-        "local": "rbtools.search.local:LocalSearch",
+        "local": "rbtools.search.local_search:LocalSearch",
         "evolution": "rbtools.search.evolution:RegularizedEvolution",
         "bananas": "rbtools.search.bananas:Bananas",
         "nsga2": "rbtools.search.nsga2:NSGA2",
         "darts": "rbtools.search.darts:DARTS",
         "advrush": "rbtools.search.advrush:AdvRush",
-        "nasi": "rbtools.search.nasi:NASI",
+        "nasi": "rbtools.search.nasi_search:NASISearch",
     },
 )

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.registry import param
 from rbtools.search import paths
-from rbtools.search.draws import Draws
 from rbtools.search.driver import Proposals
-from rbtools.search.field import Field
 from rbtools.search.predictor import Fit, Shape
+from rbtools.search.run_draws import RunDraws
+from rbtools.search.search_space import SearchSpace
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -51,7 +51,7 @@ class Bananas:
     lr: float = param(0.01, "Learning rate of Adam.", check="positive")
     loss: str = param("mape", "Percentage or absolute error.", choices=("mape", "mae"))
 
-    def propose(self, field: Field, draws: Draws) -> Proposals:
+    def propose(self, field: SearchSpace, draws: RunDraws) -> Proposals:
         known: dict[Any, tuple[int, float]] = {}
         wanted = [field.sample(draws) for _ in range(self.initial)]
         shape = Shape(self.networks, self.layers, self.width, self.epochs, 32, self.lr, self.loss)
@@ -72,7 +72,7 @@ class Bananas:
             wanted = [others[place] for place in order[: self.per_round]]
 
     def _candidates(
-        self, field: Field, known: dict[Any, Any], those: Sequence[tuple[int, float]], draws: Draws
+        self, field: SearchSpace, known: dict[Any, Any], those: Sequence[tuple[int, float]], draws: RunDraws
     ) -> list[int]:
         """New architectures one mutation from the best; random ones where there are too few of them."""
         found: dict[Any, int] = {}
@@ -97,7 +97,7 @@ def _costs(values: Sequence[float]) -> list[float]:
     return [(best - value) / spread + MARGIN for value in values]
 
 
-def _thompson(predicted: NDArray[Any], draws: Draws) -> list[int]:
+def _thompson(predicted: NDArray[Any], draws: RunDraws) -> list[int]:
     """The places of the predictions by one draw each from N(mean, deviation), the lowest first."""
     mean, deviation = predicted.mean(axis=0), predicted.std(axis=0)
     drawn = [float(m) + float(d) * draws.normal() for m, d in zip(mean, deviation, strict=True)]

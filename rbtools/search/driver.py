@@ -11,8 +11,8 @@ import math
 from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-from rbtools.search.draws import Draws
-from rbtools.search.field import Field
+from rbtools.search.run_draws import RunDraws
+from rbtools.search.search_space import SearchSpace
 
 IDLE = 10_000
 """Proposals in a row that cost nothing, after which a run is taken to have nothing new; see `patience`."""
@@ -23,7 +23,7 @@ Values = Callable[[Sequence[int]], Mapping[Hashable, Value]]
 """Indices -> the values of their keys."""
 
 
-class Together(Protocol):
+class BatchEvaluator(Protocol):
     """Work that several runs do at once, because that is faster than one after another."""
 
     @classmethod
@@ -31,7 +31,7 @@ class Together(Protocol):
         """What comes of each of these works, which does not depend on the others."""
 
 
-Proposals = Generator[Sequence[int] | Together, Any, None]
+Proposals = Generator[Sequence[int] | BatchEvaluator, Any, None]
 
 
 class Algorithm(Protocol):
@@ -40,7 +40,7 @@ class Algorithm(Protocol):
     name: ClassVar[str]
     many: ClassVar[bool]
 
-    def propose(self, field: Field, draws: Draws) -> Proposals: ...
+    def propose(self, field: SearchSpace, draws: RunDraws) -> Proposals: ...
 
 
 class Rules(NamedTuple):
@@ -74,10 +74,12 @@ def patience(size: int) -> int:
     return min(IDLE, max(100, 100 * size))
 
 
-class Run:
+class SearchRun:
     """One run under way."""
 
-    def __init__(self, number: int, proposals: Proposals, field: Field, rules: Rules, many: bool) -> None:
+    def __init__(
+        self, number: int, proposals: Proposals, field: SearchSpace, rules: Rules, many: bool
+    ) -> None:
         self.number, self.field, self.rules, self.many = number, field, rules, many
         self.known: dict[Hashable, Value] = {}
         self.log: list[tuple[int, Value]] = []
@@ -143,7 +145,7 @@ class Run:
 
 def search(
     algorithm: Algorithm,
-    field: Field,
+    field: SearchSpace,
     values: Values,
     rules: Rules,
     *,
@@ -158,14 +160,14 @@ def search(
     """
     under_way = []
     for number in runs:
-        proposals = algorithm.propose(field, Draws(seed, number))
-        under_way.append(Run(number, proposals, field, rules, algorithm.many))
+        proposals = algorithm.propose(field, RunDraws(seed, number))
+        under_way.append(SearchRun(number, proposals, field, rules, algorithm.many))
     active = list(under_way)
     while active:
         working = [run for run in active if not isinstance(run.pending, list)]
         asking = [run for run in active if isinstance(run.pending, list)]
         if working:
-            for run, result in zip(working, _together([run.pending for run in working]), strict=True):
+            for run, result in zip(working, _evaluate_all([run.pending for run in working]), strict=True):
                 run.send(result)
             continue
         needed = {field.key(index): index for run in asking for index in run.needs()}
@@ -176,6 +178,6 @@ def search(
     return [run.trace() for run in under_way]
 
 
-def _together(works: list[Any]) -> list[Any]:
+def _evaluate_all(works: list[Any]) -> list[Any]:
     results: list[Any] = type(works[0]).all(works)
     return results

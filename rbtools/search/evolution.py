@@ -8,9 +8,9 @@ from operator import itemgetter
 from typing import ClassVar
 
 from rbtools.registry import param
-from rbtools.search.draws import Draws
 from rbtools.search.driver import Proposals
-from rbtools.search.field import Field
+from rbtools.search.run_draws import RunDraws
+from rbtools.search.search_space import SearchSpace
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class RegularizedEvolution:
     population: int = param(30, "Members at any time; the first ones are random.", check="positive")
     sample: int = param(10, "Members that compete to have a child.", check="positive")
 
-    def propose(self, field: Field, draws: Draws) -> Proposals:
+    def propose(self, field: SearchSpace, draws: RunDraws) -> Proposals:
         first = [field.sample(draws) for _ in range(self.population)]
         values = yield first
         members = list(zip(values, first, strict=True))

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 from rbtools.errors import UsageError
 from rbtools.registry import param
-from rbtools.search.draws import Draws
 from rbtools.search.driver import Proposals
-from rbtools.search.field import Cells, Field
+from rbtools.search.run_draws import RunDraws
+from rbtools.search.search_space import CellSpace, SearchSpace
 from rbtools.spaces.nasbench201 import EDGES, OPS
 
 FAILED = 1e30  # pymoo sorts finite numbers
@@ -34,14 +34,14 @@ class NSGA2:
     crossover: float = param(0.9, "Chance that two parents are mixed.", check="fraction")
     mutation: float = param(0.17, "Chance that an operation changes, for each edge.", check="fraction")
 
-    def propose(self, field: Field, draws: Draws) -> Proposals:
-        if not isinstance(field, Cells):
+    def propose(self, field: SearchSpace, draws: RunDraws) -> Proposals:
+        if not isinstance(field, CellSpace):
             field.neighbours(0)  # raises: there are no edges to mix
             return
         while True:  # anew where crossover and mutation have nothing left that differs
             yield from self._generations(field, draws)
 
-    def _generations(self, field: Cells, draws: Draws) -> Proposals:
+    def _generations(self, field: CellSpace, draws: RunDraws) -> Proposals:
         import numpy as np
 
         members = list(dict.fromkeys(field.sample(draws) for _ in range(max(self.population, 2))))
@@ -64,7 +64,7 @@ class NSGA2:
             algorithm.tell(infills=children)
             values, children = None, algorithm.ask()
 
-    def _algorithm(self, cells: Sequence[Sequence[int]], draws: Draws) -> Any:
+    def _algorithm(self, cells: Sequence[Sequence[int]], draws: RunDraws) -> Any:
         """pymoo's algorithm, whose first generation is these cells."""
         import numpy as np
 
@@ -102,7 +102,7 @@ def _problem(values: Sequence[Sequence[float]]) -> Any:
     return Problem(n_var=len(EDGES), n_obj=len(values[0]), xl=0, xu=len(OPS) - 1, vtype=int)
 
 
-def _another(op: int, chance: float, draws: Draws) -> int:
+def _another(op: int, chance: float, draws: RunDraws) -> int:
     if draws.uniform() >= chance:
         return op
     return (op + 1 + draws.below(len(OPS) - 1)) % len(OPS)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rbtools.errors import RbError, UsageError
-from rbtools.records import expr, metrics
+from rbtools.records import expr, metric_name
 
 
 class Objective(NamedTuple):
@@ -43,7 +43,7 @@ def objectives(texts: Sequence[str], lower: bool | None = None) -> tuple[Objecti
         text, colon, word = piece.rpartition(":")
         directed = bool(colon) and word in ("lower", "higher")
         text = text.strip() if directed else piece
-        higher = metrics.higher_is_better(text) if lower is None else not lower
+        higher = metric_name.higher_is_better(text) if lower is None else not lower
         try:
             compiled = expr.compile(text)
         except RbError as wrong:

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 from rbtools import registry
 from rbtools.search import front, summary
 from rbtools.search.driver import Rules, Trace, Value
-from rbtools.search.field import Field
 from rbtools.search.objective import Objective
-from rbtools.search.sources import Source
-from rbtools.search.table import Table
+from rbtools.search.result_table import ResultTable
+from rbtools.search.search_space import SearchSpace
+from rbtools.search.sources import ValueSource
 
 Record = dict[str, Any]
 
@@ -26,13 +26,13 @@ class Searched(NamedTuple):
     objectives: tuple[Objective, ...]
     rules: Rules
     seed: int
-    source: Source
+    source: ValueSource
     traces: list[Trace]
     known: Mapping[Hashable, Value] | None
-    tables: Mapping[str, Table]
+    tables: Mapping[str, ResultTable]
 
     @property
-    def field(self) -> Field:
+    def field(self) -> SearchSpace:
         return self.source.field
 
     def about(self) -> Record:
@@ -158,15 +158,15 @@ def _looked_up(done: Searched, found: list[int]) -> Record:
     }
 
 
-def _optima(table: Table) -> Record:
+def _optima(table: ResultTable) -> Record:
     """The best value of each metric, each of its own architecture."""
-    from rbtools.records import metrics
+    from rbtools.records import metric_name
 
     found = {}
     for name in table.metrics():
         values = [one.metrics[name] for one in table.results.values() if name in one.metrics]
         if values:
-            found[name] = max(values) if metrics.higher_is_better(name) else min(values)
+            found[name] = max(values) if metric_name.higher_is_better(name) else min(values)
     return found
 
 

@@ -38,7 +38,7 @@ class Shape(NamedTuple):
 class Fit(NamedTuple):
     """Train an ensemble on cells (the features of each) and costs in (0, 1], and predict others.
 
-    Implements `rbtools.search.driver.Together`: what comes back is an array (networks, cells to predict).
+    Implements `rbtools.search.driver.BatchEvaluator`: returns an array (networks, cells to predict).
     """
 
     shape: Shape

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from rbtools.search.draws import Draws
 from rbtools.search.driver import Proposals
-from rbtools.search.field import Field
+from rbtools.search.run_draws import RunDraws
+from rbtools.search.search_space import SearchSpace
 
 _AT_ONCE = 32  # for those who evaluate side by side; what is found does not depend on it
 
@@ -20,6 +20,6 @@ class RandomSearch:
     version: ClassVar[int] = 1
     many: ClassVar[bool] = True
 
-    def propose(self, field: Field, draws: Draws) -> Proposals:
+    def propose(self, field: SearchSpace, draws: RunDraws) -> Proposals:
         while True:
             yield [field.sample(draws) for _ in range(_AT_ONCE)]

@@ -8,20 +8,20 @@ from typing import Any, Protocol
 from rbtools.errors import RbError, UsageError
 from rbtools.records import SCHEMA, expr
 from rbtools.search.driver import Value
-from rbtools.search.field import Cells, Field
 from rbtools.search.objective import Objective
-from rbtools.search.table import Table
+from rbtools.search.result_table import ResultTable
+from rbtools.search.search_space import CellSpace, SearchSpace
 from rbtools.spaces import Space
 
 Work = Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
 """Records in, the same out in their order, with what was found out or with an `error`."""
 
 
-class Source(Protocol):
+class ValueSource(Protocol):
     """Gives values of architectures, and at the end the record of one."""
 
     @property
-    def field(self) -> Field:
+    def field(self) -> SearchSpace:
         """What may be asked for."""
 
     def __call__(self, indices: Sequence[int]) -> Mapping[Hashable, Value]:
@@ -31,10 +31,10 @@ class Source(Protocol):
         """The record of an architecture that was asked for."""
 
 
-class Looked:
+class TableSource:
     """Values from a table. `known` has all of them, so that optimum and gap can be told."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: ResultTable) -> None:
         self.table, self.field, self.known = table, table.field(), table.values()
 
     def __call__(self, indices: Sequence[int]) -> Mapping[Hashable, Value]:
@@ -56,7 +56,7 @@ class Live:
         self, objectives: Sequence[Objective], work: Work, space: Space, *, share: bool = True
     ) -> None:
         self.objectives, self.work, self.space = tuple(objectives), work, space
-        self.field = Cells(share=share)
+        self.field = CellSpace(share=share)
         self.records: dict[Hashable, dict[str, Any]] = {}
         self.failed: dict[int, str] = {}
 
@@ -91,11 +91,11 @@ class Live:
         return self.records[self.field.keys[index]]
 
 
-class Derived:
+class DerivedSource:
     """Architectures that nobody was asked about; their record is the table's, where it has one."""
 
-    def __init__(self, table: Table | None, space: Space) -> None:
-        self.field = Cells()
+    def __init__(self, table: ResultTable | None, space: Space) -> None:
+        self.field = CellSpace()
         self.table, self.space = table, space
 
     def __call__(self, indices: Sequence[int]) -> Mapping[Hashable, Value]:

@@ -8,9 +8,9 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from rbtools.search.driver import Trace, Value
-from rbtools.search.field import Field
 from rbtools.search.objective import Objective
-from rbtools.search.table import Table
+from rbtools.search.result_table import ResultTable
+from rbtools.search.search_space import SearchSpace
 
 Entry = dict[str, Any]
 
@@ -79,7 +79,7 @@ def _incumbents(trace: Trace, budget: int) -> list[float | None]:
     return row + [last] * (budget - len(row))
 
 
-def looked_up(found: Sequence[int], field: Field, table: Table) -> Entry:
+def looked_up(found: Sequence[int], field: SearchSpace, table: ResultTable) -> Entry:
     """Mean, spread and interval of every metric of the table at these architectures."""
     results = [table.results.get(table.key(index, field)) for index in found]
     known = [one.metrics for one in results if one is not None]

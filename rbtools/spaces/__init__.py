@@ -15,7 +15,7 @@ SPACES = Registry(
     {
         "nasbench201": "rbtools.spaces.nasbench201:NASBench201",
         "zoo": "rbtools.spaces.zoo:Zoo",
-        "torchvision": "rbtools.spaces.named:Torchvision",
+        "torchvision": "rbtools.spaces.external:Torchvision",
         "fcnn": "rbtools.spaces.residual:fcnn",
         "rescnn": "rbtools.spaces.residual:rescnn",
     },
@@ -25,9 +25,9 @@ SPACES = Registry(
 BY_NAME = Registry(
     "space",
     {
-        "timm": "rbtools.spaces.named:timm",
-        "python": "rbtools.spaces.named:python",
-        "checkpoint": "rbtools.spaces.named:checkpoint",
+        "timm": "rbtools.spaces.external:timm",
+        "python": "rbtools.spaces.external:python",
+        "checkpoint": "rbtools.spaces.external:checkpoint",
     },
 )
 

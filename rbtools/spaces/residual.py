@@ -50,7 +50,7 @@ def outputs(classes: int) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Residual:
+class ResidualSpace:
     """One of the two spaces behind the interface of `rbtools.spaces.Space`, with networks of `depth` layers.
 
     `depth` counts the last, linear layer (the paper's L); `width` is the paper's m. A layer is written as
@@ -121,7 +121,7 @@ class Residual:
         described = kept._described(layers, classes, tuple(shape))
         return {**arch, **described, "name": arch.get("name", described["name"])}
 
-    def of(self, arch: Mapping[str, Any]) -> tuple[Residual, Layers]:
+    def of(self, arch: Mapping[str, Any]) -> tuple[ResidualSpace, Layers]:
         """The space that a record's `arch` is of, and its layers: by its `str`, else `index` or `name`.
 
         Raises RbError where it has none of them, or where they contradict each other.
@@ -260,11 +260,11 @@ def drawn(size: int, key: str) -> Iterator[int]:
             yield index
 
 
-def fcnn() -> Residual:
+def fcnn() -> ResidualSpace:
     """Residual fully connected networks."""
-    return Residual(name="fcnn", filters=())
+    return ResidualSpace(name="fcnn", filters=())
 
 
-def rescnn() -> Residual:
+def rescnn() -> ResidualSpace:
     """Residual convolutional networks."""
-    return Residual(name="rescnn", filters=FILTERS)
+    return ResidualSpace(name="rescnn", filters=FILTERS)

@@ -12,23 +12,31 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from rbtools.errors import RbError, unknown
-from rbtools.spaces.zoo_forms import VGG, Form, PreActResNet, ResNet, SimpleCNN, ViT, WideResNet
+from rbtools.spaces.zoo_forms import (
+    Form,
+    PreActResNetForm,
+    ResNetForm,
+    SimpleCNNForm,
+    VGGForm,
+    ViT,
+    WideResNetForm,
+)
 
 FORMS: dict[str, Form] = {
-    "simplecnn": SimpleCNN(),
-    "vgg11": VGG((1, 1, 2, 2, 2)),
-    "vgg13": VGG((2, 2, 2, 2, 2)),
-    "vgg16": VGG((2, 2, 3, 3, 3)),
-    "vgg19": VGG((2, 2, 4, 4, 4)),
-    "resnet18": ResNet((2, 2, 2, 2)),
-    "resnet34": ResNet((3, 4, 6, 3)),
-    "resnet50": ResNet((3, 4, 6, 3), bottleneck=True),
-    "resnet101": ResNet((3, 4, 23, 3), bottleneck=True),
-    "resnet152": ResNet((3, 8, 36, 3), bottleneck=True),
-    "preactresnet18": PreActResNet((2, 2, 2, 2)),
-    "preactresnet18-kuangliu": PreActResNet((2, 2, 2, 2), final_norm=False),
-    "wrn-28-10": WideResNet(28, 10),
-    "wrn-34-10": WideResNet(34, 10),
+    "simplecnn": SimpleCNNForm(),
+    "vgg11": VGGForm((1, 1, 2, 2, 2)),
+    "vgg13": VGGForm((2, 2, 2, 2, 2)),
+    "vgg16": VGGForm((2, 2, 3, 3, 3)),
+    "vgg19": VGGForm((2, 2, 4, 4, 4)),
+    "resnet18": ResNetForm((2, 2, 2, 2)),
+    "resnet34": ResNetForm((3, 4, 6, 3)),
+    "resnet50": ResNetForm((3, 4, 6, 3), bottleneck=True),
+    "resnet101": ResNetForm((3, 4, 23, 3), bottleneck=True),
+    "resnet152": ResNetForm((3, 8, 36, 3), bottleneck=True),
+    "preactresnet18": PreActResNetForm((2, 2, 2, 2)),
+    "preactresnet18-kuangliu": PreActResNetForm((2, 2, 2, 2), final_norm=False),
+    "wrn-28-10": WideResNetForm(28, 10),
+    "wrn-34-10": WideResNetForm(34, 10),
     "vit-s": ViT(384, 12),
     "vit-b": ViT(768, 12),
     "vit-l": ViT(1024, 24),
@@ -42,7 +50,7 @@ def form(name: str) -> Form:
     found = FORMS.get(name)
     wide = re.fullmatch(r"wrn-(\d{1,4})-(\d{1,3})", name)
     if found is None and wide and int(wide[1]) >= 10 and int(wide[1]) % 6 == 4 and int(wide[2]):
-        return WideResNet(int(wide[1]), int(wide[2]))
+        return WideResNetForm(int(wide[1]), int(wide[2]))
     if found is None:
         raise unknown("model", name, FORMS)
     return found

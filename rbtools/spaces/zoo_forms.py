@@ -79,7 +79,7 @@ class NoFields:
 
 
 @dataclass(frozen=True)
-class ResNet:
+class ResNetForm:
     """ResNet (He et al., CVPR 2016) with `blocks` in each of four stages.
 
     `stem` in the record: "cifar", a 3x3 convolution of stride 1 and no pooling (kuangliu/pytorch-cifar),
@@ -126,7 +126,7 @@ class ResNet:
 
 
 @dataclass(frozen=True)
-class PreActResNet:
+class PreActResNetForm:
     """Pre-activation ResNet (He et al., ECCV 2016): normalise, activate, convolve.
 
     `final_norm`: whether BatchNorm and ReLU follow the last block, as in locuslab/robust_overfitting;
@@ -170,7 +170,7 @@ def _preactivation_block(tally: Tally, width: int, stride: int, always: bool = T
 
 
 @dataclass(frozen=True)
-class WideResNet(NoFields):
+class WideResNetForm(NoFields):
     """Wide ResNet (Zagoruyko and Komodakis, 2016): depth 6n+4, widths 16, 32, 64 times `widen`."""
 
     depth: int
@@ -190,7 +190,7 @@ class WideResNet(NoFields):
 
 
 @dataclass(frozen=True)
-class VGG(NoFields):
+class VGGForm(NoFields):
     """VGG with BatchNorm in its CIFAR form (kuangliu/pytorch-cifar): one linear layer after five stages."""
 
     convs: Sequence[int]
@@ -209,7 +209,7 @@ class VGG(NoFields):
 
 
 @dataclass(frozen=True)
-class SimpleCNN(NoFields):
+class SimpleCNNForm(NoFields):
     """The four layers of MNISTNet (advbench; PyTorch's own MNIST example)."""
 
     side: ClassVar[int] = 12  # of the features that the linear layers see, at most

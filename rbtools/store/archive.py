@@ -20,8 +20,8 @@ import orjson
 
 from rbtools.errors import RbError
 from rbtools.store import listing, verify
+from rbtools.store.content_store import FORMAT, MARKER, Store
 from rbtools.store.files import written_whole
-from rbtools.store.store import FORMAT, MARKER, Store
 
 FIRST, LAST = "format.json", "complete.json"
 _MEMBER = re.compile(r"(objects|results|outcomes|state)/([0-9a-f]{2})/(\2[0-9a-f]{62})")
@@ -33,25 +33,27 @@ class Cut(RbError):
     """The archive ends early, or is damaged; what was taken in before stays."""
 
 
-class File(NamedTuple):
+class ArchiveMember(NamedTuple):
     """A file of the store, of one kind."""
 
     kind: str
     path: str
 
 
-def everything(store: Store, *, weights: bool) -> Iterator[File]:
+def everything(store: Store, *, weights: bool) -> Iterator[ArchiveMember]:
     """All that is kept; without `weights` no checkpoints and no unfinished trainings."""
     for kind in ("results", "outcomes", *(("objects", "state") if weights else ())):
         for path in listing.paths(store, kind):
-            yield File(kind, path)
+            yield ArchiveMember(kind, path)
 
 
-def belonging(store: Store, results: Iterable[listing.Found], *, weights: bool) -> Iterator[File]:
+def belonging(
+    store: Store, results: Iterable[listing.ListedResult], *, weights: bool
+) -> Iterator[ArchiveMember]:
     """Some results with what was found for each example and, with `weights`, the checkpoints trained."""
     seen: set[str] = set()
     for path, record in results:
-        yield File("results", path)
+        yield ArchiveMember("results", path)
         stored = {} if record is None else record["stored"]
         wanted = [("outcomes", stored.get("outcomes"))]
         if weights and record is not None:
@@ -60,7 +62,7 @@ def belonging(store: Store, results: Iterable[listing.Found], *, weights: bool) 
             place = None if name is None else store.path(kind, name)
             if place is not None and str(place) not in seen:
                 seen.add(str(place))
-                yield File(kind, str(place))
+                yield ArchiveMember(kind, str(place))
 
 
 class Written(NamedTuple):
@@ -70,7 +72,7 @@ class Written(NamedTuple):
     problem: str | None
 
 
-def put(files: Iterable[File], stream: IO[bytes]) -> Iterator[Written]:
+def put(files: Iterable[ArchiveMember], stream: IO[bytes]) -> Iterator[Written]:
     """Write files into an archive, each checked first. Raises OSError where it cannot be written."""
     count = 0
     with tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT) as tar:

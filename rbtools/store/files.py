@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from rbtools.errors import RbError, UsageError
-from rbtools.store import holder
+from rbtools.store import owner
 
 ASIDE = ".aside-"
 # Longer than any pause between two writes to one file: an older one belongs to nobody any more.
@@ -36,7 +36,7 @@ def written_whole(path: Path, *, sync: bool = True, hint: str = _HINT) -> Iterat
     do, where it cannot be written.
     """
     # The name tells whose it is, so that it can be cleared up when that process is gone.
-    aside = f"{path.parent}/{ASIDE}{holder.label()}-{uuid.uuid4().hex}"
+    aside = f"{path.parent}/{ASIDE}{owner.label()}-{uuid.uuid4().hex}"
     try:
         stream = _opened(aside)
     except OSError as error:
@@ -85,7 +85,7 @@ def check_folder_of(path: Path) -> None:
 
 def check_writable(folder: Path) -> None:
     """Raise RbError where a file in this folder cannot be written, before anybody works for it."""
-    aside = f"{folder}/{ASIDE}{holder.label()}-{uuid.uuid4().hex}"
+    aside = f"{folder}/{ASIDE}{owner.label()}-{uuid.uuid4().hex}"
     try:
         with _opened(aside) as stream:
             stream.write(b"\0")
@@ -117,7 +117,7 @@ def _opened(aside: str) -> IO[bytes]:
 def is_abandoned(path: Path, now: float) -> bool:
     """Whether a file that was written aside will never be renamed: its writer is gone, or long silent."""
     label = path.name.removeprefix(ASIDE).partition("-")[0]
-    if path.name.startswith(ASIDE) and holder.is_gone(holder.from_label(label)):
+    if path.name.startswith(ASIDE) and owner.is_gone(owner.from_label(label)):
         return True
     return now - path.stat().st_mtime > ABANDONED_SECONDS
 

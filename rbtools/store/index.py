@@ -18,9 +18,9 @@ from rbtools import __version__
 from rbtools.errors import RbError
 from rbtools.records import dumps
 from rbtools.store import listing
+from rbtools.store.checksum import sealed, unsealed
+from rbtools.store.content_store import Store
 from rbtools.store.files import write_whole
-from rbtools.store.seal import sealed, unsealed
-from rbtools.store.store import Store
 
 # Of the shape of records and of this file; a development version may change without its number.
 VERSION = f"{__version__}/1"

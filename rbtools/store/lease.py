@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from rbtools.store import holder
+from rbtools.store import owner
 
 SILENCE_SECONDS = 60.0
 HEARTBEAT_SECONDS = 10.0
@@ -43,7 +43,7 @@ class Lease:
 
 def claim(path: Path) -> Lease | None:
     """Take the lease at `path`, or return None where somebody else holds it. Raises OSError."""
-    token = json.dumps({**holder.myself(), "token": uuid.uuid4().hex}).encode()
+    token = json.dumps({**owner.myself(), "token": uuid.uuid4().hex}).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
     for _ in range(2):
         try:
@@ -64,14 +64,14 @@ def claim(path: Path) -> Lease | None:
     return None
 
 
-def wait(path: Path, pulse: Callable[[], None], done: Callable[[], bool]) -> Lease | None:
+def wait(path: Path, check_cancelled: Callable[[], None], done: Callable[[], bool]) -> Lease | None:
     """Wait until the lease is ours, or until `done()` says that there is nothing left to do (None)."""
     pause = 0.05
     while not done():
         lease = claim(path)
         if lease is not None:
             return lease
-        pulse()
+        check_cancelled()
         time.sleep(pause)
         pause = min(pause * 1.5, 2.0)
     return None
@@ -118,7 +118,7 @@ def _holder_is_gone(token: bytes) -> bool:
         found = json.loads(token)
     except ValueError:
         return False  # being written just now, or damaged: silence will tell
-    return isinstance(found, dict) and holder.is_gone(found)
+    return isinstance(found, dict) and owner.is_gone(found)
 
 
 def _now(folder: Path) -> float:

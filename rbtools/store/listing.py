@@ -15,21 +15,21 @@ from typing import Any, NamedTuple
 import orjson
 
 from rbtools.errors import RbError
-from rbtools.records import SCHEMA, metrics, trained
-from rbtools.store.seal import unsealed
-from rbtools.store.store import Store
+from rbtools.records import SCHEMA, metric_name, trained
+from rbtools.store.checksum import unsealed
+from rbtools.store.content_store import Store
 
 _CHUNK = 1 << 20
 
 
-class Found(NamedTuple):
+class ListedResult(NamedTuple):
     """A result's file, and its record; None where it is damaged."""
 
     path: str
     record: dict[str, Any] | None
 
 
-def records(store: Store, keys: Iterable[str] | None = None) -> Iterator[Found]:
+def records(store: Store, keys: Iterable[str] | None = None) -> Iterator[ListedResult]:
     """All results in the order of their keys, or those whose keys begin with one of `keys`.
 
     Raises RbError for a key that nothing has.
@@ -41,12 +41,12 @@ def records(store: Store, keys: Iterable[str] | None = None) -> Iterator[Found]:
         yield from _found(store, _named(store, keys))
 
 
-def records_in(store: Store, folder: str) -> Iterator[Found]:
+def records_in(store: Store, folder: str) -> Iterator[ListedResult]:
     """The results of one folder, which has one in 256 of all."""
     return _found(store, paths(store, "results", [folder]))
 
 
-def _found(store: Store, files: Iterable[str]) -> Iterator[Found]:
+def _found(store: Store, files: Iterable[str]) -> Iterator[ListedResult]:
     for path in files:
         try:
             status = os.stat(path)
@@ -56,7 +56,7 @@ def _found(store: Store, files: Iterable[str]) -> Iterator[Found]:
         found = record(path.rpartition("/")[2], data, status.st_mtime)
         if found is not None and (name := checkpoint_of(found)) is not None:
             found["stored"]["checkpoint_bytes"] = size_of(store, name)
-        yield Found(path, found)
+        yield ListedResult(path, found)
 
 
 def folders(store: Store, kind: str) -> list[str]:
@@ -157,7 +157,7 @@ def _evaluation(what: dict[str, Any], value: list[dict[str, Any]], about: dict[s
     of = about["of"]
     entries, split = value, of.get("split", "test")
     if split != "test" and of.get("kind") != "measure":  # a measure's name says on what
-        entries = [{**entry, "metric": metrics.split_name(entry["metric"], split)} for entry in value]
+        entries = [{**entry, "metric": metric_name.split_name(entry["metric"], split)} for entry in value]
     return {
         "arch": _arch(of["arch"], about),
         **{key: about[key] for key in ("dataset", "train") if key in about},

@@ -6,8 +6,8 @@ import os
 from typing import Any
 
 from rbtools.records import SCHEMA
+from rbtools.store.content_store import Store
 from rbtools.store.listing import existing
-from rbtools.store.store import Store
 
 FOLDERS = ("results", "outcomes", "objects", "state", "cache", "index", "leases")
 ASIDE, TOTAL = "aside", "total"

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import orjson
 
 from rbtools.store import listing
-from rbtools.store.seal import digest, hash_of_file, unsealed
-from rbtools.store.store import KINDS, Store
+from rbtools.store.checksum import digest, hash_of_file, unsealed
+from rbtools.store.content_store import KINDS, Store
 
 CHECKED = (*KINDS, "cache")
 _NAME = re.compile("[0-9a-f]{64}")

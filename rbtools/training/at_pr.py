@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from rbtools.errors import RbError
 from rbtools.registry import param
-from rbtools.training.base import Method, Terms, cross_entropy, mode, truth
+from rbtools.training.base import LossTerms, Method, cross_entropy, mode, truth
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -275,7 +275,7 @@ class ATPR(Method):
             goal = classes[at]
             objective = steps.cross_entropy(labels[at])
             if self.walk == "margin":
-                objective = losses.Goal(losses.margin, goal, goal)
+                objective = losses.Objective(losses.margin, goal, goal)
             gradient, logits = steps.input_gradient(model, walked[at], objective)
             if step == 0:
                 loss = cross_entropy(logits, labels).to(loss)
@@ -293,13 +293,13 @@ class ATPR(Method):
             model(walked)
         return Walk(depth, loss, last)
 
-    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> Terms:
+    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> LossTerms:
         chosen, last = solved if self.walk_gradient == "keep" else (solved, None)
         logits = model(chosen)
         values = cross_entropy(logits, labels)
         if last is not None:
             values = values + self._gradient_alone(model, last, labels)
-        return Terms(values, adversarial=logits)
+        return LossTerms(values, adversarial=logits)
 
     def _gradient_alone(self, model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
         """Zeros (N,) with the gradient of these images' cross-entropies, in the mode of the walk.

@@ -33,7 +33,7 @@ class Loss(NamedTuple):
     adversarial_logits: Tensor | None = None
 
 
-class Terms(NamedTuple):
+class LossTerms(NamedTuple):
     """The loss of each example (N,), and the logits (N, K) it was made of, all with their graphs.
 
     Of `clean` and `adversarial` (the logits of what the inner problem found) one at least is there.
@@ -67,7 +67,7 @@ class Method:
         """What the inner problem finds; it has no graph, and the model no gradient left by it."""
         return None
 
-    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> Terms:
+    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> LossTerms:
         """The loss of each example, given what `solve` found."""
         raise NotImplementedError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rbtools.training.base import Adversarial, Method, Terms, cross_entropy, mode
+from rbtools.training.base import Adversarial, LossTerms, Method, cross_entropy, mode
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -62,13 +62,13 @@ class ChenLee(Method):
                 trained[stay] = method.climb(model, images[stay], warm[stay], rest, left)
         return trained, stay, reached
 
-    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> Terms:
+    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> LossTerms:
         import torch
 
         trained, stay, reached = solved
         if not stay.any():
             logits = model(images)
-            return Terms(cross_entropy(logits, labels), logits, reached)
+            return LossTerms(cross_entropy(logits, labels), logits, reached)
         whole = self.method.terms(model, images, labels, trained)
         # Who left is trained on x, so its logits there are the adversarial ones where no others are.
         plain = whole.adversarial if whole.clean is None else whole.clean
@@ -77,4 +77,4 @@ class ChenLee(Method):
         hit = whole.adversarial
         if hit is not None:
             hit = torch.where(stay[:, None], hit, reached.to(hit))  # of who left, x' as far as it went
-        return Terms(values, whole.clean, hit)
+        return LossTerms(values, whole.clean, hit)

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.registry import param
-from rbtools.training.base import Method, Terms, cross_entropy
-from rbtools.training.noise import NOISES, noisy
+from rbtools.training.base import LossTerms, Method, cross_entropy
+from rbtools.training.random_perturbations import NOISES, noisy
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
 
 @dataclass(frozen=True, kw_only=True)
-class Corruption(Method):
+class CorruptionTraining(Method):
     """Training on random noise in the ball (PRBench's Corr methods): CE(x + delta), one delta an image.
 
     Gaussian noise has the radius as its standard deviation, Laplace noise as its scale, and both are
@@ -42,6 +42,6 @@ class Corruption(Method):
     def solve(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Any) -> Tensor:
         return noisy(images, draws, self.noise, self.eps, "noise", self.scale)
 
-    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> Terms:
+    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> LossTerms:
         logits = model(solved)
-        return Terms(cross_entropy(logits, labels), adversarial=logits)
+        return LossTerms(cross_entropy(logits, labels), adversarial=logits)

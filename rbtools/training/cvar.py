@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.errors import RbError
 from rbtools.registry import param
-from rbtools.training.base import Terms
+from rbtools.training.base import LossTerms
 from rbtools.training.sampled import Sampled
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class CVaR(Sampled):
         move = self.tail_lr * (1 - above.to(losses).mean(0) / self.beta)
         return threshold - (move / losses.shape[1] if self.tail_step == "batch" else move)
 
-    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> Terms:
+    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> LossTerms:
         threshold, points = solved
         losses, worst = self.losses(model, points, labels)
         if self.tail == "exact":

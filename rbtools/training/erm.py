@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rbtools.training.base import Method, Terms, cross_entropy
+from rbtools.training.base import LossTerms, Method, cross_entropy
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -18,6 +18,6 @@ class ERM(Method):
     name: ClassVar[str] = "erm"
     version: ClassVar[int] = 1
 
-    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> Terms:
+    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> LossTerms:
         logits = model(images)
-        return Terms(cross_entropy(logits, labels), clean=logits)
+        return LossTerms(cross_entropy(logits, labels), clean=logits)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rbtools.training.base import Terms
+from rbtools.training.base import LossTerms
 from rbtools.training.sampled import Sampled
 
 if TYPE_CHECKING:
@@ -29,6 +29,6 @@ class ERMDataAug(Sampled):
     def solve(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Any) -> list[Tensor]:
         return self.points(images, draws, 0)
 
-    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> Terms:
+    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> LossTerms:
         losses, worst = self.losses(model, solved, labels)
         return self.risk(losses.mean(0), worst)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.errors import RbError
 from rbtools.registry import param
-from rbtools.training.base import Terms
+from rbtools.training.base import LossTerms
 from rbtools.training.sampled import Sampled
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class EVaR(Sampled):
     def solve(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Any) -> list[Tensor]:
         return self.points(images, draws, 0)
 
-    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> Terms:
+    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> LossTerms:
         losses, worst = self.losses(model, solved, labels)
         a = sharpness(losses.detach(), self.q).to(losses)
         bound = ((a * losses).logsumexp(0) - math.log(len(losses) * self.q)) / a

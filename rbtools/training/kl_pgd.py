@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rbtools.training.pgd import PGD
+from rbtools.training.pgd_at import PGDTraining
 
 
 @dataclass(frozen=True, kw_only=True)
-class KLPGD(PGD):
+class KLPGD(PGDTraining):
     """KL-PGD (PRBench, table 2): CE(x').
 
     x' ascends the divergence KL(p(x) || p(x')) from x + 0.001 * N(0, 1), as in TRADES: the labels are

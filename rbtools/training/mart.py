@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.registry import param
-from rbtools.training.base import Adversarial, Terms, cross_entropy, truth
+from rbtools.training.base import Adversarial, LossTerms, cross_entropy, truth
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -33,7 +33,7 @@ class MART(Adversarial):
         "bce", "The first term: boosted by the likeliest wrong class, or plain.", choices=("bce", "ce")
     )
 
-    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> Terms:
+    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> LossTerms:
         import torch.nn.functional as F
 
         from rbtools.attacks.losses import of_class
@@ -48,4 +48,4 @@ class MART(Adversarial):
             values = values - (1.0001 - wrong + 1e-12).log()
         apart = (log_p.exp() * (log_p - (hit + 1e-12).log())).sum(1)
         values = values + self.lambda_ * (1.0000001 - of_class(log_p, classes).exp()) * apart
-        return Terms(values, clean, adversarial)
+        return LossTerms(values, clean, adversarial)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.errors import RbError
 from rbtools.registry import param
-from rbtools.training.base import Adversarial, Terms, cross_entropy
+from rbtools.training.base import Adversarial, LossTerms, cross_entropy
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -56,13 +56,13 @@ class Mixed(Adversarial):
     def solve(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Any) -> Tensor:
         return images if self.beta == 0 else self.perturb(model, images, labels, draws)
 
-    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> Terms:
+    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> LossTerms:
         if self.beta == 0:
             logits = model(images)
-            return Terms(cross_entropy(logits, labels), clean=logits)
+            return LossTerms(cross_entropy(logits, labels), clean=logits)
         clean = None if self.beta == 1 else model(images)
         adversarial = model(solved)
         values = self.beta * cross_entropy(adversarial, labels)
         if clean is not None:
             values = (1 - self.beta) * cross_entropy(clean, labels) + values
-        return Terms(values, clean, adversarial)
+        return LossTerms(values, clean, adversarial)

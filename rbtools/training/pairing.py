@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.registry import param
-from rbtools.training.base import Adversarial, Terms, cross_entropy
+from rbtools.training.base import Adversarial, LossTerms, cross_entropy
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -45,7 +45,7 @@ class Pairing(Adversarial):
     def outer_passes(self) -> tuple[int, int]:
         return 2 + self.extra_pass, 2
 
-    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> Terms:
+    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> LossTerms:
         import torch
 
         from rbtools.attacks.steps import widen
@@ -67,4 +67,4 @@ class Pairing(Adversarial):
         else:
             distance = torch.linalg.vector_norm(between, dim=1)  # its gradient at 0 is 0
         own = clean if self.classified == "clean" else adversarial
-        return Terms(cross_entropy(own, labels) + self.lambda_ * distance, clean, adversarial)
+        return LossTerms(cross_entropy(own, labels) + self.lambda_ * distance, clean, adversarial)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.registry import param
-from rbtools.training.base import Method, Terms, cross_entropy
-from rbtools.training.noise import noisy
+from rbtools.training.base import LossTerms, Method, cross_entropy
+from rbtools.training.random_perturbations import noisy
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -41,6 +41,6 @@ class Sampled(Method):
         return losses, logits.detach()[worst, torch.arange(len(worst), device=worst.device)]
 
     @staticmethod
-    def risk(values: Tensor, worst: Tensor) -> Terms:
+    def risk(values: Tensor, worst: Tensor) -> LossTerms:
         """Terms of these values; what counts as the adversarial image is each image's worst point."""
-        return Terms(values, adversarial=worst)
+        return LossTerms(values, adversarial=worst)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.registry import param
-from rbtools.training.base import Adversarial, Terms, cross_entropy, divergence
+from rbtools.training.base import Adversarial, LossTerms, cross_entropy, divergence
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -39,7 +39,7 @@ class TRADES(Adversarial):
     def outer_passes(self) -> tuple[int, int]:
         return 2 + self.extra_pass, 2
 
-    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> Terms:
+    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> LossTerms:
         import torch
 
         # The authors' code runs x, x' and x again in training mode, so BatchNorm sees three batches
@@ -51,4 +51,4 @@ class TRADES(Adversarial):
             with torch.no_grad():
                 model(images)
         values = cross_entropy(clean, labels) + self.lambda_ * divergence(clean, adversarial)
-        return Terms(values, clean, adversarial)
+        return LossTerms(values, clean, adversarial)

@@ -39,7 +39,7 @@ def arrays(file: IO[bytes]) -> Any:
     Text that Python 2 wrote comes as bytes. Arrays may be read-only. Raises Refused where the pickle asks for
     anything else, Damaged where it is none.
     """
-    from rbtools.unpickle.values import NAMES
+    from rbtools.unpickle.containers import NAMES
 
     return Machine(file, MOST_ARRAYS, NAMES, text=None).load()
 

@@ -38,7 +38,7 @@ class Damaged(ValueError):
     """The bytes are no pickle, or not a whole one; or it claims more than there is."""
 
 
-class Named:
+class NamedGlobal:
     """Stands for a class or a constant that a pickle only names, as an argument."""
 
     __slots__ = ("name",)
@@ -47,7 +47,7 @@ class Named:
         self.name = name
 
 
-class Maker(Named):
+class Maker(NamedGlobal):
     """Stands for a function or a class that a pickle calls: `make` gets the machine and the arguments."""
 
     __slots__ = ("make",)
@@ -144,7 +144,7 @@ class Machine:
 
     def call(self, function: Any, arguments: Any) -> Any:
         if not isinstance(function, Maker):
-            raise Refused(function.name if isinstance(function, Named) else type(function).__name__)
+            raise Refused(function.name if isinstance(function, NamedGlobal) else type(function).__name__)
         if type(arguments) is not tuple:
             raise Damaged(f"{function.name} is called without arguments")
         return function.make(self, *arguments)
@@ -208,7 +208,9 @@ class Machine:
             if type(state.get("_metadata")) in (dict, OrderedDict):
                 target._metadata = state["_metadata"]  # type: ignore[attr-defined]
         else:
-            raise Refused(f"state of {target.name if isinstance(target, Named) else type(target).__name__}")
+            raise Refused(
+                f"state of {target.name if isinstance(target, NamedGlobal) else type(target).__name__}"
+            )
 
 
 def _is_text(value: Any) -> bool:

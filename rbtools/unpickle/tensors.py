@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from rbtools.unpickle import UnusualTensor
-from rbtools.unpickle.machine import Damaged, Machine, Maker, Named
-from rbtools.unpickle.values import NAMES, constants, makers, sizes
+from rbtools.unpickle.containers import NAMES, constants, makers, sizes
+from rbtools.unpickle.machine import Damaged, Machine, Maker, NamedGlobal
 
 STORAGES = {
     "DoubleStorage": torch.float64,
@@ -39,7 +39,7 @@ A_TENSOR = 64  # what making a tensor counts as: the bytes of a file that are it
 MOST_BYTES = 2**62  # that an expanded tensor may claim, so that its size is a number everywhere
 
 
-class StorageType(Named):
+class StorageType(NamedGlobal):
     """The class of a storage."""
 
     __slots__ = ("dtype",)
@@ -188,7 +188,7 @@ def _parameter(
 def _from_type(machine: Machine, maker: Any, kind: Any, arguments: Any, state: Any) -> Any:
     """A tensor that somebody gave attributes, which are left out."""
     made = maker.make if isinstance(maker, Maker) else None
-    if made not in (_tensor_v2, _tensor_v3, _parameter) or not isinstance(kind, Named):
+    if made not in (_tensor_v2, _tensor_v3, _parameter) or not isinstance(kind, NamedGlobal):
         raise Damaged("it has a tensor with attributes that is none")
     return machine.call(maker, arguments)
 
@@ -231,8 +231,8 @@ def _device(machine: Machine, kind: Any, index: Any = None) -> torch.device:
     return torch.device(word) if index is None else torch.device(word, index)
 
 
-def _layout(machine: Machine, name: Any) -> Named:
-    return Named("torch.layout")
+def _layout(machine: Machine, name: Any) -> NamedGlobal:
+    return NamedGlobal("torch.layout")
 
 
 def _storage_types() -> dict[str, StorageType]:

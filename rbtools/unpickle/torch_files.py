@@ -14,9 +14,9 @@ import torch
 
 from rbtools.errors import RbError
 from rbtools.unpickle import NotTorch
+from rbtools.unpickle.containers import makers
 from rbtools.unpickle.machine import Damaged, Machine
 from rbtools.unpickle.tensors import TORCH_NAMES, Storages
-from rbtools.unpickle.values import makers
 
 MAGIC, PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 ENTRY, SIGNATURE = 30, b"PK\x03\x04"  # a zip member's own header: its fixed length, its first bytes

@@ -11,7 +11,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from rbtools.attacks import ATTACKS, steps
-from rbtools.engine.draws import Draws
+from rbtools.rng.draws import Draws
 
 COUNT, EPS = 100, {"linf": 0.12, "l2": 0.75}
 

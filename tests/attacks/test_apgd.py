@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from rbtools.attacks import ATTACKS, apgd, losses, steps
-from rbtools.attacks.loop import Batch
-from rbtools.engine.draws import Draws
+from rbtools.attacks.active_batch import AttackBatch
+from rbtools.rng.draws import Draws
 
 
 @pytest.mark.parametrize(
@@ -62,12 +62,14 @@ def margin_of_first(logits, labels, targets):
 def climb(loss, count, *, start, eps=0.2, images=0.5):
     """The points of a run whose start in units of eps is given, never fooled."""
     path = Path(loss)
-    batch = Batch(torch.full((1, 1, 1, 1), images), torch.zeros(1).long(), Draws(0, "test", torch.arange(1)))
+    batch = AttackBatch(
+        torch.full((1, 1, 1, 1), images), torch.zeros(1).long(), Draws(0, "test", torch.arange(1))
+    )
     goal = batch.goal(margin_of_first)
     original = apgd.border_start
     apgd.border_start = lambda *_: torch.full((1, 1, 1, 1), images + start * eps)
     try:
-        apgd.climb(path, batch, goal, eps=eps, norm="linf", count=count, draw=0)
+        apgd.apgd(path, batch, goal, eps=eps, norm="linf", count=count, draw=0)
     finally:
         apgd.border_start = original
     return [round(float(point), 5) for point in path.points]
@@ -155,7 +157,7 @@ def test_losses_by_hand():
     assert losses.targeted_dlr(logits, labels, targets).tolist() == pytest.approx([-2 / 3, 2 / 3.5])
     away = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
     assert torch.equal(losses.cross_entropy(logits, labels, targets), away)
-    toward = losses.toward(logits, labels, torch.tensor([1, 0]))
+    toward = losses.targeted_cross_entropy(logits, labels, torch.tensor([1, 0]))
     assert toward.tolist() == pytest.approx([float(logits[0].log_softmax(0)[1]), float(away[1])])
     assert losses.ranked_targets(logits, labels).tolist() == [[2, 1, 3], [1, 3, 2]]
 

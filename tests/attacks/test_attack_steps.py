@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from rbtools.attacks import steps
-from rbtools.engine.draws import Draws
+from rbtools.rng.draws import Draws
 
 
 def test_gradient_is_that_of_each_example_alone_and_leaves_no_trace():

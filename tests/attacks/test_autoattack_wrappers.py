@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from rbtools.attacks import ATTACKS, aa, pyauto
-from rbtools.engine.draws import Draws
 from rbtools.errors import RbError
+from rbtools.rng.draws import Draws
 
 SHAPE = (1, 8, 8)
 SMALL = {
@@ -414,4 +414,4 @@ def test_stems():
     assert build("apgd-ce").stem == "apgd-ce" and build("apgd-ce", norm="l2").stem == "apgd-ce.l2"
     assert build("square").stem == "square"
     assert build("aa").stem == "aa" and build("aa", norm="l2").stem == "aa.l2"
-    assert all(build(name).whole_tiles for name in ("apgd-ce", "square", "aa"))
+    assert all(build(name).batch_dependent for name in ("apgd-ce", "square", "aa"))

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from rbtools.attacks import ATTACKS, steps
-from rbtools.engine.draws import Draws
 from rbtools.errors import RbError
+from rbtools.rng.draws import Draws
 
 
 def draws_for(count, seed=0):
@@ -280,6 +280,6 @@ def test_values_out_of_range_are_refused(params):
 def test_attacks_are_frozen_and_carry_what_the_engine_reads(name):
     attack = ATTACKS.build(name, eps=0.01)
     assert attack.name == name and attack.version >= 1 and attack.norm in ("linf", "l2")
-    assert attack.stem.startswith(name) and isinstance(attack.whole_tiles, bool)
+    assert attack.stem.startswith(name) and isinstance(attack.batch_dependent, bool)
     with pytest.raises(dataclasses.FrozenInstanceError):
         attack.eps = 1.0

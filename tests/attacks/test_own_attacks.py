@@ -12,9 +12,9 @@ from torch import nn
 
 from rbtools.attacks import ATTACKS
 from rbtools.attacks.hyperplane import shortest_way
-from rbtools.engine.draws import Draws
-from rbtools.engine.meter import Metered
 from rbtools.errors import RbError
+from rbtools.evaluation.counting import CountingModel
+from rbtools.rng.draws import Draws
 
 SHORT = {
     "pgd": {"steps": 5},
@@ -279,13 +279,13 @@ def test_what_stands_comes_back_unchanged_and_what_is_wrong_too():
 def test_passes_are_counted_for_each_image():
     images = images_for(6)
     labels = Linear(4)(images).argmax(1)
-    model = Metered(Linear(4))
+    model = CountingModel(Linear(4))
     build("pgd", 1e-6, iterate="last")(model, images, labels, draws_for(6))
     assert (model.forwards, model.backwards) == (6 * 5, 6 * 5)
-    model = Metered(Linear(4))
+    model = CountingModel(Linear(4))
     build("apgd-ce", 1e-6)(model, images, labels, draws_for(6))
     assert (model.forwards, model.backwards) == (6 * 10, 6 * 8)  # clean, start, 8 steps; none for the last
-    model = Metered(Linear(4))
+    model = CountingModel(Linear(4))
     build("square", 1e-6, p=0.0)(model, images, labels, draws_for(6))
     assert 6 * 10 < model.forwards < 6 * 22 and model.backwards == 0  # some pixels would not change
 
@@ -330,7 +330,7 @@ def test_nothing_is_broken_before_the_model_that_decides_says_so(name, params):
 def test_broken_examples_leave():
     images = images_for(50)
     labels = Linear(4)(images).argmax(1)
-    model = Metered(Linear(4))
+    model = CountingModel(Linear(4))
     ATTACKS.build("apgd-ce", eps=0.5)(model, images, labels, draws_for(50))
     # clean, start, a gradient, and one more look after the first step: nothing near 100 steps each
     assert model.forwards < 50 * 5

@@ -7,10 +7,10 @@ import itertools
 import pytest
 import torch
 
-from rbtools.attacks import ATTACKS, loop, squares
-from rbtools.engine.draws import Draws
-from rbtools.engine.meter import Metered
+from rbtools.attacks import ATTACKS, active_batch, square_search
 from rbtools.errors import RbError
+from rbtools.evaluation.counting import CountingModel
+from rbtools.rng.draws import Draws
 
 
 def draws_for(count, seed=0):
@@ -61,14 +61,14 @@ def test_pixels_are_at_the_border_of_the_ball_and_squares_differ_between_images(
     images = 0.2 + 0.6 * images_for(6)
     found = ATTACKS.build("square", eps=eps, queries=40)
     sides = [found.side(query, 6, 6) for query in range(40)]
-    batch = loop.Batch(images, model(images).argmax(1), draws_for(6))
+    batch = active_batch.AttackBatch(images, model(images).argmax(1), draws_for(6))
     asked = []
 
     def watched(points):
         asked.append(points.clone())
         return 1e-3 * model(points) + torch.nn.functional.one_hot(batch.labels, 4)[: len(points)]
 
-    squares.search(watched, batch, eps=eps, norm="linf", sides=sides, restart=0)
+    square_search.square_search(watched, batch, eps=eps, norm="linf", sides=sides, restart=0)
     for points in asked:
         if len(points) == 6:
             torch.testing.assert_close(
@@ -87,18 +87,18 @@ def test_margin_never_rises():
     margins = []
     for queries in (1, 10, 60):
         attack = ATTACKS.build("square", eps=0.02, queries=queries)
-        batch = loop.Batch(images, labels, draws_for(5))
+        batch = active_batch.AttackBatch(images, labels, draws_for(5))
         state = []
-        original = squares._try
+        original = square_search._try
 
         def tried(model, one, patch, original=original, state=state):
             fooled = original(model, one, patch)
             state.append(one.margin.clone())
             return fooled
 
-        squares._try = tried
+        square_search._try = tried
         try:
-            squares.search(
+            square_search.square_search(
                 model,
                 batch,
                 eps=0.02,
@@ -107,7 +107,7 @@ def test_margin_never_rises():
                 restart=0,
             )
         finally:
-            squares._try = original
+            square_search._try = original
         margins.append(state[-1])
         whole = [one for one in state if len(one) == len(state[-1])]
         assert all((after <= before).all() for before, after in itertools.pairwise(whole))
@@ -115,7 +115,7 @@ def test_margin_never_rises():
 
 @pytest.mark.parametrize("side", [3, 4, 5, 7])
 def test_pattern_of_l2_is_two_bumps_of_opposite_sign(side):
-    pattern = squares._pattern(side)
+    pattern = square_search._pattern(side)
     half = side // 2
     assert pattern.norm() == pytest.approx(1)
     assert (pattern[:half] > 0).all() and (pattern[half:] < 0).all()
@@ -152,15 +152,15 @@ def test_it_says_which_attack_broke_what():
     made, labels, found, told = run("aa", attacks="noise,apgd-ce,apgd-t")
     by = told["broken_by"]
     assert [part.name for part in made.parts] == ["noise", "apgd-ce", "apgd-t"]
-    assert (by[:3] == loop.CLEAN).all() and set(by[3:].tolist()) >= {-1, 1}
-    assert torch.equal(model(found).argmax(1) == labels, by == loop.STANDING)
+    assert (by[:3] == active_batch.CLEAN).all() and set(by[3:].tolist()) >= {-1, 1}
+    assert torch.equal(model(found).argmax(1) == labels, by == active_batch.STANDING)
 
 
 def test_each_attack_gets_what_the_ones_before_left(monkeypatch):
     from rbtools.attacks import apgd
 
     sizes = []
-    original = apgd.climb
+    original = apgd.apgd
 
     def climb(model, batch, *args, **kwargs):
         sizes.append(len(batch))
@@ -204,7 +204,7 @@ def test_rand_averages_a_model_that_is_random():
     def noisy(images):
         return steady(images) + 0.5 * torch.randn(len(images), 4)
 
-    model, images = Metered(noisy), images_for(10)
+    model, images = CountingModel(noisy), images_for(10)
     labels = steady(images).argmax(1)
     found = ATTACKS.build("aa", eps=0.3, variant="rand")(model, images, labels, draws_for(10))
     assert (steady(found).argmax(1) != labels).float().mean() > 0.8

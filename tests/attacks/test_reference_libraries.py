@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from rbtools.attacks import ATTACKS
-from rbtools.engine.draws import Draws
+from rbtools.rng.draws import Draws
 
 COUNT, EPS = 12, {"linf": 0.05, "l2": 0.6}
 

@@ -46,6 +46,6 @@ def test_what_a_tool_loses_is_a_finding(target: Any, monkeypatch: pytest.MonkeyP
     def broken(*args: Any, **options: Any) -> None:
         raise KeyError("oops")
 
-    monkeypatch.setattr("rbtools.cli.rank.write", broken)
+    monkeypatch.setattr("rbtools.commands.rank.write", broken)
     with pytest.raises(AssertionError, match="KeyError"):
         target.check(target.input(number, []))

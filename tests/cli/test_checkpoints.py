@@ -20,10 +20,10 @@ from PIL import Image
 from torch import nn
 
 from rbtools import datasets, models
-from rbtools.cli.arch import main as arch_main
-from rbtools.cli.attack import main as attack_main
-from rbtools.cli.commands import with_pairs
-from rbtools.cli.corrupt import main as corrupt_main
+from rbtools.cli.click_commands import with_pairs
+from rbtools.commands.arch import main as arch_main
+from rbtools.commands.attack import main as attack_main
+from rbtools.commands.corrupt import main as corrupt_main
 from rbtools.models import checkpoint
 from rbtools.models.normalize import Normalized
 
@@ -138,7 +138,7 @@ def test_a_sequential_with_its_normalisation_is_recognised_without_a_hint(
 def test_what_was_recognised_is_found_again_without_torch(bare: str, data: str) -> None:
     one(attack("--checkpoint", bare, "--dataset", data))
     code = (
-        "import sys; from rbtools.cli.attack import main\n"
+        "import sys; from rbtools.commands.attack import main\n"
         "try: main(sys.argv[1:])\n"
         "except SystemExit as end: assert not end.code and 'torch' not in sys.modules, end.code"
     )
@@ -283,7 +283,7 @@ def test_what_rb_arch_cannot_make_records_of(words: list[str], message: str, bar
 
 
 def test_a_training_leaves_behind_what_belonged_to_the_file(trained_network: Normalized) -> None:
-    from rbtools.cli.train import main as train_main
+    from rbtools.commands.train import main as train_main
 
     shape = {"classes": 10, "shape": (1, 8, 8)}
     network = models.build({"space": "nasbench201", "str": CELL, "channels": 4, "cells": 1}, **shape)  # type: ignore[arg-type]
@@ -414,7 +414,7 @@ def test_code_runs_only_where_the_command_line_says_so(own_code: str) -> None:
 
 
 def test_code_is_not_run_by_a_training_unless_allowed(own_code: str) -> None:
-    from rbtools.cli.train import main as train_main
+    from rbtools.commands.train import main as train_main
 
     given = json.dumps(one(arch("--arch", "python:mine:make")))
     assert not Path("it-ran").exists()
@@ -661,7 +661,7 @@ def test_the_look_is_the_same_from_workers(bare: str, data: str) -> None:
     words = [
         sys.executable,
         "-m",
-        "rbtools.cli.attack",
+        "rbtools.commands.attack",
         "fgsm",
         "--eps",
         "0",

@@ -10,12 +10,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from rbtools.attacks import ATTACKS
-from rbtools.cli import fields
+from rbtools.cli import method_options
 from rbtools.registry import param
 
 
 def run(tool: str, *arguments: str) -> Result:
-    command: click.Command = importlib.import_module(f"rbtools.cli.{tool}").main
+    command: click.Command = importlib.import_module(f"rbtools.commands.{tool}").main
     return CliRunner().invoke(command, list(arguments))
 
 
@@ -38,7 +38,7 @@ class Sample:
 
 
 def test_fields_become_options() -> None:
-    options = {option.name: option for option in fields.method_options([Sample, Sample])}
+    options = {option.name: option for option in method_options.method_options([Sample, Sample])}
     assert list(options) == ["radius", "order", "lambda_", "clip", "length"]
     assert options["radius"].metavar == "DISTANCE"
     assert options["radius"].help == "Radius of the ball, in 1/255.  [default: 8]"
@@ -50,7 +50,7 @@ def test_fields_become_options() -> None:
 
 
 def test_a_docstring_becomes_help_without_python() -> None:
-    assert fields.for_people(Sample) == (
+    assert method_options.for_people(Sample) == (
         "Sampling (Author et al. 2020), where --order any may be said and numbers are taken.\n\n"
         "The second paragraph stays."
     )
@@ -130,7 +130,7 @@ def test_a_slip_is_answered_in_one_line(tool: str, arguments: list[str], message
 def test_an_interruption_promises_only_what_is_true(
     tool: str, kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command: click.Command = importlib.import_module(f"rbtools.cli.{tool}").main
+    command: click.Command = importlib.import_module(f"rbtools.commands.{tool}").main
 
     def interrupted(context: click.Context) -> None:
         raise KeyboardInterrupt

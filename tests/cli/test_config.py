@@ -20,7 +20,7 @@ OTHERS = {"rb-score": [], "rb-rank": [], "rb-arch": [], "rb-store": ["ls"]}
 
 
 def run(tool: str, *arguments: str, text: str = "") -> Result:
-    command: click.Command = importlib.import_module(f"rbtools.cli.{tool.removeprefix('rb-')}").main
+    command: click.Command = importlib.import_module(f"rbtools.commands.{tool.removeprefix('rb-')}").main
     return CliRunner().invoke(command, arguments, input=text, prog_name=tool)
 
 
@@ -227,7 +227,7 @@ def test_every_command_has_the_options() -> None:
 
 
 def test_without_a_file_yaml_is_not_even_imported() -> None:
-    script = "import sys; from rbtools.cli.rank import main; sys.argv = ['rb-rank', '--by', 'acc']\n"
+    script = "import sys; from rbtools.commands.rank import main; sys.argv = ['rb-rank', '--by', 'acc']\n"
     script += "try: main()\nexcept SystemExit: print('yaml' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", script], input="", capture_output=True, text=True, timeout=60

@@ -15,12 +15,13 @@ import pytest
 from click.testing import CliRunner
 
 from rbtools.attacks import ATTACKS
-from rbtools.cli import completion, docs, manual, tools
-from rbtools.cli.commands import OptionChooser
+from rbtools.cli import tools
+from rbtools.cli.click_commands import OptionChooser
+from rbtools.cli.docs import completion, manual, write
 from rbtools.training import METHODS
 
 ROOT = Path(__file__).resolve().parents[2]
-GENERATED = docs.files()
+GENERATED = write.files()
 PAGES = [page for name in tools.TOOLS for page in tools.pages(tools.tool(name))]
 MAN_PAGES = [path for path in GENERATED if path.startswith("man/")]
 TOOL_PAGES = [path for path in MAN_PAGES if path.endswith(".1")]
@@ -47,7 +48,7 @@ def test_no_file_is_left_of_a_tool_that_is_gone() -> None:
 
 
 def test_files_are_written_below_a_folder_of_choice() -> None:
-    docs.main("elsewhere")
+    write.main("elsewhere")
     written = {str(path.relative_to("elsewhere")) for path in Path("elsewhere").rglob("*.*")}
     assert written | {"completions/_rbtools"} == set(GENERATED)
 
@@ -119,7 +120,7 @@ def test_mandoc_has_nothing_to_warn_of() -> None:
 
 
 def test_the_page_about_records_knows_every_field_of_one(trained: dict[str, Any]) -> None:
-    text = (ROOT / "rbtools/cli/rb-record.5.txt").read_text("utf-8")
+    text = (ROOT / "rbtools/cli/docs/rb-record.5.txt").read_text("utf-8")
     (record,) = shown([json.dumps(trained["pgd"])], "fgsm", "--n", "20")
     fields = {*record, *record["arch"], *record["train"], *(key for one in record["evals"] for key in one)}
     known = set(re.findall(r"[a-z_0-9]+", text))
@@ -128,7 +129,7 @@ def test_the_page_about_records_knows_every_field_of_one(trained: dict[str, Any]
 
 def shown(lines: list[str], *arguments: str) -> list[dict[str, Any]]:
     """What rb-attack makes of these records."""
-    attack: click.Command = importlib.import_module("rbtools.cli.attack").main
+    attack: click.Command = importlib.import_module("rbtools.commands.attack").main
     done = CliRunner().invoke(attack, arguments, input="\n".join(lines))
     return [json.loads(line) for line in done.stdout.splitlines()]
 

@@ -32,7 +32,7 @@ GOOD = '{"schema":1,"arch":{"space":"zoo","name":"resnet18"},"metrics":{"acc":0.
 
 
 def run(tool: str, arguments: list[str], text: str | bytes = "") -> Result:
-    command: click.Command = importlib.import_module(f"rbtools.cli.{tool}").main
+    command: click.Command = importlib.import_module(f"rbtools.commands.{tool}").main
     return CliRunner().invoke(command, arguments, input=text)
 
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 def run(words: str, records: list[dict[str, Any]]) -> Result:
     tool, *rest = words.split()
-    command: Any = importlib.import_module(f"rbtools.cli.{tool}").main
+    command: Any = importlib.import_module(f"rbtools.commands.{tool}").main
     return CliRunner().invoke(command, rest, input="".join(json.dumps(record) + "\n" for record in records))
 
 

@@ -13,8 +13,8 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from rbtools.engine import pace
-from rbtools.engine.run import Clock
+from rbtools.execution import progress
+from rbtools.execution.context import Clock
 
 TRAIN = ["--epochs", "1", "--lr", "0.2"]
 SMALL = json.dumps(
@@ -31,7 +31,7 @@ SMALL = json.dumps(
 
 
 def run(tool: str, *arguments: str, text: str = "") -> Result:
-    command: click.Command = importlib.import_module(f"rbtools.cli.{tool}").main
+    command: click.Command = importlib.import_module(f"rbtools.commands.{tool}").main
     return CliRunner().invoke(command, arguments, input=text, prog_name=f"rb-{tool}")
 
 
@@ -171,7 +171,7 @@ def test_verbose_says_where_the_time_went(trained: dict[str, dict[str, Any]]) ->
 
 def test_stages_within_stages_count_for_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter([0.0, 1.0, 4.0, 10.0])
-    monkeypatch.setattr("rbtools.engine.run.time.perf_counter", lambda: next(ticks))
+    monkeypatch.setattr("rbtools.execution.context.time.perf_counter", lambda: next(ticks))
     clock = Clock()
     with clock.stage("outer"), clock.stage("inner"):
         pass
@@ -202,22 +202,22 @@ def test_curves_without_the_package_say_what_to_install(monkeypatch: pytest.Monk
 
 def test_the_pace_is_of_what_was_done_since_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr(pace.time, "monotonic", lambda: now)
-    one = pace.Pace(1000, done=200)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    one = progress.Progress(1000, done=200)
     assert one.words(200) == ""
     now = 110.0
     assert one.words(600) == "40 images/s  0:10 left"
-    assert pace.clock(3723) == "1:02:03"
+    assert progress.clock(3723) == "1:02:03"
 
 
 def test_the_status_line_has_pace_and_what_was_found(
     trained: dict[str, dict[str, Any]], monkeypatch: Any
 ) -> None:
-    from rbtools.cli.screen import Screen
+    from rbtools.cli.terminal import Terminal
 
     shown: list[str] = []
-    monkeypatch.setattr(Screen, "status", lambda self, text: shown.append(text))
-    monkeypatch.setattr("rbtools.engine.tiles.tile_size", lambda device, shape: 128)
+    monkeypatch.setattr(Terminal, "status", lambda self, text: shown.append(text))
+    monkeypatch.setattr("rbtools.evaluation.batches.batch_size", lambda device, shape: 128)
     run("attack", "fgsm", "--n", "300", text=json.dumps(trained["erm"]))
     assert re.fullmatch(r"fgsm  256/300 images  [\d,.]+ images/s  \d+:\d\d left  fgsm\.8 0\.\d{3}", shown[-1])
     run("train", *TRAIN, text=SMALL)

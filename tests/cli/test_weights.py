@@ -15,8 +15,8 @@ import torch
 from click.testing import CliRunner, Result
 
 from rbtools import datasets, models
-from rbtools.cli.arch import main as arch_main
-from rbtools.cli.attack import main as attack_main
+from rbtools.commands.arch import main as arch_main
+from rbtools.commands.attack import main as attack_main
 from rbtools.models.normalize import Normalized
 from rbtools.spaces import nasbench201
 
@@ -148,10 +148,10 @@ def test_an_architectures_weights_are_found_by_its_index(
 def test_the_parent_of_the_archive_will_do_and_the_data_set_chooses_the_run(
     data: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rbtools.engine import published
+    from rbtools.inputs import published_weights
 
     write_nats("torch-home/NATS-tss-v1_0-3ffb9-full")
-    monkeypatch.setitem(published.RUNS, "npz", "cifar10")  # as the data set cifar10 does
+    monkeypatch.setitem(published_weights.RUNS, "npz", "cifar10")  # as the data set cifar10 does
     record = one(attack("--weights", "torch-home", "--dataset", data))
     assert record["recognised"]["run"] == "cifar10/777"
 
@@ -224,7 +224,7 @@ def test_found_results_need_no_torch(data: str) -> None:
     given = arch("--index", str(INDEX), "--channels", "2", "--cells", "1")
     one(CliRunner().invoke(attack_main, [*words, "--device", "cpu"], input=given))
     code = (
-        "import sys; from rbtools.cli.attack import main\n"
+        "import sys; from rbtools.commands.attack import main\n"
         "try: main(sys.argv[1:])\n"
         "except SystemExit as end: assert not end.code and 'torch' not in sys.modules, end.code"
     )

@@ -16,9 +16,9 @@ from torch.testing import assert_close
 from rbtools.corruptions import CORRUPTIONS, base
 from rbtools.corruptions.defocus_blur import by_fft, disk, mirrored
 from rbtools.corruptions.imaging import by_taps
-from rbtools.engine import textures
-from rbtools.engine.draws import Draws
 from rbtools.errors import RbError
+from rbtools.evaluation import textures
+from rbtools.rng.draws import Draws
 from rbtools.units import SEVERITIES
 
 GOLDEN = json.loads((Path(__file__).parent / "data" / "cifar-c-statistics.json").read_text())["severities"]

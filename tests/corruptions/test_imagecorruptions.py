@@ -12,8 +12,8 @@ from PIL import Image
 from rbtools.corruptions import CORRUPTIONS, imaging
 from rbtools.corruptions.fog import plasma
 from rbtools.datasets import corrupted_files
-from rbtools.engine import textures
-from rbtools.engine.draws import Draws
+from rbtools.evaluation import textures
+from rbtools.rng.draws import Draws
 from tests.corruptions import peer
 
 pytest.importorskip("imagecorruptions")

@@ -17,9 +17,9 @@ from rbtools.corruptions.pixelate import resized
 from rbtools.corruptions.shot_noise import poisson
 from rbtools.corruptions.spatter import distances, edges, equalised
 from rbtools.corruptions.zoom_blur import factors
-from rbtools.engine import textures
-from rbtools.engine.draws import Draws
 from rbtools.errors import RbError
+from rbtools.evaluation import textures
+from rbtools.rng.draws import Draws
 
 
 def draws(count: int, stream: str = "parts") -> Draws:

@@ -14,15 +14,15 @@ from click.testing import CliRunner
 
 import rbtools
 from rbtools.datasets import cifar, mnist, streaming
-from rbtools.engine import subject
-from rbtools.engine.tiles import Tile
+from rbtools.evaluation.batches import Batch
+from rbtools.inputs import resolve
 from tests.conftest import SMALL_ARCH
 from tests.datasets import archives
 from tests.datasets.test_fetch import Server
 
 
 def run(tool, *arguments, records=()):
-    command = importlib.import_module(f"rbtools.cli.{tool}").main
+    command = importlib.import_module(f"rbtools.commands.{tool}").main
     text = "".join(json.dumps(record) + "\n" for record in records)
     return CliRunner().invoke(command, [str(argument) for argument in arguments], input=text)
 
@@ -102,7 +102,7 @@ def test_streamed_images_give_the_same_numbers(colour, photos, tmp_path, monkeyp
             target = tmp_path / name / kept.relative_to(folder / "store")
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(kept.read_bytes())
-        subject._loaded.cache_clear()
+        resolve._loaded.cache_clear()
         attacked = rbtools.attack(record, "pgd", eps=4, steps=2, store=store, **options)
         learned = rbtools.train(record, "erm", epochs=1, batch_size=8, store=store, **options)
         results.append((attacked["metrics"], learned["checkpoint"]))
@@ -173,7 +173,7 @@ def refused(record, folder, name, monkeypatch):
     def never(*arguments):
         raise AssertionError("the evaluation started")
 
-    monkeypatch.setattr(Tile, "logits", never)
+    monkeypatch.setattr(Batch, "logits", never)
     result = run("attack", "fgsm", "--dataset", name, "--store", folder, "--device", "cpu", records=[record])
     failed = only(result, 1)
     errors = [line for line in result.stderr.splitlines() if ": error: " in line]

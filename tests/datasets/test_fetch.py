@@ -14,9 +14,9 @@ import pytest
 
 from rbtools import datasets
 from rbtools.datasets import cifar, fetch, mnist, photographs, svhn
-from rbtools.datasets.named import Remote
+from rbtools.datasets.published_files import Remote
 from rbtools.errors import RbError
-from rbtools.store import holder
+from rbtools.store import owner
 from tests.datasets import archives
 
 
@@ -64,8 +64,8 @@ def quiet(*arguments):
     pass
 
 
-def bring(remote, home, say=quiet, pulse=quiet):
-    fetch.bring(remote, Path(home), say, pulse)
+def bring(remote, home, say=quiet, check_cancelled=quiet):
+    fetch.bring(remote, Path(home), say, check_cancelled)
 
 
 def error_of(call, *arguments, **options):
@@ -152,7 +152,7 @@ def test_stopping_leaves_nothing_behind(server, tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        bring(server.offer("a.bin", b"x" * 100), tmp_path, pulse=stop)
+        bring(server.offer("a.bin", b"x" * 100), tmp_path, check_cancelled=stop)
     assert left(tmp_path) == []
 
 
@@ -223,13 +223,13 @@ def test_an_archive_that_is_there_is_unpacked_without_a_download(server, tmp_pat
     ).stdout.strip()
     archives.put(home / f".aside-{gone}-1/train/half.png", b"x")
     archives.put(home / f".aside-{gone}-2", b"x")
-    archives.put(home / f".aside-{holder.label()}-3", b"somebody is at work")
+    archives.put(home / f".aside-{owner.label()}-3", b"somebody is at work")
     threads = [threading.Thread(target=datasets.download, args=("cinic10", "test", home)) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert left(home) == [f".aside-{holder.label()}-3", "CINIC-10", "CINIC-10.tar.gz"]
+    assert left(home) == [f".aside-{owner.label()}-3", "CINIC-10", "CINIC-10.tar.gz"]
     assert server.asked == [] and len(datasets.load("cinic10", "test", home)) == 10
 
 

@@ -15,7 +15,7 @@ import torch
 
 from rbtools import datasets
 from rbtools.datasets import cifar, corrupted, imagenet16, mnist, photographs, svhn, tinyimagenet
-from rbtools.datasets.named import Remote
+from rbtools.datasets.published_files import Remote
 from rbtools.errors import RbError
 from tests.datasets import archives
 

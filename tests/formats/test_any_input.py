@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from rbtools.cli.convert import main
+from rbtools.commands.convert import main
 from rbtools.formats import FORMATS
 
 ROW = {

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rbtools.errors import RbError
 from rbtools.formats import FORMATS, Bad, Published, Told, Unit
 from rbtools.formats.base import dumps
-from rbtools.formats.jung2023 import Result
+from rbtools.formats.jung2023 import JungResult
 from rbtools.spaces import nasbench201
 
 JUNG = FORMATS.build("jung2023")
@@ -122,7 +122,7 @@ def measured(count: int) -> st.SearchStrategy[dict[str, Any]]:
     )
 )
 def test_accuracy_confidence_and_cm_come_back(values: dict[str, Any]) -> None:
-    record = JUNG.record(Result("cifar10", "9", values, EPSILONS), Told(), "here")
+    record = JUNG.record(JungResult("cifar10", "9", values, EPSILONS), Told(), "here")
     again = JUNG.unit(json.loads(json.dumps(record))).values
     assert json.loads(dumps(again)) == values
 

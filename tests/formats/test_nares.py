@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rbtools.errors import RbError
-from rbtools.formats import FORMATS, Bad, Published, Told, Unit
+from rbtools.formats import FORMATS, Bad, ConversionReport, Published, Unit
 
 NARES = FORMATS.build("nares")
 ARCH = {"D1": 5, "W1": 10, "D2": 7, "W2": 8, "D3": 4, "W3": 16}
@@ -52,16 +52,16 @@ LINE: dict[str, Any] = {
 def units(*lines: Any) -> list[Any]:
     texts = [line if isinstance(line, str) else json.dumps(line) for line in lines]
     Path("cifar10.jsonl").write_text("".join(text + "\n" for text in texts))
-    return list(NARES.units(Published(Path("cifar10.jsonl"), "cifar10.jsonl"), Told()))
+    return list(NARES.units(Published(Path("cifar10.jsonl"), "cifar10.jsonl"), ConversionReport()))
 
 
-def read(*lines: Any, told: Told | None = None) -> list[dict[str, Any]]:
-    return [NARES.record(unit.content, told or Told(), unit.where) for unit in units(*lines)]
+def read(*lines: Any, told: ConversionReport | None = None) -> list[dict[str, Any]]:
+    return [NARES.record(unit.content, told or ConversionReport(), unit.where) for unit in units(*lines)]
 
 
-def written(records: list[dict[str, Any]], told: Told | None = None) -> list[Any]:
+def written(records: list[dict[str, Any]], told: ConversionReport | None = None) -> list[Any]:
     made = [Unit(f"line {n}", NARES.unit(json.loads(json.dumps(one)))) for n, one in enumerate(records, 1)]
-    (document,) = NARES.documents(made, told or Told())
+    (document,) = NARES.documents(made, told or ConversionReport())
     return [json.loads(line) for line in document.content]
 
 
@@ -154,7 +154,7 @@ def test_a_line_that_is_none_leaves_the_others() -> None:
 
 
 def test_nan_leaves_the_rest_of_the_line() -> None:
-    told = Told()
+    told = ConversionReport()
     line = copy.deepcopy(LINE)
     line["test_best"][0]["Linf_aa_acc"] = float("nan")
     (record,) = read(line, told=told)
@@ -180,7 +180,7 @@ def test_a_record_of_another_kind_is_refused() -> None:
 
 
 def test_of_two_records_for_one_training_the_last_one_is_written() -> None:
-    told = Told()
+    told = ConversionReport()
     record = read(LINE)[0]
     again = {**record, "metrics": {"acc": 0.5}, "evals": []}
     (line,) = written([record, again], told)
@@ -192,5 +192,5 @@ def test_of_two_records_for_one_training_the_last_one_is_written() -> None:
 def test_a_binary_file_is_one_bad_unit(tmp_path: Path) -> None:
     path = tmp_path / "model.pt"
     path.write_bytes(b"PK\x03\x04\x00\n" * 99)
-    (bad,) = NARES.units(Published(path, "model.pt"), Told())
+    (bad,) = NARES.units(Published(path, "model.pt"), ConversionReport())
     assert isinstance(bad, Bad) and bad.problem == "It is binary data, not JSON, and the rest is not read."

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rbtools.errors import RbError
-from rbtools.formats import FORMATS, Bad, Published, Told
-from rbtools.formats.told import losses
-from rbtools.probabilistic.estimate import Reading
+from rbtools.formats import FORMATS, Bad, ConversionReport, Published
+from rbtools.formats.conversion_report import losses
+from rbtools.probabilistic.estimate import Estimator
 
 # The first row of the published file.
 ERM: dict[str, Any] = {
@@ -33,25 +33,25 @@ ERM: dict[str, Any] = {
 PRBENCH = FORMATS.build("prbench")
 
 
-def record_of(row: dict[str, Any], told: Told | None = None) -> dict[str, Any]:
-    found: dict[str, Any] = PRBENCH.record(row, told or Told(), "row 1")
+def record_of(row: dict[str, Any], told: ConversionReport | None = None) -> dict[str, Any]:
+    found: dict[str, Any] = PRBENCH.record(row, told or ConversionReport(), "row 1")
     return found
 
 
-def units(text: str, told: Told | None = None) -> list[Any]:
+def units(text: str, told: ConversionReport | None = None) -> list[Any]:
     Path("board.json").write_text(text)
-    return list(PRBENCH.units(Published(Path("board.json"), "board.json"), told or Told()))
+    return list(PRBENCH.units(Published(Path("board.json"), "board.json"), told or ConversionReport()))
 
 
-def written(records: list[dict[str, Any]], told: Told | None = None) -> Any:
+def written(records: list[dict[str, Any]], told: ConversionReport | None = None) -> Any:
     return json.loads(text_of(records, told))
 
 
-def text_of(records: list[dict[str, Any]], told: Told | None = None) -> str:
+def text_of(records: list[dict[str, Any]], told: ConversionReport | None = None) -> str:
     from rbtools.formats import Unit
 
     made = [Unit(f"line {n}", PRBENCH.unit(record)) for n, record in enumerate(records, 1)]
-    (document,) = PRBENCH.documents(made, told or Told())
+    (document,) = PRBENCH.documents(made, told or ConversionReport())
     return b"".join(document.content).decode()
 
 
@@ -101,7 +101,7 @@ def test_every_metric_has_an_entry_that_says_source_and_rounding() -> None:
     }
     assert entries["cw20.8"]["rounding"] == 0.0001  # printed as 0.00; its row tells
     assert entries["pr.uniform.0.0313725"]["gamma"] == 8 / 255
-    assert entries["probacc.uniform.0.0313725.0.05"]["criterion"] == Reading(passes="above").criterion
+    assert entries["probacc.uniform.0.0313725.0.05"]["criterion"] == Estimator(passes="above").criterion
 
 
 def test_the_radii_of_mnist_are_renamed() -> None:
@@ -174,7 +174,7 @@ def test_measured_values_come_back_to_the_last_bit(metrics: dict[str, float]) ->
         "metrics": metrics,
     }
     (unit,) = units(text_of([record]))
-    assert PRBENCH.record(unit.content, Told(ours=True), "")["metrics"] == metrics
+    assert PRBENCH.record(unit.content, ConversionReport(ours=True), "")["metrics"] == metrics
 
 
 def test_what_a_row_has_no_place_for_is_counted_by_kind() -> None:
@@ -185,7 +185,7 @@ def test_what_a_row_has_no_place_for_is_counted_by_kind() -> None:
         "metrics": {"acc": 0.5, "pgd20.l2.0.5": 0.2, "pr.mine.0.08": 0.4, "pr.uniform.0.03": 0.9},
         "evals": [{"metric": "acc", "value": 0.5, "split": "test", "n": 100, "ci95": [0.4, 0.6]}],
     }
-    told = Told()
+    told = ConversionReport()
     losses(record, record_of(PRBENCH.unit(record)), told)
     losses(record, record_of(PRBENCH.unit(record)), told)
     assert list(told.losses("prbench")) == [
@@ -198,7 +198,7 @@ def test_what_a_row_has_no_place_for_is_counted_by_kind() -> None:
 
 
 def test_of_two_records_for_one_row_the_last_one_is_written_and_that_is_said() -> None:
-    told = Told()
+    told = ConversionReport()
     first, last = record_of(ERM), record_of({**ERM, "acc": 90.0})
     assert written([first, last], told) == [{**ERM, "acc": 90.0}]
     assert list(told.remarks()) == [
@@ -210,7 +210,7 @@ def test_of_two_records_for_one_row_the_last_one_is_written_and_that_is_said() -
 
 
 def test_nan_and_what_is_no_number_leave_the_rest_of_the_row() -> None:
-    told = Told()
+    told = ConversionReport()
     text = json.dumps([{**ERM, "ar": {"PGD20": float("nan"), "AA": "46,34", "CW20": True}, "acc": 94.85}])
     (unit,) = units(text)
     record = record_of(unit.content, told)
@@ -235,13 +235,13 @@ def test_fractions_in_the_place_of_percents_are_noticed() -> None:
     ):
         record_of(row)
     chosen = FORMATS.build("prbench", scale="fraction")
-    record = chosen.record(row, Told(), "row 1")
+    record = chosen.record(row, ConversionReport(), "row 1")
     assert record["metrics"]["acc"] == 0.9485 and record["metrics"]["pr.uniform.0.08"] == 0.7619
     assert chosen.unit(record)["acc"] == Decimal("0.9485")
 
 
 def test_a_number_out_of_range_is_named() -> None:
-    told = Told()
+    told = ConversionReport()
     assert "acc" not in record_of({**ERM, "acc": 948.5}, told)["metrics"]
     (line,) = told.errors()
     assert "a number is above what percent from 0 to 100 can be" in line and "acc is 948.5" in line
@@ -274,7 +274,7 @@ def test_a_file_that_is_no_list_is_refused() -> None:
 
 
 def test_rows_for_the_same_thing_are_kept_and_said() -> None:
-    told = Told()
+    told = ConversionReport()
     assert len(units(json.dumps([ERM, ERM]), told)) == 2
     assert "both are kept (once in board.json: row 2)" in next(told.remarks())
 
@@ -301,7 +301,7 @@ THREE_NOISES: dict[str, Any] = {
 
 
 def test_the_file_of_three_noises_is_read_and_written_back() -> None:
-    told = Told()
+    told = ConversionReport()
     record = record_of(THREE_NOISES, told)
     assert not list(told.remarks())
     assert record.get("prbench") == {"model": "VGG-19"}
@@ -314,7 +314,7 @@ def test_the_file_of_three_noises_is_read_and_written_back() -> None:
 
 
 def test_what_is_not_read_is_said_once_for_each_key() -> None:
-    told = Told()
+    told = ConversionReport()
     for row in (ERM, {**ERM, "method": "PGD"}):
         record_of({**row, "speed": 1, "ar": {**row["ar"], "SPSA": 3}}, told)
     assert list(told.remarks()) == [
@@ -325,7 +325,7 @@ def test_what_is_not_read_is_said_once_for_each_key() -> None:
 
 def test_the_printed_radius_is_that_of_the_text_or_of_the_code() -> None:
     code = FORMATS.build("prbench", radius="code")
-    record = code.record(ERM, Told(), "row 1")
+    record = code.record(ERM, ConversionReport(), "row 1")
     assert record["metrics"]["pr.uniform.0.03"] == 0.9764
     assert record["metrics"]["probacc.uniform.0.03.0.05"] == 0.9348
     assert record["metrics"]["pgd20.8"] == 0.0005  # the attacks are at 8/255 in both

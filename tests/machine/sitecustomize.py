@@ -35,8 +35,8 @@ def _other_arithmetic(module: ModuleType) -> None:
 
 
 CHANGES: dict[str, tuple[str, Callable[[ModuleType], None]]] = {
-    "rbtools.engine.initial": ("RBTOOLS_TEST_SEED", _other_seeds),
-    "rbtools.engine.precision": ("RBTOOLS_TEST_BF16", _other_arithmetic),
+    "rbtools.trainer.init": ("RBTOOLS_TEST_SEED", _other_seeds),
+    "rbtools.execution.precision": ("RBTOOLS_TEST_BF16", _other_arithmetic),
 }
 
 

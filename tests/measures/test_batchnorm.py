@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rbtools.engine.draws import Draws
-from rbtools.engine.measure import Asked, measure, perturbing
-from rbtools.engine.run import Run
 from rbtools.errors import RbError, UsageError
+from rbtools.evaluation.measurement import MeasureRequest, measure, perturbing
+from rbtools.execution.context import RunContext
 from rbtools.measures import MEASURES, batchnorm, derivatives, kernel
-from rbtools.measures.base import Batch, measured
+from rbtools.measures.base import MeasureBatch, measured
+from rbtools.rng.draws import Draws
 from rbtools.store import Store
 
 ARCH = {
@@ -135,18 +135,22 @@ def test_a_single_value_of_a_channel_has_no_variance(statistics: str) -> None:
 def test_the_exact_jacobian_of_an_image_is_refused_where_images_depend_on_each_other() -> None:
     ids = torch.arange(3)
     draws = Draws(0, "measure", ids)
-    batch = Batch(images_of(3), ids, draws, Draws(0, "measure.batch", torch.tensor([0])), together=True)
+    batch = MeasureBatch(
+        images_of(3), ids, draws, Draws(0, "measure.batch", torch.tensor([0])), together=True
+    )
     with pytest.raises(RbError, match="--exact takes each image's Jacobian"):
         measured(MEASURES.build("jacobian", exact=True), used("batch"), [batch])
 
 
-def asked(*names: str, **own: Any) -> Asked:
+def asked(*names: str, **own: Any) -> MeasureRequest:
     made = tuple(MEASURES.build(name) for name in names)
-    return Asked(made, perturbing(("pgd",), (8 / 255,), 2, None), **{"batches": 1, "batch_size": 8, **own})
+    return MeasureRequest(
+        made, perturbing(("pgd",), (8 / 255,), 2, None), **{"batches": 1, "batch_size": 8, **own}
+    )
 
 
-def run_in(**own: Any) -> Run:
-    return Run(tool="rb-measure", store=Store("rb-store"), device="cpu", threads=1, **own)
+def run_in(**own: Any) -> RunContext:
+    return RunContext(tool="rb-measure", store=Store("rb-store"), device="cpu", threads=1, **own)
 
 
 def numbers(record: dict[str, Any], names: tuple[str, ...]) -> dict[str, float]:
@@ -173,7 +177,7 @@ def test_the_batch_goes_through_as_a_whole_however_many_images_fit() -> None:
     pieces = measure(
         FRESH,
         asked(*OF_BATCHES, "jacobian", batchnorm="batch"),
-        Run(tool="rb-measure", store=Store("other"), device="cpu", threads=1, batch=3),
+        RunContext(tool="rb-measure", store=Store("other"), device="cpu", threads=1, batch=3),
     )
     assert numbers(pieces, (*OF_BATCHES, "jacobian")) == numbers(whole, (*OF_BATCHES, "jacobian"))
 

@@ -9,11 +9,11 @@ import torch
 from torch import nn
 
 from rbtools import models
-from rbtools.engine.draws import Draws
 from rbtools.measures import bounds
-from rbtools.measures.base import Batch, measured
-from rbtools.measures.bound import Bound, estimates
+from rbtools.measures.base import MeasureBatch, measured
+from rbtools.measures.bound import BoundMeasure, estimates
 from rbtools.measures.wci import WCI
+from rbtools.rng.draws import Draws
 
 SHAPE = (1, 2, 3)
 
@@ -25,7 +25,7 @@ def batch_of(n=4, classes=2, **images):
     twice = (moved + 0.05 * torch.randn(n, *SHAPE)).clamp(0, 1)
     ids = torch.arange(n)
     draws, probes = Draws(0, "test", ids), Draws(0, "test.batch", ids[:1])
-    return Batch(clean, ids % classes, draws, probes, **{"perturbed": moved, "twice": twice, **images})
+    return MeasureBatch(clean, ids % classes, draws, probes, **{"perturbed": moved, "twice": twice, **images})
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_constants_of_a_linear_model(linear):
 
 def test_prbench_takes_what_is_given_and_says_what_it_estimated(linear):
     batch = batch_of()
-    bound = Bound(paper="prbench", examples=100, updates=7, weight=3.0, smooth=2.0, gamma=0.5)
+    bound = BoundMeasure(paper="prbench", examples=100, updates=7, weight=3.0, smooth=2.0, gamma=0.5)
     first, second = measured(bound, linear, [batch])
     largest = estimates(linear, batch)
     constants = bounds.Constants(
@@ -83,25 +83,25 @@ def test_prbench_takes_what_is_given_and_says_what_it_estimated(linear):
 
 def test_what_the_training_decides_is_taken_from_the_record():
     train = {"epochs": 3, "config": {"batch_size": 32, "lambda": 6.0}}
-    filled = Bound(paper="prbench").filled({"train": train}, 100)
+    filled = BoundMeasure(paper="prbench").filled({"train": train}, 100)
     assert (filled.examples, filled.updates, filled.weight) == (100, 12, 6.0)
-    assert Bound(paper="prbench", updates=5).filled({"train": train}, 100).updates == 5
-    assert Bound(paper="wci").filled({"train": train}, 100).weight is None
+    assert BoundMeasure(paper="prbench", updates=5).filled({"train": train}, 100).updates == 5
+    assert BoundMeasure(paper="wci").filled({"train": train}, 100).weight is None
     theory = {"arch": {"space": "fcnn", "str": "tanh/relu+skip"}}
-    assert Bound().filled(theory, 9).activation == "tanh" and not Bound().filled(theory, 9).unit
-    assert Bound(activation="relu").filled({"arch": {**theory["arch"], "inputs": "unit"}}, 9).unit
-    assert Bound().filled({"arch": {"space": "zoo", "name": "vgg11"}}, 9).activation == "relu"
+    assert BoundMeasure().filled(theory, 9).activation == "tanh" and not BoundMeasure().filled(theory, 9).unit
+    assert BoundMeasure(activation="relu").filled({"arch": {**theory["arch"], "inputs": "unit"}}, 9).unit
+    assert BoundMeasure().filled({"arch": {"space": "zoo", "name": "vgg11"}}, 9).activation == "relu"
 
 
 def test_without_a_training_there_is_a_reason(linear):
-    for value in measured(Bound(paper="prbench"), linear, [batch_of()]):
+    for value in measured(BoundMeasure(paper="prbench"), linear, [batch_of()]):
         assert value.value is None and "--examples and --updates" in value.more["reason"]
-    (found,) = measured(Bound(paper="wci"), linear, [batch_of()])
+    (found,) = measured(BoundMeasure(paper="wci"), linear, [batch_of()])
     assert found.value is None and "--weight" in found.more["reason"]
 
 
 def test_wci_is_that_of_the_measure(linear):
-    (found,) = measured(Bound(paper="wci", examples=50, probes=4), linear, [batch_of()])
+    (found,) = measured(BoundMeasure(paper="wci", examples=50, probes=4), linear, [batch_of()])
     index = measured(WCI(probes=4), linear, [batch_of()])[0]
     assert found.value == pytest.approx(math.sqrt(2 / 50) * index.value)
     assert found.se == pytest.approx(math.sqrt(2 / 50) * index.se)
@@ -112,7 +112,9 @@ def test_robbench_of_a_theorys_network():
     arch = {"space": "fcnn", "str": "tanh/swish+skip", "width": 8}
     torch.manual_seed(0)
     model, batch = models.build(arch, classes=2, shape=SHAPE).eval(), batch_of()
-    values = {value.name: value for value in measured(Bound(beta=0.3, activation="tanh"), model, [batch])}
+    values = {
+        value.name: value for value in measured(BoundMeasure(beta=0.3, activation="tanh"), model, [batch])
+    }
 
     def gradients(images):
         rows = []
@@ -130,7 +132,7 @@ def test_robbench_of_a_theorys_network():
     flat = batch.images.flatten(1).double()
     assert "inputs of norm 1" in values["robbench1.clean"].more["note"]
     assert "note" not in values["robbench2.clean"].more
-    of_unit = measured(Bound(beta=0.3, unit=True), model, [batch])
+    of_unit = measured(BoundMeasure(beta=0.3, unit=True), model, [batch])
     assert not any("note" in value.more for value in of_unit)
     unit = torch.nn.functional.normalize
     rho = float((unit(batch.attacked.flatten(1).double()) - unit(flat)).norm(dim=1).max())

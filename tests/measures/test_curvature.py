@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 
-from rbtools.engine.draws import Draws
 from rbtools.errors import RbError
 from rbtools.measures import MEASURES, derivatives, spectrum
-from rbtools.measures.base import Batch, Value, measured
+from rbtools.measures.base import MeasureBatch, Value, measured
+from rbtools.rng.draws import Draws
 
 COUNT = 12
 
@@ -27,11 +27,13 @@ def network(seed: int = 0) -> nn.Sequential:
     ).eval()
 
 
-def batch_of(count: int = COUNT, chunk: int = 64, first: int = 0, seed: int = 0, number: int = 0) -> Batch:
+def batch_of(
+    count: int = COUNT, chunk: int = 64, first: int = 0, seed: int = 0, number: int = 0
+) -> MeasureBatch:
     generator = torch.Generator().manual_seed(1)
     images = torch.rand(first + count, 2, 4, 4, generator=generator)[first:]
     ids = torch.arange(first, first + count)
-    return Batch(
+    return MeasureBatch(
         images,
         ids % 3,
         Draws(seed, "measure", ids),
@@ -56,7 +58,7 @@ def full_hessian(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
     return found
 
 
-def named(name: str, model: nn.Module, *batches: Batch, **params: Any) -> dict[str, Value]:
+def named(name: str, model: nn.Module, *batches: MeasureBatch, **params: Any) -> dict[str, Value]:
     found = measured(MEASURES.build(name, **params), model, batches or [batch_of()])
     return {value.name: value for value in found}
 

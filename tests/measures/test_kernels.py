@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 
 from rbtools import models
-from rbtools.engine.draws import Draws
 from rbtools.errors import RbError
-from rbtools.measures import MEASURES, codes, counting, kernel, memory
-from rbtools.measures.base import Batch, Value, measured
+from rbtools.measures import MEASURES, codes, kernel, layer_counts, memory
+from rbtools.measures.base import MeasureBatch, Value, measured
+from rbtools.rng.draws import Draws
 
 CELL = "|nor_conv_3x3~0|+|nor_conv_1x1~0|avg_pool_3x3~1|+|skip_connect~0|nor_conv_3x3~1|none~2|"
 DEAD = "|none~0|+|nor_conv_3x3~0|none~1|+|none~0|none~1|none~2|"
@@ -94,17 +94,17 @@ def images_of(count: int = 6, size: int = 8) -> Tensor:
     return torch.rand(count, 3, size, size, generator=torch.Generator().manual_seed(0))
 
 
-def batch_of(count: int = 6, chunk: int = 64, **own: Any) -> Batch:
+def batch_of(count: int = 6, chunk: int = 64, **own: Any) -> MeasureBatch:
     ids = torch.arange(count)
     probes = Draws(0, "measure.batch", torch.tensor([0]))
-    return Batch(images_of(count), ids % 5, Draws(0, "measure", ids), probes, chunk=chunk, **own)
+    return MeasureBatch(images_of(count), ids % 5, Draws(0, "measure", ids), probes, chunk=chunk, **own)
 
 
-def named(name: str, model: nn.Module, batch: Batch, **params: Any) -> dict[str, Value]:
+def named(name: str, model: nn.Module, batch: MeasureBatch, **params: Any) -> dict[str, Value]:
     return {value.name: value for value in measured(MEASURES.build(name, **params), model, [batch])}
 
 
-def value(name: str, model: nn.Module, batch: Batch, which: str = "", **params: Any) -> float:
+def value(name: str, model: nn.Module, batch: MeasureBatch, which: str = "", **params: Any) -> float:
     found = named(name, model, batch, **params)[which].value
     assert found is not None
     return found
@@ -204,7 +204,7 @@ def test_attention_has_second_derivatives() -> None:
 
 def test_a_singular_kernel_has_no_condition_and_says_why() -> None:
     batch = batch_of(2)
-    same = Batch(batch.images[:1].repeat(2, 1, 1, 1), batch.labels, batch.draws, batch.probes)
+    same = MeasureBatch(batch.images[:1].repeat(2, 1, 1, 1), batch.labels, batch.draws, batch.probes)
     found = named("ntk", cells(), same, kernel="clean")["clean.cond"]
     assert found.value is None and "singular" in found.more["reason"]
 
@@ -236,7 +236,7 @@ def test_a_jacobian_that_does_not_fit_says_how_much_it_takes(monkeypatch: pytest
         value("jacobian", cells(), batch_of(), exact=True)
 
 
-def loss_gradient(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+def loss_gradient(model: nn.Module, batch: MeasureBatch) -> dict[str, Tensor]:
     model.requires_grad_()
     loss = F.cross_entropy(model(batch.images), batch.labels)
     found = torch.autograd.grad(loss, list(model.parameters()), materialize_grads=True, allow_unused=True)
@@ -266,7 +266,7 @@ def test_synflow_of_a_chain_counts_its_paths_once_for_each_layer() -> None:
     assert isinstance(model[2], nn.BatchNorm1d) and model[2].running_var is not None
     model[2].running_var.fill_(9)
     ids = torch.zeros(1, dtype=torch.int64)
-    batch = Batch(images_of(1, size=2), ids, None, None)
+    batch = MeasureBatch(images_of(1, size=2), ids, None, None)
     flow = float((second.weight.abs() @ first.weight.abs()).sum().detach())
     assert value("synflow", model, batch) == pytest.approx(2 * flow, rel=1e-6)
     assert float(model[2].running_var[0]) == 9 and model[1].weight.dtype == torch.float32
@@ -277,7 +277,7 @@ def test_synflow_sees_ones_after_the_normalisation() -> None:
 
     network = cells()
     ids = torch.zeros(1, dtype=torch.int64)
-    batch = Batch(images_of(1), ids, None, None)
+    batch = MeasureBatch(images_of(1), ids, None, None)
     bare = value("synflow", network, batch)
     assert value("synflow", Normalized(network, [0.5, 0.4, 0.3], [0.2, 0.3, 0.1]), batch) == pytest.approx(
         bare
@@ -317,7 +317,7 @@ def test_naswot_without_relu_is_refused_and_of_equal_codes_is_none() -> None:
     with pytest.raises(RbError, match="no ReLU"):
         value("naswot", nn.Sequential(nn.Flatten(), nn.Linear(192, 3)), batch_of())
     batch = batch_of(2)
-    same = Batch(batch.images[:1].repeat(2, 1, 1, 1), batch.labels, batch.draws, batch.probes)
+    same = MeasureBatch(batch.images[:1].repeat(2, 1, 1, 1), batch.labels, batch.draws, batch.probes)
     found = named("naswot", cells(), same)[""]
     assert found.value is None and "same code" in found.more["reason"]
 
@@ -327,9 +327,9 @@ def test_params_and_macs_are_those_of_the_paper(name: str, params: int, macs: in
     arch = {"space": "nasbench201", "name": name, "index": 11472}
     model = models.build(arch, classes=10, shape=(3, 32, 32)).eval()
     ids = torch.zeros(1, dtype=torch.int64)
-    batch = Batch(torch.zeros(1, 3, 32, 32), ids, None, None)
+    batch = MeasureBatch(torch.zeros(1, 3, 32, 32), ids, None, None)
     assert value("params", model, batch) == params
-    assert counting.macs(model, batch.images) == pytest.approx(macs, abs=30)
+    assert layer_counts.macs(model, batch.images) == pytest.approx(macs, abs=30)
 
 
 def test_margin_is_the_labels_lead() -> None:
@@ -346,7 +346,7 @@ def test_margin_is_the_labels_lead() -> None:
         value(
             "margin",
             model,
-            Batch(batch.attacked, batch.labels, batch.draws, batch.probes, batch.attacked),
+            MeasureBatch(batch.attacked, batch.labels, batch.draws, batch.probes, batch.attacked),
             "clean",
         )
     )
@@ -381,7 +381,7 @@ def test_nu_of_a_linear_model_of_two_classes_is_known() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(192, 2)).eval().requires_grad_(False)
     images = images_of() * 0.6 + 0.2
     ids = torch.arange(6)
-    batch = Batch(images, ids % 2, Draws(0, "measure", ids), None)
+    batch = MeasureBatch(images, ids % 2, Draws(0, "measure", ids), None)
     sign = (model[1].weight[0] - model[1].weight[1]).sign().view(1, 3, 8, 8)  # type: ignore[index, union-attr]
     there = model(images).softmax(1)
     ends = [(model(images + s * 0.03 * sign).softmax(1) - there).norm(dim=1) for s in (1, -1)]

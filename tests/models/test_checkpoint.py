@@ -13,7 +13,7 @@ from torch import nn
 
 from rbtools.errors import RbError
 from rbtools.models import build, checkpoint
-from rbtools.models.nasbench201 import NASBench201
+from rbtools.models.cell_network import NASBench201Network
 from rbtools.models.normalize import Normalized
 from rbtools.models.recognise import Inferred
 from rbtools.models.resnet import ResNet
@@ -217,14 +217,14 @@ class TestRecognition:
 
     def test_a_string_that_contradicts_the_weights_does_not(self):
         path = saved(
-            {"arch": WITH_SKIP, "state_dict": NASBench201((3, 3, 3, 1, 2, 2), channels=2).state_dict()}
+            {"arch": WITH_SKIP, "state_dict": NASBench201Network((3, 3, 3, 1, 2, 2), channels=2).state_dict()}
         )
         with pytest.raises(RbError, match="3 architectures fit"):
             checkpoint.load(path)
 
     def test_cells_that_differ_are_refused(self):
-        network = NASBench201((3, 2, 3, 3, 2, 3), channels=2, cells=2)
-        network.cells[1] = NASBench201((2, 2, 3, 3, 2, 3), channels=2, cells=1).cells[0]
+        network = NASBench201Network((3, 2, 3, 3, 2, 3), channels=2, cells=2)
+        network.cells[1] = NASBench201Network((2, 2, 3, 3, 2, 3), channels=2, cells=1).cells[0]
         with pytest.raises(RbError, match="cells differ"):
             checkpoint.infer(network.state_dict())
 

@@ -17,8 +17,8 @@ import torch
 from rbtools import models
 from rbtools.errors import RbError
 from rbtools.models import checkpoint, recognise
-from rbtools.models.contents import MOST, Contents
-from rbtools.models.hollow import hollow
+from rbtools.models.meta_init import meta_init
+from rbtools.models.pickle_scan import MOST, PickleScan
 
 W = torch.zeros(2, 3)
 CIFAR = {"cifar10": ((0.49, 0.48, 0.45), (0.25, 0.24, 0.26)), "none": None}
@@ -67,7 +67,7 @@ def test_lists_of_the_same_lists_are_looked_at_once() -> None:
     ],
 )
 def test_notes_are_what_can_be_written_in_json(value: Any, plain: bool) -> None:
-    assert Contents().is_plain(value) is plain
+    assert PickleScan().is_plain(value) is plain
     if plain:
         json.dumps(value)
 
@@ -75,7 +75,7 @@ def test_notes_are_what_can_be_written_in_json(value: Any, plain: bool) -> None:
 def test_a_mapping_that_holds_itself_is_looked_at_once() -> None:
     raw: dict[str, Any] = {}
     raw |= {str(number): raw for number in range(1000)}
-    assert not Contents().holds_tensors(raw) and not Contents().is_plain(raw)
+    assert not PickleScan().holds_tensors(raw) and not PickleScan().is_plain(raw)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def states() -> dict[str, dict[str, torch.Tensor]]:
     found: dict[str, dict[str, torch.Tensor]] = {"nasbench201": cell()}
     for name in ("resnet18", "preactresnet18", "wrn-10-1", "vgg11", "deit-ti", "simplecnn"):
         shape = (1, 28, 28) if name == "simplecnn" else (3, 32, 32)
-        with hollow():
+        with meta_init():
             found[name] = models.build({"space": "zoo", "name": name}, classes=7, shape=shape).state_dict()
     return found
 

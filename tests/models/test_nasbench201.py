@@ -16,7 +16,7 @@ from torch import nn
 
 from rbtools.errors import RbError
 from rbtools.models import build
-from rbtools.models.nasbench201 import EDGES, NASBench201, edges_to_compute
+from rbtools.models.cell_network import EDGES, NASBench201Network, edges_to_compute
 from rbtools.spaces import nasbench201 as space
 
 GOLDEN = json.loads((Path(__file__).parent / "data/nasbench201-golden.json").read_text())
@@ -62,7 +62,7 @@ def relative(found: torch.Tensor, expected: list) -> float:
     return ((found.double() - wanted).abs().max() / wanted.abs().max()).item()
 
 
-def multiply_adds(network: NASBench201, size: int) -> int:
+def multiply_adds(network: NASBench201Network, size: int) -> int:
     """Counted from the weights' shapes: the width of a convolution tells the stage it is in."""
     stem = network.stem[0].out_channels
     total = network.classifier.weight.numel()
@@ -132,7 +132,7 @@ def plain_cell(cell: nn.Module, ops: tuple[int, ...], x: torch.Tensor) -> torch.
 @settings(max_examples=60, deadline=None)
 @given(ops=CELLS, train=st.booleans())
 def test_a_cell_is_its_definition(ops, train):
-    network = NASBench201(ops, channels=4, cells=1, classes=3).double().train(train)
+    network = NASBench201Network(ops, channels=4, cells=1, classes=3).double().train(train)
     fill_by_formula(network)
     cell, twin = network.cells[0], copy.deepcopy(network.cells[0])
     x = torch.randn(2, 4, 5, 5, dtype=torch.float64, requires_grad=True)
@@ -156,7 +156,7 @@ def test_only_what_the_output_needs_is_computed():
 
 
 def test_a_network_without_live_path_has_constant_logits_and_zero_gradient():
-    network = NASBench201((0,) * 6, channels=4, cells=1, classes=3).eval().requires_grad_(False)
+    network = NASBench201Network((0,) * 6, channels=4, cells=1, classes=3).eval().requires_grad_(False)
     images = torch.randn(2, 3, 8, 8).requires_grad_()
     logits = network(images)
     assert torch.equal(logits[0], logits[1])
@@ -165,7 +165,7 @@ def test_a_network_without_live_path_has_constant_logits_and_zero_gradient():
 
 
 def test_none_gives_zeros_even_for_infinite_input():
-    cell = NASBench201((0,) * 6, channels=2, cells=1).cells[0]
+    cell = NASBench201Network((0,) * 6, channels=2, cells=1).cells[0]
     assert torch.equal(cell(torch.full((1, 2, 3, 3), float("inf"))), torch.zeros(1, 2, 3, 3))
 
 
@@ -179,7 +179,7 @@ def test_smallest_network_has_the_published_parameters(classes, expected):
 @given(ops=CELLS, channels=st.integers(1, 5), cells=st.integers(1, 3), classes=st.integers(1, 9))
 def test_costs_computed_without_torch_are_the_networks(ops, channels, cells, classes):
     with torch.device("meta"):
-        network = NASBench201(ops, channels=channels, cells=cells, classes=classes, in_channels=2)
+        network = NASBench201Network(ops, channels=channels, cells=cells, classes=classes, in_channels=2)
     arch = space.arch(
         space.index_of(space.to_string(ops)), channels=channels, cells=cells, classes=classes, shape=(2, 8, 8)
     )
@@ -188,7 +188,7 @@ def test_costs_computed_without_torch_are_the_networks(ops, channels, cells, cla
 
 
 def test_works_with_function_transforms_tracing_and_channels_last():
-    network = NASBench201((0, 4, 3, 1, 2, 3), channels=4, cells=1, classes=3, in_channels=1).eval()
+    network = NASBench201Network((0, 4, 3, 1, 2, 3), channels=4, cells=1, classes=3, in_channels=1).eval()
     images = torch.rand(3, 1, 8, 8)
     expected = network(images)
     weights = {name: p.detach() for name, p in network.named_parameters()}

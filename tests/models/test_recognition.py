@@ -12,14 +12,14 @@ from torch import nn
 
 from rbtools import models
 from rbtools.errors import RbError
-from rbtools.models import checkpoint, survey, unpack
+from rbtools.models import checkpoint, make_torchvision_table, unpack
 from rbtools.models.families import FAMILIES, Inferred
 from rbtools.models.families import torchvision as listed
-from rbtools.models.hollow import hollow
-from rbtools.models.names import translation
+from rbtools.models.meta_init import meta_init
 from rbtools.models.recognise import infer
+from rbtools.models.tensor_names import translation
 from rbtools.models.torchvision_import import torchvision
-from rbtools.spaces import named, zoo
+from rbtools.spaces import external, zoo
 
 OPTIMIZER = {"state": {0: {"exp_avg": torch.ones(2)}}, "param_groups": [{"lr": 0.1}]}
 NESTINGS = {
@@ -60,7 +60,7 @@ def prefixed(state, prefix):
 
 
 def hollow_network(found):
-    with hollow():
+    with meta_init():
         return models.build(found.arch, classes=found.classes, shape=(found.in_channels, 224, 224))
 
 
@@ -72,9 +72,9 @@ def unpacked(raw):
     return state
 
 
-@pytest.mark.parametrize("name", named.table())
+@pytest.mark.parametrize("name", external.table())
 def test_every_torchvision_network_under_every_nesting_and_prefix(name):
-    state = survey.network(name, 7).state_dict()
+    state = make_torchvision_table.network(name, 7).state_dict()
     for prefix in PREFIXES:
         assert unpacked({"state_dict": prefixed(state, prefix)}) == state
     for nesting in NESTINGS.values():
@@ -94,7 +94,7 @@ OTHERS = [
     name
     for name in torchvision.models.list_models()
     # A quantizable network has the weights of its plain form; ssdlite computes while it is built.
-    if name not in named.table() and not name.startswith(("quantized_", "ssdlite"))
+    if name not in external.table() and not name.startswith(("quantized_", "ssdlite"))
 ]
 
 
@@ -102,7 +102,7 @@ OTHERS = [
 def test_networks_of_torchvision_that_classify_no_images_are_refused(name):
     module = torchvision.models.get_model_builder(name).__module__
     options = {"weights_backbone": None} if "segmentation" in module or "detection" in module else {}
-    with hollow():
+    with meta_init():
         state = torchvision.models.get_model(name, weights=None, **options).state_dict()
     for prefix in ("", "module.", "model."):
         with pytest.raises(RbError, match=r"not recognised: its \d+ tensors are named .* with --arch"):
@@ -110,23 +110,23 @@ def test_networks_of_torchvision_that_classify_no_images_are_refused(name):
 
 
 def test_the_table_has_every_network_of_torchvision_once():
-    assert list(named.table()) == survey.names()
-    digests = [about["digest"] for about in named.table().values()]
+    assert list(external.table()) == make_torchvision_table.names()
+    digests = [about["digest"] for about in external.table().values()]
     assert len(set(digests)) == len(digests)  # so none is ambiguous
 
 
 @pytest.mark.parametrize("name", ["googlenet", "squeezenet1_1", "vit_b_32", "mobilenet_v3_small", "alexnet"])
 def test_the_table_is_what_the_survey_finds(name):
-    about = named.torchvision(name)
+    about = external.torchvision(name)
     options = {"aux_logits": False} if about["auxiliary"] else {}
-    network = survey.network(name, 12, **options).to("meta")
+    network = make_torchvision_table.network(name, 12, **options).to("meta")
     base, each = about["params"]
     assert sum(p.numel() for p in network.parameters()) == base + 12 * each
     for side, (fixed, per_class) in about["macs"].items():
-        assert survey._macs(network, int(side)) == fixed + 12 * per_class
+        assert make_torchvision_table._macs(network, int(side)) == fixed + 12 * per_class
     assert listed.digest(network.state_dict(), about["head"], about["stem"]) == about["digest"]
-    assert survey._takes(network, about["smallest"])
-    assert not survey._takes(network, about["smallest"] - 1)
+    assert make_torchvision_table._takes(network, about["smallest"])
+    assert not make_torchvision_table._takes(network, about["smallest"] - 1)
 
 
 PUBLISHED = ["alexnet", "densenet121", "mobilenet_v2", "resnext50_32x4d", "vit_h_14", "wide_resnet50_2"]
@@ -136,7 +136,7 @@ PUBLISHED = ["alexnet", "densenet121", "mobilenet_v2", "resnext50_32x4d", "vit_h
 def test_counts_are_those_that_torchvision_publishes(name):
     """vit_h_14's are of 224x224 images, in its linear weights."""
     weights = [w.meta for w in torchvision.models.get_model_weights(name)]
-    arch = named.Torchvision().describe({"space": "torchvision", "name": name}, 1000, (3, 224, 224))
+    arch = external.Torchvision().describe({"space": "torchvision", "name": name}, 1000, (3, 224, 224))
     assert arch["params"] in {meta["num_params"] for meta in weights}
     assert any(arch["macs"] / 1e9 == pytest.approx(meta["_ops"], rel=1e-3) for meta in weights)
 
@@ -158,7 +158,7 @@ def test_a_file_of_a_small_one_computes_what_torchvision_computes(name):
 def test_torchvision_networks_with_another_number_of_channels():
     arch = {"space": "torchvision", "name": "squeezenet1_1"}
     network = models.build(arch, classes=3, shape=(1, 64, 64))
-    counted = named.Torchvision().describe(arch, 3, (1, 64, 64))
+    counted = external.Torchvision().describe(arch, 3, (1, 64, 64))
     assert sum(p.numel() for p in network.parameters()) == counted["params"]
     assert "macs" not in counted
     assert infer(network.state_dict()) == Inferred(arch, 3, 1)
@@ -168,7 +168,7 @@ def test_torchvision_networks_with_another_number_of_channels():
 def test_images_that_a_torchvision_network_cannot_take():
     with pytest.raises(RbError, match="alexnet takes images from 63 pixels a side on, and these have 32x32"):
         models.build({"space": "torchvision", "name": "alexnet"}, classes=3, shape=(3, 32, 32))
-    with hollow():
+    with meta_init():
         network = models.build({"space": "torchvision", "name": "vit_b_32"}, classes=3, shape=(3, 32, 32))
     assert network.to("meta")(torch.empty(2, 3, 32, 32, device="meta")).shape == (2, 3)  # it resizes
     with pytest.raises(RbError, match="Did you mean 'resnet50'"):
@@ -180,7 +180,7 @@ def test_images_that_a_torchvision_network_cannot_take():
 
 def zoo_state(name, classes=7, channels=3, **fields):
     shape = (channels, 32, 32) if name != "simplecnn" else (channels, 28, 28)
-    with hollow():
+    with meta_init():
         network = models.build({"space": "zoo", "name": name, **fields}, classes=classes, shape=shape)
     return network.state_dict()
 

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 
 from rbtools.models import build
-from rbtools.models.names import translated
 from rbtools.models.resnet import ResNet
+from rbtools.models.tensor_names import translated
 from rbtools.models.torchvision_import import torchvision
 
 

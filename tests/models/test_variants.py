@@ -9,14 +9,14 @@ import torch
 from torch import nn
 
 from rbtools.datasets.normalization import CLASSES, NORMALIZATIONS
-from rbtools.engine import recognised
-from rbtools.engine.checkpoints import named_arch
-from rbtools.engine.run import Run
 from rbtools.errors import RbError
+from rbtools.execution.context import RunContext
+from rbtools.inputs import recognition
+from rbtools.inputs.checkpoints import named_arch
 from rbtools.models import build, checkpoint, statistics, variants
 from rbtools.models.checkpoint import Hints
 from rbtools.models.normalising import behind
-from rbtools.models.normalize import PER_IMAGE, PerImage
+from rbtools.models.normalize import PER_IMAGE, PerImageStandardization
 from rbtools.spaces import describe
 
 # The first four logits of the first image and the first two of the second, with weights by formula, as the
@@ -71,7 +71,7 @@ def waves() -> torch.Tensor:
 @torch.no_grad()
 def test_a_variant_computes_what_its_published_code_computes(name: str) -> None:
     network = filled(build(named_arch(name), classes=10, shape=(3, 32, 32)))
-    logits = (PerImage(network) if name == "wrn-28-4" else network)(waves())
+    logits = (PerImageStandardization(network) if name == "wrn-28-4" else network)(waves())
     for found, expected in zip((logits[0, :4], logits[1, :2]), GOLDEN[name], strict=True):
         torch.testing.assert_close(
             found, torch.tensor(expected), rtol=5e-4, atol=5e-4 * float(logits.abs().max())
@@ -80,7 +80,7 @@ def test_a_variant_computes_what_its_published_code_computes(name: str) -> None:
 
 def test_a_flat_image_is_not_divided_by_nothing() -> None:
     images = torch.stack([torch.full((3, 4, 4), 0.5), torch.linspace(0, 1, 48).view(3, 4, 4)])
-    found = PerImage(nn.Identity())(images)
+    found = PerImageStandardization(nn.Identity())(images)
     assert found[0].abs().max() == 0
     assert found[1].mean().abs() < 1e-6 and found[1].std() == pytest.approx(1)
 
@@ -124,8 +124,8 @@ def hints(images: torch.Tensor) -> Hints:
 
 
 @pytest.fixture
-def run() -> Run:
-    return Run("rb-test")
+def run() -> RunContext:
+    return RunContext("rb-test")
 
 
 PAIRS = {
@@ -139,7 +139,7 @@ PAIRS = {
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_a_variant_is_told_from_its_sibling(name: str, images: torch.Tensor, run: Run) -> None:
+def test_a_variant_is_told_from_its_sibling(name: str, images: torch.Tensor, run: RunContext) -> None:
     network = made(name, images[:HALF])
     torch.save(network.state_dict(), "m.pt")
     model, arch, facts = checkpoint.load("m.pt", shape=(3, SIDE, SIDE), hints=hints(images[HALF:]))
@@ -148,20 +148,20 @@ def test_a_variant_is_told_from_its_sibling(name: str, images: torch.Tensor, run
     assert fit["fits"] and fit["divergence"] < 0.1 and fit["margin"] > 3
     assert list(fit["divergences"]) == [name, PAIRS[name]]
     torch.testing.assert_close(model(images[:2]), network(images[:2]))
-    assert recognised.judged("m.pt", facts, run) == facts
+    assert recognition.judged("m.pt", facts, run) == facts
     # A sibling that the user names is not replaced, and warned of; without images nothing is decided.
     if name == "resnet18:stem=cifar-maxpool":
         _, arch, facts = checkpoint.load(
             "m.pt", named_arch(PAIRS[name]), shape=(3, SIDE, SIDE), hints=hints(images[HALF:])
         )
         assert variants.label(arch) == PAIRS[name]
-        assert "They diverge" in recognised.judged("m.pt", facts, run)["warnings"][0].replace("they", "They")
+        assert "They diverge" in recognition.judged("m.pt", facts, run)["warnings"][0].replace("they", "They")
         _, arch, facts = checkpoint.load("m.pt", hints=Hints(known=KNOWN))
         assert arch["stem"] == "cifar" and "stem" in facts["unchecked"] and "fit" not in facts
 
 
 def test_a_network_that_is_no_known_variant_is_refused_with_its_numbers(
-    images: torch.Tensor, run: Run
+    images: torch.Tensor, run: RunContext
 ) -> None:
     torch.manual_seed(0)
     network = build(named_arch("torchvision:shufflenet_v2_x0_5"), classes=10, shape=(3, SIDE, SIDE))
@@ -175,24 +175,24 @@ def test_a_network_that_is_no_known_variant_is_refused_with_its_numbers(
     fit = facts["fit"]
     assert not fit["fits"] and fit["divergence"] > fit["most"] > fit["first"]
     with pytest.raises(RbError, match="names and shapes of a known network, but") as error:
-        recognised.judged("m.pt", facts, run)
+        recognition.judged("m.pt", facts, run)
     for number in (fit["divergence"], *fit["divergences"].values()):
         assert f"{number:g}" in str(error.value)
-    named = recognised.judged("m.pt", {**facts, "arch_from": "given"}, run)
+    named = recognition.judged("m.pt", {**facts, "arch_from": "given"}, run)
     assert "It is another network" in named["warnings"][0]
 
 
-def test_images_that_cannot_tell_variants_apart_are_said(run: Run) -> None:
+def test_images_that_cannot_tell_variants_apart_are_said(run: RunContext) -> None:
     facts = {"arch_from": "weights", "normalize_from": "checkpoint"}
     fit = {"fits": False, "divergence": 0.01, "most": 0.3, "first": 0.0, "images": 64}
     with pytest.raises(
         RbError, match=r"do not tell on 64 images of the data set which it is.*\(a 0.01, b 0.012\)"
     ):
-        recognised.judged("m.pt", {**facts, "fit": {**fit, "divergences": {"a": 0.01, "b": 0.012}}}, run)
+        recognition.judged("m.pt", {**facts, "fit": {**fit, "divergences": {"a": 0.01, "b": 0.012}}}, run)
 
 
 def test_on_other_images_than_those_of_the_training_the_network_is_warned_of(
-    images: torch.Tensor, run: Run
+    images: torch.Tensor, run: RunContext
 ) -> None:
     network = made("torchvision:shufflenet_v2_x0_5:stem=cifar", images[:HALF])
     torch.save(network.state_dict(), "m.pt")
@@ -200,11 +200,11 @@ def test_on_other_images_than_those_of_the_training_the_network_is_warned_of(
     _, _, facts = checkpoint.load("m.pt", shape=(3, SIDE, SIDE), hints=hints(stripes))
     fit = facts["fit"]
     assert not fit["fits"] and fit["first"] > fit["most"] == 0.2  # 0.15, and 1/20 by chance
-    (warning,) = recognised.judged("m.pt", facts, run)["warnings"]
+    (warning,) = recognition.judged("m.pt", facts, run)["warnings"]
     assert "or trained on other images. Check --normalize and --dataset" in warning
     nearer = {**facts, "fit": {**fit, "first": 0.01}}
     with pytest.raises(RbError, match="of a known network"):
-        recognised.judged("m.pt", nearer, run)
+        recognition.judged("m.pt", nearer, run)
 
 
 @pytest.mark.parametrize("name", ["none", "cifar10", "kuangliu", "half", "per-image", "imagenet"])
@@ -238,18 +238,21 @@ def test_a_published_configuration_serves_where_no_statistics_tell() -> None:
             self.pretrained_cfg = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
 
     from rbtools.models import normalising
-    from rbtools.models.reading import Checkpoint
+    from rbtools.models.read_checkpoint import Checkpoint
 
     file = Checkpoint("m.pt", {})  # type: ignore[arg-type]
     arch = {"space": "timm", "name": "plain"}
-    told = normalising.settled(file, arch, Plain(), 10, (3, 8, 8), Hints(None, KNOWN, CLASSES))
+    told = normalising.choose_normalization(file, arch, Plain(), 10, (3, 8, 8), Hints(None, KNOWN, CLASSES))
     assert told.arch == {"normalize": [[0.5] * 3, [0.5] * 3]}
     assert told.facts["normalize_from"] == "guess: the published configuration"
-    of_1000 = normalising.settled(
+    of_1000 = normalising.choose_normalization(
         file, arch, nn.Linear(3, 1000), 1000, (3, 8, 8), Hints(None, KNOWN, CLASSES)
     )
     assert of_1000.facts["normalize_from"] == "guess: ImageNet's 1000 classes"
-    assert normalising.settled(file, arch, nn.Linear(3, 10), 10, (3, 8, 8), Hints(None, KNOWN)).arch == {}
+    assert (
+        normalising.choose_normalization(file, arch, nn.Linear(3, 10), 10, (3, 8, 8), Hints(None, KNOWN)).arch
+        == {}
+    )
 
 
 # --- their records --------------------------------------------------------------------------------
@@ -270,7 +273,7 @@ def test_the_fields_of_variants_are_counted_and_checked() -> None:
 
 
 def test_a_network_written_behind_its_images_own_normalisation_is_read_so(images: torch.Tensor) -> None:
-    model = PerImage(made("wrn-10-1", images[:HALF], PER_IMAGE))
+    model = PerImageStandardization(made("wrn-10-1", images[:HALF], PER_IMAGE))
     from pathlib import Path
 
     Path("own.safetensors").write_bytes(checkpoint.to_bytes(model, {"arch": named_arch("wrn-10-1")}))

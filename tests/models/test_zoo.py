@@ -9,8 +9,8 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from rbtools import models
-from rbtools.models.hollow import hollow
-from rbtools.models.names import translation
+from rbtools.models.meta_init import meta_init
+from rbtools.models.tensor_names import translation
 from rbtools.models.torchvision_import import torchvision
 from rbtools.spaces import zoo
 
@@ -19,7 +19,7 @@ SMALL = {"simplecnn": 1, "vgg11": 1}  # cheap enough to run in numbers
 
 
 def built(name, classes=10, shape=(3, 32, 32)):
-    with hollow():
+    with meta_init():
         network = models.build({"space": "zoo", "name": name}, classes=classes, shape=shape)
     return network.to("meta").eval()
 

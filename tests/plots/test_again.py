@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from rbtools.cli.train import main as train_command
-from rbtools.plots.board import again, shell
-from rbtools.plots.board.again import again as make_again
+from rbtools.commands.train import main as train_command
+from rbtools.plots.board import reproduce_command, shell_words
+from rbtools.plots.board.reproduce_command import again as make_again
 
 Record = dict[str, Any]
 IMPORTED: Record = {
@@ -28,11 +28,11 @@ IMPORTED: Record = {
 
 
 def test_the_options_of_a_training_are_those_of_rb_train() -> None:
-    assert set(again.RECIPE) <= {param.name for param in train_command.params}
+    assert set(reproduce_command.RECIPE) <= {param.name for param in train_command.params}
 
 
 def test_a_configuration_of_rb_train_has_nothing_that_goes_unsaid() -> None:
-    from rbtools.engine.recipe import Recipe
+    from rbtools.trainer.recipe import Recipe
 
     every = Recipe(
         regularize=("cutout", "mixup", "awp"),
@@ -46,7 +46,10 @@ def test_a_configuration_of_rb_train_has_nothing_that_goes_unsaid() -> None:
         clean_pass=True,
         deterministic=True,
     )
-    assert set(every.config()) | set(Recipe(regularize=("l2",)).config()) <= {*again.RECIPE, "init"}
+    assert set(every.config()) | set(Recipe(regularize=("l2",)).config()) <= {
+        *reproduce_command.RECIPE,
+        "init",
+    }
 
 
 def ran(steps: list[str]) -> Record:
@@ -54,7 +57,7 @@ def ran(steps: list[str]) -> Record:
     text = ""
     for step in steps:
         tool, *arguments = shlex.split(step)
-        main = importlib.import_module(f"rbtools.cli.{tool.removeprefix('rb-')}").main
+        main = importlib.import_module(f"rbtools.commands.{tool.removeprefix('rb-')}").main
         result = CliRunner().invoke(main, arguments, input=text)
         assert result.exit_code == 0, f"{step}\n{result.stderr}"
         text = result.stdout
@@ -229,10 +232,10 @@ def test_control_characters_give_no_command_at_all(word: str) -> None:
     ("value", "text"), [(8 / 255, "8"), (0.031, "7.905"), (1 / 3, None), (0.5 / 255, "0.5"), (0.0, "0")]
 )
 def test_distances_read_back_as_they_were(value: float, text: str | None) -> None:
-    found = shell.distance(value)
+    found = shell_words.distance(value)
     assert abs(float(found) / 255 - value) < 1e-15 and (text is None or found == text)
-    assert float(shell.number(value)) == value
+    assert float(shell_words.number(value)) == value
 
 
 def test_a_radius_is_a_fraction_of_255_only_where_it_was_one() -> None:
-    assert [shell.radius(value) for value in (8 / 255, 0.2, 0.08)] == ["8/255", "0.2", "0.08"]
+    assert [shell_words.radius(value) for value in (8 / 255, 0.2, 0.08)] == ["8/255", "0.2", "0.08"]

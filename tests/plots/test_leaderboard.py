@@ -20,7 +20,7 @@ import pytest
 from click.testing import CliRunner
 
 from rbtools import records as lines
-from rbtools.cli import plot, score
+from rbtools.commands import plot, score
 from rbtools.errors import RbError
 from rbtools.plots import leaderboard
 from rbtools.scoring import plotted

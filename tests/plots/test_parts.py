@@ -10,8 +10,8 @@ from matplotlib.text import Text
 from rbtools.attacks import ATTACKS
 from rbtools.errors import RbError
 from rbtools.measures import MEASURES
-from rbtools.plots import PLOTS, beside, chance, composite, layout, style, words
-from rbtools.plots.board import columns
+from rbtools.plots import PLOTS, chance, label_placement, layout, style, weightings, words
+from rbtools.plots.board import page_columns
 from rbtools.scoring import plotted
 
 Records = list[dict[str, Any]]
@@ -105,7 +105,7 @@ def test_the_front_has_what_nothing_beats() -> None:
 
 def test_weightings_are_read_and_wrong_ones_named() -> None:
     names = dict.fromkeys(["acc", "pgd20.8", "pgd20.16"], 1.0)
-    assert composite.weightings("equal; robust: pgd20.*=3, acc=0", names) == {
+    assert weightings.weightings("equal; robust: pgd20.*=3, acc=0", names) == {
         "equal": [1.0, 1.0, 1.0],
         "robust": [0.0, 3.0, 3.0],
     }
@@ -116,7 +116,7 @@ def test_weightings_are_read_and_wrong_ones_named() -> None:
         ";": "--weightings is empty",
     }.items():
         with pytest.raises(RbError, match=message):
-            composite.weightings(text, names)
+            weightings.weightings(text, names)
 
 
 def test_scores_are_those_of_rb_score_within_groups_too() -> None:
@@ -136,11 +136,11 @@ def test_scores_are_those_of_rb_score_within_groups_too() -> None:
     assert over_all == pytest.approx(
         [n / 24 + m / 4 for n, m in zip((0, 1, 2, 10, 11, 12), (0, 1, 2) * 2, strict=True)]
     )
-    rows = composite.grouped(some, [within], "train.method")
+    rows = weightings.grouped(some, [within], "train.method")
     assert (rows.names, rows.numbers, rows.counts) == (["0", "1", "2"], [[0.0], [0.5], [1.0]], [2, 2, 2])
-    assert composite.best(rows, 2).names == ["2", "1"]
-    assert composite.together(some, None) == ", scaled over 2 data sets together"
-    assert composite.together(some, "dataset") == ""
+    assert weightings.best(rows, 2).names == ["2", "1"]
+    assert weightings.together(some, None) == ", scaled over 2 data sets together"
+    assert weightings.together(some, "dataset") == ""
 
 
 def test_names_beside_points_stand_apart() -> None:
@@ -151,8 +151,8 @@ def test_names_beside_points_stand_apart() -> None:
         axes = figure.add_subplot()
         points = [(0.5 + 0.001 * n, 0.5) for n in range(6)]
         axes.plot(*zip(*points, strict=True), "o")
-        beside.write(axes, points, ["a-name-of-some-length"] * 6)
-        beside.settle(figure)
+        label_placement.write(axes, points, ["a-name-of-some-length"] * 6)
+        label_placement.settle(figure)
         figure.draw_without_rendering()
         # Of an annotation the words alone: the line to its point may pass anything.
         boxes = [Text.get_window_extent(text) for text in axes.texts if text.get_visible()]
@@ -246,7 +246,7 @@ def test_the_score_that_records_bring_along_is_drawn(name: str) -> None:
         entry = {"tool": "rb-score", "metric": "score", "value": a + b, "terms": terms}
         entry["contributions"] = parts
         some.append(named(letter, metrics={"a": a, "b": b, "c": 1.0, "score": a + b}, evals=[entry]))
-    own = composite.Own.of(some)
+    own = weightings.Own.of(some)
     assert own is not None
     assert own.weighed([3, 1, 0]) == pytest.approx([0.875, 0.625])
     assert own.weighed([0, 1, 0]) == pytest.approx([0.5, 1.0])  # b on its own scale
@@ -256,7 +256,7 @@ def test_the_score_that_records_bring_along_is_drawn(name: str) -> None:
     # What is asked for otherwise, or was scored otherwise, is computed over the records.
     assert drawn("bars", some, metric="a").axes[0].get_xlabel() == "composite score of a (1 is best)"
     some[0]["evals"][0] = {**some[0]["evals"][0], "terms": terms[:1]}
-    assert composite.Own.of(some) is None
+    assert weightings.Own.of(some) is None
 
 
 def test_names_that_are_cut_stay_apart() -> None:
@@ -399,7 +399,7 @@ def test_every_measure_and_attack_has_its_group_on_the_page() -> None:
     costs = {"params", "macs"}
     named = [*(f"{name}.8" for name in ATTACKS), *MEASURES]
     record = {"metrics": dict.fromkeys(named, 0.5)}
-    groups = {column.name: column.group for column in columns.columns([record])}
+    groups = {column.name: column.group for column in page_columns.columns([record])}
     assert groups == {
         **{f"{name}.8": "adversarial" for name in ATTACKS},
         **{name: "cost" if name in costs else "measures" for name in MEASURES},

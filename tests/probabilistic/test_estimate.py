@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from rbtools.engine.probabilistic import NoisyCopies
+from rbtools.evaluation.probabilistic import NoisyCopiesOutput
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.estimate import (
-    Reading,
+    Estimator,
     findings,
     pr_d,
     prob_acc,
@@ -88,7 +88,7 @@ def test_prob_acc_of_few_draws_is_biased_and_its_interval_covers_all_the_same(
     values, estimates = [], []
     for _ in range(20):
         counts = samples - rng.binomial(samples, rng.beta(2, 7, 1000))
-        _, entry = findings(counts, Reading(rho=(0.1,)), samples)
+        _, entry = findings(counts, Estimator(rho=(0.1,)), samples)
         assert entry["ci95"][0] <= truth <= entry["ci95"][1]
         assert entry["ci95"][0] <= entry["value"] <= entry["ci95"][1]
         assert str(samples) in entry["estimator"] and "biased" in entry["estimator"]
@@ -115,13 +115,13 @@ def test_verdicts_alone_bound_the_true_share_too() -> None:
     for _ in range(10):
         failures = rng.binomial(samples, rng.beta(2, 7, 1000))
         rows = [[samples - k, samples, k <= 10, k <= 5, k <= 1] for k in failures.tolist()]
-        _, found, _ = stopped_findings(rows, Reading(rho=(0.1, 0.05, 0.01)), samples)
+        _, found, _ = stopped_findings(rows, Estimator(rho=(0.1, 0.05, 0.01)), samples)
         assert found["value"] == np.mean(failures <= 5) and "estimate" not in found
         low, high = found["ci95"]
         assert low <= truth <= high and high - low < 0.2
     verdicts = [1] * 80 + [0] * 15 + [-1] * 5
     rows = [[samples, samples, verdict] for verdict in verdicts]
-    (found,) = stopped_findings(rows, Reading(rho=(0.1,)), samples, adaptive=True)
+    (found,) = stopped_findings(rows, Estimator(rho=(0.1,)), samples, adaptive=True)
     assert found["ci95"] == pytest.approx([1 - wilson(20, 100)[1] / 0.95, wilson(85, 100)[1] / 0.95])
 
 
@@ -156,7 +156,7 @@ def test_counts_out_of_range_are_a_mistake() -> None:
 
 def test_findings_of_a_radius() -> None:
     outcomes = np.array([100, 99, 90, -1, 100], dtype=np.int32)
-    found = findings(outcomes, Reading(rho=(0.1, 0.01)), 100)
+    found = findings(outcomes, Estimator(rho=(0.1, 0.01)), 100)
     assert [entry["value"] for entry in found] == [pytest.approx(0.9725), 1.0, 0.75]
     for entry in found:
         assert entry["n"] == 4
@@ -165,7 +165,7 @@ def test_findings_of_a_radius() -> None:
 
 def test_entries_of_a_radius_are_named_for_it_and_say_what_was_asked() -> None:
     gamma, noise = 8 / 255, NOISES.build("uniform")
-    column = NoisyCopies(noise, gamma, 100, Reading(rho=(0.1, 0.01)))
+    column = NoisyCopiesOutput(noise, gamma, 100, Estimator(rho=(0.1, 0.01)))
     found = column.entries(np.array([100, 99, 90, -1, 100], dtype=np.int32), {})
     assert [entry["metric"] for entry in found] == [
         "pr.uniform.0.0313725",
@@ -186,7 +186,7 @@ def test_entries_of_a_radius_are_named_for_it_and_say_what_was_asked() -> None:
 
 
 def test_findings_of_a_model_that_is_never_right() -> None:
-    found = findings(np.full(3, -1), Reading(rho=(0.1,)), 10)
+    found = findings(np.full(3, -1), Estimator(rho=(0.1,)), 10)
     assert [(entry["value"], entry["n"]) for entry in found] == [(None, 0)] * 2
     assert all("reason" in entry and "ci95" not in entry for entry in found)
 
@@ -223,10 +223,10 @@ def test_few_failing_images_make_the_interval_wide_and_never_short() -> None:
 def test_other_images_may_be_counted_and_passing_may_be_strict() -> None:
     # advbench: every image, PR > 1 - rho
     outcomes = [10, 9, 8, 0]
-    theirs = Reading(rho=(0.1, 0.2), denominator="all", passes="above")
+    theirs = Estimator(rho=(0.1, 0.2), denominator="all", passes="above")
     found = findings(outcomes, theirs, 10)
     assert [one["value"] for one in found] == [0.675, 0.25, 0.5] and theirs.criterion == "PR > 1 - rho"
-    usual = Reading(rho=(0.1, 0.2))
+    usual = Estimator(rho=(0.1, 0.2))
     default = findings(outcomes, usual, 10)
     assert [one["value"] for one in default[1:]] == [0.5, 0.75] and usual.criterion == "PR >= 1 - rho"
 
@@ -260,4 +260,4 @@ def test_quantiles_are_images_with_their_exact_intervals() -> None:
 
 def test_as_many_may_fail_as_the_criterion_says() -> None:
     """Of 20 copies at rho 0.1: a PR of 0.9 or more lets two fail, one above 0.9 a single one."""
-    assert [Reading(passes=one).allowed(20, 0.1) for one in ("at-least", "above")] == [2, 1]
+    assert [Estimator(passes=one).allowed(20, 0.1) for one in ("at-least", "above")] == [2, 1]

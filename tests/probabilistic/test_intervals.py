@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from rbtools.attacks import ATTACKS
-from rbtools.engine.losses import Losses
+from rbtools.evaluation.robust_loss import LossOutput
 from rbtools.probabilistic.intervals import (
     clopper_pearson,
     mean_interval,
@@ -122,7 +122,7 @@ def test_a_skewed_interval_by_hand() -> None:
 def test_the_mean_of_losses_with_a_long_tail_is_covered() -> None:
     """As rb-ge has them: of 100 log-normal losses, whose normal interval covers .87."""
     losses = np.random.default_rng(0).lognormal(0, 1.5, (1000, 100))
-    column = Losses(ATTACKS.build("fgsm", eps=0.1))
+    column = LossOutput(ATTACKS.build("fgsm", eps=0.1))
     truth, hits = math.exp(1.5**2 / 2), []
     for row in losses:
         entry, _ = column.entries(np.stack([row, np.ones(100)], axis=1), {})

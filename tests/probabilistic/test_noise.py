@@ -6,10 +6,10 @@ import pytest
 import torch
 from scipy import stats
 
-from rbtools.engine.draws import Draws
 from rbtools.errors import RbError
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.estimate import pr_d
+from rbtools.rng.draws import Draws
 
 
 def draws(start: int, stop: int) -> Draws:

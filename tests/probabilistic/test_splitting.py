@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from rbtools.engine.draws import Draws
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.splitting import Splitting, findings
+from rbtools.rng.draws import Draws
 
 SHAPE = (1, 8, 8)
 

@@ -79,15 +79,15 @@ def test_the_newest_result_is_the_last() -> None:
     assert list(record["metrics"]) == ["acc", "pgd20.8"]
 
 
-def test_a_byproduct_does_not_push_aside_what_was_asked_for() -> None:
+def test_an_implicit_result_does_not_push_aside_what_was_asked_for() -> None:
     record = results.add(RECORD, {**ENTRY, "metric": "acc", "n": 10000})
-    assert results.add_byproduct(record, {**ENTRY, "metric": "acc", "n": 10}) is record
-    assert results.add_byproduct(record, {**ENTRY, "metric": "other"})["metrics"].keys() == {"acc", "other"}
+    assert results.add_implicit(record, {**ENTRY, "metric": "acc", "n": 10}) is record
+    assert results.add_implicit(record, {**ENTRY, "metric": "other"})["metrics"].keys() == {"acc", "other"}
 
 
-def test_a_byproduct_on_more_examples_takes_the_place_of_the_smaller_one() -> None:
+def test_an_implicit_result_on_more_examples_takes_the_place_of_the_smaller_one() -> None:
     record = results.add(RECORD, {**ENTRY, "metric": "acc", "n": 50, "value": 0.5})
-    record = results.add_byproduct(record, {**ENTRY, "metric": "acc", "n": 355, "value": 0.75})
+    record = results.add_implicit(record, {**ENTRY, "metric": "acc", "n": 355, "value": 0.75})
     assert record["metrics"]["acc"] == 0.75
     assert [entry["n"] for entry in record["evals"] if entry["metric"] == "acc"] == [355]
 

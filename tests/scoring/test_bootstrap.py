@@ -9,10 +9,10 @@ import pytest
 from scipy import stats
 
 from rbtools.scoring import bootstrap
-from rbtools.scoring.rank import Key
+from rbtools.scoring.rank_order import SortKey
 
 Record = dict[str, Any]
-ACC = Key("acc", True)
+ACC = SortKey("acc", True)
 
 
 def record(name: str, value: float, **entry: Any) -> Record:
@@ -20,8 +20,8 @@ def record(name: str, value: float, **entry: Any) -> Record:
     return {"arch": {"name": name}, "dataset": "d", "metrics": {"acc": value}, "evals": evals}
 
 
-def draws(shares: Any = None, size: int = 2000, seed: int = 0) -> bootstrap.Draws:
-    return bootstrap.Draws(size, seed, shares or (lambda record, entry: None))
+def draws(shares: Any = None, size: int = 2000, seed: int = 0) -> bootstrap.BootstrapDraws:
+    return bootstrap.BootstrapDraws(size, seed, shares or (lambda record, entry: None))
 
 
 @pytest.mark.parametrize("known", ["images", "value and n"])
@@ -120,7 +120,7 @@ def test_clear_ranks_are_certain_and_close_ones_are_not() -> None:
     found = bootstrap.of_ranking(draws(), ACC, members)
     assert [one.rank for one in found] == [(1, 1), (2, 3), (2, 3), (4, 4)]
     assert found[0].value == pytest.approx((0.855, 0.94), abs=0.01)
-    lowest = bootstrap.of_ranking(draws(), Key("acc", False), members)
+    lowest = bootstrap.of_ranking(draws(), SortKey("acc", False), members)
     assert [one.rank for one in lowest] == [(4, 4), (2, 3), (2, 3), (1, 1)]
 
 
@@ -134,7 +134,7 @@ def test_members_of_a_group_are_resampled() -> None:
 
 
 def test_a_record_without_the_value_has_no_interval() -> None:
-    found = bootstrap.of_ranking(draws(), Key("fgsm", True), [[record("a", 0.5, n=10)]])
+    found = bootstrap.of_ranking(draws(), SortKey("fgsm", True), [[record("a", 0.5, n=10)]])
     assert found == [bootstrap.Interval(None, None)]
     assert bootstrap.of_ranking(draws(), ACC, []) == []
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rbtools.engine.questions import accuracy_entry, mean_over
 from rbtools.errors import RbError
+from rbtools.evaluation.tasks import accuracy_entry, mean_over
 from rbtools.scoring.corruptions import reference, summary
 
 BENCHMARK = ("fog", "frost")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rbtools.errors import RbError
-from rbtools.scoring.rank import rank
+from rbtools.scoring.rank_order import rank
 
 
 def records(*values: Any) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ import pytest
 
 from rbtools.errors import RbError, UsageError
 from rbtools.records import dumps
-from rbtools.scoring import identity, merge, rank, ranking
+from rbtools.scoring import merge, rank_order, ranking, same_model
 from rbtools.scoring.bands import bands
 from rbtools.scoring.pareto import front
 
@@ -22,7 +22,7 @@ Record = dict[str, Any]
 
 def test_later_keys_decide_between_equals() -> None:
     pairs = [(1, 5), (2, 1), (2, 3), (1, 5), (None, 9), (2, None)]
-    found = rank.rank(pairs, lambda pair: pair, higher=(True, False))
+    found = rank_order.rank(pairs, lambda pair: pair, higher=(True, False))
     assert [(one.rank, one.record) for one in found] == [
         (1, (2, 1)),
         (2, (2, 3)),
@@ -34,12 +34,12 @@ def test_later_keys_decide_between_equals() -> None:
 
 
 def test_a_key_says_its_direction() -> None:
-    assert rank.key("acc:lower") == ("acc", False)
-    assert rank.key("seconds_per_epoch") == ("seconds_per_epoch", False)
-    assert rank.key("mean(a, b):higher", False) == ("mean(a, b)", True)
-    assert rank.key("acc", False) == ("acc", False)
+    assert rank_order.key("acc:lower") == ("acc", False)
+    assert rank_order.key("seconds_per_epoch") == ("seconds_per_epoch", False)
+    assert rank_order.key("mean(a, b):higher", False) == ("mean(a, b)", True)
+    assert rank_order.key("acc", False) == ("acc", False)
     with pytest.raises(UsageError, match=r"'lowr' in 'acc:lowr' is no direction. Write acc:lower or"):
-        rank.key("acc:lowr")
+        rank_order.key("acc:lowr")
 
 
 # --- which records are of one model ---------------------------------------------------------------
@@ -58,20 +58,20 @@ def trained(seed: int, **more: Any) -> Record:
 
 
 def test_what_was_found_out_does_not_make_another_model() -> None:
-    one = identity.model(trained(1))
-    assert identity.model({**trained(1), "metrics": {}, "evals": [], "rank": 3}) == one
-    assert identity.model(dict(reversed(trained(1).items()))) == one
-    assert identity.model({**trained(1), "train": {**trained(1)["train"], "history": []}}) == one
+    one = same_model.model(trained(1))
+    assert same_model.model({**trained(1), "metrics": {}, "evals": [], "rank": 3}) == one
+    assert same_model.model(dict(reversed(trained(1).items()))) == one
+    assert same_model.model({**trained(1), "train": {**trained(1)["train"], "history": []}}) == one
     others = [trained(2), trained(1, dataset="e"), trained(1, checkpoint="x"), trained(1, mine=1)]
-    assert one not in map(identity.model, others) and len(set(map(identity.model, others))) == 4
+    assert one not in map(same_model.model, others) and len(set(map(same_model.model, others))) == 4
 
 
 def test_models_that_differ_in_their_seed_alone() -> None:
     record = trained(1)
-    one = identity.without(record, ["seed"])
-    assert identity.without(trained(2, mine=1), ["seed"]) == one
-    assert identity.without(trained(1, dataset="e"), ["seed"]) != one
-    assert identity.without(trained(1, dataset="e"), ["seed", "dataset"]) == identity.without(
+    one = same_model.without(record, ["seed"])
+    assert same_model.without(trained(2, mine=1), ["seed"]) == one
+    assert same_model.without(trained(1, dataset="e"), ["seed"]) != one
+    assert same_model.without(trained(1, dataset="e"), ["seed", "dataset"]) == same_model.without(
         record, ["seed", "dataset"]
     )
     assert record == trained(1)

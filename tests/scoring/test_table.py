@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from rbtools.scoring import render
-from rbtools.scoring.rank import rank
-from rbtools.scoring.table import Cell, Heading, Table, build, choose_metrics, figure, plain, text
+from rbtools.scoring.rank_order import rank
+from rbtools.scoring.table import Heading, Table, TableCell, build, choose_metrics, figure, plain, text
 
 
 def record(name: str, method: str | None = None, seed: int = 0, **metrics: float) -> dict[str, Any]:
@@ -155,7 +155,9 @@ def test_latex() -> None:
 
 def one_cell(words: str) -> Table:
     return Table(
-        [Heading(words, False), Heading("n", True)], [[Cell(words), Cell(0.5)], [Cell(words), Cell(0.5)]], []
+        [Heading(words, False), Heading("n", True)],
+        [[TableCell(words), TableCell(0.5)], [TableCell(words), TableCell(0.5)]],
+        [],
     )
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from rbtools.records import dumps
 from rbtools.search.driver import Value
-from rbtools.search.field import Cells
 from rbtools.search.objective import Objective
-from rbtools.search.table import Table
+from rbtools.search.result_table import ResultTable
+from rbtools.search.search_space import CellSpace
 from rbtools.spaces import nasbench201
 
 Record = dict[str, Any]
@@ -49,7 +49,7 @@ def record(index: int, seed: int = 0, dataset: str = "cifar10", **metrics: float
     }
 
 
-def table_of(landscape: Callable[[int], float], **options: Any) -> Table:
+def table_of(landscape: Callable[[int], float], **options: Any) -> ResultTable:
     """A table of every class of cells, by its representative."""
     from rbtools.search.objective import objectives
 
@@ -60,8 +60,8 @@ def table_of(landscape: Callable[[int], float], **options: Any) -> Table:
 class Counting:
     """Values of all cells, a class of isomorphic ones by its representative; it counts the look-ups."""
 
-    def __init__(self, landscape: Callable[[int], float], field: Cells | None = None) -> None:
-        self.landscape, self.field = landscape, field or Cells(share=False)
+    def __init__(self, landscape: Callable[[int], float], field: CellSpace | None = None) -> None:
+        self.landscape, self.field = landscape, field or CellSpace(share=False)
         self.asked: Counter[Hashable] = Counter()
 
     def __call__(self, indices: Sequence[int]) -> Mapping[Hashable, Value]:
@@ -71,9 +71,9 @@ class Counting:
 
 def of_records(
     records: Iterable[dict[str, Any]], objectives: Sequence[Objective], *, share: bool = True
-) -> Table:
+) -> ResultTable:
     """The table of these records."""
-    table = Table(objectives, share=share)
+    table = ResultTable(objectives, share=share)
     for record in records:
         table.add(record, dumps(record))
     table.check()

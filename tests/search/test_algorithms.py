@@ -8,9 +8,9 @@ from scipy.stats import binomtest, mannwhitneyu
 from rbtools.search import SEARCHES, front
 from rbtools.search.driver import Rules, search
 from rbtools.search.objective import objectives
-from rbtools.search.sources import Looked
+from rbtools.search.result_table import ResultTable
+from rbtools.search.sources import TableSource
 from rbtools.search.summary import best
-from rbtools.search.table import Table
 from rbtools.spaces import nasbench201
 from tests.search.landscapes import BEST, needle, of_records, record, slope, table_of
 
@@ -21,7 +21,7 @@ def found(
     name: str, table: object, budget: int, runs: int = 40, charge: bool = False, **params: object
 ) -> list[float]:
     """The best value that each run found."""
-    source = Looked(table)  # type: ignore[arg-type]
+    source = TableSource(table)  # type: ignore[arg-type]
     traces = search(
         SEARCHES.build(name, **params), source.field, source, Rules(budget, charge), seed=3, runs=range(runs)
     )
@@ -71,7 +71,7 @@ def test_nsga2_covers_more_of_the_front_than_random() -> None:
     assert worse(covered("random", table), covered("nsga2", table)) < 1e-4
 
 
-def two_sided() -> Table:
+def two_sided() -> ResultTable:
     """What is worth much costs much: the value of `slope`, and the number of operations that are not none."""
     records = [
         record(
@@ -82,9 +82,9 @@ def two_sided() -> Table:
     return of_records(records, objectives(["worth", "price:lower"]))
 
 
-def covered(name: str, table: Table) -> list[float]:
+def covered(name: str, table: ResultTable) -> list[float]:
     """The hypervolume that each run covers."""
-    source = Looked(table)
+    source = TableSource(table)
     rules = Rules(250)
     traces = search(SEARCHES.build(name), source.field, source, rules, seed=1, runs=range(20), objectives=2)
     points = [value for value in source.known.values() if value is not None]

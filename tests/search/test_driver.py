@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import pytest
 
 from rbtools.search import SEARCHES
-from rbtools.search.draws import Draws
 from rbtools.search.driver import IDLE, Proposals, Rules, Trace, patience, search
-from rbtools.search.field import Cells, Field
+from rbtools.search.run_draws import RunDraws
+from rbtools.search.search_space import CellSpace, SearchSpace
 from rbtools.spaces import nasbench201
 from tests.search.landscapes import Counting, slope
 
@@ -28,7 +28,7 @@ class Scripted:
     name: ClassVar[str] = "scripted"
     many: ClassVar[bool] = False
 
-    def propose(self, field: Field, draws: Draws) -> Proposals:
+    def propose(self, field: SearchSpace, draws: RunDraws) -> Proposals:
         while True:
             for batch in self.batches:
                 self.heard.append((yield list(batch)))
@@ -63,7 +63,7 @@ def test_a_proposal_is_cut_where_the_budget_ends() -> None:
 
 
 def test_isomorphic_architectures_are_one_query_where_they_share_a_result() -> None:
-    shared, apart = Counting(slope, Cells()), Counting(slope)
+    shared, apart = Counting(slope, CellSpace()), Counting(slope)
     assert nasbench201.classes()[1832] == nasbench201.classes()[309]
     (one,) = run(Scripted([[1832], [309], [0]]), shared, budget=2)
     (two,) = run(Scripted([[1832], [309], [0]]), apart, budget=2)
@@ -80,7 +80,7 @@ def test_answers_come_in_the_order_of_the_proposal() -> None:
 
 def test_a_failed_evaluation_is_charged_and_worst() -> None:
     script = Scripted([[1, 2]])
-    field = Cells(share=False)
+    field = CellSpace(share=False)
 
     class Failing:
         def __init__(self) -> None:
@@ -95,7 +95,7 @@ def test_a_failed_evaluation_is_charged_and_worst() -> None:
 
 
 def test_a_run_ends_when_it_has_seen_all_there_is() -> None:
-    values = Counting(slope, Cells(frozenset(range(5)), share=False))
+    values = Counting(slope, CellSpace(frozenset(range(5)), share=False))
     (trace,) = run(SEARCHES.build("random"), values, budget=1000)
     assert sorted(index for index, _ in trace.log) == [0, 1, 2, 3, 4]
     assert trace.ended == "all seen"
@@ -108,7 +108,7 @@ def test_a_run_that_proposes_nothing_new_ends() -> None:
 
 
 def test_a_run_over_few_architectures_gives_up_sooner() -> None:
-    values = Counting(slope, Cells(frozenset(range(40)), share=False))
+    values = Counting(slope, CellSpace(frozenset(range(40)), share=False))
     (trace,) = run(Scripted([[1, 2]]), values, budget=3)
     assert (trace.ended, trace.new) == ("nothing new", 2)
     assert 4000 <= trace.free < 4002
@@ -118,7 +118,7 @@ def test_a_run_over_few_architectures_gives_up_sooner() -> None:
 @pytest.mark.parametrize("name", COSTLY)
 @pytest.mark.parametrize("charge", [False, True])
 def test_every_algorithm_spends_exactly_its_budget(name: str, charge: bool) -> None:
-    values = Counting(slope, Cells())
+    values = Counting(slope, CellSpace())
     (trace,) = run(SEARCHES.build(name), values, budget=37, charge=charge)
     keys = [values.field.key(index) for index, _ in trace.log]
     assert len(keys) == 37
@@ -129,7 +129,7 @@ def test_every_algorithm_spends_exactly_its_budget(name: str, charge: bool) -> N
 @pytest.mark.parametrize("name", COSTLY)
 def test_a_run_depends_on_its_seed_and_number_alone(name: str) -> None:
     def log(numbers: Sequence[int], seed: int = 0) -> list[Any]:
-        values = Counting(slope, Cells())
+        values = Counting(slope, CellSpace())
         traces = search(SEARCHES.build(name), values.field, values, Rules(25), seed=seed, runs=numbers)
         return [trace.log for trace in traces]
 
@@ -141,7 +141,7 @@ def test_a_run_depends_on_its_seed_and_number_alone(name: str) -> None:
 @pytest.mark.parametrize("name", COSTLY)
 def test_architectures_that_are_missing_are_never_asked_for(name: str) -> None:
     there = frozenset(index for index in nasbench201.unique() if index % 7 == 0)
-    values = Counting(slope, Cells(there))
+    values = Counting(slope, CellSpace(there))
     (trace,) = run(SEARCHES.build(name), values, budget=60)
     assert len(trace.log) == 60 and set(values.asked) <= there
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from rbtools.cli.search import main
-from rbtools.engine.live import Pipe
-from rbtools.engine.run import Run
+from rbtools.commands.search import main
+from rbtools.execution.context import RunContext
+from rbtools.execution.shell_pipe import ShellPipe
 from rbtools.spaces import nasbench201
 from rbtools.store import Store
 from tests.search.landscapes import record, slope
@@ -109,7 +109,7 @@ def test_several_objectives_may_be_found_out_live(pipe: str) -> None:
 
 def work(command: str, count: int = 3, seconds: float | None = None, jobs: int = 1) -> list[dict[str, Any]]:
     records = [{"schema": 1, "arch": {"space": "zoo", "name": f"n{place}"}} for place in range(count)]
-    return Pipe(command, Run(tool="rb-search", store=Store(None), jobs=jobs), seconds)(records)
+    return ShellPipe(command, RunContext(tool="rb-search", store=Store(None), jobs=jobs), seconds)(records)
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from rbtools.cli import measure as rb_measure
-from rbtools.cli.measured import asked
-from rbtools.cli.search import main
+from rbtools.cli.measure_names import asked
+from rbtools.commands import measure as rb_measure
+from rbtools.commands.search import main
 from rbtools.spaces import nasbench201
 from tests.search.landscapes import record, slope
 

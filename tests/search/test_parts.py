@@ -11,11 +11,11 @@ from click.testing import CliRunner
 
 from rbtools.errors import UsageError
 from rbtools.search import front, predictor
-from rbtools.search.draws import Draws
-from rbtools.search.field import Cells
 from rbtools.search.objective import objectives
 from rbtools.search.paths import WIDTH, features
 from rbtools.search.predictor import Fit, Shape
+from rbtools.search.run_draws import RunDraws
+from rbtools.search.search_space import CellSpace
 from rbtools.search.summary import spread
 from rbtools.spaces import nasbench201
 from tests.search.landscapes import slope
@@ -114,7 +114,7 @@ def test_a_single_value_has_no_spread() -> None:
 
 
 def test_draws_are_uniform_normal_and_permutations() -> None:
-    draws = Draws(0, 0)
+    draws = RunDraws(0, 0)
     counts = np.bincount([draws.below(6) for _ in range(6000)])
     assert len(counts) == 6 and counts.min() > 880 and counts.max() < 1120
     normal = np.array([draws.normal() for _ in range(4000)])
@@ -125,7 +125,7 @@ def test_draws_are_uniform_normal_and_permutations() -> None:
 
 def test_a_cell_that_is_not_there_is_replaced_by_the_nearest_one() -> None:
     some = range(17, nasbench201.SIZE, 211)
-    field = Cells(set(some), share=False)
+    field = CellSpace(set(some), share=False)
     for index in range(0, nasbench201.SIZE, 499):
         cell = nasbench201.ops_of({"index": index})
         apart = [nasbench201.edit_distance(field.ops(other), cell) for other in some]
@@ -134,7 +134,7 @@ def test_a_cell_that_is_not_there_is_replaced_by_the_nearest_one() -> None:
 
 
 def test_nsga2_without_pymoo_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rbtools.cli.search import main
+    from rbtools.commands.search import main
     from tests.search.landscapes import record
 
     monkeypatch.setitem(sys.modules, "pymoo.algorithms.moo.nsga2", None)

@@ -12,15 +12,15 @@ import torch.nn.functional as F
 from click.testing import CliRunner, Result
 from torch import nn
 
-from rbtools.cli.search import main
-from rbtools.engine import supernet
-from rbtools.engine.run import Run
-from rbtools.models.nasbench201 import NASBench201
+from rbtools.commands.search import main
+from rbtools.execution.context import RunContext
+from rbtools.models.cell_network import NASBench201Network
 from rbtools.models.supernet import MixedEdge, SearchCell, Supernet
 from rbtools.search import SEARCHES
 from rbtools.search.advrush import curvature
 from rbtools.spaces import nasbench201
 from rbtools.store import Store
+from rbtools.trainer import supernet_search
 from tests.search.landscapes import record, slope
 
 NAMES = ("darts", "advrush", "nasi")
@@ -32,8 +32,8 @@ SHORT: dict[str, dict[str, Any]] = {
 
 
 def searched(name: str, seed: int = 0, store: Store | None = None, **more: Any) -> dict[str, Any]:
-    run = Run(tool="rb-search", store=store or Store(None), seed=seed, device="cpu")
-    return supernet.search(SEARCHES.build(name, **{**SHORT[name], **more}), run, 2, 1)
+    run = RunContext(tool="rb-search", store=store or Store(None), seed=seed, device="cpu")
+    return supernet_search.search(SEARCHES.build(name, **{**SHORT[name], **more}), run, 2, 1)
 
 
 # --- the network ----------------------------------------------------------------------------------
@@ -52,7 +52,7 @@ def test_an_edge_is_the_weighted_sum_of_its_operations() -> None:
 def test_a_supernet_that_is_sure_is_the_network_of_that_cell(index: int) -> None:
     ops = nasbench201.ops_of({"index": index})
     torch.manual_seed(0)
-    network = NASBench201(ops, channels=2, cells=1).eval()
+    network = NASBench201Network(ops, channels=2, cells=1).eval()
     whole = Supernet(channels=2, cells=1).eval()
     state = whole.state_dict()
     for name, value in network.state_dict().items():

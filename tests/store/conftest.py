@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from rbtools.attacks import ATTACKS
-from rbtools.engine import evaluate, train
-from rbtools.engine.outcomes import encoded
-from rbtools.engine.questions import Attacked
-from rbtools.engine.recipe import Recipe
-from rbtools.engine.run import Run
+from rbtools.evaluation import evaluate
+from rbtools.evaluation.outcomes import encoded
+from rbtools.evaluation.tasks import AttackTask
+from rbtools.execution.context import RunContext
 from rbtools.spaces import sized
 from rbtools.store import Store
+from rbtools.trainer import train_model
+from rbtools.trainer.recipe import Recipe
 from rbtools.training import METHODS
 
 Record = dict[str, Any]
@@ -44,7 +45,7 @@ class Filled:
     def train(self, index: int, method: str = "erm", epochs: int = 2) -> Record:
         """Keep a training of that network, and give its record."""
 
-        def fit(task: Any, run: Run, key: str) -> Record:
+        def fit(task: Any, run: RunContext, key: str) -> Record:
             return {
                 "checkpoint": run.store.keep_object(f"weights {key}".encode()),
                 "seconds_per_epoch": 1.5,
@@ -55,19 +56,19 @@ class Filled:
             }
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(train, "_fit", fit)
+            patch.setattr(train_model, "_fit", fit)
             record = {"schema": 1, "arch": sized("nasbench201", cells=1).arch(index)}
-            run = Run(tool="rb-train", store=self.store)
-            made = train.train(record, METHODS.build(method), Recipe(epochs=epochs), run)
+            run = RunContext(tool="rb-train", store=self.store)
+            made = train_model.train(record, METHODS.build(method), Recipe(epochs=epochs), run)
         self.trained.append(made)
         return made
 
     def attack(self, record: Record, split: str = "test", n: int | None = None) -> Record:
         """Keep clean accuracy and that under FGSM, and give the record with both."""
-        question = Attacked(ATTACKS.build("fgsm", eps=8 / 255), (8 / 255,))
+        question = AttackTask(ATTACKS.build("fgsm", eps=8 / 255), (8 / 255,))
         assert self.store.folder is not None
-        run = Run(tool="rb-attack", store=Filling(self.store.folder), split=split, n=n)
-        made = evaluate.ask(record, question, run)
+        run = RunContext(tool="rb-attack", store=Filling(self.store.folder), split=split, n=n)
+        made = evaluate.run_task(record, question, run)
         self.evaluated.append(made)
         return made
 

@@ -14,7 +14,7 @@ import pytest
 
 from rbtools.errors import RbError
 from rbtools.store import Store, archive, digest, listing
-from rbtools.store.store import MARKER
+from rbtools.store.content_store import MARKER
 from rbtools.store.verify import verify
 
 Entry = tuple[tarfile.TarInfo, bytes]
@@ -86,15 +86,15 @@ def test_a_whole_store_arrives_as_it_was(whole: bytes, filled: Any, other: Store
 
 def test_what_arrived_is_found_by_the_tools(whole: bytes, filled: Any, other: Store) -> None:
     from rbtools.attacks import ATTACKS
-    from rbtools.engine import evaluate
-    from rbtools.engine.questions import Attacked
-    from rbtools.engine.run import Run
+    from rbtools.evaluation import evaluate
+    from rbtools.evaluation.tasks import AttackTask
+    from rbtools.execution.context import RunContext
 
     taken(other, whole)
-    run = Run(tool="rb-attack", store=other)
-    question = Attacked(ATTACKS.build("fgsm", eps=8 / 255), (8 / 255,))
+    run = RunContext(tool="rb-attack", store=other)
+    question = AttackTask(ATTACKS.build("fgsm", eps=8 / 255), (8 / 255,))
     for wrote, trained in zip(filled.evaluated, filled.trained, strict=True):
-        assert evaluate.ask(trained, question, run) == wrote
+        assert evaluate.run_task(trained, question, run) == wrote
     assert (run.store.found, run.store.computed) == (2, 0)
 
 

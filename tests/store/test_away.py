@@ -9,7 +9,15 @@ import pytest
 
 from rbtools.errors import RbError
 from rbtools.store import Store, digest
-from rbtools.store.away import THERE, Away, File, Missing, is_whole, lend, take_in
+from rbtools.store.remote_proxy import (
+    THERE,
+    File,
+    NeedFiles,
+    RemoteStoreProxy,
+    export_file,
+    import_file,
+    is_whole,
+)
 
 KEY, OTHER = digest({"kind": "test"}), digest({"kind": "other"})
 
@@ -20,9 +28,9 @@ def home() -> Store:
 
 
 @pytest.fixture
-def away(home: Store) -> Away:
+def away(home: Store) -> RemoteStoreProxy:
     assert home.folder is not None
-    return Away(Path("away").absolute(), home.folder)
+    return RemoteStoreProxy(Path("away").absolute(), home.folder)
 
 
 def nothing(kind: str, name: str, data: bytes) -> None:
@@ -30,11 +38,11 @@ def nothing(kind: str, name: str, data: bytes) -> None:
 
 
 def known(home: Store, *files: File) -> dict[File, bytes | None]:
-    return {file: lend(home, *file) for file in files}
+    return {file: export_file(home, *file) for file in files}
 
 
-def missing(away: Away, *keys: str) -> set[File]:
-    with pytest.raises(Missing) as asked, away.claimed(keys, lambda: False, lambda: None):
+def missing(away: RemoteStoreProxy, *keys: str) -> set[File]:
+    with pytest.raises(NeedFiles) as asked, away.claimed(keys, lambda: False, lambda: None):
         raise AssertionError("computed without asking")
     return asked.value.files
 
@@ -49,9 +57,9 @@ def test_every_kind_of_file_arrives_as_it_was(home: Store) -> None:
     name = home.keep_object(b"weights").removeprefix("sha256:")
     there = Store("there")
     for kind, key in (("results", KEY), ("outcomes", KEY), ("state", KEY), ("objects", name)):
-        data = lend(home, kind, key)
+        data = export_file(home, kind, key)
         assert data is not None and is_whole(kind, key, data)
-        take_in(there, kind, key, data)
+        import_file(there, kind, key, data)
     assert there.result(KEY) == [1, 2]
     assert (there.outcomes(KEY), there.state(KEY)) == (b"bits", b"state")
     assert there.object(f"sha256:{name}").read_bytes() == b"weights"
@@ -64,20 +72,20 @@ def test_a_damaged_file_is_not_taken_in(home: Store, kind: str) -> None:
     home.keep_outcomes(KEY, b"bits")
     home.keep_state(KEY, b"state")
     name = home.keep_object(b"weights").removeprefix("sha256:") if kind == "objects" else KEY
-    data = lend(home, kind, name)
+    data = export_file(home, kind, name)
     assert data is not None
     for wrong in (data[:-1], data + b" ", bytes([data[0] ^ 1]) + data[1:], b""):
         with pytest.raises(RbError, match="arrived damaged"):
-            take_in(Store("there"), kind, name, wrong)
+            import_file(Store("there"), kind, name, wrong)
     assert not Path("there").exists()
 
 
 @pytest.mark.parametrize("name", ["../../../etc/passwd", "ab/../" + "0" * 58, "0" * 63, "G" * 64, ""])
 def test_a_name_that_is_no_hash_names_no_file(name: str) -> None:
     with pytest.raises(RbError, match="arrived damaged"):
-        take_in(Store("there"), "results", name, lend_sealed())
+        import_file(Store("there"), "results", name, lend_sealed())
     with pytest.raises(RbError, match="arrived damaged"):
-        take_in(Store("there"), "elsewhere", KEY, lend_sealed())
+        import_file(Store("there"), "elsewhere", KEY, lend_sealed())
 
 
 def lend_sealed() -> bytes:
@@ -90,19 +98,21 @@ def test_what_is_damaged_at_home_is_named_and_not_lent(home: Store) -> None:
     path = home.path("outcomes", KEY)
     assert path is not None
     path.write_bytes(b"x" + path.read_bytes())
-    assert lend(home, "outcomes", KEY) is None and lend(home, "outcomes", KEY) is None
+    assert export_file(home, "outcomes", KEY) is None and export_file(home, "outcomes", KEY) is None
     assert home.damaged == [path]
 
 
 def test_what_is_not_at_home_is_not_lent(home: Store) -> None:
-    assert [lend(home, kind, KEY) for kind in ("results", "objects", "state", THERE)] == [None] * 4
+    assert [export_file(home, kind, KEY) for kind in ("results", "objects", "state", THERE)] == [None] * 4
     assert not Path("home").exists()
 
 
 # --- the protocol ---------------------------------------------------------------------------------
 
 
-def test_nothing_is_computed_before_all_that_was_looked_for_is_known(home: Store, away: Away) -> None:
+def test_nothing_is_computed_before_all_that_was_looked_for_is_known(
+    home: Store, away: RemoteStoreProxy
+) -> None:
     away.begin({}, nothing)
     assert away.result(KEY) is None
     wanted = {("results", KEY), ("outcomes", KEY), ("state", KEY)}
@@ -113,7 +123,7 @@ def test_nothing_is_computed_before_all_that_was_looked_for_is_known(home: Store
         assert ours
 
 
-def test_what_home_has_is_found(home: Store, away: Away) -> None:
+def test_what_home_has_is_found(home: Store, away: RemoteStoreProxy) -> None:
     home.keep_result(KEY, {}, 0.5)
     home.keep_state(OTHER, b"epoch 3")
     away.begin(known(home, ("results", KEY), ("state", OTHER)), nothing)
@@ -121,14 +131,16 @@ def test_what_home_has_is_found(home: Store, away: Away) -> None:
     assert away.written() == {}
 
 
-def test_an_object_is_asked_for_by_name_and_its_presence_without_its_bytes(home: Store, away: Away) -> None:
+def test_an_object_is_asked_for_by_name_and_its_presence_without_its_bytes(
+    home: Store, away: RemoteStoreProxy
+) -> None:
     name = home.keep_object(b"weights")
     digits = name.removeprefix("sha256:")
     away.begin({}, nothing)
-    with pytest.raises(Missing) as asked:
+    with pytest.raises(NeedFiles) as asked:
         away.has_object(name)
     assert asked.value.files == {(THERE, digits)}
-    with pytest.raises(Missing) as asked:
+    with pytest.raises(NeedFiles) as asked:
         away.object(name)
     assert asked.value.files == {("objects", digits)}
     answers = known(home, *asked.value.files, (THERE, digits), (THERE, KEY))
@@ -138,14 +150,14 @@ def test_an_object_is_asked_for_by_name_and_its_presence_without_its_bytes(home:
     assert away.object(name).read_bytes() == b"weights"
 
 
-def test_an_object_that_home_lacks_is_missed_in_the_real_store(home: Store, away: Away) -> None:
+def test_an_object_that_home_lacks_is_missed_in_the_real_store(home: Store, away: RemoteStoreProxy) -> None:
     away.begin({("objects", KEY): None}, nothing)
     with pytest.raises(RbError, match="is not in the store") as wrong:
         away.object(f"sha256:{KEY}")
     assert f" {home.folder}. " in str(wrong.value) and str(away.folder) not in str(wrong.value)
 
 
-def test_what_is_made_is_handed_over_and_nothing_stays(away: Away) -> None:
+def test_what_is_made_is_handed_over_and_nothing_stays(away: RemoteStoreProxy) -> None:
     posted = []
     away.begin({}, lambda *file: posted.append(file[:2]))
     away.keep_state(KEY, b"epoch 1")
@@ -165,14 +177,14 @@ def test_what_is_made_is_handed_over_and_nothing_stays(away: Away) -> None:
 
 def test_with_force_only_checkpoints_are_asked_for(home: Store) -> None:
     home.keep_result(KEY, {}, 1)
-    away = Away(Path("away").absolute(), Path("home").absolute(), force=True)
+    away = RemoteStoreProxy(Path("away").absolute(), Path("home").absolute(), force=True)
     away.begin({}, nothing)
     assert away.result(KEY) is None
     with away.claimed([KEY], lambda: away.result(KEY) is not None, lambda: None) as ours:
         assert ours
 
 
-def test_a_second_piece_of_work_asks_only_for_what_is_its_own(away: Away) -> None:
+def test_a_second_piece_of_work_asks_only_for_what_is_its_own(away: RemoteStoreProxy) -> None:
     nothing_there = {(kind, KEY): None for kind in ("results", "outcomes", "state")}
     away.begin(nothing_there, lambda *file: None)
     assert away.result(KEY) is None
@@ -184,7 +196,7 @@ def test_a_second_piece_of_work_asks_only_for_what_is_its_own(away: Away) -> Non
     assert set(away.written()) == {("outcomes", KEY), ("results", KEY)}
 
 
-def test_nothing_of_one_piece_of_work_is_left_for_the_next(away: Away) -> None:
+def test_nothing_of_one_piece_of_work_is_left_for_the_next(away: RemoteStoreProxy) -> None:
     def work(key: str) -> None:
         away.begin({(kind, key): None for kind in ("results", "outcomes", "state")}, lambda *file: None)
         assert away.result(key) is None

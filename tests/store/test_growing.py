@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 
 from rbtools.errors import RbError
-from rbtools.store.growing import growing
+from rbtools.store.resumable_write import resumable_write
 
 HEAD = b"head"
 
 
 def test_a_file_appears_when_it_has_all_rows() -> None:
     path = Path("folder/file")
-    with growing(path, HEAD, 3, 2) as file:
+    with resumable_write(path, HEAD, 3, 2) as file:
         file.append(b"abc")
     assert not path.exists() and Path("folder/file.part").read_bytes() == b"headabc"
-    with growing(path, HEAD, 3, 2) as file:
+    with resumable_write(path, HEAD, 3, 2) as file:
         assert file.rows == 1
         file.append(b"def")
     assert path.read_bytes() == b"headabcdef" and not Path("folder/file.part").exists()
@@ -26,19 +26,19 @@ def test_a_file_appears_when_it_has_all_rows() -> None:
 def test_half_a_row_is_cut_off_and_another_head_begins_anew() -> None:
     path, aside = Path("file"), Path("file.part")
     aside.write_bytes(b"headabcd")
-    with growing(path, HEAD, 3, 9) as file:
+    with resumable_write(path, HEAD, 3, 9) as file:
         assert file.rows == 1
     assert aside.read_bytes() == b"headabc"
-    with growing(path, b"other", 3, 9) as file:
+    with resumable_write(path, b"other", 3, 9) as file:
         assert file.rows == 0
     assert aside.read_bytes() == b"other"
 
 
 def test_two_writers_do_not_mix() -> None:
     with (
-        growing(Path("file"), HEAD, 3, 2),
+        resumable_write(Path("file"), HEAD, 3, 2),
         pytest.raises(RbError, match="being written by another process"),
-        growing(Path("file"), HEAD, 3, 2),
+        resumable_write(Path("file"), HEAD, 3, 2),
     ):
         pass
 
@@ -46,4 +46,4 @@ def test_two_writers_do_not_mix() -> None:
 def test_a_folder_that_cannot_be_made_is_named() -> None:
     Path("taken").write_text("")
     with pytest.raises(RbError, match=r"Cannot write taken/file: .* name another folder"):
-        growing(Path("taken/file"), HEAD, 3, 2).__enter__()
+        resumable_write(Path("taken/file"), HEAD, 3, 2).__enter__()

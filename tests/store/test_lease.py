@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rbtools.store import Store, digest, holder, lease
+from rbtools.store import Store, digest, lease, owner
 
 KEYS = [digest({"unit": number}) for number in range(3)]
 LEASE = Path("leases/one")
@@ -134,9 +134,9 @@ def test_a_holder_elsewhere_is_taken_over_after_a_minute_of_silence(seconds: flo
 
 
 def test_a_container_of_the_same_name_is_not_this_host() -> None:
-    somebody(host=holder.HOST, space="another", pid=2**22 + 1)
+    somebody(host=owner.HOST, space="another", pid=2**22 + 1)
     assert lease.claim(LEASE) is None
-    somebody(host=holder.HOST, space=holder.SPACE, pid=2**22 + 1)
+    somebody(host=owner.HOST, space=owner.SPACE, pid=2**22 + 1)
     mine = lease.claim(LEASE)
     assert mine is not None
     mine.release()
@@ -245,13 +245,13 @@ def test_work_that_others_finish_while_we_wait_is_not_ours() -> None:
     theirs = lease.claim(store.path("leases", KEYS[1]) or Path())
     assert theirs is not None
 
-    def pulse() -> None:
+    def check_cancelled() -> None:
         nonlocal waited
         waited += 1
         if waited == 2:
             store.keep_result(KEYS[1], {}, "theirs")
 
-    with store.claimed(KEYS, lambda: store.result(KEYS[1]) is not None, pulse) as ours:
+    with store.claimed(KEYS, lambda: store.result(KEYS[1]) is not None, check_cancelled) as ours:
         assert not ours and waited == 2
     theirs.release()
     assert not list(store.files("leases"))

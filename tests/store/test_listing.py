@@ -17,8 +17,8 @@ import pytest
 from rbtools.errors import RbError
 from rbtools.records import parse
 from rbtools.store import Store, digest, index, listing, usage
-from rbtools.store.seal import sealed
-from rbtools.store.spread import spread
+from rbtools.store.checksum import sealed
+from rbtools.store.parallel_map import parallel_map
 
 FIELDS = ("arch", "dataset", "train", "checkpoint", "metrics", "evals")
 
@@ -264,7 +264,7 @@ def test_a_store_that_cannot_be_written_is_listed_all_the_same(
 
 @pytest.mark.parametrize("processes", [1, 2, 3])
 def test_answers_come_in_the_order_of_the_items(processes: int) -> None:
-    found = list(spread(lambda item: (item * item, os.getpid()), range(20), processes))
+    found = list(parallel_map(lambda item: (item * item, os.getpid()), range(20), processes))
     assert [square for square, _ in found] == [item * item for item in range(20)]
     assert (len({pid for _, pid in found}) == processes) is (processes > 1 or found[0][1] == os.getpid())
 
@@ -278,13 +278,13 @@ def test_an_error_of_a_helper_is_raised_here(processes: int) -> None:
 
     found = []
     with pytest.raises(RbError, match="third"):
-        for answer in spread(work, range(10), processes):
+        for answer in parallel_map(work, range(10), processes):
             found.append(answer)
     assert found == [0, 1, 2]
 
 
 def test_helpers_end_with_who_stops_reading() -> None:
-    answers = spread(lambda item: (os.getpid(), b"x" * 1_000_000), range(50), 2)
+    answers = parallel_map(lambda item: (os.getpid(), b"x" * 1_000_000), range(50), 2)
     helpers = {next(answers)[0], next(answers)[0]}
     answers.close()  # type: ignore[attr-defined]
     for helper in helpers:
@@ -295,7 +295,7 @@ def test_helpers_end_with_who_stops_reading() -> None:
 def test_helpers_end_when_who_they_work_for_is_killed() -> None:
     # They hold copies of its standard output: whoever reads that would wait for ever.
     code = (
-        "import os, time\nfrom rbtools.store.spread import spread\n"
+        "import os, time\nfrom rbtools.store.parallel_map import spread\n"
         "answers = spread(lambda item: (os.getpid(), b'x' * 1_000_000), range(60), 3)\n"
         "print(*[next(answers)[0] for _ in range(3)], flush=True)\n"
         "time.sleep(60)\n"

@@ -182,7 +182,7 @@ def test_a_damaged_cache_is_no_answer(store: Store) -> None:
 
 
 def test_a_file_is_read_once_until_it_changes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rbtools.store import store as module
+    from rbtools.store import content_store as module
 
     read: list[str] = []
     real = module.hash_of_file

@@ -16,8 +16,8 @@ import orjson
 import pytest
 
 from rbtools.errors import RbError
-from rbtools.store import Store, collect, digest, holder, lease
-from rbtools.store.seal import sealed
+from rbtools.store import Store, digest, gc, lease, owner
+from rbtools.store.checksum import sealed
 from rbtools.store.verify import CHECKED, verify
 
 KEY = digest({"unit": "of work"})
@@ -109,9 +109,9 @@ def test_a_foreign_file_is_named(filled: Any) -> None:
 def cleared(store: Store, **options: Any) -> dict[str, list[str]]:
     """Clear up; kind -> names of what went."""
     found: dict[str, list[str]] = {}
-    for one in collect.find(store, **options).garbage:
+    for one in gc.find(store, **options).garbage:
         assert Path(one.path).stat().st_size == one.bytes
-        assert collect.remove(store, one) and not Path(one.path).exists()
+        assert gc.remove(store, one) and not Path(one.path).exists()
         found.setdefault(one.kind, []).append(Path(one.path).name)
     return found
 
@@ -176,23 +176,23 @@ def stamp(name: str) -> str:
 @pytest.mark.parametrize("keep_metrics", [False, True])
 def test_work_in_progress_is_not_touched(keep_metrics: bool, busy: Any) -> None:
     held_by(busy.store, KEY)
-    found = collect.find(busy.store, keep_metrics=keep_metrics)
+    found = gc.find(busy.store, keep_metrics=keep_metrics)
     assert [Path(path).name for path in found.live] == [KEY]
     assert not [one for one in found.garbage if one.kind in ("state", "leases", "objects")]
     assert busy.store.state(KEY) and len(busy.files("objects")) == 2
 
 
 def test_work_that_begins_while_we_clear_up_is_not_touched(busy: Any) -> None:
-    (state,) = [one for one in collect.find(busy.store, keep_metrics=True).garbage if one.kind == "state"]
+    (state,) = [one for one in gc.find(busy.store, keep_metrics=True).garbage if one.kind == "state"]
     held_by(busy.store, KEY)
-    assert not collect.remove(busy.store, state)
+    assert not gc.remove(busy.store, state)
     assert busy.store.state(KEY) == b"state of a training"
 
 
 def test_leases_of_the_dead_and_the_silent_go(filled: Any) -> None:
     keys = [digest({"unit": number}) for number in range(4)]
     held_by(filled.store, keys[0])
-    held_by(filled.store, keys[1], **{**holder.myself(), "pid": dead()})
+    held_by(filled.store, keys[1], **{**owner.myself(), "pid": dead()})
     aged(held_by(filled.store, keys[2]), 61)
     aged(held_by(filled.store, keys[3]), 50)
     assert set(cleared(filled.store)["leases"]) == {keys[1], keys[2]}
@@ -201,10 +201,10 @@ def test_leases_of_the_dead_and_the_silent_go(filled: Any) -> None:
 
 def test_a_lease_that_was_taken_over_meanwhile_stays(filled: Any) -> None:
     path = aged(held_by(filled.store, KEY), 61)
-    (found,) = collect.find(filled.store).garbage
+    (found,) = gc.find(filled.store).garbage
     path.unlink()
     mine = lease.claim(path)
-    assert mine is not None and not collect.remove(filled.store, found) and path.exists()
+    assert mine is not None and not gc.remove(filled.store, found) and path.exists()
     mine.release()
 
 
@@ -218,7 +218,7 @@ def test_half_written_files_of_the_dead_go_and_those_of_the_living_stay(filled: 
     subprocess.run([sys.executable, "-c", code, str(target.parent / "new")], check=False)
     (left,) = target.parent.glob(".aside-*")
     names = {
-        "of a living process": f".aside-{holder.label()}-abc",
+        "of a living process": f".aside-{owner.label()}-abc",
         "of another host": ".aside-otherhost+1+2-abc",
         "of another host, long ago": ".aside-otherhost+1+2-def",
         "the user's": ".notes",
@@ -267,11 +267,11 @@ def test_the_state_of_a_checkpoint_that_is_trained_again_stays(filled: Any) -> N
 
 
 def test_what_cannot_be_removed_is_said(busy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    (one, *_) = collect.find(busy.store, keep_metrics=True).garbage
+    (one, *_) = gc.find(busy.store, keep_metrics=True).garbage
 
     def refuse(*_: Any, **__: Any) -> None:
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(Path, "unlink", refuse)
     with pytest.raises(RbError, match=r"Cannot remove .*: Operation not permitted\. Check the store's perm"):
-        collect.remove(busy.store, one)
+        gc.remove(busy.store, one)

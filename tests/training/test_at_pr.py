@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from rbtools.engine.draws import Draws
 from rbtools.errors import RbError
+from rbtools.rng.draws import Draws
 from rbtools.training import METHODS
 
 STEP = 0.01

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from rbtools.engine.draws import Draws
+from rbtools.rng.draws import Draws
 from rbtools.training import METHODS
 from rbtools.training.chen_lee import ChenLee
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import nn
 
-from rbtools.engine import presets
+from rbtools.trainer import presets
 from rbtools.training import METHODS
 from rbtools.training.at_pr import ATPR
 from rbtools.training.chen_lee import ChenLee

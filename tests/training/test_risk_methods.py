@@ -9,11 +9,11 @@ import torch
 from scipy import optimize, stats
 from torch import nn
 
-from rbtools.engine.draws import Draws
+from rbtools.rng.draws import Draws
 from rbtools.training import METHODS
 from rbtools.training.cvar import quantile
 from rbtools.training.evar import sharpness
-from rbtools.training.noise import noisy
+from rbtools.training.random_perturbations import noisy
 
 COUNT, SAMPLES = 5, 6
 

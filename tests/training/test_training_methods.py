@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from rbtools import registry
-from rbtools.engine.draws import Draws
 from rbtools.errors import RbError
+from rbtools.rng.draws import Draws
 from rbtools.training import METHODS
 from rbtools.training.base import Loss, divergence
 

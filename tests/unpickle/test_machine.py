@@ -71,7 +71,7 @@ import bz2, contextlib, ctypes, io, json, sys
 from pathlib import Path
 from click.testing import CliRunner
 from rbtools import datasets
-from rbtools.cli.arch import main
+from rbtools.commands.arch import main
 from rbtools.datasets import cifar
 from rbtools.errors import RbError
 from rbtools.models import reading

@@ -5,18 +5,18 @@ A new family is one function `(state, metadata) -> Inferred | None` (see `base.F
 
 from __future__ import annotations
 
-from rbtools.models.families import nasbench201, small, torchvision, vit
+from rbtools.models.families import nb201_family, small, torchvision, vit_family
 from rbtools.models.families.base import Ambiguous, Family, Inferred
 
 __all__ = ["FAMILIES", "Ambiguous", "Family", "Inferred"]
 
 FAMILIES: dict[str, Family] = {
-    "NAS-Bench-201 (stem, cells, lastact, classifier)": nasbench201.infer,
+    "NAS-Bench-201 (stem, cells, lastact, classifier)": nb201_family.infer,
     "ResNet (conv1, bn1, layer1 to layer4, linear or fc)": small.resnet,
     "PreActResNet (conv1, layer1 to layer4, linear)": small.preactresnet,
     "Wide ResNet (conv1, block1 to block3, bn1, fc)": small.wideresnet,
     "VGG with one linear layer (features, classifier)": small.vgg,
     "the four-layer network for MNIST (conv1, conv2, fc1, fc2)": small.simplecnn,
-    "vision transformers in torchvision's or timm's naming": vit.infer,
+    "vision transformers in torchvision's or timm's naming": vit_family.infer,
     "every classification network of torchvision": torchvision.infer,
 }

@@ -8,7 +8,7 @@ from typing import Any
 from rbtools.errors import RbError
 from rbtools.models.families.base import Inferred, State, head_of, numbered, weight
 from rbtools.spaces.zoo import FORMS
-from rbtools.spaces.zoo_forms import VGG, PreActResNet, ResNet, SimpleCNN
+from rbtools.spaces.zoo_forms import PreActResNetForm, ResNetForm, SimpleCNNForm, VGGForm
 
 STEM_OF_KERNEL = {3: "cifar", 7: "imagenet"}
 
@@ -23,7 +23,7 @@ def resnet(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
     if len(stem) != 64 or len(first) != 64:
         return None
     bottleneck = "layer1.0.conv3.weight" in state
-    name = next((n for n, form in FORMS.items() if form == ResNet(_blocks(state), bottleneck)), None)
+    name = next((n for n, form in FORMS.items() if form == ResNetForm(_blocks(state), bottleneck)), None)
     # Where the 3x3 convolutions see only some channels each, it is a ResNeXt.
     if name is None or (bottleneck and middle.shape[0] != middle.shape[1]):
         return None
@@ -48,7 +48,7 @@ def preactresnet(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
     first = weight(state, "layer1.0.bn1.weight", 1)
     if head is None or stem is None or first is None or "bn1.weight" in state:
         return None
-    form = PreActResNet(_blocks(state), final_norm="bn.weight" in state)
+    form = PreActResNetForm(_blocks(state), final_norm="bn.weight" in state)
     name = next((name for name, one in FORMS.items() if one == form), None)
     if name is None or stem.shape[0] != 64 or len(first) != 64 or "layer2.0.shortcut.1.weight" in state:
         return None
@@ -73,12 +73,12 @@ def vgg(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
         return None
     convs = {key: value for key, value in state.items() if value.ndim == 4}
     for name, form in FORMS.items():
-        if isinstance(form, VGG) and _widths(form) == {key: len(value) for key, value in convs.items()}:
+        if isinstance(form, VGGForm) and _widths(form) == {key: len(value) for key, value in convs.items()}:
             return Inferred({"space": "zoo", "name": name}, head.shape[0], stem.shape[1])
     return None
 
 
-def _widths(form: VGG) -> dict[str, int]:
+def _widths(form: VGGForm) -> dict[str, int]:
     """The convolutions by name: three modules each (BatchNorm and ReLU follow), a pooling after a stage."""
     found, place = {}, 0
     for count, width in zip(form.convs, form.widths, strict=True):
@@ -98,6 +98,6 @@ def simplecnn(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
     if any(len(shape) != rank for shape, rank in zip(shapes, (4, 4, 2, 2), strict=True)):
         return None
     places = shapes[2][1] // 64
-    if (shapes[0][0], shapes[1][:2], shapes[2][0]) != (32, (64, 32), 128) or places > SimpleCNN.side**2:
+    if (shapes[0][0], shapes[1][:2], shapes[2][0]) != (32, (64, 32), 128) or places > SimpleCNNForm.side**2:
         return None
     return Inferred({"space": "zoo", "name": "simplecnn"}, shapes[3][0], shapes[0][1])

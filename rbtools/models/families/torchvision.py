@@ -8,7 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from rbtools.models.families.base import Inferred, head_key
-from rbtools.spaces import named
+from rbtools.spaces import external
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,7 +36,7 @@ def digest(state: Mapping[str, Tensor], head: str, stem: str) -> str:
 @cache
 def _by_digest() -> tuple[dict[str, str], list[tuple[str, str]]]:
     """Name by digest, and the pairs of head and stem that there are."""
-    table = named.table()
+    table = external.table()
     ends = dict.fromkeys((about["head"], about["stem"]) for about in table.values())
     return {about["digest"]: name for name, about in table.items()}, list(ends)
 

@@ -1,0 +1,189 @@
+"""The one loop of the attacks written here: what is broken leaves, the rest goes on.
+
+Imports torch: import it inside functions only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from rbtools.attacks.losses import Objective
+from rbtools.attacks.steps import Model, differentiate, fooled, logits_of
+
+STANDING, CLEAN = -1, -2
+"""In place of a run's number: no run broke the example; it was wrong without an attack."""
+
+
+@dataclass(frozen=True)
+class AttackBatch:
+    """Examples under attack.
+
+    images: float32 (N, C, H, W) in [0, 1]; labels: int64 (N,); draws: their random numbers;
+    logits: of the unchanged images (N, K), where a clean pass was made.
+    """
+
+    images: Tensor
+    labels: Tensor
+    draws: Any
+    logits: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, index: Tensor) -> AttackBatch:
+        """Some of the examples, by positions or by a mask."""
+        logits = None if self.logits is None else self.logits[index]
+        return AttackBatch(self.images[index], self.labels[index], self.draws.take(index), logits)
+
+    def goal(self, loss: Any, targets: Tensor | None = None) -> Objective:
+        """The loss for these examples."""
+        return Objective(loss, self.labels, self.labels if targets is None else targets)
+
+
+Run = Callable[[Model, AttackBatch, bool], tuple[Tensor, Tensor]]
+"""From a model, a batch and whether more runs follow to (an image each, which are known to fool)."""
+
+
+def run_stages(
+    model: Model, batch: AttackBatch, runs: Callable[[int], list[Run]], *, clean_pass: bool
+) -> tuple[Tensor, Tensor, int]:
+    """Run after run on what still stands.
+
+    Returns the images (N, C, H, W), the number of the run that broke each (N,), and how many classes the
+    model has (0 without a clean pass).
+
+    `runs` gives the runs for a number of classes. The last run's examples are STANDING unless it knows
+    that they are broken.
+    """
+    perturbed = batch.images.clone()
+    by = torch.full_like(batch.labels, STANDING)
+    left = torch.arange(len(batch), device=batch.labels.device)
+    with torch.no_grad():
+        classes = 0
+        if clean_pass:
+            batch = dataclasses.replace(batch, logits=logits_of(model, batch.images))
+            assert batch.logits is not None
+            classes = batch.logits.shape[1]
+            right = ~fooled(model, batch.images, batch.logits, batch.labels)
+            by[~right] = CLEAN
+            left, batch = left[right], batch.take(right)
+        todo = runs(classes)
+        for number, run in enumerate(todo):
+            if not len(batch):
+                break
+            points, broken = run(model, batch, number + 1 < len(todo))
+            perturbed[left] = points
+            by[left[broken]] = number
+            if broken.any():
+                left, batch = left[~broken], batch.take(~broken)
+    return perturbed, by, classes
+
+
+class Evaluated(NamedTuple):
+    """What a model says of some points: which are still classified right (N,) and, for these only (or
+    for all, where asked), the value (S,) and the gradient (S, C, H, W) of the loss."""
+
+    standing: Tensor
+    loss: Tensor
+    gradient: Tensor
+
+
+# A graph that is mostly of broken examples is given up: forward again on the rest costs less than
+# backward through all (a backward pass to the images costs between one and two forward passes).
+_WORTH_A_SECOND_FORWARD = 0.5
+
+
+def in_chunks(model: Model, count: int, part: Callable[[slice], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    """What `part` gives for rows of `count` examples, for as many at once as the model takes.
+
+    A model may say how many it takes (`batch`). An attack holds more examples than that: as broken ones
+    leave, the pieces that go through the model stay full.
+    """
+    size = getattr(model, "chunk_size", None) or count
+    if count <= size:
+        return part(slice(None))
+    found = [part(slice(start, start + size)) for start in range(0, count, size)]
+    return tuple(torch.cat(columns) for columns in zip(*found, strict=True))
+
+
+def loss_and_gradient(
+    model: Model, points: Tensor, goal: Objective, *, passes: int = 1, everyone: bool = False
+) -> Evaluated:
+    """One forward pass, and one backward pass for what still stands.
+
+    `passes`: for models that are random themselves, gradient, loss and verdict are those of the mean
+    over that many passes. `everyone`: broken examples keep their gradient.
+    """
+
+    def part(rows: slice) -> Evaluated:
+        return _loss_and_gradient(model, points[rows], goal.take(rows), passes, everyone)
+
+    return Evaluated(*in_chunks(model, len(points), part))
+
+
+def _loss_and_gradient(
+    model: Model, points: Tensor, goal: Objective, passes: int, everyone: bool
+) -> Evaluated:
+    with torch.enable_grad():
+        inputs = points.detach().requires_grad_(True)
+        logits = logits_of(model, inputs)
+    if passes > 1:
+        return _averaged(model, points, goal, passes)
+    if everyone:
+        standing = logits.detach().argmax(1) == goal.labels
+    else:
+        standing = ~fooled(model, points, logits, goal.labels)
+    count = len(standing) if everyone else int(standing.sum())
+    if count == 0:
+        return Evaluated(standing, logits.detach()[:0, 0], points[:0])
+    if count < _WORTH_A_SECOND_FORWARD * len(standing):
+        del logits
+        goal = goal.take(standing)
+        with torch.enable_grad():
+            inputs = points[standing].detach().requires_grad_(True)
+            logits = logits_of(model, inputs)
+        loss, gradient = differentiate(model, inputs, logits, goal)
+        return Evaluated(standing, loss, gradient)
+    loss, gradient = differentiate(model, inputs, logits, goal)
+    if count < len(standing):
+        loss, gradient = loss[standing], gradient[standing]
+    return Evaluated(standing, loss, gradient)
+
+
+def _averaged(model: Model, points: Tensor, goal: Objective, passes: int) -> Evaluated:
+    logits = loss = gradient = torch.zeros((), device=points.device)
+    for _ in range(passes):
+        with torch.enable_grad():
+            inputs = points.detach().requires_grad_(True)
+            one = logits_of(model, inputs)
+        value, slope = differentiate(model, inputs, one, goal)
+        logits, loss, gradient = logits + one.detach(), loss + value, gradient + slope
+    standing = logits.argmax(1) == goal.labels
+    return Evaluated(standing, loss[standing] / passes, gradient[standing] / passes)
+
+
+def misclassified(model: Model, points: Tensor, labels: Tensor, *, passes: int = 1) -> Tensor:
+    """Which points are still classified right (N,), by the mean over passes."""
+    with torch.no_grad():
+        logits = logits_of(model, points)
+        for _ in range(passes - 1):
+            logits = logits + logits_of(model, points)
+        if passes > 1:
+            return logits.argmax(1) == labels
+        return ~fooled(model, points, logits, labels)
+
+
+R = TypeVar("R")
+
+
+def keep_rows(rows: R, mask: Tensor) -> None:
+    """Drop examples from a dataclass of tensors with a row an example (and of goals), in place."""
+    for field in dataclasses.fields(rows):  # type: ignore[arg-type]
+        value = getattr(rows, field.name)
+        setattr(rows, field.name, value.take(mask) if isinstance(value, Objective) else value[mask])

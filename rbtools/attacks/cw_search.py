@@ -1,0 +1,124 @@
+"""The search of Carlini and Wagner (2017, arXiv:1608.04644) for the nearest adversarial example in L2.
+
+Imports torch: import it inside functions only.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rbtools.attacks import active_batch, losses, steps
+
+BETAS = (0.9, 0.999)
+ADAM_EPS = 1e-8
+INSIDE = 1 - 1e-6  # how near the walls of the box the start may come, where tanh has no inverse
+NO_BETTER = 0.9999  # an example rests once a tenth of the steps did not bring its loss below this share
+
+
+@dataclass
+class _CWState:
+    """A row for each example that has not come to rest."""
+
+    row: Tensor
+    images: Tensor
+    goal: losses.Objective
+    c: Tensor
+    w: Tensor
+    mean: Tensor
+    square: Tensor
+    then: Tensor
+
+
+def cw_search(
+    model: steps.Model,
+    images: Tensor,
+    labels: Tensor,
+    *,
+    count: int,
+    searches: int,
+    c: float,
+    rate: float,
+    kappa: float,
+) -> tuple[Tensor, Tensor]:
+    """(the nearest example found (N, C, H, W), its distance (N,)); the image and infinity where none was."""
+    best, distance = images.clone(), torch.full_like(images.flatten(1)[:, 0], torch.inf)
+    clean_wrong = ~active_batch.misclassified(model, images, labels)
+    distance[clean_wrong] = 0.0
+    left = (~clean_wrong).nonzero()[:, 0]
+    low, high = torch.zeros_like(distance), torch.full_like(distance, torch.inf)
+    weight = torch.full_like(distance, c)
+    for _ in range(searches):
+        if not len(left):
+            break
+        found, size = _descend(model, images[left], labels[left], weight[left], count, rate, kappa)
+        nearer = size < distance[left]
+        best[left[nearer]], distance[left[nearer]] = found[nearer], size[nearer]
+        done = size < torch.inf
+        high[left] = torch.where(done, weight[left].minimum(high[left]), high[left])
+        low[left] = torch.where(done, low[left], weight[left].maximum(low[left]))
+        middle = (low + high) / 2
+        weight = torch.where(high < torch.inf, middle, weight * 10)
+    return best, distance
+
+
+def _descend(
+    model: steps.Model, images: Tensor, labels: Tensor, c: Tensor, count: int, rate: float, kappa: float
+) -> tuple[Tensor, Tensor]:
+    """One run of Adam: (nearest fooling point, its distance), infinity where nothing fooled."""
+    found, distance = images.clone(), torch.full_like(c, torch.inf)
+    w = torch.atanh((2 * images - 1) * INSIDE)
+    goal = losses.Objective(losses.margin, labels, labels)
+    state = _CWState(
+        row=torch.arange(len(images), device=images.device),
+        images=images,
+        goal=goal,
+        c=c,
+        w=w,
+        mean=torch.zeros_like(w),
+        square=torch.zeros_like(w),
+        then=torch.full_like(c, torch.inf),
+    )
+    for number in range(1, count + 1):
+        find = functools.partial(_value, model, state, kappa)
+        logits, total, gap, size, gradient = active_batch.in_chunks(model, len(state.row), find)
+        good = (gap >= kappa if kappa > 0 else gap > 0) & (size < distance[state.row])
+        point = (torch.tanh(state.w) + 1) / 2
+        if good.any():
+            good[good.clone()] = steps.fooled(model, point[good], logits[good], state.goal.labels[good])
+        found[state.row[good]], distance[state.row[good]] = point[good], size[good]
+        _adam(state, gradient, number, rate)
+        if number % max(count // 10, 1) == 0:
+            going = total <= NO_BETTER * state.then
+            state.then = total
+            active_batch.keep_rows(state, going)
+            if not len(state.row):
+                break
+    return found, distance
+
+
+def _value(model: steps.Model, state: _CWState, kappa: float, rows: slice) -> tuple[Tensor, ...]:
+    """(logits (N, K), objective (N,), margin (N,), distance (N,), gradient with respect to w), of some."""
+    with torch.enable_grad():
+        w = state.w[rows].detach().requires_grad_(True)
+        point = (torch.tanh(w) + 1) / 2
+        logits = steps.logits_of(model, point)
+        if not logits.requires_grad:
+            steps.need_constant(model, point, logits)
+        gap = state.goal.take(rows)(logits)
+        squared = (point - state.images[rows]).square().flatten(1).sum(1)
+        total = squared + state.c[rows] * (-gap).clamp_min(-kappa)
+        (gradient,) = torch.autograd.grad(total.sum(), w)
+    return logits.detach(), total.detach(), gap.detach(), squared.detach().sqrt(), gradient
+
+
+def _adam(state: _CWState, gradient: Tensor, number: int, rate: float) -> None:
+    """One step of Adam, in which every coordinate stands for itself."""
+    first, second = BETAS
+    state.mean = first * state.mean + (1 - first) * gradient
+    state.square = second * state.square + (1 - second) * gradient.square()
+    mean, square = state.mean / (1 - first**number), state.square / (1 - second**number)
+    state.w = state.w - rate * mean / (square.sqrt() + ADAM_EPS)

@@ -1,0 +1,130 @@
+"""The walk of FAB (Croce and Hein 2020, arXiv:1907.02044) along the decision boundary.
+
+Imports torch: import it inside functions only.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rbtools.attacks import active_batch, apgd, losses, steps
+from rbtools.attacks.hyperplane import shortest_way
+
+ALPHA_MAX = 0.1  # the most that a step is drawn towards the way from the image
+ETA = 1.05  # how far beyond the linearised boundary a step goes
+BETA = 0.9  # how much of the way from the image is kept once a point is adversarial
+
+
+@dataclass
+class _FABState:
+    row: Tensor
+    images: Tensor
+    labels: Tensor
+    targets: Tensor
+    point: Tensor
+
+
+def fab(
+    model: steps.Model,
+    batch: active_batch.AttackBatch,
+    targets: Tensor | None,
+    *,
+    eps: float,
+    norm: str,
+    count: int,
+    draw: int | None,
+) -> tuple[Tensor, Tensor]:
+    """`count` steps from the image, or from half way to the ball's border with `draw`.
+
+    Returns images (N, C, H, W) in [0, 1] and which are broken (N,). eps is in pixel units of [0, 1]. An
+    example is broken once a point within eps fools the model; what stands comes back unchanged.
+    targets: the class (N,) whose boundary is walked along, or None for the nearest of all classes.
+    """
+    result = batch.images.clone()
+    broken = torch.zeros_like(batch.labels, dtype=torch.bool)
+    start = batch.images
+    if draw is not None:
+        border = apgd.border_start(batch.images, batch.draws, eps, norm, draw)
+        start = batch.images + (border - batch.images) / 2
+    state = _FABState(
+        row=torch.arange(len(batch), device=batch.labels.device),
+        images=batch.images,
+        labels=batch.labels,
+        targets=batch.labels if targets is None else targets,
+        point=start,
+    )
+    for _ in range(count):
+        if targets is None:
+            find = functools.partial(_nearest_boundary, model, state, norm)
+        else:
+            find = functools.partial(_boundary, model, state)
+        value, normal = active_batch.in_chunks(model, len(state.row), find)
+        state.point = _step(state, value.to(normal), normal, norm)
+        logits = steps.logits_of(model, state.point)
+        over = logits.argmax(1) != state.labels
+        if not over.any():
+            continue
+        found, offset = state.point, state.point - state.images
+        near = over & (length(offset, norm) <= eps)
+        near[near.clone()] = steps.fooled(model, found[near], logits[near], state.labels[near])
+        wide = over.view(-1, *[1] * (offset.ndim - 1))
+        state.point = torch.where(wide, state.images + BETA * offset, state.point)
+        if near.any():
+            result[state.row[near]], broken[state.row[near]] = found[near], True
+            active_batch.keep_rows(state, ~near)
+            if not len(state.row):
+                break
+    return result, broken
+
+
+def length(vectors: Tensor, norm: str) -> Tensor:
+    """The norm of each example (N,)."""
+    flat = vectors.flatten(1)
+    return flat.abs().amax(1) if norm == "linf" else torch.linalg.vector_norm(flat, dim=1)
+
+
+def _step(state: _FABState, value: Tensor, normal: Tensor, norm: str) -> Tensor:
+    """The next point: between the ways onto the boundary from here and from the image."""
+    here, image, normal = state.point.flatten(1), state.images.flatten(1), normal.flatten(1)
+    from_image = value + (normal * (image - here)).sum(1)
+    both = shortest_way(
+        torch.cat((here, image)), torch.cat((normal, normal)), torch.cat((value, from_image)), norm
+    )
+    ways = both[: len(here)], both[len(here) :]
+    near, far = (length(way, norm).clamp_min(1e-8) for way in ways)
+    alpha = (near / (near + far)).clamp_max(ALPHA_MAX)[:, None]
+    moved = (1 - alpha) * (here + ETA * ways[0]) + alpha * (image + ETA * ways[1])
+    return moved.clamp_(0, 1).view_as(state.point)
+
+
+def _boundary(model: steps.Model, state: _FABState, rows: slice) -> tuple[Tensor, Tensor]:
+    """z_t - z_y (N,) and its gradient (N, C, H, W), of some of the examples."""
+    goal = losses.Objective(losses.targeted_margin, state.labels[rows], state.targets[rows])
+    with torch.enable_grad():
+        inputs = state.point[rows].detach().requires_grad_(True)
+        logits = steps.logits_of(model, inputs)
+    return steps.differentiate(model, inputs, logits, goal)
+
+
+def _nearest_boundary(model: steps.Model, state: _FABState, norm: str, rows: slice) -> tuple[Tensor, Tensor]:
+    """The same for the wrong class whose linearised boundary is nearest."""
+    labels = state.labels[rows]
+    with torch.enable_grad():
+        inputs = state.point[rows].detach().requires_grad_(True)
+        logits = steps.logits_of(model, inputs)
+    least = torch.full_like(logits[:, 0].detach(), torch.inf)
+    value, normal = torch.zeros_like(least), torch.zeros_like(inputs).detach()
+    dual = 1 if norm == "linf" else 2
+    for kind in range(logits.shape[1]):
+        goal = losses.Objective(losses.targeted_margin, labels, torch.full_like(labels, kind))
+        one, slope = steps.differentiate(model, inputs, logits, goal, again=True)
+        away = one.abs() / (torch.linalg.vector_norm(slope.flatten(1), ord=dual, dim=1) + 1e-12)
+        nearer = (away < least) & (labels != kind)
+        least = torch.where(nearer, away, least)
+        value = torch.where(nearer, one, value)
+        normal = torch.where(nearer.view(-1, *[1] * (normal.ndim - 1)), slope, normal)
+    return value, normal

@@ -1,0 +1,226 @@
+"""The search of Square (Andriushchenko et al. 2020, arXiv:1912.00049).
+
+The best image so far is one buffer: a proposal writes its square into it, and where the model does not
+like it the old square is written back. Nothing else of an image is touched, and its random numbers
+come from the example, many queries at a time.
+
+Imports torch: import it inside functions only.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rbtools.attacks import active_batch, steps
+from rbtools.attacks.losses import best_other, of_class
+
+_AT_ONCE = 64  # queries whose random words are drawn together
+_WORDS = 5  # of each query: two corners, and the signs of the channels
+
+
+@dataclass
+class _SquareState:
+    """The examples that still stand: their best image so far, its margin, and what bounds it."""
+
+    row: Tensor
+    labels: Tensor
+    best: Tensor
+    margin: Tensor
+    images: Tensor
+    low: Tensor
+    high: Tensor
+    words: Tensor
+
+
+def square_search(
+    model: steps.Model,
+    batch: active_batch.AttackBatch,
+    *,
+    eps: float,
+    norm: str,
+    sides: list[int],
+    restart: int,
+) -> tuple[Tensor, Tensor]:
+    """One run with a square of each of these sides, in pixels; eps is in pixel units of [0, 1].
+
+    Returns images (N, C, H, W) in [0, 1] and which are broken (N,).
+    """
+    result, broken = batch.images.clone(), torch.zeros_like(batch.labels, dtype=torch.bool)
+    images = batch.images.contiguous()
+    best = _stripes(batch, eps, restart) if norm == "linf" else _tiles(batch, eps, restart)
+    draws, first = batch.draws, restart * (-(-len(sides) // _AT_ONCE) + 1)
+    margin, fooled = _ask(model, best, batch.labels)
+    row = torch.arange(len(images), device=images.device)
+    low, high = (images - eps).clamp_(0, 1), (images + eps).clamp_(0, 1)
+    state = _SquareState(row, batch.labels, best, margin, images, low, high, words=row)
+
+    def leave(fooled: Tensor) -> None:
+        nonlocal draws
+        result[state.row[fooled]], broken[state.row[fooled]] = state.best[fooled], True
+        active_batch.keep_rows(state, ~fooled)
+        draws = draws.take(~fooled)
+
+    if fooled.any():
+        leave(fooled)
+    for query, side in enumerate(sides):
+        if not len(state.row):
+            break
+        if query % _AT_ONCE == 0:
+            words = draws.child("squares").bits(_WORDS * _AT_ONCE, draw=first + query // _AT_ONCE)
+            state.words = words.to(images.device).view(len(words), _AT_ONCE, _WORDS)
+        words = state.words[:, query % _AT_ONCE]
+        propose = _square_linf if norm == "linf" else functools.partial(_squares_l2, eps=eps)
+        fooled = _try(model, state, propose(state, words, side))
+        if fooled.any():
+            leave(fooled)
+    return result, broken
+
+
+@dataclass
+class _Patch:
+    """Windows of a batch of images: flat positions of their pixels (N, P) and new values (N, C, P)."""
+
+    at: Tensor
+    values: Tensor
+
+
+def _try(model: steps.Model, state: _SquareState, patch: _Patch) -> Tensor:
+    """Put the patch into the best images where that lowers the margin; say which it fools (N,)."""
+    flat = state.best.flatten(2)
+    at = patch.at[:, None].expand_as(patch.values)
+    old = flat.gather(2, at)
+    changed = (old != patch.values).flatten(1).any(1)
+    flat.scatter_(2, at, patch.values)
+    if changed.all():
+        margin, fooled = _ask(model, state.best, state.labels)
+    else:
+        margin, fooled = state.margin.clone(), torch.zeros_like(changed)
+        if changed.any():
+            margin[changed], fooled[changed] = _ask(model, state.best[changed], state.labels[changed])
+    better = (margin < state.margin) | fooled
+    state.margin = torch.where(better, margin, state.margin)
+    flat.scatter_(2, at, torch.where(better[:, None, None], patch.values, old))
+    return fooled
+
+
+def _ask(model: steps.Model, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """(z_y - the largest other logit (N,), which images are classified wrong (N,))."""
+    logits = steps.widen(model(images))
+    wrong = steps.fooled(model, images, logits, labels)
+    return of_class(logits, labels) - best_other(logits, labels), wrong
+
+
+def _stripes(batch: active_batch.AttackBatch, eps: float, restart: int) -> Tensor:
+    """Vertical stripes: x + eps or x - eps, one sign a channel and column, clipped to the box."""
+    channels, width = batch.images.shape[1], batch.images.shape[3]
+    bits = batch.draws.child("stripes").integers(2, (channels, 1, width), draw=restart)
+    signs: Tensor = bits.to(batch.images) * 2 - 1
+    return (batch.images + eps * signs).clamp_(0, 1).contiguous()
+
+
+def _corner(words: Tensor, spaces: int) -> Tensor:
+    """Words in [0, 2^32) as whole numbers in [0, spaces)."""
+    return (words * spaces) >> 32
+
+
+def _window(top: Tensor, left: Tensor, side: int, width: int) -> Tensor:
+    """Flat positions (N, side * side) of the pixels of a square."""
+    reach = torch.arange(side, device=top.device)
+    inside = (reach[:, None] * width + reach).view(1, -1)
+    return (top * width + left)[:, None] + inside
+
+
+def _signs(words: Tensor, channels: int) -> Tensor:
+    """One bit a channel: bool (N, C, 1)."""
+    numbers = torch.arange(channels, device=words.device) % 32
+    return ((words[:, None] >> numbers) & 1).bool()[:, :, None]
+
+
+def _square_linf(state: _SquareState, words: Tensor, side: int) -> _Patch:
+    """x + eps or x - eps, one sign a channel, inside a square."""
+    channels, height, width = state.best.shape[1:]
+    top, left = _corner(words[:, 0], height - side + 1), _corner(words[:, 1], width - side + 1)
+    at = _window(top, left, side, width)
+    wide = at[:, None].expand(-1, channels, -1)
+    high, low = (bound.flatten(2).gather(2, wide) for bound in (state.high, state.low))
+    return _Patch(at, torch.where(_signs(words[:, 4], channels), high, low))
+
+
+def _bump(rows: int, columns: int) -> Tensor:
+    """The paper's eta (section 3.3) on a rectangle, of length 1: a pixel at distance d from the centre
+    (the larger of its two) has the sum of 1 / (k + 1)^2 over k from d to the largest distance."""
+    distance = torch.maximum(
+        (torch.arange(rows) - rows // 2).abs()[:, None], (torch.arange(columns) - columns // 2).abs()
+    )
+    terms = 1 / torch.arange(1, max(rows, columns) // 2 + 2).float() ** 2
+    bump: Tensor = terms.flip(0).cumsum(0).flip(0)[distance]
+    unit: Tensor = bump / bump.norm()
+    return unit
+
+
+@functools.lru_cache(maxsize=64)
+def _pattern(side: int) -> Tensor:
+    """Two bumps of opposite sign, one above the other, of length 1 (side, side)."""
+    half = side // 2
+    pattern: Tensor = torch.cat((_bump(half, side), -_bump(side - half, side))) if half else _bump(side, side)
+    unit: Tensor = pattern / pattern.norm()
+    return unit
+
+
+def _patterns(turned: Tensor, side: int) -> Tensor:
+    """A pattern an example (N, side * side), turned on its side where `turned` (N,)."""
+    upright = _pattern(side).to(turned.device)
+    return torch.where(turned[:, None], upright.T.reshape(1, -1), upright.reshape(1, -1))
+
+
+def _tiles(batch: active_batch.AttackBatch, eps: float, restart: int) -> Tensor:
+    """A grid of patterns, about five a side, a sign each and channel; of length eps, clipped to the box."""
+    images = batch.images
+    count, channels, height, width = images.shape
+    side = max(min(height, width) // 5, 1)
+    corners = [
+        (top, left)
+        for top in range(min(height % side, height - side) // 2, height - side + 1, side)
+        for left in range(min(width % side, width - side) // 2, width - side + 1, side)
+    ]
+    bits = (
+        batch.draws.child("tiles").integers(2, (len(corners), channels + 1), draw=restart).to(images.device)
+    )
+    offset = torch.zeros_like(images, memory_format=torch.contiguous_format)
+    for number, (top, left) in enumerate(corners):
+        pattern = _patterns(bits[:, number, -1].bool(), side).view(count, 1, side, side)
+        signs = (bits[:, number, :-1] * 2 - 1).view(count, channels, 1, 1)
+        offset[:, :, top : top + side, left : left + side] = pattern * signs
+    return (images + eps * steps.unit(offset)).clamp_(0, 1).contiguous()
+
+
+def _unit_rows(rows: Tensor) -> Tensor:
+    """Each channel's values (N, C, P) scaled to length 1."""
+    length: Tensor = torch.linalg.vector_norm(rows, dim=2, keepdim=True)
+    return rows / length.clamp_min(1e-12)
+
+
+def _squares_l2(state: _SquareState, words: Tensor, side: int, eps: float) -> _Patch:
+    """Algorithm 3: the length of two windows, and what is left of eps, go into a new pattern in one."""
+    count, channels, height, width = state.best.shape
+    spaces = height - side + 1, width - side + 1
+    into = _window(_corner(words[:, 0], spaces[0]), _corner(words[:, 1], spaces[1]), side, width)
+    out_of = _window(_corner(words[:, 2], spaces[0]), _corner(words[:, 3], spaces[1]), side, width)
+    offset = (state.best - state.images).flatten(2)
+    there = into[:, None].expand(-1, channels, -1)
+    inside = offset.gather(2, there)
+    unused = (eps**2 - offset.square().sum((1, 2))).clamp_min(0).view(count, 1, 1)
+    emptied = offset.scatter(2, out_of[:, None].expand(-1, channels, -1), 0.0).scatter_(2, there, 0.0)
+    taken = offset.square().sum(2, keepdim=True) - emptied.square().sum(2, keepdim=True)
+    length = (taken.clamp_min(0) + unused / channels).sqrt()
+    turned = ((words[:, 4] >> 31) & 1).bool()
+    signs = torch.where(_signs(words[:, 4], channels), 1.0, -1.0)
+    pattern = signs * _patterns(turned, side)[:, None] + _unit_rows(inside)
+    fresh = emptied.scatter(2, there, _unit_rows(pattern) * length).view_as(state.best)
+    moved = (state.images + eps * steps.unit(fresh)).clamp_(0, 1).flatten(2)
+    everywhere = torch.arange(height * width, device=moved.device).expand(count, -1)
+    return _Patch(everywhere, moved)

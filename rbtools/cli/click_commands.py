@@ -1,0 +1,392 @@
+"""click, the way rbtools uses it: exit statuses, one-line errors, and registered things as
+subcommands whose fields are their options.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import os
+import re
+import shlex
+import sys
+import typing
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rbtools import __version__, registry
+from rbtools.cli import config, effective_config, events, exit_status
+from rbtools.cli.method_options import for_people, legible, method_options
+from rbtools.errors import RbError, unknown
+
+CONTEXT: dict[str, Any] = {
+    "help_option_names": ["-h", "--help"],
+    "max_content_width": 100,
+    "show_default": True,
+}
+
+
+class _Main:
+    """What `main()` does for every command: run, then end with the status that says how it went."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        command = typing.cast(click.Command, self)
+        arguments = list(sys.argv[1:] if args is None else args)
+        name = prog_name or str(command.name)
+        command._main_shell_completion(extra, name, complete_var)
+        found = exit_status.status(command, name, arguments, extra)
+        events.ended(found)
+        if args is None and found in (exit_status.INTERRUPTED, exit_status.TERMINATED, exit_status.GONE):
+            # Everything is written and released. What is left is torch's taking itself apart, half a
+            # second of it (three on a busy machine), and whoever stopped us should not wait for that.
+            exit_status.flush()
+            os._exit(found)
+        sys.exit(found)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.main(*args, **kwargs)
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        return legible(super().get_params(ctx))  # type: ignore[misc]
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command, or with `--print-config` say what it would run with."""
+        if ctx.meta.get(effective_config.PRINT):
+            click.echo(effective_config.shown(ctx))
+            return exit_status.DONE
+        _refuse_odd(self.get_params(ctx), ctx)
+        return super().invoke(ctx)  # type: ignore[misc]
+
+    def get_short_help_str(self, limit: int = 45) -> str:
+        """The first paragraph: click would end it after "(Goodfellow et al."."""
+        text = inspect.cleandoc(typing.cast(click.Command, self).help or "")
+        return " ".join(text.split("\n\n")[0].split())
+
+
+def _refuse_odd(params: list[click.Parameter], ctx: click.Context) -> None:
+    """Numbers go into records and store keys: JSON has no NaN, and its readers 64 bits for a whole number."""
+    for param in params:
+        value = ctx.params.get(param.name or "")
+        if isinstance(value, int) and abs(value) > registry.MOST:
+            raise click.BadParameter(f"{value} is too large. Expected {registry.MOST} at most.", ctx, param)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise click.BadParameter(f"{value} is no finite number.", ctx, param)
+
+
+class Command(_Main, click.Command):
+    """A command without subcommands."""
+
+    classes: Sequence[type] = ()  # of a subcommand that a registry's name makes
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        args = with_pairs(args)
+        if self.classes:
+            ctx.meta["rbtools.classes"] = list(self.classes)
+        if config.files(ctx, args):
+            config.apply(ctx, self.get_params(ctx), args)
+        return super().parse_args(ctx, args)
+
+
+PAIR = "--normalize"  # the option whose value may be two words
+
+
+def with_pairs(args: Sequence[str]) -> list[str]:
+    """`--normalize MEAN STD` with its two words as one: click's options take one or two, not either."""
+    found = list(args)
+    end = found.index("--") if "--" in found else len(found)
+    for place, word in enumerate(found[:end]):
+        word, equals, value = word.partition("=")
+        second = place + 1 if equals else place + 2
+        first = value if equals else found[place + 1] if place + 1 < end else ""
+        if word == PAIR and second < end and _is_number(first) and _is_number(found[second]):
+            found[second - 1] = f"{found[second - 1]} {found.pop(second)}"
+            break
+    return found
+
+
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"[-+\d.,e]*\d[-+\d.,e]*", text) is not None
+
+
+class Group(_Main, click.Group):
+    """A command that only holds other commands."""
+
+    kind = "command"
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{**kwargs, "no_args_is_help": False})
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        names, typed = self.list_commands(ctx), list(args)
+        if not args and not ctx.resilient_parsing:
+            raise click.UsageError(f"No {self.kind} is named. Choose one of: {', '.join(names)}.", ctx)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as wrong:
+            line = [names[0], wrong.option_name, "..."]
+            chosen = next((word for word in typed if word.split(",")[0] in names), None)
+            if chosen is not None:
+                typed.remove(chosen)
+                line = [chosen, *typed]
+            raise click.UsageError(
+                f"No option '{wrong.option_name}' stands before the {self.kind}. Options follow it:"
+                f" {ctx.command_path} {shlex.join(line)}",
+                ctx,
+            ) from None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError:
+            for name, command in self.commands.items():
+                known = getattr(command, "registry", None)
+                if known is not None and args[0].split(",")[0] in known:
+                    kind = known.kind
+                    line = [name, *filter(None, [getattr(command, "option", None)]), args[0]]
+                    raise click.UsageError(
+                        f"'{args[0]}' is the name of {'an' if kind[0] in 'aeiou' else 'a'} {kind}. Write:"
+                        f" {ctx.command_path} {shlex.join(line)}",
+                        ctx,
+                    ) from None
+            raise
+
+
+class Chooser(Group):
+    """A command whose subcommands are the names in a registry.
+
+    A name may be a list (`fog,frost`, or `all`) where `many` is set: the callback then gets the list,
+    and the options of all of them are there. Commands that are added (`add_command`) stand beside the
+    registry's names; `--NAME VALUE` in front is the same as the command NAME.
+    """
+
+    def __init__(self, *args: Any, registry: registry.Registry, many: bool, work: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.registry, self.many, self.work = registry, many, work
+        self.kind = registry.kind
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*self.registry, *(["all"] if self.many else []), *self.commands]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        for name in self.commands:
+            for place, word in enumerate(args[: args.index("--") if "--" in args else None]):
+                if word == f"--{name}":
+                    return super().parse_args(ctx, [name, *args[place + 1 :], *args[:place]])
+                if word.startswith(f"--{name}="):
+                    value = word.partition("=")[2]
+                    return super().parse_args(ctx, [name, value, *args[place + 1 :], *args[:place]])
+            if args and args[0] == name:
+                break
+        return super().parse_args(ctx, args)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command:
+        if name in self.commands:
+            return self.commands[name]
+        names = self._names(name)
+        classes = [self.registry.load(one) for one in names]
+        help_text = for_people(classes[0]) if len(names) == 1 else f"Every one of: {', '.join(names)}."
+        choice = {self._dest(): names if self.many else names[0]}
+        made = Command(
+            name,
+            params=[*method_options(classes), *_fresh(self.work)],
+            callback=_with_params(self.work, choice, classes),
+            help=help_text,
+            context_settings=CONTEXT,
+        )
+        made.classes = classes
+        return made
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name.startswith("-"):
+            return super().resolve_command(ctx, args)
+        other = next((one for one in self._names(name) if one not in self.registry), None)
+        if name not in self.commands and other is not None:
+            raise click.UsageError(str(unknown(self.kind, other, self.list_commands(ctx))), ctx)
+        try:
+            return name, self.get_command(ctx, name), args[1:]
+        except RbError as wrong:
+            raise click.UsageError(str(wrong), ctx) from None
+
+    def _names(self, text: str) -> list[str]:
+        if not self.many:
+            return [text]
+        if "all" in text.split(","):
+            return list(self.registry.all)
+        return list(dict.fromkeys(filter(None, text.split(","))))
+
+    def _dest(self) -> str:
+        return self.registry.kind.replace(" ", "_") + ("s" if self.many else "")
+
+
+class OptionChooser(_Main, click.Command):
+    """A command where one option (`--method trades`) chooses, and brings further options with it.
+
+    `covers` names an option that sets all options of the command's own (`--preset`): where the command line
+    has it, what a file says of them does not count. `resolve` tells what it sets, for `--print-config`.
+    """
+
+    covers: str | None = None
+    resolve: Callable[[click.Context], dict[str, tuple[Any, str]]] | None = None
+
+    def __init__(
+        self,
+        *args: Any,
+        registry: registry.Registry,
+        option: str,
+        default: str | Callable[[Sequence[str]], str],
+        **kwargs: Any,
+    ):
+        super().__init__(*args, **kwargs)
+        self.registry, self.option, self.choose = registry, option, default
+        self.default = default if isinstance(default, str) else default(())
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        named: list[str] = []
+        args = with_pairs(args)
+        said = config.words(ctx, args, self.covers)
+        for position, word in enumerate(before := [*said, *args]):
+            if word == "--":
+                break
+            if word == self.option and position + 1 < len(before):
+                named = before[position + 1].split(",")
+            elif word.startswith(self.option + "="):
+                named = word.partition("=")[2].split(",")
+        names = [name for name in (part.strip() for part in named) if name]
+        try:
+            default = self.choose if isinstance(self.choose, str) else self.choose([*args, *said])
+            ctx.meta["rbtools.named"] = {name: self.registry.load(name) for name in names}
+            ctx.meta["rbtools.classes"] = [self.registry.load(name) for name in names or [default]]
+        except RbError as wrong:
+            raise click.UsageError(str(wrong), ctx) from None
+        if config.files(ctx, args):
+            config.apply(ctx, self.get_params(ctx), args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as wrong:
+            for cls in ctx.meta["rbtools.classes"]:
+                for field in registry.options(cls):
+                    if wrong.option_name == f"--{field.metadata['elsewhere']}":
+                        raise click.UsageError(
+                            f"No option '{wrong.option_name}' for {self.option} {cls.name}: here that is"
+                            f" --{registry.public_name(field)}. {field.metadata['help']}",
+                            ctx,
+                        ) from None
+            having = [name for name in self.registry if wrong.option_name in self._flags(name)]
+            if not having:
+                raise
+            raise click.UsageError(
+                f"Option '{wrong.option_name}' belongs to {self.option} {' and '.join(having)}, but"
+                f" {self.option} is {','.join(names) or default}.",
+                ctx,
+            ) from None
+
+    def _flags(self, name: str) -> list[str]:
+        """The options that a choice brings with it."""
+        found = method_options([self.registry.load(name)])
+        return [flag for option in found for flag in [*option.opts, *option.secondary_opts]]
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The command's own help, then that of each thing that was chosen by name."""
+        super().format_help_text(ctx, formatter)
+        for name, cls in ctx.meta.get("rbtools.named", {}).items():
+            with formatter.section(f"{self.option} {name}"):
+                formatter.write_text(for_people(cls))
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        classes = ctx.meta.get("rbtools.classes") or [self.registry.load(self.default)]
+        return legible([*method_options(classes), *super().get_params(ctx)])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        if ctx.meta.get(effective_config.PRINT):
+            return super().invoke(ctx)
+        fields = {option.name for option in method_options(ctx.meta["rbtools.classes"])}
+        given = {name: ctx.params.pop(str(name)) for name in fields}
+        ctx.params["params"] = {name: value for name, value in given.items() if value is not None}
+        return super().invoke(ctx)
+
+
+def _fresh(work: Any) -> list[click.Parameter]:
+    return list(reversed(getattr(work, "__click_params__", [])))
+
+
+def _with_params(work: Any, choice: dict[str, Any], classes: Sequence[type]) -> Callable[..., Any]:
+    fields = [str(option.name) for option in method_options(classes)]
+
+    def callback(**kwargs: Any) -> Any:
+        given = {name: kwargs.pop(name) for name in fields}
+        chosen = {name: value for name, value in given.items() if value is not None}
+        return work(**choice, params=chosen, **kwargs)
+
+    return callback
+
+
+C = typing.TypeVar("C", bound=click.Command)
+F = typing.TypeVar("F", bound=Callable[..., Any])
+
+
+def version_option(command: C) -> C:
+    """--version, the same words in every tool."""
+    return click.version_option(__version__, message="%(prog)s (rbtools) %(version)s")(command)
+
+
+def command(
+    *,
+    choose: registry.Registry | None = None,
+    many: bool = False,
+    option: str | None = None,
+    default: str | Callable[[Sequence[str]], str] = "",
+) -> Callable[[F], click.Command]:
+    """Make a command. With `choose`, a registry's names are its subcommands (`many`: lists of them);
+    with `option` as well, the option of that name chooses among them; `default` names the one
+    that is meant where the option is not given, or tells it from the words of the command line.
+    """
+
+    def decorate(function: F) -> click.Command:
+        name = _tool_name(function)
+        common: dict[str, Any] = {"context_settings": CONTEXT, "help": function.__doc__}
+        params = list(reversed(getattr(function, "__click_params__", [])))
+        if choose is None:
+            made: Any = Command(name, params=params, callback=function, **common)
+        elif option is not None:
+            made = OptionChooser(
+                name,
+                params=params,
+                callback=function,
+                registry=choose,
+                option=option,
+                default=default,
+                **common,
+            )
+        else:
+            made = Chooser(name, registry=choose, many=many, work=function, **common)
+        named: click.Command = version_option(made)
+        return named
+
+    return decorate
+
+
+def _tool_name(function: Callable[..., Any]) -> str:
+    """rb-attack for what stands in attack.py; by the file, since `python -m` renames the module."""
+    return "rb-" + Path(inspect.unwrap(function).__code__.co_filename).stem
+
+
+def group(function: Callable[..., Any]) -> click.Group:
+    """Make a command that only holds other commands."""
+    name = _tool_name(function)
+    made = Group(name, callback=function, help=function.__doc__, context_settings=CONTEXT)
+    return version_option(made)

@@ -1,0 +1,1 @@
+"""Man pages and completions, made from the commands themselves."""

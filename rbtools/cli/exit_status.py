@@ -1,0 +1,115 @@
+"""How a command ends: with the status that says how it went, and one line for what went wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import sys
+import threading
+import traceback
+from typing import Any
+
+import click
+
+from rbtools.cli.output import ReaderGone, Stop, Terminated
+from rbtools.cli.terminal import Terminal
+from rbtools.errors import RbError, near, of_network
+
+DONE, FAILED, USAGE, INTERRUPTED, GONE, TERMINATED = 0, 1, 2, 130, 141, 143
+
+
+def status(command: click.Command, name: str, arguments: list[str], extra: dict[str, Any]) -> int:
+    """Run the command; the status that it ends with. What went wrong is said on stderr."""
+    screen = Terminal(name)
+    try:
+        if _in_main_thread():
+            signal.signal(signal.SIGTERM, _terminate)
+        with command.make_context(name, arguments, **extra) as context:
+            return int(command.invoke(context) or DONE)
+    except click.exceptions.Exit as wanted:
+        return wanted.exit_code
+    except click.ClickException as wrong:
+        context_ = getattr(wrong, "ctx", None)
+        path = context_.command_path if context_ is not None else name
+        screen.error(f"{_sentence(wrong)} Try '{path} --help'.")
+        return USAGE
+    except Stop as stop:
+        screen.error(str(stop))
+        return FAILED
+    except RbError as wrong:
+        screen.error(str(wrong))
+        return USAGE
+    except (KeyboardInterrupt, click.Abort):
+        screen.clear()
+        screen.error(f"interrupted{_what_is_kept(command)}.")
+        return INTERRUPTED
+    except Terminated:
+        screen.clear()
+        screen.error(f"terminated{_what_is_kept(command)}.")
+        return TERMINATED
+    except (ReaderGone, BrokenPipeError):
+        _drop_stdout()
+        return GONE
+    except Exception as bug:
+        screen.clear()
+        if (words := of_network(bug)) is not None:
+            screen.error(words)
+            return FAILED
+        traceback.print_exc()
+        screen.error("this is a bug in rbtools; please report it with the lines above.")
+        return FAILED
+
+
+def _what_is_kept(command: click.Command) -> str:
+    return "; what was finished is written and in the store" if _stores(command) else ""
+
+
+def _stores(command: click.Command) -> bool:
+    """Whether the command, or one that it holds, keeps its work in the store."""
+    params = [*command.params, *getattr(getattr(command, "work", None), "__click_params__", ())]
+    held = getattr(command, "commands", {}).values()
+    return any(param.name == "no_store" for param in params) or any(map(_stores, held))
+
+
+def _terminate(number: int, frame: Any) -> None:
+    raise Terminated
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+
+
+def _drop_stdout() -> None:
+    """Keep Python from flushing into a closed pipe at exit."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    except OSError:
+        return
+
+
+_PLAINER = (  # click's words for values that are none
+    (r"is not a valid integer(?: range)?", "is no whole number"),
+    (r"is not a valid float(?: range)?", "is no number"),
+    (r"is not in the range x>=(\S+?)\.?$", r"is less than \1"),
+    (r"is not in the range x>(\S+?)\.?$", r"is not above \1"),
+    (r"is not in the range (\S+?)<=x<=(\S+?)\.?$", r"is not from \1 to \2"),
+    (r"is not in the range (\S+?)<=x<(\S+?)\.?$", r"is not from \1 to below \2"),
+)
+
+
+def _sentence(wrong: click.ClickException) -> str:
+    text = " ".join(wrong.format_message().split())
+    for pattern, words in _PLAINER:
+        text = re.sub(pattern, words, text)
+    if choice := re.search(r"'([^']*)' is not one of (.*)\.?$", text):
+        known = re.findall("'([^']*)'", choice[2])
+        return f"{text.removesuffix('.')}.{near(choice[1], known)}"
+    return text if text.endswith((".", "?", "!")) else text + "."

@@ -1,0 +1,38 @@
+"""The measure that the name of a metric asks for: `ntk.robust.fro.pgd.8` is ntk, robust, by PGD at 8/255."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rbtools import parse_units, registry
+from rbtools.cli import shared
+from rbtools.errors import UsageError, unknown
+from rbtools.measures import MEASURES
+
+ATTACK, EPS, STEPS = "pgd", "8", 10
+
+
+def asked(metric: str, warn: Any) -> Any:
+    """What rb-measure would be asked to give this metric, with its defaults where the name is silent.
+
+    Raises UsageError for a name that begins with no measure.
+    """
+    from rbtools.evaluation.measurement import BY_GRADIENT, MeasureRequest, perturbing
+
+    name, *parts = metric.split(".")
+    if name not in MEASURES:
+        raise unknown("measure", name, MEASURES, UsageError)
+    attack, eps = ATTACK, EPS
+    for place, part in enumerate(parts):
+        if part in BY_GRADIENT:
+            attack, eps = part, ".".join(parts[place + 1 :]) or EPS
+    params: dict[str, Any] = {}
+    for field in registry.options(MEASURES.load(name)):
+        named = [part for part in parts if part in (field.metadata.get("choices") or ())]
+        params |= {field.name: named[0]} if named else {}
+    distances = parse_units.distances(eps, "linf", warn)
+    return MeasureRequest(
+        measures=(shared.build(MEASURES, name, params),),
+        attacks=perturbing([attack], distances, STEPS, None),
+        eps=distances,
+    )

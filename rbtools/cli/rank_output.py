@@ -1,0 +1,258 @@
+"""How rb-rank writes what it has ranked: records, tables, bands and rank intervals, pivot tables."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from statistics import stdev
+from typing import Any
+
+from rbtools.cli.output import RecordWriter
+from rbtools.cli.sink import counted
+from rbtools.cli.terminal import Terminal
+from rbtools.errors import RbError, UsageError
+from rbtools.records import dumps, expr, metric_name, parse_again
+from rbtools.scoring import bootstrap, pivot, rank_order, ranking, render, table
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class RankOptions:
+    """What the command line asks for."""
+
+    keys: list[rank_order.SortKey]
+    front: list[rank_order.SortKey]
+    higher: bool | None
+    within: list[str]
+    aggregate: list[str]
+    group: list[str]
+    pivot: list[str]
+    top: int | None
+    ci: bool
+    bootstrap: int
+    seed: int
+
+    @property
+    def merges(self) -> bool:
+        """Whether several records become one."""
+        return bool(self.aggregate or self.group or self.pivot)
+
+
+@dataclass
+class Made:
+    """A ranking: groups of entries in their order. members: of what each merged record was made.
+
+    parts: the records whose mean it is, which may be means over seeds themselves.
+    """
+
+    keys: list[rank_order.SortKey]
+    groups: list[list[rank_order.Ranked]]
+    members: dict[bytes, list[Record]]
+    missing: int
+    parts: dict[bytes, list[Record]] = field(default_factory=dict)
+    store: str = ""
+
+    def records(self) -> Iterable[Record]:
+        """All records, without their ranks."""
+        for group in self.groups:
+            for entry in group:
+                yield parse_again(entry.record.text)
+
+
+def write(
+    made: Made,
+    choice: RankOptions,
+    shown: str | None,
+    form: str | None,
+    output: RecordWriter,
+    screen: Terminal,
+) -> None:
+    """Write the ranking as `form` says: a table on a terminal, else JSON Lines."""
+    form = form or ("table" if output.is_terminal() else "jsonl")
+    marks = _marks(made, choice, screen)
+    top = choice.top
+    groups = [list(zip(*pair, strict=True))[:top] for pair in zip(made.groups, marks, strict=True)]
+    if form == "jsonl":
+        for group in groups:
+            for entry, marked in group:
+                record = parse_again(entry.record.text)
+                place = {} if choice.pivot and not choice.keys else {"rank": entry.rank}
+                output.line(dumps({**record, **place, **marked}))
+        return
+    ranked = [
+        [
+            entry._replace(record={**_spread(entry.record.text, made, shown), "rank": entry.rank, **marked})
+            for entry, marked in group
+        ]
+        for group in groups
+    ]
+    if choice.pivot:
+        _write_pivot(ranked, choice, shown, form, output)
+    elif any(ranked):
+        _write_table([entry for group in ranked for entry in group], made.keys, choice, shown, form, output)
+
+
+def _spread(text: bytes, made: Made, shown: str | None) -> Record:
+    """The record of a line. One of several has for each expression that is asked for its deviation."""
+    record = parse_again(text)
+    parts = made.parts.get(text, ())
+    asked = [*expr.items(shown or ""), *(key.text for key in made.keys)]
+    for name in asked if len(parts) > 1 else ():
+        if expr.is_bare(name):
+            continue
+        with contextlib.suppress(RbError):
+            values = [value for value in map(expr.compile(name).number, parts) if value is not None]
+            if len(values) > 1:
+                record["evals"] = [*record.get("evals", []), {"metric": name, "std": stdev(values)}]
+    return record
+
+
+def _write_table(
+    ranked: list[rank_order.Ranked],
+    keys: Sequence[rank_order.SortKey],
+    choice: RankOptions,
+    shown: str | None,
+    form: str,
+    output: RecordWriter,
+) -> None:
+    key, *others = [one.text for one in keys]
+    records = [entry.record for entry in ranked]
+    points = [one.text for one in choice.front if one.text != key]
+    first = list(dict.fromkeys([*others, *points]))
+    known = metric_name.names(records)
+    rest = [name for name in known if name not in first] if shown is None else chosen(shown, records)
+    built = table.build(
+        ranked,
+        key,
+        metrics=None if shown is None and not first else [*first, *rest],
+        fields=choice.group or None,
+        also=choice.within,
+    )
+    _render(built, key, form, output)
+
+
+def _write_pivot(
+    groups: Sequence[Sequence[rank_order.Ranked]],
+    choice: RankOptions,
+    shown: str | None,
+    form: str,
+    output: RecordWriter,
+) -> None:
+    """A table for each group of --within; its values stand above it, but in CSV, where they are columns."""
+    every = [entry.record for group in groups for entry in group]
+    known = metric_name.names(every)
+    wanted = known if shown is None else chosen(shown, every)
+    if not wanted:
+        raise UsageError("No record has a metric to show. Evaluate the models first.")
+    if form == "csv":
+        _render(pivot.build(every, [*choice.within, *choice.pivot], wanted), wanted[0], form, output)
+        return
+    for number, group in enumerate(groups):
+        built = pivot.build([entry.record for entry in group], choice.pivot, wanted)
+        if number:
+            output.line(b"")
+        if choice.within and group:
+            values = group[0].record["aggregated"]["group"]
+            title = ", ".join(f"{name}: {values[name]}" for name in choice.within)
+            output.line(render.heading(title, form).encode())
+        _render(built, wanted[0], form, output, len(choice.pivot))
+
+
+def _render(built: table.Table, key: str, form: str, output: RecordWriter, fixed: int = 2) -> None:
+    if form == "table":
+        from rbtools.cli.rank_table import draw
+
+        text = draw(built, key, output.width(), terminal=output.is_terminal(), fixed=fixed)
+    else:
+        text = render.RENDERERS[form](built)
+    output.line(text.rstrip("\n").encode())
+
+
+def chosen(text: str, records: Sequence[Record]) -> list[str]:
+    """The metrics, fields and expressions of --metric. Raises UsageError for one that no record has."""
+    items, known = expr.items(text), metric_name.names(records)
+    if not items:
+        raise UsageError(
+            "--metric: The list of metrics is empty. Expected names or globs with commas, such as acc,fgsm.*"
+        )
+    found: dict[str, None] = {}
+    for item in items:
+        try:
+            if item in known or (expr.is_bare(item) and not _has(records, item)):
+                found.update(dict.fromkeys(expr.select(known, item)))
+            else:
+                found[expr.compile(item).text] = None
+        except RbError as wrong:
+            raise UsageError(f"--metric: {wrong}") from None
+    return list(found)
+
+
+def _has(records: Sequence[Record], item: str) -> bool:
+    """Whether a record has a field of that name, as `--by` takes it."""
+    if expr.is_glob(item):
+        return False
+    field = expr.compile(item)
+    for record in records:
+        with contextlib.suppress(RbError):
+            if isinstance(field(record), int | float | str):
+                return True
+    return False
+
+
+def _marks(made: Made, choice: RankOptions, screen: Terminal) -> list[list[Record]]:
+    """What is written beside the rank of each entry: Pareto front, band, interval of its rank."""
+    marks: list[list[Record]] = [[{} for _ in group] for group in made.groups]
+    if choice.front:
+        fronts = ranking.marked_front(made.groups, [one.higher for one in choice.front])
+        for group, some in zip(marks, fronts, strict=True):
+            for mark, on in zip(group, some, strict=True):
+                mark["pareto"] = on
+    if choice.ci:
+        _mark_bands(made, choice, marks, screen)
+    return marks
+
+
+def _mark_bands(made: Made, choice: RankOptions, marks: list[list[Record]], screen: Terminal) -> None:
+    from rbtools.evaluation.bootstrap_inputs import ImageOutcomes
+    from rbtools.store import Store
+
+    key = made.keys[0]
+    entries = [[parse_again(entry.record.text) for entry in group] for group in made.groups]
+    texts = [[entry.record.text for entry in group] for group in made.groups]
+    members = [
+        [made.members.get(text, [record]) for text, record in zip(*pair, strict=True)]
+        for pair in zip(texts, entries, strict=True)
+    ]
+    every = [record for group in members for some in group for record in some]
+    per_image = ImageOutcomes(
+        Store(made.store), [str(one["checkpoint"]) for one in every if "checkpoint" in one]
+    )
+    draws = bootstrap.BootstrapDraws(choice.bootstrap, choice.seed, per_image.shares)
+    for number, group in enumerate(made.groups):
+        found = bootstrap.of_ranking(draws, key, members[number])
+        ends = [
+            bootstrap.own_interval(record, key.text) or interval.value
+            for record, interval in zip(entries[number], found, strict=True)
+        ]
+        bands = ranking.marked_bands(group, ends, key.higher)
+        for mark, band, end, interval in zip(marks[number], bands, ends, found, strict=True):
+            about = {"by": key.text, "ci95": end, "bootstrap": choice.bootstrap, "seed": choice.seed}
+            mark |= {"band": band, "rank_ci95": interval.rank, "ranking": about}
+    _tell_sources(draws, screen, any(len(some) > 1 for group in members for some in group))
+
+
+def _tell_sources(draws: bootstrap.BootstrapDraws, screen: Terminal, groups: bool) -> None:
+    """Say what was resampled: that a network was measured once says less than its images do."""
+    counts = [list(draws.sources.values()).count(source) for source in range(len(bootstrap.SOURCES))]
+    images, binomial, normal, nothing = counts
+    parts = [f"test images resampled for {counted(images, 'record')}"] if images else []
+    parts += [f"drawn from value and n for {counted(binomial, 'record')}"] if binomial else []
+    parts += [f"drawn from the interval for {counted(normal, 'record')}"] if normal else []
+    exact = "taken as exact, wholly or in part, for"
+    parts += [f"{exact} {counted(nothing, 'record')} (neither n nor interval)"] if nothing else []
+    if groups:
+        parts.append("members of groups resampled")
+    if parts:
+        screen.say(f"rank intervals from {draws.size} draws: {'; '.join(parts)}.")

@@ -1,0 +1,157 @@
+"""The table of rb-rank for people: every record on one line, and only the columns that fit.
+
+A table whose cells wrap cannot be read. Where it is too wide, intervals go first, then columns,
+details before others; what is not shown is named below the table.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import textwrap
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from rbtools.scoring import table
+
+_GAP = 2  # spaces between columns
+_NARROWEST = 10  # a heading is broken in pieces, but not into shorter lines than this
+_LONGEST_TEXT = 32  # of a name, a data set or a method
+_PIECE = re.compile(r"\.\d+(?:\.\d+)?|[._]?[^._ ]+ ?|.")  # of a metric's name; 0.05 is one
+_NAMED = 8  # metrics that are named as not shown
+
+
+class _DrawnColumn(NamedTuple):
+    """One column as it is to be drawn; `heading` may have several lines. `best`: the cells to mark."""
+
+    heading: str
+    numeric: bool
+    cells: list[str]
+    width: int
+    best: list[bool]
+
+
+def draw(built: table.Table, key: str, width: int, *, terminal: bool = False, fixed: int = 2) -> str:
+    """The table of records ranked by `key`, at most `width` characters wide.
+
+    The first columns, rank and name (`fixed` many), and the key are always there, even where that is too
+    much. On a `terminal` headings are bold.
+    """
+    columns, hidden = _fitting(built, key, width, fixed)
+    columns = [column if terminal else _starred(column) for column in columns]
+    text = _drawn(columns, width, terminal)
+    return f"{text}\n\n{_note(hidden, width)}" if hidden else text
+
+
+def _column(built: table.Table, place: int, *, measured: bool) -> _DrawnColumn:
+    heading = built.headings[place]
+    cells = [row[place] for row in built.rows]
+    texts = [table.text(cell if measured else cell._replace(interval=None, deviation=None)) for cell in cells]
+    if not heading.numeric:
+        texts = [_shortened(text) for text in texts]
+    title = _broken(heading.title, _widest(texts))
+    width = _widest([*texts, *title.split("\n")])
+    return _DrawnColumn(title, heading.numeric, texts, width, [cell.best for cell in cells])
+
+
+def _starred(column: _DrawnColumn) -> _DrawnColumn:
+    """Where there is no bold type, a star stands behind what is best, and a blank behind the others."""
+    if not any(column.best):
+        return column
+    cells = [f"{text}{'*' if best else ' '}" for text, best in zip(column.cells, column.best, strict=True)]
+    return column._replace(cells=cells, width=max(column.width, _widest(cells)))
+
+
+def _fitting(built: table.Table, key: str, width: int, fixed: int) -> tuple[list[_DrawnColumn], list[str]]:
+    """The columns that fit, and the names of what does not.
+
+    Room goes to what tells records apart, then to metrics, then to what all records share (their data
+    set, say), then to the intervals of metrics, then to details.
+    """
+    titles = [heading.title for heading in built.headings]
+    every, own = range(len(titles)), titles.index(key, fixed)
+    short = [_column(built, place, measured=False) for place in every]
+    full = [_column(built, place, measured=True) for place in every]
+    if sum(column.width + _GAP for column in full) <= width + _GAP:
+        return full, []
+    details = [place for place in every if place > own and table.is_detail(titles[place])]
+    metrics = [place for place in every if place > own and place not in details]
+    chosen = {place: short[place] for place in (*range(fixed), own)}
+    free = width + _GAP - sum(column.width + _GAP for column in chosen.values())
+    about = range(fixed, own)
+    shared = [place for place in about if len(built.rows) > 1 and len(set(short[place].cells)) == 1]
+    apart = [place for place in about if place not in shared]
+    wishes = [(place, short[place]) for place in [*apart, *metrics, *shared]]
+    wishes += [(place, full[place]) for place in [own, *metrics]]
+    wishes += [(place, short[place]) for place in details]
+    for place, column in wishes:
+        more = column.width - chosen[place].width if place in chosen else column.width + _GAP
+        if more <= free and (place in chosen or column is short[place]):
+            chosen[place] = column
+            free -= more
+    hidden = [titles[place] for place in every if place not in chosen]
+    if without := sum(full[place].width > column.width for place, column in chosen.items()):
+        hidden.insert(0, f"the intervals of {without} column{'s' * (without > 1)}")
+    return [chosen[place] for place in sorted(chosen)], hidden
+
+
+def _drawn(columns: Sequence[_DrawnColumn], width: int, terminal: bool) -> str:
+    drawn = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for column in columns:
+        side: Literal["right", "left"] = "right" if column.numeric else "left"
+        drawn.add_column(column.heading, justify=side, vertical="bottom", no_wrap=True)
+    for row in range(len(columns[0].cells)):
+        cells = [
+            Text(column.cells[row], style="bold" if terminal and column.best[row] else "")
+            for column in columns
+        ]
+        drawn.add_row(*cells)
+    needed = sum(column.width + _GAP for column in columns)
+    # With a height as well, for else rich takes a terminal that calls itself dumb to have 80 columns.
+    console = Console(
+        file=io.StringIO(),
+        force_terminal=terminal,
+        width=max(width, needed),
+        height=25,
+        markup=False,
+        emoji=False,
+        highlight=False,
+    )
+    console.print(drawn)
+    text: str = console.file.getvalue()  # type: ignore[attr-defined]
+    return "\n".join(line.rstrip() for line in text.rstrip("\n").split("\n"))
+
+
+def _note(hidden: Sequence[str], width: int) -> str:
+    named = ", ".join(hidden[:_NAMED])
+    more = f" and {len(hidden) - _NAMED} more" if len(hidden) > _NAMED else ""
+    text = f"not shown: {named}{more} (--metric chooses columns; --format jsonl has all)"
+    return textwrap.fill(table.plain(text), max(width, 20), break_on_hyphens=False)
+
+
+def _widest(texts: Sequence[str]) -> int:
+    return max(map(cell_len, texts), default=0)
+
+
+def _broken(title: str, width: int) -> str:
+    """A heading in lines of about the width of its cells, between the parts of a name."""
+    lines = [""]
+    for piece in _PIECE.findall(table.plain(title)):
+        if lines[-1] and len(lines[-1] + piece) > max(width, _NARROWEST):
+            lines.append("")
+        lines[-1] += piece
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _shortened(text: str) -> str:
+    """A long name without its middle: both ends tell more."""
+    if len(text) <= _LONGEST_TEXT:
+        return text
+    half = (_LONGEST_TEXT - 1) // 2
+    return f"{text[:half]}…{text[-half:]}"

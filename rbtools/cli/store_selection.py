@@ -1,0 +1,135 @@
+"""Results of a store as a command line chooses them: by KEY, --where and --kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import click
+import orjson
+
+from rbtools.cli import shared
+from rbtools.errors import RbError, UsageError
+from rbtools.records import dumps, expr
+from rbtools.store import Store, index, listing
+from rbtools.store.parallel_map import parallel_map
+
+KINDS = ("training", "tracking", "evaluation")
+MANY = 5000  # results that are worth more than one process
+
+_options = (
+    click.argument("keys", nargs=-1, metavar="[KEY]..."),
+    click.option(
+        "--where", default=None, metavar="EXPR", help="Only results for which this holds: 'acc > 0.8'."
+    ),
+    click.option("--kind", default=None, type=click.Choice(KINDS), help="Only results of one kind."),
+)
+
+
+class StoreSelection(NamedTuple):
+    """What the command line says."""
+
+    keys: tuple[str, ...]
+    where: str | None
+    kind: str | None
+
+
+choice_options = shared.bundle("choice", StoreSelection, *_options)
+
+
+class SelectionPart(NamedTuple):
+    """What was found in a part of the store; `absent` lack a name that --where asks for."""
+
+    lines: bytes
+    matching: int
+    seen: int
+    absent: int
+    damaged: list[str]
+
+
+class SelectedResults:
+    """The results that are chosen; damaged ones are named and left out."""
+
+    def __init__(self, store: Store, choice: StoreSelection, screen: shared.Terminal) -> None:
+        self.store, self.choice, self.screen = store, choice, screen
+        self.condition = None if choice.where is None else _condition(choice.where)
+        self.matching = self.damaged = self.seen = self.absent = 0
+
+    def records(self) -> Iterator[listing.ListedResult]:
+        """Their files and records."""
+        for found in listing.records(self.store, self.choice.keys or None):
+            self.seen += found.record is not None
+            if found.record is None:
+                self._say_damaged(found.path)
+            elif self._counted_fit(found.record):
+                yield found
+
+    def lines(self) -> Iterator[bytes]:
+        """Their records as JSON, many lines at once and without a newline at the end."""
+        if self.choice.keys:
+            yield from (dumps(found.record) for found in self.records() if found.record is not None)
+            return
+        folders = listing.folders(self.store, "results")
+        for part in parallel_map(self._part, folders, self._processes(folders)):
+            for path in part.damaged:
+                self._say_damaged(path)
+            self.matching, self.seen = self.matching + part.matching, self.seen + part.seen
+            self.absent += part.absent
+            if part.lines:
+                yield part.lines
+
+    def _processes(self, folders: list[str]) -> int:
+        from rbtools.execution import cores
+
+        # Keys are hashes, so every folder has about as many results as the first one.
+        first = sum(1 for _ in listing.paths(self.store, "results", folders[:1]))
+        return cores.count() if first * len(folders) > MANY else 1
+
+    def _part(self, folder: str) -> SelectionPart:
+        """What is chosen of one folder; it may run in another process."""
+        here = SelectedResults(self.store, self.choice, self.screen)
+        texts, damaged = index.texts(self.store, folder)
+        lines = texts if self.condition is None and self.choice.kind is None else here._fitting(texts)
+        return SelectionPart(b"\n".join(lines), len(lines), len(texts), here.absent, damaged)
+
+    def _fitting(self, texts: list[bytes]) -> list[bytes]:
+        return [text for text in texts if self._counted_fit(orjson.loads(text))]
+
+    def _counted_fit(self, record: dict[str, Any]) -> bool:
+        try:
+            fits = self._fits(record)
+        except expr.MissingName:
+            self.absent += 1
+            return False
+        except RbError as wrong:
+            raise UsageError(f"--where: {wrong}") from None
+        self.matching += fits
+        return fits
+
+    def _fits(self, record: dict[str, Any]) -> bool:
+        if self.choice.kind is not None and record["stored"]["kind"] != self.choice.kind:
+            return False
+        return self.condition is None or self.condition.holds(record)
+
+    def _say_damaged(self, path: str) -> None:
+        self.damaged += 1
+        self.screen.error(f"{path} is damaged. rb-store verify --delete removes what is.")
+
+    def why_nothing(self) -> str:
+        """Where nothing is chosen, why."""
+        if not self.seen:
+            return f"the store {self.store.folder} holds no results yet."
+        if self.absent == self.seen and self.condition is not None:
+            return f"no result has all of {', '.join(self.condition.names)}, which --where asks for."
+        return f"none of {self.seen} results matches."
+
+    def status(self) -> int:
+        """How it went: a damaged result is a failure."""
+        return shared.FAILED if self.damaged else shared.DONE
+
+
+def _condition(text: str) -> expr.Expression:
+    try:
+        return expr.compile(text)
+    except RbError as wrong:
+        raise UsageError(f"--where: {wrong}") from None

@@ -1,0 +1,141 @@
+"""Words for people, on standard error.
+
+The stages of a pipe share one terminal. A status line is transient: it is erased before anything
+else is said, and only one process of a pipeline shows one at a time, so that stages do not paint
+over each other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from rbtools.errors import one_line
+
+if TYPE_CHECKING:
+    from rbtools.cli.events import Log
+
+_ERASE = "\r\x1b[2K"
+_SECONDS_BETWEEN_PAINTS = 0.1
+_NAMED_LINES = 8  # lines that are no records and are named one by one
+
+
+class Terminal:
+    """Messages of one tool: `tool: text` lines, a status line on a terminal, and events for programs."""
+
+    def __init__(
+        self, tool: str, *, quiet: bool = False, verbose: bool = False, log: Log | None = None
+    ) -> None:
+        self.tool, self.quiet, self.verbose, self.log = tool, quiet, verbose, log
+        self.listeners: list[Callable[[dict[str, Any], dict[str, Any] | None], None]] = []
+        self.terminal = _is_terminal()
+        self._painted = 0.0
+        self._lock: int | None = None
+        self._said: set[str] = set()
+        self._wrong_lines = 0
+
+    def say(self, text: str) -> None:
+        """A line that people asked for or should know of; `-q` leaves it out."""
+        if not self.quiet:
+            self._line(text)
+
+    def once(self, text: str) -> None:
+        """A line to say, the first time only; one that begins with "warning:" is shown also with `-q`."""
+        if text not in self._said:
+            self._said.add(text)
+            (self._line if text.startswith("warning: ") else self.say)(text)
+
+    def detail(self, text: str) -> None:
+        """A line for `-v`."""
+        if self.verbose:
+            self._line(text)
+
+    def warn(self, text: str) -> None:
+        """A line that is shown also with `-q`."""
+        self.tell({"event": "warning", "text": text})
+        self._line(f"warning: {text}")
+
+    def error(self, text: str) -> None:
+        """An error, in one line where it has one."""
+        self.tell({"event": "error", "text": text})
+        self._line(f"error: {text}")
+
+    def wrong_line(self, text: str) -> None:
+        """The error of a line that is no record. The first are named: a file of another kind has thousands.
+
+        With `-v`, and in the log, all are.
+        """
+        self._wrong_lines += 1
+        if self.verbose or self._wrong_lines <= _NAMED_LINES:
+            self.error(text)
+            return
+        self.tell({"event": "error", "text": text})
+        if self._wrong_lines == _NAMED_LINES + 1:
+            self._line(
+                "error: more lines are no records; they are not named here (-v names all). Is it a file of"
+                " records? Published tables are read by rb-convert."
+            )
+
+    def tell(self, event: dict[str, Any], record: dict[str, Any] | None = None) -> None:
+        """An event for programs: `event["event"]` says of what kind; `record`, what it is about."""
+        if self.log is not None:
+            self.log.tell(**event)
+        for listener in self.listeners:
+            listener(event, record)
+
+    def status(self, text: str) -> None:
+        """What is going on just now; on a terminal only, and only in one stage at a time."""
+        if not self.terminal or self.quiet:
+            return
+        now = time.monotonic()
+        if now - self._painted < _SECONDS_BETWEEN_PAINTS or not self._mine():
+            return
+        self._painted = now
+        width = shutil.get_terminal_size().columns
+        _write((_ERASE + f"{self.tool}: {text}")[: width + len(_ERASE) - 1])
+
+    def clear(self) -> None:
+        """Erase the status line, and let another stage have it."""
+        if self._lock is not None:
+            _write(_ERASE)
+            os.close(self._lock)
+            self._lock = None
+
+    def _line(self, text: str) -> None:
+        start = _ERASE if self.terminal else ""
+        _write(f"{start}{self.tool}: {one_line(text)}\n")  # names in it may come from anybody's file
+
+    def _mine(self) -> bool:
+        """Whether the terminal's status line is ours: who has it holds a lock on the terminal."""
+        if self._lock is not None:
+            return True
+        try:
+            lock = os.open(os.ttyname(2), os.O_WRONLY | os.O_NOCTTY)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(lock)
+            return False
+        self._lock = lock
+        return True
+
+
+def _write(text: str) -> None:
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+
+def _is_terminal() -> bool:
+    try:
+        return sys.stderr.isatty() and os.environ.get("TERM", "") != "dumb"
+    except (AttributeError, ValueError):
+        return False

@@ -1,0 +1,1 @@
+"""The commands: `rb-NAME` is NAME.py."""

@@ -1,0 +1,238 @@
+"""rb-arch: architectures as records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import click
+
+from rbtools import units
+from rbtools.cli import checkpoint_records, shared
+from rbtools.cli.output import RecordWriter
+from rbtools.errors import UsageError
+from rbtools.records import SCHEMA, dumps
+from rbtools.spaces import SPACES, Space, sized
+from rbtools.spaces.choose import CLASSES, SHAPE, holding, records, these
+
+_size_options = shared.bundle(
+    "sizes",
+    dict,
+    click.option(
+        "--channels", default=None, type=click.IntRange(1), help="Width of the first stage.  [default: 16]"
+    ),
+    click.option(
+        "--cells", default=None, type=click.IntRange(1), help="Cells in each of three stages.  [default: 5]"
+    ),
+    click.option(
+        "--width",
+        default=None,
+        type=click.IntRange(1),
+        help="Neurons or channels of every layer, in fcnn and rescnn.  [default: 64]",
+    ),
+    click.option(
+        "--depth",
+        default=None,
+        type=click.IntRange(2),
+        help="Layers of fcnn and rescnn, the last, linear one among them.  [default: 4]",
+    ),
+)
+_choice_options = shared.bundle(
+    "choice",
+    dict,
+    click.option(
+        "--where", default=None, metavar="EXPR", help="Only where this holds: 'kernel_params == 18'."
+    ),
+    click.option("--sample", default=None, type=click.IntRange(1), metavar="N", help="N of them at random."),
+    click.option("--seed", default=0, type=click.IntRange(0), help="Seed of --sample."),
+)
+
+
+@shared.command()
+@click.argument("files", nargs=-1, metavar="[FILE]...")
+@click.option(
+    "--from-checkpoint",
+    "checkpoints",
+    multiple=True,
+    metavar="FILE",
+    help="Describe this file of weights, and those that follow: what network each holds is told by its"
+    " names and shapes.",
+)
+@click.option(
+    "--arch",
+    default=None,
+    metavar="LIST",
+    help="These, by name: resnet18, nb201-13714, torchvision:NAME, timm:NAME, python:MODULE:FUNCTION,"
+    " fcnn:relu/tanh+skip; with"
+    " --from-checkpoint, what network the files hold.",
+)
+@shared.normalize_option
+@shared.member_option
+@shared.allow_code_option
+@click.option(
+    "--space",
+    "space_name",
+    default="nasbench201",
+    type=click.Choice(list(SPACES)),
+    help="The set of architectures.",
+)
+@click.option("--unique", is_flag=True, help="One architecture for each class of equal networks (6466).")
+@click.option("--index", default=None, metavar="LIST", help="These, in this order: 13714 or 0-9,50.")
+@click.option("--str", "string", default=None, metavar="TEXT", help="This one: '|nor_conv_3x3~0|+|...'.")
+@click.option(
+    "--neighbours",
+    default=None,
+    metavar="ARCH",
+    help="All that differ in one edge from ARCH (an index, a name or a string), edge by edge.",
+)
+@_choice_options
+@_size_options
+@click.option("--dataset", default=None, metavar="NAME", help="Count for this data set's images and classes.")
+@click.option(
+    "--data-dir",
+    envvar="RB_DATA",
+    default=None,
+    metavar="DIR",
+    help="Where data sets lie.",
+    show_envvar=True,
+)
+@shared.screen_options
+def main(
+    files: tuple[str, ...],
+    checkpoints: tuple[str, ...],
+    arch: str | None,
+    normalize: str | None,
+    member: str | None,
+    allow_code: bool,
+    space_name: str,
+    unique: bool,
+    index: str | None,
+    string: str | None,
+    neighbours: str | None,
+    choice: dict[str, Any],
+    sizes: dict[str, int | None],
+    dataset: str | None,
+    data_dir: str | None,
+    screen: shared.Terminal,
+) -> int:
+    """Write architectures as records, in the published order of their indices.
+
+    Without options, all 15,625 of NAS-Bench-201. Counts ("params", "macs") are for three-channel
+    32x32 images and ten classes, or for the images and classes of --dataset. With --from-checkpoint,
+    write what files of weights hold, as records that every evaluator takes.
+
+    \b
+    Examples:
+      rb-arch --unique | wc -l
+      rb-arch --sample 16 --where 'kernel_params == 18 and none == 0'
+      rb-arch --neighbours 13714 --cells 1 --dataset digits
+      rb-arch --arch resnet18,torchvision:resnet50
+      rb-arch --space fcnn --depth 3 --width 256 --where 'skips == 1' --sample 20 --dataset digits
+      rb-arch --from-checkpoint model.pt | rb-attack fgsm --n 4 --dataset imagefolder:photos
+    """
+    if checkpoints:
+        _refuse_with_files()
+        run = {"dataset": dataset, "data_dir": data_dir, "member": member, "allow_code": allow_code}
+        found = checkpoint_records.records([*checkpoints, *files], arch, normalize, screen, **run)
+        return _write(holding(found, choice["where"]), screen)
+    _refuse_without_files(files)
+    if sum(option is not None for option in (arch, index, string, neighbours)) > 1:
+        raise UsageError(
+            "More than one of --arch, --index, --str and --neighbours is given. Choose one of them."
+        )
+    about: dict[str, Any] = {"classes": CLASSES, "shape": SHAPE}
+    extra: dict[str, Any] = {}
+    if dataset is not None:
+        from rbtools import datasets
+
+        described = datasets.describe(dataset, data_dir)
+        about, extra = {"classes": described.classes, "shape": described.shape}, {"dataset": described.name}
+    if arch is not None:
+        named = _named(arch, sizes, about, extra)
+        return _write(these(named, **choice, warn=screen.warn), screen)
+    kept = sized(space_name, **sizes)
+    numbers = _numbers(kept, index, string, neighbours)
+    return _write(records(kept, numbers, about, extra, unique=unique, **choice, warn=screen.warn), screen)
+
+
+FOR_FILES = ("normalize", "member", "allow_code")
+NOT_FOR_FILES = (
+    *("space_name", "unique", "index", "string", "neighbours", "sample", "seed"),
+    *("channels", "cells", "width", "depth"),
+)
+
+
+def _given(names: Iterable[str]) -> str | None:
+    """The first of these options that the command line has, as it is typed."""
+    context = click.get_current_context()
+    flags = {param.name: param.opts[0] for param in context.command.params}
+    said = (n for n in names if context.get_parameter_source(n) is click.core.ParameterSource.COMMANDLINE)
+    name = next(said, None)
+    return None if name is None else flags[name]
+
+
+def _refuse_with_files() -> None:
+    option = _given(NOT_FOR_FILES)
+    if option is not None:
+        raise UsageError(f"{option} chooses architectures of a space, and --from-checkpoint reads files.")
+
+
+def _refuse_without_files(files: tuple[str, ...]) -> None:
+    if files:
+        raise UsageError(
+            f"rb-arch reads no records, so {files[0]} means nothing. Did you mean --from-checkpoint?"
+        )
+    option = _given(FOR_FILES)
+    if option is not None:
+        raise UsageError(f"{option} is about a file of weights. Add --from-checkpoint FILE.")
+
+
+def _named(
+    text: str, sizes: dict[str, int | None], about: dict[str, Any], extra: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
+    from rbtools import spaces
+    from rbtools.inputs.checkpoints import named_arch
+
+    given = {key: value for key, value in sizes.items() if value is not None}
+    for word in filter(None, (part.strip() for part in text.split(","))):
+        fields = named_arch(word)
+        sized(fields["space"], **given)  # refuses what its networks have not
+        described = spaces.describe({**fields, **given}, **about)
+        yield {"schema": SCHEMA, "arch": described, **extra}
+
+
+def _numbers(
+    kept: Space, index: str | None, string: str | None, neighbours: str | None
+) -> Iterable[int] | None:
+    """The indices that are asked for by themselves, if any are."""
+    if index is not None:
+        return [kept.find(str(number)) for number in _whole_numbers(index)]
+    if string is not None:
+        return [kept.find(string)]
+    return None if neighbours is None else kept.neighbours(kept.find(neighbours))
+
+
+def _whole_numbers(text: str) -> list[int]:
+    found = units.number_list(text, "--index")
+    wrong = [value for value in found if value != int(value)]
+    if wrong:
+        raise UsageError(f"--index has {wrong[0]:g}. Expected whole numbers, such as 13714 or 0-9,50.")
+    return [int(value) for value in found]
+
+
+def _write(records: Iterator[dict[str, Any]], screen: shared.Terminal) -> int:
+    output, count, failed = RecordWriter(), 0, 0
+    try:
+        for count, record in enumerate(records, start=1):  # noqa: B007 - counted for the message below
+            failed += "error" in record
+            output.line(dumps(record))
+    finally:
+        output.restore()
+    if count == 0:
+        screen.say("no architecture matches.")
+    screen.detail(f"{count} architecture{'s' * (count != 1)}.")
+    return shared.FAILED if failed else shared.DONE
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,217 @@
+"""rb-convert: published result files as records, and records as such files."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rbtools.cli import shared
+from rbtools.cli.output import RecordWriter
+from rbtools.cli.source import name_of, stop_if_strict, where
+from rbtools.errors import RbError, UsageError
+from rbtools.formats import FORMATS, Bad, Broken, ConversionReport, Format, Published, Unit
+from rbtools.formats.base import as_text
+from rbtools.formats.conversion_report import losses
+from rbtools.records import SCHEMA, dumps
+from rbtools.store.files import check_folder_of, write_all
+
+
+@shared.command(choose=FORMATS)
+@click.argument("files", nargs=-1, metavar="[FILE]...")
+@click.option(
+    "--write",
+    "target",
+    default=None,
+    metavar="PATH",
+    help="Go the other way: write the records of FILE or standard input to this file or folder, in this"
+    " format. A single file may be '-', standard output.",
+)
+@click.option("--strict", is_flag=True, help="Stop at the first row or record that cannot be converted.")
+@shared.screen_options
+def main(
+    format: str,
+    params: dict[str, Any],
+    files: tuple[str, ...],
+    target: str | None,
+    strict: bool,
+    screen: shared.Terminal,
+) -> int:
+    """Read published results as records, or write records in a published format.
+
+    Reads FILE (for some formats a folder), or standard input, and writes a record for each result, with
+    metrics named as rb-attack and the others name them; "evals" says where each number comes from and how
+    it was rounded. With --write it is the other way round, and what the format has no place for is listed
+    on standard error, each kind once. A row that cannot be read becomes a record with an error, and the
+    others go on.
+
+    \b
+    Examples:
+      rb-convert prbench --write board.json results.jsonl
+      rb-convert prbench board.json | rb-rank --by acc
+      rb-convert csv --write table.csv results.jsonl
+      rb-convert csv --map 'pgd20.8=robust' table.csv
+    """
+    chosen: Format = shared.build(FORMATS, format, params)
+    told = ConversionReport()
+    if target is None:
+        status = _Reading(chosen, told, screen, strict).run(files)
+    else:
+        status = _Writing(chosen, told, screen, strict).run(files, target)
+    for line in told.errors():
+        screen.error(line)
+    for line in (*told.remarks(), *told.losses(format)):
+        screen.say(line)
+    return shared.FAILED if told.wrong else status
+
+
+class _Reading:
+    """From published files to records on standard output."""
+
+    def __init__(self, chosen: Format, told: ConversionReport, screen: shared.Terminal, strict: bool) -> None:
+        self.format, self.told, self.screen, self.strict = chosen, told, screen, strict
+        self.good = self.bad = 0
+
+    def run(self, files: tuple[str, ...]) -> int:
+        output = RecordWriter()
+        try:
+            for source in _sources(files, self.format, output):
+                self._file(source, output)
+        finally:
+            self.screen.clear()
+            output.restore()
+        if self.good + self.bad == 0:
+            self.screen.say("no results came in.")
+        else:
+            failed = f", {self.bad} failed" if self.bad else ""
+            self.screen.detail(f"{self.good} record{'s' * (self.good != 1)}{failed}.")
+        return shared.FAILED if self.bad else shared.DONE
+
+    def _file(self, source: Published, output: RecordWriter) -> None:
+        try:
+            for found in self.format.units(source, self.told):
+                output.line(self._record(found))
+        except Broken as wrong:
+            rest = f" Expected what rb-convert {self.format.name} --help describes."
+            if self.good:
+                count = f"{self.good} record{'s' * (self.good != 1)}"
+                rest = f" The {count} before it stand; get the file anew for the rest."
+            self._say(f"{source.name} {wrong}.{rest}")
+            output.line(dumps(_failed(f"{source.name} {wrong}.")))
+        except OSError as error:
+            raise UsageError(f"Cannot read {error.filename or source.name}: {error.strerror}.") from None
+
+    def _record(self, found: Unit | Bad) -> bytes:
+        if isinstance(found, Unit):
+            try:
+                line = dumps(self.format.record(found.content, self.told, found.where))
+                self.good += 1
+                return line
+            except RbError as wrong:
+                found = Bad(found.where, str(wrong), as_text(found.content))
+            except UnicodeEncodeError:
+                problem = "It holds half of a surrogate pair, which is no text. Expected Unicode."
+                found = Bad(found.where, problem, as_text(found.content))
+        self._say(f"{found.where}: {found.problem}")
+        return dumps(_failed(f"{found.where}: {found.problem}", found.text))
+
+    def _say(self, message: str) -> None:
+        self.bad += 1
+        stop_if_strict(self.strict, message)
+        self.screen.error(message)
+
+
+def _failed(message: str, text: str | None = None) -> dict[str, Any]:
+    carried = {} if text is None else {"text": text}
+    return {"schema": SCHEMA, "error": {"tool": "rb-convert", "message": message, **carried}}
+
+
+def _sources(files: tuple[str, ...], chosen: Format, output: RecordWriter) -> Iterator[Published]:
+    """The files that are named, or standard input where none is."""
+    if not files:
+        if not chosen.one_file:
+            raise UsageError(f"{chosen.name} is a folder of files. Name it: rb-convert {chosen.name} FOLDER.")
+        if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
+            raise UsageError(f"No file was given. Name one: rb-convert {chosen.name} FILE.")
+    for name in files or ("-",):
+        if name == "-":
+            yield Published(None, "standard input")
+            continue
+        path = Path(name)
+        if not path.exists():
+            raise UsageError(
+                f"Cannot read {name}: No such file or directory. Expected what"
+                f" rb-convert {chosen.name} --help describes."
+            )
+        if output.same_file(name):
+            raise UsageError(f"{name} is both read and written. Write elsewhere.")
+        if path.is_dir() and chosen.one_file:
+            raise UsageError(f"{name} is a folder. Expected a file: {chosen.name} is one file.")
+        yield Published(path, name)
+
+
+class _Writing:
+    """From records to published files."""
+
+    def __init__(self, chosen: Format, told: ConversionReport, screen: shared.Terminal, strict: bool) -> None:
+        self.format, self.told, self.screen, self.strict = chosen, told, screen, strict
+        self.good = self.bad = self.passed = 0
+
+    def run(self, files: tuple[str, ...], target: str) -> int:
+        if target == "-" and not self.format.one_file:
+            raise UsageError(f"{self.format.name} is a folder of files, not for '-'. Name a folder.")
+        if target in files:
+            raise UsageError(f"{target} is both read and written. Write elsewhere.")
+        if self.format.one_file and target != "-":
+            check_folder_of(Path(target))
+        output = RecordWriter()
+        try:
+            units = list(self._units(shared.RecordSource(files=files, strict=self.strict), output))
+            documents = self.format.documents(units, self.told)
+            nothing = not units and target != "-" and bool(self.bad or self.passed)
+            if not units and not nothing:
+                self.screen.say("no records came in; nothing is written.")
+            elif not units:  # whoever asked for a file goes on with it
+                self.screen.error(f"there is nothing to write: {target} was not written.")
+            elif target == "-":
+                for document in documents:
+                    output.line(b"".join(document.content).rstrip(b"\n"))
+            else:
+                write_all(Path(target), documents, hint="Name another place with --write.")
+        finally:
+            self.screen.clear()
+            output.restore()
+        if self.passed:
+            self.screen.say(f"{self.passed} failed record{'s' * (self.passed != 1)} left out.")
+        self.screen.detail(f"{self.good} record{'s' * (self.good != 1)} written.")
+        return shared.FAILED if self.bad or nothing else shared.DONE
+
+    def _units(self, source: shared.RecordSource, output: RecordWriter) -> Iterator[Unit]:
+        for line in shared.read_all(source, self.screen, output):
+            if line.record is None:
+                self.bad += 1
+            elif source.passes(line.record):
+                self.passed += 1
+            else:
+                place = f"{where(line)} ({name_of(line.record)})"
+                try:
+                    content = self.format.unit(line.record)
+                    losses(
+                        line.record,
+                        self.format.record(content, ConversionReport(ours=True), place),
+                        self.told,
+                    )
+                except RbError as wrong:
+                    self.bad += 1
+                    stop_if_strict(self.strict, f"{place}: {wrong}")
+                    self.screen.error(f"{place}: {wrong}")
+                    continue
+                self.good += 1
+                yield Unit(place, content)
+
+
+if __name__ == "__main__":
+    main()

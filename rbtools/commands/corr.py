@@ -1,0 +1,255 @@
+"""rb-corr: rank correlations between metrics, or between result sets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rbtools.cli import shared
+from rbtools.cli.output import RecordWriter
+from rbtools.cli.sink import Sink, counted, form_option, names, where_option
+from rbtools.errors import RbError, UsageError
+from rbtools.records import dumps, parse_again
+from rbtools.scoring import correlate, render, table
+from rbtools.scoring.groups import fields
+from rbtools.scoring.join import Beside
+from rbtools.scoring.ranking import averaged
+
+
+@shared.command()
+@click.option(
+    "--metric",
+    "--metrics",
+    "metrics",
+    default="*",
+    metavar="LIST",
+    help="What to correlate: names, globs and expressions; with several sets also SET:NAME.",
+)
+@click.option("--rows", default=None, metavar="LIST", help="Only these, each with ...")
+@click.option("--cols", default=None, metavar="LIST", help="... each of these.  [default: --metric]")
+@click.option(
+    "--kind",
+    "kinds",
+    default="spearman",
+    metavar="LIST",
+    help="spearman (rho) or kendall (tau-b), or both with a comma.",
+)
+@click.option(
+    "--on",
+    "--join",
+    "on",
+    default=None,
+    metavar="LIST",
+    help="Join result sets by these fields, such as arch.index: each FILE is a set, named after it.",
+)
+@click.option("--by", default=None, metavar="FIELD", help="With --on: the values of FIELD are the sets.")
+@click.option(
+    "--aggregate",
+    default=None,
+    metavar="LIST",
+    help="First take the mean of records that differ in these fields alone: seed.",
+)
+@where_option
+@click.option(
+    "--bootstrap",
+    default=0,
+    type=click.IntRange(0),
+    metavar="N",
+    help="95 % intervals from N resamples of the records.",
+)
+@click.option("--seed", default=0, type=click.IntRange(0), help="Seed of --bootstrap.")
+@form_option
+@shared.sink_options
+@shared.screen_options
+def main(
+    metrics: str,
+    rows: str | None,
+    cols: str | None,
+    kinds: str,
+    on: str | None,
+    by: str | None,
+    aggregate: str | None,
+    where: str | None,
+    bootstrap: int,
+    seed: int,
+    form: str | None,
+    source: shared.RecordSource,
+    screen: shared.Terminal,
+) -> int:
+    """Correlate metrics over records by their ranks.
+
+    Writes one JSON object for each pair of metrics: "kind", "row", "col", "value" (null, with a
+    "reason", where there is none), "n" records that have both, and with --bootstrap "ci95". With --on,
+    result sets are joined by a field, and metrics are called SET:NAME. Several records of the same model
+    are read as one. Reads everything before it writes.
+
+    \b
+    Examples:
+      rb-corr --metric 'acc,pgd20.*,mean(pr.*)' --format table leaderboard.jsonl
+      rb-corr --rows 'ge.*' --cols 'acc,pgd*' --kind kendall,spearman --bootstrap 1000 leaderboard.jsonl
+      rb-corr --on arch.name,train.method --metric 'acc,pgd*' leaderboard.jsonl others.jsonl
+      rb-corr --join train.method --by arch.name --metric acc leaderboard.jsonl
+    """
+    if source.in_place:
+        raise UsageError("--in-place would replace records by correlations. Write to another file.")
+    wanted = _kinds(kinds)
+    left = names(metrics if rows is None else rows, "--metric" if rows is None else "--rows")
+    right = names(metrics if cols is None else cols, "--metric" if cols is None else "--cols")
+    with shared.opened_output(source, screen) as output:
+        sink = Sink(source, screen, output, where)
+        beside = Beside([*left, *right], names(on, "--on"))
+        for label, record in _read(sink, beside.on_names, by, names(aggregate, "--aggregate")):
+            beside.add(label, record)
+        _tell(sink, beside, by)
+        sink.tell()
+        if sink.good:
+            _check(beside, sink.good)
+            for kind in wanted:
+                found = _matrix(kind, beside, (left, right), bootstrap, seed, screen)
+                _write(found, form, (bootstrap, seed), output)
+        return shared.FAILED if sink.bad else shared.DONE
+
+
+def _kinds(text: str) -> list[str]:
+    found = names(text, "--kind")
+    for kind in found:
+        if kind not in correlate.KINDS:
+            raise UsageError(f"--kind is '{kind}'. Choose from: {', '.join(correlate.KINDS)}.")
+    return found
+
+
+def _read(
+    sink: Sink, on: Sequence[str], by: str | None, aggregate: Sequence[str]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """All records with the set that each belongs to."""
+    files = sink.source.files
+    if by is not None and not on:
+        raise UsageError("--by splits records into sets, but nothing joins them. Add --join arch.name.")
+    if on and by is None and len(files) < 2:
+        raise UsageError(
+            "--on joins result sets, but there is only one. Name a file for each, or say --by dataset."
+        )
+    label_of = fields([by])[0] if by is not None else None
+    labels = _labels(files) if on else {}
+    sets: dict[str, list[bytes]] = {}
+    without: list[RbError] = []
+    for line in sink.lines():
+        assert line.record is not None
+        try:
+            label = str(label_of(line.record)) if label_of else labels.get(line.source, "")
+        except RbError as reason:
+            without.append(reason)
+        else:
+            sets.setdefault(label, []).append(line.text)
+    if without and not sets:
+        raise UsageError(f"--by: {without[0]}")
+    if without:
+        sink.screen.warn(f"{counted(len(without), 'record')} without {by} left out: they are of no set.")
+    for label in list(sets):
+        models = sink.models((text, parse_again(text)) for text in sets.pop(label))
+        if aggregate:
+            models = ((b"", one.record) for one in averaged((text for text, _ in models), aggregate))
+        for _, record in models:
+            yield label, record
+    sink.check()
+
+
+def _tell(sink: Sink, beside: Beside, by: str | None) -> None:
+    """Say which records do not count, and what is better kept apart."""
+    on, warn = ",".join(beside.on_names), sink.screen.warn
+    if beside.without:
+        if beside.without == sink.good:
+            raise UsageError(f"--on: {beside.reason}")
+        warn(f"{counted(beside.without, 'record')} without {on} left out: there is nothing to join by.")
+    if beside.duplicates:
+        warn(
+            f"{counted(beside.duplicates, 'record')} with the same {on} as another of the set: the last one"
+            " counts. --aggregate seed takes the mean over seeds."
+        )
+    if beside.datasets and by != "dataset" and "dataset" not in beside.on_names:
+        warn(
+            f"records of {len(beside.datasets)} data sets ({', '.join(beside.datasets)}) are correlated"
+            " together. --join arch.name --by dataset keeps them apart."
+        )
+
+
+def _labels(files: Sequence[str]) -> dict[str, str]:
+    """Sets are called what their files are called, with their folders where that is not enough."""
+    stems = ["stdin" if name == "-" else Path(name).stem for name in files]
+    clear = len(set(stems)) == len(stems)
+    sources = ["standard input" if name == "-" else name for name in files]
+    return dict(zip(sources, stems if clear else files, strict=True))
+
+
+def _check(beside: Beside, good: int) -> None:
+    if beside.on and len(beside.labels) < 2:
+        raise UsageError(
+            f"There is one result set only ({beside.labels[0]}). Correlating sets takes two or more."
+        )
+    if good < correlate.FEWEST:
+        raise UsageError(
+            f"{counted(good, 'record')} came in. A correlation needs {correlate.FEWEST} or more."
+        )
+
+
+def _matrix(
+    kind: str,
+    beside: Beside,
+    asked: tuple[list[str], list[str]],
+    bootstrap: int,
+    seed: int,
+    screen: shared.Terminal,
+) -> correlate.Matrix:
+    rows, cols = (beside.resolve(items) for items in asked)
+    numbers = beside.numbers(list(dict.fromkeys([*rows, *cols])))
+
+    def progress(done: int) -> None:
+        screen.status(f"{kind}  {done}/{bootstrap} resamples")
+
+    found = correlate.matrix(
+        kind, *numbers, rows, cols, bootstrap=bootstrap, seed=seed, progress=progress if bootstrap else None
+    )
+    flat = {row for i, row in enumerate(rows) if found.flat_rows[i].all()}
+    flat |= {col for j, col in enumerate(cols) if found.flat_cols[:, j].all()}
+    if flat:
+        listed = ", ".join(sorted(flat)[:8]) + (", ..." if len(flat) > 8 else "")
+        screen.once(f"warning: fewer than two distinct values, so no correlation: {listed}.")
+    few = int((found.n < correlate.FEWEST).sum())
+    if few:
+        screen.once(
+            f"warning: {counted(few, 'pair')} of metrics with fewer than {correlate.FEWEST} records in"
+            " common, so no correlation."
+        )
+    return found
+
+
+def _write(found: correlate.Matrix, form: str | None, drawn: tuple[int, int], output: RecordWriter) -> None:
+    form = form or ("table" if output.is_terminal() else "jsonl")
+    if form == "jsonl":
+        for line in correlate.lines(found, *drawn):
+            output.line(dumps(line))
+        return
+    built = _table(found)
+    if form == "table":
+        from rbtools.cli.rank_table import draw
+
+        text = draw(built, found.cols[0], output.width(), terminal=output.is_terminal(), fixed=1)
+    else:
+        text = render.RENDERERS[form](built)
+    output.line(text.rstrip("\n").encode())
+
+
+def _table(found: correlate.Matrix) -> table.Table:
+    headings = [table.Heading(found.kind, False), *(table.Heading(col, True) for col in found.cols)]
+    rows: dict[str, list[table.TableCell]] = {row: [table.TableCell(row)] for row in found.rows}
+    for line in correlate.lines(found):
+        interval: Any = line.get("ci95")
+        rows[line["row"]].append(table.TableCell(line["value"], tuple(interval) if interval else None))
+    return table.Table(headings, list(rows.values()), [])
+
+
+if __name__ == "__main__":
+    main()

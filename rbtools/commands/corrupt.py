@@ -1,0 +1,149 @@
+"""rb-corrupt: accuracy of each model under common corruptions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rbtools import parse_units, units
+from rbtools.cli import shared
+from rbtools.cli.source import file_path
+from rbtools.corruptions import CORRUPTIONS
+from rbtools.errors import RbError, UsageError
+
+severity_option = click.option(
+    "--severity", default="1-5", metavar="LIST", help="Severities from 1 to 5: 3, 1-5 or 1,3,5."
+)
+
+
+@shared.command(choose=CORRUPTIONS, many=True)
+@severity_option
+@click.option(
+    "--from",
+    "archive",
+    metavar="DIR",
+    help="Take the corrupted images from an archive, NAME.npy and labels.npy, such as CIFAR-10-C.",
+)
+@click.option(
+    "--reference",
+    metavar="FILE",
+    help="A record of rb-corrupt all, whose errors are the unit of corrupt.mce and corrupt.relative_mce.",
+)
+@click.option(
+    "--write",
+    metavar="DIR",
+    help="Evaluate nothing; write a corrupted copy of the data set in the layout of such an archive.",
+)
+@click.option(
+    "--show", metavar="FILE.png", help="Evaluate nothing; draw one image under every corruption and severity."
+)
+@shared.source_options
+@shared.run_options
+def main(
+    corruptions: list[str],
+    params: dict[str, Any],
+    severity: str,
+    archive: str | None,
+    reference: str | None,
+    write: str | None,
+    show: str | None,
+    source: shared.RecordSource,
+    work: Any,
+) -> int:
+    """Measure each model's accuracy under common corruptions.
+
+    One corruption, several with commas, or all: the fifteen of CIFAR-10-C and ImageNet-C. Four more, for
+    choosing among methods, go by name. Adds corrupt.NAME.SEVERITY to "metrics" for each, corrupt.NAME.mean
+    where all five severities are asked for, and corrupt.mean where all fifteen are too.
+
+    \b
+    Examples:
+      rb-corrupt gaussian_noise,contrast --severity 1-5 trained.jsonl
+      rb-corrupt all --severity 3 --checkpoint model.pt --arch resnet18 --dataset imagefolder:photos
+      rb-corrupt fog,contrast --dataset digits --write digits-c --show digits-c.png
+      rb-corrupt fog,contrast --from digits-c trained.jsonl
+    """
+    from rbtools.evaluation.tasks import CorruptionTask
+    from rbtools.jobs import ArchiveJob
+
+    severities = parse_units.severities(severity)
+    chosen = tuple(shared.build(CORRUPTIONS, name, params) for name in corruptions)
+    if show is not None:
+        from rbtools.store.files import check_folder_of
+
+        check_folder_of(Path(show))
+    if write is not None or show is not None:
+        _refuse_to_evaluate(source, {"--from": archive, "--reference": reference})
+        return _made(chosen, severities, write, show, work)
+    base = None if reference is None else _reference(reference, corruptions, severities)
+    if archive is None:
+        return shared.evaluate(source, work, CorruptionTask(chosen, severities, base))
+    folder = _archive(archive, corruptions, params)
+    work.run.archive = str(folder)
+    return shared.filter_models(
+        source, work, ArchiveJob(folder, tuple(corruptions), severities, base, work.run)
+    )
+
+
+def _made(
+    chosen: Sequence[Any], severities: tuple[int, ...], write: str | None, show: str | None, work: Any
+) -> int:
+    """Write and draw what is asked for, and say so."""
+    if write is not None and severities != units.SEVERITIES:
+        raise UsageError("--write makes an archive, which has all five severities. Leave --severity out.")
+    if show is not None:
+        from rbtools.evaluation import contact_sheet
+
+        work.screen.say(contact_sheet.draw(chosen, severities, Path(show), work.run))
+    if write is not None:
+        from rbtools.evaluation import write_corrupted
+
+        for line in write_corrupted.write(chosen, Path(write), work.run):
+            work.screen.clear()
+            work.screen.say(line)
+    return shared.DONE
+
+
+def _refuse_to_evaluate(source: shared.RecordSource, others: dict[str, str | None]) -> None:
+    """Raise UsageError where something to evaluate is named, beside --write or --show."""
+    given = {"--checkpoint": source.checkpoint, "FILE": source.files, **others}
+    for flag, value in given.items():
+        if value:
+            raise UsageError(f"--write and --show evaluate nothing, but {flag} is given. Leave one out.")
+
+
+def _archive(folder: str, names: Sequence[str], params: dict[str, Any]) -> Path:
+    """The archive's folder, with all files that are asked for."""
+    from rbtools.evaluation import corruption_archive
+
+    if params:
+        flag = "--" + next(iter(params)).replace("_", "-")
+        raise UsageError(f"{flag} is for images made here, but --from takes them as they are. Leave one out.")
+    try:
+        corruption_archive.files(Path(folder), names)
+    except RbError as wrong:
+        raise UsageError(f"--from: {wrong}") from None
+    return Path(folder).absolute()
+
+
+def _reference(file: str, names: Sequence[str], severities: tuple[int, ...]) -> Any:
+    """The model whose errors are the unit."""
+    from rbtools import records
+    from rbtools.scoring import corruptions
+
+    if severities != units.SEVERITIES or not set(CORRUPTIONS.all) <= set(names):
+        raise UsageError("mCE is over all fifteen corruptions at all severities: --reference goes with all.")
+    try:
+        found = [record for record in records.read(file_path(file)) if "error" not in record]
+        if len(found) != 1:
+            raise RbError(f"{file} holds {len(found)} records. Expected one, of the model to compare with.")
+        return corruptions.reference(found[0], CORRUPTIONS.all)
+    except RbError as wrong:
+        raise UsageError(f"--reference: {wrong}") from None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""rb-ge: the generalisation error of an evaluation."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import click
+
+from rbtools import parse_units
+from rbtools.attacks import ATTACKS
+from rbtools.cli import shared
+from rbtools.commands.corrupt import severity_option
+from rbtools.commands.pr import PROptions, pr_options
+from rbtools.corruptions import CORRUPTIONS
+from rbtools.probabilistic import NOISES
+
+n_train_option = click.option(
+    "--n-train",
+    type=click.IntRange(1),
+    default=None,
+    help="Only so many training images.  [default: as many as --n]",
+)
+
+
+def _ge(source: shared.RecordSource, work: Any, question: Any, n_train: int | None) -> int:
+    from rbtools.jobs import TrainTestGapJob
+
+    return shared.filter_models(source, work, TrainTestGapJob(question, n_train, work.run))
+
+
+@shared.group
+def main() -> None:
+    """Measure the generalisation error of an evaluation: its value on train minus that on test.
+
+    Adds ge.NAME to "metrics", with both sides as NAME and train.NAME. The evaluations and their
+    options are those of rb-attack, rb-corrupt and rb-pr; acc is clean accuracy. Of losses and errors,
+    which grow with overfitting, loss attack gives test minus train, and the names say so. --n counts the
+    images of each side. Training images are not augmented.
+
+    \b
+    Examples:
+      rb-ge acc trained.jsonl
+      rb-ge attack pgd --steps 20 --eps 8 --n 1000 trained.jsonl
+      rb-ge loss attack pgd --steps 10 --n 50 --n-train 200 trained.jsonl
+      rb-ge pr --gamma 0.08 --samples 20 trained.jsonl
+    """
+
+
+@shared.command()
+@n_train_option
+@shared.source_options
+@shared.both_splits_options
+def acc(source: shared.RecordSource, work: Any, n_train: int | None) -> int:
+    """Clean accuracy on train minus that on test."""
+    from rbtools.evaluation.tasks import AccuracyTask
+
+    return _ge(source, work, AccuracyTask(), n_train)
+
+
+@shared.command(choose=ATTACKS)
+@shared.eps_option
+@n_train_option
+@shared.source_options
+@shared.searched_splits_options
+def attack(
+    attack: str, params: dict[str, Any], eps: str, source: shared.RecordSource, work: Any, n_train: int | None
+) -> int:
+    """Accuracy under an attack, on train minus on test."""
+    from rbtools.evaluation.tasks import AttackTask
+
+    method, distances = parse_units.attack(ATTACKS, attack, params, eps, work.screen.warn)
+    return _ge(source, work, AttackTask(method, distances), n_train)
+
+
+@shared.command(choose=CORRUPTIONS, many=True)
+@severity_option
+@n_train_option
+@shared.source_options
+@shared.both_splits_options
+def corrupt(
+    corruptions: list[str],
+    params: dict[str, Any],
+    severity: str,
+    source: shared.RecordSource,
+    work: Any,
+    n_train: int | None,
+) -> int:
+    """Accuracy under corruptions, on train minus on test."""
+    from rbtools.evaluation.tasks import CorruptionTask
+
+    chosen = tuple(shared.build(CORRUPTIONS, name, params) for name in corruptions)
+    return _ge(source, work, CorruptionTask(chosen, parse_units.severities(severity)), n_train)
+
+
+@shared.command(choose=NOISES, option="--noise", default="uniform")
+@pr_options
+@n_train_option
+@shared.source_options
+@shared.searched_splits_options
+def pr(
+    params: dict[str, Any], asked: PROptions, source: shared.RecordSource, work: Any, n_train: int | None
+) -> int:
+    """Probabilistic robustness on train minus that on test.
+
+    Adds ge.pr.NOISE.GAMMA, over the images that are right without noise, and ge.pr-all.NOISE.GAMMA, over
+    all images, which is the one that PRBench publishes: its code takes the first 1,000 images of each
+    split (--indices 0-999).
+    """
+    status = _ge(source, work, asked.question(params), n_train)
+    asked.tell(work)
+    return status
+
+
+@shared.group
+def loss() -> None:
+    """The robust loss gap and the robust error gap: test minus train, under an attack.
+
+    Adds test_minus_train.loss.NAME and test_minus_train.error.NAME to "metrics", the gaps of the paper on
+    the Weight-Curvature Index, with both sides as loss.NAME, error.NAME and train. in front. Every image
+    is attacked, whether the model is right on it or not, and the last point of the attack counts.
+
+    \b
+    Example:
+      rb-ge loss attack pgd --steps 10 --n 50 --n-train 200 trained.jsonl
+    """
+
+
+@shared.command(choose=ATTACKS)
+@shared.eps_option
+@n_train_option
+@shared.source_options
+@shared.searched_splits_options
+def loss_attack(
+    attack: str, params: dict[str, Any], eps: str, source: shared.RecordSource, work: Any, n_train: int | None
+) -> int:
+    """Cross-entropy and error where an attack ends, on test minus on train."""
+    from rbtools.evaluation.robust_loss import RobustLossTask
+
+    if any(field.name == "iterate" for field in dataclasses.fields(ATTACKS.load(attack))):
+        params.setdefault("iterate", "last")
+    method, distances = parse_units.attack(ATTACKS, attack, params, eps, work.screen.warn)
+    return _ge(source, work, RobustLossTask(method, distances), n_train)
+
+
+loss.add_command(loss_attack, "attack")
+for _command, _name in ((acc, "acc"), (attack, "attack"), (corrupt, "corrupt"), (loss, "loss"), (pr, "pr")):
+    main.add_command(_command, _name)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""rb-plot: figures and pages from records."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import orjson
+
+from rbtools import parse_units
+from rbtools.cli import shared
+from rbtools.cli.output import RecordWriter
+from rbtools.cli.sink import Sink, counted, where_option
+from rbtools.cli.sink import names as names_of
+from rbtools.commands.corrupt import severity_option
+from rbtools.errors import UsageError
+from rbtools.plots import PLOTS, Plot
+from rbtools.records import Line
+
+_output_option = click.option(
+    "--output", "-o", required=True, metavar="FILE", help="The file to write; its ending says how."
+)
+
+
+@shared.command(choose=PLOTS)
+@_output_option
+@where_option
+@shared.sink_options
+@shared.screen_options
+def main(
+    plot: str,
+    params: dict[str, Any],
+    output: str,
+    where: str | None,
+    source: shared.RecordSource,
+    screen: shared.Terminal,
+) -> int:
+    """Draw records: a figure as PNG, SVG or PDF, by the file's ending.
+
+    Reads all records before it draws. The same records make the same file, to the byte.
+
+    \b
+    Examples:
+      rb-plot hist --metric acc -o accuracy.png results.jsonl
+      rb-plot hist --metric 'fgsm.*' --width 3.3 -o fgsm.pdf results.jsonl
+      rb-plot scatter --x acc --y pgd20.8 --pareto -o front.svg results.jsonl
+      rb-plot box --where 'kernel_params > 9' -o attacks.png results.jsonl
+    """
+    chosen: Plot = shared.build(PLOTS, plot, params)
+    ending = _ending(output, chosen.endings)
+    _refuse_to_overwrite(source, output)
+    if adopt := getattr(chosen, "adopt", None):
+        source = _Adopting(**vars(source), adopt=adopt)
+    with shared.opened_output(source, screen) as stream:
+        sink = Sink(source, screen, stream, where)
+        records = sink.records()
+        if records:
+            _write(chosen, records, Path(output), ending, screen)
+        sink.tell()
+        nothing = bool(sink.came) and not records
+        if nothing:  # whoever asked for a file goes on with it
+            screen.error(f"there is nothing to draw: {output} was not written.")
+        return shared.FAILED if sink.bad or nothing else shared.DONE
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Adopting(shared.RecordSource):
+    """A source whose lines may also be what another tool writes, where the plot takes it."""
+
+    adopt: Callable[[dict[str, Any]], bool]
+
+    def lines(self, screen: shared.Terminal, output: RecordWriter) -> Iterator[Line]:
+        for line in super().lines(screen, output):
+            yield line if line.record is not None else self._adopted(line)
+
+    def _adopted(self, line: Line) -> Line:
+        try:
+            found = orjson.loads(line.text)
+        except orjson.JSONDecodeError:
+            return line
+        fits = isinstance(found, dict) and self.adopt(found)
+        return line._replace(record=found, problem=None) if fits else line
+
+
+@shared.command()
+@click.argument("names", default="all", metavar="[NAME,...]")
+@_output_option
+@severity_option
+@click.option("--width", default=6.5, help="Width of the figure in inches.")
+@click.option("--title", default=None, help="What stands above the figure.  [default: what it shows]")
+@shared.image_options
+def corruptions(names: str, output: str, severity: str, width: float, title: str | None, work: Any) -> int:
+    """Draw one image of a data set under corruptions, one, several with commas, or all.
+
+    The first image that rb-corrupt evaluates, corrupted as there. No records are read.
+
+    \b
+    Examples:
+      rb-plot corruptions fog,contrast --dataset digits -o corruptions.png
+    """
+    from rbtools.corruptions import CORRUPTIONS
+    from rbtools.evaluation import contact_sheet
+    from rbtools.plots.base import ENDINGS
+    from rbtools.plots.sheet import ContactSheet
+
+    ending = _ending(output, ENDINGS)
+    listed = list(CORRUPTIONS.all) if names == "all" else names_of(names, "The list of corruptions")
+    chosen = [shared.build(CORRUPTIONS, name, {}) for name in listed]
+    severities = parse_units.severities(severity)
+    plot = ContactSheet(width=width, title=title)
+    sheet = contact_sheet.tiles(chosen, severities, work.run)
+    work.screen.clear()
+    _save(plot.of(sheet.caption, sheet.clean, dict(sheet.rows), severities), Path(output), ending)
+    work.screen.say(f"{output} shows {sheet.caption}, under {counted(len(chosen), 'corruption')}.")
+    return shared.DONE
+
+
+main.add_command(corruptions, "corruptions")  # type: ignore[attr-defined]
+
+
+def _write(
+    plot: Plot, records: list[dict[str, Any]], file: Path, ending: str, screen: shared.Terminal
+) -> None:
+    from rbtools.scoring import plotted
+
+    _save(plot.draw(records, plotted), file, ending)
+    what = "record" if "arch" in records[0] else "correlation"
+    screen.say(f"{file} shows {len(records):,} {what}{'s' * (len(records) != 1)}.")
+
+
+def _save(drawn: Any, file: Path, ending: str) -> None:
+    """Write the file, whole or not at all."""
+    from rbtools.plots.base import encode
+    from rbtools.store.files import written_whole
+
+    data = encode(drawn, ending)
+    with written_whole(file, hint="Name another file.") as target:
+        target.write(data)
+
+
+def _ending(file: str, endings: tuple[str, ...]) -> str:
+    """What the file's name ends in. Raises UsageError where the plot cannot be written so, or there."""
+    from rbtools.store.files import check_folder_of
+
+    ending = Path(file).suffix.lower().removeprefix(".")
+    if ending not in endings:
+        found = f"ends in '.{ending}'" if ending else "has no ending"
+        raise UsageError(f"-o {file} {found}. Expected a file name that ends in .{', .'.join(endings)}.")
+    check_folder_of(Path(file))
+    if os.path.isdir(file):
+        raise UsageError(f"-o {file} is a folder. Expected the name of a file.")
+    return ending
+
+
+def _refuse_to_overwrite(source: shared.RecordSource, file: str) -> None:
+    if source.in_place:
+        raise UsageError("--in-place is for tools that write records. rb-plot writes the file of -o.")
+    for name in source.files:
+        if os.path.exists(file) and os.path.exists(name) and os.path.samefile(name, file):
+            raise UsageError(f"{name} is both read and written. Write elsewhere.")
+
+
+if __name__ == "__main__":
+    main()

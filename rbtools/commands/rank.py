@@ -1,0 +1,300 @@
+"""rb-rank: records in order, as a table for people or as records."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import click
+
+from rbtools.cli import shared
+from rbtools.cli.rank_output import Made, RankOptions, write
+from rbtools.cli.sink import (
+    Sink,
+    compiled,
+    counted,
+    direction_option,
+    form_option,
+    names,
+    tell_united,
+    where_option,
+)
+from rbtools.errors import UsageError
+from rbtools.records import dumps, metric_name, parse_again
+from rbtools.scoring import merge, rank_order, same_model
+from rbtools.scoring.groups import Grouping
+from rbtools.scoring.ranking import (
+    Entry,
+    Latest,
+    Merged,
+    RankValues,
+    Read,
+    averaged,
+    grouped,
+    one_of_each_model,
+)
+
+
+@shared.command()
+@click.option(
+    "--by",
+    multiple=True,
+    metavar="EXPR[:lower|higher]",
+    help="Metric, or an expression such as 'mean(pgd20.*)'; several with commas, where later ones decide"
+    " between equals.",
+)
+@click.option("--top", default=None, type=click.IntRange(1), metavar="N", help="Only the first N (of each).")
+@direction_option
+@where_option
+@click.option(
+    "--within", default=None, metavar="LIST", help="Rank records that agree in these fields by themselves."
+)
+@click.option(
+    "--aggregate",
+    default=None,
+    metavar="LIST",
+    help="One record, with means and deviations, for those that differ in these fields alone: seed.",
+)
+@click.option(
+    "--group",
+    default=None,
+    metavar="LIST",
+    help="One record, with means and deviations over all else, for each value of these fields.",
+)
+@click.option(
+    "--pareto",
+    default=None,
+    metavar="LIST",
+    help="Mark the Pareto front of these metrics: acc,pgd20.8,params:lower.",
+)
+@click.option(
+    "--ci",
+    is_flag=True,
+    help="Rank bands of overlapping intervals, and 95 % intervals of ranks, by resampling test images (and"
+    " seeds).",
+)
+@click.option("--bootstrap", default=1000, type=click.IntRange(20), metavar="N", help="Resamples of --ci.")
+@click.option("--seed", default=0, type=click.IntRange(0), help="Seed of --ci.")
+@click.option(
+    "--pivot",
+    default=None,
+    metavar="LIST",
+    help="A table with the values of these fields as rows and --metric as columns, the best in bold.",
+)
+@click.option(
+    "--metric",
+    "--metrics",
+    "shown",
+    default=None,
+    metavar="LIST",
+    help="Columns of the table: names, globs and expressions.",
+)
+@form_option
+@shared.store_option
+@shared.sink_options
+@shared.screen_options
+def main(
+    by: tuple[str, ...],
+    lower: bool | None,
+    where: str | None,
+    shown: str | None,
+    form: str | None,
+    store: str,
+    source: shared.RecordSource,
+    screen: shared.Terminal,
+    **rest: Any,
+) -> int:
+    """Order records by a metric, the best first.
+
+    Without --by: by "score" where there is one, else by the metric that was evaluated last. Equal
+    values share a rank; records without the value come last. Several records of the same model are read
+    as one: of a metric that two have, the value of more images counts. Reads everything before it writes.
+
+    \b
+    Examples:
+      rb-rank --by pgd20.8 --top 10 results.jsonl
+      rb-rank --by 'mean(fgsm.*, pgd20.*)' --format md results.jsonl
+      rb-rank --by pgd20.8 --where 'acc > 0.5' --within arch.name --top 1 leaderboard.jsonl
+      rb-rank --by pgd20.8 --aggregate seed --ci results.jsonl
+      rb-rank --pareto acc,pgd20.8 --group train.method leaderboard.jsonl
+      rb-rank --pivot train.method --metric acc,pgd20.8 --format latex leaderboard.jsonl
+    """
+    if source.in_place:
+        raise UsageError("--in-place would lose what a ranking leaves out. Write to another file.")
+    choice = _choice(by, lower, rest)
+    with shared.opened_output(source, screen) as output:
+        sink = Sink(source, screen, output, where)
+        made = _made(sink, choice)
+        if made is not None:
+            made.store = store
+            write(made, choice, shown, form, output, screen)
+        sink.tell()
+        if made is not None and made.missing:
+            screen.say(f"{counted(made.missing, 'record')} without {made.keys[0].text}, ranked last.")
+        return shared.FAILED if sink.bad else shared.DONE
+
+
+def _choice(by: Sequence[str], lower: bool | None, rest: dict[str, Any]) -> RankOptions:
+    items = names(",".join(by), "--by") if by else []
+    if lower is not None and len(items) > 1:
+        raise UsageError(
+            "--lower and --higher are for one key. With several, write them behind it: acc:lower."
+        )
+    keys = [rank_order.key(item, None if lower is None else not lower) for item in items]
+    front = [rank_order.key(item) for item in names(rest.pop("pareto"), "--pareto")]
+    for option, some in (("--by", keys), ("--pareto", front)):
+        for one in some:
+            compiled(one.text, option)
+    for option in ("within", "aggregate", "group", "pivot"):
+        rest[option] = names(rest[option], f"--{option}")
+        for name in rest[option]:
+            compiled(name, f"--{option}")
+    if rest["pivot"] and rest["group"]:
+        raise UsageError("--pivot and --group both say what the rows are. Give one of them.")
+    for option in ("top", "ci") if rest["pivot"] and not keys else ():
+        if rest[option]:
+            raise UsageError(
+                f"--{option} needs a ranking, but --pivot keeps the order. Say --by what to rank."
+            )
+    return RankOptions(keys=keys, front=front, higher=None if lower is None else not lower, **rest)
+
+
+def _made(sink: Sink, choice: RankOptions) -> Made | None:
+    """All records in their order; None where there are none."""
+    records: Iterable[Read] = sink.stream()
+    members: dict[bytes, list[dict[str, Any]]] = {}
+    parts: dict[bytes, list[dict[str, Any]]] = {}
+    duplicates = 0
+    datasets: dict[str, None] = {}
+    if not (choice.group or choice.pivot):
+        records = _looked_at(records, datasets)
+    if choice.merges:
+        records, duplicates = _merged(records, choice, members, parts, sink.screen)
+    found = _keyed(records, choice)
+    if found is None:
+        return None
+    keys, records = found
+    values, points = RankValues(keys), RankValues(choice.front)
+    grouping = Grouping(choice.within)
+    keep = choice.ci or choice.front or choice.pivot
+
+    def united(old: Entry, new: Entry) -> Entry:
+        record = merge.united(parse_again(old.text), parse_again(new.text))
+        for one in (old, new):
+            values.forget(one.values)
+            points.forget(one.points)
+        return Entry(dumps(record), values.of(record), points.of(record), new.group)
+
+    latest = Latest([one.higher for one in keys], None if keep else choice.top, united)
+    for number, (text, record) in enumerate(records):
+        model = number if choice.merges else same_model.model(record)
+        latest.add(model, Entry(text, values.of(record), points.of(record), grouping.add(record)))
+    values.check("--by")
+    points.check("--pareto")
+    grouping.check("--within", values.count)
+    for name, lacking in grouping.lacking.items():
+        sink.screen.warn(f"{counted(lacking, 'record')} without {name}, ranked by themselves.")
+    _tell(latest.duplicates + duplicates, datasets, choice, keys, latest, sink.screen)
+    return Made(keys, latest.ranked(), members, values.missing, parts)
+
+
+def _merged(
+    records: Iterable[Read],
+    choice: RankOptions,
+    members: dict[bytes, list[dict[str, Any]]],
+    parts: dict[bytes, list[dict[str, Any]]],
+    screen: shared.Terminal,
+) -> tuple[Iterable[Read], int]:
+    """Records made of several, and how many came twice. `members` and `parts`: see `Made`."""
+    merged: list[Merged] = []
+    texts, count = one_of_each_model(records)
+    if choice.aggregate:
+        merged = averaged(texts, choice.aggregate)
+        texts = [dumps(one.record) for one in merged]
+        members.update(zip(texts, (one.members for one in merged), strict=True))
+        parts |= members
+    fields = [*choice.group, *choice.pivot]
+    if fields:
+        extra = [name for name in choice.within if name not in fields]
+        merged, lacking = grouped(texts, [*fields, *extra], "--pivot" if choice.pivot else "--group")
+        for name, number in lacking.items():
+            screen.warn(f"{counted(number, 'record')} without {name}, in a group of their own.")
+        deeper = dict(members)
+        members.clear()
+        for one in merged:
+            parts[dumps(one.record)] = one.members
+            below = [deeper.get(dumps(member), [member]) for member in one.members]
+            members[dumps(one.record)] = list(itertools.chain.from_iterable(below))
+    return ((dumps(one.record), one.record) for one in merged), count
+
+
+def _looked_at(records: Iterable[Read], datasets: dict[str, None]) -> Iterator[Read]:
+    for text, record in records:
+        if "dataset" in record:
+            datasets[str(record["dataset"])] = None
+        yield text, record
+
+
+def _keyed(
+    records: Iterable[Read], choice: RankOptions
+) -> tuple[list[rank_order.SortKey], Iterable[Read]] | None:
+    """What to rank by, and the records; None where there are none. A pivot table keeps their order.
+
+    To find out what nobody says may take all records: they are held, as text, until it is known.
+    """
+    if choice.keys:
+        return choice.keys, records
+    if choice.pivot or choice.front:
+        return ([] if choice.pivot else choice.front[:1]), records
+    records = iter(records)
+    if (first := next(records, None)) is None:
+        return None
+    held: list[bytes] = []
+
+    def holding() -> Iterator[dict[str, Any]]:
+        for text, record in itertools.chain([first], records):
+            held.append(text)
+            yield record
+
+    name = metric_name.default_rank_key(holding())
+    again = ((text, parse_again(text)) for text in held)
+    higher = metric_name.higher_is_better(name) if choice.higher is None else choice.higher
+    return [rank_order.SortKey(name, higher)], itertools.chain(again, records)
+
+
+def _tell(
+    duplicates: int,
+    datasets: dict[str, None],
+    choice: RankOptions,
+    keys: Sequence[rank_order.SortKey],
+    latest: Latest,
+    screen: shared.Terminal,
+) -> None:
+    if keys:
+        ways = ", then ".join(f"{one.text}, {'higher' if one.higher else 'lower'} is better" for one in keys)
+        screen.detail(f"ranked by {ways}.")
+    tell_united(duplicates, screen)
+    if latest.lost:
+        screen.warn(
+            f"of {counted(latest.lost, 'record')} of these the earlier one was among those that --top had let"
+            " go already, and counts no more. Without --top nothing is let go."
+        )
+    if len(datasets) > 1 and "dataset" not in choice.within and keys and not _scaled_apart(latest, keys[0]):
+        screen.warn(
+            f"the ranking mixes {len(datasets)} data sets ({', '.join(datasets)}). --within dataset ranks"
+            " each by itself."
+        )
+
+
+def _scaled_apart(latest: Latest, key: rank_order.SortKey) -> bool:
+    """Whether it is a score that was made within each data set, so that they can be compared."""
+    if key.text != "score":
+        return False
+    first = next((entries[0] for entries in latest.entries().values()), None)
+    made = parse_again(first.text).get("evals", []) if first else []
+    return any("dataset" in (one.get("within") or {}) for one in made if one.get("metric") == "score")
+
+
+if __name__ == "__main__":
+    main()

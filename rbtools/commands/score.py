@@ -1,0 +1,254 @@
+"""rb-score: one composite number from several metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import click
+
+from rbtools.cli import shared
+from rbtools.cli.output import RecordWriter
+from rbtools.cli.sink import Edited, counted, names, tell_united
+from rbtools.cli.source import name_of, stop_if_strict, where
+from rbtools.errors import RbError, UsageError
+from rbtools.records import Line, dumps, parse_again, results
+from rbtools.scoring import merge, minmax, plan, same_model
+from rbtools.scoring.composite import Composite
+from rbtools.scoring.derived import Derived, derived
+
+
+@shared.command()
+@click.option(
+    "--metric",
+    "metrics",
+    multiple=True,
+    metavar="NAME[:WEIGHT][:lower|higher]",
+    help="A metric, a glob (pgd20.*) or an expression (mean(pgd20.*)) of the score, several with commas, and"
+    " its weight; lower: less is better.  [default: all that every record has]",
+)
+@click.option(
+    "--preset",
+    default=None,
+    type=click.Choice(list(plan.PRESETS)),
+    help="The metrics and directions of a published composite; --weights and --metric add to it.",
+)
+@click.option(
+    "--weights",
+    "weights",
+    default=None,
+    metavar="FILE",
+    help="A YAML file of metrics and their weights: 'acc: 2', 'ge.acc: 1:lower'.",
+)
+@click.option(
+    "--within",
+    default=None,
+    metavar="LIST",
+    help="Scale records that agree in these fields among themselves: dataset,arch.name.",
+)
+@click.option(
+    "--missing",
+    default="refuse",
+    type=click.Choice(minmax.MISSING),
+    help="What becomes of a record that lacks a metric.",
+)
+@click.option(
+    "--add",
+    "adds",
+    multiple=True,
+    metavar="NAME=EXPR",
+    help="Store the value of EXPR as the metric NAME, for instance adv='mean(pgd20.*)'; alone, no score is"
+    " made.",
+)
+@click.option("--dry-run", is_flag=True, help="Score nothing: say what would be scored, and by what.")
+@click.option("--replace", is_flag=True, help="Let --add overwrite a metric that was made otherwise.")
+@shared.stream_options
+@shared.screen_options
+def main(
+    metrics: tuple[str, ...],
+    preset: str | None,
+    weights: str | None,
+    within: str | None,
+    missing: str,
+    adds: tuple[str, ...],
+    replace: bool,
+    dry_run: bool,
+    source: shared.RecordSource,
+    screen: shared.Terminal,
+) -> int:
+    """Give every record a composite score between 0 and 1.
+
+    Each metric is scaled to [0, 1] over all records, or over those of a group --within which they are
+    compared (1 is best: metrics where less is better, such as ge.* or seconds_per_epoch, are turned
+    round), and the score is their weighted mean. The record keeps what each metric gave to it. Several
+    records of one checkpoint are read as one. Needs all records before it writes the first; with --add
+    alone it does not.
+
+    \b
+    Examples:
+      rb-score --metric acc --metric pgd20.8:2 results.jsonl | rb-rank
+      rb-score --metric 'acc,mean(pgd20.*),seconds_per_epoch' --missing renormalise results.jsonl
+      rb-score --preset prbench --within dataset,arch.name leaderboard.jsonl
+      rb-score --add adv.mean='mean(pgd20.*)' results.jsonl
+    """
+    composite = Composite(
+        _asked(metrics, weights), preset=preset, within=names(within, "--within"), missing=missing
+    )
+    only_add = bool(adds) and not (metrics or preset or weights)
+    if only_add and within is not None:
+        raise UsageError(
+            "--within is for a score, but --add alone makes none. Name its metrics with --metric."
+        )
+    made = [derived(text) for text in adds]
+    with shared.opened_output(source, screen) as output:
+        held = _Held(composite, [] if dry_run else made, replace, screen, source.strict)
+        failed = held.read(source, output, stream=only_add and not dry_run)
+        if not held.count:
+            screen.say("no records came in.")
+        for line in held.unscored() if dry_run else held.scored():
+            output.line(line)
+        return shared.FAILED if failed else shared.DONE
+
+
+def _asked(metrics: Sequence[str], file: str | None) -> list[plan.TermSpec]:
+    """What --weights and --metric ask for; --metric has the last word."""
+    listed = plan.asked(",".join(metrics)) if metrics else []
+    return plan.together(_of_file(file) if file else [], listed)
+
+
+def _of_file(path: str) -> list[plan.TermSpec]:
+    import yaml
+
+    from rbtools.cli import safe_yaml
+
+    try:
+        with open(path, encoding="utf-8") as stream:
+            content = safe_yaml.parse(stream.read())
+    except OSError as error:
+        raise UsageError(f"Cannot read {path}: {error.strerror}. Expected a YAML file of weights.") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise UsageError(f"{path} is not YAML: {reason}. Expected lines such as 'acc: 2'.") from None
+    return plan.weighted(content, path)
+
+
+class _Held:
+    """All records as they came, as text, and the numbers that their score is made of."""
+
+    def __init__(
+        self,
+        composite: Composite,
+        adds: Sequence[Derived],
+        replace: bool,
+        screen: shared.Terminal,
+        strict: bool,
+    ) -> None:
+        self.composite, self.adds, self.replace = composite, adds, replace
+        self.screen, self.strict = screen, strict
+        self.texts: list[bytes] = []
+        self.working: list[bool] = []
+        self.count = 0
+        self.without: dict[str, int] = {}
+        self.edited = Edited()
+
+    def read(self, source: shared.RecordSource, output: RecordWriter, *, stream: bool) -> bool:
+        """Take all lines in; True if some were no records or failed. `stream`: write them at once."""
+        failed = False
+        lines = shared.read_all(source, self.screen, output)
+        for line in lines if stream else self._united(lines, source):
+            self.count += 1
+            text, record = line.text, line.record
+            if record is None:
+                failed = True
+                text = dumps(shared.bad_line_record(self.screen.tool, line))
+            elif source.passes(record):
+                record = None
+            else:
+                self.edited.look(record)
+                if self.adds:
+                    text, record = self._added(line, record)
+                    failed = failed or record is None
+            if stream:
+                output.line(text)
+            else:
+                self._hold(text, record)
+        self.edited.tell(self.screen)
+        for name, count in self.without.items():
+            self.screen.warn(f"{counted(count, 'record')} without {name}: the record says why.")
+        return failed
+
+    def _united(self, lines: Iterable[Line], source: shared.RecordSource) -> Iterator[Line]:
+        """All lines, those of one checkpoint as one where the first of them stood."""
+        held: dict[int, Line] = {}
+        count = 0
+        for place, line in enumerate(lines):
+            record = line.record
+            if record is None or source.passes(record) or "checkpoint" not in record:
+                held[-1 - place] = line
+                continue
+            model = same_model.model(record)
+            if model in held:
+                count += 1
+                record = merge.united(parse_again(held[model].text), record)
+                line = held[model]._replace(text=dumps(record))
+            held[model] = line._replace(record=None)
+        tell_united(count, self.screen)
+        for line in held.values():
+            known = line.problem is not None or line.record is not None
+            yield line if known else line._replace(record=parse_again(line.text))
+
+    def _added(self, line: Line, record: dict[str, Any]) -> tuple[bytes, dict[str, Any] | None]:
+        """The record with the metrics of --add; one that has them already, made otherwise, fails."""
+        record.pop("error", None)
+        made = record
+        try:
+            for one in self.adds:
+                made = one.added(made, replace=self.replace)
+                if made["evals"][-1]["value"] is None:
+                    self.without[one.name] = self.without.get(one.name, 0) + 1
+        except RbError as wrong:
+            message = f"{where(line)} ({name_of(record)}): {wrong}"
+            stop_if_strict(self.strict, message)
+            self.screen.error(message)
+            return dumps({**record, "error": {"tool": self.screen.tool, "message": str(wrong)}}), None
+        return dumps(made), made
+
+    def _hold(self, text: bytes, record: dict[str, Any] | None) -> None:
+        self.texts.append(text)
+        self.working.append(record is not None)
+        if record is not None:
+            self.composite.add(record)
+
+    def unscored(self) -> list[bytes]:
+        """The lines as they came; people hear what would be scored."""
+        if self.composite.count:
+            self.composite.settle(self.screen.warn)
+            terms = ", ".join(map(_in_words, self.composite.terms))
+            self.screen.say(
+                f"dry run: {self.composite.count} records would be scored by {terms}; it takes no time."
+            )
+        return self.texts
+
+    def scored(self) -> Iterator[bytes]:
+        """The lines with their scores, in the order they came."""
+        if not self.composite.count:
+            yield from self.texts
+            return
+        self.composite.settle(self.screen.warn)
+        self.screen.detail("scored by " + ", ".join(map(_in_words, self.composite.terms)) + ".")
+        entries = self.composite.entries()
+        for text, works in zip(self.texts, self.working, strict=True):
+            yield dumps(_with_score(parse_again(text), next(entries))) if works else text
+
+
+def _in_words(term: minmax.Term) -> str:
+    return f"{term.metric} (weight {term.weight:g}, {'higher' if term.higher else 'lower'} is better)"
+
+
+def _with_score(record: dict[str, Any], entry: dict[str, Any]) -> dict[str, Any]:
+    record.pop("error", None)
+    return results.add(record, entry, replace=True)
+
+
+if __name__ == "__main__":
+    main()

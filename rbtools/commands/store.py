@@ -1,0 +1,306 @@
+"""rb-store: a look into the store of finished work."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import click
+
+from rbtools.cli import shared
+from rbtools.cli.output import RecordWriter, Stop
+from rbtools.cli.store_selection import SelectedResults, StoreSelection, choice_options
+from rbtools.errors import UsageError
+from rbtools.records import SCHEMA, dumps
+from rbtools.store import Store, archive, listing, usage
+from rbtools.store import gc as collect
+from rbtools.store import verify as checking
+from rbtools.store.files import written_whole
+
+_STEP = 1000
+
+store_option = shared.bundle("store", lambda store: Store(store), shared.store_option)
+
+
+@shared.group
+def main() -> None:
+    """Look into the store of finished work, clear it up, or move a part of it elsewhere.
+
+    \b
+    Examples:
+      rb-store ls --kind training --where 'train.method == "trades"' | rb-attack pgd --eps 8
+      rb-store ls --where 'pgd20.8 > 0.5' | rb-rank --by pgd20.8 --aggregate seed
+      rb-store du
+      rb-store verify --delete
+      rb-store gc --keep-metrics --dry-run
+      rb-store export part.tar --where 'arch.space == "nasbench201"'
+      rb-store import part.tar --store other-store
+    """
+
+
+@shared.command()
+@choice_options
+@store_option
+@shared.screen_options
+def ls(choice: StoreSelection, store: Store, screen: shared.Terminal) -> int:
+    """List finished results as records.
+
+    They can go on in a pipe and come in the order of their keys. A training is the record that rb-train
+    wrote; an evaluation has its "metrics" and "evals". "stored" says what it is: kind, key, bytes,
+    time, and of a training the bytes of its checkpoint, 0 where that was dropped. KEY is the beginning
+    of a key.
+    """
+    chosen = SelectedResults(store, choice, screen)
+    with _output() as output:
+        for text in chosen.lines():
+            output.line(text)
+    if not chosen.matching and not chosen.damaged:
+        screen.say(chosen.why_nothing())
+    return chosen.status()
+
+
+@shared.command()
+@store_option
+@shared.screen_options
+def du(store: Store, screen: shared.Terminal) -> int:
+    """Say how much the store holds.
+
+    Files and bytes of each kind: a table on a terminal, else an object a line.
+
+    \b
+    results   what trainings and evaluations found
+    outcomes  what evaluations found for each example
+    objects   checkpoints
+    state     trainings that are not finished
+    cache     hashes of files, so that they are read once
+    index     texts for ls, so that files are read once
+    leases    claims on work in progress
+    aside     files that are being written, or were by a process that died
+    """
+    with _output() as output:
+        _show(usage.usage(store), output)
+    return shared.DONE
+
+
+@shared.command()
+@click.option("--delete", is_flag=True, help="Remove what is damaged, so that it is computed anew.")
+@store_option
+@shared.screen_options
+def verify(delete: bool, store: Store, screen: shared.Terminal) -> int:
+    """Hold every file against its hash.
+
+    All are read, and nothing is taken from a cache. Each damaged file is a line of JSON on standard
+    output; the status is then 1.
+    """
+    count = bad = 0
+    with _output() as output:
+        for count, (kind, path, problem) in enumerate(checking.verify(store), start=1):
+            if count % _STEP == 0:
+                screen.status(f"{count} files checked")
+            if problem is None:
+                continue
+            bad += 1
+            screen.clear()
+            screen.error(f"{path} is damaged: {problem}.")
+            deleted = delete and _deleted(path, screen)
+            found = {"kind": kind, "key": Path(path).name, "path": path, "problem": problem}
+            output.line(dumps({"schema": SCHEMA, **found, "deleted": deleted}))
+    screen.clear()
+    screen.say(f"{_counted(count, 'file')}, {bad or 'none'} damaged.")
+    if bad and not delete:
+        screen.say("--delete removes what is damaged; it is then computed anew when it is asked for.")
+    return shared.FAILED if bad else shared.DONE
+
+
+def _deleted(path: str, screen: shared.Terminal) -> bool:
+    try:
+        Path(path).unlink(missing_ok=True)
+    except OSError as error:
+        screen.error(f"Cannot remove {path}: {error.strerror}.")
+        return False
+    return True
+
+
+@shared.command()
+@click.option(
+    "--keep-metrics",
+    is_flag=True,
+    help="Drop all that can be computed again but results: checkpoints, unfinished trainings.",
+)
+@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@store_option
+@shared.screen_options
+def gc(keep_metrics: bool, dry_run: bool, store: Store, screen: shared.Terminal) -> int:
+    """Clear up what nobody needs.
+
+    What processes that died left behind goes, and states of trainings that are finished; states that
+    nobody went on with for 30 days go as well. With --keep-metrics every checkpoint goes: results stay
+    found, and rb-train trains again when it is asked for that network. Work in progress is never
+    touched; while there is any, checkpoints stay.
+    """
+    found = collect.find(store, keep_metrics=keep_metrics)
+    gone: dict[str, list[int]] = {}
+    for garbage in found.garbage:
+        if dry_run or collect.remove(store, garbage):
+            counts = gone.setdefault(garbage.kind, [0, 0])
+            counts[0] += 1
+            counts[1] += garbage.bytes
+    gone["total"] = [sum(column) for column in zip(*gone.values(), strict=True)] or [0, 0]
+    with _output() as output:
+        rows = [
+            {"schema": SCHEMA, "kind": kind, "files": n, "bytes": size} for kind, (n, size) in gone.items()
+        ]
+        _show([{**row, "dry_run": True} for row in rows] if dry_run else rows, output)
+    files, size = gone["total"]
+    verb = "would be freed" if dry_run else "freed"
+    screen.say(f"{_in_bytes(size)} in {_counted(files, 'file')} {verb}.")
+    if found.live and keep_metrics:
+        screen.warn(
+            f"{_counted(len(found.live), 'piece')} of work in progress: checkpoints were kept. Run this again"
+            " when it is finished."
+        )
+    return shared.DONE
+
+
+@shared.command()
+@click.argument("file", metavar="FILE")
+@choice_options
+@click.option("--no-checkpoints", is_flag=True, help="Only what was found, without the weights.")
+@store_option
+@shared.screen_options
+def export(
+    file: str,
+    choice: StoreSelection,
+    no_checkpoints: bool,
+    store: Store,
+    screen: shared.Terminal,
+) -> int:
+    """Write results into one archive.
+
+    Without KEY, --where or --kind, all that the store holds. FILE may be - for standard output. With
+    each result goes what belongs to it: the outcome for each example, and the checkpoint of a training.
+    The archive is a tar file that rb-store import takes in on another machine.
+    """
+    weights, chosen = not no_checkpoints, None
+    listing.existing(store)
+    if any(choice):
+        chosen = SelectedResults(store, choice, screen)
+        files: Iterable[archive.ArchiveMember] = archive.belonging(store, chosen.records(), weights=weights)
+    else:
+        files = archive.everything(store, weights=weights)
+    count = size = bad = 0
+    with _archive_out(file) as stream:
+        for count, (written, problem) in enumerate(archive.put(files, stream), start=1):
+            size += written
+            if problem is not None:
+                bad += 1
+                screen.error(f"{problem}; it is left out.")
+            if count % _STEP == 0:
+                screen.status(f"{count} files, {_in_bytes(size)}")
+    screen.clear()
+    screen.say(f"{_counted(count - bad, 'file')}, {_in_bytes(size)}.")
+    if not count and chosen is not None:
+        screen.say(chosen.why_nothing())
+    return shared.FAILED if bad or (chosen and chosen.damaged) else shared.DONE
+
+
+@shared.command()
+@click.argument("file", metavar="FILE")
+@store_option
+@shared.screen_options
+def import_(file: str, store: Store, screen: shared.Terminal) -> int:
+    """Take an archive in.
+
+    FILE is one of rb-store export, and may be - for standard input. Each entry is checked before it is
+    taken in; what the store has already is kept. The archive may be compressed (gzip, bzip2, xz).
+    """
+    new = size = there = refused = 0
+    try:
+        with _archive_in(file) as stream:
+            for name, length, is_new, problem in archive.take(store, stream, file):
+                if problem is not None:
+                    refused += 1
+                    screen.error(f"{name} is refused: {problem}.")
+                new, size, there = new + is_new, size + length, there + (not is_new and problem is None)
+                if (new + there) % _STEP == 0:
+                    screen.status(f"{new + there} files, {_in_bytes(size)}")
+    except archive.Cut as wrong:
+        raise Stop(f"{wrong} {_counted(new, 'file')} taken in before that.") from None
+    finally:
+        screen.clear()
+    screen.say(f"{_counted(new, 'file')} taken in ({_in_bytes(size)}), {there} there already.")
+    return shared.FAILED if refused else shared.DONE
+
+
+@contextlib.contextmanager
+def _output() -> Iterator[RecordWriter]:
+    output = RecordWriter()
+    try:
+        yield output
+    finally:
+        output.restore()
+
+
+@contextlib.contextmanager
+def _archive_out(file: str) -> Iterator[IO[bytes]]:
+    if file != "-":
+        with written_whole(Path(file).absolute(), hint="Free some space, or write elsewhere.") as stream:
+            yield stream
+        return
+    if sys.stdout.isatty():
+        raise UsageError("An archive is no text for a terminal. Send it to a file or a pipe, or name a FILE.")
+    yield sys.stdout.buffer
+    sys.stdout.buffer.flush()
+
+
+@contextlib.contextmanager
+def _archive_in(file: str) -> Iterator[IO[bytes]]:
+    if file == "-":
+        if sys.stdin.isatty():
+            raise UsageError("No archive was given. Pipe one in (rb-store export - | ...), or name a FILE.")
+        yield sys.stdin.buffer
+        return
+    if not Path(file).is_file():
+        what = "is a folder" if Path(file).is_dir() else "does not exist"
+        raise UsageError(f"{file} {what}. Expected an archive that rb-store export wrote.")
+    with open(file, "rb") as stream:
+        yield stream
+
+
+def _show(rows: list[dict[str, Any]], output: RecordWriter) -> None:
+    """Numbers as a table for people where standard output is a terminal, else an object a line."""
+    if not output.is_terminal():
+        for row in rows:
+            output.line(dumps(row))
+        return
+    width = max(len(row["kind"]) for row in rows)
+    for row in rows:
+        disk = f"  {_in_bytes(row['disk_bytes']):>9} on disk" if "disk_bytes" in row else ""
+        output.line(
+            f"{row['kind']:<{width}}  {row['files']:>9,}  {_in_bytes(row['bytes']):>9}{disk}".encode()
+        )
+
+
+def _in_bytes(count: float) -> str:
+    """1234567 as "1.2 MB"."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def _counted(count: int, word: str) -> str:
+    return f"{count:,} {word}{'s' * (count != 1)}"
+
+
+for _command, _name in ((ls, "ls"), (du, "du"), (verify, "verify"), (gc, "gc"), (export, "export")):
+    main.add_command(_command, _name)
+main.add_command(import_, "import")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""rb-train: trains each record's architecture with a method."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from rbtools import parse_units
+from rbtools.cli import recipe_options, shared
+from rbtools.errors import RbError, UsageError
+from rbtools.trainer import distributed
+from rbtools.training import METHODS
+from rbtools.units import whole_numbers
+
+
+@shared.command(choose=METHODS, option="--method", default=recipe_options.default_method)
+@click.option(
+    "--method",
+    default=None,
+    metavar="LIST",
+    help="How to train: " + ", ".join(METHODS) + ".  [default: erm, or the preset's]",
+)
+@recipe_options.recipe_options
+@click.option(
+    "--tensorboard",
+    metavar="DIR",
+    default=None,
+    help="Write curves of each epoch there (pip install 'rbtools[tensorboard]').",
+)
+@click.option("--seed", "seeds", default="0", metavar="LIST", help="Seeds; one trained record for each.")
+@shared.stream_options
+@shared.train_options
+def main(
+    method: str | None,
+    params: dict[str, Any],
+    recipe: dict[str, Any],
+    tensorboard: str | None,
+    seeds: str,
+    source: shared.RecordSource,
+    work: Any,
+) -> int:
+    """Train each record's architecture and write the record on with its checkpoint.
+
+    Several methods or seeds give one record for each. Finished trainings are found in the store;
+    an interrupted one goes on from its last epoch. Options of a method: rb-train --method NAME --help.
+
+    \b
+    Examples:
+      rb-arch --sample 1 --cells 1 | rb-train --method erm,trades --eps 32 --epochs 1
+      rb-train --method pgd --dataset imagefolder:photos --batch-size 16 --seed 0,1 --epochs 1 models.jsonl
+      rb-arch --sample 1 --cells 1 | rb-train --preset prbench --method mart --epochs 1
+    """
+    from rbtools.jobs import TrainJob
+    from rbtools.trainer.recipe import check, check_method
+
+    if work.run.store.folder is None:
+        raise UsageError(
+            "--no-store leaves no place for the checkpoints that a training makes. Leave it out, or name a"
+            " folder with --store."
+        )
+    preset = [] if recipe["preset"] is None else ["--preset", recipe["preset"]]
+    names = _names(recipe_options.default_method(preset) if method is None else method)
+    how = recipe_options.recipe(recipe, frozenset(params))
+    slips: dict[str, None] = {}  # of a method each, but options are shared: each is told of once
+    methods = [
+        shared.build(METHODS, name, recipe_options.params(name, params, how), slips.setdefault)
+        for name in names
+    ]
+    for one in methods:
+        for name, why in one.unused.items():
+            if name in params:
+                option = "--" + name.replace("_", "-")
+                raise UsageError(f"{option} has no effect with {why}. Leave out one.")
+        if hasattr(one, "step_size"):
+            parse_units.tell_reach(one, "--step-size", "--attack-steps", slips.setdefault)
+        elif hasattr(one, "reach"):
+            parse_units.tell_reach(one, "--step-max", "--steps-max", slips.setdefault)
+    for slip in slips:
+        work.screen.warn(slip)
+    try:
+        check(how)
+        for one in methods:
+            check_method(how, one)
+    except RbError as wrong:
+        raise UsageError(str(wrong)) from None
+
+    tasks = [TrainJob(one, how, seed, work.run) for one in methods for seed in whole_numbers(seeds, "--seed")]
+    _refuse_together(work.run)
+    with distributed.process_group(work.run) as leads:
+        if leads:
+            with _board(tensorboard, work.screen):
+                return shared.filter_records(source, tasks, work)
+        distributed.worker_loop(work.run)
+        return shared.DONE
+
+
+@contextlib.contextmanager
+def _board(folder: str | None, screen: shared.Terminal) -> Iterator[None]:
+    """Let curves be written while the trainings run, where a folder is named."""
+    if folder is None:
+        yield
+        return
+    from rbtools.cli.tensorboard import Board
+
+    with contextlib.closing(Board(folder)) as board:
+        screen.listeners.append(board.hear)
+        yield
+
+
+main.covers, main.resolve = "--preset", recipe_options.set_by_preset  # type: ignore[attr-defined]
+
+
+def _refuse_together(run: Any) -> None:
+    """Raise UsageError for what several processes of one training (torchrun) cannot do."""
+    if distributed.count() == 1:
+        return
+    for option, wrong in (
+        ("--engine ray", run.engine == "ray"),
+        ("--jobs", run.jobs != 1),
+    ):
+        if wrong:
+            raise UsageError(
+                f"torchrun's {distributed.count()} processes train one network together, which {option} does"
+                " not go with. Leave out one of the two."
+            )
+
+
+def _names(text: str) -> list[str]:
+    names = list(dict.fromkeys(filter(None, (name.strip() for name in text.split(",")))))
+    if not names:
+        raise UsageError(f"--method is empty. Known methods: {', '.join(METHODS)}.")
+    return names
+
+
+if __name__ == "__main__":
+    main()

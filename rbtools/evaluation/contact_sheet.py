@@ -1,0 +1,93 @@
+"""A picture of corruptions: a row for each, a column for each severity."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rbtools.evaluation import textures
+from rbtools.execution.context import RunContext
+from rbtools.inputs import resolve
+from rbtools.store.files import written_whole
+
+CELL = 96  # pixels that an image is at least enlarged to
+GAP, TOP, LEFT = 4, 22, 150
+INK, PAPER = (0, 0, 0), (255, 255, 255)
+
+
+class SheetRow(NamedTuple):
+    """One corruption: its name, and the image under each severity, uint8 (H, W, C)."""
+
+    name: str
+    tiles: list[Any]
+
+
+class Sheet(NamedTuple):
+    """What is shown, in words, the image as it is, uint8 (H, W, C), and a row for each corruption."""
+
+    caption: str
+    clean: Any
+    rows: list[SheetRow]
+
+
+def tiles(corruptions: Sequence[Any], severities: Sequence[int], run: RunContext) -> Sheet:
+    """The first image of the data set under everything.
+
+    The first of the order in which images are evaluated, corrupted as there. Raises RbError where
+    the image is too small for a corruption.
+    """
+    import torch
+
+    from rbtools.rng.draws import Draws
+
+    data = resolve.data_of({}, run)
+    dataset = data.load()
+    ids = data.order(dataset.labels)[:1]
+    image = dataset.images[ids].float().div(255)
+    rows = []
+    for corruption in corruptions:
+        corrupt = textures.given(corruption)
+        found = []
+        for severity in severities:
+            run.check_cancelled()
+            run.progress(f"{corruption.name} {severity}")
+            draws = Draws(run.seed, f"corruption.{corruption.name}", ids)
+            levels = corrupt(image, severity, draws).mul(255).round().to(torch.uint8)[0]
+            found.append(levels.permute(1, 2, 0).contiguous().numpy())
+        rows.append(SheetRow(corruption.name, found))
+    clean = dataset.images[ids][0].permute(1, 2, 0).contiguous().numpy()
+    return Sheet(f"{data.name}, image {int(ids[0])}", clean, rows)
+
+
+def draw(corruptions: Sequence[Any], severities: Sequence[int], file: Path, run: RunContext) -> str:
+    """Draw the first image of the data set under everything into a PNG; return a line about it.
+
+    See `tiles`. Raises RbError also where the file cannot be written.
+    """
+    from PIL import Image, ImageDraw
+
+    sheet = tiles(corruptions, severities, run)
+    height, width = sheet.clean.shape[:2]
+    scale = max(1, -(-CELL // max(height, width)))
+    down, across = scale * height + GAP, scale * width + GAP
+    picture = Image.new("RGB", (LEFT + len(severities) * across, TOP + len(corruptions) * down), PAPER)
+    pen = ImageDraw.Draw(picture)
+    for column, severity in enumerate(severities):
+        pen.text((LEFT + column * across, 5), f"severity {severity}", INK)
+    for number, row in enumerate(sheet.rows):
+        pen.text((GAP, TOP + number * down + down // 2 - 8), row.name, INK)
+        for column, tile in enumerate(row.tiles):
+            shown = tile.repeat(3, 2) if tile.shape[2] == 1 else tile
+            enlarged = Image.fromarray(shown).resize(
+                (scale * width, scale * height), Image.Resampling.NEAREST
+            )
+            picture.paste(enlarged, (LEFT + column * across, TOP + number * down))
+    stream = io.BytesIO()
+    picture.save(stream, "PNG")
+    with written_whole(file, hint="Name another file.") as target:
+        target.write(stream.getvalue())
+    return (
+        f"{file} shows {sheet.caption}, under {len(corruptions)} corruption{'s' * (len(corruptions) != 1)}."
+    )

@@ -1,0 +1,222 @@
+"""Corrupted images in files: the .npy archives of CIFAR-10-C and its like, evaluated file by file.
+
+NAME.npy holds uint8 images (5 N, H, W, C), the N images of the data set at severity 1, then at severity
+2 and so on; labels.npy their labels, (5 N,) or only (N,).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rbtools.corruptions import CORRUPTIONS
+from rbtools.errors import RbError
+from rbtools.evaluation import evaluate
+from rbtools.evaluation.tasks import CleanOutput, Output, accuracy_entry, mean_over
+from rbtools.execution.context import RunContext
+from rbtools.inputs import checkpoints, resolve
+from rbtools.inputs.archive_dataset import ArchiveDataset
+from rbtools.records import metric_name, results
+from rbtools.scoring import corruptions as sums
+from rbtools.units import SEVERITIES
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+    from rbtools.evaluation.batches import Batch
+    from rbtools.evaluation.tasks import Right
+
+BLOCKS = len(SEVERITIES)  # of a file
+
+
+@dataclass(frozen=True)
+class ArchiveOutput(Output):
+    """Which examples stay classified right as one file has them, at one severity."""
+
+    corruption: str
+    severity: int
+    content: str
+    random = False
+
+    def key_fields(self) -> dict[str, Any]:
+        return {
+            "kind": "archived corruption",
+            "corruption": self.corruption,
+            "severity": self.severity,
+            "content": self.content,
+        }
+
+    def entry_template(self) -> list[dict[str, Any]]:
+        name = metric_name.corrupt_name(self.corruption, self.severity)
+        found = {"corruption": self.corruption, "severity": self.severity, "archive": self.content}
+        return [{"metric": name, **found}]
+
+    def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
+        return [accuracy_entry(asked, outcomes) for asked in self.entry_template()]
+
+
+@dataclass(frozen=True)
+class ArchiveTask:
+    """Accuracy on one file, at some severities. The first file brings the clean accuracy along."""
+
+    file: Path
+    content: str
+    severities: tuple[int, ...]
+    size: int
+    clean: bool
+
+    @property
+    def title(self) -> str:
+        return self.file.name
+
+    def outputs(self) -> Sequence[Output]:
+        blocks = [ArchiveOutput(self.file.stem, severity, self.content) for severity in self.severities]
+        return [CleanOutput(), *blocks] if self.clean else list(blocks)
+
+    def run(self, batch: Batch, wanted: Sequence[Output]) -> list[Tensor]:
+        import torch
+
+        from rbtools.datasets import npy
+
+        images, places = npy.mapped(self.file), batch.ids.cpu().numpy()
+        found = []
+        for output in wanted:
+            if isinstance(output, ArchiveOutput):
+                block = images[places + (output.severity - 1) * self.size]
+                tensor = torch.from_numpy(block).to(batch.images.device).permute(0, 3, 1, 2)
+                found.append(batch.correct(tensor.float().div(255).contiguous()))
+            else:
+                found.append(batch.clean)
+        return found
+
+
+def files(folder: Path, names: Sequence[str]) -> list[Path]:
+    """The files of these corruptions. Raises RbError where some are missing, or the labels are."""
+    if not folder.is_dir():
+        what = "is no folder" if folder.exists() else "does not exist"
+        raise RbError(f"{folder} {what}. Expected the folder of an archive, with labels.npy and NAME.npy.")
+    wanted = [folder / f"{name}.npy" for name in ("labels", *names)]
+    lacking = [file.name for file in wanted if not file.is_file()]
+    if lacking:
+        there = sorted(file.stem for file in folder.glob("*.npy") if file.stem in CORRUPTIONS)
+        raise RbError(
+            f"The folder {folder} lacks {', '.join(lacking)}. It has: {', '.join(there) or 'no corruption'}."
+            " Unpack the archive again, or ask for what is there."
+        )
+    return wanted[1:]
+
+
+def run_archive(
+    record: dict[str, Any],
+    folder: Path,
+    names: Sequence[str],
+    severities: tuple[int, ...],
+    reference: sums.Reference | None,
+    run: RunContext,
+) -> dict[str, Any]:
+    """Put accuracies on the files of an archive into the record, one file after the other.
+
+    Every file is checked before the first is evaluated, and read when its turn comes: for its hash, and
+    at once for its images, so that the disk gives each byte once. Raises RbError where a file does not
+    belong to the record's data set.
+    """
+    record = checkpoints.prepared(record, run)
+    data = resolve.data_of(record, run)
+    has_clean = not isinstance(data, ArchiveDataset)
+    if not has_clean:
+        run.notify(
+            f"the images of {data.name} themselves are not here: no clean accuracy, and no relative mCE."
+        )
+    chosen = files(folder, names)
+    for file in chosen:
+        _check_images(file, data)
+    _check_labels(folder / "labels.npy", data)
+    unread = [ArchiveTask(file, "", severities, _whole(data), False) for file in chosen]
+    wanted = [entry for task in unread for entry in evaluate.expected_entries(record, task, run)]
+    wanted += _sums(wanted, None, reference, data, {})
+    evaluate.check_entries(record, [{**entry, "archive": results.LATER} for entry in wanted], run)
+    before = run.store.computed
+    asked: list[dict[str, Any]] = []
+    implicit_entries: list[dict[str, Any]] = []
+    right: dict[tuple[str, int], np.ndarray] = {}
+    found = run.store.found
+    for file in chosen:
+        task = ArchiveTask(
+            file, run.store.file_hash(file), severities, _whole(data), has_clean and not implicit_entries
+        )
+        entries, clean = evaluate.task_entries(record, task, run)
+        asked, implicit_entries = asked + entries, implicit_entries + clean
+        right |= evaluate.correct_images(record, task, run)
+    computed = run.store.computed > before  # a record counts once, not once a file
+    run.store.computed, run.store.found = before + computed, found + (not computed)
+    clean_entry = implicit_entries[0] if implicit_entries else None
+    asked += _sums(asked, clean_entry, reference, data, right)
+    record = resolve.with_data(record, run)
+    for entry in implicit_entries:
+        record = results.add_implicit(record, entry)
+    return evaluate.add_entries(record, asked, run)
+
+
+def _sums(
+    entries: Sequence[dict[str, Any]],
+    clean: dict[str, Any] | None,
+    reference: sums.Reference | None,
+    data: resolve.Data,
+    right: Right,
+) -> list[dict[str, Any]]:
+    """Means and mCE, named for the split."""
+    found = sums.summary(entries, clean, CORRUPTIONS.all, reference, partial(mean_over, right))
+    return [{**entry, "metric": metric_name.split_name(entry["metric"], data.split)} for entry in found]
+
+
+def _check_images(file: Path, data: resolve.Data) -> None:
+    channels, height, width = data.about.shape
+    found = _opened(file)
+    if found.dtype != "uint8" or found.ndim != 4 or found.shape[1:] != (height, width, channels):
+        raise RbError(
+            f"{file} holds {found.dtype} {found.shape}. Expected uint8 images of the data set {data.name}:"
+            f" ({BLOCKS * _whole(data)}, {height}, {width}, {channels})."
+        )
+    if len(found) != BLOCKS * _whole(data):
+        raise RbError(
+            f"{file} holds {len(found)} images. Expected {BLOCKS * _whole(data)}: the {_whole(data)} of the"
+            f" data set {data.name} ({data.split}) at {BLOCKS} severities. Name their own with --dataset."
+        )
+
+
+def _check_labels(file: Path, data: resolve.Data) -> None:
+    found = _opened(file)
+    ours = data.load().labels.numpy()
+    if found.dtype.kind not in "iu" or found.shape not in ((len(ours),), (BLOCKS * len(ours),)):
+        raise RbError(
+            f"{file} holds {found.dtype} {found.shape}. Expected {BLOCKS * len(ours)} whole numbers, the"
+            f" labels of the data set {data.name} once for each severity."
+        )
+    wrong = (found.reshape(-1, len(ours)) != ours).any(axis=0).nonzero()[0]
+    if len(wrong):
+        first = int(wrong[0])
+        raise RbError(
+            f"{file} does not fit the data set {data.name}: {len(wrong)} of {len(ours)} labels differ, first"
+            f" that of image {first} ({int(found[first])} there, {int(ours[first])} here). The images must be"
+            " those of the data set, in its order."
+        )
+
+
+def _whole(data: resolve.Data) -> int:
+    """How many images the split has, of which --indices may have chosen some."""
+    return data.about.sizes[data.split]
+
+
+def _opened(file: Path) -> np.ndarray:
+    from rbtools.datasets import npy
+
+    try:
+        return npy.mapped(file)
+    except (ValueError, OSError) as error:
+        raise RbError(
+            f"{file} is damaged: {error}. Expected an array of numpy (.npy); unpack the archive again."
+        ) from None

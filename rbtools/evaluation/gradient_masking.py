@@ -1,0 +1,155 @@
+"""Is a model robust, or are its gradients only masked? Five tests (NAS-RobBench-201, tables 4 and 5)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from rbtools.evaluation.tasks import AttackOutput, CleanOutput, Output
+from rbtools.records import metric_name, results
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+    from rbtools.evaluation.batches import Batch, Outcome
+    from rbtools.execution.context import RunContext
+
+BEYOND = (16.0, 32.0, 64.0, 128.0, 255.0)
+METRIC = "obfuscation.failed"
+
+
+@dataclass(frozen=True)
+class MaskingOutput(Output):
+    """Which examples random points break and gradients do not."""
+
+    noise: AttackOutput
+    pgd: AttackOutput
+    implicit = True
+    needs_other_outputs = True
+
+    def key_fields(self) -> dict[str, Any]:
+        return {"kind": "missed", "noise": self.noise.key_fields(), "pgd": self.pgd.key_fields()}
+
+    @property
+    def allow_fast_model(self) -> bool:
+        return True
+
+    def entry_template(self) -> list[dict[str, Any]]:
+        return [{"metric": "obfuscation.missed"}]
+
+    def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
+        n = len(outcomes)
+        return [entry | {"n": n, "value": int(outcomes.sum()) / n} for entry in self.entry_template()]
+
+
+@dataclass(frozen=True)
+class GradientMaskingTask:
+    """FGSM, PGD from this distance up to the whole range, Square and random points, on the same images."""
+
+    eps: float
+    pgd: Any
+    fgsm: Any
+    square: Any
+    noise: Any
+    title = "obfuscation checklist"
+
+    @property
+    def distances(self) -> tuple[float, ...]:
+        """Where PGD runs: here, and at 16, 32, 64, 128 and 255 /255 where these are larger."""
+        return (self.eps, *(one / 255 for one in BEYOND if one / 255 > self.eps))
+
+    def outputs(self) -> Sequence[Output]:
+        pgd = [AttackOutput(replace(self.pgd, eps=eps)) for eps in self.distances]
+        single = [AttackOutput(replace(one, eps=self.eps)) for one in (self.fgsm, self.square, self.noise)]
+        return [CleanOutput(), *pgd, *single, MaskingOutput(single[-1], pgd[0])]
+
+    def run(self, batch: Batch, wanted: Sequence[Output]) -> Sequence[Tensor | Outcome]:
+        from rbtools.evaluation import adversarial
+        from rbtools.evaluation.batches import Outcome
+
+        found: dict[Any, Any] = dict(batch.precomputed)
+        for output in wanted:
+            if isinstance(output, AttackOutput):
+                seen = adversarial.run_attack(batch, output.method)
+                found[output] = Outcome(seen.survived, seen.totals)
+            elif isinstance(output, MaskingOutput):
+                noise, pgd = (_bits(found[one]) for one in (output.noise, output.pgd))
+                found[output] = pgd & ~noise
+            else:
+                found[output] = batch.clean
+        return [found[output] for output in wanted]
+
+
+def _bits(found: Any) -> Tensor:
+    from rbtools.evaluation.batches import Outcome
+
+    values: Tensor = found.values if isinstance(found, Outcome) else found
+    return values.bool()
+
+
+def run_gradient_masking(
+    record: dict[str, Any], task: GradientMaskingTask, run: RunContext
+) -> dict[str, Any]:
+    """The record with the accuracies that the tests compare, and `obfuscation.failed`: how many fail."""
+    from rbtools.evaluation import evaluate
+    from rbtools.inputs import checkpoints
+
+    record = checkpoints.prepared(record, run)
+    wanted = evaluate.expected_entries(record, task, run)
+    evaluate.check_entries(record, [*wanted, _verdict(task, wanted[0], run)], run)
+    record, asked, implicit_entries = evaluate.measured_entries(record, task, run)
+    for entry in implicit_entries:
+        if entry["metric"] == "acc":
+            record = results.add_implicit(record, entry)
+    record = evaluate.add_entries(record, asked, run)
+    missed = next(one for one in implicit_entries if one["metric"].endswith("obfuscation.missed"))
+    value = {one["metric"]: one["value"] for one in asked}
+    tests = list(_tests(task, value, missed["value"], run.split))
+    failed = [test for test in tests if not test["holds"]]
+    for test in failed:
+        run.notify(f"obfuscation check {test['test']} fails: {test['says']}.")
+    entry = _verdict(task, asked[0], run) | {"value": len(failed), "tests": tests}
+    return results.add(record, entry, replace=run.replace)
+
+
+def _verdict(task: GradientMaskingTask, first: Mapping[str, Any], run: RunContext) -> dict[str, Any]:
+    """The checklist's own entry without what was found; the `first` of the others tells the rest."""
+    shared = ("n", "split", "seed", "draws", "device", "precision")
+    return {
+        "tool": run.tool,
+        "metric": metric_name.split_name(METRIC, run.split),
+        **{key: first[key] for key in shared if key in first},
+        "eps": task.eps,
+    }
+
+
+def _tests(
+    task: GradientMaskingTask, value: Mapping[str, float], missed: float, split: str
+) -> list[dict[str, Any]]:
+    """Each test with whether it holds, and by how much (above 0: so much to spare)."""
+
+    def named(method: Any, eps: float) -> str:
+        return metric_name.split_name(metric_name.attack_name(method.stem, eps), split)
+
+    pgd = named(task.pgd, task.eps)
+    fgsm, square = named(task.fgsm, task.eps), named(task.square, task.eps)
+    ladder = [named(task.pgd, eps) for eps in task.distances]
+    rises = [value[later] - value[sooner] for sooner, later in itertools.pairwise(ladder)]
+    steepest = max(rises, default=0.0)
+    end = ladder[-1]
+    return [
+        _test("a", f"{fgsm} >= {pgd}", value[fgsm] - value[pgd]),
+        _test("b", f"{square} >= {pgd}", value[square] - value[pgd]),
+        _test("c", f"{end} is 0", -value[end]),
+        _test("d", f"PGD's accuracy never rises with the distance ({', '.join(ladder)})", -steepest),
+        _test("e", "random points break nothing that PGD leaves", -missed),
+    ]
+
+
+def _test(name: str, says: str, margin: float) -> dict[str, Any]:
+    holds = margin >= 0
+    short = "" if holds else f", but it is not so by {-margin:.4g}"
+    return {"test": name, "says": f"{says}{short}", "holds": holds, "by": round(margin, 6) + 0.0}

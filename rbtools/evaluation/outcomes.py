@@ -1,0 +1,91 @@
+"""One row per example, growing as examples are done, kept in the store."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import orjson
+
+from rbtools.datasets import npy
+from rbtools.store import Store
+
+_SECONDS_BETWEEN_WRITES = 2.0
+
+
+class Outcomes:
+    """The outcomes of one output for a prefix of the examples' fixed order.
+
+    A row is a whole number, or some float32 numbers. Every write holds all that is known, so an interrupted
+    run loses at most the last seconds. `totals` are sums over the examples and over all runs that computed
+    them: seconds, passes and what else was counted; `devices` says on what, `prepared`
+    what was done to the model of searches. With `anew` nothing is known.
+    """
+
+    def __init__(self, store: Store, key: str, *, anew: bool = False) -> None:
+        self._store, self._key = store, key
+        kept = None if anew else store.outcomes(key)
+        self.totals: dict[str, float] = {}
+        self.devices: list[str] = []
+        self.prepared: list[str] = []
+        self._values: np.ndarray | None = None
+        if kept is not None:
+            self._values, self.totals, self.devices, self.prepared = _decoded(kept)
+        self._kept = len(self)
+        self._written = time.monotonic()
+
+    def __len__(self) -> int:
+        return 0 if self._values is None else len(self._values)
+
+    def extend(
+        self, values: np.ndarray, totals: Mapping[str, float], device: str, prepared: Sequence[str] = ()
+    ) -> None:
+        """Append the outcomes of the next examples in the order, what there is to add up, and on what."""
+        rows = values.astype(np.int32 if values.ndim == 1 else np.float32)
+        self._values = rows if self._values is None else np.concatenate([self._values, rows])
+        for name, value in totals.items():
+            self.totals[name] = self.totals.get(name, 0.0) + value
+        self.devices = sorted({*self.devices, device})
+        self.prepared = sorted({*self.prepared, *prepared})
+        if time.monotonic() - self._written > _SECONDS_BETWEEN_WRITES:
+            self.keep()
+
+    def keep(self) -> None:
+        """Write what is new."""
+        if self._values is not None and len(self) > self._kept:
+            data = encoded(self._values, self.totals, self.devices, self.prepared)
+            self._store.keep_outcomes(self._key, data)
+            self._kept, self._written = len(self), time.monotonic()
+
+    def values(self, n: int) -> np.ndarray:
+        """The outcomes of the first n examples."""
+        return np.empty(0, np.int32) if self._values is None else self._values[:n]
+
+
+def encoded(
+    values: np.ndarray, totals: Mapping[str, float], devices: Sequence[str], prepared: Sequence[str] = ()
+) -> bytes:
+    """Outcomes as the store has them: a line of JSON, then the array as numpy writes it."""
+    buffer = io.BytesIO()
+    rounded = {name: round(value, 3) for name, value in totals.items()}
+    head = {"totals": rounded, "devices": list(devices), "prepared": list(prepared)}
+    buffer.write(orjson.dumps(head) + b"\n")
+    np.save(buffer, values, allow_pickle=False)
+    return buffer.getvalue()
+
+
+def _decoded(data: bytes) -> tuple[np.ndarray | None, dict[str, float], list[str], list[str]]:
+    """The way back; what is damaged counts as nothing known."""
+    try:
+        line, _, body = data.partition(b"\n")
+        head = orjson.loads(line)
+        found = npy.header(io.BytesIO(body))  # a file from elsewhere may claim any size
+        values: np.ndarray = np.frombuffer(body, found.dtype, offset=found.size).reshape(found.shape).copy()
+        totals = {str(name): float(value) for name, value in head["totals"].items()}
+        if (str(values.dtype), values.ndim) in (("int32", 1), ("float32", 2)):
+            return values, totals, list(map(str, head["devices"])), list(map(str, head["prepared"]))
+    except (ValueError, OSError, EOFError, KeyError, TypeError, AttributeError):
+        pass
+    return None, {}, [], []

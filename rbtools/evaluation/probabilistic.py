@@ -1,0 +1,191 @@
+"""The questions of probabilistic robustness: outputs of counts, and what they are read as."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from rbtools import registry
+from rbtools.evaluation.tasks import CleanOutput, Output
+from rbtools.probabilistic import estimate, sequential
+from rbtools.probabilistic.estimate import Estimator
+from rbtools.records import metric_name
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+    from rbtools.evaluation.batches import Batch, Outcome
+    from rbtools.evaluation.sampling import Copies
+
+
+@dataclass(frozen=True)
+class NoisyCopiesOutput(Output):
+    """How many of an example's noisy copies are classified right; -1 where the example does not count."""
+
+    noise: Any
+    gamma: float
+    samples: int
+    read: Estimator
+    allow_fast_model = True
+
+    def key_fields(self) -> dict[str, Any]:
+        return {
+            "kind": "pr",
+            "noise": self.noise.name,
+            "version": self.noise.version,
+            "config": registry.config(self.noise),
+            "gamma": self.gamma,
+            "samples": self.samples,
+            **({"counted": "all"} if self.read.denominator == "all" else {}),
+        }
+
+    def postprocess_key(self) -> dict[str, Any]:
+        return {**asdict(self.read), "intervals": estimate.INTERVALS}
+
+    def entry_template(self) -> list[dict[str, Any]]:
+        return _asked(self)
+
+    def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
+        found = estimate.findings(outcomes, self.read, self.samples)
+        return [
+            asked | own | _confirmed(totals) for asked, own in zip(self.entry_template(), found, strict=True)
+        ]
+
+    def found(self, copies: Copies) -> Outcome:
+        """The outcomes of a batch."""
+        from rbtools.evaluation.batches import Outcome
+
+        return Outcome(copies.right, copies.totals)
+
+
+@dataclass(frozen=True)
+class SequentialOutput(Output):
+    """Whether an example passes at each tolerated failure rate, sampled only until that is known.
+
+    adaptive: by the sequential test, else as soon as all `samples` draws could not say otherwise. A row is
+    correct copies (-1: does not count), draws, and for each rate 1, 0 or -1 (undecided).
+    """
+
+    noise: Any
+    gamma: float
+    samples: int
+    read: Estimator
+    adaptive: bool
+    allow_fast_model = True
+
+    def rule(self) -> dict[str, Any]:
+        """When it stops, for key and record."""
+        if not self.adaptive:
+            return {"stopping": "exact: when no further draw can change the verdict"}
+        error = round(1 - self.read.confidence, 12)
+        return {"stopping": "sequential: anytime-valid bet against PR = 1 - rho", "error": error}
+
+    def key_fields(self) -> dict[str, Any]:
+        copied = NoisyCopiesOutput(self.noise, self.gamma, self.samples, self.read).key_fields()
+        rows = {"rho": list(self.read.rho), "passes": self.read.passes, **self.rule()}
+        return {**copied, "kind": "pr-decided", **rows}
+
+    def postprocess_key(self) -> dict[str, Any]:
+        return {**asdict(self.read), "intervals": estimate.INTERVALS}
+
+    def rules(self) -> list[sequential.Rule]:
+        if self.adaptive:
+            return [sequential.anytime(self.samples, rho, self.read.confidence) for rho in self.read.rho]
+        above = self.read.passes == "above"
+        return [sequential.fixed(self.samples, rho, above) for rho in self.read.rho]
+
+    def entry_template(self) -> list[dict[str, Any]]:
+        return _asked(self, **self.rule())[1:]
+
+    def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
+        found = estimate.stopped_findings(outcomes, self.read, self.samples, self.adaptive)
+        return [
+            asked | own | _confirmed(totals) for asked, own in zip(self.entry_template(), found, strict=True)
+        ]
+
+    def found(self, copies: Copies) -> Outcome:
+        """The rows of a batch."""
+        import torch
+
+        from rbtools.evaluation.batches import Outcome
+
+        rows = torch.cat([copies.right[:, None], copies.drawn[:, None], copies.verdicts], dim=1)
+        return Outcome(rows.float(), copies.totals)
+
+
+@dataclass(frozen=True)
+class NoiseTask:
+    """Probabilistic robustness at some radii, from draws that the radii share.
+
+    only_passing: ProbAcc alone, so that images may leave early; adaptive: by the sequential test. The
+    reading's denominator "both" gives PR_D over all images beside everything over those that are right
+    without noise, from the same draws; where only ProbAcc is wanted that adds nothing.
+    """
+
+    noise: Any
+    gammas: tuple[float, ...]
+    read: Estimator
+    samples: int
+    only_passing: bool = False
+    adaptive: bool = False
+
+    @property
+    def title(self) -> str:
+        return f"{self.noise.name} noise"
+
+    def outputs(self) -> Sequence[Output]:
+        both = self.read.denominator == "both"
+        read = replace(self.read, denominator="correct") if both else self.read
+        if self.only_passing or self.adaptive:
+            decided = [
+                SequentialOutput(self.noise, gamma, self.samples, read, self.adaptive)
+                for gamma in self.gammas
+            ]
+            return [CleanOutput(), *decided]
+        reads = [read, replace(read, denominator="all", rho=())] if both else [read]
+        counts = [
+            NoisyCopiesOutput(self.noise, gamma, self.samples, r) for r in reads for gamma in self.gammas
+        ]
+        return [CleanOutput(), *counts]
+
+    def run(self, batch: Batch, wanted: Sequence[Output]) -> list[Tensor | Outcome]:
+        from rbtools.evaluation import sampling
+
+        noisy: list[Any] = [output for output in wanted if not isinstance(output, CleanOutput)]
+        gammas = list(dict.fromkeys(output.gamma for output in noisy))
+        rules = noisy[0].rules() if noisy and isinstance(noisy[0], SequentialOutput) else ()
+        everyone = any(output.read.denominator == "all" for output in noisy)
+        counted = sampling.copies(batch, self.noise, gammas, self.samples, rules, everyone)
+        copies = dict(zip(gammas, counted, strict=True))
+
+        def outcome(output: Any) -> Tensor | Outcome:
+            if isinstance(output, CleanOutput):
+                return batch.clean.int()
+            own: sampling.Copies = copies[output.gamma]
+            if everyone and output.read.denominator == "correct":
+                own = own._replace(right=own.right.where(batch.clean, -1))
+            result: Outcome = output.found(own)
+            return result
+
+        return [outcome(output) for output in wanted]
+
+
+def _asked(output: NoisyCopiesOutput | SequentialOutput, **more: Any) -> list[dict[str, Any]]:
+    """What is asked at a radius: PR_D, then ProbAcc for each rho."""
+    read, stem, gamma = output.read, output.noise.stem, output.gamma
+    said = {"gamma": gamma, "samples": output.samples, **output.noise.settings, **more}
+    said["denominator"] = read.denominator
+    entries = [{"metric": metric_name.pr_name(stem, gamma, read.denominator), **said}]
+    for rho in read.rho:
+        name = metric_name.prob_acc_name(stem, gamma, rho, read.denominator)
+        entries.append({"metric": name, **said, "rho": rho, "criterion": read.criterion})
+    return entries
+
+
+def _confirmed(totals: Mapping[str, float]) -> dict[str, Any]:
+    """The share of the copies that float32 decided because they were near a tie."""
+    if not totals.get("copies") or "confirmed" not in totals:
+        return {}
+    return {"confirmed": round(totals["confirmed"] / totals["copies"], 4)}

@@ -1,0 +1,112 @@
+"""The question of rare failures: for each example the probability that noise breaks it, by splitting."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rbtools import registry
+from rbtools.evaluation.tasks import CleanOutput, Output
+from rbtools.probabilistic import splitting
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+    from rbtools.evaluation.batches import Batch, Outcome
+
+
+@dataclass(frozen=True)
+class RareOutput(Output):
+    """A row for each example: its number, and the logarithm of its failure probability in each run."""
+
+    noise: Any
+    gamma: float
+    split: splitting.Splitting
+    confidence: float
+
+    def key_fields(self) -> dict[str, Any]:
+        return {
+            "kind": "pr-rare",
+            "noise": self.noise.name,
+            "version": self.noise.version,
+            "config": registry.config(self.noise),
+            "gamma": self.gamma,
+            "splitting_version": self.split.version,
+            **self.split.config(),
+        }
+
+    def postprocess_key(self) -> dict[str, Any]:
+        return {"confidence": self.confidence}
+
+    def entry_template(self) -> list[dict[str, Any]]:
+        told = {**self.noise.settings, **self.split.config(), "denominator": "correct"}
+        return [{"metric": f"pfail.{self.noise.stem}.{self.gamma:g}", "gamma": self.gamma, **told}]
+
+    def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
+        return [asked | splitting.findings(outcomes, self.confidence) for asked in self.entry_template()]
+
+
+@dataclass(frozen=True)
+class RareFailureTask:
+    """How improbable failure is at some radii, one example after the other."""
+
+    noise: Any
+    gammas: tuple[float, ...]
+    split: splitting.Splitting
+    confidence: float = 0.95
+
+    @property
+    def title(self) -> str:
+        return f"rare failures under {self.noise.name} noise"
+
+    def outputs(self) -> Sequence[Output]:
+        return [
+            CleanOutput(),
+            *(RareOutput(self.noise, gamma, self.split, self.confidence) for gamma in self.gammas),
+        ]
+
+    def run(self, batch: Batch, wanted: Sequence[Output]) -> list[Tensor | Outcome]:
+        return [
+            self._rows(batch, output) if isinstance(output, RareOutput) else batch.clean.int()
+            for output in wanted
+        ]
+
+    def _rows(self, batch: Batch, output: RareOutput) -> Outcome:
+        import torch
+
+        from rbtools.evaluation.batches import Outcome
+
+        rows = torch.full((len(batch.ids), 1 + self.split.runs), float("nan"), device=batch.ids.device)
+        rows[:, 0] = batch.ids
+        passes = 0.0
+        for place in batch.clean.nonzero()[:, 0]:
+            rows[place, 1:], seen = self._example(batch.take(place[None]), output.gamma)
+            passes += seen
+        return Outcome(rows, {"forward": passes + len(batch.ids), "backward": 0.0})
+
+    def _example(self, batch: Batch, gamma: float) -> tuple[Tensor, int]:
+        """The logarithms of one example's failure probability (runs,), and the images that took."""
+        import torch
+
+        shape, label = tuple(batch.images.shape[1:]), int(batch.labels[0])
+        seen = 0
+
+        def score(normals: Tensor) -> Tensor:
+            """How far another class is ahead of the label's: float32 (M,)."""
+            nonlocal seen
+            seen += len(normals)
+            found = []
+            for part in normals.split(batch.chunk_size):
+                noisy = self.noise.apply(batch.images, self.noise.shaped(part, shape), gamma)
+                with torch.no_grad():
+                    logits = batch.model(noisy).float()
+                own = logits[:, label].clone()
+                logits[:, label] = float("-inf")
+                found.append(logits.max(1).values - own)
+            return torch.cat(found)
+
+        draws = batch.draws(f"rare.{self.noise.stem}")
+        found = self.split.log_probabilities(score, self.noise.width(shape), draws)
+        return found.float(), seen

@@ -1,0 +1,120 @@
+"""The question of robust losses: cross-entropy and error of every example at the last point of an attack."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from rbtools import registry
+from rbtools.errors import UsageError
+from rbtools.evaluation.tasks import CleanOutput, Output, attack_settings
+from rbtools.probabilistic import intervals
+from rbtools.records import metric_name
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+    from rbtools.evaluation.batches import Batch, Outcome
+
+# Their differences are test - train: both grow with overfitting.
+GAPS = frozenset({"loss", "error"})
+
+
+@dataclass(frozen=True)
+class LossOutput(Output):
+    """A row for each example: the cross-entropy where the attack ends, and 1 if the model is right there."""
+
+    method: Any
+    allow_fast_model = True
+
+    @property
+    def random(self) -> bool:
+        return bool(self.method.random)
+
+    def key_fields(self) -> dict[str, Any]:
+        return {
+            "kind": "robust loss",
+            "attack": self.method.name,
+            "version": self.method.version,
+            "config": registry.config(self.method),
+        }
+
+    def postprocess_key(self) -> dict[str, Any]:
+        return {"intervals": 2}
+
+    def entry_template(self) -> list[dict[str, Any]]:
+        name = metric_name.attack_name(self.method.stem, self.method.eps, self.method.norm)
+        settings = {**attack_settings(self.method), "attacked": "all"}
+        return [{"metric": f"{what}.{name}", **settings} for what in ("loss", "error")]
+
+    def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
+        n, wrong = len(outcomes), int((outcomes[:, 1] == 0).sum())
+        losses = outcomes[:, 0].astype(float)
+        mean = float(losses.mean())
+        loss: dict[str, Any] = {"n": n, "value": mean}
+        if n > 1:
+            deviation = float(losses.std())
+            skewness = float(((losses - mean) ** 3).mean()) / deviation**3 if deviation else 0.0
+            widened = deviation * math.sqrt(n / (n - 1))
+            loss["ci95"] = list(intervals.skewed_interval(mean, widened, skewness, n))
+        error = {"n": n, "value": wrong / n, "ci95": list(intervals.wilson(wrong, n))}
+        return [entry | found for entry, found in zip(self.entry_template(), (loss, error), strict=True)]
+
+
+@dataclass(frozen=True)
+class RobustLossTask:
+    """Loss and error under one attack, for any number of distances.
+
+    Every example is attacked, also one that is misclassified anyway, and only the last point counts: a
+    mean over examples of which some were left alone would not be the robust loss. Raises UsageError for an
+    attack that leaves examples alone.
+    """
+
+    method: Any
+    eps: tuple[float, ...]
+    gaps = GAPS
+
+    def __post_init__(self) -> None:
+        goes_on = getattr(self.method, "iterate", None) == "last" or not self.method.random
+        if not goes_on or self.method.batch_dependent or self.method.clean_pass:
+            raise UsageError(
+                f"The attack {self.method.stem} leaves examples alone that it has broken, or that are wrong"
+                " anyway, so their loss is not what it could be. Use fgsm, or pgd or cw with --iterate last"
+                " (and no --target)."
+            )
+
+    @property
+    def title(self) -> str:
+        return f"loss under {self.method.stem}"
+
+    def outputs(self) -> Sequence[Output]:
+        return [CleanOutput(), *(LossOutput(replace(self.method, eps=eps)) for eps in self.eps)]
+
+    def run(self, batch: Batch, wanted: Sequence[Output]) -> list[Tensor | Outcome]:
+        return [
+            _rows(batch, output.method) if isinstance(output, LossOutput) else batch.clean.int()
+            for output in wanted
+        ]
+
+
+def _rows(batch: Batch, method: Any) -> Outcome:
+    """The row of every example of a batch."""
+    import torch
+
+    from rbtools.attacks import steps
+    from rbtools.evaluation.batches import Outcome
+    from rbtools.evaluation.counting import CountingModel
+
+    metered = CountingModel(batch.fast_model, batch.chunk_size)
+    metered.begin(len(batch.ids))
+    draws = batch.draws(f"attack.{method.name}")
+    perturbed = method(metered, batch.images, batch.labels, draws).detach().float()
+    perturbed = steps.project(perturbed, batch.images, method.eps, method.norm)
+    logits = batch.logits(perturbed)
+    loss = torch.nn.functional.cross_entropy(logits, batch.labels, reduction="none")
+    rows = torch.stack([loss, (logits.argmax(1) == batch.labels).float()], dim=1)
+    passes = {"forward": float(metered.forwards + len(rows)), "backward": float(metered.backwards)}
+    return Outcome(rows, passes)

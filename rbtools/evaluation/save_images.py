@@ -1,0 +1,99 @@
+"""Adversarial images written as files that everyone's numpy reads."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rbtools.errors import RbError
+from rbtools.evaluation.batches import Outcome
+
+
+class Saver:
+    """Takes batches of images as they are made; at the end each output has its .npz under `folder`.
+
+    A file holds `images` float32 (n, C, H, W) in [0, 1], `labels` and `ids` int64 (n,) (places in the
+    split), `survived` bool (n,), and `linf` and `l2` float32 (n,): the perturbations' norms on [0, 1].
+    """
+
+    def __init__(self, folder: Path, names: Mapping[Any, str], dataset: Any, n: int) -> None:
+        self.folder, self.names, self.dataset, self.n = folder, names, dataset, n
+        self._aside = Path(tempfile.mkdtemp(prefix=".rb-", dir=folder))
+        self._arrays: dict[Any, dict[str, np.ndarray]] = {}
+        self._filled: dict[Any, int] = {}
+
+    def add(self, output: Any, ids: Tensor, found: Outcome) -> None:
+        """Take what was found for the next examples."""
+        assert found.images is not None
+        made = found.images.cpu()
+        clean = self.dataset.images[ids].float().div(255)
+        change = (made - clean).flatten(1)
+        rows = {
+            "images": made,
+            "labels": self.dataset.labels[ids],
+            "ids": ids,
+            "survived": output.still_correct(found.values).cpu(),
+            "linf": change.abs().amax(1),
+            "l2": torch.linalg.vector_norm(change, dim=1),
+        }
+        start = self._filled.get(output, 0)
+        for name, values in rows.items():
+            self._array(output, name, values)[start : start + len(ids)] = values.numpy()
+        self._filled[output] = start + len(ids)
+
+    def _array(self, output: Any, name: str, values: Tensor) -> np.ndarray:
+        """An array on the disk: the images of a large data set need not fit in memory."""
+        arrays = self._arrays.setdefault(output, {})
+        if name not in arrays:
+            path = self._aside / f"{len(self._arrays)}-{name}.npy"
+            shape = (self.n, *values.shape[1:])
+            arrays[name] = np.lib.format.open_memmap(path, "w+", values.numpy().dtype, shape)
+        return arrays[name]
+
+    def finish(self) -> list[Path]:
+        """Put the arrays of each output into its file, whole or not at all."""
+        made = []
+        for output, arrays in self._arrays.items():
+            aside = self._aside / "whole.npz"
+            with zipfile.ZipFile(aside, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+                for name, array in arrays.items():
+                    array.flush()  # type: ignore[attr-defined]
+                    archive.write(array.filename, f"{name}.npy")  # type: ignore[attr-defined]
+            path = self.folder / f"{self.names[output]}.npz"
+            os.replace(aside, path)
+            made.append(path)
+        return made
+
+    def drop(self) -> None:
+        """Leave nothing half-made."""
+        self._arrays.clear()
+        for path in self._aside.iterdir():
+            path.unlink()
+        self._aside.rmdir()
+
+
+@contextlib.contextmanager
+def saver(folder: str, names: Mapping[Any, str], dataset: Any, n: int) -> Iterator[Saver]:
+    """A Saver whose files are there when the block ends well. Raises RbError where they cannot be written."""
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        made = Saver(Path(folder), names, dataset, n)
+        try:
+            yield made
+            made.finish()
+        finally:
+            made.drop()
+    except OSError as error:
+        raise RbError(
+            f"The adversarial images cannot be written to {folder}: {error.strerror or error}. Name another"
+            " folder with --save-adv."
+        ) from error

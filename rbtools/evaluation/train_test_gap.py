@@ -1,0 +1,170 @@
+"""The generalisation error: one evaluation on the training images and on the test images."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from rbtools.datasets import indices
+from rbtools.errors import RbError
+from rbtools.evaluation import model_checks
+from rbtools.evaluation.evaluate import add_entries, check_entries, expected_entries, task_entries
+from rbtools.evaluation.tasks import EvalTask
+from rbtools.execution.context import RunContext
+from rbtools.inputs import checkpoints, resolve
+from rbtools.probabilistic.intervals import square_and_add
+from rbtools.records import metric_name, results
+from rbtools.trainer.training_indices import trained_on
+
+Entries = list[dict[str, Any]]
+
+# What is found on one split and does not describe a difference.
+_OF_ONE_SIDE = frozenset(
+    "quantiles undecided draws_spent draws_saved confirmed passes detail broken_by warnings estimate"
+    " estimator".split()
+)
+
+
+def ge(record: dict[str, Any], task: EvalTask, run: RunContext, n_train: int | None = None) -> dict[str, Any]:
+    """Return the record with `ge.NAME` = train - test for every number the question gives.
+
+    Both sides come along (`NAME` and `train.NAME`); training images are not augmented. The interval
+    of a difference of accuracies is Newcombe's; other numbers' intervals are squared and added. Losses
+    and errors have names of their own, `test_minus_train.NAME`. `n_train`: so many training images, in the
+    place of `run.n`. What the record already has of one split, measured in the same way, is taken from it.
+    Images that the training held out (`--val`) are not training images: entries name those that are by the
+    hash of their numbers (`indices`). `--indices` chooses the same numbers of either split.
+    Raises RbError where the data have only one split.
+    """
+    record = checkpoints.prepared(record, dataclasses.replace(run, split="test"))
+    runs = {"test": dataclasses.replace(run), "train": dataclasses.replace(run, n=n_train or run.n)}
+    _size(record, runs["train"], "train")  # before any work, where there is no such split
+    runs["test"].indices, runs["train"].indices = _chosen(record, run)
+    sizes = {side: _size(record, runs[side], side) for side in runs}
+    gaps: frozenset[str] = getattr(task, "gaps", frozenset())
+    of_train, of_test = (expected_entries(record, task, runs[side], side) for side in ("train", "test"))
+    check_entries(record, _gaps(of_train, of_test, gaps), run)
+    known = "train" if any(name.startswith("train.") for name in record.get("metrics", {})) else "test"
+    other = "test" if known == "train" else "train"
+    if run.plan is not None:
+        run.plan.each([lambda side=side: task_entries(record, task, runs[side], side) for side in runs])
+    found = {other: task_entries(record, task, runs[other], other)}
+    part = runs[known].indices
+    chosen = {} if part is None else {"indices": part.name}
+    there = None if run.store.force else _there(record, found[other][0], known, sizes[known], chosen)
+    found[known] = task_entries(record, task, runs[known], known) if there is None else (there, [])
+    (on_test, clean_test), (on_train, clean_train) = found["test"], found["train"]
+    model_checks.report_checks(record, [*on_test, *clean_test], run)
+    record = resolve.with_data(record, run)
+    for entry in (*clean_test, *clean_train, *on_test, *on_train):
+        record = results.add_implicit(record, entry)
+    return add_entries(record, _gaps(on_train, on_test, gaps), run)
+
+
+def _chosen(record: dict[str, Any], run: RunContext) -> tuple[indices.Indices | None, indices.Indices | None]:
+    """The images of test and of train that count, None for all. RbError where no training image is left."""
+    whole = dataclasses.replace(run, indices=None)
+    trained = trained_on(record, whole)
+    if run.indices is None:
+        return None, trained
+    test, train = (
+        indices.read(run.indices, resolve.data_of(record, whole, split).size) for split in ("test", "train")
+    )
+    if trained is None:
+        return test, train
+    used = set(trained.numbers)
+    left = [number for number in train.numbers if number in used]
+    if not left:
+        raise RbError(
+            f"The training held out all images that --indices {run.indices} names. Name others, or more."
+        )
+    return test, indices.of(left)
+
+
+def _size(record: dict[str, Any], run: RunContext, split: str) -> int:
+    """How many images of a split are evaluated. RbError where there is no such split."""
+    try:
+        size = resolve.data_of(record, run, split).size
+    except RbError as wrong:
+        if "no split" not in str(wrong):
+            raise
+        advice = " A generalisation error is a difference: give a data set that has train and test."
+        raise RbError(f"{wrong}{advice}") from None
+    return size if run.n is None else min(run.n, size)
+
+
+def _there(
+    record: dict[str, Any], asked: Entries, split: str, n: int, chosen: dict[str, str]
+) -> Entries | None:
+    """The record's own entries of a split that were measured as those `asked` on the other; None if not all.
+
+    `chosen` says which images of the split are meant. Of probabilistic robustness `n` counts the images
+    that are right, so that n is that of their accuracy.
+    """
+    entries = {entry.get("metric"): entry for entry in record.get("evals", [])}
+    acc = entries.get(metric_name.split_name("acc", split))
+    if acc is None or acc.get("n") != n or acc.get("value") is None or not 0 <= acc["value"] <= 1:
+        return None
+    found = []
+    for entry in asked:
+        name = metric_name.split_name(metric_name.without_split(entry["metric"]), split)
+        old = entries.get(name)
+        if old is None or not _is_whole(old):
+            return None
+        counted = round(acc["value"] * n) if entry.get("denominator") == "correct" else n
+        want = {**results.protocol(entry), "metric": name, "split": split, "n": counted}
+        want.pop("indices", None)
+        want |= chosen
+        if results.protocol(old) != want or {*filter(_is_interval, old)} != {*filter(_is_interval, entry)}:
+            return None
+        found.append(old)
+    return found
+
+
+def _gaps(on_train: Entries, on_test: Entries, gaps: frozenset[str]) -> Entries:
+    return [_gap(train, test, gaps) for train, test in zip(on_train, on_test, strict=True)]
+
+
+def _gap(train: dict[str, Any], test: dict[str, Any], gaps: frozenset[str]) -> dict[str, Any]:
+    """The entry of train - test; without a value, and with the reason, where a side has none."""
+    turned = test["metric"].partition(".")[0] in gaps  # test - train
+    name_of = metric_name.gap_name if turned else metric_name.ge_name
+    entry = {
+        **{key: value for key, value in test.items() if key not in _OF_ONE_SIDE},
+        "metric": name_of(test["metric"]),
+        "split": "test-train" if turned else "train-test",
+        "n": [test["n"], train["n"]] if turned else [train["n"], test["n"]],
+    }
+    if results.LATER in entry["n"]:
+        entry["n"] = results.LATER
+    if "indices" in train:
+        entry["train_indices"] = train["indices"]
+    entry["seconds"] = round(train["seconds"] + test["seconds"], 3)
+    names = [*filter(_is_interval, test)]
+    entry = {key: value for key, value in entry.items() if key not in names}
+    for side, of_side in (("train", train), ("test", test)):
+        if of_side["value"] is None:
+            return {**entry, "value": None, "reason": f"on {side}: {of_side['reason']}"}
+    a, b = (test, train) if turned else (train, test)
+    entry["value"] = a["value"] - b["value"]
+    for name in names if all(name in train for name in names) else []:
+        entry[name] = list(square_and_add(a["value"], a[name], b["value"], b[name]))
+    return entry
+
+
+def _is_whole(entry: dict[str, Any]) -> bool:
+    """Whether an entry of the record has what a difference takes: value, seconds and finite intervals."""
+    names = [*filter(_is_interval, entry)]
+    if not names or not all(map(_is_number, (entry.get("value"), entry.get("seconds")))):
+        return False
+    ends = [entry[name] for name in names]
+    return all(isinstance(two, list) and len(two) == 2 and all(map(_is_number, two)) for two in ends)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_interval(key: str) -> bool:
+    """`ci95`, `ci99.9` ..."""
+    return key.startswith("ci") and key[2:3].isdigit()

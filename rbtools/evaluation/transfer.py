@@ -1,0 +1,90 @@
+"""Adversarial examples of one model, shown to another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from rbtools.evaluation.tasks import AttackOutput, CleanOutput, Output
+from rbtools.execution.context import RunContext
+from rbtools.inputs import resolve
+
+if TYPE_CHECKING:
+    from torch import Tensor, device, nn
+
+    from rbtools.evaluation.batches import Batch, Outcome
+
+
+@dataclass(frozen=True)
+class TransferOutput(AttackOutput):
+    """Which examples stay classified right when the attack ran on the model of another checkpoint."""
+
+    source: str = ""
+
+    @property
+    def allow_fast_model(self) -> bool:
+        """The attack runs on the source as it is: what it finds there is all there is to judge."""
+        return False
+
+    @property
+    def metric(self) -> str:
+        return f"transfer.{super().metric}"
+
+    def key_fields(self) -> dict[str, Any]:
+        return {**super().key_fields(), "source": self.source}
+
+    def entry_template(self) -> list[dict[str, Any]]:
+        return [{**entry, "source": self.source} for entry in super().entry_template()]
+
+
+@dataclass(frozen=True)
+class TransferTask:
+    """Accuracy on the adversarial examples of a source: another record's model.
+
+    source: the record, as JSON. Every example that the model under study classifies right is attacked on
+    the source, at each distance.
+    """
+
+    method: Any
+    eps: tuple[float, ...]
+    source: str
+    context: RunContext
+
+    @property
+    def title(self) -> str:
+        return f"transfer of {self.method.stem}"
+
+    def outputs(self) -> Sequence[Output]:
+        name = resolve.checkpoint_name(orjson.loads(self.source), self.context)
+        made = [TransferOutput(replace(self.method, eps=eps), source=name) for eps in self.eps]
+        return [CleanOutput(), *made]
+
+    def run(self, batch: Batch, wanted: Sequence[Output]) -> Sequence[Tensor | Outcome]:
+        from rbtools.evaluation import adversarial
+        from rbtools.evaluation.batches import Outcome
+
+        found: list[Any] = []
+        for output in wanted:
+            if isinstance(output, TransferOutput):
+                source = _loaded(self.source, self.context, batch.images.device)
+                seen = adversarial.run_attack(batch, output.method, on=source)
+                found.append(Outcome(seen.survived, seen.totals))
+            else:
+                found.append(batch.clean)
+        return found
+
+
+# The source last used, and what it depends on: the model is loaded once for all records and batches.
+_last: list[tuple[Any, nn.Module]] = []
+
+
+def _loaded(source: str, run: RunContext, where: device) -> nn.Module:
+    """The source's model, ready: eval mode, frozen."""
+    key = (source, run.dataset, run.split, run.data_dir, run.class_map, run.store.folder, where)
+    if not _last or _last[0][0] != key:
+        record = orjson.loads(source)
+        _last[:] = [(key, resolve.load_model(record, resolve.data_of(record, run), run, where))]
+    return _last[0][1]

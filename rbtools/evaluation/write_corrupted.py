@@ -1,0 +1,170 @@
+"""Corrupted copies of a data set, in the layout of CIFAR-10-C: NAME.npy and labels.npy."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rbtools import registry
+from rbtools.errors import RbError
+from rbtools.evaluation import textures
+from rbtools.execution.context import RunContext
+from rbtools.inputs import resolve
+from rbtools.rng import GENERATOR
+from rbtools.store.files import written_whole
+from rbtools.store.resumable_write import HINT, resumable_write
+from rbtools.units import SEVERITIES
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+CHUNK = 256
+ABOUT = "rb-corrupt.json"  # what the files of a folder are, so that a later run may go on
+
+
+def write(corruptions: Sequence[Any], folder: Path, run: RunContext) -> list[str]:
+    """Write the files that are missing or unfinished; return a line about each corruption.
+
+    Images stand in the order of their split (`--n` and `--indices` choose some), once for each severity,
+    as `rb-corrupt` evaluates them: the same seed gives the same pixels. Raises RbError where the
+    folder has files of other images or another seed, images are too small, or it cannot be written.
+    """
+    from rbtools.execution import cores, device
+
+    data = resolve.data_of({}, run)
+    chosen = [textures.decided(one) for one in corruptions]
+    for one in chosen:
+        for severity in SEVERITIES:
+            one.check_size(severity, data.about.shape[1:])
+    dataset = data.load()
+    places = data.order(dataset.labels)[: run.n].sort().values
+    about = _described(data, run, len(places))
+    _claim(folder, about, chosen)
+    with written_whole(folder / "labels.npy", hint=HINT) as stream:
+        stream.write(_array(dataset.labels[places].repeat(len(SEVERITIES))))
+    lines = []
+    with device.taken(run, run.threads or cores.count()) as where:
+        for one in chosen:
+            path = folder / f"{one.name}.npy"
+            if path.exists():
+                lines.append(f"{path} was there, whole.")
+                continue
+            had = _write_one(one, path, dataset.images, places, where, run)
+            lines.append(f"{path} is written{f', from image {had} on' if had else ''}.")
+    return lines
+
+
+def _write_one(
+    corruption: Any, path: Path, images: Any, places: Tensor, where: torch.device, run: RunContext
+) -> int:
+    """Write one file, going on where an earlier run stopped; return how many images it had left."""
+    channels, height, width = images.shape[1:]
+    count = len(SEVERITIES) * len(places)
+    head = _head((count, height, width, channels))
+    corrupt = textures.given(corruption)
+    with resumable_write(path, head, height * width * channels, count) as file:
+        had = file.rows
+        for severity, ids in _pieces(places, had, run.batch or CHUNK):
+            run.check_cancelled()
+            run.progress(f"{path.name}  {file.rows}/{count} images")
+            file.append(_corrupted(corrupt, corruption.name, images, ids, severity, where, run.seed))
+    return had
+
+
+def _pieces(places: Tensor, had: int, chunk_size: int) -> Iterator[tuple[int, Tensor]]:
+    """What is still to do: a severity, and the examples of one batch."""
+    for number, severity in enumerate(SEVERITIES):
+        start = min(max(had - number * len(places), 0), len(places))
+        for ids in places[start:].split(chunk_size) if start < len(places) else ():
+            yield severity, ids
+
+
+def _corrupted(
+    corrupt: Any, name: str, images: Any, ids: Tensor, severity: int, where: torch.device, seed: int
+) -> bytes:
+    """The bytes of these examples' corrupted images, (n, H, W, C)."""
+    import torch
+
+    from rbtools.rng.draws import Draws
+
+    draws = Draws(seed, f"corruption.{name}", ids.to(where))
+    result = corrupt(images[ids].to(where).float().div(255), severity, draws)
+    levels = result.mul_(255).round_().to(torch.uint8).permute(0, 2, 3, 1)
+    array: bytes = levels.contiguous().cpu().numpy().tobytes()
+    return array
+
+
+def _described(data: resolve.Data, run: RunContext, count: int) -> dict[str, Any]:
+    """What all files of a folder share."""
+    return {
+        "dataset": data.name,
+        "split": data.split,
+        "fingerprint": data.fingerprint,
+        "images": count,
+        "n": run.n,
+        "seed": run.seed,
+        "draws": GENERATOR,
+        "files": {},
+    }
+
+
+def _claim(folder: Path, about: dict[str, Any], corruptions: Sequence[Any]) -> None:
+    """Note in the folder what its files are. Raises RbError where they are, or may be, something else."""
+    file = folder / ABOUT
+    known = _known(file)
+    if known is None:
+        strange = [path.name for path in sorted(folder.glob("*.npy*"))]
+        if strange:
+            raise RbError(
+                f"{folder} already has {', '.join(strange[:3])}, which rb-corrupt did not write. Name a new"
+                " folder."
+            )
+        known = about
+    told = ("fingerprint", "split", "images", "seed", "draws")
+    other = [key for key in told if known.get(key) != about[key]]
+    for one in corruptions:
+        made = {"version": one.version, **registry.config(one)}
+        if known["files"].setdefault(one.name, made) != made:
+            other.append(one.name)
+    if other:
+        what = ", ".join(f"{key} {known.get(key)!r}" for key in other if key in about)
+        raise RbError(
+            f"{folder} holds a copy made otherwise ({what or ', '.join(other)}). Name a new folder, or ask"
+            " for the same data set, images, seed and constants."
+        )
+    with written_whole(file, hint=HINT) as stream:
+        stream.write(json.dumps(known, indent=1).encode() + b"\n")
+
+
+def _known(file: Path) -> dict[str, Any] | None:
+    try:
+        known: Any = json.loads(file.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError):
+        known = None
+    if not isinstance(known, dict) or not isinstance(known.get("files"), dict):
+        raise RbError(f"{file} is damaged. Name a new folder, or remove this one.")
+    return known
+
+
+def _head(shape: tuple[int, ...]) -> bytes:
+    """What an .npy file of bytes of this shape begins with."""
+    from numpy.lib import format as npy
+
+    stream = io.BytesIO()
+    npy.write_array_header_1_0(stream, {"descr": "|u1", "fortran_order": False, "shape": shape})
+    return stream.getvalue()
+
+
+def _array(labels: Tensor) -> bytes:
+    """labels.npy: single bytes, as published, where all labels fit."""
+    import numpy as np
+
+    stream = io.BytesIO()
+    np.save(stream, labels.numpy().astype(np.uint8 if int(labels.max()) < 256 else np.int64))
+    return stream.getvalue()

@@ -1,0 +1,226 @@
+"""A dry run: what would be computed, how much of it the store has, and how long the rest would take.
+
+Times are estimates from what the store's results took: seconds for each image and multiply-add of an
+evaluation of the same kind, seconds for each epoch and multiply-add of a training by the same method on the
+same data. Where the store has nothing of that kind, there is no estimate.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import orjson
+
+from rbtools.errors import Pending, RbError
+from rbtools.store import Store, canonical, listing
+from rbtools.store.checksum import unsealed
+
+MOST = 20_000  # results that are read for an estimate; keys are hashes, so the first ones are a fair sample
+# What two pieces of work of one kind may differ in and still take about as long.
+_APART = frozenset(("eps", "ladder", "gamma", "gammas", "rho", "version", "seed", "lambda"))
+
+
+class PendingWork(NamedTuple):
+    """A piece of work that the store lacks: so many `units` of `what`, and seconds where they can be told."""
+
+    title: str
+    what: str
+    units: int
+    seconds: float | None
+
+
+@dataclass
+class DryRun:
+    """What the records of a dry run would take."""
+
+    store: Store
+    jobs: int = 1
+    todo: dict[str, PendingWork] = field(default_factory=dict)
+    waiting: int = 0
+    tell: Callable[[str], None] = lambda text: None
+    _speeds: _Speeds | None = None
+
+    @property
+    def speeds(self) -> _Speeds:
+        """What the store's results took, read when it is first asked for."""
+        if self._speeds is None:
+            self._speeds = _Speeds(self.store)
+        return self._speeds
+
+    def evaluation(
+        self, title: str, record: Mapping[str, Any], missing: Iterable[tuple[str, Mapping[str, Any], int]]
+    ) -> None:
+        """Note outcomes that are missing: their key, the column they are of, and for how many images."""
+        macs = _count(record["arch"])
+        every = list(missing)
+        asked = [one for one in every if one[1]["kind"] != "clean"]
+        for key, column, images in asked or every:  # clean accuracy is found on the way
+            pace = self.speeds.of("evaluation", _signature(column, macs))
+            self._add(
+                key,
+                PendingWork(title, "images", images, None if pace is None else pace * images * (macs or 1)),
+            )
+
+    def other(self, title: str, keys: Iterable[str]) -> None:
+        """Note work of which the store cannot say how long it takes."""
+        for key in keys:
+            self._add(key, PendingWork(title, "results", 1, None))
+
+    def training(self, key: str, what: Mapping[str, Any], arch: Mapping[str, Any], epochs: int) -> None:
+        """Note a training that is missing."""
+        macs = _count(arch)
+        pace = self.speeds.of("training", _training_signature(what, macs))
+        seconds = None if pace is None else pace * epochs * (macs or 1)
+        self._add(key, PendingWork(str(what["method"]["name"]), "epochs", epochs, seconds))
+
+    def _add(self, key: str, todo: PendingWork) -> None:
+        if key not in self.todo:
+            self.todo[key] = todo
+            self.tell(f"{todo.title}: {_rest(todo)}, {_time(todo.seconds)}")
+
+    def each(self, calls: Iterable[Callable[[], Any]]) -> None:
+        """Look at several pieces of work of one record before the first that is missing ends it."""
+        missed = []
+        for call in calls:
+            try:
+                call()
+            except Pending as pending:
+                missed.append(pending)
+        if missed:
+            raise missed[0]
+
+    def words(self, records: int, found: int, missing: int) -> list[str]:
+        """What people want to know, a line each."""
+        lines = [f"dry run, nothing was computed: of {_many(records, 'record')} {found} found in the store"]
+        lines[0] += f", {missing} to compute." if missing else "."
+        titles: dict[tuple[str, str], list[PendingWork]] = defaultdict(list)
+        for todo in self.todo.values():
+            titles[todo.title, todo.what].append(todo)
+        for (title, what), some in titles.items():
+            units, seconds = sum(one.units for one in some), _sum(one.seconds for one in some)
+            lines.append(f"{title}: {_many(len(some), 'piece')} of work, {units} {what}, {_time(seconds)}.")
+        if self.waiting:
+            lines.append(f"{_many(self.waiting, 'record')} would first be trained; that is not in the time.")
+        if self.todo:
+            total = _sum(one.seconds for one in self.todo.values())
+            lines.append(self._total(total))
+        return lines
+
+    def _total(self, seconds: float | None) -> str:
+        if seconds is None:
+            known = _sum(one.seconds for one in self.todo.values() if one.seconds is not None)
+            part = f" (what can be told: {_time(known)})" if known else ""
+            return f"time: unknown, as the store has no result of that kind to measure by{part}."
+        share = f" with --jobs {self.jobs}" if self.jobs > 1 else ""
+        count = self.speeds.count
+        return f"time: {_time(seconds / max(self.jobs, 1))}{share}, by what {_many(count, 'result')} took."
+
+
+class _Speeds:
+    """Seconds for each unit of work and multiply-add, by kind and signature, from a store's results."""
+
+    def __init__(self, store: Store) -> None:
+        self.count = 0
+        self._sums: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
+        try:
+            paths: Iterable[str] = listing.paths(store, "results")
+            for path in itertools.islice(paths, MOST):
+                self._take(path)
+        except RbError:
+            return  # no store yet
+
+    def of(self, kind: str, signature: tuple[str, str]) -> float | None:
+        """Seconds for a unit and a multiply-add: of this very configuration, else of its kind."""
+        for one in signature:
+            work, seconds = self._sums.get((kind, one), (0.0, 0.0))
+            if work > 0:
+                return seconds / work
+        return None
+
+    def _take(self, path: str) -> None:
+        try:
+            with open(path, "rb") as stream:
+                body = unsealed(stream.read())
+            kept = {} if body is None else orjson.loads(body)
+            about = kept.get("about", {})
+            macs = _count(about.get("arch", {}))
+            if about.get("kind") == "evaluation":
+                column, entry = about["of"]["column"], kept["value"][0]
+                work = entry["n"] * (macs or 1)
+                self._add("evaluation", _signature(column, macs), work, entry["seconds"])
+            elif kept.get("what", {}).get("kind") == "training":
+                what = kept["what"]
+                seconds = kept["value"]["seconds_per_epoch"]
+                self._add("training", _training_signature(what, macs), macs or 1, seconds)
+        except (OSError, ValueError, KeyError, TypeError, IndexError):
+            return  # not of a kind that says how long it took
+
+    def _add(self, kind: str, signature: tuple[str, str], work: float, seconds: float) -> None:
+        if seconds > 0:
+            self.count += 1
+            for one in signature:
+                before = self._sums[kind, one]
+                if one.startswith("clean ") and before[0] and seconds / work >= before[1] / before[0]:
+                    continue  # found on the way to another result, it has the seconds of that
+                kept = [0.0, 0.0] if one.startswith("clean ") else before
+                self._sums[kind, one] = [kept[0] + work, kept[1] + seconds]
+
+
+def _count(arch: Mapping[str, Any]) -> int | None:
+    """The multiply-adds of an architecture, as far as the record says them."""
+    macs = arch.get("macs")
+    return macs if type(macs) is int and 0 <= macs < 2**63 else None
+
+
+def _signature(column: Mapping[str, Any], macs: Any) -> tuple[str, str]:
+    """A column's own configuration but for its distance, and its kind; by size or not."""
+    kind = f"{column['kind']} {column.get('attack', '')} {macs is None}"
+    if column["kind"] == "clean":
+        return kind, kind
+    config = column.get("config", column)
+    return _digest({"kind": kind, **{k: v for k, v in config.items() if k not in _APART}}), kind
+
+
+def _training_signature(what: Mapping[str, Any], macs: Any) -> tuple[str, str]:
+    """A method's own configuration but for its distance, and its name; on the same data."""
+    method, data = what["method"], [what["data"], macs is None]
+    config = {key: value for key, value in method["config"].items() if key not in _APART}
+    return _digest([method["name"], config, data]), _digest([method["name"], data])
+
+
+def _digest(value: Any) -> str:
+    return canonical(value).decode("utf-8", "replace")
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    total = 0.0
+    for value in values:
+        if value is None:
+            return None
+        total += value
+    return total
+
+
+def _rest(todo: PendingWork) -> str:
+    return f"{todo.units} {todo.what} to do"
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1 and not noun.endswith('work'))}"
+
+
+def _time(seconds: float | None) -> str:
+    """A time as people say it."""
+    if seconds is None:
+        return "time unknown"
+    if seconds < 1:
+        return "less than a second"
+    if seconds < 90:
+        return f"about {seconds:.0f} s"
+    if seconds < 5400:
+        return f"about {seconds / 60:.0f} min"
+    return f"about {seconds / 3600:.1f} h"

@@ -1,0 +1,49 @@
+"""Which arithmetic a search runs in: told without torch, since finished work is found by it."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+from rbtools.execution import resources
+from rbtools.execution.context import RunContext
+
+CHOICES = ("auto", "fp32", "bf16")
+PREPARED = 1  # version of how models are made ready (evaluation/fast_model.py)
+# Processors that multiply bfloat16 in hardware; others are slower with it than in float32.
+_FLAGS = ("avx512_bf16", "amx_bf16", "bf16")
+# A training's batches are of its recipe's size: on smaller images they leave too little to do for a layer,
+# and turning numbers round costs more than it saves.
+_LEAST_SIDE = 16
+
+
+def of_training(run: RunContext, shape: tuple[int, int, int]) -> str:
+    """ "bf16" or "fp32": what `--precision` means for a training on images of this shape (C, H, W)."""
+    found = resolve(run)
+    if run.precision != "auto" or _on_gpu(run) or min(shape[1:]) >= _LEAST_SIDE:
+        return found
+    return "fp32"
+
+
+def resolve(run: RunContext) -> str:
+    """ "bf16" or "fp32": what `--precision` means for searches on this machine."""
+    if run.precision != "auto":
+        return run.precision
+    return "bf16" if _on_gpu(run) or _cpu_has_bf16() else "fp32"
+
+
+def _on_gpu(run: RunContext) -> bool:
+    return run.device.startswith("cuda") or (run.device == "auto" and bool(resources.visible_gpus()))
+
+
+@lru_cache(maxsize=1)
+def _cpu_has_bf16() -> bool:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return False  # not Linux: float32 is always right
+    for line in lines:
+        name, _, words = line.partition(":")
+        if name.strip() in ("flags", "Features"):
+            return bool(set(_FLAGS) & set(words.split()))
+    return False

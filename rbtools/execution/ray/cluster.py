@@ -1,0 +1,195 @@
+"""Reaching a Ray cluster, and what it offers."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import os
+import re
+import signal
+import socket
+import tempfile
+import threading
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from rbtools.errors import RbError, UsageError
+from rbtools.execution.context import RunContext
+
+_SECONDS_TO_ANSWER = 3.0
+_SECONDS_TO_JOIN = 20.0
+_SECONDS_TO_START = 90.0  # a cluster of our own, on a busy machine
+_SECONDS_TO_LEAVE = 0.5
+_PLACE = re.compile(r"^\[[^\]]*\] *\S+:\d+: *")  # "[time W pid thread] file.cc:12: "
+
+
+class Share(NamedTuple):
+    """What one task takes of a node, and how many such tasks the cluster carries at once.
+
+    `threads` is what a large network gets where nobody said how many: what every node has, so that a
+    result does not depend on where it was computed.
+    """
+
+    device: str
+    gpus: float
+    threads: int
+    capacity: int
+
+
+class Membership:
+    """Being part of a cluster, from `join` to `leave`."""
+
+    def __init__(self, address: str | None) -> None:
+        self.address = address or os.environ.get("RAY_ADDRESS")
+        self._ray: Any = None
+        self._failed: BaseException | None = None
+        self._joined, self._leaving = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._stay, daemon=True)
+
+    def join(self) -> Any:
+        """Join the cluster and return the `ray` module.
+
+        Without an address: a cluster that runs on this machine, else one that is started here for as
+        long as we run. Ray waits for minutes for what does not answer, so that is asked first, and
+        joining has its own limit. Raises RbError.
+        """
+        # A cluster that we start sends no figures to its makers; read when Ray is imported.
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        self._ray = _imported()
+        if self.address:
+            _ask(self.address)
+        with _hushed() as said:
+            self._thread.start()
+            limit = _SECONDS_TO_START if self.address in (None, "local") else _SECONDS_TO_JOIN
+            in_time = self._joined.wait(limit)
+        if threading.current_thread() is threading.main_thread():
+            # Below Python, Ray has its own handler print a stack for SIGTERM; this puts Python's back.
+            signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
+        where = self.address or "this machine"
+        if not in_time:
+            raise RbError(
+                f"The Ray cluster at {where} did not take us in within {limit:.0f} seconds. Check that"
+                " this is its address (ray start --head says it), and that this machine is part of it"
+                f" (ray start --address=...).{said.last()}"
+            )
+        if self._failed is not None:
+            reason = " ".join(str(self._failed).split()) or type(self._failed).__name__
+            raise RbError(
+                f"Joining the Ray cluster at {where} failed: {reason}{said.last()}"
+            ) from self._failed
+        return self._ray
+
+    def leave(self) -> None:
+        """Leave the cluster; where Ray takes its time, the end of the process does the rest."""
+        self._leaving.set()
+        if self._joined.is_set():
+            self._thread.join(_SECONDS_TO_LEAVE)
+
+    def _stay(self) -> None:
+        """Join, stay, leave. In a thread: joining may hang, and in the main thread Ray takes SIGTERM for
+        itself. In one thread: what Ray starts on this machine is bound to the life of the thread.
+        """
+        try:
+            self._ray.init(
+                address=self.address,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                include_dashboard=False,
+            )
+        except BaseException as error:
+            self._failed = error
+        self._joined.set()
+        self._leaving.wait()
+        if self._failed is None:
+            self._ray.shutdown()
+
+
+class _Said:
+    """What was written to standard error while nobody was to see it."""
+
+    text = ""
+
+    def last(self) -> str:
+        """The last line, for the end of a message; without the place in Ray's source."""
+        lines = [line.strip() for line in self.text.splitlines() if line.strip()]
+        return f" Ray says: {_PLACE.sub('', lines[-1])}" if lines else ""
+
+
+@contextlib.contextmanager
+def _hushed() -> Iterator[_Said]:
+    """Nothing on standard error: what Ray writes there while it joins is for the message, if it fails."""
+    said = _Said()
+    try:
+        kept = os.dup(2)
+    except OSError:
+        yield said
+        return
+    with tempfile.TemporaryFile() as aside:
+        os.dup2(aside.fileno(), 2)
+        try:
+            yield said
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+            aside.seek(0)
+            said.text = aside.read().decode("utf-8", "replace")
+
+
+def _imported() -> Any:
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    try:
+        return importlib.import_module("ray")
+    except ModuleNotFoundError as error:
+        if error.name != "ray":
+            raise
+        raise UsageError(
+            "--engine ray needs Ray, and ray is not installed: pip install 'rbtools[ray]'."
+        ) from None
+
+
+def _ask(address: str) -> None:
+    """Raise RbError where nothing listens at the address, UsageError where it is none."""
+    if address in ("auto", "local"):
+        return
+    if address.startswith("ray://"):
+        raise UsageError(
+            f"The Ray address {address} is one for Ray's client. Run the tool on a machine of the cluster,"
+            " with the cluster's own address, such as 10.0.0.1:6379."
+        )
+    found = re.fullmatch(r"(\[[0-9a-fA-F:]+\]|[^:/\s]+):(\d+)", address)
+    if found is None or not 0 < int(found[2]) < 65536:
+        raise UsageError(
+            f"The Ray address is '{address}'. Expected HOST:PORT, such as 10.0.0.1:6379, or auto."
+        )
+    try:
+        socket.create_connection((found[1].strip("[]"), int(found[2])), _SECONDS_TO_ANSWER).close()
+    except OSError as error:
+        reason = error.strerror or str(error) or type(error).__name__
+        raise RbError(
+            f"No Ray cluster answers at {address}: {reason}. Start one (ray start --head), check the address,"
+            " or leave out --engine ray."
+        ) from None
+
+
+def share(ray: Any, run: RunContext) -> Share:
+    """What a task takes. Raises RbError where no node of the cluster could ever run one."""
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    cores = sorted(int(node["CPU"]) for node in nodes if node.get("CPU", 0) >= 1)
+    cards = sum(int(node.get("GPU", 0)) for node in nodes)
+    if re.fullmatch(r"cuda:\d+", run.device):
+        raise UsageError(
+            f"--device {run.device} names a GPU of one machine, but Ray chooses. Use --device cuda."
+        )
+    if run.device == "cuda" and not cards:
+        raise RbError("The Ray cluster has no GPU. Use --device cpu or auto, or start nodes with GPUs.")
+    if not cores or (run.threads or 1) > cores[-1]:
+        most = f"at most {cores[-1]}" if cores else "none"
+        raise RbError(
+            f"A task takes {run.threads or 1} cores of one node, but the nodes of the Ray cluster have"
+            f" {most}. Use fewer --threads, or start larger nodes."
+        )
+    if cards and run.device in ("auto", "cuda"):
+        return Share("cuda", 1 / run.jobs_per_gpu, run.threads or 1, cards * run.jobs_per_gpu)
+    device = "cpu" if run.device == "auto" else run.device
+    return Share(device, 0.0, run.threads or cores[0], sum(one // (run.threads or 1) for one in cores))

@@ -1,0 +1,224 @@
+"""The far side of `--engine ray`: what a Ray worker does with a record. Ray itself is not imported here.
+
+A worker that sees the store uses it as a local worker does. Whether it does is told by a lease that
+the driver holds in the store for as long as it runs: no other folder of that name has that file. A
+worker that does not see it works on a store of its own (`rbtools.store.remote_proxy`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+import pickle
+import shutil
+import signal
+import socket
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rbtools import __version__
+from rbtools.errors import RbError
+from rbtools.execution.context import RunContext
+from rbtools.execution.job import JobFunction, JobReport, run_job
+from rbtools.execution.local import with_context
+from rbtools.store import owner
+from rbtools.store.remote_proxy import File, NeedFiles, RemoteStoreProxy, is_name
+
+_SECONDS_BETWEEN_WORDS = 0.5
+_PREFIX = "rbtools-ray-"
+
+
+class RunSpec(NamedTuple):
+    """What all tasks of one run have in common.
+
+    `folder` is where relative paths start; `lease` names a file that lies in the driver's store.
+    """
+
+    works: Sequence[JobFunction]
+    run: RunContext
+    folder: str
+    lease: str | None
+
+
+class RayTask(NamedTuple):
+    """One work on one record; `known` is what the driver's store has of what was asked for."""
+
+    ticket: int
+    work: int
+    record: dict[str, Any]
+    threads: int
+    known: dict[File, bytes | None]
+
+
+class Answer(NamedTuple):
+    """What comes back: the report, or what has to be known first; and what belongs into the store."""
+
+    report: JobReport | None
+    wants: frozenset[File] = frozenset()
+    files: dict[File, bytes] = {}  # noqa: RUF012  (never changed)
+    dropped: tuple[str, ...] = ()
+
+
+class Inbox:
+    """An actor on the driver's machine that holds what workers send while they work.
+
+    Only the newest of each file and the last words are kept, so it stays small.
+    """
+
+    def __init__(self) -> None:
+        self._files: dict[tuple[int, str, str], bytes] = {}
+        self._words = ""
+        self._there = asyncio.Event()
+
+    async def say(self, words: str) -> None:
+        self._words = words
+        self._there.set()
+
+    async def post(self, ticket: int, kind: str, name: str, data: bytes) -> None:
+        self._files[ticket, kind, name] = data
+        self._there.set()
+
+    async def drain(self) -> tuple[dict[tuple[int, str, str], bytes], str]:
+        """Wait until there is something; then take it all."""
+        await self._there.wait()
+        self._there.clear()
+        files, words = self._files, self._words
+        self._files, self._words = {}, ""
+        return files, words
+
+
+def serve(version: str, orders: bytes, errand: RayTask, mail: Any) -> Answer:
+    """Do one errand: the Ray task."""
+    if version != __version__:
+        return Answer(
+            JobReport(
+                problem=f"The Ray node {socket.gethostname()} has rbtools {__version__}, but {version} asks."
+                " Install one version on all nodes."
+            )
+        )
+    try:
+        return _worker(orders).serve(errand, mail)
+    except RbError as error:  # no room for what was sent, or it arrived damaged
+        return Answer(JobReport(problem=str(error)))
+
+
+class _Worker:
+    """What a worker process keeps from task to task of one run."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        if signal.getsignal(signal.SIGINT) in (signal.SIG_IGN, signal.SIG_DFL):
+            # Ray stops a task as Ctrl-C would; a node that was started in the background ignores that.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        # What the driver of this very run packed, handed over by its own Ray: nobody else's bytes.
+        self.orders: RunSpec = pickle.loads(data)
+        with contextlib.suppress(OSError):
+            os.chdir(self.orders.folder)
+        run = self.orders.run
+        self.away = None if sees(run, self.orders.lease) else _away(run)
+        self.run = run if self.away is None else dataclasses.replace(run, store=self.away)
+
+    def serve(self, errand: RayTask, mail: Any) -> Answer:
+        run = dataclasses.replace(self.run, threads=errand.threads, progress=_teller(mail))
+        if self.away is not None:
+            self.away.begin(errand.known, lambda *file: mail.post.remote(errand.ticket, *file))
+        try:
+            with _file_here(errand.record, errand.known) as (record, put_back):
+                report = run_job(with_context(self.orders.works[errand.work], run), record, run)
+            report.result = put_back(report.result)
+            return self._answer(report, set())
+        except NeedFiles as missing:
+            return self._answer(None, missing.files)
+        finally:
+            if self.away is not None:
+                self.away.end()
+
+    def _answer(self, report: JobReport | None, wants: set[File]) -> Answer:
+        if self.away is None:
+            return Answer(report, frozenset(wants))
+        return Answer(report, frozenset(wants), self.away.written(), tuple(self.away.dropped))
+
+
+_last: _Worker | None = None
+
+
+def _worker(orders: bytes) -> _Worker:
+    global _last
+    if _last is None or _last.data != orders:
+        _last = _Worker(orders)
+    return _last
+
+
+def sees(run: RunContext, lease: str | None) -> bool:
+    """Whether the run's store is, on this machine, the very folder that it is on the driver's."""
+    if run.store.folder is None:
+        return True
+    if lease is None:
+        return False
+    path = run.store.folder / "leases" / lease[:2] / lease
+    # A network file system may remember for a while that a file was not there: opening the folder asks anew.
+    with contextlib.suppress(OSError):
+        os.listdir(path.parent)
+    return path.exists()
+
+
+def _away(run: RunContext) -> RemoteStoreProxy:
+    """A store for this process. Those that workers left behind which were killed at work are removed."""
+    for old in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        label = old.name.removeprefix(_PREFIX).partition("-")[0]
+        if owner.is_gone(owner.from_label(label)) and old.stat().st_uid == os.getuid():
+            shutil.rmtree(old, ignore_errors=True)
+    assert run.store.folder is not None
+    folder = Path(tempfile.gettempdir(), f"{_PREFIX}{owner.label()}-{uuid.uuid4().hex}")
+    return RemoteStoreProxy(folder, run.store.folder, force=run.store.force)
+
+
+Result = dict[str, Any] | None
+
+
+@contextlib.contextmanager
+def _file_here(
+    record: dict[str, Any], known: dict[File, bytes | None]
+) -> Iterator[tuple[dict[str, Any], Callable[[Result], Result]]]:
+    """The record with a copy of the user's checkpoint where that file is not on this machine.
+
+    Yields the record, and a function that puts the file's own path back into a result.
+    """
+    path, name = record.get("checkpoint_file"), str(record.get("checkpoint")).removeprefix("sha256:")
+    if not isinstance(path, str) or os.path.isfile(path) or not is_name(name):
+        yield record, lambda result: result
+        return
+    if ("objects", name) not in known:
+        raise NeedFiles({("objects", name)})
+    data = known["objects", name]
+    if data is None:
+        yield record, lambda result: result
+        return
+    with tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{owner.label()}-") as folder:
+        copy = os.path.join(folder, os.path.basename(path))
+        Path(copy).write_bytes(data)
+        yield {**record, "checkpoint_file": copy}, lambda result: _renamed(result, copy, path)
+
+
+def _renamed(result: Result, copy: str, path: str) -> Result:
+    if result is not None and result.get("checkpoint_file") == copy:
+        return {**result, "checkpoint_file": path}
+    return result
+
+
+def _teller(mail: Any) -> Callable[[str], None]:
+    said = 0.0
+
+    def progress(words: str) -> None:
+        nonlocal said
+        if time.monotonic() - said > _SECONDS_BETWEEN_WORDS:
+            said = time.monotonic()
+            mail.say.remote(words)
+
+    return progress

@@ -1,0 +1,84 @@
+"""How many workers there are, and how many threads each of them takes."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from rbtools.errors import UsageError
+from rbtools.execution import cores
+from rbtools.execution.context import RunContext
+
+MOST = 1024  # processes, or threads: no machine has more cores, and starting them takes it down
+KINDS = ("auto", "cpu", "cuda", "mps", "xpu", "hpu", "xla")  # of devices, as torch calls them
+SMALL = ("nasbench201", "fcnn", "rescnn")  # spaces of networks that one thread is enough for
+
+
+def jobs(text: str | None, threads: int | None, per_gpu: int, device: str, engine: str) -> int:
+    """The number of workers that `--jobs N|auto` means. Raises UsageError.
+
+    `auto`: on GPUs `per_gpu` for each of them, else as many as the cores carry with `threads` each. With
+    Ray that is also what is meant where nothing is said, and 0: the cluster tells when it is reached.
+    """
+    if engine == "ray" and text in (None, "auto"):
+        return 0
+    if text is None:
+        return 1
+    if text != "auto":
+        if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= MOST):
+            raise UsageError(f"--jobs is '{text}'. Expected a whole number from 1 to {MOST}, or auto.")
+        return int(text)
+    cards = 0 if device == "cpu" else 1 if ":" in device else visible_gpus()
+    return cards * per_gpu if cards else max(cores.count() // (threads or 1), 1)
+
+
+def check(threads: int | None, device: str) -> None:
+    """Raise UsageError for a number of threads, or a device, that no machine has."""
+    if threads is not None and threads > MOST:
+        raise UsageError(f"--threads is {threads}. Expected {MOST} at most.")
+    kind, colon, number = device.partition(":")
+    if kind not in KINDS or (colon and not (number.isascii() and number.isdigit())):
+        raise UsageError(
+            f"--device is '{device}'. Expected auto, cpu, cuda, or one of several GPUs such as cuda:1."
+        )
+
+
+def threads_for(run: RunContext, arch: Any, share: int | None = None) -> int:
+    """CPU threads of one evaluation: `--threads`, else one for a small network, else a fair share.
+
+    The networks of NAS-Bench-201 (and of its theory) are small: a second thread gains them little, and
+    several of them then share the cores without fighting. `share`: the fair share, where it is not that
+    of this machine.
+    """
+    if run.threads is not None:
+        return run.threads
+    if isinstance(arch, Mapping) and arch.get("space") in SMALL:
+        return 1
+    return share or max(cores.count() // run.jobs, 1)
+
+
+def training_threads(run: RunContext, arch: Any) -> int:
+    """CPU threads of a training: as `threads_for`, but the whole machine's for a large network.
+
+    The number of threads decides how sums are rounded, and so the weights: it may not depend on how
+    many trainings run beside this one (`--jobs`).
+    """
+    return threads_for(run, arch, share=cores.count())
+
+
+def visible_gpus() -> int:
+    """The GPUs that this process may use, counted without importing torch."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    there = _cards()
+    if named is None:
+        return there
+    return min(there, len([one for one in named.split(",") if one.strip() not in ("", "-1")]))
+
+
+@cache
+def _cards() -> int:
+    """The machine's NVIDIA cards: looked for once, as every record asks for them."""
+    return len(glob.glob("/dev/nvidia[0-9]*"))

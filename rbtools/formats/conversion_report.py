@@ -1,0 +1,91 @@
+"""What a conversion has to tell people: every kind once, with its count and where it was met first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+SHOWN = 24  # kinds in one line
+
+
+class ConversionReport:
+    """Collects. `wrong` is what a file should not hold, `notes` what went another way than one might
+    think, `lost` what the other side has no place for: group -> kind -> count. `ours` says that units were
+    made of records, so that nothing of them is in doubt.
+    """
+
+    def __init__(self, *, ours: bool = False) -> None:
+        self.ours = ours
+        self.wrong: dict[str, list[Any]] = {}
+        self.notes: dict[str, list[Any]] = {}
+        self.lost: dict[str, dict[str, int]] = {}
+
+    def error(self, problem: str, where: str) -> None:
+        """Something could not be read. `problem` is a clause without a full stop."""
+        _count(self.wrong, problem, where)
+
+    def note(self, notify: str, where: str) -> None:
+        """Something is worth knowing and harmless."""
+        _count(self.notes, notify, where)
+
+    def lose(self, group: str, kind: str) -> None:
+        """Something cannot be expressed: `group` is "metrics", "evals" or "fields"."""
+        kinds = self.lost.setdefault(group, {})
+        kinds[kind] = kinds.get(kind, 0) + 1
+
+    def errors(self) -> Iterator[str]:
+        """Finished sentences."""
+        yield from map(_sentence, self.wrong.items())
+
+    def remarks(self) -> Iterator[str]:
+        """Finished sentences."""
+        yield from map(_sentence, self.notes.items())
+
+    def losses(self, name: str) -> Iterator[str]:
+        """Finished sentences on what a file of this format has no place for."""
+        for group, kinds in self.lost.items():
+            listed = ", ".join(f"{kind} ({count})" for kind, count in list(kinds.items())[:SHOWN])
+            more = f" and {len(kinds) - SHOWN} more" if len(kinds) > SHOWN else ""
+            what = {"evals": "details of evals", "fields": "fields", "metrics": "metrics"}[group]
+            yield f"not expressed in {name}, {what} (and how often): {listed}{more}."
+
+
+def _count(kinds: dict[str, list[Any]], text: str, where: str) -> None:
+    found = kinds.setdefault(text, [0, where])
+    found[0] += 1
+
+
+def _sentence(item: tuple[str, list[Any]]) -> str:
+    text, (count, where) = item
+    often = "once" if count == 1 else f"{count} times, first"
+    return f"{text} ({often} in {where})."
+
+
+def losses(record: Mapping[str, Any], again: Mapping[str, Any], told: ConversionReport) -> None:
+    """Tell what a record has and the record read back from the file would not have."""
+    kept = again.get("metrics") or {}
+    for name, value in (record.get("metrics") or {}).items():
+        if kept.get(name) != value:
+            told.lose("metrics", name)
+    entries = {entry.get("metric"): entry for entry in again.get("evals") or ()}
+    for entry in record.get("evals") or ():
+        other = entries.get(entry.get("metric"))
+        if other is None:
+            if entry.get("value") is None:
+                told.lose("evals", f"entry of {entry.get('metric')} without a value")
+            continue
+        for path in _lost(entry, other):
+            told.lose("evals", path)
+    rest = {key: value for key, value in record.items() if key not in ("metrics", "evals", "schema")}
+    for path in _lost(rest, again):
+        told.lose("fields", path)
+
+
+def _lost(have: Mapping[str, Any], other: Mapping[str, Any], above: str = "") -> Iterator[str]:
+    """Dotted paths of what `other` lacks or has otherwise; lists are compared whole."""
+    for key, value in have.items():
+        if isinstance(value, Mapping) and value:
+            there = other.get(key)
+            yield from _lost(value, there if isinstance(there, Mapping) else {}, f"{above}{key}.")
+        elif value not in ({}, []) and (key not in other or other[key] != value):
+            yield f"{above}{key}"

@@ -1,0 +1,1 @@
+"""What a record names, resolved: its data set, its architecture, its checkpoint."""

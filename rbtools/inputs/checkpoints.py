@@ -1,0 +1,263 @@
+"""Checkpoints of the user's: recognised, with the normalisation settled, and made into records.
+
+What was found out about a file is remembered in the store, so that the same question costs no torch.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from rbtools import datasets, spaces
+from rbtools.datasets.normalization import CLASSES
+from rbtools.errors import RbError, UsageError, unknown
+from rbtools.execution.context import RunContext
+from rbtools.inputs import published_weights, recognition, resolve
+from rbtools.inputs.recognition import numbers
+from rbtools.records import SCHEMA
+from rbtools.spaces import code
+from rbtools.spaces.identity import identity
+from rbtools.spaces.zoo import form as zoo_form
+from rbtools.store import canonical, digest
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rbtools.inputs.resolve import Data
+
+VERSION = 2
+FIRST = 64  # images that settle what names and shapes leave open
+Pairs = dict[str, tuple[tuple[float, ...], tuple[float, ...]] | str | None]
+
+
+@dataclass(frozen=True)
+class CheckpointHints:
+    """What the user says of a file: its architecture, and its normalisation, as typed."""
+
+    arch: str | None = None
+    normalize: str | None = None
+
+    def given(self, run: RunContext) -> dict[str, Any]:
+        """As fields of an architecture; with `space` only where it is named. Raises RbError."""
+        found = {} if self.arch is None else named_arch(self.arch)
+        if self.normalize is not None:
+            found["normalize"] = normalization(self.normalize)
+        if run.member is not None:
+            found["member"] = run.member
+        return found
+
+
+def record_of(
+    path: str, hints: CheckpointHints, run: RunContext, *, with_data: bool = True
+) -> dict[str, Any]:
+    """The record of one checkpoint file: its architecture by `--arch`, else as its content tells.
+
+    Without data it is a record for any data set, and what only images tell stays open. Raises RbError
+    where the file is no checkpoint, its architecture cannot be told, or it does not fit the data.
+    """
+    data = resolve.data_of({}, run) if with_data else None
+    name = resolve.hash_of(path, run)
+    arch, facts = _told(path, name, hints.given(run), data, run)
+    facts = recognition.judged(path, facts, run)
+    if hints.normalize is not None and facts["normalize_from"] == "given":
+        facts["normalize_from"] = "--normalize"
+    recognition.say(path, arch, facts, run)
+    shape = facts["shape"] if data is None else data.about.shape
+    return {
+        "schema": SCHEMA,
+        "arch": spaces.describe(arch, facts["classes"], shape),
+        **({} if data is None else resolve.of_data(data)),
+        "checkpoint": name,
+        "checkpoint_file": path,
+        "recognised": facts,
+    }
+
+
+def prepared(record: dict[str, Any], run: RunContext) -> dict[str, Any]:
+    """The record ready for its data: with published weights where they are asked for (`--weights`), and
+    with the normalisation of a user's file settled where nothing has told it so far. Raises RbError.
+    """
+    found = None if run.weights is None else published_weights.found(record, run)
+    if found is not None:
+        if found.member is not None:
+            record = {**record, "arch": {**record["arch"], "member": found.member}}
+        file = {"checkpoint": resolve.hash_of(found.path, run), "checkpoint_file": found.path}
+        record = {**record, **file}
+    elif not _is_open(record):
+        return record
+    identity(record["arch"])  # raises for what rb-arch would not write
+    data, path = resolve.data_of(record, run), record["checkpoint_file"]
+    name = resolve.checkpoint_name(record, run)
+    known = record.get("recognised")
+    known = known if isinstance(known, dict) else {}
+    unchecked = known.get("unchecked")
+    left = unchecked if isinstance(unchecked, list) else []
+    given = {key: value for key, value in record["arch"].items() if key not in left}
+    arch, facts = _told(path, name, given, data, run)
+    facts["arch_from"] = known.get("arch_from", "given")
+    if "normalize" in given and "normalize_from" in known:
+        facts["normalize_from"] = known["normalize_from"]
+    facts = recognition.judged(path, facts, run)
+    recognition.warn(path, facts, run)
+    return {
+        **record,
+        "arch": spaces.describe(arch, data.about.classes, data.about.shape),
+        "recognised": facts,
+    }
+
+
+def _is_open(record: dict[str, Any]) -> bool:
+    """Whether the record is of a user's file of which something is left to the images of its data set."""
+    file, arch, known = (record.get(key) for key in ("checkpoint_file", "arch", "recognised"))
+    if not isinstance(file, str) or not os.path.isfile(file) or not isinstance(arch, dict):
+        return False
+    told = known.get("normalize_from", "open") if isinstance(known, dict) else "open"
+    unchecked = isinstance(known, dict) and "unchecked" in known
+    return (unchecked or ("normalize" not in arch and told == "open")) and isinstance(arch.get("space"), str)
+
+
+def _told(
+    path: str, name: str, given: Mapping[str, Any], data: Data | None, run: RunContext
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The whole architecture of a file and where each fact of it comes from; from the store if known."""
+    about = None if data is None else data.about
+    asked = {"kind": "recognised", "version": VERSION, "file": name, "given": dict(given)}
+    if data is not None and about is not None:
+        asked |= {"data": data.fingerprint, "split": data.split, "classes": about.classes}
+        asked |= {"shape": about.shape, "normalize": [about.mean, about.std]}
+    known = run.store.get(f"recognised:{digest(asked)}")
+    if known is None:
+        from rbtools.models import checkpoint
+
+        _, arch, facts = checkpoint.load(
+            path,
+            given,
+            classes=None if about is None else about.classes,
+            shape=None if about is None else about.shape,
+            hints=checkpoint.NormalizationHints(
+                None if data is None else lambda: first_images(data), normalizations(data), CLASSES
+            ),
+            allow_code=run.allow_code,
+        )
+        known = canonical({"arch": arch, "facts": facts}).decode()
+        run.store.put(f"recognised:{digest(asked)}", known)
+    found = orjson.loads(known)
+    arch = found["arch"]
+    first = {key: arch[key] for key in ("space", "name") if key in arch}  # where people look
+    return {**first, **arch}, found["facts"]
+
+
+def first_images(data: Data, count: int = FIRST) -> Tensor:
+    """The first images of the data in the order of every evaluation: (N, C, H, W) in [0, 1]."""
+    dataset = data.load()
+    images: Tensor = dataset.images[data.order(dataset.labels)[:count]].float().div(255)
+    return images
+
+
+def normalizations(data: Data | None) -> Pairs:
+    """The normalisations that may be meant, the likelier one first; None is none."""
+    found: Pairs = {}
+    if data is not None and data.about.mean is not None and data.about.std is not None:
+        found["dataset"] = (data.about.mean, data.about.std)
+    channels = 3 if data is None else data.about.shape[0]
+    found["none"] = None
+    for name, pair in datasets.NORMALIZATIONS.items():
+        if len(pair.mean) == channels or name not in CLASSES:
+            found[name] = (pair.mean, pair.std)
+    return {**found, "per-image": "per-image"}
+
+
+def named_arch(text: str) -> dict[str, Any]:
+    """The `arch` that a user's word means: resnet18, nb201-13714, a cell's string, torchvision:resnet50,
+    timm:NAME, python:MODULE:FUNCTION, or fcnn:relu/tanh+skip; with the field that tells known variants
+    apart, preactresnet18:shortcut=input. Raises RbError naming the near misses.
+    """
+    name, _, last = text.rpartition(":")
+    field, equals, value = last.partition("=")
+    if name and equals and field in VARIANTS:
+        found = {**named_arch(name), field: value}
+        spaces.describe(found, 10, (3, 224, 224))  # raises where there is no such variant
+        return found
+    space, colon, name = text.partition(":")
+    if text.startswith("nb201-") or "|" in text:
+        kept = spaces.space("nasbench201")
+        found = kept.arch(kept.find(text))
+        return {key: found[key] for key in ("space", "name", "index", "str")}
+    if text.startswith("wrn-"):
+        zoo_form(text)  # raises where there is none: the list has some of them
+        return {"space": "zoo", "name": text}
+    if not colon:
+        zoo = spaces.space("zoo")
+        return {"space": "zoo", "name": zoo.arch(zoo.find(text))["name"]}
+    if space not in PREFIXES:
+        raise unknown("space", space, PREFIXES)
+    if not name:
+        raise RbError(f"'{text}' names no network. Expected a name after the colon: {space}:NAME.")
+    if space == "torchvision":
+        kept = spaces.space(space)
+        name = kept.arch(kept.find(name))["name"]
+    if space in ("fcnn", "rescnn"):
+        found = spaces.describe({"space": space, "str": name, "inputs": "unit"}, 10, (3, 32, 32))
+        return {key: found[key] for key in ("space", "name", "str", "inputs")}
+    return {"space": space, "name": name, **({"code": code.digest(name)} if space == "python" else {})}
+
+
+VARIANTS = ("stem", "shortcut")  # fields of an architecture
+PREFIXES = ("torchvision", "timm", "python", "fcnn", "rescnn")
+
+
+def normalization(text: str) -> str | list[list[float]]:
+    """`none`, `per-image`, a name, or `MEAN STD` (a number, or one a channel) as an architecture keeps it.
+
+    Raises UsageError with the names that there are.
+    """
+    word = text.strip()
+    if word in ("none", "per-image"):
+        return word
+    if word in datasets.NORMALIZATIONS:
+        pair = datasets.NORMALIZATIONS[word]
+        return [list(pair.mean), list(pair.std)]
+    parts = word.split()
+    if not word or any(letter.isalpha() for letter in parts[0].replace("e", "")):
+        raise unknown("normalization", word, ["none", "per-image", *datasets.NORMALIZATIONS], UsageError)
+    if len(parts) != 2:
+        raise UsageError(
+            f"--normalize is '{text}'. Expected a mean and a standard deviation, such as 0.5 0.5 or"
+            " 0.49,0.48,0.45 0.25,0.24,0.26; none; per-image; or one of:"
+            f" {', '.join(datasets.NORMALIZATIONS)}."
+        )
+    return _checked([_floats(part) for part in parts])
+
+
+def _floats(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise UsageError(
+            f"--normalize has '{text}'. Expected numbers with commas between them, such as 0.49,0.48,0.45."
+        ) from None
+
+
+def _checked(pair: list[list[float]]) -> list[list[float]]:
+    mean, std = pair
+    if len(mean) != len(std):
+        raise UsageError(
+            f"--normalize has {len(mean)} means and {len(std)} standard deviations. Give one of each a"
+            " channel, or one of each for all."
+        )
+    if not all(map(math.isfinite, mean + std)) or min(std) <= 0:
+        raise UsageError(
+            f"--normalize {numbers(mean)} {numbers(std)} can normalise nothing. Expected finite numbers,"
+            " and standard deviations above 0."
+        )
+    if max(map(abs, mean + std)) > 2:
+        small = " ".join(numbers([value / 255 for value in values]) for values in pair)
+        raise UsageError(
+            f"--normalize {numbers(mean)} {numbers(std)} is not for pixels in [0, 1]. Did you mean {small}?"
+        )
+    return pair

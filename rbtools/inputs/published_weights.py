@@ -1,0 +1,69 @@
+"""Published weights of a whole search space: an architecture's file in their folder, by its index."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rbtools import spaces
+from rbtools.errors import RbError
+from rbtools.execution.context import RunContext
+
+# NAS-Bench-201's archive, and the topology space of NATS-Bench (the full archive; the simple one has none).
+FILES = ("{:06d}-FULL.pth", "{:06d}.pickle.pbz2")
+FOLDERS = ("NAS-Bench-201-v1_1-archive", "NAS-BENCH-201-4-v1.0-archive", "NATS-tss-v1_0-3ffb9-full")
+
+# The runs in a file that belong to a data set, by what the data set is called here.
+RUNS = {
+    "cifar10": "cifar10",
+    "cifar10-c": "cifar10",
+    "cifar100": "cifar100",
+    "cifar100-c": "cifar100",
+    "imagenet16-120": "ImageNet16-120",
+}
+
+
+class PublishedFile(NamedTuple):
+    """An architecture's file, and which of the weights in it are meant (None: those that there are)."""
+
+    path: str
+    member: str | None
+
+
+def check(folder: str) -> None:
+    """Raise RbError where `--weights` names no folder of published weights."""
+    if not Path(folder).is_dir():
+        raise RbError(
+            f"--weights is {folder}, which is no folder. Expected one with files such as"
+            f" {' or '.join(name.format(123) for name in FILES)}."
+        )
+
+
+def found(record: dict[str, Any], run: RunContext) -> PublishedFile | None:
+    """The weights of the record's architecture in `run.weights`; None where it has a checkpoint already.
+
+    Raises RbError for an architecture of another space, and where its file is not there.
+    """
+    assert run.weights is not None
+    if record.get("checkpoint"):
+        return None
+    arch = record.get("arch")
+    if not isinstance(arch, dict) or arch.get("space") != "nasbench201":
+        raise RbError(
+            "--weights has the networks of nasbench201, and the record's architecture is of the space"
+            f" {arch.get('space') if isinstance(arch, dict) else None!r}. Train it, or leave it out."
+        )
+    index = spaces.describe(arch, 10, (3, 32, 32))["index"]
+    places = [Path(run.weights), *(Path(run.weights) / name for name in FOLDERS)]
+    files = [place / name.format(index) for place in places for name in FILES]
+    file = next((file for file in files if file.is_file()), None)
+    if file is None:
+        raise RbError(
+            f"{run.weights} has no weights for the architecture {index}. Expected"
+            f" {' or '.join(name.format(index) for name in FILES)} in it."
+        )
+    return PublishedFile(str(file.absolute()), run.member or RUNS.get(_word(record, run)))
+
+
+def _word(record: dict[str, Any], run: RunContext) -> str:
+    return str(run.dataset or record.get("dataset")).partition(":")[0]

@@ -1,0 +1,125 @@
+"""What was recognised of a user's file, judged by how well it fits, and told to people."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from rbtools.errors import RbError
+from rbtools.execution.context import RunContext
+
+
+def judged(path: str, facts: dict[str, Any], run: RunContext) -> dict[str, Any]:
+    """The facts, with a warning where the network's layers see something else than BatchNorm remembers.
+
+    Raises RbError where in that case nobody named the network, and it is neither the images nor their
+    normalisation that differ from those of the training: its first layer, which sees little else, fits them.
+    """
+    fit = facts.get("fit")
+    if fit is None or fit["fits"]:
+        return facts
+    text = _misfit(fit)
+    other_images = fit["first"] > fit["most"]
+    if facts["arch_from"] != "given" and not other_images:
+        raise RbError(
+            f"The checkpoint {path} has the names and shapes of a known network, but {text}. Name the network"
+            " with --arch (python:MODULE:FUNCTION for your own; a known name evaluates it all the same), the"
+            " normalisation with --normalize, or the data set that it was trained for with --dataset."
+        )
+    asked = "--normalize and --dataset" if other_images else "--arch"
+    return {**facts, "warnings": [*facts.get("warnings", ()), f"{text}. Check {asked}"]}
+
+
+def _misfit(fit: Mapping[str, Any]) -> str:
+    if fit["divergence"] <= fit["most"]:
+        return (
+            f"its BatchNorm statistics do not tell on {fit['images']} images of the data set which it is, by"
+            f" their divergence{_each(fit)}"
+        )
+    return (
+        f"on {fit['images']} images of the data set its layers see something else than its BatchNorm"
+        f" statistics remember: they diverge by {fit['divergence']:g}{_each(fit)}, those of the first layer"
+        f" by {fit['first']:g}, and {fit['most']:g} is the most that fits. It is another network, behind"
+        " another normalisation, or trained on other images"
+    )
+
+
+def _each(fit: Mapping[str, Any]) -> str:
+    listed = ", ".join(f"{name} {value:g}" for name, value in _ranked(fit))
+    return f" ({listed})" if listed else ""
+
+
+def _ranked(fit: Mapping[str, Any]) -> list[tuple[str, float]]:
+    """The candidates and their divergences, the least first: the store keeps names in another order."""
+    return sorted(fit.get("divergences", {}).items(), key=lambda item: item[1])
+
+
+def left_open(record: Mapping[str, Any]) -> str | None:
+    """What of a user's file only images of its data set can tell, in words; None where nothing is open."""
+    known, arch = record.get("recognised"), record.get("arch")
+    facts = known if isinstance(known, dict) else {}
+    unchecked = facts.get("unchecked")
+    fields = [str(field) for field in unchecked] if isinstance(unchecked, list) else []
+    if isinstance(arch, dict) and "normalize" not in arch and facts.get("normalize_from", "open") == "open":
+        fields.append("normalize")
+    return " and ".join({"normalize": "normalisation"}.get(field, field) for field in fields) or None
+
+
+def say(path: str, arch: Mapping[str, Any], facts: Mapping[str, Any], run: RunContext) -> None:
+    """One line about what was inferred."""
+    shown = ("channels", "cells", "stem", "shortcut", "member")
+    of = ", ".join(f"{key} {arch[key]}" for key in shown if key in arch)
+    space, name = arch["space"], str(arch.get("name") or arch.get("str"))
+    name = name if space in ("zoo", "nasbench201") else f"{space}:{name}"
+    source = {"given": "as named", "weights": "by its weights", "metadata": "as it says itself"}
+    source["program"] = "a program"
+    by = source.get(facts["arch_from"], f"by {facts['arch_from']}")
+    told = facts["normalize_from"]
+    why = "nothing tells another; --normalize can" if told == "open" else f"by {told}"
+    if told.startswith("guess: "):
+        why = f"a guess: {told.removeprefix('guess: ')}; --normalize can tell it"
+    file = os.path.basename(path)
+    run.notify(
+        f"{file} is {name}{f' ({of})' if of else ''}, {by}; {facts['classes']} classes;"
+        f" {_normalised(facts['normalize'])} ({why}).{_fit(facts)}"
+    )
+    if facts.get("others") and "member" not in arch:
+        run.notify(
+            f"{file} holds several sets of weights: {facts['nesting'][-1]} is taken, besides it are"
+            f" {', '.join(facts['others'])}. --member chooses."
+        )
+    warn(path, facts, run)
+
+
+def warn(path: str, facts: Mapping[str, Any], run: RunContext) -> None:
+    for text in facts.get("warnings", ()):
+        run.notify(f"warning: {os.path.basename(path)}: {text}.")
+
+
+def _normalised(pair: Any) -> str:
+    if pair is None:
+        return "pixels as they are"
+    return (
+        "each image normalised by itself"
+        if pair == "per-image"
+        else "normalised " + " ".join(map(numbers, pair))
+    )
+
+
+def _fit(facts: Mapping[str, Any]) -> str:
+    """How well the network's layers fit what BatchNorm remembers, as a sentence; "" where nothing says it."""
+    fit = facts.get("fit")
+    if "unchecked" in facts:
+        return " Its BatchNorm statistics are held against it once there are images (--dataset)."
+    if fit is None or not fit["fits"]:
+        return ""
+    if "margin" not in fit:
+        return f" Its BatchNorm statistics diverge by {fit['divergence']:g}."
+    (_, best), (name, value) = _ranked(fit)[:2]
+    margin = f"{fit['margin']:g} times as far"
+    return f" Its BatchNorm statistics diverge by {best:g}; as {name} by {value:g} ({margin})."
+
+
+def numbers(values: list[float]) -> str:
+    return ",".join(f"{value:.4g}" for value in values)

@@ -1,0 +1,117 @@
+"""The works that tools put records through, as values that travel to other processes.
+
+The process they are made in and those they travel to each have a `run` of their own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rbtools.execution.context import RunContext
+from rbtools.trainer.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class EvaluateJob:
+    """Ask a question about the record's model."""
+
+    task: Any
+    run: RunContext
+
+    def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+        from rbtools.evaluation.evaluate import run_task
+
+        return run_task(record, self.task, self.run)
+
+
+@dataclass(frozen=True)
+class ArchiveJob:
+    """Ask for accuracies on the files of an archive of corrupted images."""
+
+    folder: Path
+    names: tuple[str, ...]
+    severities: tuple[int, ...]
+    reference: Any
+    run: RunContext
+
+    def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+        from rbtools.evaluation.corruption_archive import run_archive
+
+        return run_archive(record, self.folder, self.names, self.severities, self.reference, self.run)
+
+
+@dataclass(frozen=True)
+class EvaluateAllJob:
+    """Ask several questions about the record's model, one after another."""
+
+    tasks: tuple[Any, ...]
+    run: RunContext
+
+    def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+        from rbtools.evaluation.evaluate import run_task
+
+        if self.run.plan is not None:
+            self.run.plan.each([partial(run_task, record, task, self.run) for task in self.tasks])
+        for task in self.tasks:
+            record = run_task(record, task, self.run)
+        return record
+
+
+@dataclass(frozen=True)
+class GradientMaskingJob:
+    """Run the obfuscation checklist."""
+
+    task: Any
+    run: RunContext
+
+    def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+        from rbtools.evaluation.gradient_masking import run_gradient_masking
+
+        return run_gradient_masking(record, self.task, self.run)
+
+
+@dataclass(frozen=True)
+class TrainTestGapJob:
+    """Ask on train and test, and take the difference."""
+
+    task: Any
+    n_train: int | None
+    run: RunContext
+
+    def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+        from rbtools.evaluation.train_test_gap import ge
+
+        return ge(record, self.task, self.run, self.n_train)
+
+
+@dataclass(frozen=True)
+class TrainJob:
+    """Train the record's architecture with one method and seed."""
+
+    method: Any
+    how: Recipe
+    seed: int
+    run: RunContext
+
+    def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+        from rbtools.trainer.train_model import train
+
+        # The store's counters are shared: `replace` keeps the very store object.
+        return train(record, self.method, self.how, dataclasses.replace(self.run, seed=self.seed))
+
+
+@dataclass(frozen=True)
+class MeasureJob:
+    """Measure the record's network."""
+
+    asked: Any
+    run: RunContext
+
+    def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+        from rbtools.evaluation.measurement import measure
+
+        return measure(record, self.asked, self.run)

@@ -1,0 +1,186 @@
+"""The NAS-Bench-201 network (Dong and Yang, 2020; D-X-Y/AutoDL-Projects).
+
+Same function and same state_dict keys as the original, so that published weights load. It returns
+logits only, where the original returns (features, logits).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rbtools.errors import RbError
+from rbtools.spaces.nasbench201 import ops_of
+from rbtools.spaces.nb201_cells import CONV1, CONV3, EDGES, NONE, OPS, POOL, SKIP
+
+
+class ReLUConvBN(nn.Module):
+    """ReLU, convolution without bias, BatchNorm: (N, C, H, W) -> (N, C', H/stride, W/stride)."""
+
+    def __init__(self, channels_in: int, channels_out: int, kernel: int, stride: int = 1) -> None:
+        super().__init__()
+        self.op = nn.Sequential(
+            nn.ReLU(),
+            nn.Conv2d(channels_in, channels_out, kernel, stride, padding=kernel // 2, bias=False),
+            nn.BatchNorm2d(channels_out),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.op(x)
+        return out
+
+
+class Zero(nn.Module):
+    """The op `none`: zeros of the input's shape, with a zero gradient to the input.
+
+    The original multiplies by 0, which turns inf into NaN; here the zeros are zeros whatever comes
+    in. They stay connected to the input, because an attack on one of the 341 cells without a live
+    path has to get a zero gradient and not an error.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.masked_fill(x.new_ones((), dtype=torch.bool), 0.0)
+
+
+def operation(op: int, channels: int) -> nn.Module:
+    """The operation of that number, C channels to C channels, stride 1."""
+    if op == NONE:
+        return Zero()
+    if op == SKIP:
+        return nn.Identity()
+    if op == POOL:
+        return nn.AvgPool2d(3, stride=1, padding=1, count_include_pad=False)
+    return ReLUConvBN(channels, channels, kernel=1 if op == CONV1 else 3)
+
+
+def edges_to_compute(ops: Sequence[int]) -> tuple[bool, ...]:
+    """For each of the 6 edges, whether the cell's output depends on computing it.
+
+    Left out are zeros that would be added to something else, and what leads nowhere. A node that is
+    all zeros but feeds a convolution keeps one `none` edge: BatchNorm makes a constant of zeros, so
+    this is more than the edges on a live path from the input.
+    """
+    incoming: dict[int, list[int]] = {1: [], 2: [], 3: []}
+    for k, ((source, target), op) in enumerate(zip(EDGES, ops, strict=True)):
+        of_zeros = source > 0 and not incoming[source]
+        if op in (CONV1, CONV3) or (op != NONE and not of_zeros):
+            incoming[target].append(k)
+    used: set[int] = set()
+    needed = {3}
+    for node in (3, 2, 1):
+        if node in needed:
+            # A node without incoming terms has `none` on its first edge: node 0 is never zero.
+            used.update(incoming[node] or [next(k for k, edge in enumerate(EDGES) if edge[1] == node)])
+            needed.update(EDGES[k][0] for k in incoming[node])
+    return tuple(k in used for k in range(len(EDGES)))
+
+
+class CellModule(nn.Module):
+    """Four nodes, six edges: node j is the sum over i < j of op_ij(node i); node 3 is the output.
+
+    Edges that cannot change the output are not run, in training neither: their BatchNorm keeps its
+    statistics and their weights get no gradient (`None`).
+    """
+
+    def __init__(self, ops: Sequence[int], channels: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(operation(op, channels) for op in ops)
+        self.plan = tuple(zip(EDGES, edges_to_compute(ops), strict=True))
+
+    def forward(self, x: Tensor) -> Tensor:
+        nodes = {0: x}
+        for layer, ((source, target), used) in zip(self.layers, self.plan, strict=True):
+            if used:
+                term = layer(nodes[source])
+                nodes[target] = nodes[target] + term if target in nodes else term
+        return nodes[3]
+
+
+class ResidualBlock(nn.Module):
+    """Halves the resolution: (N, C, H, W) -> (N, C', H/2, W/2), for even H and W."""
+
+    def __init__(self, channels_in: int, channels_out: int) -> None:
+        super().__init__()
+        self.conv_a = ReLUConvBN(channels_in, channels_out, kernel=3, stride=2)
+        self.conv_b = ReLUConvBN(channels_out, channels_out, kernel=3)
+        self.downsample = nn.Sequential(
+            nn.AvgPool2d(2, stride=2),
+            nn.Conv2d(channels_in, channels_out, 1, bias=False),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.downsample(x) + self.conv_b(self.conv_a(x))
+        return out
+
+
+class NASBench201Network(nn.Module):
+    """The network of one architecture: images (N, in_channels, H, W) -> logits (N, classes).
+
+    `ops` are six op numbers, for the edges 0→1, 0→2, 1→2, 0→3, 1→3, 2→3, in the order none,
+    skip_connect, nor_conv_1x1, nor_conv_3x3, avg_pool_3x3. `cells` is the number of cells in each
+    of the three stages, `channels` the width of the first. Weights have PyTorch's default
+    initialisation. Raises RbError for ops or sizes that describe no network.
+    """
+
+    def __init__(
+        self,
+        ops: Sequence[int],
+        *,
+        channels: int = 16,
+        cells: int = 5,
+        classes: int = 10,
+        in_channels: int = 3,
+    ) -> None:
+        super().__init__()
+        self.ops = _checked_ops(ops)
+        for name, value in (("channels", channels), ("cells", cells), ("classes", classes)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise RbError(f"A NAS-Bench-201 network cannot have {name} {value!r}. Give 1 or more.")
+        self.stem = nn.Sequential(
+            nn.Conv2d(in_channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels)
+        )
+        blocks: list[nn.Module] = []
+        for stage in range(3):
+            width = channels * 2**stage
+            if stage:
+                blocks.append(ResidualBlock(width // 2, width))
+            blocks += [CellModule(self.ops, width) for _ in range(cells)]
+        self.cells = nn.ModuleList(blocks)
+        self.lastact = nn.Sequential(nn.BatchNorm2d(4 * channels), nn.ReLU())
+        self.classifier = nn.Linear(4 * channels, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.stem(images)
+        for cell in self.cells:
+            x = cell(x)
+        logits: Tensor = self.classifier(self.lastact(x).mean((2, 3)))
+        return logits
+
+
+def _checked_ops(ops: Sequence[int]) -> tuple[int, ...]:
+    if len(ops) != len(EDGES) or any(op not in range(len(OPS)) for op in ops):
+        raise RbError(
+            f"The operations {list(ops)} describe no NAS-Bench-201 cell."
+            f" Expected {len(EDGES)} numbers from 0 to {len(OPS) - 1}, one for each edge."
+        )
+    return tuple(int(op) for op in ops)
+
+
+def from_arch(arch: Mapping[str, Any], *, classes: int, shape: tuple[int, int, int]) -> NASBench201Network:
+    """Build the network of an architecture record, which has `str`, `index` or `name`, for images of
+    `shape` (C, H, W).
+
+    Its `channels` and `cells` are 16 and 5 where it does not say. Raises RbError for a record or an
+    image size that fits no network.
+    """
+    in_channels, height, width = shape
+    if height % 4 or width % 4 or not (height and width):
+        raise RbError(
+            f"NAS-Bench-201 networks halve the image twice, and images of {height}x{width} pixels cannot be."
+            " Height and width must be multiples of 4: resize or crop the images, to 32x32 for example."
+        )
+    sizes = {name: arch[name] for name in ("channels", "cells") if name in arch}
+    return NASBench201Network(ops_of(arch), classes=classes, in_channels=in_channels, **sizes)

@@ -1,0 +1,134 @@
+"""Loading weights strictly, with an error that says what does not fit and what the file looks like."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from rbtools import models
+from rbtools.errors import RbError, shown
+from rbtools.models import tensor_names
+from rbtools.models.meta_init import meta_init
+from rbtools.models.normalize import Normalized
+from rbtools.models.recognise import Ambiguous, Inferred, infer, skeleton
+
+if TYPE_CHECKING:
+    from rbtools.models.read_checkpoint import Checkpoint
+
+OPTIONAL = "num_batches_tracked"
+
+
+def load_into(network: nn.Module, checkpoint: Checkpoint) -> None:
+    """Put the weights into `network` (or into the network inside a `Normalized`), strictly.
+
+    Other names for the same tensors are translated, and BatchNorm's `num_batches_tracked` may be
+    missing. A hollow network shares the checkpoint's memory afterwards. Raises RbError with the keys
+    that are missing, unexpected or of another shape, and for weights that are NaN or infinite.
+    """
+    target = network.network if isinstance(network, Normalized) else network
+    wanted: dict[str, Tensor] = target.state_dict()
+    new = tensor_names.translation(checkpoint.state, wanted)
+    given = {new[key]: value for key, value in checkpoint.state.items() if key in new}
+    missing = [key for key in wanted if key not in given and not key.endswith(OPTIONAL)]
+    unexpected = [key for key in given if key not in wanted]
+    shapes = [key for key in wanted if key in given and given[key].shape != wanted[key].shape]
+    if missing or unexpected or shapes:
+        raise RbError(
+            f"The checkpoint {checkpoint.path} does not fit {type(target).__name__} ({len(given)} tensors"
+            f" there, {len(wanted)} expected). {_misfits(wanted, given, missing, unexpected, shapes)}"
+            f" {_advice(checkpoint, wanted)}"
+        )
+    broken = [key for key, value in given.items() if not _finite(value)]
+    if broken:
+        raise RbError(
+            f"The checkpoint {checkpoint.path} has NaN or infinite numbers in {_counted(broken)}."
+            " The training that made it diverged: use an earlier checkpoint."
+        )
+    hollow = any(value.is_meta for value in wanted.values())
+    whole = OrderedDict(_whole(wanted, given) if hollow else given)
+    # Names and shapes are today's, so today's layout is what the layers have to be told.
+    whole._metadata = getattr(wanted, "_metadata", None)  # type: ignore[attr-defined]
+    target.load_state_dict(whole, strict=False, assign=hollow)
+
+
+def _finite(value: Tensor) -> bool:
+    """Whether all numbers are; a sum is, unless some are not or it overflows."""
+    if value.is_meta or not value.is_floating_point() or value.sum(dtype=torch.float32).isfinite():
+        return True
+    return bool(value.isfinite().all())
+
+
+def _whole(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Numbers for a hollow network: those of the file where they are of its types, and not copied."""
+    whole = {key: value.to(wanted[key].dtype).contiguous() for key, value in given.items()}
+    for key, value in wanted.items():
+        if value.is_meta and key not in whole:
+            whole[key] = torch.zeros_like(value, device="cpu")
+    return whole
+
+
+def _misfits(
+    wanted: Mapping[str, Tensor],
+    given: Mapping[str, Tensor],
+    missing: list[str],
+    unexpected: list[str],
+    shapes: list[str],
+) -> str:
+    parts = [
+        f"{word}: {_counted(keys, say)}"
+        for word, keys, say in (
+            ("missing", missing, str),
+            ("unexpected", unexpected, str),
+            ("of another shape", shapes, lambda key: f"{key} {_by(given[key])}, expected {_by(wanted[key])}"),
+        )
+        if keys
+    ]
+    return f"Keys {'; '.join(parts)}."
+
+
+def _advice(checkpoint: Checkpoint, wanted: Mapping[str, Tensor]) -> str:
+    """What to do about a misfit, from what the file looks like."""
+    check = "Check that --arch names the network that it was trained as."
+    sizes = " and ".join(f"{name} {value}" for name, value in skeleton(checkpoint.state).items())
+    size = f" with {sizes}" if sizes else ""
+    try:
+        seen = infer(checkpoint.state, checkpoint.metadata)
+    except Ambiguous:
+        return f"The file holds a NAS-Bench-201 network{size}. {check}"
+    except RbError:
+        return check
+    name = str(seen.arch["name"])
+    if seen.arch["space"] not in ("zoo", "nasbench201"):
+        name = f"{seen.arch['space']}:{name}"
+    there = len(checkpoint.state.keys() & wanted.keys())
+    if there > 0.9 * len(wanted) or _same_network(seen, wanted):
+        return (
+            f"The file looks like {name}{size} and is another network, or not whole: say which with --arch."
+        )
+    ends = f"{seen.classes} classes, {seen.in_channels} image channels"
+    return f"The file holds {name}{size} ({ends}): name that with --arch, or leave --arch out."
+
+
+def _same_network(seen: Inferred, wanted: Mapping[str, Tensor]) -> bool:
+    """Whether the network that the file looks like is the one that it does not fit."""
+    channels = seen.in_channels
+    try:
+        with meta_init():
+            network = models.build(seen.arch, classes=seen.classes, shape=(channels, 32, 32))
+    except RbError:
+        return False
+    shapes = {key: value.shape for key, value in network.state_dict().items()}
+    return shapes == {key: value.shape for key, value in wanted.items()}
+
+
+def _counted(keys: list[str], say: Callable[[str], str] = str) -> str:
+    some = ", ".join(shown(say(key), 160) for key in keys[:3])
+    return some if len(keys) <= 3 else f"{some}, ... ({len(keys)} in all)"
+
+
+def _by(tensor: Tensor) -> str:
+    return "x".join(map(str, tensor.shape)) or "a single number"

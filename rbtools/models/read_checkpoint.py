@@ -1,0 +1,87 @@
+"""Reading weights files: the many ways of saving them brought to one form, without running anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from rbtools.errors import RbError, shown
+from rbtools.models import published, tensor_names, unpack, weights_file
+from rbtools.unpickle import UnusualTensor
+
+EXPANDED = 2**20  # bytes that an expanded tensor may stand for
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A weights file in one form: the bare network's tensors, and what stood beside them.
+
+    `mean` and `std`, shape (C,), are the normalisation found in the file, for images in [0, 1].
+    `found` says where the weights were: the nesting keys, the prefix taken off. `saved` are the tensors
+    by the names that they had in the file, the normalisation among them.
+    """
+
+    path: Path
+    state: dict[str, Tensor]
+    metadata: dict[str, Any] = field(default_factory=dict)
+    mean: Tensor | None = None
+    std: Tensor | None = None
+    found: dict[str, Any] = field(default_factory=dict)
+    saved: dict[str, Tensor] = field(default_factory=dict)
+
+
+def read(path: str | Path, member: str | None = None) -> Checkpoint:
+    """Read a .pt, .pth, .pth.tar, .ckpt or .safetensors file (the content decides which it is).
+
+    `member` names the weights that are meant where a file holds several: a key of its nesting ("best",
+    "ema"), or a run of NAS-Bench-201's archives ("cifar10", "cifar10/777"). Raises RbError where the
+    file is missing, empty, cut off, something else, needs code to load, or holds no weights.
+    """
+    path = Path(path)
+    raw, metadata, kind = weights_file.read(path)
+    if not isinstance(raw, Mapping):
+        what = "a single tensor" if isinstance(raw, Tensor) else f"a {type(raw).__name__}"
+        raise RbError(f"The checkpoint {path} holds {what}. Expected a state dict: names and tensors.")
+    run = None
+    if published.is_published(raw):
+        raw, member = published.run_of(raw, member, path), None
+        run = raw["run"]
+    weights, nesting, others = unpack.unwrapped(raw, path, metadata, member)
+    for key, value in weights.items():
+        _refuse_unusual(str(key), value, path)
+    state = {tensor_names.modern(str(k)): v.detach() for k, v in weights.items() if isinstance(v, Tensor)}
+    saved = dict(state)
+    mean, std = unpack.take_normalisation(state, path, metadata)
+    prefix = unpack.strip(state)
+    found: dict[str, Any] = {"format": kind, "nesting": nesting, "prefix": prefix}
+    if others:
+        found["others"] = others
+    if run is not None:
+        found["run"] = run
+    return Checkpoint(path, state, metadata, mean, std, found, saved)
+
+
+def _refuse_unusual(key: str, value: Any, path: Path) -> None:
+    """Raise RbError for what is no block of numbers: those alone can be compared, cast and copied.
+
+    A tensor of a few bytes may have been expanded, and say that it has more numbers than memory.
+    """
+    if not isinstance(value, (Tensor, UnusualTensor)):
+        return
+    kind = value.kind if isinstance(value, UnusualTensor) else "complex" if value.is_complex() else None
+    if kind is not None:
+        raise RbError(
+            f"The checkpoint {path} has the tensor '{shown(key)}', which is {kind}. Expected tensors of plain"
+            " numbers: convert it where the file comes from."
+        )
+    assert isinstance(value, Tensor)
+    there, claimed = value.untyped_storage().nbytes(), value.numel() * value.element_size()
+    if claimed > max(there, EXPANDED):
+        raise RbError(
+            f"The checkpoint {path} has the tensor '{shown(key)}' of {claimed} bytes, of which {there} are in"
+            " the file. Where it comes from, save it with .contiguous(); else the file is damaged."
+        )

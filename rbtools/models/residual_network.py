@@ -1,0 +1,75 @@
+"""The networks of the spaces fcnn and rescnn (Wu et al., ICLR 2024, equations 1 and 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rbtools.spaces import space
+from rbtools.spaces.residual import UNIT, Layers, outputs
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "leaky": F.leaky_relu,  # slope 0.01
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "swish": F.silu,
+}
+
+
+class ResidualNetwork(nn.Module):
+    """Images (N, C, H, W) -> logits (N, classes).
+
+    f_1 = s_1(W_1 x), f_l = s_l(W_l f_(l-1)) / L + a_l f_(l-1), logits W_L f_(L-1); W_l are matrices, or
+    convolutions that keep the size by zero padding where the layers have filters. No biases; all weights are
+    from N(0, 1/m), m the width. For two classes W_L has one row and the logits are (0, f): their
+    cross-entropy is the logistic loss log(1 + exp(-y f)) of the paper, y = 1 for class 1 and -1 for class 0,
+    and their sum is its scalar f. x is the image, or with `unit` the image brought to Euclidean norm 1.
+    """
+
+    def __init__(
+        self, layers: Layers, width: int, *, classes: int, shape: tuple[int, int, int], unit: bool = False
+    ) -> None:
+        super().__init__()
+        self.unit = unit
+        channels, height, rest = shape
+        self.forms, self.binary = layers, classes == 2
+        inputs = channels if layers[0].filter else channels * height * rest
+        made: list[nn.Module] = []
+        for layer in layers:
+            made.append(_weights(inputs, width, layer.filter))
+            inputs = width
+        self.layers = nn.ModuleList(made)
+        inputs = width * height * rest if layers[0].filter else width
+        self.last = nn.Linear(inputs, outputs(classes), bias=False)
+        for parameter in self.parameters():
+            nn.init.normal_(parameter, std=width**-0.5)
+
+    def forward(self, images: Tensor) -> Tensor:
+        if self.unit:
+            images = F.normalize(images.flatten(1)).view_as(images)
+        x = images if self.forms[0].filter else images.flatten(1)
+        for number, (layer, form) in enumerate(zip(self.layers, self.forms, strict=True)):
+            own = ACTIVATIONS[form.activation](layer(x))
+            if number:
+                own = own / (len(self.forms) + 1)
+            x = own + x if form.skip else own
+        logits: Tensor = self.last(x.flatten(1))
+        return torch.cat([torch.zeros_like(logits), logits], dim=1) if self.binary else logits
+
+
+def _weights(inputs: int, width: int, size: int) -> nn.Module:
+    if size:
+        return nn.Conv2d(inputs, width, size, padding=size // 2, bias=False)
+    return nn.Linear(inputs, width, bias=False)
+
+
+def from_arch(arch: Mapping[str, Any], *, classes: int, shape: tuple[int, int, int]) -> ResidualNetwork:
+    """The network of a record of fcnn or rescnn. Raises RbError where it describes none."""
+    found: Any = space(arch["space"])
+    kept, layers = found.of(arch)
+    return ResidualNetwork(layers, kept.width, classes=classes, shape=shape, unit=kept.inputs == UNIT)

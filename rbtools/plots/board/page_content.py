@@ -1,0 +1,196 @@
+"""What the leaderboard page is made of: columns of numbers, and records as short as they can be.
+
+The page holds every number once. What many records share (protocols, command lines) is written once and
+numbered, so that 6,466 records of a table make a file that a browser opens at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rbtools import __version__
+from rbtools.plots.board import page_columns as board
+from rbtools.plots.board import score_terms
+from rbtools.plots.board.reproduce_command import again
+from rbtools.records import dumps, expr, metric_name
+
+Record = Mapping[str, Any]
+Pair = tuple[float, float]
+
+FIELDS = {
+    "dataset": ("Data set", ("dataset",)),
+    "arch.name": ("Model", ("arch", "name")),
+    "train.method": ("Training", ("train", "method")),
+    "train.seed": ("Seed", ("train", "seed")),
+}
+# Of an entry, what is specific to one record and long: the page leaves it out.
+_LONG = frozenset("quantiles detail passes images history".split())
+# What the page writes anew, and what rb-rank found out among other records.
+_REPLACED = frozenset("metrics evals error rank band rank_ci95 ranking".split())
+_OWN = ("n", "seconds", "undecided", "confirmed", "device", "reason")
+
+
+class TextPool:
+    """Texts by number, each held once."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+
+    def add(self, text: str) -> int:
+        return self.numbers.setdefault(text, len(self.numbers))
+
+    def texts(self) -> list[str]:
+        return list(self.numbers)
+
+
+def content(
+    records: Sequence[Record], title: str, preset_metrics: Callable[[str], Sequence[str]]
+) -> dict[str, Any]:
+    """All that the page is drawn from, as JSON has it. Raises RbError where no record has a metric."""
+    ranked, score = metric_name.default_rank_key(records), score_terms.score(records, preset_metrics)
+    shown = board.columns(records)
+    intervals = [_intervals(record) for record in records]
+    steps, lacking, protocols = TextPool(), TextPool(), TextPool()
+    rows = [_row(record, steps, lacking, protocols) for record in records]
+    return {
+        "title": title,
+        "version": __version__,
+        "fields": _fields(records),
+        "groups": board.GROUPS,
+        "columns": [_column(records, intervals, column) for column in shown],
+        "curves": [curve._asdict() for curve in board.curves(column.name for column in shown)],
+        "ranked": ranked,
+        "terms": [term.described(records, intervals) for term in score.terms],
+        "scopes": _scopes(records, score.within),
+        "within": score.within,
+        "missing": score.missing,
+        "preset": score.preset,
+        "score": [_stored(record) for record in records],
+        "rows": rows,
+        "steps": steps.texts(),
+        "lacking": lacking.texts(),
+        "protocols": protocols.texts(),
+    }
+
+
+def at(record: Record, path: str) -> Any:
+    """The value at a path with dots, None where there is none."""
+    found: Any = record
+    for step in path.split("."):
+        found = found.get(step) if isinstance(found, Mapping) else None
+    return found
+
+
+def _fields(records: Sequence[Record]) -> list[dict[str, Any]]:
+    """What tells records apart; of a field that all share, or none has, there is no column."""
+    found = []
+    for path, (title, _) in FIELDS.items():
+        values = [_text(at(record, path)) for record in records]
+        differs = len(set(values)) > 1
+        if path == "arch.name" or (differs if path == "train.seed" else any(values)):
+            found.append({"path": path, "title": title, "values": values})
+    return found
+
+
+def _text(value: Any) -> str | None:
+    if value is None or isinstance(value, Mapping | list):
+        return None
+    return value if isinstance(value, str) else dumps({"": value}).decode()[4:-1]
+
+
+def _column(
+    records: Sequence[Record], intervals: Sequence[Mapping[str, Pair]], column: board.PageColumn
+) -> dict[str, Any]:
+    found = {
+        **column._asdict(),
+        "metric": column.name not in board.ARCH_COUNTS,
+        "values": [board.value(record, column.name) for record in records],
+    }
+    pairs = [of.get(column.name) for of in intervals]
+    if any(pairs):
+        found["lows"] = [pair and pair[0] for pair in pairs]
+        found["highs"] = [pair and pair[1] for pair in pairs]
+    return found
+
+
+def _intervals(record: Record) -> dict[str, Pair]:
+    found = {}
+    for entry in record.get("evals") or ():
+        pair = _pair(entry.get("ci95"))
+        if pair is not None and isinstance(entry.get("metric"), str):
+            found[entry["metric"]] = pair
+    return found
+
+
+def _pair(found: Any) -> Pair | None:
+    if isinstance(found, list) and len(found) == 2 and all(type(side) in (int, float) for side in found):
+        return found[0], found[1]
+    return None
+
+
+def _stored(record: Record) -> float | None:
+    return board.value(record, "score")
+
+
+def _scopes(records: Sequence[Record], within: Sequence[str]) -> list[dict[str, Any]]:
+    """The groups among which metrics can be scaled: for each choice of fields, the group of each record."""
+    found: list[dict[str, Any]] = []
+    for choice in ([], ["dataset"], ["dataset", "arch.name"], list(within)):
+        keys, groups = _groups(records, choice)
+        useful = choice in ([], list(within)) or 0 < max(groups) < len(records) - 1
+        if useful and all(choice != other["within"] and groups != other["groups"] for other in found):
+            found.append({"within": choice, "groups": groups, "keys": keys})
+    return found
+
+
+def _groups(records: Sequence[Record], names: Sequence[str]) -> tuple[list[dict[str, Any]], list[int]]:
+    """The groups by their fields, and each record's. Who lacks a field agrees with the others that do."""
+    fields = [expr.compile(name) for name in names]
+    numbers: dict[str, int] = {}
+    keys: list[dict[str, Any]] = []
+    groups = []
+    for record in records:
+        values = [_field(field, record) for field in fields]
+        number = numbers.setdefault(repr(values), len(numbers))
+        if number == len(keys):
+            keys.append(dict(zip(names, values, strict=True)))
+        groups.append(number)
+    return keys, groups
+
+
+def _field(field: expr.Expression, record: Record) -> Any:
+    try:
+        value = field(record)
+    except expr.MissingName:
+        return None
+    return repr(value) if isinstance(value, list | dict) else value
+
+
+def _row(record: Record, steps: TextPool, lacking: TextPool, protocols: TextPool) -> dict[str, Any]:
+    """A record but for its numbers: its other fields as text, protocols, and how to make it again."""
+    kept = {key: value for key, value in record.items() if key not in _REPLACED}
+    if isinstance(kept.get("train"), Mapping):
+        kept["train"] = {key: value for key, value in kept["train"].items() if key != "history"}
+    made = again(record)
+    return {
+        "base": dumps(kept).decode(),
+        "evals": [
+            _entry(entry, protocols) for entry in record.get("evals") or () if entry.get("metric") != "score"
+        ],
+        "steps": [steps.add(text) for text in made.steps],
+        "lacking": [lacking.add(text) for text in made.lacking],
+    }
+
+
+def _entry(entry: Mapping[str, Any], protocols: TextPool) -> Any:
+    """An entry as the number of its protocol, with what is its own where there is something.
+
+    Value and interval are in the columns.
+    """
+    told = {key: value for key, value in entry.items() if key not in _LONG and key != "value"}
+    if _pair(told.get("ci95")) is not None:
+        del told["ci95"]
+    own = {key: told.pop(key) for key in _OWN if key in told}
+    number = protocols.add(dumps(told).decode())
+    return [number, dumps(own).decode()] if own else number

@@ -1,0 +1,123 @@
+"""The command line that makes a record again, as far as the record says how it was made.
+
+Every word comes from a file that may be anybody's and is meant to be pasted into a shell: see `shell`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+from rbtools.errors import RbError
+from rbtools.plots.board.evaluation_commands import evaluations
+from rbtools.plots.board.shell_words import Unsayable, is_number, joined, number, option, own_options, word
+from rbtools.training import METHODS
+
+Record = Mapping[str, Any]
+
+# The options of rb-train itself that stand in `train.config`; a test holds them against the command.
+RECIPE = (
+    "epochs batch_size lr momentum nesterov weight_decay schedule milestones decay augment val micro_batch"
+    " regularize cutout_length mixup_alpha awp_gamma awp_warmup l2 label_smoothing ema filter"
+    " filter_rule warm_steps patience clean_pass deterministic"
+).split()
+
+
+class Again(NamedTuple):
+    """The commands of a pipe, and a sentence for each thing that the record does not say."""
+
+    steps: list[str]
+    lacking: list[str]
+
+
+def again(record: Record) -> Again:
+    """The pipe that makes this record again. Never raises: what cannot be said stands in `lacking`."""
+    lacking: dict[str, None] = {}
+    try:
+        steps = [*_source(record, lacking), *_training(record, lacking), *evaluations(record, lacking)]
+    except Unsayable as wrong:
+        return Again([], [f"No command line is shown: {wrong}"])
+    return Again(steps, list(lacking))
+
+
+def _source(record: Record, lacking: dict[str, None]) -> list[str]:
+    arch = record.get("arch") or {}
+    space, name = arch.get("space"), arch.get("name")
+    file = record.get("checkpoint_file")
+    if isinstance(file, str) and not record.get("train"):
+        named = option("arch", name) if isinstance(name, str) and space == "zoo" else []
+        lacking["The file of weights is named as on the machine that evaluated it."] = None
+        return [joined("rb-arch", option("from_checkpoint", file), named)]
+    if not record.get("train"):
+        lacking["The record does not say how its weights came to be: it has no training and no file."] = None
+    sizes = [*option("channels", arch.get("channels")), *option("cells", arch.get("cells"))]
+    if space == "nasbench201" and isinstance(arch.get("index"), int):
+        return [joined("rb-arch", option("index", arch["index"]), sizes)]
+    if space == "zoo" and isinstance(name, str):
+        return [joined("rb-arch", option("arch", name))]
+    if space in ("torchvision", "timm") and isinstance(name, str):
+        return [joined("rb-arch", option("arch", f"{space}:{name}"))]
+    if space == "python" and isinstance(name, str):
+        lacking["The network is a program: rb-arch and the tools after it ask for --allow-code."] = None
+        return [joined("rb-arch", option("arch", f"python:{name}"))]
+    lacking["The record does not say which architecture this is in a way that rb-arch knows."] = None
+    return []
+
+
+def _training(record: Record, lacking: dict[str, None]) -> list[str]:
+    train = record.get("train")
+    if not isinstance(train, Mapping) or not train:
+        return []
+    method, config = train.get("method"), train.get("config")
+    if not isinstance(method, str) or method not in METHODS:
+        lacking["The record does not name a training method that rb-train has."] = None
+        return []
+    data = option("dataset", record.get("dataset"))
+    if not isinstance(config, Mapping) or "epochs" not in config:
+        lacking[
+            "The training's configuration is not in the record: rb-train's defaults stand in its place."
+        ] = None
+        known = option("epochs", train.get("epochs"))
+        return [joined("rb-train --method", word(method), option("seed", train.get("seed")), data, known)]
+    words = []
+    own = own_options(METHODS.load(method))
+    idle = _idle(method, {name: config[name] for name in own if name in config})
+    for name in [*own, *RECIPE]:
+        if name in config and name not in idle and not _unused(name, config):
+            words += option(name, config[name])
+    words += _normalize(config.get("normalize"))
+    if config.get("init") is not None:
+        lacking["The training went on from other weights, of which the record knows no more."] = None
+    if train.get("processes", 1) != 1:
+        lacking["Several processes trained the network together (torchrun)."] = None
+    if train.get("precision") in ("fp32", "bf16"):
+        words += option("precision", train["precision"])
+    checkpoints = train.get("checkpoints")
+    if isinstance(checkpoints, Mapping) and checkpoints.get("selected") == "best":
+        words += option("select", "best")
+    seed = option("seed", train.get("seed"))
+    return [joined("rb-train --method", word(method), seed, data, words)]
+
+
+def _unused(name: str, config: Mapping[str, Any]) -> bool:
+    """What stands in the configuration though its option would be refused."""
+    return name == "momentum" and config.get("schedule") == "onecycle"
+
+
+def _idle(method: str, params: Mapping[str, Any]) -> Collection[str]:
+    """The method's own parameters that would be refused."""
+    try:
+        unused: Mapping[str, str] = METHODS.build(method, **params).unused
+    except (RbError, TypeError):  # a record may say anything
+        return ()
+    return unused
+
+
+def _normalize(found: Any) -> list[str]:
+    if found is None:
+        return ["--normalize none"]
+    if found == "none":
+        return option("normalize", found)
+    if isinstance(found, list) and len(found) == 2 and all(isinstance(side, list) for side in found):
+        return ["--normalize", *(word(",".join(map(number, filter(is_number, side)))) for side in found)]
+    return []

@@ -1,0 +1,72 @@
+"""Numbers out of records: what an option names, one value a record, and how it is called on an axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rbtools.errors import RbError
+from rbtools.records import expr, metric_name
+
+Record = dict[str, Any]
+
+
+def column(records: Sequence[Record], text: str, option: str) -> list[float | None]:
+    """The value of a metric or an expression for each record, None where it has none.
+
+    Raises RbError, naming the option, where the text does not parse, where no record has such a value
+    (with the near misses), and where a value is no number.
+    """
+    try:
+        compiled = expr.compile(text)
+        return _values(records, compiled)
+    except RbError as wrong:
+        raise RbError(f"{option}: {wrong}") from None
+
+
+def _values(records: Sequence[Record], compiled: expr.Expression) -> list[float | None]:
+    found = [compiled.number(record) for record in records]
+    if all(value is None for value in found):
+        known = dict.fromkeys(metric_name.names(records))
+        compiled({**records[0], "metrics": dict.fromkeys(known)})  # raises where a name is wrong
+    return [None if value is None else float(value) for value in found]
+
+
+def chosen(records: Sequence[Record], text: str | None, option: str) -> list[str]:
+    """The metrics and expressions of a list, globs among them replaced by what they match.
+
+    Without a text: `score` where there is one, else the metric that was evaluated last. Raises RbError,
+    naming the option, for a glob that matches nothing and for an empty list.
+    """
+    if text is None:
+        return [metric_name.default_rank_key(records)]
+    items = expr.items(text)
+    if not items:
+        raise RbError(f"{option} is empty. Expected metrics with commas, such as acc,pgd20.*")
+    known = metric_name.names(records)
+    found: dict[str, None] = {}
+    for item in items:
+        bare = expr.is_bare(item) and expr.is_glob(item)
+        try:
+            found.update(dict.fromkeys(expr.select(known, item) if bare else [item]))
+        except RbError as wrong:
+            raise RbError(f"{option}: {wrong}") from None
+    return list(found)
+
+
+def present(records: Sequence[Record], text: str, option: str) -> list[float]:
+    """The values of a metric or an expression that there are; see `column`. Raises RbError for none."""
+    found = [value for value in column(records, text, option) if value is not None]
+    if not found:
+        raise RbError(f"{option}: no record has a value of '{text}'.")
+    return found
+
+
+def intervals(record: Record) -> dict[str, tuple[float, float]]:
+    """Metric -> its 95 % interval, for those that were measured with one."""
+    entries = record.get("evals") or []
+    return {
+        str(entry["metric"]): (float(entry["ci95"][0]), float(entry["ci95"][1]))
+        for entry in entries
+        if entry.get("ci95") and "metric" in entry
+    }

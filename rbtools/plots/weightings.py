@@ -1,0 +1,207 @@
+"""Composite scores under several weightings, one for each record or group of records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from rbtools.errors import RbError, near
+from rbtools.plots import words
+from rbtools.plots.base import Drawing, Record
+from rbtools.records import expr
+from rbtools.registry import param
+
+
+class Rows(NamedTuple):
+    """Named rows of numbers: the means over the records of each group, and how many those are.
+
+    numbers: one list a row, one number a column, None where no record of the group has one.
+    """
+
+    names: list[str]
+    numbers: list[list[float | None]]
+    counts: list[int]
+
+
+class WeightedMetric(NamedTuple):
+    """A metric of a score and its weight."""
+
+    metric: str
+    weight: float
+
+
+@dataclass(frozen=True)
+class Own:
+    """The scores that records bring along, in the place of one that is computed over the records drawn.
+
+    scaled: for each record its metrics on the scale of the score, None where it has none.
+    """
+
+    terms: list[WeightedMetric]
+    scaled: list[list[float | None]]
+
+    @staticmethod
+    def of(records: Sequence[Record]) -> Own | None:
+        """The score of records that rb-score scored by the same metrics and weights; None of others."""
+        found = [_entry(record) for record in records]
+        terms = found[0].get("terms") if found else None
+        if not terms or any(entry.get("terms") != terms for entry in found):
+            return None
+        known = [WeightedMetric(str(one["metric"]), float(one["weight"])) for one in terms]
+        return Own(known, [_scaled(entry.get("contributions") or {}, known) for entry in found])
+
+    def weighed(self, weights: Sequence[float]) -> list[float | None]:
+        """The scores under these weights of `terms`, over the metrics that each record has."""
+        return [_weighed(row, weights) for row in self.scaled]
+
+
+def _entry(record: Record) -> Record:
+    entries = (one for one in record.get("evals") or () if one.get("metric") == "score")
+    return next((one for one in entries if one.get("tool") == "rb-score"), {})
+
+
+def _scaled(contributions: Record, terms: Sequence[WeightedMetric]) -> list[float | None]:
+    """What each metric is on the scale from 0 to 1: a contribution is that times the metric's share."""
+    total = sum(term.weight for term in terms if contributions.get(term.metric) is not None)
+    parts = [contributions.get(term.metric) for term in terms]
+    return [
+        None if part is None or not term.weight else part * total / term.weight
+        for term, part in zip(terms, parts, strict=True)
+    ]
+
+
+def _weighed(row: Sequence[float | None], weights: Sequence[float]) -> float | None:
+    known = [(value, weight) for value, weight in zip(row, weights, strict=True) if value is not None]
+    total = sum(weight for _, weight in known)
+    return sum(value * weight for value, weight in known) / total if total else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Composed(Drawing):
+    """What bars and radar ask for: a composite score, as rb-score asks for one."""
+
+    metric: str | None = param(
+        None,
+        "Metrics of the score as rb-score takes them: names, globs and expressions with commas, each with"
+        " :WEIGHT and :lower or :higher.  [default: all that every record has]",
+        metavar="EXPR",
+    )
+    preset: str | None = param(None, "The metrics of a preset of rb-score, such as prbench.", metavar="NAME")
+    weightings: str | None = param(
+        None,
+        "Names and weights, such as 'equal; robust: pgd20.8=3, pr.*=2; fast: seconds_per_epoch=5'. What is"
+        " not named weighs what --metric says, else 1.  [default: equal]",
+        metavar="LIST",
+    )
+    group: str | None = param(
+        None, "Draw the means over the records that agree in this, such as train.method.", metavar="EXPR"
+    )
+    within: str | None = param(
+        None,
+        "Scale metrics inside groups that agree in these, such as dataset,arch.name.  [default: over all]",
+        metavar="LIST",
+    )
+    missing: str = param(
+        "refuse", "What becomes of a record that lacks a metric.", choices=("refuse", "renormalise", "worst")
+    )
+
+    def scored(self, records: Sequence[Record], scoring: Any) -> Any:
+        """The composite score of the records, settled; see `rbtools.scoring.plotted.composite`.
+
+        Where nothing else is asked for it is the score that rb-score gave them, if all have one of the same.
+        """
+        asked = (self.metric, self.preset, self.within, self.missing)
+        if asked == (None, None, None, "refuse") and (own := Own.of(records)) is not None:
+            return own
+        return scoring.composite(
+            records, self.metric, preset=self.preset, within=self.within, missing=self.missing
+        )
+
+
+def weightings(text: str | None, usual: dict[str, float]) -> dict[str, list[float]]:
+    """Read `equal; robust: pgd20.8=3, pr.*=2`: a weight for each metric, the `usual` one where none is given.
+
+    Raises RbError for a weight that is no number or below 0, and a metric that is not among `usual`.
+    """
+    names = list(usual)
+    found: dict[str, list[float]] = {}
+    for part in (text or "equal").split(";"):
+        title, _, body = part.partition(":")
+        if not title.strip():
+            continue
+        weights = dict(usual)
+        for item in expr.items(body):
+            name, equals, number = item.rpartition("=")
+            matching = expr.expand(name.strip(), names)
+            if not equals or not matching:
+                raise RbError(
+                    f"--weightings: '{item}' is no METRIC=WEIGHT.{near(name.strip(), names)} The metrics are:"
+                    f" {', '.join(names)}."
+                )
+            weights.update(dict.fromkeys(matching, _weight(number, item)))
+        if not any(weights.values()):
+            raise RbError(f"--weightings: all weights of '{title.strip()}' are 0. One must be above 0.")
+        found[words.tidy(title)] = list(weights.values())
+    if not found:
+        raise RbError("--weightings is empty. Expected such as 'equal; robust: pgd20.8=3'.")
+    return found
+
+
+def _weight(text: str, item: str) -> float:
+    try:
+        weight = float(text)
+    except ValueError:
+        weight = -1.0
+    if not 0 <= weight < float("inf"):
+        raise RbError(
+            f"--weightings: the weight in '{item}' is '{text.strip()}'. Expected a number, 0 or more."
+        )
+    return weight
+
+
+def together(records: Sequence[Record], within: str | None) -> str:
+    """A remark for the title where several data sets were scaled as one; empty elsewhere."""
+    sets = {str(record.get("dataset")) for record in records}
+    return f", scaled over {len(sets)} data sets together" if len(sets) > 1 and within is None else ""
+
+
+def grouped(records: Sequence[Record], columns: Sequence[Sequence[float | None]], group: str | None) -> Rows:
+    """Means of the columns over the records that agree in `group`, or the records themselves."""
+    keys = words.tags(records) if group is None else _keys(records, group, "--group")
+    at: dict[str, list[int]] = {}
+    for place, key in enumerate(keys):
+        at.setdefault(key, []).append(place)
+    numbers = [[_mean([column[place] for place in places]) for column in columns] for places in at.values()]
+    return Rows(list(at), numbers, [len(places) for places in at.values()])
+
+
+def _keys(records: Sequence[Record], text: str, option: str) -> list[str]:
+    try:
+        compiled = expr.compile(text)
+        return [words.shortened(words.tidy(compiled(record))) for record in records]
+    except RbError as wrong:
+        raise RbError(f"{option}: {wrong}") from None
+
+
+def _mean(numbers: Sequence[float | None]) -> float | None:
+    known = [number for number in numbers if number is not None]
+    return sum(known) / len(known) if known else None
+
+
+def best(rows: Rows, top: int) -> Rows:
+    """The rows that are highest in their first column, so many of them; those that lack a number are last.
+
+    A score over one metric of four is no better than one over all of them for being higher.
+    """
+
+    def place(row: int) -> tuple[int, float]:
+        first, *_ = numbers = rows.numbers[row]
+        return -numbers.count(None), -1.0 if first is None else first
+
+    order = sorted(range(len(rows.names)), key=place, reverse=True)[:top]
+    return Rows(
+        [rows.names[row] for row in order],
+        [rows.numbers[row] for row in order],
+        [rows.counts[row] for row in order],
+    )

@@ -1,0 +1,141 @@
+"""Random draws that belong to the example, not to the batch it happens to be in.
+
+Every value is a pure function of (seed, stream, example, draw, position): the same bits whatever the
+batch size, the order, the number of processes or the device, and after a resume.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from rbtools.errors import RbError
+from rbtools.rng.normal import normal_values
+from rbtools.rng.philox import WORD, Philox, scalar, tile_blocks
+
+NAME = "philox4x32-10"
+# Stands in every record and store key: raise it if any draw would come out differently.
+VERSION = 1
+
+Fill = Callable[[Tensor, Tensor], None]
+
+
+class Draws:
+    """The random numbers of some examples for one purpose (a stream).
+
+    Philox 4x32-10 with key (low 32 bits of the seed, CRC-32 of the stream's name) and counter
+    (low 32 bits of the example, draw, block, high bits of seed ^ high bits of example).
+
+    Shape: `examples` int64 (N,), the examples' numbers in the full split, on any device; every result
+        is on that device and starts with N. `draw` numbers an example's draws (a restart, a step);
+        `offset` is added to it, so that an epoch can have draws of its own.
+
+    Raises RbError for a seed outside [0, 2^64).
+    """
+
+    def __init__(self, seed: int, stream: str, examples: Tensor, offset: int = 0) -> None:
+        if not 0 <= seed < 1 << 64:
+            raise RbError(
+                f"The seed is {seed}. A seed is a whole number from 0 to 2^64 - 1; use for example 0."
+            )
+        if examples.dim() != 1:
+            raise ValueError(f"expected example numbers of shape (N,), got {tuple(examples.shape)}")
+        self.seed = seed
+        self.stream = stream
+        self.examples = examples.to(torch.int64)
+        self.offset = offset
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def __repr__(self) -> str:
+        return f"Draws(seed={self.seed}, stream={self.stream!r}, {len(self)} examples, offset={self.offset})"
+
+    @property
+    def device(self) -> torch.device:
+        """Where the examples are, and the results will be."""
+        return self.examples.device
+
+    def take(self, index: Tensor) -> Draws:
+        """The draws of some of the examples: int64 positions or a boolean mask (N,), on any device."""
+        return Draws(self.seed, self.stream, self.examples[index.to(self.device)], self.offset)
+
+    def child(self, name: str) -> Draws:
+        """Draws of the same examples that are independent of these, for another purpose."""
+        return Draws(self.seed, f"{self.stream}/{name}", self.examples, self.offset)
+
+    def bits(self, count: int, draw: int = 0) -> Tensor:
+        """32 random bits a value: int64 (N, count) in [0, 2^32)."""
+        result = self._empty(count, torch.int64)
+        mask = scalar(WORD, self.device.type == "cpu")
+
+        def fill(target: Tensor, packed: Tensor) -> None:
+            target.copy_(_words(packed)[:, : target.shape[1]]).bitwise_and_(mask)
+
+        return self._tiles(result, draw, fill)
+
+    def uniform(self, shape: Sequence[int], draw: int = 0) -> Tensor:
+        """Uniform values: float32 (N, *shape) in [0, 1), the upper 24 bits of each word times 2^-24."""
+        result = self._empty(math.prod(shape), torch.float32)
+        cpu = self.device.type == "cpu"
+        shift, mask, unit = scalar(8, cpu), scalar(0x00FFFFFF_00FFFFFF, cpu), scalar(2.0**-24, cpu)
+
+        def fill(target: Tensor, packed: Tensor) -> None:
+            packed.bitwise_right_shift_(shift).bitwise_and_(mask)
+            target.copy_(_words(packed)[:, : target.shape[1]]).mul_(unit)
+
+        return self._tiles(result, draw, fill).view(len(self), *shape)
+
+    def normal(self, shape: Sequence[int], draw: int = 0) -> Tensor:
+        """Standard normal values: float32 (N, *shape), Box-Muller in float64, then rounded."""
+        result = self._empty(math.prod(shape), torch.float32)
+
+        def fill(target: Tensor, packed: Tensor) -> None:
+            target.copy_(normal_values(packed)[:, : target.shape[1]])
+
+        return self._tiles(result, draw, fill).view(len(self), *shape)
+
+    def integers(self, high: int, shape: Sequence[int] = (), draw: int = 0) -> Tensor:
+        """Whole numbers: int64 (N, *shape) in [0, high), for high from 1 to 2^31.
+
+        floor(word * high / 2^32): no value is more than 2^-32 likelier or less likely than 1/high.
+        """
+        if not 1 <= high <= 1 << 31:
+            raise ValueError(f"expected high from 1 to 2^31, got {high}")
+        words = self.bits(math.prod(shape), draw)
+        return words.mul_(high).bitwise_right_shift_(32).view(len(self), *shape)
+
+    def _empty(self, count: int, dtype: torch.dtype) -> Tensor:
+        return torch.empty(len(self), count, dtype=dtype, device=self.device)
+
+    def _tiles(self, result: Tensor, draw: int, fill: Fill) -> Tensor:
+        """Let `fill` write each tile of `result` (N, count) from the tile's packed words.
+
+        Scratch memory stays that of one tile (philox.tile_blocks), however large the result is.
+        """
+        draw += self.offset
+        if not 0 <= draw <= WORD:
+            raise ValueError(f"expected draw + offset from 0 to 2^32 - 1, got {draw}")
+        count = result.shape[1]
+        blocks, size = -(-count // 4), tile_blocks(self.device)
+        columns = max(1, min(blocks, size))
+        rows = size // columns
+        low = self.examples & WORD
+        high = ((self.examples >> 32) & WORD) ^ (self.seed >> 32)
+        numbers = torch.arange(blocks, device=self.device)
+        philox = Philox((self.seed & WORD, zlib.crc32(self.stream.encode())), self.device)
+        for top in range(0, len(self), rows):
+            tile = slice(top, top + rows)
+            for left in range(0, blocks, columns):
+                packed = philox.blocks(low[tile], draw, numbers[left : left + columns], high[tile])
+                fill(result[tile, 4 * left : 4 * (left + columns)], packed)
+        return result
+
+
+def _words(packed: Tensor) -> Tensor:
+    """(R, C, 2) pairs of words as int32 (R, 4 C), in the order of a little-endian machine."""
+    return packed.view(torch.int32).view(len(packed), -1)

@@ -1,0 +1,121 @@
+"""Result sets side by side: the same architectures, measured by different people or on other data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rbtools.errors import RbError, UsageError
+from rbtools.records import expr
+from rbtools.scoring import same_model
+from rbtools.scoring.columns import Columns, unknown
+from rbtools.scoring.groups import fields
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Key = tuple[Any, ...]
+
+
+class Numbers(NamedTuple):
+    """Columns of numbers (N, M), a row for each joined record; NaN where one has none."""
+
+    names: list[str]
+    values: np.ndarray
+
+
+class Beside:
+    """Records of one set or of several; those of several are joined by the fields `on`.
+
+    A column of several sets is called LABEL:METRIC. Where a set has two records of one key (in one set:
+    of one model), the last counts; `duplicates` counts the others, `without` the records that lack a
+    field of the key. `datasets` has the data sets that any one set mixes.
+    """
+
+    def __init__(self, items: Iterable[str], on: Sequence[str] = ()) -> None:
+        self.on_names = list(on)
+        self.on = fields(on)
+        parts = (part for item in items for part in (item, item.rpartition(":")[2]) if part)
+        self._items = dict.fromkeys(parts)
+        self._sets: dict[str, Columns] = {}
+        self._places: dict[str, dict[Key, int]] = {}
+        self._origin: dict[str, tuple[str, str]] = {}  # of a column: its set, and its name there
+        self._datasets: dict[str, dict[str, None]] = {}
+        self.duplicates = self.without = 0
+        self.reason: RbError | None = None
+
+    def add(self, label: str, record: Mapping[str, Any]) -> None:
+        """Take in a record of the set of that label."""
+        try:
+            key = tuple(field(record) for field in self.on) if self.on else (same_model.model(record),)
+        except RbError as reason:
+            self.without += 1
+            self.reason = self.reason or reason
+            return
+        if label not in self._sets:
+            self._sets[label], self._places[label], self._datasets[label] = Columns(self._items), {}, {}
+        columns, places = self._sets[label], self._places[label]
+        self.duplicates += key in places
+        places[key] = columns.count
+        columns.add(record)
+        if "dataset" in record:
+            self._datasets[label][str(record["dataset"])] = None
+
+    @property
+    def labels(self) -> list[str]:
+        """The sets, in the order in which they were met."""
+        return list(self._sets)
+
+    @property
+    def datasets(self) -> list[str]:
+        """The data sets of the sets that have several."""
+        mixed = [some for some in self._datasets.values() if len(some) > 1]
+        return list(dict.fromkeys(name for some in mixed for name in some))
+
+    def resolve(self, items: Iterable[str]) -> list[str]:
+        """The columns that items stand for: of all sets, or with LABEL: in front, of those it matches.
+
+        Raises UsageError for an item that no record has.
+        """
+        found: dict[str, None] = {}
+        for item in items:
+            found.update(dict.fromkeys(self._resolved(item)))
+        return list(found)
+
+    def _resolved(self, item: str) -> list[str]:
+        if not self.on:
+            here = {name: (label, name) for label, one in self._sets.items() for name in one.resolve(item)}
+            self._origin |= here
+            return list(here)
+        label, colon, bare = item.rpartition(":")
+        chosen = expr.expand(label, self._sets) if colon else self.labels
+        if not chosen:
+            raise UsageError(f"No result set is called '{label}'. There are: {', '.join(self._sets)}.")
+        found: list[str] = []
+        for one in chosen:
+            try:
+                here = {f"{one}:{name}": (one, name) for name in self._sets[one].resolve(bare)}
+            except UsageError:  # another set may have it
+                continue
+            self._origin |= here
+            found += here
+        if not found:
+            raise unknown(bare, dict.fromkeys(name for one in chosen for name in self._sets[one].metrics))
+        return found
+
+    def numbers(self, names: Sequence[str]) -> Numbers:
+        """These columns, as `resolve` calls them, joined."""
+        import numpy as np
+
+        keys = dict.fromkeys(key for places in self._places.values() for key in places)
+        rows = {key: row for row, key in enumerate(keys)}
+        values = np.full((len(rows), len(names)), np.nan)
+        at = {
+            label: np.array([[rows[key], place] for key, place in places.items()])
+            for label, places in self._places.items()
+        }
+        for column, name in enumerate(names):
+            label, metric = self._origin[name]
+            kept = np.frombuffer(self._sets[label].column(metric))
+            values[at[label][:, 0], column] = kept[at[label][:, 1]]
+        return Numbers(list(names), values)

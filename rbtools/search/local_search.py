@@ -1,0 +1,58 @@
+"""Local search (White, Nolen and Savani, UAI 2021)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Generator, Sequence
+from typing import Any, ClassVar
+
+from rbtools.registry import param
+from rbtools.search.driver import Proposals
+from rbtools.search.run_draws import RunDraws
+from rbtools.search.search_space import SearchSpace
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LocalSearch:
+    """Local search (White et al., UAI 2021): the neighbours of the best architecture, in random order.
+
+    It begins with the best of `starts=10` random architectures. When all neighbours are known it moves to
+    the best one that is better, with `move=first` as soon as one is better. At a local optimum it starts
+    anew, and what it found before counts on.
+    """
+
+    name: ClassVar[str] = "local"
+    version: ClassVar[int] = 1
+    many: ClassVar[bool] = False
+
+    starts: int = param(10, "Random architectures at the beginning.", check="positive")
+    restarts: int = param(1, "Random architectures after a local optimum.", check="positive")
+    move: str = param("best", "When to move to a better neighbour.", choices=("best", "first"))
+
+    def propose(self, field: SearchSpace, draws: RunDraws) -> Proposals:
+        count = self.starts
+        while True:
+            starts = [field.sample(draws) for _ in range(count)]
+            values = yield starts
+            value, here = max(zip(values, starts, strict=True), key=lambda pair: pair[0])
+            while True:
+                found = yield from self._better(field, here, value, draws)
+                if found is None:
+                    break
+                value, here = found
+            count = self.restarts
+
+    def _better(
+        self, field: SearchSpace, here: int, value: float, draws: RunDraws
+    ) -> Generator[Sequence[int], Any, tuple[float, int] | None]:
+        """The better neighbour to move to, with its value; None at a local optimum."""
+        near = draws.shuffled(field.neighbours(here))
+        if self.move == "best":
+            values = (yield near) if near else []
+            best = max(zip(values, near, strict=True), key=lambda pair: pair[0], default=None)
+            return best if best is not None and best[0] > value else None
+        for other in near:
+            (found,) = yield [other]
+            if found > value:
+                return found, other
+        return None

@@ -1,0 +1,84 @@
+"""The runs of a search over a table, spread over processes: each takes the same share wherever it runs."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rbtools.errors import RbError
+from rbtools.execution import local
+from rbtools.execution.context import RunContext
+from rbtools.search import driver
+from rbtools.search.objective import Objective
+from rbtools.search.outcome import Searched
+from rbtools.search.result_table import ResultTable
+from rbtools.search.search_space import SearchSpace
+from rbtools.search.sources import TableSource
+
+SHARE = 10
+"""Runs that advance side by side in one process."""
+
+
+@dataclass(frozen=True)
+class ParallelRuns:
+    """Some runs, as a work of `rbtools.execution.local`."""
+
+    algorithm: Any
+    field: SearchSpace
+    known: Mapping[Any, driver.Value]
+    rules: driver.Rules
+    seed: int
+    objectives: int
+
+    def values(self, indices: Any) -> dict[Any, driver.Value]:
+        """The values of these architectures, by key."""
+        return {key: self.known[key] for key in map(self.field.key, indices)}
+
+    def __call__(self, task: dict[str, Any]) -> dict[str, Any]:
+        traces = driver.search(
+            self.algorithm,
+            self.field,
+            self.values,
+            self.rules,
+            seed=self.seed,
+            runs=task["runs"],
+            objectives=self.objectives,
+        )
+        return {"traces": traces}
+
+
+def search(work: ParallelRuns, runs: int, run: RunContext) -> list[driver.Trace]:
+    """All runs from 0 on, in `run.jobs` processes; in this one where that is 1."""
+    shares = [list(range(start, min(start + SHARE, runs))) for start in range(0, runs, SHARE)]
+    if min(run.jobs, len(shares)) <= 1:
+        return [trace for share in shares for trace in work({"runs": share})["traces"]]
+    events: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    found: dict[int, list[driver.Trace]] = {}
+    with local.LocalExecutor([work], run, events) as pool:
+        for place, share in enumerate(shares):
+            pool.submit(local.Job(place, 0, {"runs": share}))
+        while len(found) < len(shares):
+            event = events.get()
+            if isinstance(event, local.Finished):
+                if event.report.result is None:
+                    raise RbError(event.report.problem or "A worker failed.")
+                found[event.place] = event.report.result["traces"]
+            run.progress(f"{len(found)} of {len(shares)} shares of the runs are done")
+    return [trace for place in range(len(shares)) for trace in found[place]]
+
+
+def in_table(
+    algorithm: Any,
+    objectives: tuple[Objective, ...],
+    tables: Mapping[str, ResultTable],
+    rules: driver.Rules,
+    runs: int,
+    run: RunContext,
+) -> Searched:
+    """Search in `tables["table"]`, with the seed and the processes of `run`; the others are reported on."""
+    found = TableSource(tables["table"])
+    work = ParallelRuns(algorithm, found.field, found.known, rules, run.seed, len(objectives))
+    traces = search(work, runs, run)
+    return Searched(algorithm, objectives, rules, run.seed, found, traces, found.known, tables)

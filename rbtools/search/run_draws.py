@@ -1,0 +1,50 @@
+"""The random numbers of one run of a search: they belong to (seed, run), not to how runs are spread."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from random import Random
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class RunDraws:
+    """Random numbers of run number `run` under `seed`.
+
+    All come from `random()`, the one method whose sequence Python promises never to change.
+    """
+
+    def __init__(self, seed: int, run: int) -> None:
+        self._random = Random(f"rb-search {seed} {run}").random
+
+    def uniform(self) -> float:
+        """A number in [0, 1)."""
+        return self._random()
+
+    def below(self, count: int) -> int:
+        """A whole number from 0 to count - 1."""
+        return int(self._random() * count)
+
+    def choice(self, items: Sequence[T]) -> T:
+        """One of the items."""
+        return items[self.below(len(items))]
+
+    def picks(self, items: Sequence[T], count: int) -> list[T]:
+        """So many of the items, with replacement."""
+        random, number = self._random, len(items)
+        return [items[int(random() * number)] for _ in range(count)]
+
+    def shuffled(self, items: Sequence[T]) -> list[T]:
+        """The items in random order (Fisher and Yates)."""
+        order = list(items)
+        for last in range(len(order) - 1, 0, -1):
+            other = self.below(last + 1)
+            order[last], order[other] = order[other], order[last]
+        return order
+
+    def normal(self) -> float:
+        """A number of the standard normal distribution (Box and Muller)."""
+        radius = math.sqrt(-2 * math.log(1 - self._random()))
+        return radius * math.cos(2 * math.pi * self._random())

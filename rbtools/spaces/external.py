@@ -1,0 +1,163 @@
+"""Architectures that others define: torchvision's list, tabulated, and those known by name only.
+
+`torchvision.json` is written by `python -m rbtools.models.make_torchvision_table`, which builds every network
+once; a test holds it against the library.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+from rbtools.errors import RbError, unknown
+
+SMALL_STEM = "cifar"
+WITH_SMALL_STEM = ("mobilenet_v2", "shufflenet_v2_")  # what the names begin with
+
+
+@cache
+def table() -> dict[str, dict[str, Any]]:
+    """What is known of each classification network of torchvision, by name.
+
+    params: [a, b] for a + b x classes. per_channel: weights of the first layer for each image channel.
+    macs: by pixels a side, [a, b] likewise, for three channels. smallest: pixels a side that it needs.
+    fixed: the one size that it takes, or 0. auxiliary: whether it has heads for training alone. head,
+    stem: its last and first weights. digest: of its names and shapes, see `rbtools.models.families`.
+    """
+    text = Path(__file__).with_name("torchvision.json").read_text("utf-8")
+    found: dict[str, dict[str, Any]] = json.loads(text)
+    return found
+
+
+def torchvision(name: str) -> dict[str, Any]:
+    """The entry of that network, with its name. Raises RbError naming the near misses."""
+    if name not in table():
+        raise unknown("torchvision model", name, table())
+    return {"name": name, **table()[name]}
+
+
+def small_stem(arch: Mapping[str, Any]) -> bool:
+    """Whether the record says the form for small images (`stem` "cifar"): the first strides, and the pooling
+    of a shufflenet, are left out. huyvnphan/PyTorch_CIFAR10 and chenyaofo/pytorch-cifar-models have it.
+
+    Raises RbError for another stem, and for a network that has no such form.
+    """
+    stem, name = arch.get("stem"), str(arch.get("name"))
+    if stem is not None and not (stem == SMALL_STEM and name.startswith(WITH_SMALL_STEM)):
+        raise RbError(
+            f"torchvision's {name} has no stem {stem!r} here. Known is {SMALL_STEM} for mobilenet_v2 and"
+            " shufflenet_v2; leave it out for another network."
+        )
+    return stem is not None
+
+
+def refuse_small_images(about: Mapping[str, Any], shape: tuple[int, int, int]) -> None:
+    """Raise RbError where a network cannot take images this small."""
+    side = min(shape[1:])
+    if not about["fixed"] and side < about["smallest"]:
+        raise RbError(
+            f"torchvision's {about['name']} takes images from {about['smallest']} pixels a side on, and"
+            f" these have {shape[1]}x{shape[2]}. Resize the images, or choose another model."
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Torchvision:
+    """torchvision's classification networks, in alphabetical order."""
+
+    name: ClassVar[str] = "torchvision"
+    version: ClassVar[int] = 1
+    sizes: ClassVar[tuple[str, ...]] = ()
+
+    def __len__(self) -> int:
+        return len(table())
+
+    def indices(self, unique: bool = False) -> Iterable[int]:
+        return range(len(table()))
+
+    def arch(self, index: int, *, classes: int = 10, shape: Iterable[int] = (3, 32, 32)) -> dict[str, Any]:
+        if not 0 <= index < len(self):
+            raise RbError(
+                f"The space torchvision has no index {index}. Indices go from 0 to {len(self) - 1}."
+            )
+        return self.describe({"space": self.name, "name": list(table())[index]}, classes, shape)
+
+    def find(self, text: str) -> int:
+        word = text.strip()
+        if word.isascii() and word.isdigit() and int(word[:9]) < len(self):
+            return int(word)
+        return list(table()).index(torchvision(word)["name"])
+
+    def neighbours(self, index: int) -> list[int]:
+        raise RbError(
+            "The networks of torchvision have no neighbours: the space is a plain list."
+            " Neighbours are defined for nasbench201."
+        )
+
+    def describe(self, arch: Mapping[str, Any], classes: int, shape: Iterable[int]) -> dict[str, Any]:
+        """With `params`, and `macs` where they are tabulated for images of this size."""
+        about = torchvision(str(arch.get("name")))
+        in_channels, height, width = shape
+        kept = {key: value for key, value in arch.items() if key != "macs"}
+        base, each = about["params"]
+        counted = {"params": base + each * classes + (in_channels - 3) * about["per_channel"]}
+        side = about["fixed"] or (height if height == width else 0)
+        if in_channels == 3 and str(side) in about["macs"] and not small_stem(arch):
+            base, each = about["macs"][str(side)]
+            counted["macs"] = base + each * classes
+        return {**kept, **counted}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Foreign:
+    """Networks that are known by their name alone: they cannot be listed, nor counted without building."""
+
+    name: str
+    example: str
+    version: ClassVar[int] = 1
+    sizes: ClassVar[tuple[str, ...]] = ()
+
+    def __len__(self) -> int:
+        raise self._no_list()
+
+    def indices(self, unique: bool = False) -> Iterable[int]:
+        raise self._no_list()
+
+    def arch(self, index: int, **_: Any) -> dict[str, Any]:
+        raise self._no_list()
+
+    def find(self, text: str) -> int:
+        raise self._no_list()
+
+    def neighbours(self, index: int) -> list[int]:
+        raise self._no_list()
+
+    def _no_list(self) -> RbError:
+        return RbError(f"The space {self.name} has no list: name what you want, such as {self.example}.")
+
+    def describe(self, arch: Mapping[str, Any], classes: int, shape: Iterable[int]) -> dict[str, Any]:
+        if not isinstance(arch.get("name"), str):
+            raise RbError(
+                f"The record's arch names the space {self.name} but no model."
+                f" Expected a 'name', as in {self.example}."
+            )
+        return dict(arch)
+
+
+def timm() -> Foreign:
+    """The networks of the package timm."""
+    return Foreign(name="timm", example="timm:vit_tiny_patch16_224")
+
+
+def python() -> Foreign:
+    """What a function of the user's makes."""
+    return Foreign(name="python", example="python:mymodels:make_network")
+
+
+def checkpoint() -> Foreign:
+    """Programs (TorchScript, torch.export): the checkpoint is the network."""
+    return Foreign(name="checkpoint", example="torchscript")

@@ -1,0 +1,295 @@
+"""Content-addressed storage of results, checkpoints and the state of unfinished work.
+
+A key is the SHA-256 of a canonical JSON description of everything that determines a result. The
+layout under the store's folder, every file written whole, two hexadecimal digits a folder:
+
+    format.json            the version of this layout
+    objects/ab/abcd...     checkpoints, named by the SHA-256 of their bytes
+    results/ab/abcd...     {"what": description, "value": result, "about": words}, named by the key
+    outcomes/ab/abcd...    what an evaluation found per example, named by the key
+    state/ab/abcd...       a training that is not finished, named by the key
+    leases/ab/abcd...      who works on what just now: safe to delete when nobody works
+    cache/ab/abcd...       {"key": ..., "value": ...}, hashes of files by path, size, time and inode:
+                           safe to delete
+    index/ab               what results/ab looks like as records: safe to delete
+
+All but objects end in a line with the SHA-256 of what stands before it; where that does not fit, the
+file counts as absent and is written anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from rbtools.errors import Pending, RbError
+from rbtools.store import lease
+from rbtools.store.checksum import as_json, canonical, digest, hash_of_file, sealed, unsealed
+from rbtools.store.files import check_writable, write_whole
+
+__all__ = ["FORMAT", "KINDS", "Store", "canonical", "digest", "hash_of_file", "sealed", "unsealed"]
+
+FORMAT = 1
+KINDS = ("objects", "results", "outcomes", "state")
+FILE = "file:"
+MARKER = canonical({"format": FORMAT, "what": "rbtools store"})
+
+
+class Store:
+    """Finished work under one folder. With `folder=None` nothing is kept or found.
+
+    The folder is made on the first write. `found` and `computed` count units of work; `damaged` names
+    files whose content did not fit their checksum; `trouble` says why something could not be kept.
+    Raises RbError where the folder is of another
+    format or is no folder.
+    """
+
+    def __init__(
+        self, folder: str | os.PathLike[str] | None, *, force: bool = False, dry: bool = False
+    ) -> None:
+        self.folder = None if folder is None else Path(folder).absolute()
+        self.force, self.dry = force, dry
+        self.found = 0
+        self.computed = 0
+        self.damaged: list[Path] = []
+        self.trouble: str | None = None
+        self._checked = False
+
+    def result(self, key: str) -> Any | None:
+        """The finished result of that key, or None. With `force` finished work is not looked at."""
+        data = None if self.force else self._sealed("results", key)
+        return None if data is None else orjson.loads(data)["value"]
+
+    def keep_result(
+        self, key: str, what: Mapping[str, Any], value: Any, about: Mapping[str, Any] | None = None
+    ) -> None:
+        """Keep a finished result with the description that its key is the hash of.
+
+        `about` is what people want to know besides and what no key has: names, for `rb-store ls`.
+        """
+        kept = {"what": what, "value": value, **({} if about is None else {"about": about})}
+        self._try_to_write("results", key, sealed(as_json(kept)))
+
+    def outcomes(self, key: str) -> bytes | None:
+        """What is known per example, or None."""
+        return None if self.force else self._sealed("outcomes", key)
+
+    def keep_outcomes(self, key: str, data: bytes) -> None:
+        """Keep what is known per example."""
+        self._try_to_write("outcomes", key, sealed(data))
+
+    def state(self, key: str) -> bytes | None:
+        """The state that an interrupted training of that key left behind, or None."""
+        return None if self.force else self._sealed("state", key)
+
+    def keep_state(self, key: str, data: bytes) -> None:
+        """Keep the state of a training that is not finished."""
+        self._try_to_write("state", key, sealed(data))
+
+    def drop_state(self, key: str) -> None:
+        """Forget the state of a training that is finished now."""
+        path = self.path("state", key)
+        if path is not None:
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+    def check_writable(self) -> None:
+        """Raise RbError where a checkpoint could not be kept: a training asks before it starts."""
+        if self.folder is None:
+            raise RbError("A training needs a store for its checkpoint. Leave out --no-store.")
+        check_writable(self.folder / "objects")
+
+    def keep_object(self, data: bytes) -> str:
+        """Keep a checkpoint; return its name, "sha256:" and the hash of its bytes."""
+        name = hashlib.sha256(data).hexdigest()
+        path = self.path("objects", name)
+        if path is None:
+            raise RbError("A training needs a store for its checkpoint. Leave out --no-store.")
+        if not (path.exists() and self.file_hash(path) == f"sha256:{name}"):
+            self._write("objects", name, data)
+        return f"sha256:{name}"
+
+    def object(self, name: str) -> Path:
+        """The file of a checkpoint named "sha256:...".
+
+        Raises RbError where it is not here, or where its content is not what its name says.
+        """
+        path = self.path("objects", name.removeprefix("sha256:"))
+        if path is None or not path.is_file():
+            raise RbError(
+                f"The checkpoint {name[:19]}... is not in the store"
+                f" {self.folder if self.folder else '(--no-store)'}. Name the store it was trained into"
+                " with --store (or RB_STORE), or train it again with rb-train."
+            )
+        if self.file_hash(path) != name:
+            self._found_damaged(path)
+            raise RbError(
+                f"The checkpoint {path} is damaged: its content does not fit its name. Train it again with"
+                " rb-train (the damaged file is then replaced)."
+            )
+        return path
+
+    def has_object(self, name: str) -> bool:
+        """Whether `object` would find that checkpoint whole."""
+        try:
+            self.object(name)
+        except RbError:
+            return False
+        return True
+
+    def file_hash(self, path: str | os.PathLike[str]) -> str:
+        """ "sha256:..." of a file's bytes, read once for each (path, size, time, inode)."""
+        return self.get(file_stamp(path)) or self.hash_now(path)
+
+    def hash_now(self, path: str | os.PathLike[str]) -> str:
+        """ "sha256:..." of a file's bytes as they are now: a disk may spoil one and leave its time."""
+        stamp = file_stamp(path)
+        found = f"sha256:{hash_of_file(os.path.abspath(path))}"
+        if self.get(stamp) != found:
+            self.put(stamp, found)
+        return found
+
+    def get(self, key: str) -> str | None:
+        """A cached text (hashes of files and data sets), or None."""
+        data = self._read(self.path("cache", hashlib.sha256(_utf8(key)).hexdigest()))
+        body = None if data is None else unsealed(data)
+        if body is None:
+            return None
+        value: str = orjson.loads(body)["value"]
+        return value
+
+    def put(self, key: str, value: str) -> None:
+        """Cache a text. A store that cannot be written loses the cache, not the work."""
+        data = sealed(orjson.dumps({"key": _utf8(key).decode(), "value": value}))
+        with contextlib.suppress(RbError):
+            self._write("cache", hashlib.sha256(_utf8(key)).hexdigest(), data, sync=False)
+
+    @contextlib.contextmanager
+    def claimed(
+        self, keys: Sequence[str], done: Callable[[], bool], check_cancelled: Callable[[], None]
+    ) -> Iterator[bool]:
+        """Hold the leases of some units of work; False where others finished them while we waited.
+
+        Leases are taken in one order, so that two who want the same ones cannot block each other. A
+        store that cannot be written has no leases: the work is then done without. A store that is `dry`
+        raises Pending: nobody may work.
+        """
+        if self.dry:
+            raise Pending("A dry run computes nothing.")
+        held: list[lease.Lease] = []
+        try:
+            for key in sorted(keys):
+                path = self.path("leases", key)
+                if path is None:
+                    continue
+                try:
+                    got = lease.wait(path, check_cancelled, done)
+                except OSError:
+                    continue
+                if got is None:
+                    yield False
+                    return
+                held.append(got)
+            yield not done()
+        finally:
+            for one in held:
+                one.release()
+
+    def path(self, kind: str, name: str) -> Path | None:
+        """Where a file of that kind and name lies, or would; None without a store."""
+        # Two digits a folder: 100,000 results are some 400 files in each of 256 folders.
+        if self.folder is None:
+            return None
+        self.check()
+        return self.folder.joinpath(kind, name[:2], name)
+
+    def files(self, kind: str) -> Iterator[Path]:
+        """All files of one kind, in the order of their names."""
+        if self.folder is None:
+            return
+        self.check()
+        for folder in sorted(self.folder.glob(f"{kind}/??")):
+            yield from sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+
+    def _sealed(self, kind: str, name: str) -> bytes | None:
+        path = self.path(kind, name)
+        data = self._read(path)
+        if data is None or path is None:
+            return None
+        body = unsealed(data)
+        if body is None:
+            self._found_damaged(path)
+        return body
+
+    def _found_damaged(self, path: Path) -> None:
+        if path not in self.damaged:  # one file is looked at several times on the way to mending it
+            self.damaged.append(path)
+
+    def _read(self, path: Path | None) -> bytes | None:
+        try:
+            return None if path is None else path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise RbError(
+                f"Cannot read {path}: {error.strerror}. Check the store's permissions, or name another"
+                " with --store."
+            ) from error
+
+    def _try_to_write(self, kind: str, name: str, data: bytes) -> None:
+        """Write what can be computed again: a full disk must not lose the result on its way out."""
+        try:
+            self._write(kind, name, data)
+        except RbError as error:
+            self.trouble = str(error)
+
+    def _write(self, kind: str, name: str, data: bytes, *, sync: bool = True) -> None:
+        path = self.path(kind, name)
+        if path is None or self.folder is None:
+            return
+        self.mark()
+        write_whole(path, data, sync=sync)
+
+    def mark(self) -> None:
+        """Write which format this folder has, where that is not there yet."""
+        if self.folder is None:
+            return
+        marker = self.folder / "format.json"
+        if not marker.exists():
+            write_whole(marker, MARKER)
+
+    def check(self) -> None:
+        """Raise RbError where the folder is a store of another format, or no folder."""
+        if self._checked or self.folder is None:
+            return
+        if self.folder.exists() and not self.folder.is_dir():
+            raise RbError(f"The store {self.folder} is a file. Name a folder with --store (or RB_STORE).")
+        data = self._read(self.folder / "format.json")
+        try:
+            version = FORMAT if data is None else orjson.loads(data)["format"]
+        except (orjson.JSONDecodeError, KeyError, TypeError):
+            version = "unreadable"
+        if version != FORMAT:
+            raise RbError(
+                f"The store {self.folder} has format {version}; this rbtools reads format {FORMAT}. Use the"
+                " rbtools that wrote it, or name another folder with --store."
+            )
+        self._checked = True
+
+
+def file_stamp(path: str | os.PathLike[str]) -> str:
+    """A text that changes when the file does, without reading it. Raises OSError."""
+    absolute = os.path.abspath(path)
+    status = os.stat(absolute)
+    return f"{FILE}{absolute}:{status.st_size}:{status.st_mtime_ns}:{status.st_ino}"
+
+
+def _utf8(text: str) -> bytes:
+    """A text as bytes, whatever the name of a file in it may hold."""
+    return text.encode("utf-8", "backslashreplace")

@@ -1,0 +1,149 @@
+"""Clearing up: what a store holds and nobody needs, or, on request, all that can be computed again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import orjson
+
+from rbtools.errors import RbError
+from rbtools.store import files, lease, listing
+from rbtools.store.checksum import unsealed
+from rbtools.store.content_store import FILE, Store, file_stamp
+from rbtools.store.usage import FOLDERS
+
+STALE_STATE_SECONDS = 30 * 24 * 3600.0
+_LEFT_BEHIND = (files.ASIDE, ".stale-", ".now-")
+
+
+class Garbage(NamedTuple):
+    """A file that can go, and what it takes."""
+
+    kind: str
+    path: str
+    bytes: int
+
+
+class Cleared(NamedTuple):
+    """What is there to be cleared, and the leases of work in progress, which keeps what it needs."""
+
+    garbage: list[Garbage]
+    live: list[str]
+
+
+def find(store: Store, *, keep_metrics: bool = False) -> Cleared:
+    """What can go: leases of the dead, files half-written, states of trainings that nobody goes on with.
+
+    With `keep_metrics` also checkpoints, states of trainings, and hashes of files that are gone or have
+    changed; what remains are results and what was found for each example. While anybody works on
+    anything, checkpoints stay: one that was trained just now is about to be evaluated.
+    """
+    listing.existing(store)
+    # Checkpoints are listed before leases: one made meanwhile is under a lease, or not in the list.
+    objects = list(listing.paths(store, "objects")) if keep_metrics else []
+    dead, live = _leases(store)
+    found = [*dead, *_asides(store), *_states(store, {os.path.basename(path) for path in live}, keep_metrics)]
+    if keep_metrics:
+        found += _cache(store)
+        found += [one for path in objects if not live for one in _garbage("objects", path)]
+    return Cleared(found, live)
+
+
+def remove(store: Store, garbage: Garbage) -> bool:
+    """Remove one; False where somebody has begun to use it, or was quicker. Raises RbError."""
+    path = Path(garbage.path)
+    try:
+        if garbage.kind == "leases":
+            return lease.take_away(path)
+        if garbage.kind == "state" and _in_progress(store, path.name):
+            return False
+        path.unlink()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise RbError(f"Cannot remove {path}: {error.strerror}. Check the store's permissions.") from error
+    return True
+
+
+def _garbage(kind: str, path: str) -> Iterator[Garbage]:
+    with contextlib.suppress(FileNotFoundError):  # gone just now
+        yield Garbage(kind, path, os.lstat(path).st_size)
+
+
+def _leases(store: Store) -> tuple[list[Garbage], list[str]]:
+    dead: list[Garbage] = []
+    live: list[str] = []
+    for path in listing.paths(store, "leases"):
+        with contextlib.suppress(FileNotFoundError):
+            if lease.is_alive(Path(path)):
+                live.append(path)
+            else:
+                dead += _garbage("leases", path)
+    return dead, live
+
+
+def _in_progress(store: Store, key: str) -> bool:
+    path = store.path("leases", key)
+    try:
+        return path is not None and lease.is_alive(path)
+    except FileNotFoundError:
+        return False
+
+
+def _asides(store: Store) -> Iterator[Garbage]:
+    """Files that were to be renamed, or looked at, by processes that did not come to it."""
+    now = time.time()
+    base = listing.existing(store)
+    for kind in FOLDERS:
+        for folder, _, names in os.walk(os.path.join(base, kind)):
+            for name in names:
+                path = Path(folder, name)
+                with contextlib.suppress(FileNotFoundError):
+                    if name.startswith(_LEFT_BEHIND) and files.is_abandoned(path, now):
+                        yield from _garbage("aside", str(path))
+
+
+def _states(store: Store, live: set[str], all_of_them: bool) -> Iterator[Garbage]:
+    """States of trainings that are finished, damaged, or were not touched for a month."""
+    for path in listing.paths(store, "state"):
+        with contextlib.suppress(FileNotFoundError):
+            key = os.path.basename(path)
+            if key not in live and (all_of_them or _is_stale(store, key, path)):
+                yield from _garbage("state", path)
+
+
+def _is_stale(store: Store, key: str, path: str) -> bool:
+    if (
+        time.time() - os.stat(path).st_mtime > STALE_STATE_SECONDS
+        or unsealed(Path(path).read_bytes()) is None
+    ):
+        return True
+    done = store.result(key)
+    return isinstance(done, dict) and store.has_object(str(done.get("checkpoint", "")))
+
+
+def _cache(store: Store) -> Iterator[Garbage]:
+    """Hashes of files that are gone or have changed, and what is damaged."""
+    for path in listing.paths(store, "cache"):
+        with contextlib.suppress(FileNotFoundError):
+            if not _is_current(Path(path).read_bytes()):
+                yield from _garbage("cache", path)
+
+
+def _is_current(data: bytes) -> bool:
+    body = unsealed(data)
+    if body is None:
+        return False
+    key = str(orjson.loads(body)["key"])
+    if not key.startswith(FILE):
+        return True
+    name = key.removeprefix(FILE).rsplit(":", 3)[0]
+    try:
+        return file_stamp(name) == key
+    except OSError:
+        return False

@@ -1,0 +1,168 @@
+"""A store for a machine that does not see the real one.
+
+It starts empty. What it is asked for and does not have it asks for in turn (`Missing`): whoever holds
+the real store sends the files, and the work begins anew. What is written is sent back. Files travel
+as they lie in a store, and are checked against their own checksum at both ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rbtools.errors import RbError
+from rbtools.store.checksum import unsealed
+from rbtools.store.content_store import KINDS, Store
+from rbtools.store.files import cannot_write, write_whole
+
+File = tuple[str, str]  # kind and name, as in `Store.path`
+THERE = "there"  # the kind of the question whether an object is there, asked without its bytes
+_WHILE_AT_WORK = ("outcomes", "state")
+
+
+class NeedFiles(BaseException):
+    """The work needs to know of these files before it can go on. No error: it passes all handlers."""
+
+    def __init__(self, files: set[File]) -> None:
+        self.files = files
+
+
+def is_name(name: str) -> bool:
+    """Whether this is a hash in hexadecimal, as all names in a store are."""
+    return re.fullmatch("[0-9a-f]{64}", name) is not None
+
+
+def is_whole(kind: str, name: str, data: bytes) -> bool:
+    """Whether this is the content of a file of that kind and name, as far as its checksum tells."""
+    if kind not in KINDS or not is_name(name):
+        return False
+    return hashlib.sha256(data).hexdigest() == name if kind == "objects" else unsealed(data) is not None
+
+
+def export_file(store: Store, kind: str, name: str) -> bytes | None:
+    """The content of a file of the store, to be sent elsewhere; None where it is not there, or damaged."""
+    if kind == THERE:
+        return b"" if store.has_object(f"sha256:{name}") else None
+    path = store.path(kind, name)
+    try:
+        data = None if path is None else path.read_bytes()
+    except OSError:
+        return None
+    if data is not None and not is_whole(kind, name, data):
+        if path is not None and path not in store.damaged:
+            store.damaged.append(path)
+        return None
+    return data
+
+
+def import_file(store: Store, kind: str, name: str, data: bytes) -> None:
+    """Keep a file that was written elsewhere. Raises RbError where it is damaged or cannot be written."""
+    if not is_whole(kind, name, data):
+        raise RbError(
+            f"A file of {kind} arrived damaged ({name[:12]}...): its content does not fit its hash."
+        )
+    path = store.path(kind, name)
+    if path is not None:
+        store.mark()
+        write_whole(path, data)
+
+
+class RemoteStoreProxy(Store):
+    """The store of a process on another machine; `home` names the real one, `folder` is its own.
+
+    The folder is there from `begin` to `end` of a piece of work. `post(kind, name, content)` sends on
+    what an interruption should not lose: the state of a training, and outcomes, as they are written.
+    """
+
+    def __init__(self, folder: Path, home: Path, *, force: bool = False) -> None:
+        super().__init__(folder, force=force)
+        self.home = home
+        self._known: dict[File, bool] = {}
+        self._touched: set[File] = set()
+        self._written: set[File] = set()
+        self.dropped: list[str] = []
+        self._post: Callable[[str, str, bytes], None] = _nowhere
+
+    def begin(self, known: Mapping[File, bytes | None], post: Callable[[str, str, bytes], None]) -> None:
+        """Start on a piece of work: `known` is what the real store was asked for, None where it has not."""
+        assert self.folder is not None
+        self.end()
+        try:
+            self.folder.mkdir(mode=0o700)
+        except OSError as error:
+            raise cannot_write(self.folder, error) from error
+        self._post = _nowhere
+        for (kind, name), data in known.items():
+            if data is not None and kind in KINDS:
+                import_file(self, kind, name, data)
+        self._known = {file: data is not None for file, data in known.items()}
+        self._touched, self._written, self.dropped, self._post = set(), set(), [], post
+
+    def end(self) -> None:
+        """Leave nothing behind. What else is known of data sets stays in memory."""
+        assert self.folder is not None
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def written(self) -> dict[File, bytes]:
+        """What the work has made, but for states, which were posted."""
+        found = {}
+        for kind, name in self._written:
+            path = self.path(kind, name)
+            if path is not None and kind != "state":
+                found[kind, name] = path.read_bytes()
+        return found
+
+    def path(self, kind: str, name: str) -> Path | None:
+        if kind in KINDS:
+            self._touched.add((kind, name))
+        return super().path(kind, name)
+
+    @contextlib.contextmanager
+    def claimed(
+        self, keys: Sequence[str], done: Callable[[], bool], check_cancelled: Callable[[], None]
+    ) -> Iterator[bool]:
+        """Ask for all that was looked for in vain before anything is computed. There are no leases here."""
+        if not self.force:
+            self._touched |= {(kind, key) for kind in _WHILE_AT_WORK for key in keys}
+        self._ask_for({file for file in self._touched if file[0] != "objects"})
+        yield not done()
+
+    def object(self, name: str) -> Path:
+        """Where the object of that name lies here. Raises RbError where the home has none."""
+        self._ask_for({("objects", name.removeprefix("sha256:"))})
+        try:
+            return super().object(name)
+        except RbError as error:
+            raise RbError(str(error).replace(str(self.folder), str(self.home))) from None
+
+    def has_object(self, name: str) -> bool:
+        digits = name.removeprefix("sha256:")
+        if ("objects", digits) in self._written:
+            return True
+        self._ask_for({(THERE, digits)})
+        return self._known[THERE, digits]
+
+    def drop_state(self, key: str) -> None:
+        super().drop_state(key)
+        self.dropped.append(key)
+
+    def _ask_for(self, files: set[File]) -> None:
+        missing = files - self._known.keys() - self._written
+        if missing:
+            raise NeedFiles(missing)
+
+    def _write(self, kind: str, name: str, data: bytes, **how: Any) -> None:
+        super()._write(kind, name, data, **how)
+        if kind in KINDS:
+            self._written.add((kind, name))
+        if kind in _WHILE_AT_WORK:
+            self._post(kind, name, data)
+
+
+def _nowhere(kind: str, name: str, data: bytes) -> None:
+    return None

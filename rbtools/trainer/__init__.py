@@ -1,0 +1,1 @@
+"""The training loop: recipe, schedule, validation, tracking, and checkpoints that a later run resumes."""

@@ -1,0 +1,53 @@
+"""Augmentation on the device: uint8 batches, no Python work per image."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from rbtools.rng.draws import Draws
+
+
+def augment(images: Tensor, kinds: Sequence[str], draws: Draws, epoch: int) -> Tensor:
+    """Crop and flip a uint8 batch (N, C, H, W); each image's choices belong to (example, epoch).
+
+    `crop`: zero padding of an eighth of the side on each edge, then a window at a random place;
+    `crop-reflect`: the same with padding by reflection; `flip`: left-right for half of the examples.
+    """
+    if "crop" in kinds or "crop-reflect" in kinds:
+        images = _crop(images, draws.child("crop"), epoch, reflect="crop-reflect" in kinds)
+    if "flip" in kinds:
+        flip = draws.child("flip").integers(2, (1, 1, 1), epoch).bool()
+        images = torch.where(flip, images.flip(3), images)
+    return images
+
+
+def _crop(images: Tensor, draws: Draws, epoch: int, *, reflect: bool) -> Tensor:
+    count, channels, height, width = images.shape
+    pad = max(height // 8, 1)
+    edges = (pad, pad, pad, pad)
+    if reflect:  # has no uint8 kernel; float32 holds all 256 values
+        padded = F.pad(images.float(), edges, mode="reflect").to(images.dtype)
+    else:
+        padded = F.pad(images, edges)
+    corner = draws.integers(2 * pad + 1, (2,), epoch)
+    rows = corner[:, :1] + torch.arange(height, device=images.device)
+    columns = corner[:, 1:] + torch.arange(width, device=images.device)
+    batch = torch.arange(count, device=images.device).view(-1, 1, 1, 1)
+    channel = torch.arange(channels, device=images.device).view(1, -1, 1, 1)
+    return padded[batch, channel, rows[:, None, :, None], columns[:, None, None, :]]
+
+
+def cutout(images: Tensor, length: int, draws: Draws) -> Tensor:
+    """A black square in each image of (N, C, H, W), wholly inside, its place the example's own."""
+    height, width = images.shape[2:]
+    own = draws.child("cutout")
+    top = own.child("row").integers(height - length + 1, (1,))
+    left = own.child("column").integers(width - length + 1, (1,))
+    rows, columns = (torch.arange(side, device=images.device) for side in (height, width))
+    in_rows = (rows >= top) & (rows < top + length)
+    in_columns = (columns >= left) & (columns < left + length)
+    return images.masked_fill((in_rows[:, :, None] & in_columns[:, None, :])[:, None], 0)

@@ -1,0 +1,155 @@
+"""Several processes for one training, as torchrun starts them: each has a share of every batch.
+
+Process 0 reads records, looks into the store and writes; it hands each training that has to be done to
+the others, which follow. Importing this imports no torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rbtools.errors import RbError
+from rbtools.execution.context import RunContext, discard
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+
+class Order(NamedTuple):
+    """A training that all processes do together."""
+
+    task: Any
+    seed: int
+    threads: int
+    key: str
+    state: bytes | None
+
+
+def count() -> int:
+    """How many processes torchrun started; 1 without it."""
+    return int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
+
+
+def rank() -> int:
+    """The number of this process among them."""
+    return int(os.environ["RANK"]) if count() > 1 else 0
+
+
+@contextlib.contextmanager
+def process_group(run: RunContext) -> Iterator[bool]:
+    """Meet the other processes. Yields whether this one leads; at its end the others are sent home."""
+    if count() == 1:
+        yield True
+        return
+    import torch
+    from torch import distributed
+
+    run.worker = int(os.environ.get("LOCAL_RANK", "0"))
+    on_gpu = run.device != "cpu" and torch.cuda.is_available()
+    if on_gpu:
+        torch.cuda.set_device(run.worker % torch.cuda.device_count())
+    distributed.init_process_group("nccl" if on_gpu else "gloo")
+    try:
+        yield rank() == 0
+        if rank() == 0:
+            _send(None)
+    finally:
+        # After an error the others are still at work: torchrun ends them, and there is nobody to wait for.
+        distributed.destroy_process_group()
+
+
+def broadcast(order: Order) -> None:
+    """Hand a training to the other processes, where there are some."""
+    if count() > 1:
+        _send(order)
+
+
+def worker_loop(run: RunContext) -> None:
+    """Take part in the trainings that process 0 hands out, until it has no more."""
+    import torch
+
+    from rbtools.execution import device
+    from rbtools.trainer.loop import fit
+
+    while (order := _receive()) is not None:
+        own = dataclasses.replace(run, seed=order.seed, progress=discard, notify=discard)
+        chosen = device.choose(own)
+        torch.set_num_threads(order.threads)
+        with contextlib.suppress(RbError):  # all processes meet it, and process 0 tells of it
+            fit(order.task, own, order.key, chosen, order.state)
+
+
+def _send(order: Order | None) -> None:
+    from torch import distributed
+
+    distributed.broadcast_object_list([order], src=0)
+
+
+def _receive() -> Order | None:
+    from torch import distributed
+
+    box: list[Any] = [None]
+    distributed.broadcast_object_list(box, src=0)
+    order: Order | None = box[0]
+    return order
+
+
+def share(ids: Tensor) -> Tensor:
+    """This process's examples of a batch: every n-th."""
+    return ids[rank() :: count()]
+
+
+def sum_of(values: Tensor) -> Tensor:
+    """The sum over all processes, in place."""
+    if count() > 1:
+        from torch import distributed
+
+        distributed.all_reduce(values)
+    return values
+
+
+def sum_all(tensors: Sequence[Tensor]) -> None:
+    """Replace each tensor by its sum over all processes; one message for all of them."""
+    import torch
+
+    flat = sum_of(torch.cat([one.flatten() for one in tensors]))
+    for one, total in zip(tensors, flat.split([one.numel() for one in tensors]), strict=True):
+        one.copy_(total.view_as(one))
+
+
+def sum_gradients(model: nn.Module, loss: Tensor) -> Tensor:
+    """Sum the gradients of all processes, and a number beside them."""
+    import torch
+
+    parameters = [value for value in model.parameters() if value.requires_grad]
+    for value in parameters:
+        if value.grad is None:
+            value.grad = torch.zeros_like(value)
+    gradients = [value.grad for value in parameters if value.grad is not None]
+    beside = loss.to(gradients[0]).view(1)
+    sum_all([*gradients, beside])
+    return beside[0].double()
+
+
+def share_buffers(model: nn.Module) -> None:
+    """Give all processes the buffers (BatchNorm's statistics) of process 0."""
+    if count() > 1:
+        from torch import distributed
+
+        for buffer in model.buffers():
+            distributed.broadcast(buffer, src=0)
+
+
+def synchronised(model: nn.Module, device: torch.device) -> nn.Module:
+    """On GPUs BatchNorm over the whole batch; torch's SyncBatchNorm refuses the CPU."""
+    if count() == 1 or device.type != "cuda":
+        return model
+    from torch import nn
+
+    found: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    return found

@@ -1,0 +1,465 @@
+"""The training loop: the method gives the loss of a batch, everything else is here."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import math
+import os
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from rbtools import unpickle
+from rbtools.datasets import streaming
+from rbtools.errors import RbError
+from rbtools.execution.context import RunContext
+from rbtools.execution.device import out_of_memory
+from rbtools.execution.progress import Progress
+from rbtools.models import checkpoint
+from rbtools.models.normalize import PER_IMAGE, Normalized, PerImageStandardization
+from rbtools.rng.draws import Draws
+from rbtools.spaces.identity import identity
+from rbtools.trainer import distributed, eval_copy, init, optim, regularize, theorem_lr, tracking, validation
+from rbtools.trainer.augment import augment, cutout
+from rbtools.trainer.init import mixed_seed
+from rbtools.trainer.metrics import Passes, Totals
+from rbtools.trainer.recipe import held_out
+from rbtools.trainer.schedule import PER_STEP, batches, deterministic, has_batchnorm, schedule
+from rbtools.training.base import Loss
+from rbtools.training.chen_lee import ChenLee
+
+if TYPE_CHECKING:
+    from rbtools.trainer.train_model import TrainingTask
+
+DIVERGED = 1e5
+"""A loss above this is of weights that exploded: ln K is a network's that knows nothing."""
+LOOKS = 32
+"""After how many steps on a GPU the loss is looked at and the progress told."""
+
+
+def fit(
+    task: TrainingTask, run: RunContext, key: str, device: torch.device, state: bytes | None
+) -> dict[str, Any]:
+    """Train from the start, or on from the `state` after the last epoch of an interrupted run of `key`.
+
+    Returns what the record needs: checkpoint names, history (a list per quantity, an entry per
+    epoch), seconds per epoch, passes, device, threads and normalisation; nothing where another process
+    of the same training does. Raises RbError where the training diverges or memory runs out.
+    """
+    if task.how.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS is first used
+    training = _Training(task, run, device)
+    if not training.resume(state):
+        training = _Training(task, run, device)  # it may have taken over a part
+    with deterministic(task.how.deterministic):
+        training.begin()
+        while training.goes_on():
+            run.check_cancelled()
+            try:
+                training.one_epoch()
+            except RuntimeError as error:
+                if not out_of_memory(error):
+                    raise
+                raise RbError(
+                    f"Memory ran out with {task.how.micro_batch or task.how.batch_size} images at once. Send"
+                    " each batch through in smaller pieces with --micro-batch, or use a smaller --batch-size."
+                ) from error
+            if training.goes_on() and distributed.rank() == 0:
+                run.store.keep_state(key, training.state())
+    return training.result() if distributed.rank() == 0 else {}
+
+
+class _Training:
+    """One training under way: everything that an epoch changes is in `state()`."""
+
+    def __init__(self, task: TrainingTask, run: RunContext, device: torch.device) -> None:
+        self.how, self.run, self.arch, self.about = task.how, run, task.record["arch"], task.data.about
+        self.method, self.device = task.method, device
+        dataset = task.data.load()
+        if len(dataset.labels) and bool((dataset.labels == dataset.labels[0]).all()):
+            raise RbError(
+                f"All {len(dataset.labels)} training images of {task.data.name} are of one class, so there is"
+                " nothing to tell apart. Expected images of two classes or more."
+            )
+        self.images = streaming.placed(dataset.images, device)
+        self.labels = dataset.labels.to(device)
+        ids, held = validation.split(dataset.labels, held_out(self.how, len(dataset.labels)))
+        self.ids = ids
+        self.validation = None
+        if len(held):
+            self.validation = validation.Validation(
+                self.images, self.labels, held.to(device), task.method, run.seed
+            )
+        self.model = distributed.synchronised(init.network(task, run).to(device), device)
+        self.averaged = None if self.how.ema is None else regularize.Averaged(self.model, self.how.ema)
+        self.passes = Passes(self.model)
+        self.step_method = task.method
+        if self.how.filter is not None:
+            self.step_method = ChenLee(task.method, self.how.warm_steps, self.how.filter_rule)
+        self.half = task.precision == "bf16"
+        if self.half:
+            self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.shadow = None
+        if task.prepare and self.step_method.inner is not None and self.step_method.solves_in_eval:
+            self.shadow = eval_copy.of(self.model, self.about.shape, bf16=self.half)
+            if self.shadow is not None:
+                self.passes.watch(self.shadow)
+        if self.how.lr_rule == "theorem1":
+            self.how = dataclasses.replace(self.how, lr=self.how.lr * self._theory(task))
+        groups: Any = self.model.parameters()
+        if "l2" in self.how.regularize:
+            groups = regularize.decayed(self.model, self.how.l2)
+        self.optimizer = optim.SGD(
+            groups,
+            lr=self.how.lr,
+            momentum=self.how.momentum,
+            nesterov=self.how.nesterov,
+            weight_decay=self.how.weight_decay,
+            fused=True if device.type == "cuda" else None,  # one kernel for all weights
+        )
+        self.batches = len(batches(self.ids, self.how.batch_size))
+        self.schedule = schedule(self.optimizer, self.how, self.batches)
+        self.epoch = 0
+        self.history: dict[str, list[float]] = {}
+        self.best: dict[str, Any] | None = None
+        self.steps = self.how.epochs * self.batches
+        self.draw = None  # the step before which the weights are kept
+        if self.how.output == "random" and self.steps:
+            numbers = torch.Generator().manual_seed(mixed_seed(run.seed, "output"))
+            self.draw = int(torch.randint(self.steps, (), generator=numbers))
+        self.drawn: dict[str, Tensor] | None = None
+        self.places: list[str] = []  # where epochs were trained: another place rounds otherwise
+        # One process measures for all.
+        self.course = tracking.TrackingHistory(task.track if distributed.rank() == 0 else None, self)
+        self._warn_of_pieces()
+
+    def _warn_of_pieces(self) -> None:
+        if distributed.count() > 1 and self.device.type == "cpu" and has_batchnorm(self.model):
+            self.run.notify(
+                f"{self.arch.get('name', 'The network')} has BatchNorm, which sees each process's share of a"
+                f" batch on the CPU: {distributed.count()} processes change the result."
+            )
+        size, piece = self.how.batch_size, self.how.micro_batch
+        if piece is None or piece >= size:
+            return
+        name = self.arch.get("name", "The network")
+        if has_batchnorm(self.model):
+            self.run.notify(
+                f"{name} has BatchNorm, which sees {piece} images at a time instead of {size}: --micro-batch"
+                " changes the result, not only the memory."
+            )
+        if self.step_method.of_whole_batches:
+            self.run.notify(
+                f"{self.method.name} as it is set looks at the images that are together, {piece} instead of"
+                f" {size}: --micro-batch changes the result, not only the memory."
+            )
+
+    def _theory(self, task: TrainingTask) -> float:
+        """The step size of theorem 1 for a constant of 1."""
+        ids = theorem_lr.some(self.ids).to(self.device)
+        images = self.images[ids].float().div(255)
+        self.model.eval()
+        return theorem_lr.step_size(
+            self.arch, task.method, self.model, images, self.labels[ids], self.run.seed
+        )
+
+    def begin(self) -> None:
+        """The first epoch of this run comes now: the pace is counted from here."""
+        size = self.batches * self.how.batch_size
+        self.pace = Progress(self.how.epochs * size, self.epoch * size)
+
+    def goes_on(self) -> bool:
+        """Whether there is another epoch to train."""
+        if self.epoch >= self.how.epochs:
+            return False
+        waited = 0 if self.best is None else self.epoch - self.best["epoch"]
+        return self.how.patience is None or waited < self.how.patience
+
+    def one_epoch(self) -> None:
+        """Train one epoch and write its line of history."""
+        torch.manual_seed(mixed_seed(self.run.seed, f"epoch {self.epoch}"))  # dropout's numbers
+        order = self.ids[torch.randperm(len(self.ids))].to(self.device)
+        totals, worst = Totals(), torch.zeros((), dtype=torch.float64, device=self.device)
+        self._wait()
+        start = time.perf_counter()
+        self.model.train()
+        with self.passes:
+            for number, ids in enumerate(batches(order, self.how.batch_size)):
+                if self.epoch * self.batches + number == self.draw:
+                    self.drawn = {k: value.detach().clone() for k, value in self.model.state_dict().items()}
+                worst = torch.maximum(worst, self._step(ids, totals))
+                rate = self.optimizer.param_groups[0]["lr"]
+                if self.how.schedule in PER_STEP:
+                    self.schedule.step()
+                if self._looks(number):
+                    self._check(float(worst))
+                    self.run.progress(self._words(number + 1, totals))
+        if self.how.schedule not in PER_STEP:
+            self.schedule.step()
+        # The loss tells of the weights before a step; those after the last one have to be looked at.
+        if not all(value.isfinite().all() for value in self.model.state_dict().values()):
+            raise self._diverged("weights are NaN or infinite")
+        self._wait()
+        seconds = time.perf_counter() - start  # without the validation
+        for model in dict.fromkeys((self.model, self._kept())):
+            distributed.share_buffers(model)
+        totals.gather(self.device)
+        self.epoch += 1
+        if self._place() not in self.places:
+            self.places.append(self._place())
+        with self.run.clock.stage("validation"):
+            found = totals.means() | self._validate()
+        for name, value in {**found, "lr": rate, "seconds": seconds}.items():
+            self.history.setdefault(name, []).append(float(f"{value:.6g}"))
+        self.course.after(self.epoch, not self.goes_on(), self._kept())
+        self._tell()
+
+    def _tell(self) -> None:
+        """What this epoch came to, for --log and --tensorboard."""
+        who = {"arch": self.arch.get("name"), "method": self.method.name, "seed": self.run.seed}
+        last = {name: values[-1] for name, values in self.history.items()}
+        self.run.event({"event": "epoch", **who, "epoch": self.epoch, "epochs": self.how.epochs, **last})
+
+    def _wait(self) -> None:
+        """Let a GPU finish what it was given, before the clock is read."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def _looks(self, number: int) -> bool:
+        """Whether the loss is looked at after the step of that number: reading it makes a GPU wait."""
+        return self.device.type == "cpu" or (number + 1) % LOOKS == 0 or number + 1 == self.batches
+
+    def _place(self) -> str:
+        threads = torch.get_num_threads()
+        on_cpu = f"cpu, {threads} thread{'s' * (threads > 1)}"
+        return on_cpu if self.device.type == "cpu" else self.device.type
+
+    def _kept(self) -> nn.Module:
+        """The network that is validated and kept: with --ema the averaged one."""
+        return self.model if self.averaged is None else self.averaged.model
+
+    def _validate(self) -> dict[str, float]:
+        """Accuracies on what is held out; the best epoch so far is kept, of equal ones that of lower loss."""
+        if self.validation is None:
+            return {}
+        found = self.validation.measure(self._kept())
+        rank = (found["val_robust_acc"], -found["val_robust_loss"])
+        if self.best is None or rank > tuple(self.best["rank"]):
+            state = {name: value.detach().clone() for name, value in self._kept().state_dict().items()}
+            self.best = {"epoch": self.epoch, "rank": list(rank), "state": state}
+        return found
+
+    def _step(self, ids: Tensor, totals: Totals) -> Tensor:
+        """One step of the optimiser on a batch; its loss (float64, on the device)."""
+        self.optimizer.zero_grad(set_to_none=True)
+        whole, first = len(ids), ids[:1]
+        ids = distributed.share(ids)
+        draws = Draws(self.run.seed, "train", ids, offset=self.epoch)
+        images, targets = self._batch(ids, draws, first)
+        pieces = batches(torch.arange(len(ids), device=ids.device), self.how.micro_batch or whole)
+        pieces = [part for part in pieces if len(part)]  # of a small batch a process may have nothing
+        self.passes.totals["images"] += len(ids)
+        value = torch.zeros((), dtype=torch.float64, device=self.device)
+        with contextlib.ExitStack() as perturbed:
+            for part in pieces:
+                own = draws if len(pieces) == 1 else draws.take(part)
+                # A loss is a mean over its examples: weighted so, the pieces' gradients add up to
+                # the batch's.
+                weight = len(part) / whole
+                loss = self._loss(images[part], targets[part], own.child("method"), weight, perturbed)
+                value = value + totals.add(loss, self.labels[ids[part]]) * weight
+                (loss.value * weight).backward()
+            if not pieces and self._awp_now():
+                perturbed.enter_context(self._perturbed(None))
+            if distributed.count() > 1:
+                value = distributed.sum_gradients(self.model, value)
+            self.optimizer.step()
+        if self.averaged is not None:
+            self.averaged.follow(self.model)
+        if self.how.clean_pass:
+            with torch.no_grad(), self._precision():
+                for part in pieces:
+                    self.model(images[part])
+        return value
+
+    def _batch(self, ids: Tensor, draws: Draws, first: Tensor) -> tuple[Tensor, Tensor]:
+        """The batch's images in [0, 1], and their labels (N,) or distributions over classes (N, K).
+
+        `first`: the first example of the batch, of which this process may have a share.
+        """
+        how, labels = self.how, self.labels[ids]
+        images = augment(self.images[ids], how.augment or (), draws, 0)
+        if "cutout" in how.regularize:
+            assert how.cutout_length is not None
+            images = cutout(images, how.cutout_length, draws)
+        pixels = images.float().div(255)
+        if self.half:
+            pixels = pixels.contiguous(memory_format=torch.channels_last)
+        if not how.label_smoothing and "mixup" not in how.regularize:
+            return pixels, labels
+        targets = regularize.distribution(labels, self.about.classes, how.label_smoothing)
+        if "mixup" in how.regularize:
+            seed = mixed_seed(self.run.seed, f"mixup {self.epoch} {int(first)}")
+            pixels, targets = regularize.mixup(pixels, targets, how.mixup_alpha, seed)
+        return pixels, targets
+
+    def _loss(
+        self, images: Tensor, targets: Tensor, draws: Draws, weight: float, perturbed: contextlib.ExitStack
+    ) -> Loss:
+        """The method's loss; with AWP the weights stay perturbed until `perturbed` ends.
+
+        `weight`: the images' share of the batch.
+        """
+        method, awp = self.step_method, self._awp_now()
+        if self.shadow is None and not awp:
+            with self._precision():
+                found: Loss = method(self.model, images, targets, draws)
+                return found
+        if self.shadow is None:
+            with self._precision():
+                solved = method.solve(self.model, images, targets, draws)
+        else:
+            self.shadow.follow()
+            solved = method.solve(self.shadow, images, targets, draws)
+
+        def loss() -> Loss:
+            with self._precision():
+                made: Loss = method.terms(self.model, images, targets, solved).mean()
+            return made
+
+        if not awp:
+            return loss()
+        perturbed.enter_context(self._perturbed(lambda: loss().value * weight))
+        return loss()
+
+    def _awp_now(self) -> bool:
+        return "awp" in self.how.regularize and self.epoch >= self.how.awp_warmup
+
+    def _perturbed(self, loss: Callable[[], Tensor] | None) -> contextlib.AbstractContextManager[None]:
+        """Weights perturbed by AWP, for a loss that this process has a part of."""
+        assert self.how.awp_gamma is not None
+        total = distributed.sum_all if distributed.count() > 1 else None
+        return regularize.perturbed_weights(self.model, loss, self.how.awp_gamma, total)
+
+    def _precision(self) -> Any:
+        """bfloat16 where it is asked for: weights, losses and the optimiser stay float32."""
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.half)
+
+    def _check(self, loss: float) -> None:
+        if not math.isfinite(loss):
+            raise self._diverged(f"the loss is {loss}")
+        if loss > DIVERGED:
+            raise self._diverged(f"the loss is {loss:g}, above {DIVERGED:g},")
+
+    def _diverged(self, how: str) -> RbError:
+        return RbError(
+            f"The training diverged: {how} in epoch {self.epoch + 1}."
+            " Lower the learning rate (--lr), or try another --seed."
+        )
+
+    def _words(self, batch: int, totals: Totals) -> str:
+        means = "  ".join(f"{name} {value:.3f}" for name, value in totals.means().items())
+        where = f"epoch {self.epoch + 1}/{self.how.epochs}  batch {batch}/{self.batches}"
+        pace = self.pace.words((self.epoch * self.batches + batch) * self.how.batch_size)
+        return "  ".join(filter(None, [self.method.name, where, pace, means]))
+
+    def state(self) -> bytes:
+        """All that the next epoch needs, as bytes that `unpickle.torch_file` reads."""
+        buffer = io.BytesIO()
+        torch.save(
+            {
+                "model": self.model.state_dict(),
+                "averaged": None if self.averaged is None else self.averaged.model.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
+                "schedule": self.schedule.state_dict(),
+                "epoch": self.epoch,
+                "history": self.history,
+                "tracked": self.course.history,
+                "best": self.best,
+                "drawn": self.drawn,
+                "passes": self.passes.totals,
+                "places": self.places,
+            },
+            buffer,
+        )
+        return buffer.getvalue()
+
+    def resume(self, data: bytes | None) -> bool:
+        """Go on from a kept state, if there is one; False where it does not fit: start anew then."""
+        if data is None:
+            return True
+        try:
+            state = unpickle.torch_file(io.BytesIO(data))
+            self.model.load_state_dict(state["model"])
+            if self.averaged is not None:
+                self.averaged.model.load_state_dict(state["averaged"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.schedule.load_state_dict(state["schedule"])
+            self.epoch, self.history, self.places = state["epoch"], state["history"], state["places"]
+            self.best, self.passes.totals = state["best"], state["passes"]
+            self.drawn = state["drawn"]
+            self.course.history = state["tracked"]
+        except Exception:  # torch raises many kinds for damaged files; starting anew is always right
+            return False
+        return True
+
+    def result(self) -> dict[str, Any]:
+        """Keep the checkpoints; return what the record says of the training."""
+        seconds = self.history.get("seconds", [])
+        steady = seconds[1:] or seconds  # the first epoch warms up caches and kernels
+        kept = self._kept()
+        if self.drawn is not None:
+            kept.load_state_dict(self.drawn)
+        last = self._keep(kept)
+        found: dict[str, Any] = {
+            "checkpoint": last,
+            "history": self.history,
+            "seconds_per_epoch": round(sum(steady) / len(steady), 4) if steady else None,
+            "device": self.device.type,
+            "threads": torch.get_num_threads() if self.device.type == "cpu" else None,
+            "normalize": self._normalization(),
+            **({} if self.shadow is None else {"prepared": self._prepared()}),
+            **({"trained_on": self.places} if len(self.places) > 1 else {}),
+        }
+        if self.draw is not None:
+            found["output"] = {"step": self.draw, "of": self.steps}
+        if self.epoch:
+            found["passes"] = self.passes.an_image()
+        if distributed.count() > 1 and has_batchnorm(self.model):
+            found["batchnorm"] = "synchronised" if self.device.type == "cuda" else "each process"
+        if self.epoch < self.how.epochs:
+            found["stopped_after"] = self.epoch
+        found |= self.course.result()
+        if self.validation is not None:
+            found["validation"] = validation.told(self.method, len(self.validation.ids))
+        if self.best is not None:
+            kept.load_state_dict(self.best["state"])
+            is_last = self.best["epoch"] == self.epoch and self.drawn is None
+            best = last if is_last else self._keep(kept)
+            found |= {"best": best, "best_epoch": self.best["epoch"]}
+        return found
+
+    def _keep(self, model: nn.Module) -> str:
+        # Only what decides the network: the same training gives the same bytes whatever the record says.
+        arch, shape = identity(self.arch), list(self.about.shape)
+        facts = {"arch": arch, "classes": self.about.classes, "shape": shape}
+        return self.run.store.keep_object(checkpoint.to_bytes(model, facts))
+
+    def _prepared(self) -> list[str]:
+        assert self.shadow is not None
+        return [*(["folded"] if self.shadow.folds else []), "channels-last", *(["bf16"] if self.half else [])]
+
+    def _normalization(self) -> list[list[float]] | str | None:
+        if isinstance(self.model, PerImageStandardization):
+            return PER_IMAGE
+        if not isinstance(self.model, Normalized):
+            return None
+        mean, std = self.about.mean, self.about.std
+        if self.how.init != "checkpoint" and mean is not None and std is not None:
+            return [list(mean), list(std)]
+        return [[float(f"{x:.7g}") for x in v.flatten().tolist()] for v in (self.model.mean, self.model.std)]

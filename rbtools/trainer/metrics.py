@@ -1,0 +1,79 @@
+"""What a training adds up as it goes: passes through its models, losses and accuracies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rbtools.trainer import distributed
+
+
+class Passes:
+    """Counts the images that go through models forward and backward while it is entered."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.totals = {"images": 0, "forward": 0, "backward": 0}
+        self._counting = False
+        self.watch(model)
+
+    def watch(self, model: nn.Module) -> None:
+        """Count what goes through this model too."""
+        model.register_forward_hook(self._count)
+
+    def an_image(self) -> dict[str, float]:
+        """The passes that each image took, on average."""
+        images = self.totals["images"]
+        return {name: round(self.totals[name] / images, 4) for name in ("forward", "backward")}
+
+    def _count(self, module: nn.Module, inputs: Any, output: Tensor) -> None:
+        if not self._counting:
+            return
+        self.totals["forward"] += len(output)
+        if output.requires_grad:
+            output.register_hook(self._count_back)
+
+    def _count_back(self, gradient: Tensor) -> None:
+        self.totals["backward"] += len(gradient)
+
+    def __enter__(self) -> None:
+        self._counting = True
+
+    def __exit__(self, *_: Any) -> None:
+        self._counting = False
+
+
+class Totals:
+    """Running means over an epoch of the loss and of the accuracies that the method reports.
+
+    They stay on the device, in float64: a GPU is not waited for until somebody asks for the `means`.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.sums: dict[str, Tensor] = {}
+
+    def add(self, loss: Any, labels: Tensor) -> Tensor:
+        """Take in a batch (or a piece of one); its loss as float64, on the device."""
+        self.count += len(labels)
+        value: Tensor = loss.value.detach().double()
+        self._plus("loss", value * len(labels))
+        for name, logits in (("acc", loss.clean_logits), ("robust_acc", loss.adversarial_logits)):
+            if logits is not None:
+                self._plus(name, logits.argmax(1).eq(labels).sum().double())
+        return value
+
+    def _plus(self, name: str, value: Tensor) -> None:
+        self.sums[name] = self.sums[name] + value if name in self.sums else value
+
+    def gather(self, device: torch.device) -> None:
+        """Add up what several processes of one training have."""
+        if distributed.count() > 1:
+            own = torch.stack([value.to(device) for value in self.sums.values()])
+            values = distributed.sum_of(torch.cat([own.new_tensor([float(self.count)]), own]))
+            self.count = int(values[0])
+            self.sums = dict(zip(self.sums, values[1:], strict=True))
+
+    def means(self) -> dict[str, float]:
+        return {name: float(total) / self.count for name, total in self.sums.items()} if self.count else {}

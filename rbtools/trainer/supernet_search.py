@@ -1,0 +1,202 @@
+"""Searching with a supernet: its training, and the cell that comes out of it."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from rbtools import registry
+from rbtools.errors import RbError
+from rbtools.execution.context import RunContext
+from rbtools.inputs import resolve
+from rbtools.rng import GENERATOR
+from rbtools.store import digest
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+VERSION = 1
+BETAS = (0.5, 0.999)
+SCATTER = 1e-3
+"""Deviation of the architecture parameters at the beginning, as in DARTS."""
+
+
+def search(method: Any, run: RunContext, channels: int, cells: int) -> dict[str, Any]:
+    """The cell that a differentiable search derives under `run.seed`: `ops`, `alphas` (6, 5), `history`.
+
+    Found in the store, or computed. Raises RbError where the data set is too small or the loss explodes.
+    """
+    data = resolve.data_of({}, run, "train")
+    what = {
+        "kind": "supernet",
+        "version": VERSION,
+        "search": {"name": method.name, "version": method.version, "config": registry.config(method)},
+        "channels": channels,
+        "cells": cells,
+        "data": data.fingerprint,
+        "normalize": [data.about.mean, data.about.std],
+        "seed": run.seed,
+        "draws": GENERATOR,
+    }
+    key = digest(what)
+    found: dict[str, Any] | None = run.store.result(key)
+    if found is None:
+        with run.store.claimed([key], lambda: run.store.result(key) is not None, run.check_cancelled) as ours:
+            found = None if ours else run.store.result(key)
+            if found is None:
+                found = _searched(method, run, data, channels, cells)
+                run.store.keep_result(key, what, found, {"dataset": data.name, "name": method.name})
+        run.store.computed += ours
+        run.store.found += not ours
+    else:
+        run.store.found += 1
+    return {**found, "dataset": data.name}
+
+
+def _searched(method: Any, run: RunContext, data: resolve.Data, channels: int, cells: int) -> dict[str, Any]:
+    import torch
+
+    from rbtools.execution import device, resources
+    from rbtools.trainer.init import mixed_seed
+
+    threads = resources.training_threads(run, {"space": "nasbench201"})
+    with device.taken(run, threads) as chosen, torch.random.fork_rng():
+        torch.manual_seed(mixed_seed(run.seed, f"supernet {method.name}"))
+        work = _Work(method, run, data, chosen, channels, cells)
+        history = _alternating(work) if method.loop == "alternating" else _at_initialisation(work)
+        alphas = work.net.alphas.detach().cpu()
+        if not alphas.isfinite().all():
+            raise RbError(f"The search {method.name} diverged: its architecture parameters are not finite.")
+        return {"ops": list(work.net.derived()), "alphas": alphas.tolist(), "history": history}
+
+
+class _Work:
+    """A supernet, and the images it meets."""
+
+    def __init__(
+        self,
+        method: Any,
+        run: RunContext,
+        data: resolve.Data,
+        device: torch.device,
+        channels: int,
+        cells: int,
+    ) -> None:
+        import torch
+
+        from rbtools.datasets import streaming
+        from rbtools.models.normalize import Normalized
+        from rbtools.models.supernet import Supernet
+
+        self.method, self.run, self.data, self.device = method, run, data, device
+        dataset, about = data.load(), data.about
+        self.images = streaming.placed(dataset.images, device)
+        self.labels = dataset.labels.to(device)
+        if len(self.labels) < 4:
+            raise RbError(
+                f"{data.name} has {len(self.labels)} training images. A search needs more: two halves."
+            )
+        if any(side % 4 for side in about.shape[1:]):
+            raise RbError(
+                f"The supernet halves images twice, and those of {data.name} have"
+                f" {about.shape[1]}x{about.shape[2]} pixels. Expected multiples of 4."
+            )
+        self.order = torch.randperm(len(self.labels))
+        self.net = Supernet(
+            channels=channels, cells=cells, classes=about.classes, in_channels=about.shape[0]
+        ).to(device)
+        self.model: torch.nn.Module = self.net
+        if about.mean is not None and about.std is not None:
+            self.model = Normalized(self.net, about.mean, about.std).to(device)
+
+    def batch(self, ids: Tensor, epoch: int) -> tuple[Tensor, Tensor]:
+        """Augmented images in [0, 1] and their labels."""
+        from rbtools.rng.draws import Draws
+        from rbtools.trainer.augment import augment
+
+        ids = ids.to(self.device)
+        draws = Draws(self.run.seed, "supernet", ids, epoch)
+        images = augment(self.images[ids], self.data.about.augment, draws, 0)
+        return images.float() / 255, self.labels[ids]
+
+
+def _alternating(work: _Work) -> dict[str, list[float]]:
+    """First-order steps in turn: of the architecture on one half of the images, of weights on the other."""
+    import torch
+    import torch.nn.functional as F
+
+    from rbtools.trainer import optim
+
+    method, net = work.method, work.net
+    with torch.no_grad():
+        net.alphas.normal_(0, SCATTER)
+    half = len(work.order) // 2
+    weights = net.weights()
+    optimizer = optim.SGD(
+        weights,
+        lr=method.lr,
+        momentum=method.momentum,
+        weight_decay=method.weight_decay,
+        nesterov=method.momentum > 0,
+    )
+    architect = optim.Adam([net.alphas], lr=method.arch_lr, betas=BETAS, weight_decay=method.arch_decay)
+    history: dict[str, list[float]] = {"loss": [], "arch_loss": [], "entropy": []}
+    for epoch in range(method.epochs):
+        share = (1 + math.cos(math.pi * epoch / method.epochs)) / 2
+        optimizer.param_groups[0]["lr"] = method.lr_min + (method.lr - method.lr_min) * share
+        mine, theirs = (part[torch.randperm(half)] for part in (work.order[:half], work.order[half:]))
+        batches = (part.split(method.batch_size) for part in (mine, theirs))
+        pairs = list(zip(*batches, strict=True))[: method.steps]
+        sums = [0.0, 0.0]
+        for step, (own, other) in enumerate(pairs):
+            work.run.check_cancelled()
+            work.model.train()
+            loss = method.architecture_loss(work.model, *work.batch(other, epoch), epoch)
+            (net.alphas.grad,) = torch.autograd.grad(loss, [net.alphas])
+            architect.step()
+            images, labels = work.batch(own, epoch)
+            own_loss = F.cross_entropy(work.model(images), labels)
+            for weight, slope in zip(weights, torch.autograd.grad(own_loss, weights), strict=True):
+                weight.grad = slope
+            torch.nn.utils.clip_grad_norm_(weights, method.clip)
+            optimizer.step()
+            sums[0] += float(own_loss.detach())
+            sums[1] += float(loss.detach())
+            if not math.isfinite(sum(sums)):
+                raise RbError(
+                    f"The search {method.name} diverged in epoch {epoch + 1}: the loss is not finite. Use a"
+                    " smaller --lr."
+                )
+            work.run.progress(f"{method.name}: epoch {epoch + 1} of {method.epochs}, step {step + 1}")
+        chances = net.alphas.detach().softmax(1)
+        history["loss"].append(sums[0] / len(pairs))
+        history["arch_loss"].append(sums[1] / len(pairs))
+        history["entropy"].append(float(-(chances * chances.log()).sum(1).mean()))
+    return history
+
+
+def _at_initialisation(work: _Work) -> dict[str, list[float]]:
+    """One step from alphas of 0: the mean gradient of drawn architectures' rewards (NASI, algorithm 1)."""
+    import torch
+
+    method, net = work.method, work.net
+    weights, largest = net.weights(), 0.0
+    total = torch.zeros(net.alphas.shape, device=work.device)
+    history: list[float] = []
+    work.model.train()
+    for step in range(method.steps):
+        work.run.check_cancelled()
+        chosen = work.order[torch.randperm(len(work.order))[: method.batch_size]]
+        noise = -torch.empty(net.alphas.shape).exponential_().log().to(work.device)
+        net.weigh = ((net.alphas + noise) / method.temperature).softmax(1)
+        reward = method.reward(work.model, weights, *work.batch(chosen, step))
+        (slope,) = torch.autograd.grad(reward, [net.alphas])
+        largest = max(largest, float(slope.norm()))
+        total.add_(slope / (largest or 1.0))
+        history.append(float(reward.detach()))
+        work.run.progress(f"{method.name}: {step + 1} of {method.steps} architectures")
+    net.weigh = None
+    with torch.no_grad():
+        net.alphas.add_(total / method.steps)
+    return {"reward": history}

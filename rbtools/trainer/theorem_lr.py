@@ -1,0 +1,53 @@
+"""The step size of theorem 1 of NAS-RobBench-201, by the kernels of the network a training begins with."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rbtools.errors import RbError
+from rbtools.measures import MEASURES
+from rbtools.measures.base import MeasureBatch
+from rbtools.rng.draws import Draws
+
+IMAGES = 50
+SPACES = ("fcnn", "rescnn")
+
+
+def step_size(
+    arch: dict[str, Any], method: Any, model: nn.Module, images: Tensor, labels: Tensor, seed: int
+) -> float:
+    """sqrt(min(y' K_all^-1 y, y' K~_all^-1 y)) / (m sqrt(N)); nu / (sqrt(C) e^C) is to multiply it.
+
+    m is the width. The kernels are those of the initial network on N of its training images, each y' K^-1 y
+    a mean over the classes; the adversary is the method's own. Wu et al. (ICLR 2024), theorem 1, after Cao
+    and Gu (2019).
+
+    Shape: images float32 (N, C, H, W) in [0, 1], labels (N,). Raises RbError for a network that the theorem
+    is not about, and where a kernel has no inverse.
+    """
+    if arch.get("space") not in SPACES:
+        raise RbError(
+            f"--lr-rule theorem1 divides by the width of a network of {' or '.join(SPACES)}, and"
+            f" {arch.get('name')} is of the space {arch.get('space')}. Use --lr-rule fixed."
+        )
+    draws = Draws(seed, "theorem1", torch.arange(len(labels), device=images.device))
+    once = method.perturb(model, images, labels, draws)
+    twice = method.perturb(model, once, labels, draws.child("twice"))
+    kernel = MEASURES.build("ntk", kernel="joint", beta=method.beta)
+    found = kernel(model, MeasureBatch(images, labels, draws, draws, once, twice))
+    energies = [found[f"{name}.bound"] for name in ("all", "all_robust")]
+    if None in energies or not all(map(math.isfinite, energies)):
+        raise RbError(
+            f"--lr-rule theorem1 needs the inverse of the kernel of {len(labels)} training images, and it is"
+            " singular: two of them have the same gradient, or all have none. Use --lr-rule fixed."
+        )
+    return math.sqrt(min(energies)) / (int(arch["width"]) * math.sqrt(len(labels)))
+
+
+def some(ids: Tensor) -> Tensor:
+    """At most `IMAGES` of these examples, evenly over their order."""
+    return ids[torch.linspace(0, len(ids) - 1, min(IMAGES, len(ids))).round().long()]

@@ -1,0 +1,219 @@
+"""What is measured along a training: robust loss and error on train and test, and measures such as WCI."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rbtools import datasets, registry
+from rbtools.execution.context import RunContext
+from rbtools.inputs import resolve
+from rbtools.measures import MEASURES
+from rbtools.trainer.recipe import Recipe
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from rbtools.trainer.loop import _Training
+
+VERSION = 1
+ROBUST = "robust"
+_TILE = 500
+
+
+@dataclass(frozen=True)
+class Tracking:
+    """What is measured, after which epochs, and on how many images; `test` where that split is needed."""
+
+    names: tuple[str, ...]
+    every: int
+    n: int
+    test: resolve.Data | None
+
+    def measures(self) -> dict[str, Any]:
+        """Those of rb-measure, with their defaults, by name."""
+        return {name: MEASURES.build(name) for name in self.names if name != ROBUST}
+
+    def key_fields(self, training: str) -> dict[str, Any]:
+        """All that decides what is found, beside the training of that key."""
+        return {
+            "kind": "tracking",
+            "version": VERSION,
+            "training": training,
+            "every": self.every,
+            "measures": {
+                name: {"version": one.version, "config": registry.config(one)}
+                for name, one in self.measures().items()
+            },
+            **({} if self.test is None else {"robust": {"n": self.n, "test": self.test.fingerprint}}),
+        }
+
+
+def wanted(how: Recipe, record: dict[str, Any], run: RunContext) -> Tracking | None:
+    """The tracking that a recipe asks for. Raises RbError where the data set lacks a split for it."""
+    if not how.track:
+        return None
+    test = resolve.data_of(record, run, "test") if ROBUST in how.track else None
+    return Tracking(tuple(sorted(how.track)), how.every, how.track_n, test)
+
+
+class Tracker:
+    """Measures a model in eval mode, in float32, and leaves it as it was.
+
+    Its random numbers belong to the examples, so that the training's own are not touched: weights are the
+    same with and without it. Images are not augmented. The attack is that of the validation: PGD with ten
+    steps of a quarter of the method's radius.
+    """
+
+    def __init__(self, tracking: Tracking, training: _Training) -> None:
+        from rbtools.datasets import streaming
+        from rbtools.trainer import validation
+
+        self.tracking, self.measures = tracking, tracking.measures()
+        self.seed, self.check_cancelled = training.run.seed, training.run.check_cancelled
+        self.attack = validation.attack_of(training.method)
+        labels = training.labels.cpu()
+        order = datasets.subset(labels[training.ids], self._train_images(len(training.ids)), seed=0)
+        train = training.ids[order].to(training.device)
+        self.splits = {"train": (training.images, training.labels, train)}
+        if tracking.test is not None:
+            test = tracking.test.load()
+            chosen = datasets.subset(test.labels, min(tracking.n, len(test.labels)), seed=0)
+            images = streaming.placed(test.images, training.device)
+            self.splits["test"] = (images, test.labels.to(training.device), chosen.to(training.device))
+
+    def _train_images(self, most: int) -> int:
+        """How many training images the measures need, and the attack."""
+        sizes = [int(math.prod(one.size)) for one in self.measures.values()]
+        return min(most, max([*sizes, *([self.tracking.n] if self.tracking.test is not None else [])]))
+
+    def told(self) -> dict[str, Any]:
+        """How it was measured, for the record."""
+        attack = {"attack": "pgd", "eps": self.attack.eps, "step_size": self.attack.step_size}
+        found: dict[str, Any] = {"every": self.tracking.every, **attack, "steps": self.attack.attack_steps}
+        if "test" in self.splits:
+            most = len(self.splits["train"][2])
+            found[ROBUST] = {"n_train": min(self.tracking.n, most), "n": len(self.splits["test"][2])}
+        for name, one in self.measures.items():
+            images = min(math.prod(one.size), len(self.splits["train"][2]))
+            found[name] = {"n_train": images, **registry.config(one)}
+        return found
+
+    def measure(self, model: nn.Module) -> dict[str, float | None]:
+        """The numbers of this moment by name; None for what is not finite."""
+        import torch
+
+        from rbtools.training.base import mode
+
+        start = time.perf_counter()
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False), mode(model, train=False):
+            attacked = self._attacked(model)
+            found = self._robust(model, attacked) if self.tracking.test is not None else {}
+            for name, one in self.measures.items():
+                for value in self._values(model, name, one, attacked):
+                    called = f"{name}.{value.name}" if value.name else name
+                    found[called] = value.value
+                    if value.se is not None:
+                        found[f"{called}.se"] = value.se
+        found["seconds_tracking"] = time.perf_counter() - start
+        return {k: None if v is None or not math.isfinite(v) else float(f"{v:.6g}") for k, v in found.items()}
+
+    def _attacked(self, model: nn.Module) -> dict[str, Tensor]:
+        """The adversarial images of each split, in the order of its examples."""
+        import torch
+
+        found = {}
+        for split in self.splits:
+            parts = []
+            for ids, images, labels in self._parts(split):
+                draws = self._draws(split, ids)
+                parts.append(self.attack.perturb(model, images, labels, draws))
+                self.check_cancelled()
+            found[split] = torch.cat(parts)
+        return found
+
+    def _robust(self, model: nn.Module, attacked: Mapping[str, Tensor]) -> dict[str, float | None]:
+        import torch
+
+        from rbtools.training.base import cross_entropy
+
+        found: dict[str, float | None] = {}
+        for split, perturbed in attacked.items():
+            loss = wrong = 0.0
+            _, labels, ids = self.splits[split]
+            ids = ids[: self.tracking.n]
+            for part, images in zip(ids.split(_TILE), perturbed[: len(ids)].split(_TILE), strict=True):
+                with torch.no_grad():
+                    logits = model(images)
+                loss += float(cross_entropy(logits, labels[part]).double().sum())
+                wrong += float((logits.argmax(1) != labels[part]).sum())
+            found[f"{split}_robust_loss"] = loss / len(ids)
+            found[f"{split}_robust_error"] = wrong / len(ids)
+        for what in ("loss", "error"):
+            train, test = (found[f"{split}_robust_{what}"] for split in ("train", "test"))
+            assert train is not None and test is not None
+            found[f"robust_{what}_gap"] = test - train  # grows with overfitting, as rb-ge's
+        return found
+
+    def _values(self, model: nn.Module, name: str, one: Any, attacked: Mapping[str, Tensor]) -> Any:
+        from rbtools.measures import base
+
+        return base.measured(one, model, self._batches(model, name, one, attacked["train"]))
+
+    def _batches(self, model: nn.Module, name: str, one: Any, perturbed: Tensor) -> Iterator[Any]:
+        """The batches of a measure: the first training images, in pieces of its size."""
+        import torch
+
+        from rbtools.measures import base
+
+        images, labels, ids = self.splits["train"]
+        count, size = one.size
+        for number, part in enumerate(ids[: count * size].split(size)):
+            pixels = images[part].float().div(255)
+            once = perturbed[number * size :][: len(part)]
+            twice = None
+            if one.attacks > 1:
+                draws = self._draws("train", part).child("twice")
+                twice = self.attack.perturb(model, once, labels[part], draws)
+            place = torch.tensor([number], device=ids.device)
+            draws = self._draws(name, part)
+            yield base.MeasureBatch(
+                pixels, labels[part], draws, self._draws(f"{name}/probes", place), once, twice
+            )
+            self.check_cancelled()
+
+    def _parts(self, split: str) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        images, labels, ids = self.splits[split]
+        for part in ids.split(_TILE):
+            yield part, images[part].float().div(255), labels[part]
+
+    def _draws(self, stream: str, ids: torch.Tensor) -> Any:
+        from rbtools.rng.draws import Draws
+
+        return Draws(self.seed, f"tracking/{stream}", ids)
+
+
+class TrackingHistory:
+    """What was found so far: in the list of each number an entry for each epoch, None where there is none."""
+
+    def __init__(self, tracking: Tracking | None, training: _Training) -> None:
+        self.tracking = tracking
+        self.tracker = None if tracking is None else Tracker(tracking, training)
+        self.history: dict[str, list[float | None]] = {}
+
+    def after(self, epoch: int, last: bool, model: nn.Module) -> None:
+        """Measure after every `every`-th epoch (from 1 on) and after the last one."""
+        if self.tracker is None or self.tracking is None:
+            return
+        due = last or epoch % self.tracking.every == 0
+        found = self.tracker.measure(model) if due else {}
+        for name in dict.fromkeys((*self.history, *found)):
+            self.history.setdefault(name, [None] * (epoch - 1)).append(found.get(name))
+
+    def result(self) -> dict[str, Any]:
+        """For what the training returns; empty where nothing is tracked."""
+        return {} if self.tracker is None else {"tracked": self.history, "tracking": self.tracker.told()}

@@ -1,0 +1,217 @@
+"""Training one record's architecture with a method: found in the store, or done epoch by epoch."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import Any, NamedTuple
+
+from rbtools import datasets, registry, spaces
+from rbtools.errors import RbError
+from rbtools.execution import precision
+from rbtools.execution.context import RunContext
+from rbtools.inputs import resolve
+from rbtools.records import results, trained
+from rbtools.rng import GENERATOR
+from rbtools.spaces.identity import identity
+from rbtools.store import digest
+from rbtools.trainer import distributed, presets, recipe, tracking
+
+VERSION = 2
+
+
+class TrainingTask(NamedTuple):
+    """What is trained: the record (and as it came in), its training data, the method, the recipe."""
+
+    record: dict[str, Any]
+    former: dict[str, Any]
+    data: resolve.Data
+    method: Any
+    how: recipe.Recipe
+    precision: str
+    prepare: bool = True
+    track: tracking.Tracking | None = None
+
+
+def train(record: dict[str, Any], method: Any, how: recipe.Recipe, run: RunContext) -> dict[str, Any]:
+    """Return the record with a trained checkpoint, its history and `seconds_per_epoch`.
+
+    Results that belonged to former weights are dropped. Raises RbError where the recipe cannot
+    work, the architecture cannot be built, or the loss stops being finite.
+    """
+    with run.clock.stage("data"):
+        data = resolve.data_of(record, run, "train")
+    method, how = presets.on_data(method, how, data.about)
+    recipe.check(how, data.size)
+    recipe.check_method(how, method)
+    former = record
+    # What an architecture says of a file of weights goes with these.
+    arch = {key: value for key, value in record["arch"].items() if key not in ("member", "normalize")}
+    record = {**record, "arch": spaces.describe(arch, data.about.classes, data.about.shape)}
+    data, how = _settled(data, method, how)
+    arithmetic = precision.of_training(run, data.about.shape)
+    start = _start(former, how, run)
+    what = {
+        "kind": "training",
+        "version": VERSION,
+        "arch": identity(record["arch"]),
+        "data": data.fingerprint,
+        "normalize": [data.about.mean, data.about.std],  # by the data set's name, not by its content
+        "method": {"name": method.name, "version": method.version, "config": registry.config(method)},
+        "recipe": how.config(),
+        "seed": run.seed,
+        "draws": GENERATOR,
+        "precision": arithmetic,
+        **({} if start is None else {"init": start}),
+        **({"prepared": precision.PREPARED} if run.prepare and method.inner else {}),
+        **({"processes": distributed.count()} if distributed.count() > 1 else {}),
+        # The last two images were one batch once.
+        **({"batches": "single"} if 1 in (how.batch_size, how.micro_batch) else {}),
+    }
+    along = tracking.wanted(how, former, run)
+    kept = _TrainingCache(run, what, along, resolve.names({"arch": record["arch"]}, data))
+    done: Any = kept.look()
+    if done is None:
+        if run.plan is not None:
+            run.plan.training(kept.own, what, record["arch"], how.epochs)
+        with run.store.claimed([kept.own], lambda: kept.look() is not None, run.check_cancelled) as ours:
+            if ours:
+                run.store.check_writable()
+                task = TrainingTask(record, former, data, method, how, arithmetic, run.prepare, along)
+                done = kept.keep(_fit(task, run, kept.own))
+                run.store.drop_state(kept.own)
+            else:
+                done = kept.look()
+        run.store.computed += ours
+        run.store.found += not ours
+    else:
+        run.store.found += 1
+    return _trained(record, data, what, done, how)
+
+
+class _TrainingCache:
+    """A finished training in the store; what was tracked along it is a result of its own.
+
+    The key of the training says nothing of tracking, so that one without finds the weights of one with. A
+    tracked one is found only where its history is there too: weights of former epochs are not kept, so it
+    is trained again for that, and ends with the same weights.
+    """
+
+    def __init__(
+        self, run: RunContext, what: dict[str, Any], along: tracking.Tracking | None, names: Any
+    ) -> None:
+        self.store, self.what, self.names = run.store, what, names
+        self.key = digest(what)
+        self.along = None if along is None else along.key_fields(self.key)
+        self.own = self.key if self.along is None else digest(self.along)
+
+    def look(self) -> dict[str, Any] | None:
+        """What there is, whole, or None."""
+        found = self.store.result(self.key)
+        names = () if found is None else (found["checkpoint"], found.get("best"))
+        if found is None or not all(name is None or self.store.has_object(name) for name in names):
+            return None
+        if self.along is None:
+            return dict(found)
+        more = self.store.result(self.own)
+        # On a GPU another training of this key may have ended elsewhere.
+        return None if more is None or more["checkpoint"] != found["checkpoint"] else _joined(found, more)
+
+    def keep(self, done: dict[str, Any]) -> dict[str, Any]:
+        """Keep what a training returned, in its two parts."""
+        plain = {name: value for name, value in done.items() if name not in ("tracked", "tracking")}
+        self.store.keep_result(self.key, self.what, plain, self.names)
+        if self.along is None:
+            return plain
+        more = {name: done[name] for name in ("checkpoint", "tracked", "tracking")}
+        self.store.keep_result(self.own, self.along, more, self.names)
+        return _joined(plain, more)
+
+
+def _joined(found: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    return {**found, "history": {**found["history"], **more["tracked"]}, "tracking": more["tracking"]}
+
+
+def _settled(data: resolve.Data, method: Any, how: recipe.Recipe) -> tuple[resolve.Data, recipe.Recipe]:
+    """Data and recipe with what the data set or the method decides where nothing was said."""
+    if how.normalize is not None:
+        mean, std = (None, None) if how.normalize == "none" else _pair(how.normalize, data.about.shape[0])
+        data = dataclasses.replace(data, about=dataclasses.replace(data.about, mean=mean, std=std))
+    side = min(data.about.shape[1:])
+    changes: dict[str, Any] = {}
+    if how.augment is None:
+        changes["augment"] = data.about.augment
+    if "awp" in how.regularize and how.awp_gamma is None:
+        changes["awp_gamma"] = 0.005 if method.name == "trades" else 0.01
+    if "cutout" in how.regularize:
+        changes["cutout_length"] = how.cutout_length or max(round(side * 14 / 32), 1)
+        if changes["cutout_length"] > side:
+            raise RbError(
+                f"--cutout-length is {how.cutout_length}, and the images have {side} pixels a side. Expected"
+                f" at most {side}."
+            )
+    return data, dataclasses.replace(how, **changes)
+
+
+def _pair(normalize: Any, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel, from a name or from a number or more of each."""
+    if isinstance(normalize, str):
+        normalize = datasets.NORMALIZATIONS[normalize]
+    mean, std = (tuple(map(float, values)) for values in normalize)
+    if len(mean) not in (1, channels):
+        raise RbError(
+            f"--normalize has {len(mean)} means, and the images have {channels} channels. Give one of each a"
+            " channel, or one of each for all."
+        )
+    return mean, std
+
+
+def _start(record: dict[str, Any], how: recipe.Recipe, run: RunContext) -> dict[str, Any] | None:
+    """What the training starts from, for the key; None where that is a fresh network. Raises RbError."""
+    if how.init == "random":
+        return None
+    if how.init == "timm":
+        if record["arch"].get("space") != "timm":
+            raise RbError(
+                "--init timm starts from timm's published weights, and the record's network is not of the"
+                " space timm. Make the record with rb-arch --arch timm:NAME, or use --init random."
+            )
+        return {"timm": record["arch"].get("name")}
+    if not record.get("checkpoint"):
+        raise RbError(
+            "--init checkpoint goes on from the record's checkpoint, and the record has none. Train it first"
+            " (rb-train --method erm), or use --init random."
+        )
+    told = {key: record["arch"][key] for key in ("member", "normalize") if key in record["arch"]}
+    return {"checkpoint": resolve.checkpoint_name(record, run), **told}
+
+
+def _fit(task: TrainingTask, run: RunContext, key: str) -> dict[str, Any]:
+    import torch
+
+    from rbtools.execution import device, resources
+    from rbtools.trainer.loop import fit
+
+    threads = resources.training_threads(run, task.record["arch"])
+    with device.taken(run, threads) as chosen:
+        if distributed.count() > 1:
+            threads = max(threads // int(os.environ.get("LOCAL_WORLD_SIZE", "1")), 1)
+            torch.set_num_threads(threads)
+        state = run.store.state(key)
+        distributed.broadcast(distributed.Order(task, run.seed, threads, key, state))
+        with run.clock.stage("training"):
+            return fit(task, run, key, chosen, state)
+
+
+def _trained(
+    record: dict[str, Any], data: resolve.Data, what: dict[str, Any], done: dict[str, Any], how: recipe.Recipe
+) -> dict[str, Any]:
+    record = results.forget_evaluations(record)
+    of_former_file = ("checkpoint_file", "recognised")
+    record = {key: value for key, value in record.items() if key not in of_former_file}
+    name = done["checkpoint"] if how.select == "last" else done.get("best", done["checkpoint"])
+    training = {"train": trained.section(what, done, how.select, how.preset), "checkpoint": name}
+    record = {**record, **resolve.of_data(data), **training}
+    for entry in trained.entries(done):
+        record = results.add(record, entry, replace=True)
+    return record

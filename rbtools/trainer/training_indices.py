@@ -1,0 +1,35 @@
+"""Which images of the train split a model was trained on, where its training held some out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rbtools.datasets import indices
+from rbtools.execution.context import RunContext
+from rbtools.inputs import resolve
+from rbtools.records import trained
+from rbtools.store import digest
+from rbtools.trainer.recipe import Recipe, held_out
+
+
+def trained_on(record: dict[str, Any], run: RunContext) -> indices.Indices | None:
+    """The images that a training left after what `--val` held out; None where it used all of them.
+
+    None too where nothing is known of the training, or the run meets other data than it did. Raises RbError
+    where the record says of its training what no training writes.
+    """
+    share = trained.held_out_share(record)
+    data = resolve.data_of(record, run, "train")
+    if not share or resolve.named_data(record, data.name) != data.name:
+        return None
+    what = {"kind": "held-out images", "version": 1, "data": data.fingerprint, "val": share}
+    key = digest(what)
+    held = run.store.result(key)
+    if held is None:
+        from rbtools.trainer import validation
+
+        labels = data.load().labels
+        held = validation.split(labels, held_out(Recipe(val=share), len(labels)))[1].tolist()
+        run.store.keep_result(key, what, held)
+    left = set(held)
+    return indices.of([number for number in range(data.size) if number not in left])

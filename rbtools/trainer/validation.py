@@ -1,0 +1,63 @@
+"""Accuracy on the part of the training images that is held out, to find the best epoch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rbtools import datasets
+from rbtools.rng.draws import Draws
+from rbtools.training import METHODS
+from rbtools.training.base import cross_entropy
+
+STEPS = 10
+_TILE = 500
+
+
+def split(labels: Tensor, held_out: int) -> tuple[Tensor, Tensor]:
+    """The examples that are trained on, in their order, and those held out, as many of each class."""
+    order = torch.arange(len(labels))
+    if held_out == 0:
+        return order, order[:0]
+    chosen = datasets.subset(labels, held_out, seed=0)
+    left = torch.ones(len(labels), dtype=torch.bool)
+    left[chosen] = False
+    return order[left], chosen.sort().values
+
+
+def attack_of(method: Any) -> Any:
+    """PGD with ten steps of a quarter of the radius, in the method's own ball where it has one."""
+    eps = getattr(method, "eps", 8 / 255)
+    return METHODS.build("pgd", eps=eps, step_size=2.5 * eps / STEPS, attack_steps=STEPS)
+
+
+def told(method: Any, held_out: int) -> dict[str, Any]:
+    """How the validation is done, for the record."""
+    attack = attack_of(method)
+    return {"n": held_out, "attack": "pgd", "eps": attack.eps, "step_size": attack.step_size, "steps": STEPS}
+
+
+class Validation:
+    """The held-out images, and the attack that they are put to: the same draws in every epoch."""
+
+    def __init__(self, images: Any, labels: Tensor, ids: Tensor, method: Any, seed: int) -> None:
+        self.images, self.labels, self.ids, self.seed = images, labels, ids, seed
+        self.attack = attack_of(method)
+
+    def measure(self, model: nn.Module) -> dict[str, float]:
+        """Clean and robust accuracy and the robust loss of a model in eval mode; it is left so."""
+        model.eval()
+        sums = torch.zeros(3, dtype=torch.float64)
+        for part in self.ids.split(_TILE):
+            images, labels = self.images[part].float().div(255), self.labels[part]
+            draws = Draws(self.seed, "validation", part)
+            perturbed = self.attack.perturb(model, images, labels, draws)
+            with torch.no_grad():
+                clean, robust = model(images), model(perturbed)
+                loss = cross_entropy(robust, labels).sum()
+            right = [(logits.argmax(1) == labels).sum() for logits in (clean, robust)]
+            sums += torch.stack([*right, loss]).double().cpu()
+        acc, robust_acc, loss = (sums / len(self.ids)).tolist()
+        return {"val_acc": acc, "val_robust_acc": robust_acc, "val_robust_loss": loss}

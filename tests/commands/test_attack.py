@@ -1,0 +1,657 @@
+"""rb-attack at the command line: records in and out, one checkpoint, protocols, what goes wrong."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner, Result
+from PIL import Image
+
+from rbtools import api
+from rbtools.attacks import ATTACKS, presets
+from rbtools.commands.attack import main
+from rbtools.inputs import resolve
+from rbtools.store import Store
+
+Record = dict[str, Any]
+CPU = ["--device", "cpu"]
+
+
+def run(arguments: list[str], *records: Record) -> Result:
+    text = "".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records)
+    return CliRunner().invoke(main, [*arguments, *CPU], input=text)
+
+
+def records(result: Result) -> list[Record]:
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def one(result: Result) -> Record:
+    assert result.exit_code == 0, result.stderr
+    (record,) = records(result)
+    return record
+
+
+# --- records in, records out ----------------------------------------------------------------------
+
+
+def test_an_attack_adds_its_results_and_passes_the_rest(trained: dict[str, Record]) -> None:
+    before = trained["erm"]
+    asked = ["--steps", "3", "--eps", "4,16/255", "--n", "50", "--seed", "5", "--precision", "fp32"]
+    result = run(["pgd", *asked], before)
+    record = one(result)
+    assert result.stderr == "rb-attack: 1 record: 1 computed, 0 found in the store.\n"
+    assert {key: record[key] for key in before if key not in ("metrics", "evals")} == {
+        key: before[key] for key in before if key not in ("metrics", "evals")
+    }
+    assert list(record["metrics"]) == ["seconds_per_epoch", "acc", "pgd3.4", "pgd3.16"]
+    assert record["metrics"]["acc"] >= record["metrics"]["pgd3.4"] >= record["metrics"]["pgd3.16"]
+    entry = record["evals"][-1]
+    assert 0 <= entry.pop("ci95")[0] <= entry.pop("value") and entry.pop("seconds") > 0
+    passes = entry.pop("passes")  # a step is one of both for what still stands; then the verdicts
+    assert 0 < passes["backward"] <= 3 and passes["backward"] < passes["forward"] <= 3 + 3 + 2
+    assert entry == {
+        "tool": "rb-attack",
+        "metric": "pgd3.16",
+        "attack": "pgd",
+        "norm": "linf",
+        "eps": 16 / 255,
+        "steps": 3,
+        "step_size": ATTACKS.build("pgd", steps=3, eps=16 / 255).effective_step_size,
+        "start": "uniform",
+        "restarts": 1,
+        "iterate": "any",
+        "relative_step": None,
+        "decay": "constant",
+        "target": "none",
+        "loss": "ce",
+        "prepared": ["channels-last", "folded"],
+        "split": "test",
+        "seed": 5,
+        "draws": "philox4x32-10/1",
+        "n": 50,
+        "device": "cpu",
+        "precision": "fp32",
+    }
+
+
+def test_a_record_of_which_a_part_was_found_counts_once(trained: dict[str, Record]) -> None:
+    chosen = ["fgsm", "--n", "10"]
+    run([*chosen, "--eps", "4"], trained["erm"])
+    result = run([*chosen, "--eps", "4,8"], trained["erm"])
+    assert result.stderr == "rb-attack: 1 record: 1 computed, 0 found in the store.\n"
+
+
+def test_a_metric_that_is_not_what_its_entry_says_is_said_and_replaced(trained: dict[str, Record]) -> None:
+    made = one(run(["fgsm", "--eps", "8", "--n", "10"], trained["erm"]))
+    false = {**made, "metrics": {**made["metrics"], "fgsm.8": 1.5}}
+    result = run(["fgsm", "--eps", "8", "--n", "10"], false, false)
+    assert result.stderr.startswith(
+        "rb-attack: warning: fgsm.8 of a record is not what its own entry in evals says. Where it is measured"
+        " again, that replaces it.\nrb-attack: 2 records:"
+    )
+    assert json.loads(result.stdout.splitlines()[0])["metrics"] == made["metrics"]
+
+
+def test_a_larger_distance_costs_accuracy(known: dict[str, Record]) -> None:
+    metrics = one(run(["pgd", "--steps", "3", "--eps", "4,16,64", "--n", "100"], known["erm"]))["metrics"]
+    values = [metrics[name] for name in ("acc", "pgd3.4", "pgd3.16", "pgd3.64")]
+    assert values == sorted(values, reverse=True) and len(set(values)) == 4
+
+
+def test_distances_have_names_that_people_type(trained: dict[str, Record]) -> None:
+    result = run(["fgsm", "--eps", "1-2,0.5,8/255,8", "--n", "10"], trained["erm"])
+    assert list(one(result)["metrics"])[2:] == ["fgsm.1", "fgsm.2", "fgsm.0.5", "fgsm.8"]
+    result = run(["pgd", "--norm", "l2", "--eps", "0.5", "--steps", "2", "--n", "10"], trained["erm"])
+    assert "pgd2.l2.0.5" in one(result)["metrics"]
+
+
+def test_at_distance_0_nothing_is_lost(trained: dict[str, Record]) -> None:
+    metrics = one(run(["pgd", "--eps", "0"], trained["erm"]))["metrics"]
+    assert metrics["pgd20.0"] == metrics["acc"]
+
+
+def test_records_come_out_as_they_came_in(trained: dict[str, Record]) -> None:
+    failed = {"schema": 1, "error": {"message": "before"}, "text": "hello"}
+    result = run(["fgsm", "--n", "5", "--retry-errors"], trained["erm"], failed, trained["pgd"])
+    first, second, third = records(result)
+    assert second == failed  # what was no record cannot be tried again
+    assert (first["train"]["method"], third["train"]["method"]) == ("erm", "pgd")
+    assert result.stderr.endswith("2 computed, 0 found in the store, 1 passed on with their error.\n")
+
+
+GARBAGE: list[Any] = [True, -1, 1.5, "", "../x", [], ["a", "b"], {"a": 1}, 10**30]
+
+
+@pytest.mark.parametrize("field", ["space", "str", "channels", "cells", "normalize"])
+def test_garbage_in_an_architecture_is_the_records_fault_and_not_a_bug(
+    field: str, trained: dict[str, Record]
+) -> None:
+    arch = trained["erm"]["arch"]
+    wrong = [{**trained["erm"], "arch": {**arch, field: value}} for value in GARBAGE]
+    result = run(["fgsm", "--n", "5"], *wrong)
+    assert result.exit_code == 1 and len(records(result)) == len(GARBAGE)
+    assert all("error" in record for record in records(result))
+    assert "a bug in rbtools" not in result.stderr and "Traceback" not in result.stderr
+
+
+def test_a_failing_record_does_not_stop_the_others(trained: dict[str, Record]) -> None:
+    lost = {**trained["erm"], "checkpoint": "sha256:" + 64 * "0"}
+    result = run(["fgsm", "--n", "5"], lost, trained["pgd"])
+    assert result.exit_code == 1
+    first, second = records(result)
+    assert "is not in the store" in first["error"]["message"]
+    assert {key: value for key, value in first.items() if key != "error"} == lost
+    assert "fgsm.8" in second["metrics"]
+    retried = one(run(["fgsm", "--n", "5", "--retry-errors"], {**trained["erm"], "error": first["error"]}))
+    assert "error" not in retried and "fgsm.8" in retried["metrics"]
+
+
+# --- protocols ------------------------------------------------------------------------------------
+
+
+def test_another_protocol_is_refused_renamed_or_replaced(trained: dict[str, Record]) -> None:
+    first = one(run(["pgd", "--steps", "2", "--n", "20"], trained["erm"]))
+    again = ["pgd", "--steps", "2", "--n", "20", "--restarts", "2"]
+    result = run(again, first)
+    assert result.exit_code == 1
+    message = records(result)[0]["error"]["message"]
+    assert "already has 'pgd2.8', measured differently: restarts 1 there and 2 here." in message
+    assert "--as NAME" in message and "--replace" in message
+    named = one(run([*again, "--as", "mine"], first))
+    assert {"pgd2.8", "mine"} <= named["metrics"].keys()
+    replaced = one(run([*again, "--replace"], first))
+    assert [entry["restarts"] for entry in replaced["evals"] if entry["metric"] == "pgd2.8"] == [2]
+
+
+def test_as_with_several_results_is_refused(trained: dict[str, Record]) -> None:
+    result = run(["fgsm", "--eps", "1,2", "--as", "mine", "--n", "5"], trained["erm"])
+    assert result.exit_code in (1, 2) and "--as names one result" in result.stderr
+
+
+# --- the store ------------------------------------------------------------------------------------
+
+
+def test_a_run_that_finds_everything_imports_no_torch(trained: dict[str, Record]) -> None:
+    chosen = ["pgd", "--steps", "2", "--eps", "8,16", "--n", "20", *CPU]
+    first = run(chosen[:-2], trained["erm"], trained["pgd"])
+    code = (
+        "import atexit, sys\n"
+        "atexit.register(lambda: open('modules', 'w').write(' '.join(sys.modules)))\n"
+        f"sys.argv = ['rb-attack', *{chosen!r}]\n"
+        "from rbtools.commands.attack import main\n"
+        "main()\n"
+    )
+    again = subprocess.run(
+        [sys.executable, "-c", code],
+        input="".join(json.dumps(record) + "\n" for record in trained.values()),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert again.stdout == first.stdout
+    assert again.stderr == "rb-attack: 2 records: 0 computed, 2 found in the store.\n"
+    assert not {"torch", "numpy", "scipy", "sklearn"} & set(Path("modules").read_text().split())
+
+
+def test_a_full_disk_loses_no_result(trained: dict[str, Record], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "replace", refuse)
+        result = run(["fgsm", "--n", "20"], trained["erm"], trained["pgd"])
+    assert result.exit_code == 0
+    assert all("fgsm.8" in record["metrics"] for record in records(result))
+    warning, *others = [line for line in result.stderr.splitlines() if "warning" in line]
+    assert "No space left on device" in warning and "not kept" in warning
+    assert not others  # once is enough, however many records there are
+
+
+def test_a_store_of_another_format_is_refused(trained: dict[str, Record]) -> None:
+    Path("rb-store/format.json").write_text('{"format": 9}')
+    result = run(["fgsm"], trained["erm"])
+    assert result.exit_code == 2 and result.stdout == ""
+    assert "has format 9; this rbtools reads format 1" in result.stderr
+
+
+# --- one checkpoint -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def published() -> Path:
+    """A published CIFAR-10 ResNet-18, which comes with pyautoattack."""
+    found = importlib.util.find_spec("pyautoattack")
+    assert found is not None and found.submodule_search_locations
+    package = Path(found.submodule_search_locations[0])
+    (file,) = [*package.rglob("model_test.pt"), *package.parent.glob("examples/model_test.pt")][:1]
+    return file
+
+
+def test_a_published_checkpoint_is_evaluated_without_a_pipe(published: Path, photos: Path) -> None:
+    where = ["--checkpoint", str(published), "--dataset", f"imagefolder:{photos}", "--n", "6"]
+    record = one(run(["fgsm", "--eps", "8", "--arch", "resnet18", *where]))
+    assert record["arch"]["name"] == "resnet18" and record["arch"]["params"] == 11173962
+    assert record["checkpoint_file"] == str(published) and record["checkpoint"].startswith("sha256:")
+    assert record["dataset"] == f"imagefolder:{photos}"
+    assert record["evals"][-1]["n"] == 6
+    assert record["metrics"]["fgsm.8"] <= record["metrics"]["acc"]
+    told = run(["fgsm", "--eps", "8", *where])  # the file tells what network it holds
+    assert one(told)["arch"] == record["arch"] and one(told)["metrics"] == record["metrics"]
+    assert told.stderr.endswith("0 computed, 1 found in the store.\n")
+    again = one(run(["fgsm", "--eps", "8,0", "--n", "6"], record))  # in a pipe
+    assert again["metrics"]["fgsm.0"] == record["metrics"]["acc"]
+
+
+@pytest.fixture
+def photo_model(trained: dict[str, Record], photos: Path, monkeypatch: pytest.MonkeyPatch) -> Record:
+    """A network by formula that knows the 20 training photographs: it takes the class of the nearest one."""
+    files = sorted((photos / "train").rglob("*.png"))
+    pixels = torch.stack([torch.from_numpy(np.array(Image.open(file))) for file in files])
+    pixels = pixels.permute(0, 3, 1, 2).flatten(1).float() / 255
+    distances = torch.nn.Linear(3 * 32 * 32, 20)
+    distances.weight.data, distances.bias.data = 2 * pixels, -pixels.square().sum(1)
+    model = torch.nn.Sequential(torch.nn.Flatten(), distances, torch.nn.Unflatten(1, (10, 2)), Best()).eval()
+    monkeypatch.setattr(resolve, "load_model", lambda *_: model)
+    return {**trained["erm"], "dataset": f"imagefolder:{photos}"}
+
+
+class Best(torch.nn.Module):
+    """The larger of the two scores of every class."""
+
+    def forward(self, scores: torch.Tensor) -> torch.Tensor:
+        return scores.amax(2)
+
+
+def test_a_class_map_says_which_folder_is_which_class(photo_model: Record, photos: Path) -> None:
+    folders = sorted(folder.name for folder in (photos / "train").iterdir())
+    Path("map.json").write_text(json.dumps({name: 9 - index for index, name in enumerate(folders)}))
+    asked = ["fgsm", "--eps", "0", "--split", "train"]
+    assert one(run(asked, photo_model))["metrics"]["train.acc"] == 1
+    mapped = one(run([*asked, "--class-map", "map.json"], photo_model))
+    assert mapped["metrics"]["train.acc"] == 0
+    # The next stage of a pipe is not told again, and must not take the alphabet's order.
+    assert mapped["class_map"] == folders[::-1]
+    again = one(run([*asked, "--force"], mapped))
+    assert again["metrics"]["train.acc"] == 0
+    Path("map.json").write_text('{"airplane": 0}')
+    result = run([*asked, "--class-map", "map.json"], photo_model)
+    assert result.exit_code == 1 and "leaves out the class folders automobile" in result.stderr
+
+
+def test_val_serves_where_there_is_no_test(photo_model: Record, photos: Path) -> None:
+    record = one(run(["fgsm"], photo_model))
+    assert record["evals"][-1]["n"] == 30 and record["evals"][-1]["split"] == "test"
+    result = run(["fgsm", "--split", "val"], photo_model)
+    assert result.exit_code == 1 and "Ask for --split test" in result.stderr
+
+
+def test_an_unreadable_image_is_named(photo_model: Record, photos: Path) -> None:
+    shutil.copytree(photos, "broken")
+    bad = Path("broken/val/cat/1.png")
+    bad.write_bytes(bad.read_bytes()[:100])
+    Path("broken/val/cat/.hidden.png").write_text("no image")
+    Path("broken/val/cat/notes.txt").write_text("no image")
+    result = run(["fgsm", "--dataset", "imagefolder:broken"], photo_model)
+    assert result.exit_code == 1
+    assert "broken/val/cat/1.png" in result.stderr and result.stderr.count("\n") == 2
+
+
+def test_an_unknown_data_set_is_answered_with_near_misses(trained: dict[str, Record]) -> None:
+    result = run(["fgsm", "--dataset", "digit"], trained["erm"])
+    assert result.exit_code == 2 and result.stdout == ""
+    assert "Unknown data set 'digit'. Did you mean 'digits'?" in result.stderr
+
+
+# --- what is wrong with a checkpoint --------------------------------------------------------------
+
+
+@pytest.fixture
+def file(trained: dict[str, Record]) -> Path:
+    """A checkpoint for digits as a file of the user's."""
+    shutil.copyfile(Store("rb-store").object(trained["erm"]["checkpoint"]), "model.safetensors")
+    return Path("model.safetensors")
+
+
+def test_a_checkpoint_of_our_own_needs_no_arch(file: Path, trained: dict[str, Record]) -> None:
+    record = one(run(["fgsm", "--checkpoint", str(file)]))
+    (piped,) = records(run(["fgsm"], trained["erm"]))
+    assert record["metrics"]["fgsm.8"] == piped["metrics"]["fgsm.8"]
+    assert record["arch"]["str"] == trained["erm"]["arch"]["str"]
+
+
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        (lambda data: data[:-1000], "is a safetensors file that is cut off or damaged"),
+        (lambda data: data[:100], "cut off or damaged"),
+        (lambda data: b"", "is empty (0 bytes)"),
+        (lambda data: b"<!doctype html><title>404</title>", "is a web page, titled '404'"),
+    ],
+)
+def test_a_damaged_checkpoint_is_an_error_record(harm: Any, message: str, file: Path) -> None:
+    file.write_bytes(harm(file.read_bytes()))
+    result = run(["fgsm", "--checkpoint", str(file)])
+    assert result.exit_code == 1
+    (record,) = records(result)
+    assert message in record["error"]["message"] and str(file.absolute()) in record["error"]["message"]
+    assert result.stderr.splitlines()[0] == f"rb-attack: error: {record['error']['message']}"
+
+
+def test_a_checkpoint_of_another_architecture_says_which_keys(file: Path) -> None:
+    result = run(["fgsm", "--checkpoint", str(file), "--arch", "resnet18"])
+    assert result.exit_code == 1
+    message = records(result)[0]["error"]["message"]
+    assert "Keys missing: conv1.weight" in message and "unexpected: cells.0" in message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--checkpoint", "gone.pt"], "gone.pt does not exist. Expected a file."),
+        (["--checkpoint", "."], ". is a folder. Expected a file."),
+        (["--checkpoint", "model.safetensors", "in.jsonl"], "Both --checkpoint and FILE are given."),
+        (["--arch", "resnet18"], "--arch describes a --checkpoint, but none is given."),
+        (["--n", "0"], "Invalid value for '--n'"),
+        (["--eps", ","], "--eps is empty. Expected distances such as 8 or 1,2,8."),
+    ],
+)
+def test_wrong_use_is_a_usage_error(arguments: list[str], message: str, file: Path) -> None:
+    result = run(["fgsm", *arguments])
+    assert result.exit_code == 2 and result.stdout == ""
+    assert message in result.stderr and result.stderr.count("\n") == 1
+
+
+def test_an_unknown_arch_names_near_misses(file: Path) -> None:
+    result = run(["fgsm", "--checkpoint", str(file), "--arch", "resnet81"])
+    assert result.exit_code in (1, 2)
+    assert "Unknown model 'resnet81'. Did you mean 'resnet18'" in result.stderr
+
+
+def test_a_device_that_is_not_there_is_said(trained: dict[str, Record]) -> None:
+    result = CliRunner().invoke(main, ["fgsm", "--device", "xpu:7"], input=json.dumps(trained["erm"]))
+    assert result.exit_code == 1 and "The device 'xpu:7' cannot be used" in result.stderr
+    assert "Use --device cpu or auto." in result.stderr
+    result = CliRunner().invoke(main, ["fgsm", "--device", "gpu"], input=json.dumps(trained["erm"]))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "--device is 'gpu'. Expected auto, cpu, cuda, or one of several GPUs" in result.stderr
+
+
+def test_steps_that_cannot_reach_the_border_are_warned_about() -> None:
+    """Nothing is read: the words alone say it."""
+    short = "warning: --eps is 32/255, but the steps lead 20/255 far together: the attack cannot reach the"
+    for words, option in (
+        (["--step-size", "2"], "--step-size"),
+        (["--relative-step", "0.0625"], "--relative-step"),
+        (["--step-size", "4", "--decay", "linear", "--steps", "9"], "--step-size"),
+    ):
+        said = CliRunner().invoke(main, ["pgd", "--eps", "8,32", "--steps", "10", *words], input="").stderr
+        advice = f"Give a longer {option}, or more --steps."
+        assert said.startswith(f"rb-attack: {short} border of its ball. {advice}\n")
+    for words in ([], ["--step-size", "4"], ["--decay", "cosine"], ["--step-size", "2", "--steps", "16"]):
+        said = CliRunner().invoke(main, ["pgd", "--eps", "32", "--steps", "10", *words], input="").stderr
+        assert "the steps lead" not in said
+
+
+def test_a_presets_step_gives_way_where_it_cannot_reach() -> None:
+    from rbtools.attacks import presets
+
+    near, far = presets.preset("rice2020", (8 / 255, 76.5 / 255))
+    assert (near.eps, near.params["step_size"]) == ((8 / 255,), 2 / 255)
+    assert far.eps == (76.5 / 255,) and "step_size" not in far.params
+    assert len(presets.preset("jung2023", (8 / 255,))) == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["--steps", "99999999999999999999"],
+            "99999999999999999999 is too large. Expected 9223372036854775807",
+        ),
+        (
+            ["--seed", "99999999999999999999"],
+            "99999999999999999999 is too large. Expected 9223372036854775807",
+        ),
+        (["--step-size", "nan"], "--step-size is 'nan'. Expected a finite number."),
+        (["--steps", "1.5"], "Invalid value for '--steps': '1.5' is no whole number."),
+        (["--n", "0"], "Invalid value for '--n': 0 is less than 1."),
+        (["--precision", "fp23"], "is not one of 'auto', 'fp32', 'bf16'. Did you mean 'fp32'? Try"),
+        (["--threads", "99999999"], "--threads is 99999999. Expected 1024 at most."),
+        (["--jobs", "99999999"], "--jobs is '99999999'. Expected a whole number from 1 to 1024, or auto."),
+        (["--jobs", "²"], "--jobs is '²'. Expected a whole number"),
+        (["--shard", "²/3"], "--shard is '²/3'. Expected I/N"),
+        (["--eps", "1-9999999999"], "which is 9,999,999,999 numbers. Expected 100,000 at most."),
+        (["--eps", "0:1:1000000000"], "which is 1,000,000,000 numbers. Expected 100,000 at most."),
+        (["--eps", "0:1:²"], "--eps has the count '²'."),
+        (["--indices", "nowhere.txt"], "The file of indices nowhere.txt cannot be read"),
+        (
+            ["--dataset", "photos"],
+            "There is no data set 'photos', but a file or folder of that name: write imagef",
+        ),
+    ],
+)
+def test_values_that_no_run_can_have_are_refused_before_the_first_record(
+    words: list[str], message: str
+) -> None:
+    Path("photos").mkdir()
+    result = CliRunner().invoke(main, ["pgd", *words], input="{}\n")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert message in result.stderr and result.stderr.count("\n") == 1
+
+
+# --- several distances, and what is kept ----------------------------------------------------------
+
+
+def test_a_ladder_only_sharpens_the_result(trained: dict[str, Record]) -> None:
+    plain = one(run(["pgd", "--eps", "4,16,32", "--steps", "3", "--n", "60"], trained["erm"]))
+    ladder = one(
+        run(["pgd", "--eps", "32,4,16", "--steps", "3", "--n", "60", "--ladder", "--replace"], plain)
+    )
+    names = ["pgd3.4", "pgd3.16", "pgd3.32"]
+    before, after = plain["metrics"], ladder["metrics"]
+    assert before[names[0]] == after[names[0]]  # the first rung is the plain attack
+    assert all(after[name] <= before[name] for name in names)
+    assert sorted((after[name] for name in names), reverse=True) == [after[name] for name in names]
+    assert ladder["evals"][-1]["ladder"]
+    extended = ["pgd", "--eps", "4,16,32,64", "--steps", "3", "--n", "60", "--ladder", "--replace"]
+    longer = one(run(extended, ladder))["metrics"]  # the lower rungs come from the store
+    assert {name: longer[name] for name in names} == {name: after[name] for name in names}
+    assert longer["pgd3.64"] <= after["pgd3.32"]
+
+
+def test_what_was_counted_is_counted_once_however_the_examples_came(trained: dict[str, Record]) -> None:
+    how = ["aa", "--attacks", "fgsm,pgd", "--n"]
+    shutil.copytree("rb-store", "whole-store")
+    whole = one(run([*how, "60", "--eps", "16,32", "--store", "whole-store"], trained["erm"]))
+    one(run([*how, "20", "--eps", "16"], trained["erm"]))
+    parts = one(run([*how, "60", "--eps", "16,32"], trained["erm"]))
+    for name in ("aa.16", "aa.32"):
+        (wanted,), (found,) = (
+            [entry for entry in record["evals"] if entry["metric"] == name] for record in (whole, parts)
+        )
+        assert found["value"] == wanted["value"] and found["broken_by"] == wanted["broken_by"]
+        broken = round(60 * (parts["metrics"]["acc"] - found["value"]))
+        assert sum(found["broken_by"].values()) == broken > 0
+
+
+def test_a_ladder_of_one_distance_is_a_usage_error() -> None:
+    result = run(["pgd", "--eps", "8", "--ladder"])
+    assert result.exit_code == 2 and "--ladder climbs from one distance to the next" in result.stderr
+
+
+def test_detail_and_saved_images_tell_the_same_as_the_number(trained: dict[str, Record]) -> None:
+    arguments = ["pgd", "--eps", "16", "--steps", "3", "--n", "60", "--detail", "--save-adv", "adv"]
+    record = one(run(arguments, trained["erm"]))
+    entry = record["evals"][-1]
+    confusion = np.array(entry["detail"]["confusion"])
+    assert confusion.sum() == 60 and np.trace(confusion) / 60 == entry["value"]
+    assert confusion.sum(1).tolist() == [6] * 10  # as many of each class
+    label = np.array(entry["detail"]["confidence"]["label"])
+    assert np.allclose(label.sum(1), 1, atol=1e-3)
+    right, wrong = entry["detail"]["confidence"]["prediction"]
+    assert 0.1 < right <= 1 and 0.1 < wrong <= 1
+    (file,) = Path("adv").glob("*.npz")
+    saved = np.load(file)
+    assert saved["survived"].mean() == entry["value"] and saved["images"].shape == (60, 1, 8, 8)
+    assert saved["linf"].max() <= 16 / 255 + 1e-6 and 0 <= saved["images"].min() <= saved["images"].max() <= 1
+    model = api.load(record)
+    fooled = model(torch.from_numpy(saved["images"])).argmax(1).numpy() != saved["labels"]
+    assert np.array_equal(fooled, ~saved["survived"])
+    before = file.stat().st_mtime_ns
+    assert "1 found in the store" in run([*arguments, "--replace"], trained["erm"]).stderr
+    assert file.stat().st_mtime_ns == before
+
+
+def test_saved_images_are_made_though_the_result_is_known(trained: dict[str, Record]) -> None:
+    arguments = ["fgsm", "--eps", "16", "--n", "30"]
+    first = one(run(arguments, trained["erm"]))
+    again = one(run([*arguments, "--save-adv", "adv"], trained["erm"]))
+    assert first["metrics"] == again["metrics"] and len(list(Path("adv").glob("*.npz"))) == 1
+
+
+# --- a paper's attacks, the checklist, another model's examples ------------------------------------
+
+
+def test_a_preset_is_the_papers_attacks(trained: dict[str, Record]) -> None:
+    record = one(run(["--preset", "rice2020", "--n", "30"], trained["erm"]))
+    entry = record["evals"][-1]
+    assert entry["metric"] == "pgd10.8" and entry["iterate"] == "last"
+    assert entry["step_size"] == pytest.approx(2 / 255) and entry["n"] == 30
+    again = one(run(["preset", "rice2020", "--n", "30", "--eps", "16"], trained["erm"]))
+    assert "pgd10.16" in again["metrics"] and "pgd10.8" not in again["metrics"]
+
+
+@pytest.mark.parametrize("name", presets.PRESETS)
+def test_presets_are_made_of_attacks_that_there_are(name: str) -> None:
+    for part in presets.preset(name):
+        made = ATTACKS.build(part.attack, **part.params)
+        assert part.eps and getattr(made, "iterate", "last") == "last"
+
+
+def test_an_unknown_preset_names_those_there_are() -> None:
+    result = run(["--preset=jung", "--n", "30"])
+    assert result.exit_code == 2
+    assert "Unknown preset 'jung'. Did you mean 'jung2023'?" in result.stderr
+
+
+CHECK = ["check", "--eps", "8", "--n", "40", "--steps", "5", "--queries", "20", "--samples", "5"]
+
+
+def test_the_checklist_passes_an_ordinary_model(trained: dict[str, Record]) -> None:
+    record = one(run(CHECK, trained["erm"]))
+    entry = record["evals"][-1]
+    assert entry["metric"] == "obfuscation.failed" and [test["test"] for test in entry["tests"]] == [*"abcde"]
+    values = record["metrics"]
+    by = {test["test"]: test["by"] for test in entry["tests"]}
+    assert by["a"] == pytest.approx(values["fgsm.8"] - values["pgd5.8"])
+    assert by["b"] == pytest.approx(values["square.8"] - values["pgd5.8"])
+    assert by["c"] == pytest.approx(-values["pgd5.255"])
+    assert values["obfuscation.failed"] == sum(not test["holds"] for test in entry["tests"])
+    assert "1 found in the store" in run(CHECK, trained["erm"]).stderr
+
+
+def test_the_checklist_finds_masked_gradients(
+    trained: dict[str, Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that rounds its input: no gradient tells where to go, and Square is not misled."""
+    model = api.load(trained["erm"])
+
+    class Masked(torch.nn.Module):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return model((images * 8).round() / 8 + 0 * images)
+
+    monkeypatch.setattr(resolve, "load_model", lambda *_: Masked().eval())
+    result = run([*CHECK[:2], "64", *CHECK[3:], "--force", "--no-prepare"], trained["erm"])
+    record = one(result)
+    failed = {test["test"] for test in record["evals"][-1]["tests"] if not test["holds"]}
+    assert {
+        "c"
+    } <= failed and "obfuscation check c fails: pgd5.255 is 0, but it is not so by" in result.stderr
+
+
+def test_a_check_after_a_plain_attack_uses_what_is_known(trained: dict[str, Record]) -> None:
+    one(run(["pgd", "--eps", "8", "--steps", "5", "--n", "40"], trained["erm"]))
+    assert "obfuscation.failed" in one(run(CHECK, trained["erm"]))["metrics"]
+
+
+def test_few_classes_get_another_loss_and_are_told(
+    trained: dict[str, Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, first = api.load(trained["erm"]), torch.nn.Linear(10, 3, bias=False)
+    torch.nn.init.eye_(first.weight)
+    three = torch.nn.Sequential(model, first).requires_grad_(False)
+    monkeypatch.setattr(resolve, "load_model", lambda *_: three.eval())
+    result = run(["apgd-t", "--steps", "2", "--n", "30", "--force"], trained["erm"])
+    entry = one(result)["evals"][-1]
+    assert entry["loss"] == "targeted-margin"
+    assert "too few classes for the loss targeted-dlr: targeted-margin stands in" in result.stderr
+
+
+def test_a_check_needs_one_distance() -> None:
+    for eps in ("8,16", "0"):
+        assert "The check is at one distance above 0" in run(["check", "--eps", eps]).stderr
+
+
+class Ink(torch.nn.Module):
+    """Class 0 where some columns of an image hold more than eight pixels' worth of ink, else class 1.
+
+    The gradient has one sign in all those columns, whatever the arithmetic, and is 0 in the others. No sum of
+    multiples of 1/255 is near the threshold.
+    """
+
+    def __init__(self, columns: slice) -> None:
+        super().__init__()
+        self.columns = columns
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        more = (images[..., self.columns].sum((1, 2, 3)) - 8.002) / 8
+        other = torch.full_like(more, -9.0)
+        return torch.stack([more, -more, *[other] * 8], 1)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_another_models_examples(
+    precision: str, trained: dict[str, Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two networks that look at halves of the image: examples of the one leave the other's half alone."""
+    halves = {trained["erm"]["checkpoint"]: slice(0, 4), trained["pgd"]["checkpoint"]: slice(4, 8)}
+    load = lambda record, *_: Ink(halves[record["checkpoint"]]).eval()  # noqa: E731
+    monkeypatch.setattr(resolve, "load_model", load)
+    Path("other.jsonl").write_text(json.dumps(trained["pgd"]) + "\n")
+    Path("same.jsonl").write_text(json.dumps(trained["erm"]) + "\n")
+    how = ["--eps", "32"]
+    own = one(run(["fgsm", *how, "--precision", precision], trained["erm"]))["metrics"]
+    same = one(run(["transfer", "--from", "same.jsonl", "--attack", "fgsm", *how], trained["erm"]))
+    assert same["metrics"]["transfer.fgsm.32"] == own["fgsm.32"] < own["acc"]
+    other = one(run(["transfer", "--from", "other.jsonl", "--attack", "fgsm", *how], trained["erm"]))
+    assert other["metrics"]["transfer.fgsm.32"] == other["metrics"]["acc"] == own["acc"]
+    assert other["evals"][-1]["source"] == trained["pgd"]["checkpoint"]
+
+
+def test_a_transfer_says_what_is_wrong_with_its_origin(trained: dict[str, Record]) -> None:
+    result = run(["transfer", "--eps", "8"], trained["erm"])
+    assert result.exit_code == 2 and "--from" in result.stderr
+    Path("two.jsonl").write_text(2 * (json.dumps(trained["erm"]) + "\n"))
+    result = run(["transfer", "--from", "two.jsonl"], trained["erm"])
+    assert result.exit_code == 2 and "holds 2 records. Expected one, of the model to attack." in result.stderr
+
+
+def test_another_number_of_images_is_refused_before_the_work(
+    trained: dict[str, Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = one(run(["fgsm", "--eps", "8", "--n", "20"], trained["erm"]))
+    monkeypatch.setattr(resolve, "load_model", lambda *_: pytest.fail("it was computed"))
+    result = run(["fgsm", "--eps", "8", "--n", "30"], few)
+    assert result.exit_code == 1
+    assert "'fgsm.8', measured differently: n 20 there and 30 here. Keep both with --as" in result.stderr

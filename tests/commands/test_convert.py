@@ -1,0 +1,290 @@
+"""rb-convert: files in, records out, and the other way; what goes wrong loses nothing else."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from rbtools.commands.convert import main
+
+ROW: dict[str, Any] = {
+    "dataset": "CIFAR-10",
+    "model": "ResNet-18",
+    "method": "PGD",
+    "acc": 83.83,
+    "ar": {"AA": 46.34},
+}
+RECORD: dict[str, Any] = {
+    "schema": 1,
+    "arch": {"space": "zoo", "name": "resnet18"},
+    "dataset": "cifar10",
+    "train": {"method": "pgd"},
+    "metrics": {"acc": 0.8383, "aa.8": 0.4634},
+}
+
+
+def run(*arguments: str, text: str = "") -> Result:
+    return CliRunner().invoke(main, list(arguments), input=text)
+
+
+def records(result: Result) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def lines(*found: dict[str, Any]) -> str:
+    return "".join(json.dumps(record) + "\n" for record in found)
+
+
+@pytest.fixture
+def board() -> str:
+    rows = [ROW, {**ROW, "method": "TRADES", "acc": 83.34}]
+    Path("board.json").write_text(json.dumps(rows))
+    return "board.json"
+
+
+def test_a_file_becomes_records(board: str) -> None:
+    result = run("prbench", board)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert [record["train"]["method"] for record in records(result)] == ["pgd", "trades"]
+
+
+def test_standard_input_is_read_where_no_file_is_named(board: str) -> None:
+    text = Path(board).read_text()
+    assert (
+        run("prbench", text=text).stdout
+        == run("prbench", board).stdout
+        == run("prbench", "-", text=text).stdout
+    )
+
+
+def test_several_files_follow_each_other(board: str) -> None:
+    assert len(records(run("prbench", board, board))) == 4
+
+
+def test_records_become_a_file_and_the_file_the_records(board: str) -> None:
+    result = run("prbench", "--write", "again.json", text=run("prbench", board).stdout)
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
+    assert json.loads(Path("again.json").read_text()) == json.loads(Path(board).read_text())
+
+
+def test_a_row_is_a_record_before_the_next_one_is_there() -> None:
+    command = [sys.executable, "-m", "rbtools.commands.convert", "prbench"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(b"[" + json.dumps(ROW).encode() + b",")
+        process.stdin.flush()
+        assert json.loads(process.stdout.readline())["metrics"]["acc"] == 0.8383
+        process.stdin.write(json.dumps(ROW).encode() + b"]")
+        process.stdin.close()
+        assert len(process.stdout.readlines()) == 1
+    assert process.returncode == 0
+
+
+def test_a_dash_writes_to_standard_output() -> None:
+    result = run("prbench", "--write", "-", text=lines(RECORD))
+    assert json.loads(result.stdout) == [ROW]
+
+
+def test_what_is_not_expressed_is_listed_once_for_each_kind() -> None:
+    more = {**RECORD, "mine": 1, "metrics": {**RECORD["metrics"], "wci": 3.0}}
+    result = run("prbench", "--write", "out.json", text=lines(more, {**more, "train": {"method": "mart"}}))
+    assert result.exit_code == 0
+    assert result.stderr.splitlines() == [
+        "rb-convert: not expressed in prbench, metrics (and how often): wci (2).",
+        "rb-convert: not expressed in prbench, fields (and how often): mine (2).",
+    ]
+
+
+# --- what goes wrong --------------------------------------------------------------------------------
+
+
+def test_a_cut_file_gives_the_rows_before_and_says_where_it_ends(board: str) -> None:
+    text = Path(board).read_text()
+    Path("cut.json").write_text(text[:-20])
+    result = run("prbench", "cut.json", board)
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "rb-convert: error: cut.json is cut off: it ends after 1 in the middle."
+        " The 1 record before it stand; get the file anew for the rest.\n"
+    )
+    first, broken, *rest = records(result)
+    assert first["metrics"]["acc"] == 0.8383 and len(rest) == 2
+    assert broken == {
+        "schema": 1,
+        "error": {
+            "tool": "rb-convert",
+            "message": "cut.json is cut off: it ends after 1 in the middle.",
+        },
+    }
+
+
+def test_a_row_that_is_none_becomes_an_error_record_between_the_others() -> None:
+    Path("board.json").write_text(json.dumps([ROW, {"model": "x"}, 7, ROW | {"method": "MART"}]))
+    result = run("prbench", "board.json")
+    assert result.exit_code == 1
+    first, second, third, last = records(result)
+    assert "error" not in first and "error" not in last
+    assert second["error"]["message"].startswith('board.json: row 2: The row\'s "dataset" is missing')
+    assert second["error"]["text"] == '{"model":"x"}' and third["error"]["text"] == "7"
+    assert result.stderr.count("\n") == 2 and result.stderr.count("rb-convert: error: board.json: row ") == 2
+
+
+def test_nan_is_one_line_for_all_and_status_1() -> None:
+    Path("board.json").write_text(
+        json.dumps([ROW | {"acc": float("nan")}, ROW | {"acc": float("nan"), "method": "x"}])
+    )
+    result = run("prbench", "board.json")
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "rb-convert: error: a number is NaN, which JSON does not have; the metric is left out, and its entry"
+        " in evals says why (2 times, first in board.json: row 1: acc is NaN).\n"
+    )
+    assert [record["metrics"] for record in records(result)] == [{"aa.8": 0.4634}] * 2
+
+
+def test_half_a_surrogate_pair_is_a_row_that_fails() -> None:
+    Path("board.json").write_text(json.dumps([ROW | {"note": "\ud800"}, ROW]))
+    result = run("prbench", "board.json")
+    first, second = records(result)
+    assert result.exit_code == 1 and "half of a surrogate pair" in first["error"]["message"]
+    assert "error" not in second
+
+
+def test_integers_of_any_size_come_through() -> None:
+    rows = [ROW | {"big": 10**30}]
+    Path("board.json").write_text(json.dumps(rows))
+    assert run("prbench", "--write", "again.json", text=run("prbench", "board.json").stdout).exit_code == 0
+    assert json.loads(Path("again.json").read_text()) == rows
+
+
+def test_strict_stops_at_the_first_bad_row() -> None:
+    Path("board.json").write_text(json.dumps([ROW, {"model": "x"}, ROW]))
+    result = run("prbench", "--strict", "board.json")
+    assert result.exit_code == 1 and len(records(result)) == 1 and "because of --strict" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["prbench", "nowhere.json"], "Cannot read nowhere.json: No such file or directory."),
+        (["prbench", "."], ". is a folder. Expected a file: prbench is one file."),
+        (["prbench", "a", "--write", "a"], "a is both read and written. Write elsewhere."),
+        (["prbench", "--scale", "half"], "Invalid value for '--scale'"),
+        ([], "No format is named. Choose one of: prbench"),
+    ],
+)
+def test_wrong_use_is_one_line_and_status_2(arguments: list[str], message: str) -> None:
+    result = run(*arguments)
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert message in result.stderr
+
+
+def test_a_file_without_results_says_so() -> None:
+    Path("empty.json").write_text("[]")
+    result = run("prbench", "empty.json")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr == "rb-convert: no results came in.\n"
+
+
+def test_no_records_write_no_file() -> None:
+    for target in ("out.json", "-"):
+        result = run("prbench", "--write", target)
+        assert (result.exit_code, result.stdout) == (0, "")
+        assert result.stderr == "rb-convert: no records came in; nothing is written.\n"
+    Path("failed.jsonl").write_text('{"arch":{},"error":{"tool":"rb-train","message":"no luck"}}\n')
+    result = run("prbench", "--write", "out.json", "failed.jsonl")
+    assert result.exit_code == 1
+    assert result.stderr.splitlines() == [
+        "rb-convert: error: there is nothing to write: out.json was not written.",
+        "rb-convert: 1 failed record left out.",
+    ]
+    assert not Path("out.json").exists()
+
+
+def test_an_empty_file_is_called_empty_and_an_empty_folder_says_what_belongs_there() -> None:
+    Path("empty.json").write_text("\n")
+    result = run("prbench", "empty.json")
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "rb-convert: error: empty.json is empty: it holds no JSON at all. Expected what rb-convert prbench"
+        " --help describes.\n"
+    )
+    Path("folder").mkdir()
+    result = run("robustbench", "folder")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "The folder folder holds no .json files. Expected those of RobustBench's" in result.stderr
+
+
+def test_a_folder_is_not_made_for_a_file_that_is_named(board: str) -> None:
+    result = run("csv", "--write", "nowhere/table.csv", board)
+    assert result.exit_code == 2 and not Path("nowhere").exists()
+    assert "Cannot write nowhere/table.csv: nowhere does not exist." in result.stderr
+
+
+def test_failed_records_and_bad_lines_are_left_out_and_the_rest_is_written() -> None:
+    failed = {"schema": 1, "arch": {"name": "x"}, "error": {"message": "no"}}
+    result = run(
+        "prbench", "--write", "out.json", text=lines(failed) + "hello\n" + lines(RECORD, {"arch": {}})
+    )
+    assert result.exit_code == 1
+    assert json.loads(Path("out.json").read_text()) == [ROW]
+    assert "line 2 is not JSON" in result.stderr and "1 failed record left out." in result.stderr
+    assert "line 4 (unnamed): A row of PRBench has a data set" in result.stderr
+
+
+# --- a published board through the whole pipe -------------------------------------------------------
+
+# PRBench's table 4, CIFAR-10 and ResNet-18: acc, PGD20, PR .08, ProbAcc .05, GE of both, seconds.
+TABLE = {
+    "ERM": (94.85, 0.05, 76.19, 93.48, 0.0, 3.98, 3),
+    "Corr_Uniform": (94.17, 0.05, 90.92, 97.02, 0.04, 6.24, 3),
+    "CVaR": (89.91, 33.45, 87.75, 95.49, 1.13, 4.56, 61),
+    "PGD": (83.83, 49.46, 97.89, 98.73, 25.02, 11.01, 30),
+    "TRADES": (83.34, 53.15, 97.74, 98.68, 16.12, 10.22, 33),
+    "MART": (82.26, 53.84, 97.40, 98.58, 17.40, 7.23, 22),
+    "ALP": (73.98, 54.08, 96.73, 98.29, 8.44, 5.93, 36),
+    "CLP": (81.47, 53.34, 97.61, 98.52, 15.32, 7.94, 36),
+    "KL-PGD": (87.55, 48.43, 97.86, 98.73, 14.57, 7.06, 27),
+}
+
+
+def board_of(dataset: str) -> list[dict[str, Any]]:
+    return [
+        {
+            **{"dataset": dataset, "model": "ResNet-18", "method": method, "acc": acc},
+            **{"ar": {"PGD20": pgd}, "pr": {"0.08": pr}, "probacc": {"0.05": probacc}},
+            **{"ge_ar": {"PGD20": ge}, "ge_pr": {"0.08": ge_pr}, "time_s_per_ep": seconds},
+        }
+        for method, (acc, pgd, pr, probacc, ge, ge_pr, seconds) in TABLE.items()
+    ]
+
+
+def composites() -> dict[str, float]:
+    """The mean of the seven metrics, each from 0 to 1 over the methods, the last three reversed."""
+    columns = list(zip(*TABLE.values(), strict=True))
+    scaled = [[(v - min(column)) / (max(column) - min(column)) for v in column] for column in columns]
+    turned = [[1 - v for v in column] if place >= 4 else column for place, column in enumerate(scaled)]
+    return {method: sum(row) / 7 for method, row in zip(TABLE, zip(*turned, strict=True), strict=True)}
+
+
+@pytest.mark.parametrize("dataset", ["CIFAR-10", "MNIST"])
+def test_a_board_gives_the_composite_of_every_method(dataset: str) -> None:
+    from rbtools.commands import rank, score
+
+    Path("board.json").write_text(json.dumps(board_of(dataset)))
+    text = run("prbench", "board.json").stdout
+    scored = CliRunner().invoke(score.main, "--preset prbench --within dataset,arch.name".split(), input=text)
+    ranked = CliRunner().invoke(
+        rank.main, ["--group", "train.method", "--format", "jsonl"], input=scored.stdout
+    )
+    found = {one["train"]["method"]: one["metrics"]["score"] for one in records(ranked)}
+    expected = {method.lower(): value for method, value in composites().items()}
+    expected["corruption"] = expected.pop("corr_uniform")
+    assert found == pytest.approx(expected)
+    assert list(found) == sorted(expected, key=lambda method: -expected[method])

@@ -1,0 +1,252 @@
+"""rb-corr: one stream, result sets side by side, every format, and what goes wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from rbtools.commands.corr import main
+
+Record = dict[str, Any]
+
+
+def record(index: int, dataset: str = "cifar10", **metrics: float) -> Record:
+    return {
+        "schema": 1,
+        "arch": {"name": f"n{index}", "index": index},
+        "dataset": dataset,
+        "metrics": metrics,
+    }
+
+
+FOUR = [record(0, acc=0.5, pgd=0.3), record(1, acc=0.6, pgd=0.2), record(2, acc=0.7, pgd=0.1)]
+FOUR.append(record(3, acc=0.8, pgd=0.35))
+
+
+def write(name: str, records: list[Record]) -> str:
+    Path(name).write_text("".join(json.dumps(one) + "\n" for one in records))
+    return name
+
+
+def run(arguments: list[str], records: list[Record] | None = None) -> Result:
+    text = "".join(json.dumps(one) + "\n" for one in records or [])
+    return CliRunner().invoke(main, arguments, input=text)
+
+
+def lines(arguments: list[str], records: list[Record] | None = None) -> list[Record]:
+    result = run(arguments, records)
+    assert (result.exit_code, result.stderr) == (0, "")
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def pairs(arguments: list[str], records: list[Record] | None = None) -> dict[tuple[str, str], float | None]:
+    return {(one["row"], one["col"]): one["value"] for one in lines(arguments, records)}
+
+
+# --- one stream -----------------------------------------------------------------------------------
+
+
+def test_a_pair_as_it_is_written() -> None:
+    result = run(["--rows", "acc", "--cols", "pgd"], FOUR)
+    assert result.stdout == (
+        '{"tool":"rb-corr","kind":"spearman","row":"acc","col":"pgd","value":0.2,"n":4}\n'
+    )
+
+
+def test_all_metrics_with_all() -> None:
+    assert pairs([], FOUR) == {
+        ("acc", "acc"): 1.0,
+        ("acc", "pgd"): pytest.approx(0.2),
+        ("pgd", "acc"): pytest.approx(0.2),
+        ("pgd", "pgd"): 1.0,
+    }
+
+
+def test_both_kinds() -> None:
+    found = lines(["--kind", "kendall,spearman", "--metric", "acc"], FOUR)
+    assert [(one["kind"], one["value"]) for one in found] == [("kendall", 1.0), ("spearman", 1.0)]
+    assert pairs(["--kind", "kendall"], FOUR)["acc", "pgd"] == 0.0
+
+
+def test_rows_and_columns_take_globs_expressions_and_fields() -> None:
+    some = [{**one, "metrics": {**one["metrics"], "pgd.b": 1 - one["metrics"]["pgd"]}} for one in FOUR]
+    assert pairs(["--rows", "arch.index", "--cols", "pgd*, mean(acc, pgd) - acc"], some) == {
+        ("arch.index", "pgd"): pytest.approx(0.2),
+        ("arch.index", "pgd.b"): pytest.approx(-0.2),
+        ("arch.index", "mean(acc, pgd) - acc"): pytest.approx(-0.8),
+    }
+
+
+def test_where() -> None:
+    found = lines(["--metric", "acc", "--where", "acc > 0.55 and arch.index != 9"], FOUR)
+    assert [one["n"] for one in found] == [3]
+
+
+def test_several_files_without_on_are_one_stream() -> None:
+    files = [write("a.jsonl", FOUR[:2]), write("b.jsonl", FOUR[2:])]
+    assert pairs([*files, "--kind", "kendall"])["acc", "pgd"] == 0.0
+
+
+def test_bootstrap_tells_interval_draws_and_seed() -> None:
+    (line,) = lines(["--rows", "acc", "--cols", "pgd", "--bootstrap", "99", "--seed", "5"], FOUR)
+    low, high = line["ci95"]
+    assert -1 <= low <= 0.2 <= high <= 1 and (line["bootstrap"], line["seed"]) == (99, 5)
+
+
+# --- result sets ----------------------------------------------------------------------------------
+
+
+def test_two_files_joined_by_a_field() -> None:
+    others = [record(one["arch"]["index"], acc=1 - one["metrics"]["acc"]) for one in reversed(FOUR)]
+    files = [write("ours.jsonl", FOUR), write("theirs.jsonl", others)]
+    assert pairs([*files, "--on", "arch.index", "--metric", "acc,pgd", "--rows", "ours:*"]) == {
+        ("ours:acc", "ours:acc"): 1.0,
+        ("ours:acc", "theirs:acc"): -1.0,
+        ("ours:acc", "ours:pgd"): pytest.approx(0.2),
+        ("ours:pgd", "ours:acc"): pytest.approx(0.2),
+        ("ours:pgd", "theirs:acc"): pytest.approx(-0.2),
+        ("ours:pgd", "ours:pgd"): 1.0,
+    }
+
+
+def test_only_records_that_both_sets_have_count() -> None:
+    files = [write("a.jsonl", FOUR), write("b.jsonl", [*FOUR[:3], record(9, acc=0.1)])]
+    found = lines([*files, "--on", "arch.index", "--rows", "a:acc", "--cols", "*:acc"])
+    assert [(one["col"], one["n"]) for one in found] == [("a:acc", 4), ("b:acc", 3)]
+
+
+def test_sets_by_the_value_of_a_field() -> None:
+    other = [record(i, "cifar100", acc=value) for i, value in enumerate((0.1, 0.2, 0.4, 0.3))]
+    third = [record(i, "svhn", acc=value) for i, value in enumerate((0.9, 0.8, 0.7, 0.6))]
+    arguments = ["--join", "arch.index", "--by", "dataset", "--metric", "acc", "--rows", "cifar10:acc"]
+    assert pairs(arguments, [*FOUR, *other, *third]) == {
+        ("cifar10:acc", "cifar10:acc"): 1.0,
+        ("cifar10:acc", "cifar100:acc"): pytest.approx(0.8),
+        ("cifar10:acc", "svhn:acc"): -1.0,
+    }
+
+
+def test_files_of_one_name_keep_their_folders() -> None:
+    Path("x").mkdir()
+    files = [write("r.jsonl", FOUR), write("x/r.jsonl", FOUR)]
+    found = lines([*files, "--on", "arch.index", "--rows", "r*:acc", "--cols", "x*:acc"])
+    assert [(one["row"], one["col"]) for one in found] == [("r.jsonl:acc", "x/r.jsonl:acc")]
+
+
+def test_the_last_of_equal_keys_counts_and_is_said() -> None:
+    former = {**record(3, acc=0.0), "train": {"seed": 5}}
+    files = [write("a.jsonl", [former, *FOUR]), write("b.jsonl", FOUR)]
+    result = run([*files, "--on", "arch.index", "--rows", "a:acc", "--cols", "b:acc"])
+    assert json.loads(result.stdout)["value"] == 1.0
+    assert result.stderr == (
+        "rb-corr: warning: 1 record with the same arch.index as another of the set: the last one counts."
+        " --aggregate seed takes the mean over seeds.\n"
+    )
+    again = run(["--rows", "acc", "--cols", "pgd"], [record(3, acc=0.0), *FOUR])
+    assert json.loads(again.stdout)["n"] == 4
+    assert "warning: 1 record of the same model as an earlier one, read as one with it:" in again.stderr
+
+
+def test_two_files_of_the_same_models_are_read_as_one() -> None:
+    parts = [[{**one, "metrics": {name: one["metrics"][name]}} for one in FOUR] for name in ("acc", "pgd")]
+    files = [write("a.jsonl", parts[0]), write("b.jsonl", parts[1])]
+    result = run([*files, "--rows", "acc", "--cols", "pgd", "--where", "acc >= 0"])
+    pair = json.loads(result.stdout)
+    assert "4 records of the same model as an earlier one, read as one with it" in result.stderr
+    assert pair["n"] == 4 and pair["value"] == pytest.approx(0.2)
+
+
+def test_means_over_seeds_come_first() -> None:
+    some = [
+        {**one, "train": {"seed": seed}, "metrics": {**one["metrics"], "pgd": one["metrics"]["pgd"] + shift}}
+        for one in FOUR
+        for seed, shift in ((0, -0.5), (1, 0.5))
+    ]
+    (pair,) = lines(["--aggregate", "seed", "--rows", "acc", "--cols", "pgd"], some)
+    assert (pair["n"], pair["value"]) == (4, pytest.approx(0.2))
+    (pair,) = lines(["--rows", "acc", "--cols", "pgd"], some)
+    assert pair["n"] == 8
+
+
+def test_data_sets_that_are_mixed_are_named() -> None:
+    some = [*FOUR, *(record(i, "svhn", acc=i) for i in range(3))]
+    result = run(["--metric", "acc"], some)
+    assert result.stderr == (
+        "rb-corr: warning: records of 2 data sets (cifar10, svhn) are correlated together. --join arch.name"
+        " --by dataset keeps them apart.\n"
+    )
+
+
+# --- formats --------------------------------------------------------------------------------------
+
+
+def test_formats() -> None:
+    assert run(["--format", "csv"], FOUR).stdout == ("spearman,acc,pgd\nacc,1.0,0.2\npgd,0.2,1.0\n")
+    assert run(["--format", "md"], FOUR).stdout == (
+        "| spearman | acc | pgd |\n| --- | ---: | ---: |\n"
+        "| acc | 1.0000 | 0.2000 |\n| pgd | 0.2000 | 1.0000 |\n"
+    )
+    assert run(["--format", "table", "--kind", "kendall"], FOUR).stdout.splitlines()[0].split() == [
+        "kendall",
+        "acc",
+        "pgd",
+    ]
+    assert "acc & 1.0000 & 0.2000 \\\\\n" in run(["--format", "latex"], FOUR).stdout
+
+
+# --- what goes wrong ------------------------------------------------------------------------------
+
+
+def test_a_constant_metric_has_no_correlation_and_is_named() -> None:
+    some = [{**one, "metrics": {**one["metrics"], "flat": 1}} for one in FOUR]
+    result = run(["--rows", "acc", "--cols", "flat"], some)
+    assert json.loads(result.stdout) == {
+        "tool": "rb-corr",
+        "kind": "spearman",
+        "row": "acc",
+        "col": "flat",
+        "value": None,
+        "n": 4,
+        "reason": "flat: fewer than two distinct values",
+    }
+    assert result.stderr == ("rb-corr: warning: fewer than two distinct values, so no correlation: flat.\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--metric", "acx"], "No record has the metric 'acx'. Did you mean 'acc'? They have: acc, pgd."),
+        (["--metric", "fgsm.*"], "No record has the metric 'fgsm.*'. They have: acc, pgd."),
+        (["--metric", "mean(fgsm.*)"], "No record has what 'mean(fgsm.*)' is made of. They have: acc, pgd."),
+        (["--metric", "acc -"], "Expression 'acc -^' does not parse"),
+        (["--metric", "arch.name"], "'arch.name' is the text 'n0'. Expected a number"),
+        (["--rows", ","], "--rows is an empty list."),
+        (["--kind", "pearson"], "--kind is 'pearson'. Choose from: kendall, spearman."),
+        (["--on", "arch.index"], "--on joins result sets, but there is only one."),
+        (["--by", "dataset"], "--by splits records into sets, but nothing joins them. Add --join arch.name."),
+        (["--by", "dataset", "--on", "arch.index"], "There is one result set only (cifar10)."),
+        (["--by", "dataset", "--on", "arch.idx"], "--on: There is no metric or field 'arch.idx'."),
+        (["--where", "accc > 0"], "--where: There is no metric or field 'accc'. Did you mean 'acc'?"),
+        (["--where", "acc"], "--where: Expression 'acc' is a number, not a condition."),
+        (["--where", "acc > 0.65"], "2 records came in. A correlation needs 3 or more."),
+    ],
+)
+def test_wrong_use_is_one_line(arguments: list[str], message: str) -> None:
+    result = run(arguments, FOUR)
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert result.stderr.startswith("rb-corr: error: ") and message in result.stderr
+
+
+def test_a_set_that_is_not_there() -> None:
+    files = [write("a.jsonl", FOUR), write("b.jsonl", FOUR)]
+    result = run([*files, "--on", "arch.index", "--metric", "c:acc"])
+    assert "No result set is called 'c'. There are: a, b." in result.stderr
+
+
+def test_in_place_is_refused() -> None:
+    result = run(["--in-place", write("a.jsonl", FOUR)])
+    assert result.exit_code == 2 and "would replace records by correlations" in result.stderr

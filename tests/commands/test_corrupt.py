@@ -1,0 +1,362 @@
+"""rb-corrupt at the command line: lists of corruptions and severities, and what they add up to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner, Result
+from PIL import Image
+
+from rbtools import datasets, models
+from rbtools.commands import arch
+from rbtools.commands.corrupt import main
+from rbtools.corruptions import CORRUPTIONS
+from rbtools.datasets import cifar
+from rbtools.evaluation.bootstrap_inputs import ImageOutcomes
+from rbtools.inputs import resolve
+from rbtools.models import checkpoint
+from rbtools.probabilistic.estimate import pr_d
+from rbtools.store import Store
+from rbtools.store.resumable_write import ResumableFile
+
+Record = dict[str, Any]
+
+
+def run(arguments: list[str], *records: Record) -> Result:
+    text = "".join(json.dumps(record) + "\n" for record in records)
+    return CliRunner().invoke(main, [*arguments, "--device", "cpu"], input=text)
+
+
+def one(result: Result) -> Record:
+    assert result.exit_code == 0, result.stderr
+    (line,) = result.stdout.splitlines()
+    record: Record = json.loads(line)
+    return record
+
+
+def test_each_corruption_has_a_result_at_each_severity(trained: dict[str, Record]) -> None:
+    record = one(run(["contrast,gaussian_noise", "--severity", "1,4-5", "--n", "20"], trained["erm"]))
+    assert list(record["metrics"]) == [
+        "seconds_per_epoch",
+        "acc",
+        "corrupt.contrast.1",
+        "corrupt.contrast.4",
+        "corrupt.contrast.5",
+        "corrupt.gaussian_noise.1",
+        "corrupt.gaussian_noise.4",
+        "corrupt.gaussian_noise.5",
+    ]
+    assert record["mine"] == {"kept": [1, 2]}
+
+
+def test_all_is_the_fifteen_of_the_benchmark(trained: dict[str, Record]) -> None:
+    metrics = one(run(["all", "--severity", "5", "--n", "5"], trained["erm"]))["metrics"]
+    found = [name.split(".")[1] for name in metrics if name.startswith("corrupt.")]
+    assert found == list(CORRUPTIONS.all) and len(found) == 15
+    assert set(CORRUPTIONS) - set(found) == {"speckle_noise", "gaussian_blur", "spatter", "saturate"}
+
+
+def test_severities_default_to_all_five(trained: dict[str, Record]) -> None:
+    metrics = one(run(["brightness", "--n", "5"], trained["erm"]))["metrics"]
+    assert [name for name in metrics if name.startswith("corrupt.")] == [
+        *(f"corrupt.brightness.{severity}" for severity in range(1, 6)),
+        "corrupt.brightness.mean",
+    ]
+    five = [metrics[f"corrupt.brightness.{severity}"] for severity in range(1, 6)]
+    assert metrics["corrupt.brightness.mean"] == pytest.approx(sum(five) / 5)
+
+
+@pytest.mark.parametrize("archived", [False, True])
+def test_the_interval_of_a_mean_is_that_of_the_images_own_means(
+    trained: dict[str, Record], archived: bool
+) -> None:
+    if archived:
+        assert run(["brightness", "--write", "copy"]).exit_code == 0
+    source = ["--from", "copy"] if archived else []
+    found = one(run(["brightness", "--n", "50", *source], trained["erm"]))
+    *five, mean = (entry for entry in found["evals"] if entry["metric"].startswith("corrupt."))
+    known = ImageOutcomes(Store("rb-store"), [found["checkpoint"]])
+    rights = [known.shares(found, entry) for entry in five]
+    counts = np.sum([shares.gives for shares in rights if shares is not None], axis=0)
+    assert len(five) == 5 and len(counts) == 50
+    assert mean["ci95"] == pytest.approx(pr_d(counts.astype(int).tolist(), 5).interval)
+
+
+def test_the_accuracy_is_that_of_a_loop_over_images(trained: dict[str, Record]) -> None:
+    """Contrast at severity 5 of CIFAR-10-C: (x - mean) 0.15 + mean, cut off to 8 bits."""
+    record = one(run(["contrast", "--severity", "5"], trained["erm"]))
+    file = Store("rb-store").object(record["checkpoint"])
+    model, _, _ = checkpoint.load(file, classes=10, shape=(1, 8, 8))
+    data = datasets.load("digits", "test")
+    right = changed = 0
+    for image, label in zip(data.images.double() / 255, data.labels, strict=True):
+        grey = ((image - image.mean()) * 0.15 + image.mean()).clamp(0, 1)
+        seen = (grey * 255).floor().float() / 255
+        right += int(model(seen[None]).argmax() == label)
+        changed += int((seen - image).abs().max() > 0.4)
+    entry = record["evals"][-1]
+    assert entry["value"] == pytest.approx(right / 355) and entry["n"] == 355
+    assert changed == 355
+    assert (entry["corruption"], entry["severity"], entry["constants"]) == ("contrast", 5, "auto")
+    assert "seed" not in entry  # nothing is drawn
+
+
+def test_the_seed_stands_where_there_is_chance_and_changes_the_images(known: dict[str, Record]) -> None:
+    chosen = ["gaussian_noise", "--severity", "5"]
+    model: Any = resolve.load_model()  # type: ignore[call-arg]  # the known network
+    shown: list[torch.Tensor] = []
+    model.register_forward_pre_hook(lambda _, images: shown.append(images[0].clone()))
+    first, of_first = one(run([*chosen, "--seed", "1"], known["erm"])), torch.cat(shown)
+    shown.clear()
+    second, of_second = one(run([*chosen, "--seed", "2"], known["erm"])), torch.cat(shown)
+    name = "corrupt.gaussian_noise.5"
+    assert [record["evals"][-1]["seed"] for record in (first, second)] == [1, 2]
+    assert not (of_first[-355:] == of_second[-355:]).flatten(1).all(1).any()
+    assert first["metrics"][name] == pytest.approx(second["metrics"][name], abs=0.1)
+
+
+def test_a_longer_list_computes_what_is_missing_only(trained: dict[str, Record]) -> None:
+    short = one(run(["contrast", "--severity", "1", "--n", "20"], trained["erm"]))
+    result = run(["contrast,brightness", "--severity", "1", "--n", "20"], trained["erm"])
+    assert one(result)["metrics"]["corrupt.contrast.1"] == short["metrics"]["corrupt.contrast.1"]
+    again = run(["brightness,contrast", "--severity", "1", "--n", "20"], trained["erm"])
+    assert again.stderr == "rb-corrupt: 1 record: 0 computed, 1 found in the store.\n"
+
+
+def test_constants_can_be_chosen(known: dict[str, Record]) -> None:
+    chosen = ["contrast", "--severity", "1", "--constants"]
+    mild = one(run([*chosen, "cifar"], known["erm"]))["metrics"]["corrupt.contrast.1"]
+    hard = one(run([*chosen, "imagenet"], known["erm"]))["metrics"]["corrupt.contrast.1"]
+    assert hard < mild
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["contrast", "--severity", "0"],
+            "--severity is 0. Severities are 1, 2, 3, 4 and 5; write 3 or 1-5.",
+        ),
+        (["contrast", "--severity", "2.5"], "--severity is 2.5. Severities are"),
+        (["contrast", "--severity", "5-1"], "runs backwards. Write '1-5'."),
+        (["fogg,contrast"], "Unknown corruption 'fogg'."),
+        (["contrst"], "Did you mean 'contrast' or 'frost'? Known: gaussian_noise, shot_noise,"),
+        (["contrast", "--constants", "mnist"], "Invalid value for '--constants'"),
+        (["--severity", "5", "contrast"], "Options follow it"),
+        (
+            ["contrast", "--from", "nowhere"],
+            "--from: nowhere does not exist. Expected the folder of an archive",
+        ),
+        (["contrast", "--write", "x", "--severity", "3"], "--write makes an archive, which has all five"),
+        (["contrast", "--write", "x", "--from", "y"], "evaluate nothing, but --from is given."),
+        (["contrast", "--show", "no/x.png"], "Cannot write no/x.png: no does not exist."),
+        (["contrast", "--show", "x.png", "y.jsonl"], "evaluate nothing, but FILE is given."),
+        (["contrast", "--reference", "x"], "--reference goes with all."),
+        (["all", "--reference", "x"], "x does not exist. Expected a file."),
+    ],
+)
+def test_wrong_use_is_a_usage_error(arguments: list[str], message: str) -> None:
+    result = run(arguments)
+    assert result.exit_code == 2 and result.stdout == ""
+    assert message in result.stderr
+
+
+def test_images_on_the_grid_stay_there() -> None:
+    """What the model sees has 256 levels, as the published archives have."""
+    images = datasets.load("digits", "test").images[:5].float() / 255
+    corrupted = CORRUPTIONS.build("contrast")(images, 1, None)
+    assert torch.equal((corrupted * 255).round() / 255, corrupted)
+
+
+# --- an archive -----------------------------------------------------------------------------------
+
+
+def test_a_written_copy_is_evaluated_as_the_images_made_here(trained: dict[str, Record]) -> None:
+    chosen = ["gaussian_noise,frost,contrast", "--n", "40"]
+    wrote = run([*chosen[:1], "--write", "copy", "--seed", "3"])
+    assert wrote.exit_code == 0 and wrote.stdout == ""
+    assert "copy/frost.npy is written" in wrote.stderr.replace("\\", "/")
+    images = np.load("copy/contrast.npy")
+    assert images.shape == (5 * 355, 8, 8, 1) and images.dtype == np.uint8
+    labels = np.load("copy/labels.npy")
+    assert labels.tolist() == datasets.load("digits", "test").labels.tolist() * 5
+    made = one(run([*chosen, "--seed", "3"], trained["erm"]))
+    read = one(run([*chosen, "--from", "copy"], trained["erm"]))
+    assert read["metrics"] == made["metrics"]
+    (entry,) = (entry for entry in read["evals"] if entry["metric"] == "corrupt.frost.2")
+    assert entry["archive"].startswith("sha256:") and entry["n"] == 40 and "constants" not in entry
+    again = run([*chosen, "--from", "copy"], trained["erm"])
+    assert again.stderr == "rb-corrupt: 1 record: 0 computed, 1 found in the store.\n"
+
+
+def test_an_open_normalisation_is_settled_on_an_archive_too(trained: dict[str, Record]) -> None:
+    path = Store(Path("rb-store")).object(trained["pgd"]["checkpoint"])
+    state = checkpoint.read(path).state  # without the normalisation
+    torch.save(state, "bare.pt")
+    files = ["--from-checkpoint", "bare.pt", "--arch", trained["pgd"]["arch"]["str"]]
+    record = json.loads(CliRunner().invoke(arch.main, files).stdout)
+    assert "normalize" in record["recognised"]["unchecked"]
+    assert run(["fog", "--write", "copy"]).exit_code == 0
+    chosen = ["fog", "--severity", "1", "--dataset", "digits"]
+    generated, read = one(run(chosen, record)), one(run([*chosen, "--from", "copy"], record))
+    assert read["recognised"] == generated["recognised"] and read["arch"] == generated["arch"]
+    assert read["metrics"] == generated["metrics"]
+
+
+def test_an_interrupted_copy_goes_on_where_it_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = ["shot_noise,glass_blur", "--batch", "100"]
+    assert run([*whole, "--write", "whole"]).exit_code == 0
+    count = 0
+
+    def tired(self: ResumableFile, rows: bytes) -> None:
+        nonlocal count
+        count += 1
+        append(self, rows[: 17 * 64 + 5] if count == 6 else rows)
+        if count == 6:
+            raise KeyboardInterrupt
+
+    append = ResumableFile.append
+    with monkeypatch.context() as patched:
+        patched.setattr(ResumableFile, "append", tired)
+        stopped = run([*whole, "--write", "part"])
+    assert stopped.exit_code == 130 and not Path("part/shot_noise.npy").exists()
+    went_on = run([*whole, "--write", "part", "--batch", "37"])
+    assert "shot_noise.npy is written, from image 472 on" in went_on.stderr  # 355 and 100 and 17
+    for name in ("shot_noise", "glass_blur", "labels"):
+        assert Path(f"part/{name}.npy").read_bytes() == Path(f"whole/{name}.npy").read_bytes()
+    assert "was there, whole" in run([*whole, "--write", "part"]).stderr
+    assert sorted(path.name for path in Path("part").iterdir()) == [
+        "glass_blur.npy",
+        "labels.npy",
+        "rb-corrupt.json",
+        "shot_noise.npy",
+    ]
+
+
+def test_a_copy_made_otherwise_is_not_mixed_with() -> None:
+    assert run(["contrast", "--write", "copy", "--n", "5"]).exit_code == 0
+    for more, word in (["--seed", "1"], "seed 0"), (["--n", "6"], "images 5"):
+        result = run(["contrast", "--write", "copy", "--n", "5", *more])
+        assert result.exit_code == 2 and f"holds a copy made otherwise ({word})" in result.stderr
+    other = run(["contrast", "--write", "copy", "--n", "5", "--constants", "imagenet"])
+    assert other.exit_code == 2 and "made otherwise (contrast)" in other.stderr
+    Path("own").mkdir()
+    np.save("own/fog.npy", np.zeros(3))
+    result = run(["contrast", "--write", "own"])
+    assert result.exit_code == 2 and "already has fog.npy, which rb-corrupt did not write" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (
+            lambda: Path("copy/contrast.npy").unlink(),
+            "--from: The folder copy lacks contrast.npy. It has: fog.",
+        ),
+        (lambda: Path("copy/labels.npy").unlink(), "lacks labels.npy. It has: contrast, fog."),
+        (
+            lambda: np.save("copy/contrast.npy", np.load("copy/contrast.npy")[:-1]),
+            "contrast.npy holds 1774 images. Expected 1775: the 355 of the data set digits (test)",
+        ),
+        (
+            lambda: np.save("copy/contrast.npy", np.zeros((1775, 9, 8, 1), np.uint8)),
+            "holds uint8 (1775, 9, 8, 1). Expected uint8 images of the data set digits: (1775, 8, 8, 1).",
+        ),
+        (
+            lambda: np.save("copy/labels.npy", np.roll(np.load("copy/labels.npy"), 1)),
+            "labels.npy does not fit the data set digits:",
+        ),
+        (
+            lambda: np.save("copy/labels.npy", np.zeros(7, np.uint8)),
+            "labels.npy holds uint8 (7,). Expected 1775",
+        ),
+        (lambda: Path("copy/contrast.npy").write_bytes(b"no array"), "contrast.npy is damaged:"),
+    ],
+)
+def test_an_archive_that_does_not_fit_is_named(
+    damage: Callable[[], None], message: str, trained: dict[str, Record]
+) -> None:
+    Path("copy").mkdir()
+    for name in ("contrast", "fog"):
+        np.save(f"copy/{name}.npy", np.zeros((5 * 355, 8, 8, 1), np.uint8))
+    np.save("copy/labels.npy", np.tile(datasets.load("digits", "test").labels.numpy(), 5))
+    damage()
+    result = run(["contrast", "--from", "copy"], trained["erm"])
+    assert result.exit_code in (1, 2) and message in result.stderr
+
+
+@pytest.mark.parametrize("chosen", ["fog,frost", "all"])
+def test_an_archive_is_enough_where_the_clean_images_are_not(
+    chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cifar.Cifar10, "sizes", {"train": 6, "test": 4})
+    Path("CIFAR-10-C").mkdir()
+    levels = np.random.default_rng(0).integers(0, 256, size=(20, 32, 32, 3), dtype=np.uint8)
+    for name in CORRUPTIONS.all:
+        np.save(f"CIFAR-10-C/{name}.npy", levels)
+    np.save("CIFAR-10-C/labels.npy", np.tile(np.array([3, 1, 4, 1], np.uint8), 5))
+    model = models.build({"space": "zoo", "name": "simplecnn"}, classes=10, shape=(3, 32, 32))
+    torch.save(model.state_dict(), "model.pt")
+    named = ["--checkpoint", "model.pt", "--arch", "simplecnn", "--dataset", "cifar10"]
+    result = run([chosen, "--from", "CIFAR-10-C", "--no-store", *named])
+    record = one(result)
+    assert "the images of cifar10 themselves are not here: no clean accuracy" in result.stderr
+    assert "acc" not in record["metrics"] and "corrupt.fog.mean" in record["metrics"]
+    assert ("corrupt.mean" in record["metrics"]) is (chosen == "all")
+    images = torch.tensor(levels[8:12]).permute(0, 3, 1, 2).float() / 255
+    loaded, _, _ = checkpoint.load("model.pt", record["arch"], classes=10, shape=(3, 32, 32))
+    right = loaded(images).argmax(1) == torch.tensor([3, 1, 4, 1])
+    assert record["metrics"]["corrupt.fog.3"] == float(right.float().mean())
+    np.save("CIFAR-10-C/labels.npy", np.full(20, 77, np.uint8))
+    wrong = run(["fog", "--from", "CIFAR-10-C", "--no-store", *named])
+    assert wrong.exit_code == 1 and "77" in wrong.stderr
+    for labels in (np.zeros(3, np.uint8), np.zeros(20), np.zeros((20, 1), np.uint8), np.uint8(3)):
+        np.save("CIFAR-10-C/labels.npy", labels)
+        wrong = run(["fog", "--from", "CIFAR-10-C", "--no-store", *named])
+        assert wrong.exit_code == 1 and "Expected 4 whole numbers or more: the labels" in wrong.stderr
+
+
+# --- sums -----------------------------------------------------------------------------------------
+
+
+def test_all_at_all_severities_has_means_and_errors_beside_a_reference(trained: dict[str, Record]) -> None:
+    chosen = ["all", "--n", "10"]
+    base = one(run(chosen, trained["pgd"]))
+    Path("base.jsonl").write_text(json.dumps(base) + "\n")
+    record = one(run([*chosen, "--reference", "base.jsonl"], trained["erm"]))
+    metrics = record["metrics"]
+    single = [value for name, value in metrics.items() if name[-1].isdigit()]
+    assert len(single) == 75 and metrics["corrupt.mean"] == pytest.approx(sum(single) / 75)
+    ratios = [
+        (1 - metrics[f"corrupt.{name}.mean"]) / (1 - base["metrics"][f"corrupt.{name}.mean"])
+        for name in CORRUPTIONS.all
+    ]
+    assert metrics["corrupt.mce"] == pytest.approx(sum(ratios) / 15)
+    entry = next(entry for entry in record["evals"] if entry["metric"] == "corrupt.mce")
+    assert entry["reference"]["clean"] == pytest.approx(1 - base["metrics"]["acc"])
+
+
+def test_a_reference_that_lacks_results_is_named(trained: dict[str, Record]) -> None:
+    Path("base.jsonl").write_text(json.dumps(trained["erm"]) + "\n")
+    result = run(["all", "--reference", "base.jsonl"], trained["erm"])
+    assert result.exit_code == 2
+    assert "The reference record lacks results of gaussian_noise, shot_noise" in result.stderr
+    Path("base.jsonl").write_text((json.dumps(trained["erm"]) + "\n") * 2)
+    result = run(["all", "--reference", "base.jsonl"], trained["erm"])
+    assert "base.jsonl holds 2 records. Expected one" in result.stderr
+
+
+def test_show_draws_a_row_for_each_corruption_and_a_column_for_each_severity() -> None:
+    result = run(["all", "--show", "sheet.png"])
+    assert result.exit_code == 0 and result.stdout == ""
+    assert result.stderr == "rb-corrupt: sheet.png shows digits, image 2, under 15 corruptions.\n"
+    sheet = np.asarray(Image.open("sheet.png"))
+    assert sheet.shape == (22 + 15 * 100, 150 + 5 * 100, 3)
+    cells = sheet[22:, 150:].reshape(15, 100, 5, 100, 3).transpose(0, 2, 1, 3, 4)[:, :, :96, :96]
+    assert len({cell.tobytes() for row in cells for cell in row}) > 70

@@ -1,0 +1,302 @@
+"""rb-pr at the command line: radii, tolerances, names, and what they count."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from rbtools.commands.pr import main
+from rbtools.errors import UsageError
+from rbtools.parse_units import radii, tolerances
+
+Record = dict[str, Any]
+
+
+def run(arguments: list[str], *records: Record) -> Result:
+    text = "".join(json.dumps(record) + "\n" for record in records)
+    return CliRunner().invoke(main, [*arguments, "--device", "cpu"], input=text)
+
+
+def one(result: Result) -> Record:
+    assert result.exit_code == 0, result.stderr
+    (line,) = result.stdout.splitlines()
+    record: Record = json.loads(line)
+    return record
+
+
+def entry(record: Record, metric: str) -> Record:
+    (found,) = [entry for entry in record["evals"] if entry["metric"] == metric]
+    return found
+
+
+def test_the_defaults_are_those_of_the_benchmark(trained: dict[str, Record]) -> None:
+    metrics = one(run(["--n", "2"], trained["erm"]))["metrics"]
+    gammas = ["0.0313725", "0.08", "0.1", "0.12"]
+    expected = {f"pr.uniform.{gamma}" for gamma in gammas} | {
+        f"probacc.uniform.{gamma}.{rho}" for gamma in gammas for rho in ("0.1", "0.05", "0.01")
+    }
+    assert metrics.keys() == {"seconds_per_epoch", "acc"} | expected
+
+
+def test_results_say_what_was_counted(known: dict[str, Record]) -> None:
+    record = one(
+        run(["--gamma", "0.3", "--rho", "0.2", "--samples", "10", "--n", "50", "--seed", "4"], known["erm"])
+    )
+    assert record["mine"] == {"kept": [1, 2]}
+    right = round(record["metrics"]["acc"] * 50)
+    pr, passed = entry(record, "pr.uniform.0.3"), entry(record, "probacc.uniform.0.3.0.2")
+    assert pr["n"] == passed["n"] == right < 50  # images that are right without noise
+    assert pr["value"] * 10 * right == pytest.approx(round(pr["value"] * 10 * right))
+    assert passed["value"] * right == pytest.approx(round(passed["value"] * right))
+    assert 0.3 < pr["value"] < 1
+    for one_ in (pr, passed):
+        asked = ("noise", "gamma", "samples", "clip", "seed", "split", "denominator")
+        assert [one_[key] for key in asked] == ["uniform", 0.3, 10, True, 4, "test", "correct"]
+        assert one_["ci95"][0] < one_["value"] < one_["ci95"][1]
+    assert passed["rho"] == 0.2
+
+
+def test_more_noise_costs_more_and_more_tolerance_less(known: dict[str, Record]) -> None:
+    chosen = ["--gamma", "0.05:0.45:3", "--rho", "0,0.1,0.5", "--samples", "8", "--n", "60"]
+    metrics = one(run(chosen, known["erm"]))["metrics"]
+    by_radius = [metrics[f"pr.uniform.{gamma}"] for gamma in ("0.05", "0.25", "0.45")]
+    assert by_radius == sorted(by_radius, reverse=True) and by_radius[0] > by_radius[2]
+    by_rho = [metrics[f"probacc.uniform.0.45.{rho}"] for rho in ("0", "0.1", "0.5")]
+    assert by_rho == sorted(by_rho) and by_rho[0] < by_rho[2]
+    # All copies right in a share p0 of the images, half of them in p2: PR lies in between.
+    assert by_rho[0] <= by_radius[2] <= by_rho[2] + 0.5 * (1 - by_rho[2])
+
+
+def test_clipping_can_be_left_out(known: dict[str, Record]) -> None:
+    chosen = ["--gamma", "0.4", "--rho", "0.1", "--samples", "5", "--n", "60"]
+    clipped = one(run(chosen, known["erm"]))
+    free = one(run([*chosen, "--no-clip"], known["erm"]))
+    assert entry(free, "pr.uniform.0.4")["clip"] is False
+    assert free["metrics"]["pr.uniform.0.4"] != clipped["metrics"]["pr.uniform.0.4"]
+
+
+def test_a_further_tolerance_is_found_without_a_model(trained: dict[str, Record]) -> None:
+    chosen = ["--gamma", "0.3", "--samples", "4", "--n", "10", "--rho"]
+    run([*chosen, "0.1"], trained["erm"])
+    metrics = one(run([*chosen, "0.1,0.3"], trained["erm"]))["metrics"]
+    assert "probacc.uniform.0.3.0.3" in metrics
+    again = run([*chosen, "0.1"], trained["erm"])
+    assert again.stderr.startswith("rb-pr: 1 record: 0 computed, 1 found in the store.\n")
+
+
+def test_radii_are_read_on_the_unit_scale() -> None:
+    assert radii("8/255,0.08, 0.1:0.3:3,") == (8 / 255, 0.08, 0.1, 0.2, 0.3)
+    assert radii("0.1,0.1") == (0.1,)
+    for text, message in (
+        ("8", r"--gamma 8 is not in \(0, 1\]: radii are on the \[0, 1\] scale\. Did you mean 8/255\?"),
+        ("0", r"--gamma 0 is not in"),
+        ("-0.1", r"--gamma -0\.1 is not in"),
+        ("300", r"--gamma 300 is not in .* scale\.$"),
+        ("x", r"--gamma is 'x'\. Expected a number"),
+        ("", r"--gamma is empty\. Expected radii such as 8/255"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            radii(text)
+
+
+def test_tolerances_are_shares() -> None:
+    assert tolerances("0,0.05,0.05") == (0.0, 0.05)
+    for text in ("1", "-0.1", "5"):
+        with pytest.raises(UsageError, match=r"is not in \[0, 1\): it is the failure rate"):
+            tolerances(text)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--noise", "gauss"], "noise"),
+        (["--samples", "0"], "Invalid value for '--samples'"),
+        (["--gamma", "8"], "Did you mean 8/255?"),
+        (["--as", "mine", "--gamma", "8"], "Did you mean 8/255?"),
+    ],
+)
+def test_wrong_use_is_a_usage_error(arguments: list[str], message: str) -> None:
+    result = run(arguments)
+    assert result.exit_code == 2 and result.stdout == ""
+    assert message in result.stderr and result.stderr.count("\n") == 1
+
+
+def test_too_few_samples_get_a_note_and_are_refused_where_certainty_is_asked_for(
+    known: dict[str, Record],
+) -> None:
+    chosen = ["--gamma", "0.1", "--n", "4", "--samples"]
+    note = (
+        "rb-pr: note: 100 samples cannot show a failure rate below 0.01: at 95 % that takes 299, all of them"
+        ' right. "undecided" in evals counts the images that stay open. ProbAcc is'
+        " biased by that; its interval is of the images' true PR.\n"
+    )
+    result = run([*chosen, "100", "--rho", "0.05,0.01"], known["erm"])
+    assert result.stderr.endswith(note)
+    record = one(result)
+    assert entry(record, "probacc.uniform.0.1.0.01")["undecided"] >= 1
+    assert entry(record, "probacc.uniform.0.1.0.05")["undecided"] >= 0
+    assert "note" not in run([*chosen, "29", "--rho", "0.1"], known["erm"]).stderr
+    assert "note" not in run([*chosen, "20", "--rho", "0.1", "--confidence", "0.8"], known["erm"]).stderr
+    assert "note" not in run([*chosen, "3"]).stderr  # no record, nothing to note
+    for option in ("--adaptive", "--require-decided"):
+        refused = run([*chosen, "298", "--rho", "0.01", option], known["erm"])
+        assert refused.exit_code == 2 and refused.stdout == ""
+        assert "298 samples cannot show a failure rate below 0.01: at 95 % that takes 299" in refused.stderr
+        never = run([*chosen, "9", "--rho", "0", option], known["erm"])
+        assert "--rho 0 tolerates no failure at all" in never.stderr
+    assert run([*chosen, "59", "--rho", "0.05", "--require-decided"], known["erm"]).exit_code == 0
+
+
+def test_a_curve_begins_at_radius_zero(known: dict[str, Record]) -> None:
+    chosen = ["--gamma", "0:0.4:3", "--rho", "0.1", "--samples", "5", "--n", "30"]
+    for more in ([], ["--only", "probacc"], ["--denominator", "all"]):
+        metrics = one(run([*chosen, *more], known["erm"]))["metrics"]
+        name = "probacc-all" if "all" in more else "probacc"
+        assert metrics[f"{name}.uniform.0.0.1"] == (metrics["acc"] if "all" in more else 1)
+        assert metrics[f"{name}.uniform.0.4.0.1"] < metrics[f"{name}.uniform.0.0.1"]
+    assert entry(one(run(chosen, known["erm"])), "pr.uniform.0")["value"] == 1
+    refused = run(["--gamma", "0"], known["erm"])
+    assert refused.exit_code == 2 and "--gamma 0 is not in (0, 1]" in refused.stderr
+
+
+@pytest.mark.parametrize("noise", ["uniform", "gaussian", "laplace"])
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_the_record_defines_the_noise(noise: str, norm: str, trained: dict[str, Record]) -> None:
+    gamma = "0.2" if norm == "linf" else "2"  # an L2 radius may be above 1
+    chosen = [
+        "--noise",
+        noise,
+        "--norm",
+        norm,
+        "--gamma",
+        gamma,
+        "--samples",
+        "3",
+        "--n",
+        "5",
+        "--rho",
+        "0.5",
+    ]
+    record = one(run([*chosen, "--rho", "0.5", "--no-clip"], trained["erm"]))
+    stem = f"{noise}.{'l2.' if norm == 'l2' else ''}{gamma}"
+    told = entry(record, f"pr.{stem}")
+    assert [told["noise"], told["norm"], told["clip"]] == [noise, norm, False]
+    assert told["definition"].startswith("delta=") and told["definition"].endswith("the model sees x+delta")
+    assert f"probacc.{stem}.0.5" in record["metrics"]
+
+
+def test_advbench_counts_every_image(known: dict[str, Record]) -> None:
+    chosen = ["--gamma", "0.3", "--rho", "0.2", "--samples", "10", "--n", "60"]
+    default = one(run(chosen, known["erm"]))
+    theirs = one(run([*chosen, "--denominator", "all", "--passes", "above"], known["erm"]))
+    name, passed = "pr{}.uniform.0.3", "probacc{}.uniform.0.3.0.2"
+    assert entry(theirs, name.format("-all"))["n"] == 60 > entry(default, name.format(""))["n"]
+    assert name.format("") not in theirs["metrics"] and passed.format("") not in theirs["metrics"]
+    assert theirs["metrics"][name.format("-all")] < default["metrics"][name.format("")]
+    assert theirs["metrics"][passed.format("-all")] < default["metrics"][passed.format("")]
+    assert entry(theirs, passed.format("-all"))["criterion"] == "PR > 1 - rho"
+    strict = one(run([*chosen, "--passes", "above"], known["erm"]))
+    other = run(chosen, strict)
+    assert other.exit_code == 1 and "'PR > 1 - rho' there and 'PR >= 1 - rho' here" in other.stderr
+    both = one(run(chosen, theirs))["metrics"]  # names of their own: neither replaces the other
+    assert both[name.format("")] == default["metrics"][name.format("")]
+    assert both[name.format("-all")] == theirs["metrics"][name.format("-all")]
+
+
+def test_both_denominators_come_from_the_same_copies(trained: dict[str, Record]) -> None:
+    chosen = ["--gamma", "0:0.3:2", "--rho", "0.2", "--samples", "6", "--n", "60", "--no-prepare"]
+    both = one(run([*chosen, "--denominator", "both"], trained["erm"]))["metrics"]
+    for denominator in ("correct", "all"):
+        alone = one(run([*chosen, "--denominator", denominator, "--force"], trained["erm"]))["metrics"]
+        shared = [name for name in alone if not name.startswith("probacc-all.")]
+        assert shared and {name: both[name] for name in shared} == {name: alone[name] for name in shared}
+    assert both["pr-all.uniform.0"] == both["acc"] and both["pr.uniform.0"] == 1
+
+
+def test_truncated_noise_is_an_option_that_the_record_names(trained: dict[str, Record]) -> None:
+    chosen = ["--gamma", "0.3", "--rho", "0.2", "--samples", "4", "--n", "30"]
+    cut = one(run([*chosen, "--truncate"], trained["erm"]))
+    about = entry(cut, "pr.uniform.0.3")
+    assert about["truncate"] is True
+    assert about["definition"].startswith("the model sees u~U(max(x-gamma,0),min(x+gamma,1)) on each pixel")
+    clipped = one(run(chosen, trained["erm"]))
+    assert "truncate" not in entry(clipped, "pr.uniform.0.3")
+    assert "truncate True there" in run(chosen, cut).stderr
+    refused = run([*chosen, "--truncate", "--no-clip"], trained["erm"])
+    assert refused.exit_code == 2 and "nothing is left to clip" in refused.stderr
+
+
+def test_only_probacc_stops_early_and_says_the_same(known: dict[str, Record]) -> None:
+    chosen = ["--gamma", "0.1,0.4", "--rho", "0.02,0.1", "--samples", "50", "--n", "60"]
+    full = one(run(chosen, known["erm"]))
+    early = one(run([*chosen, "--only", "probacc"], known["erm"]))
+    names = [name for name in full["metrics"] if name.startswith("probacc")]
+    assert len(names) == 4 and not any(name.startswith("pr.") for name in early["metrics"])
+    for name in names:
+        assert early["metrics"][name] == full["metrics"][name]
+        told = entry(early, name)
+        assert told["draws_spent"] + told["draws_saved"] == 50 * told["n"] and told["undecided"] == 0
+        assert told["stopping"].startswith("exact")
+    assert entry(early, "probacc.uniform.0.4.0.1")["draws_saved"] > 0
+
+
+def test_the_sequential_test_spends_less_and_decides_alike(known: dict[str, Record]) -> None:
+    chosen = ["--gamma", "0.05,0.4", "--rho", "0.05", "--samples", "400", "--n", "40", "--adaptive"]
+    record = one(run(chosen, known["erm"]))
+    assert "pr.uniform.0.05" not in record["metrics"]
+    easy, hard = (entry(record, f"probacc.uniform.{gamma}.0.05") for gamma in ("0.05", "0.4"))
+    assert easy["error"] == 0.05 and easy["samples"] == 400
+    assert easy["draws_spent"] == 59 * easy["n"]  # no draw of any image fails: (1 - .05)**59 < .05
+    assert hard["value"] < easy["value"] == 1 and hard["undecided"] <= 6
+    exact = one(run([*chosen[:-1], "--only", "probacc"], known["erm"]))
+    for name in ("probacc.uniform.0.05.0.05", "probacc.uniform.0.4.0.05"):
+        assert record["metrics"][name] == pytest.approx(exact["metrics"][name], abs=2 / easy["n"])
+
+
+def test_the_confidence_is_that_of_every_interval(known: dict[str, Record]) -> None:
+    chosen = ["--gamma", "0.3", "--rho", "0.2", "--samples", "20", "--n", "40", "--confidence"]
+    wide = one(run([*chosen, "0.99"], known["erm"]))
+    narrow = one(run([*chosen, "0.8"], wide))  # the same protocol: no conflict
+    for name in ("pr.uniform.0.3", "probacc.uniform.0.3.0.2"):
+        (low, high), (lower, higher) = entry(narrow, name)["ci80"], entry(wide, name)["ci99"]
+        assert lower < low < high <= higher <= 1
+    assert "ci80" in entry(narrow, "pr.uniform.0.3")["quantiles"][0]
+    for value, message in (("95", "0.95 is 95 %. Did you mean 0.95?"), ("0.3", "is not in [0.5, 1)")):
+        result = run([*chosen, value], known["erm"])
+        assert result.exit_code == 2 and message in result.stderr
+
+
+def test_nothing_passes_above_one() -> None:
+    result = run(["--rho", "0.1,0", "--passes", "above"])
+    assert result.exit_code == 2 and "no PR is above 1" in result.stderr
+
+
+def test_rare_failures_go_where_samples_do_not(known: dict[str, Record]) -> None:
+    short = ["--rho", "0.1", "--samples", "29"]
+    rare = ["--rare", "--particles", "40", "--moves", "4", "--runs", "2", "--n", "6"]
+    record = one(run([*rare, "--gamma", "0.1,0.4"], known["erm"]))
+    small, large = (entry(record, f"pfail.uniform.{gamma}") for gamma in ("0.1", "0.4"))
+    assert 0 <= small["value"] < large["value"] < 1 and large["value"] < large["ci95"][1]
+    assert small["n"] == len(small["images"]) and small["floor"] == 1e-12 and "reason" not in small
+    sampled = one(run([*short, "--gamma", "0.4", "--n", "6"], known["erm"]))
+    assert large["value"] == pytest.approx(1 - sampled["metrics"]["pr.uniform.0.4"], abs=0.15)
+    assert any(image["log_p"] is None or image["log_p"] < -4 for image in small["images"])
+    again = run([*rare, "--gamma", "0.1,0.4"], known["erm"])
+    assert again.stderr == "rb-pr: 1 record: 0 computed, 1 found in the store.\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--adaptive"], "--adaptive does not go with it"),
+        (["--denominator", "all"], "--denominator all does not go with it"),
+        (["--floor", "0"], "--floor is 0. Expected a probability in (0, 1)"),
+        (["--gamma", "0:0.1:3"], "--rare needs a --gamma above 0"),
+    ],
+)
+def test_what_does_not_go_with_rare(arguments: list[str], message: str) -> None:
+    result = run(["--rare", *arguments])
+    assert result.exit_code == 2 and message in result.stderr

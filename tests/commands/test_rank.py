@@ -1,0 +1,775 @@
+"""rb-rank: order, ties, what is left out, every format, and the table on a terminal."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import termios
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from rbtools.commands.rank import main
+
+Record = dict[str, Any]
+FAILED = '{"schema":1,"arch":{"name":"x"},"error":{"tool":"rb-train","message":"no"},"metrics":{"acc":9}}'
+
+
+def record(name: str, **more: Any) -> Record:
+    return {"schema": 1, "arch": {"name": name}, **more}
+
+
+def model(name: str, method: str, acc: float, pgd: float, score: float | None = None) -> Record:
+    """A record as a pipe makes it."""
+    metrics = {"acc": acc, "pgd20.8": pgd} | ({} if score is None else {"score": score})
+    evals = [
+        {"metric": key, "value": value, "n": 100, "ci95": [value - 0.05, value + 0.05]}
+        for key, value in list(metrics.items())[:2]
+    ]
+    train = {"method": method, "seed": 0}
+    return record(name, dataset="digits", train=train, metrics=metrics, evals=evals)
+
+
+TWO = [model("nb201-1", "erm", 0.9, 0.25), model("nb201-1", "trades", 0.8, 0.75)]
+
+
+def text_of(records: list[Record]) -> str:
+    return "".join(json.dumps(one, separators=(",", ":")) + "\n" for one in records)
+
+
+def run(arguments: list[str], records: list[Record] | str) -> Result:
+    text = records if isinstance(records, str) else text_of(records)
+    return CliRunner().invoke(main, arguments, input=text)
+
+
+def out(arguments: list[str], records: list[Record]) -> str:
+    result = run(arguments, records)
+    assert (result.exit_code, result.stderr) == (0, "")
+    return result.stdout
+
+
+def places(arguments: list[str], records: list[Record]) -> list[tuple[int | None, str]]:
+    found = [json.loads(line) for line in out(arguments, records).splitlines()]
+    return [(one["rank"], one["arch"]["name"]) for one in found]
+
+
+def accs(*values: float | None) -> list[Record]:
+    """Records a, b, c, ... with these accuracies; None for none."""
+    return [
+        record("abcdefgh"[n], metrics={} if value is None else {"acc": value})
+        for n, value in enumerate(values)
+    ]
+
+
+# --- order ----------------------------------------------------------------------------------------
+
+
+def test_a_ranked_record_as_it_is_written() -> None:
+    assert out(["--by", "acc"], [record("a", metrics={"acc": 0.5}, mine={"x": 1})]) == (
+        '{"schema":1,"arch":{"name":"a"},"metrics":{"acc":0.5},"mine":{"x":1},"rank":1}\n'
+    )
+
+
+def test_the_best_comes_first_and_equals_share_a_rank() -> None:
+    some = accs(0.5, 0.75, 0.5, 1.0, 0.75)
+    assert places(["--by", "acc"], some) == [(1, "d"), (2, "b"), (2, "e"), (4, "a"), (4, "c")]
+    assert places(["--by", "acc", "--lower"], some) == [(1, "a"), (1, "c"), (3, "b"), (3, "e"), (5, "d")]
+    assert places(["--by", "acc", "--top", "3"], some) == [(1, "d"), (2, "b"), (2, "e")]
+
+
+def test_less_is_better_where_the_metric_says_so() -> None:
+    some = [record(name, metrics={"seconds_per_epoch": value}) for name, value in (("a", 3), ("b", 1))]
+    assert places(["--by", "seconds_per_epoch"], some) == [(1, "b"), (2, "a")]
+    assert places(["--by", "seconds_per_epoch", "--higher"], some) == [(1, "a"), (2, "b")]
+    gaps = [record(name, metrics={"ge.acc": value}) for name, value in (("a", 3), ("b", 1))]
+    assert places(["--by", "mean(ge.*)"], gaps) == [(1, "b"), (2, "a")]
+
+
+def test_a_record_without_the_value_comes_last_and_is_counted() -> None:
+    result = run(["--by", "acc"], accs(None, 0.5, None, 0.75))
+    ranks = [(one["rank"], one["arch"]["name"]) for one in map(json.loads, result.stdout.splitlines())]
+    assert ranks == [(1, "d"), (2, "b"), (None, "a"), (None, "c")]
+    assert (result.exit_code, result.stderr) == (0, "rb-rank: 2 records without acc, ranked last.\n")
+
+
+def test_a_null_is_no_value() -> None:
+    some = [record("a", metrics={"acc": None}), record("b", metrics={"acc": 0.5})]
+    for by in ("acc", "mean(acc)", "acc + 1"):
+        result = run(["--by", by], some)
+        assert [json.loads(line)["rank"] for line in result.stdout.splitlines()] == [1, None]
+        assert result.stderr == f"rb-rank: 1 record without {by}, ranked last.\n"
+
+
+def test_a_value_that_one_record_cannot_have_is_missing_there() -> None:
+    some = [record("a", metrics={"acc": 1, "ge.acc": 0}), record("b", metrics={"acc": 1, "ge.acc": 2})]
+    result = run(["--by", "acc / ge.acc"], some)
+    assert [json.loads(line)["arch"]["name"] for line in result.stdout.splitlines()] == ["b", "a"]
+
+
+def test_an_expression_with_globs() -> None:
+    some = [
+        record("a", metrics={"fgsm.8": 0.5, "pgd20.4": 0.5, "pgd20.8": 0.2, "acc": 1}),
+        record("b", metrics={"fgsm.8": 0.6, "pgd20.4": 0.1, "pgd20.8": 0.8, "acc": 0}),
+    ]
+    assert places(["--by", "mean(fgsm.*, pgd20.*)"], some) == [(1, "b"), (2, "a")]
+    assert places(["--by", "mean(fgsm.*, pgd20.*) + acc"], some) == [(1, "a"), (2, "b")]
+
+
+def test_fields_of_the_architecture_rank_too() -> None:
+    some = [{"schema": 1, "arch": {"name": name, "params": count}} for name, count in (("a", 9), ("b", 7))]
+    assert places(["--by", "params"], some) == [(1, "b"), (2, "a")]
+    assert places(["--by", "arch.params", "--higher"], some) == [(1, "a"), (2, "b")]
+
+
+# --- what to rank by when nobody says -------------------------------------------------------------
+
+
+def test_the_score_if_any_record_has_one() -> None:
+    some = [record("a", metrics={"acc": 1}), record("b", metrics={"acc": 0, "score": 0.5})]
+    result = run([], some)
+    assert [json.loads(line)["arch"]["name"] for line in result.stdout.splitlines()] == ["b", "a"]
+    assert result.stderr == "rb-rank: 1 record without score, ranked last.\n"
+
+
+def test_else_what_was_evaluated_last() -> None:
+    assert places([], TWO) == [(1, "nb201-1"), (2, "nb201-1")]
+    assert json.loads(out([], TWO).splitlines()[0])["train"]["method"] == "trades"
+    result = run(["-v"], TWO)
+    assert result.stderr == "rb-rank: ranked by pgd20.8, higher is better.\n"
+
+
+def test_a_metric_whose_name_is_no_expression_is_ranked_by_all_the_same() -> None:
+    some = [record("a", metrics={"my metric!": 1}), record("b", metrics={"my metric!": 2})]
+    assert places([], some) == [(1, "b"), (2, "a")]
+
+
+def test_nothing_to_rank_by() -> None:
+    result = run([], accs(None, None))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == (
+        "rb-rank: error: No record has a metric to rank by. Evaluate the models first, for example with"
+        " rb-attack pgd --eps 8.\n"
+    )
+
+
+# --- what is left out -----------------------------------------------------------------------------
+
+
+def test_failed_records_and_bad_lines_are_left_out_and_counted() -> None:
+    lines = [FAILED, "hello", text_of(accs(0.5)).strip(), "[]", FAILED]
+    result = run(["--by", "acc"], "".join(f"{line}\n" for line in lines))
+    assert result.exit_code == 1
+    assert [json.loads(line)["rank"] for line in result.stdout.splitlines()] == [1]
+    said = result.stderr.splitlines()
+    assert said[0].startswith("rb-rank: error: line 2 is not JSON")
+    assert said[1].startswith("rb-rank: error: line 4 is a list")
+    assert said[2:] == ["rb-rank: 2 failed records left out.", "rb-rank: 2 bad lines left out."]
+
+
+@pytest.mark.parametrize("arguments", [[], ["--by", "acc"], ["--format", "table"], ["--format", "csv"]])
+def test_only_failed_records_leave_nothing(arguments: list[str]) -> None:
+    result = run(arguments, FAILED + "\n")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr == "rb-rank: 1 failed record left out.\n"
+
+
+def test_retry_errors_ranks_failed_records() -> None:
+    result = run(["--by", "acc", "--retry-errors"], FAILED + "\n")
+    assert json.loads(result.stdout)["rank"] == 1
+
+
+# --- formats --------------------------------------------------------------------------------------
+
+
+def test_csv() -> None:
+    assert out(["--by", "pgd20.8", "--format", "csv"], TWO) == (
+        "rank,name,dataset,method,pgd20.8,pgd20.8_low,pgd20.8_high,acc,acc_low,acc_high\n"
+        "1,nb201-1,digits,trades,0.75,0.7,0.8,0.8,0.75,0.8500000000000001\n"
+        "2,nb201-1,digits,erm,0.25,0.2,0.3,0.9,0.85,0.9500000000000001\n"
+    )
+
+
+def test_markdown() -> None:
+    assert out(["--by", "pgd20.8", "--format", "md"], TWO) == (
+        "| rank | name | dataset | method | pgd20.8 | acc |\n"
+        "| ---: | --- | --- | --- | ---: | ---: |\n"
+        "| 1 | nb201-1 | digits | trades | 0.7500 \\[0.7000, 0.8000\\] | 0.8000 \\[0.7500, 0.8500\\] |\n"
+        "| 2 | nb201-1 | digits | erm | 0.2500 \\[0.2000, 0.3000\\] | 0.9000 \\[0.8500, 0.9500\\] |\n"
+    )
+
+
+def test_latex() -> None:
+    assert out(["--by", "acc", "--top", "1", "--format", "latex"], TWO) == (
+        "\\begin{tabular}{rlllrr}\n"
+        "\\toprule\n"
+        "rank & name & dataset & method & acc & pgd20.8 \\\\\n"
+        "\\midrule\n"
+        "1 & nb201-1 & digits & erm & 0.9000 [0.8500, 0.9500] & 0.2500 [0.2000, 0.3000] \\\\\n"
+        "\\bottomrule\n"
+        "\\end{tabular}\n"
+    )
+
+
+def test_table() -> None:
+    assert out(["--by", "pgd20.8", "--format", "table"], TWO) == (
+        "rank  name     dataset  method                  pgd20.8                      acc\n"
+        "────────────────────────────────────────────────────────────────────────────────\n"
+        "   1  nb201-1  digits   trades  0.7500 [0.7000, 0.8000]  0.8000 [0.7500, 0.8500]\n"
+        "   2  nb201-1  digits   erm     0.2500 [0.2000, 0.3000]  0.9000 [0.8500, 0.9500]\n"
+    )
+
+
+def test_jsonl_is_the_default_where_no_terminal_is() -> None:
+    assert out(["--by", "acc"], TWO) == out(["--by", "acc", "--format", "jsonl"], TWO)
+
+
+def test_the_columns_of_a_table_are_chosen_by_name_and_glob() -> None:
+    some = [record("a", metrics={"acc": 1, "fgsm.4": 0.25, "pgd20.8": 0, "fgsm.8": 0.5})]
+    assert out(["--by", "acc", "--metric", "fgsm.8,fgsm.*", "--format", "csv"], some) == (
+        "rank,name,acc,fgsm.8,fgsm.4\n1,a,1,0.5,0.25\n"
+    )
+
+
+def test_text_of_other_people_cannot_break_a_table() -> None:
+    odd = [record('a|b\n\x1b[31m,"c" $x_1$ [red]:smile:', metrics={"acc": 0.5})]
+    assert out(["--by", "acc", "--format", "csv"], odd).splitlines()[1:] == [
+        '1,"a|b',
+        '\x1b[31m,""c"" $x_1$ [red]:smile:",0.5',
+    ]
+    assert "\\|b" in out(["--by", "acc", "--format", "md"], odd)
+    assert "\\$x\\_1\\$" in out(["--by", "acc", "--format", "latex"], odd)
+    drawn = out(["--by", "acc", "--format", "table"], odd)
+    assert "\x1b" not in drawn and len(drawn.splitlines()) == 3 and "[red]:smile:" in drawn
+
+
+# --- the table on a terminal ----------------------------------------------------------------------
+
+WIDE = [
+    record(
+        f"nb201-{number}",
+        dataset="digits",
+        train={"method": method, "seed": 0},
+        metrics={"acc": 0.98, "seconds_per_epoch": 1.25, "pgd20.32": robust, "pr.uniform.0.1": 0.9}
+        | {"probacc.uniform.0.1.0.05": 0.9, "train.acc": 1.0, "score": robust}
+        | {f"corrupt.fog.{severity}": 0.5 for severity in range(1, 6)},
+        evals=[{"metric": "pgd20.32", "value": robust, "ci95": [robust - 0.04, robust + 0.04]}],
+    )
+    for number, method, robust in ((13714, "trades", 0.83), (13714, "erm", 0.11), (7, "trades", 0.5))
+]
+
+
+def on_a_terminal(columns: int, arguments: list[str], **environment: str) -> str:
+    """What rb-rank shows on a terminal so wide: standard output and standard error."""
+    Path("wide.jsonl").write_text(text_of(WIDE))
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    settings = {**os.environ, "TERM": "xterm-256color", **environment}
+    with subprocess.Popen(
+        ["rb-rank", *arguments, "wide.jsonl"], stdin=theirs, stdout=theirs, stderr=theirs, env=settings
+    ) as process:
+        os.close(theirs)
+        shown = b""
+        while True:
+            try:
+                piece = os.read(ours, 65536)
+            except OSError:  # Linux says so where the other end is closed
+                break
+            if not piece:
+                break
+            shown += piece
+        assert process.wait(30) == 0
+    os.close(ours)
+    return shown.decode().replace("\r\n", "\n")
+
+
+def plain(text: str) -> list[str]:
+    """The lines without their colours and what follows the text."""
+    return [line.rstrip() for line in re.sub(r"\x1b\[[0-9;]*[mK]", "", text).splitlines()]
+
+
+def test_80_columns_show_whole_cells_and_say_what_is_not_shown() -> None:
+    lines = plain(on_a_terminal(80, []))
+    assert max(map(len, lines)) <= 80
+    assert lines[:7] == [
+        "                                                                   probacc",
+        "                                                     pr.uniform   .uniform",
+        "rank  name         method   score     acc  pgd20.32        .0.1  .0.1.0.05",
+        "─" * 74,
+        "   1  nb201-13714  trades  0.8300  0.9800    0.8300      0.9000     0.9000",
+        "   2  nb201-7      trades  0.5000  0.9800    0.5000      0.9000     0.9000",
+        "   3  nb201-13714  erm     0.1100  0.9800    0.1100      0.9000     0.9000",
+    ]
+    assert " ".join(lines[8:]) == (
+        "not shown: the intervals of 1 column, dataset, seconds_per_epoch, train.acc, corrupt.fog.1,"
+        " corrupt.fog.2, corrupt.fog.3, corrupt.fog.4 and 1 more (--metric chooses columns; --format jsonl"
+        " has all)"
+    )
+
+
+def test_140_columns_show_intervals_and_every_metric_but_details() -> None:
+    lines = plain(on_a_terminal(140, []))
+    assert max(map(len, lines)) <= 140
+    assert lines[4] == (
+        "   1  nb201-13714  digits   trades  0.8300  0.9800        1.25  0.8300 [0.7900, 0.8700]"
+        "      0.9000     0.9000     1.0000   0.5000   0.5000"
+    )
+    assert lines[-1].startswith("not shown: corrupt.fog.3, corrupt.fog.4, corrupt.fog.5 (")
+
+
+def test_a_wide_table_in_a_pipe_is_as_wide_as_columns_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    for columns in (72, 100):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        assert max(map(len, out(["--format", "table"], WIDE).splitlines())) <= columns
+    monkeypatch.delenv("COLUMNS")
+    assert "corrupt" in out(["--format", "table"], WIDE).splitlines()[1]
+
+
+def test_long_names_lose_their_middle() -> None:
+    name = "checkpoint-" + "x" * 40 + "-last"
+    (row,) = out(["--by", "acc", "--format", "table"], [record(name, metrics={"acc": 1})]).splitlines()[2:]
+    assert row.split() == ["1", "checkpoint-xxxx…xxxxxxxxxx-last", "1"]
+
+
+def test_a_narrow_terminal_keeps_rank_name_and_key() -> None:
+    lines = plain(on_a_terminal(24, []))
+    assert [line.split() for line in lines[2:5]] == [
+        ["1", "nb201-13714", "0.8300"],
+        ["2", "nb201-7", "0.5000"],
+        ["3", "nb201-13714", "0.1100"],
+    ]
+
+
+@pytest.mark.parametrize("settings", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
+def test_no_colours(settings: dict[str, str]) -> None:
+    shown = on_a_terminal(100, [], **settings)
+    colours = re.findall(r"\x1b\[([0-9;]*)m", shown)
+    assert set(colours) <= {"", "0", "1"}
+
+
+def test_a_terminal_can_have_records_too() -> None:
+    shown = on_a_terminal(80, ["--format", "jsonl", "--top", "1"])
+    assert json.loads(shown)["rank"] == 1
+
+
+# --- several keys, conditions, groups -------------------------------------------------------------
+
+
+def net(
+    name: str, none: int, method: str = "pgd", seed: int = 0, dataset: str = "c10", **metrics: float
+) -> Record:
+    train = {"method": method, "seed": seed}
+    return {
+        "schema": 1,
+        "arch": {"name": name, "none": none},
+        "dataset": dataset,
+        "train": train,
+        "metrics": metrics,
+    }
+
+
+NETS = [
+    net("a", 1, acc=0.5, pgd=0.5),
+    net("b", 0, acc=0.75, pgd=0.25),
+    net("c", 1, acc=0.75, pgd=0.5),
+    net("d", 0, acc=0.25, pgd=0.125),
+]
+
+
+def test_several_keys() -> None:
+    assert places(["--by", "acc,pgd"], NETS) == [(1, "c"), (2, "b"), (3, "a"), (4, "d")]
+    assert places(["--by", "acc:lower", "--by", "pgd:lower"], NETS) == [
+        (1, "d"),
+        (2, "a"),
+        (3, "b"),
+        (4, "c"),
+    ]
+    assert places(["--by", "acc"], NETS)[:2] == [(1, "b"), (1, "c")]
+
+
+def test_where_leaves_out_what_it_does_not_hold_for() -> None:
+    assert places(["--by", "acc", "--where", "arch.none == 0 and acc < 0.5"], NETS) == [(1, "d")]
+    result = run(["--by", "acc", "--where", "fgsm > 0"], [*NETS, net("e", 0, acc=1, fgsm=1)])
+    assert result.stderr == "rb-rank: 4 records without what --where asks for left out.\n"
+    result = run(["--by", "acc", "--where", "acc > 2"], NETS)
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr == "rb-rank: --where 'acc > 2' holds for no record.\n"
+
+
+def test_the_best_of_each_group() -> None:
+    # Table 5 of RobBench in small: the best architecture for each number of zeroize operations.
+    assert places(["--by", "acc", "--within", "arch.none", "--top", "1"], NETS) == [(1, "b"), (1, "c")]
+    table = out(["--by", "pgd", "--within", "arch.none", "--format", "csv", "--metric", "acc"], NETS)
+    assert table.splitlines() == [
+        "rank,name,dataset,method,arch.none,pgd,acc",
+        "1,b,c10,pgd,0,0.25,0.75",
+        "2,d,c10,pgd,0,0.125,0.25",
+        "1,a,c10,pgd,1,0.5,0.5",
+        "1,c,c10,pgd,1,0.5,0.75",
+    ]
+
+
+def test_expressions_are_columns() -> None:
+    table = out(["--by", "acc", "--top", "1", "--format", "csv", "--metric", "acc - pgd, p*"], NETS[:1])
+    assert table == "rank,name,dataset,method,acc,acc - pgd,pgd\n1,a,c10,pgd,0.5,0.0,0.5\n"
+
+
+def test_data_sets_that_are_mixed_are_named() -> None:
+    mixed = [net("a", 0, acc=0.5), net("b", 0, dataset="c100", acc=0.25)]
+    assert run(["--by", "acc"], mixed).stderr == (
+        "rb-rank: warning: the ranking mixes 2 data sets (c10, c100). --within dataset ranks each by"
+        " itself.\n"
+    )
+    assert places(["--by", "acc", "--within", "dataset"], mixed) == [(1, "a"), (1, "b")]
+    entry = {"metric": "score", "value": 0.5, "within": {"dataset": "c10"}}
+    scored = [{**one, "metrics": {"score": 0.5}, "evals": [entry]} for one in mixed]
+    assert run([], scored).stderr == ""
+
+
+# --- records of the same model --------------------------------------------------------------------
+
+
+ONE = (
+    "rb-rank: warning: {} of the same model as an earlier one, read as one with it: of a metric that both"
+    " have, the value of more images counts, of as many the later one.\n"
+)
+
+
+def evaluated(**found: tuple[float, int]) -> Record:
+    """A record of one checkpoint with metrics, each of so many images."""
+    evals = [{"metric": name, "value": value, "n": n} for name, (value, n) in found.items()]
+    metrics = {name: value for name, (value, _) in found.items()}
+    return {"schema": 1, "arch": {"name": "a"}, "checkpoint": "sha256:1", "metrics": metrics, "evals": evals}
+
+
+@pytest.mark.parametrize("more", [[], ["--where", "pgd < 1"], ["--aggregate", "arch.name"], ["--top", "1"]])
+@pytest.mark.parametrize("turned", [False, True])
+def test_two_evaluations_of_a_checkpoint_are_one_record(more: list[str], turned: bool) -> None:
+    parts = [evaluated(acc=(0.5, 40), pgd=(0.25, 10)), evaluated(acc=(0.75, 10), fgsm=(0.375, 10))]
+    result = run(["--by", "fgsm", *more], parts[::-1] if turned else parts)
+    (found,) = map(json.loads, result.stdout.splitlines())
+    assert found["metrics"] == {"acc": 0.5, "pgd": 0.25, "fgsm": 0.375} and found["rank"] == 1
+    assert {one["metric"]: one["value"] for one in found["evals"]} == found["metrics"]
+    assert result.stderr == ONE.format("1 record")
+
+
+def test_a_difference_of_more_images_counts() -> None:
+    few, many = evaluated(ge=(0.5, 0)), evaluated(ge=(0.25, 0))
+    few["evals"][0]["n"], many["evals"][0]["n"] = [10, 10], [20, 10]
+    assert json.loads(run(["--by", "ge"], [many, few]).stdout)["metrics"] == {"ge": 0.25}
+
+
+def test_a_part_whose_first_part_was_let_go_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rbtools.scoring.ranking.SPARE", 0)
+    some = [net(f"n{i}", 0, acc=0.9 - i / 100) for i in range(9)]
+    result = run(["--by", "acc", "--top", "1"], [*some, net("n8", 0, acc=0.95)])
+    assert json.loads(result.stdout)["arch"]["name"] == "n8"
+    assert result.stderr == ONE.format("1 record") + (
+        "rb-rank: warning: of 1 record of these the earlier one was among those that --top had let go"
+        " already, and counts no more. Without --top nothing is let go.\n"
+    )
+
+
+def test_a_metric_that_is_not_what_its_entry_says_is_said_once() -> None:
+    some = [net(f"n{i}", 0, acc=0.99) for i in range(3)]
+    for one in some[1:]:
+        one["evals"] = [{"metric": "acc", "value": 0.775, "n": 40, "ci95": [0.689, 0.85]}]
+    result = run(["--by", "acc"], some)
+    assert (result.exit_code, result.stderr) == (
+        0,
+        "rb-rank: warning: 2 records with a metric that is not what its own entry in evals says (n1 pgd: acc"
+        " is 0.99, measured 0.775 [0.689, 0.85]): the number in metrics is used. Measuring again replaces"
+        " it.\n",
+    )
+
+
+def test_a_metric_too_large_to_calculate_with_is_a_bad_line() -> None:
+    result = run(["--by", "acc"], [net("n", 0, acc=10**30), net("m", 1, acc=0.5)])
+    assert result.exit_code == 1 and 'has the metric "acc" that is too large' in result.stderr
+    assert "m" in result.stdout
+
+
+def test_the_last_record_of_a_model_counts() -> None:
+    result = run(["--by", "acc"], [net("a", 0, acc=0.5), net("b", 0, acc=0.6), net("a", 0, acc=0.7, pgd=1)])
+    found = [(one["arch"]["name"], one["metrics"]) for one in map(json.loads, result.stdout.splitlines())]
+    assert found == [("a", {"acc": 0.7, "pgd": 1}), ("b", {"acc": 0.6})]
+    assert result.stderr == ONE.format("1 record")
+
+
+SEEDS = [
+    net(name, 0, method, seed, acc=acc, pgd=pgd)
+    for name, method, seed, acc, pgd in (
+        ("a", "pgd", 0, 0.5, 0.25),
+        ("a", "pgd", 1, 0.75, 0.25),
+        ("a", "erm", 0, 0.875, 0.0),
+        ("b", "pgd", 0, 0.25, 0.5),
+        ("a", "erm", 1, 1.0, 0.125),
+    )
+]
+
+
+def test_aggregate_over_what_no_record_has_is_refused() -> None:
+    result = run(["--by", "acc", "--aggregate", "seed,sed"], SEEDS)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "--aggregate: no record has 'sed'." in result.stderr
+
+
+def test_aggregate_takes_the_mean_over_seeds() -> None:
+    found = [json.loads(line) for line in out(["--by", "acc", "--aggregate", "seed"], SEEDS).splitlines()]
+    assert [(one["rank"], one["arch"]["name"], one["train"], one["metrics"]["acc"]) for one in found] == [
+        (1, "a", {"method": "erm"}, 0.9375),
+        (2, "a", {"method": "pgd"}, 0.625),
+        (3, "b", {"method": "pgd", "seed": 0}, 0.25),
+    ]
+    assert found[0]["aggregated"] == {"over": ["seed"], "records": 2, "seeds": [0, 1]}
+    assert found[1]["evals"][0]["std"] == pytest.approx(0.125 * 2**0.5)
+    table = out(["--by", "acc", "--aggregate", "seed", "--format", "table", "--metric", "pgd"], SEEDS)
+    assert table.splitlines()[2].split() == [
+        "1",
+        "a",
+        "c10",
+        "erm",
+        "0.9375",
+        "±",
+        "0.0884",
+        "0.0625",
+        "±",
+        "0.0884",
+    ]
+
+
+def test_group_takes_the_mean_over_all_else() -> None:
+    table = out(["--by", "pgd", "--group", "train.method", "--format", "csv", "--metric", "acc"], SEEDS)
+    assert table.splitlines()[0] == "rank,method,records,pgd,pgd_std,acc,acc_std"
+    rows = [line.split(",") for line in table.splitlines()[1:]]
+    assert [row[:3] for row in rows] == [["1", "pgd", "3"], ["2", "erm", "2"]]
+    assert [float(row[3]) for row in rows] == pytest.approx([1 / 3, 1 / 16])
+    assert [float(row[5]) for row in rows] == pytest.approx([0.5, 15 / 16])
+
+
+def test_seeds_first_and_then_all_else() -> None:
+    arguments = ["--by", "acc", "--aggregate", "seed", "--group", "train.method"]
+    found = [json.loads(line) for line in out(arguments, SEEDS).splitlines()]
+    assert [one["metrics"]["acc"] for one in found] == [0.9375, 0.4375]  # (0.625 + 0.25) / 2
+
+
+def test_a_group_for_records_without_the_field() -> None:
+    some = [*SEEDS[:1], record("x", metrics={"acc": 0.5})]
+    result = run(["--by", "acc", "--group", "train.method"], some)
+    assert result.stderr == "rb-rank: warning: 1 record without train.method, in a group of their own.\n"
+    assert (
+        "--group: no record has 'train.mthod'."
+        in run(["--group", "train.mthod", "--by", "acc"], SEEDS).stderr
+    )
+
+
+def test_expressions_have_deviations_too() -> None:
+    words = ["--pivot", "train.method", "--metric", "acc,100*acc", "--format", "csv"]
+    lines = out(words, SEEDS).splitlines()
+    assert lines[0] == "method,records,acc,acc_std,100*acc,100*acc_std"
+    for line in lines[1:]:
+        _, _, acc, deviation, percent, other = line.split(",")
+        assert float(percent) == pytest.approx(100 * float(acc))
+        assert float(other) == pytest.approx(100 * float(deviation)) and float(other) > 0
+
+
+def test_fields_are_columns_as_they_are_keys() -> None:
+    some = [{**record("a", metrics={"acc": 0.5}), "train": {"method": "erm", "epochs": 3}}]
+    words = ["--by", "acc", "--metric", "train.epochs,train.method", "--format", "csv"]
+    assert out(words, some).splitlines()[1].endswith(",0.5,3,erm")
+    result = run(["--by", "acc", "--metric", "train.epoch", "--format", "csv"], some)
+    assert result.exit_code == 2 and "--metric: There is no metric or field 'train.epoch'" in result.stderr
+
+
+def test_negative_numbers_in_latex_have_a_minus() -> None:
+    some = [record("a-b", metrics={"ge.acc": -0.5}), record("c", metrics={"ge.acc": 0.5})]
+    text = out(["--by", "ge.acc", "--format", "latex"], some)
+    assert r"1 & a-b & $-$0.5000 \\" in text
+
+
+def test_what_a_ranking_refuses_is_not_in_its_help() -> None:
+    shown = run(["--help"], []).stdout
+    assert "--strict" in shown
+    assert not any(option in shown for option in ("--shard", "--in-place", "--retry-errors"))
+
+
+# --- bands and fronts -----------------------------------------------------------------------------
+
+
+def test_bands_and_rank_intervals() -> None:
+    some = [
+        record(
+            name,
+            metrics={"acc": value},
+            evals=[{"metric": "acc", "value": value, "n": 400, "ci95": list(ends)}],
+        )
+        for name, value, ends in (
+            ("a", 0.9, (0.87, 0.93)),
+            ("b", 0.88, (0.84, 0.91)),
+            ("c", 0.5, (0.45, 0.55)),
+        )
+    ]
+    result = run(["--by", "acc", "--ci", "--seed", "1"], some)
+    found = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [(one["rank"], one["band"], one["rank_ci95"]) for one in found] == [
+        (1, 1, [1, 2]),
+        (2, 1, [1, 2]),
+        (3, 2, [3, 3]),
+    ]
+    assert found[0]["ranking"] == {"by": "acc", "ci95": [0.87, 0.93], "bootstrap": 1000, "seed": 1}
+    assert result.stderr == "rb-rank: rank intervals from 1000 draws: drawn from value and n for 3 records.\n"
+    table = run(["--by", "acc", "--ci", "--format", "csv", "--top", "2"], some).stdout
+    assert [line.split(",")[:4] for line in table.splitlines()] == [
+        ["rank", "name", "band", "ranks"],
+        ["1", "a", "1", "1–2"],
+        ["2", "b", "1", "1–2"],
+    ]
+
+
+def test_the_pareto_front_is_marked() -> None:
+    found = [json.loads(line) for line in out(["--pareto", "acc,pgd"], NETS).splitlines()]
+    assert [(one["arch"]["name"], one["pareto"]) for one in found] == [
+        ("b", False),
+        ("c", True),
+        ("a", False),
+        ("d", False),
+    ]
+    found = [
+        json.loads(line) for line in out(["--pareto", "acc,pgd:lower", "--by", "pgd"], NETS).splitlines()
+    ]
+    assert {one["arch"]["name"]: one["pareto"] for one in found} == {
+        "a": False,
+        "b": True,
+        "c": False,
+        "d": True,
+    }
+    table = out(["--pareto", "acc,pgd", "--top", "2", "--format", "csv"], NETS)
+    assert [line.split(",")[-3:] for line in table.splitlines()] == [
+        ["front", "acc", "pgd"],
+        ["", "0.75", "0.25"],
+        ["*", "0.75", "0.5"],
+    ]
+
+
+# --- the tables of papers -------------------------------------------------------------------------
+
+PIVOT = ["--pivot", "train.method", "--metric", "acc,pgd"]
+
+
+def test_methods_as_rows_and_the_best_in_bold() -> None:
+    assert out([*PIVOT, "--format", "md"], SEEDS) == (
+        "| method | records | acc | pgd |\n"
+        "| --- | ---: | ---: | ---: |\n"
+        "| pgd | 3 | 0.5000 ± 0.2500 | **0.3333 ± 0.1443** |\n"
+        "| erm | 2 | **0.9375 ± 0.0884** | 0.0625 ± 0.0884 |\n"
+    )
+    assert out([*PIVOT, "--format", "latex", "--where", "train.seed == 0 and arch.name == 'a'"], SEEDS) == (
+        "\\begin{tabular}{lrr}\n\\toprule\nmethod & acc & pgd \\\\\n\\midrule\n"
+        "pgd & 0.5000 & \\textbf{0.2500} \\\\\n"
+        "erm & \\textbf{0.8750} & 0.0000 \\\\\n"
+        "\\bottomrule\n\\end{tabular}\n"
+    )
+    assert out([*PIVOT, "--format", "csv"], SEEDS[:2]) == (
+        "method,records,acc,acc_std,pgd,pgd_std\npgd,2,0.625,0.1767766952966369,0.25,0.0\n"
+    )
+    assert out([*PIVOT, "--format", "table"], SEEDS).splitlines()[2:] == [
+        "pgd           3   0.5000 ± 0.2500  0.3333 ± 0.1443*",
+        "erm           2  0.9375 ± 0.0884*   0.0625 ± 0.0884",
+    ]
+
+
+def test_a_pivot_table_ranked_and_for_each_group() -> None:
+    arguments = [*PIVOT, "--by", "acc", "--within", "arch.name", "--format", "md"]
+    assert [line for line in out(arguments, SEEDS).splitlines() if "0." in line or "*arch" in line] == [
+        "**arch.name\\: a**",
+        "| erm | 2 | **0.9375 ± 0.0884** | 0.0625 ± 0.0884 |",
+        "| pgd | 2 | 0.6250 ± 0.1768 | **0.2500 ± 0.0000** |",
+        "**arch.name\\: b**",
+        "| pgd | 0.2500 | 0.5000 |",
+    ]
+    lines = out([*PIVOT, "--format", "csv", "--within", "arch.name"], SEEDS).splitlines()
+    assert [line.split(",")[:3] for line in lines] == [
+        ["name", "method", "records"],
+        ["a", "pgd", "2"],
+        ["a", "erm", "2"],
+        ["b", "pgd", "1"],
+    ]
+
+
+def test_a_pivot_table_as_records() -> None:
+    found = [json.loads(line) for line in out([*PIVOT], SEEDS).splitlines()]
+    assert [(one["train"]["method"], one["aggregated"]["records"], "rank" in one) for one in found] == [
+        ("pgd", 3, False),
+        ("erm", 2, False),
+    ]
+
+
+# --- what goes wrong ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["--by", "pgd20.9"],
+            "There is no metric or field 'pgd20.9'. Did you mean 'pgd20.8'? Metrics: acc, pgd20.8.",
+        ),
+        (["--by", "mean(fgsm.*)"], "No metric matches 'fgsm.*'. Metrics: acc, pgd20.8."),
+        (["--by", "acc -"], "--by: Expression 'acc -^' does not parse"),
+        (
+            ["--by", "acc / 0"],
+            "--by: Expression 'acc ^/ 0' has no value at the ^ (character 5): division by 0.",
+        ),
+        (["--by", "arch.name"], "Cannot rank by 'nb201-1', which is not a number."),
+        (["--top", "0"], "0 is less than 1"),
+        (["--format", "html"], "'html' is not one of 'jsonl', 'table', 'csv', 'md', 'latex'"),
+        (["--metric", "fgsm.*", "--format", "md"], "--metric: No metric matches 'fgsm.*'."),
+        (["--metric", ",", "--format", "md"], "--metric: The list of metrics is empty."),
+        (["--metric", "acc -", "--format", "md"], "--metric: Expression 'acc -^' does not parse"),
+        (["--by", ","], "--by is an empty list."),
+        (["--by", "acc:up"], "'up' in 'acc:up' is no direction. Write acc:lower or acc:higher."),
+        (["--by", "acc,pgd20.8", "--lower"], "--lower and --higher are for one key."),
+        (["--where", "acc >"], "--where: Expression 'acc >^' does not parse"),
+        (["--where", "acx > 1"], "--where: There is no metric or field 'acx'. Did you mean 'acc'?"),
+        (["--within", "datset"], "--within: no record has 'datset'. Did you mean 'dataset'?"),
+        (["--group", "method"], "--group: no record has 'method'. Did you mean 'train.method'?"),
+        (["--pivot", "method"], "--pivot: no record has 'method'. Did you mean 'train.method'?"),
+        (["--aggregate", "seeds"], "--aggregate: no record has 'seeds'. Did you mean 'seed'?"),
+        (["--aggregate", "method"], "--aggregate: no record has 'method'. Did you mean 'train.method'?"),
+        (["--where", "train.method == pgd"], "field 'pgd'. A text stands in quotes: 'pgd'. Metrics: "),
+        (["--where", "train.method in [pgd]"], "field 'pgd'. A text stands in quotes: 'pgd'. Metrics: "),
+        (["--pareto", "acc,fgsm"], "There is no metric or field 'fgsm'."),
+        (
+            ["--pivot", "train.method", "--group", "dataset"],
+            "--pivot and --group both say what the rows are.",
+        ),
+        (["--pivot", "train.method", "--top", "1"], "--top needs a ranking, but --pivot keeps the order."),
+        (["--pivot", "train.method", "--ci"], "--ci needs a ranking, but --pivot keeps the order."),
+        (["--pivot", "train.methd"], "--pivot: no record has 'train.methd'."),
+        (["--group", "*"], "--group: Expression '^*' does not parse"),
+    ],
+)
+def test_wrong_use_is_one_line(arguments: list[str], message: str) -> None:
+    result = run(arguments, TWO)
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert result.stderr.startswith("rb-rank: error: ") and message in result.stderr
+
+
+def test_a_metric_that_no_record_has_lists_those_of_all_records() -> None:
+    some = [record("a", metrics={"acc": 1}), record("b", metrics={"fgsm.8": 1})]
+    result = run(["--by", "pgd20.8"], some)
+    assert "Metrics: acc, fgsm.8." in result.stderr
+
+
+def test_a_tool_that_takes_no_checkpoint_does_not_offer_one() -> None:
+    result = subprocess.run(["bash", "-c", "rb-rank <&-"], capture_output=True, text=True, timeout=60)
+    assert result.stderr == (
+        "rb-rank: error: Standard input is closed. Pipe records in (rb-arch --unique --sample 3 | ...),"
+        " or name a file of records.\n"
+    )

@@ -1,0 +1,463 @@
+"""rb-score: the composite number of a stream of records, and what the stream may hold besides."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from rbtools.commands.score import main
+
+Record = dict[str, Any]
+# Eighths, so that every score below is exact.
+THREE = [
+    {"acc": 0.875, "pgd20.8": 0.125, "seconds_per_epoch": 10},
+    {"acc": 0.75, "pgd20.8": 0.625, "seconds_per_epoch": 20},
+    {"acc": 0.625, "pgd20.8": 0.375, "seconds_per_epoch": 30},
+]
+FAILED = '{"schema":1,"arch":{"name":"x"},"error":{"tool":"rb-train","message":"no"},"metrics":{"acc":9}}'
+
+
+def line(metrics: Record, **more: Any) -> str:
+    return json.dumps({"schema": 1, "arch": {"name": "a"}, "metrics": metrics, **more}, separators=(",", ":"))
+
+
+def run(arguments: list[str], lines: list[str]) -> Result:
+    return CliRunner().invoke(main, arguments, input="".join(one + "\n" for one in lines))
+
+
+def scored(arguments: list[str], *metrics: Record) -> list[Record]:
+    result = run(arguments, [line(one) for one in metrics])
+    assert (result.exit_code, result.stderr) == (0, "")
+    return [json.loads(text) for text in result.stdout.splitlines()]
+
+
+def scores(arguments: list[str], *metrics: Record) -> list[float | None]:
+    return [record["metrics"].get("score") for record in scored(arguments, *metrics)]
+
+
+def refused(arguments: list[str], *metrics: Record) -> str:
+    result = run(arguments, [line(one) for one in metrics])
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert result.stderr.startswith("rb-score: error: ")
+    return result.stderr.removeprefix("rb-score: error: ").rstrip("\n")
+
+
+# --- the number -----------------------------------------------------------------------------------
+
+
+def test_two_evaluations_of_a_checkpoint_are_scored_as_one() -> None:
+    parts = [line({"acc": 0.5}, checkpoint="sha256:1"), line({"pgd20.8": 0.25}, checkpoint="sha256:1")]
+    other = line({"acc": 0.25, "pgd20.8": 0.5}, checkpoint="sha256:2")
+    result = run(["--metric", "acc,pgd20.8:3"], [parts[0], other, parts[1]])
+    found = [json.loads(text) for text in result.stdout.splitlines()]
+    assert [one["metrics"] for one in found] == [
+        {"acc": 0.5, "pgd20.8": 0.25, "score": 0.25},
+        {"acc": 0.25, "pgd20.8": 0.5, "score": 0.75},
+    ]
+    assert result.stderr.startswith("rb-score: warning: 1 record of the same model as an earlier one, read")
+
+
+def test_a_metric_that_is_not_what_its_entry_says_is_said() -> None:
+    evals = [{"metric": "acc", "value": 0.5}]
+    result = run(["--metric", "acc"], [line({"acc": 0.75}, evals=evals), line({"acc": 0.25})])
+    assert result.exit_code == 0 and "(a: acc is 0.75, measured 0.5): the number in metrics" in result.stderr
+
+
+def test_a_scored_record_as_it_is_written() -> None:
+    result = run(["--metric", "acc,pgd20.8"], [line(one, mine=[1]) for one in THREE])
+    assert result.stdout.splitlines()[1] == (
+        '{"schema":1,"arch":{"name":"a"},'
+        '"metrics":{"acc":0.75,"pgd20.8":0.625,"seconds_per_epoch":20,"score":0.75},"mine":[1],'
+        '"evals":[{"tool":"rb-score","metric":"score","value":0.75,'
+        '"terms":[{"metric":"acc","weight":1.0,"higher":true},{"metric":"pgd20.8","weight":1.0,"higher":true}],'
+        '"contributions":{"acc":0.25,"pgd20.8":0.5},"missing":"refuse"}]}'
+    )
+
+
+def test_the_mean_of_scaled_metrics() -> None:
+    assert scores(["--metric", "acc,pgd20.8"], *THREE) == [0.5, 0.75, 0.25]
+    assert scores(["--metric", "acc", "--metric", "pgd20.8"], *THREE) == [0.5, 0.75, 0.25]
+
+
+def test_weights() -> None:
+    assert scores(["--metric", "acc,pgd20.8:3"], *THREE) == [0.25, 0.875, 0.375]
+
+
+def test_less_is_better_where_it_is() -> None:
+    assert scores(["--metric", "seconds_per_epoch"], *THREE) == [1.0, 0.5, 0.0]
+    assert scores(["--metric", "seconds_per_epoch:higher"], *THREE) == [0.0, 0.5, 1.0]
+    assert scores(["--metric", "acc:2:lower"], *THREE) == [0.0, 0.5, 1.0]
+    assert scores(["--metric", "ge.acc"], {"ge.acc": -0.5}, {"ge.acc": 0.5}) == [1.0, 0.0]
+
+
+def test_equal_values_are_half() -> None:
+    result = run(["--metric", "acc"], [line({"acc": 0.3}), line({"acc": 0.3})])
+    assert [json.loads(text)["metrics"]["score"] for text in result.stdout.splitlines()] == [0.5, 0.5]
+    assert result.stderr == (
+        "rb-score: warning: all records have the same acc (0.3): it tells nothing, and gives .5.\n"
+    )
+
+
+def test_without_metrics_all_that_every_record_has() -> None:
+    two = [{"acc": 1, "only": 3}, {"acc": 0, "pgd20.8": 1, "score": 0.9}]
+    (first, second) = scored([], *two)
+    assert [term["metric"] for term in first["evals"][0]["terms"]] == ["acc"]
+    assert (first["metrics"]["score"], second["metrics"]["score"]) == (1.0, 0.0)
+
+
+def test_a_former_score_is_replaced() -> None:
+    again = scored(["--metric", "acc"], *[one["metrics"] for one in scored(["--metric", "pgd20.8"], *THREE)])
+    assert [one["metrics"]["score"] for one in again] == [1.0, 0.5, 0.0]
+    result = run(["--metric", "acc"], [json.dumps(one) for one in scored(["--metric", "pgd20.8"], *THREE)])
+    assert [len(json.loads(text)["evals"]) for text in result.stdout.splitlines()] == [1, 1, 1]
+
+
+def test_globs_stand_for_all_that_match() -> None:
+    some = [{"acc": 0.5, "pgd20.4": 1, "pgd20.8": 0.5}, {"acc": 1, "pgd20.4": 0, "pgd20.8": 0}]
+    by_glob = scored(["--metric", "acc,pgd20.*:2"], *some)
+    assert [(term["metric"], term["weight"]) for term in by_glob[0]["evals"][0]["terms"]] == [
+        ("acc", 1.0),
+        ("pgd20.4", 2.0),
+        ("pgd20.8", 2.0),
+    ]
+    assert [one["metrics"]["score"] for one in by_glob] == [0.8, 0.2]
+    own_weight = scored(["--metric", "pgd20.*,pgd20.8:3"], *some)
+    assert {t["metric"]: t["weight"] for t in own_weight[0]["evals"][0]["terms"]} == {
+        "pgd20.4": 1,
+        "pgd20.8": 3,
+    }
+
+
+def test_a_glob_leaves_a_former_score_out() -> None:
+    (first, _) = scored(["--metric", "*"], {"acc": 1, "score": 0}, {"acc": 0, "score": 1})
+    assert [term["metric"] for term in first["evals"][0]["terms"]] == ["acc"]
+
+
+# --- records that lack a metric -------------------------------------------------------------------
+
+LATE = [{"acc": 1.0}, {"acc": 0.5, "pgd20.8": 0.25}, {"acc": 0.0, "pgd20.8": 0.75}, {"pgd20.8": 0.5}, {}]
+
+
+def test_a_record_that_lacks_a_metric_is_refused() -> None:
+    assert refused(["--metric", "acc,pgd20.8"], *LATE) == (
+        "2 of 5 records have no 'acc' (the first is record 4). Evaluate them, or say --missing renormalise"
+        " (score them by the metrics they have) or --missing worst (count it as the lowest)."
+    )
+
+
+def test_missing_worst_counts_as_the_lowest() -> None:
+    assert scores(["--metric", "acc,pgd20.8", "--missing", "worst"], *LATE) == [0.5, 0.25, 0.5, 0.25, 0.0]
+
+
+def test_missing_renormalise_scores_by_what_there_is() -> None:
+    found = scored(["--metric", "acc,pgd20.8", "--missing", "renormalise"], *LATE)
+    assert [one["metrics"].get("score") for one in found] == [1.0, 0.25, 0.5, 0.5, None]
+    assert found[0]["evals"][0]["contributions"] == {"acc": 1.0, "pgd20.8": None}
+    assert found[4]["evals"][0]["value"] is None
+    assert found[4]["evals"][0]["reason"] == "the record has none of the metrics"
+
+
+def test_a_null_is_a_missing_value() -> None:
+    assert scores(["--metric", "acc", "--missing", "worst"], {"acc": None}, {"acc": 1}, {"acc": 3}) == [
+        0,
+        0,
+        1,
+    ]
+    assert "1 of 2 records have no 'acc'" in refused(["--metric", "acc"], {"acc": None}, {"acc": 1})
+
+
+# --- what is in the stream besides ----------------------------------------------------------------
+
+
+def test_failed_records_and_bad_lines_keep_their_places() -> None:
+    lines = [line(THREE[0]), FAILED, "hello", line(THREE[1]), line(THREE[2])]
+    result = run(["--metric", "acc"], lines)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("rb-score: error: line 3 is not JSON")
+    out = [json.loads(text) for text in result.stdout.splitlines()]
+    assert [one.get("metrics", {}).get("score") for one in out] == [1.0, None, None, 0.5, 0.0]
+    assert result.stdout.splitlines()[1] == FAILED
+    assert out[2]["error"]["text"] == "hello"
+
+
+def test_only_failed_records_pass_as_they_are() -> None:
+    result = run(["--metric", "acc"], [FAILED, FAILED])
+    assert (result.exit_code, result.stdout, result.stderr) == (0, f"{FAILED}\n{FAILED}\n", "")
+
+
+def test_retry_errors_scores_what_failed_before() -> None:
+    result = run(["--metric", "acc", "--retry-errors"], [line({"acc": 0}), FAILED])
+    out = [json.loads(text) for text in result.stdout.splitlines()]
+    assert [one["metrics"]["score"] for one in out] == [0.0, 1.0]
+    assert "error" not in out[1]
+
+
+def test_numbers_of_other_tools_come_through_as_they_were() -> None:
+    text = '{"arch":{},"metrics":{"acc":1},"big":123456789012345678901234567890,"spaced": 1.50}'
+    out = run(["--metric", "acc"], [text]).stdout
+    assert '"big":123456789012345678901234567890,"spaced":1.5,' in out
+
+
+def test_in_place_writes_the_file_and_nothing_else() -> None:
+    Path("r.jsonl").write_text("".join(line(one) + "\n" for one in THREE))
+    result = CliRunner().invoke(main, ["--metric", "acc", "--in-place", "r.jsonl"])
+    assert (result.exit_code, result.stdout) == (0, "")
+    kept = [json.loads(text) for text in Path("r.jsonl").read_text().splitlines()]
+    assert [one["metrics"]["score"] for one in kept] == [1.0, 0.5, 0.0]
+
+
+def test_a_refused_score_leaves_the_file_as_it_was() -> None:
+    before = "".join(line(one) + "\n" for one in LATE)
+    Path("r.jsonl").write_text(before)
+    assert CliRunner().invoke(main, ["--metric", "acc", "--in-place", "r.jsonl"]).exit_code == 2
+    assert Path("r.jsonl").read_text() == before
+    assert [path.name for path in Path().iterdir()] == ["r.jsonl"]
+
+
+def test_verbose_says_what_was_scored_by() -> None:
+    result = run(["--metric", "acc:2,seconds_per_epoch", "-v"], [line(one) for one in THREE])
+    assert result.stderr == (
+        "rb-score: scored by acc (weight 2, higher is better),"
+        " seconds_per_epoch (weight 1, lower is better).\n"
+    )
+
+
+# --- expressions, groups, presets, files of weights -----------------------------------------------
+
+
+def test_expressions_and_fields_are_metrics_too() -> None:
+    some = [{"acc": 1, "pgd20.4": 0.5, "pgd20.8": 0.25}, {"acc": 1, "pgd20.4": 0.25, "pgd20.8": 0.0}]
+    found = scored(
+        ["--metric", "mean(pgd20.4, pgd20.8):3, pgd20.4 - pgd20.8:lower"], *some, {**some[1], "pgd20.8": 0.25}
+    )
+    assert [one["metrics"]["score"] for one in found] == [0.75, 0.0, 0.625]
+    assert [term["metric"] for term in found[0]["evals"][0]["terms"]] == [
+        "mean(pgd20.4, pgd20.8)",
+        "pgd20.4 - pgd20.8",
+    ]
+    sizes = [json.dumps({"arch": {"params": count}, "metrics": {}}) for count in (7, 9)]
+    result = run(["--metric", "arch.params"], sizes)
+    assert [json.loads(text)["metrics"]["score"] for text in result.stdout.splitlines()] == [1.0, 0.0]
+
+
+def on(dataset: str, name: str, **metrics: float) -> str:
+    return json.dumps({"arch": {"name": name}, "dataset": dataset, "metrics": metrics})
+
+
+def test_a_field_that_no_record_has_makes_no_groups() -> None:
+    wrong = refused(["--metric", "acc", "--within", "datset"], {"acc": 0.5}, {"acc": 1})
+    assert "--within: no record has 'datset'." in wrong
+
+
+def test_within_scales_each_group_by_itself() -> None:
+    lines = [on("a", "x", acc=0.9), on("b", "x", acc=0.3), on("a", "x", acc=0.7), on("b", "x", acc=0.1)]
+    lines += [on("a", "x", acc=0.8)]
+    result = run(["--metric", "acc", "--within", "dataset,arch.name"], lines)
+    found = [json.loads(text) for text in result.stdout.splitlines()]
+    assert result.stderr == ""
+    assert [one["metrics"]["score"] for one in found] == pytest.approx([1, 1, 0, 0, 0.5])
+    entry = found[1]["evals"][0]
+    assert (entry["within"], entry["compared"]) == ({"dataset": "b", "arch.name": "x"}, 2)
+
+
+def test_several_data_sets_scaled_together_are_named() -> None:
+    result = run(["--metric", "acc"], [on("a", "x", acc=0.9), on("b", "x", acc=0.3)])
+    assert result.stderr == (
+        "rb-score: warning: the records are of 2 data sets (a, b), scaled together. --within dataset scales"
+        " each by itself.\n"
+    )
+
+
+def test_missing_is_refused_over_all_groups() -> None:
+    lines = [on("a", "x", acc=0.9), on("b", "x", pgd=0.3), on("a", "x", acc=0.1, pgd=0.1)]
+    result = run(["--metric", "acc", "--within", "dataset"], lines)
+    assert (result.exit_code, result.stdout) == (2, "") and "1 of 3 records have no 'acc'" in result.stderr
+
+
+# PRBench Table 4, four rows: acc, PGD-20, PR(.08), ProbAcc(.05), both GE, seconds, in percent.
+TABLE_4 = {
+    "erm": (94.85, 0, 76.19, 93.48, 0, 3.98, 3),
+    "at-pr": (86.35, 46.53, 98.13, 98.82, 27.43, 11.81, 160),
+    "trades": (83.34, 53.15, 97.74, 98.68, 16.12, 10.22, 25),
+    "kl-pgd": (87.55, 48.43, 97.86, 98.73, 14.57, 7.06, 27),
+}
+SEVEN = ("acc", "pgd20.8", "pr.uniform.0.08", "probacc.uniform.0.0313725.0.05", "ge.pgd20.8")
+SEVEN += ("ge.pr-all.uniform.0.08", "seconds_per_epoch")
+
+
+def test_the_preset_of_prbench() -> None:
+    lines = [
+        json.dumps(
+            {
+                "arch": {"name": "resnet18"},
+                "dataset": "cifar10",
+                "metrics": dict(zip(SEVEN, row, strict=True)),
+            }
+        )
+        for row in TABLE_4.values()
+    ]
+    result = run(["--preset", "prbench"], lines)
+    found = [json.loads(text) for text in result.stdout.splitlines()]
+    columns = list(zip(*TABLE_4.values(), strict=True))
+    for place, record in enumerate(found):
+        parts = [(c[place] - min(c)) / (max(c) - min(c)) for c in columns]
+        expected = [*parts[:4], *(1 - part for part in parts[4:])]
+        assert record["metrics"]["score"] == pytest.approx(sum(expected) / 7)
+        assert list(record["evals"][0]["contributions"].values()) == pytest.approx(
+            [part / 7 for part in expected]
+        )
+    assert found[0]["evals"][0]["preset"] == "prbench"
+
+
+def test_the_preset_of_prbench_on_mnist_is_at_larger_distances() -> None:
+    names = ["acc", "pgd20.76.5", "pr.uniform.0.35", "probacc.uniform.0.3.0.05", "ge.pgd20.76.5"]
+    names += ["ge.pr-all.uniform.0.35", "seconds_per_epoch"]
+    digits = [on("mnist", "n", **dict(zip(names, row, strict=True))) for row in list(TABLE_4.values())[:3]]
+    others = [on("cifar10", "n", **dict(zip(SEVEN, row, strict=True))) for row in list(TABLE_4.values())[:3]]
+    result = run(["--preset", "prbench", "--within", "dataset"], [*digits, *others])
+    found = [json.loads(text) for text in result.stdout.splitlines()]
+    assert [one["metrics"]["score"] for one in found[:3]] == [one["metrics"]["score"] for one in found[3:]]
+    assert list(found[0]["evals"][0]["contributions"]) == names
+    assert list(found[3]["evals"][0]["contributions"]) == list(SEVEN)
+
+
+def test_a_preset_can_be_weighted_and_may_lack_metrics() -> None:
+    some = [{"acc": 1, "pgd20.8": 0}, {"acc": 0, "pgd20.8": 1}]
+    result = run(
+        ["--preset", "prbench", "--metric", "acc:3", "--missing", "renormalise"], [line(one) for one in some]
+    )
+    assert [json.loads(text)["metrics"]["score"] for text in result.stdout.splitlines()] == [0.75, 0.25]
+    assert "warning: no record has 'seconds_per_epoch', a metric of the preset." in result.stderr
+    assert "No record has the metric 'pr.uniform.0.08'." in refused(["--preset", "prbench"], *some)
+
+
+def test_weights_from_a_file() -> None:
+    Path("w.yaml").write_text("acc: 1\npgd20.8: 3\nseconds_per_epoch: 4:higher\nmean(pgd20.*): lower\n")
+    (first, *_) = scored(["--weights", "w.yaml"], *THREE)
+    assert [(one["metric"], one["weight"], one["higher"]) for one in first["evals"][0]["terms"]] == [
+        ("acc", 1, True),
+        ("pgd20.8", 3, True),
+        ("seconds_per_epoch", 4, True),
+        ("mean(pgd20.*)", 1, False),
+    ]
+    (first, *_) = scored(["--weights", "w.yaml", "--metric", "acc:9"], *THREE)
+    assert [one["weight"] for one in first["evals"][0]["terms"]] == [9, 3, 4, 1]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[1, 2]", "w.yaml holds no weights. Expected a mapping of metrics to weights"),
+        ("", "w.yaml holds no weights."),
+        ("acc: [1]", "w.yaml gives 'acc' the weight [1]. Expected a number, lower, higher, or both"),
+        ("acc: true", "w.yaml gives 'acc' the weight True."),
+        ("acc: lowr", "w.yaml: 'lowr' in the metric 'acc:lowr' is neither a weight nor a direction."),
+        ("acc: -1", "w.yaml: The weight of 'acc' is -1. It must be above 0"),
+        ("a: b: c", "w.yaml is not YAML: mapping values are not allowed here"),
+    ],
+)
+def test_a_file_that_holds_no_weights(content: str, message: str) -> None:
+    Path("w.yaml").write_text(content)
+    assert message in refused(["--weights", "w.yaml"], *THREE)
+
+
+def test_a_file_of_weights_that_is_not_there() -> None:
+    assert "Cannot read w.yaml: No such file" in refused(["--weights", "w.yaml"], *THREE)
+
+
+# --- metrics that are calculated ------------------------------------------------------------------
+
+
+def test_add_stores_the_value_of_an_expression() -> None:
+    result = run(["--add", "adv.mean=mean(pgd20.*, acc)"], [line({"pgd20.8": 0.25, "acc": 0.75})])
+    assert result.stdout == (
+        '{"schema":1,"arch":{"name":"a"},"metrics":{"pgd20.8":0.25,"acc":0.75,"adv.mean":0.5},'
+        '"evals":[{"tool":"rb-score","metric":"adv.mean","value":0.5,"expression":"mean(pgd20.*, acc)"}]}\n'
+    )
+
+
+def test_what_was_added_can_be_scored_by() -> None:
+    found = scored(["--add", "x=acc + pgd20.8", "--metric", "x"], *THREE)
+    assert [one["metrics"]["score"] for one in found] == [0, 1, 0]
+
+
+def test_a_value_that_cannot_be_calculated_has_a_reason() -> None:
+    result = run(["--add", "x=mean(fgsm.*)"], [line({"acc": 1}), line({"fgsm.8": 1})])
+    first, second = (json.loads(text) for text in result.stdout.splitlines())
+    assert first["metrics"] == {"acc": 1} and second["metrics"]["x"] == 1
+    assert first["evals"][0]["value"] is None
+    assert first["evals"][0]["reason"] == "No metric matches 'fgsm.*'. Metrics: acc."
+    assert result.stderr == "rb-score: warning: 1 record without x: the record says why.\n"
+
+
+def test_add_does_not_overwrite_what_was_made_otherwise() -> None:
+    result = run(["--add", "acc=pgd20.8 * 2"], [line(THREE[0])])
+    assert result.exit_code == 1
+    (record,) = [json.loads(text) for text in result.stdout.splitlines()]
+    assert record["metrics"] == THREE[0]
+    assert record["error"]["message"] == (
+        "The record already has 'acc', which was measured. Choose another name, or overwrite it with"
+        " --replace."
+    )
+    result = run(["--add", "acc=pgd20.8 * 2", "--replace"], [line(THREE[0])])
+    assert json.loads(result.stdout)["metrics"]["acc"] == 0.25
+    again = run(["--add", "acc=pgd20.8 * 2"], result.stdout.splitlines())
+    assert again.stdout == result.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("acc", "--add is 'acc'. Expected NAME=EXPRESSION"),
+        ("=acc", "--add is '=acc'. Expected NAME=EXPRESSION"),
+        ("a*=acc", "--add is 'a*=acc'. Expected NAME=EXPRESSION"),
+        ("x=acc -", "--add x: Expression 'acc -^' does not parse"),
+    ],
+)
+def test_what_is_nothing_to_add(text: str, message: str) -> None:
+    assert message in refused(["--add", text], *THREE)
+
+
+# --- what goes wrong ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("metric", "message"),
+    [
+        (
+            "pgd20.9",
+            "No record has the metric 'pgd20.9'. Did you mean 'pgd20.8'? They have: acc, pgd20.8, seconds",
+        ),
+        ("fgsm.*", "No record has the metric 'fgsm.*'."),
+        ("acc:0", "The weight of 'acc' is 0. It must be above 0"),
+        ("acc:-1", "The weight of 'acc' is -1. It must be above 0"),
+        ("acc:nan", "The weight of 'acc' is nan. It must be above 0"),
+        (
+            "acc:lowr",
+            "'lowr' in the metric 'acc:lowr' is neither a weight nor a direction. Did you mean 'lower'",
+        ),
+        ("acc,acc:2", "The score has 'acc' twice."),
+        (",", "A score needs at least one metric."),
+        (":2", "A metric of the score has no name."),
+    ],
+)
+def test_metrics_that_cannot_be_scored(metric: str, message: str) -> None:
+    assert message in refused(["--metric", metric], *THREE)
+
+
+def test_no_common_metric() -> None:
+    assert refused([], {"acc": 1}, {"fgsm.8": 1}) == (
+        "There is no metric that all 2 records have (they have: acc, fgsm.8). Evaluate them alike, or name"
+        " metrics with --metric and say --missing renormalise."
+    )
+    assert "(they have: none at all)" in refused([], {}, {})
+
+
+def test_a_number_too_far_to_scale() -> None:
+    assert "too far to scale. Is it a metric?" in refused(
+        ["--add", "far=acc * 1.7e308", "--metric", "far"], {"acc": -1}, {"acc": 1}
+    )

@@ -1,0 +1,428 @@
+"""rb-store at the command line: what it lists goes on in a pipe, what it clears up can be had again."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from rbtools.cli import store_selection
+from rbtools.commands import attack, rank, train
+from rbtools.commands.store import main
+from rbtools.store import Store, files, index
+
+Record = dict[str, Any]
+CPU = ["--device", "cpu", "--threads", "1"]
+FGSM = ["fgsm", "--eps", "8", "--n", "40", *CPU]
+TRAIN = ["--val", "0", "--epochs", "2", "--lr", "0.2", *CPU]  # as the fixture's "erm"
+
+
+def run(*arguments: str, text: str | bytes = "") -> Result:
+    return CliRunner().invoke(main, list(arguments), input=text)
+
+
+def tool(command: Any, arguments: list[str], *records: Record) -> Result:
+    text = "".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records)
+    return CliRunner().invoke(command, arguments, input=text)
+
+
+def lines(result: Result) -> list[Record]:
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+@pytest.fixture
+def attacked(trained: dict[str, Record]) -> dict[str, Record]:
+    """The trained records with FGSM's accuracy, and a store that has all of it."""
+    result = tool(attack.main, FGSM, *trained.values())
+    assert result.exit_code == 0, result.stderr
+    return dict(zip(trained, lines(result), strict=True))
+
+
+def store() -> Store:
+    return Store("rb-store")
+
+
+# --- ls -------------------------------------------------------------------------------------------
+
+
+def test_ls_lists_trainings_and_evaluations_as_records(attacked: dict[str, Record]) -> None:
+    result = run("ls")
+    assert (result.exit_code, result.stderr) == (0, "")
+    found = lines(result)
+    assert [one["stored"]["kind"] for one in found].count("training") == 2
+    assert [one["stored"]["kind"] for one in found].count("evaluation") == 4
+    for method, record in attacked.items():
+        own = [one for one in found if one["checkpoint"] == record["checkpoint"]]
+        assert {name: value for one in own for name, value in one["metrics"].items()} == record["metrics"]
+        assert {one["train"]["method"] for one in own} == {method}
+
+
+def test_what_ls_lists_goes_on_in_a_pipe_and_is_found(attacked: dict[str, Record]) -> None:
+    listed = run("ls", "--kind", "training")
+    result = CliRunner().invoke(attack.main, FGSM, input=listed.stdout)
+    assert "2 records: 0 computed, 2 found in the store." in result.stderr
+    by_checkpoint = {record["checkpoint"]: record["metrics"] for record in attacked.values()}
+    for record in lines(result):
+        assert record["metrics"] == by_checkpoint[record["checkpoint"]]
+    ranked = CliRunner().invoke(rank.main, ["--by", "fgsm.8", "--format", "jsonl"], input=run("ls").stdout)
+    values = [one["metrics"]["fgsm.8"] for one in lines(ranked)[:2]]
+    assert values == sorted((one["metrics"]["fgsm.8"] for one in attacked.values()), reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "count"),
+    [
+        (["--kind", "training"], 2),
+        (["--kind", "evaluation"], 4),
+        (["--where", "train.method == 'pgd'"], 3),
+        (["--where", "acc >= 0"], 2),
+        (["--where", "acc >= 0 and train.method == 'erm'"], 1),
+        (["--kind", "training", "--where", "stored.checkpoint_bytes > 1000"], 2),
+        (["--where", "stored.time > '2020'"], 6),
+    ],
+)
+def test_ls_lists_what_is_asked_for(options: list[str], count: int, attacked: dict[str, Record]) -> None:
+    result = run("ls", *options)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert len(lines(result)) == count
+
+
+def test_ls_takes_the_beginning_of_a_key(attacked: dict[str, Record]) -> None:
+    wanted = lines(run("ls"))[2]
+    assert lines(run("ls", wanted["stored"]["key"][:16])) == [wanted]
+    assert run("ls", wanted["stored"]["key"], "--where", "acc > 2").stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (["--where", "acc > 2"], 0, "none of 6 results matches."),
+        (["--where", "acx > 2"], 0, "no result has all of acx, which --where asks for."),
+        (["--where", "acc >"], 2, "error: --where: Expression 'acc >^' does not parse"),
+        (["--where", "acc + 1"], 2, "error: --where: Expression 'acc + 1' is"),
+        (["--kind", "model"], 2, "'model' is not one of 'training', 'tracking', 'evaluation'"),
+        (["zzzz"], 2, "error: 'zzzz' is no key. Expected 4 or more hexadecimal digits"),
+        (["0000000"], 2, "has no result with the key 0000000"),
+    ],
+)
+def test_ls_says_why_there_is_nothing(
+    arguments: list[str], status: int, said: str, attacked: dict[str, Record]
+) -> None:
+    result = run("ls", *arguments)
+    assert (result.exit_code, result.stdout) == (status, "")
+    assert result.stderr.startswith("rb-store: ") and said in result.stderr and result.stderr.count("\n") == 1
+
+
+def test_ls_says_the_same_from_files_from_the_index_and_from_helpers(
+    attacked: dict[str, Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = run("ls").stdout
+    monkeypatch.setattr(index, "WORTH_WRITING", 1)
+    monkeypatch.setattr(store_selection, "MANY", 0)
+    assert run("ls").stdout == plain and Path("rb-store/index").is_dir()
+    assert run("ls").stdout == plain
+    assert run("ls", "--where", "acc > 2").stderr == "rb-store: none of 6 results matches.\n"
+    assert run("ls", "--where", "acc +").exit_code == 2
+
+
+def test_ls_names_what_is_damaged_and_lists_the_rest(attacked: dict[str, Record]) -> None:
+    path = next(store().files("results"))
+    path.write_bytes(path.read_bytes()[:-1])
+    result = run("ls")
+    assert result.exit_code == 1 and len(lines(result)) == 5
+    assert f"rb-store: error: {path} is damaged. rb-store verify --delete removes what is.\n" == result.stderr
+
+
+def test_ls_of_an_empty_store_says_so() -> None:
+    Path("rb-store").mkdir()
+    result = run("ls")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr.endswith("rb-store holds no results yet.\n")
+
+
+# --- du -------------------------------------------------------------------------------------------
+
+
+def test_du_counts_what_there_is(attacked: dict[str, Record]) -> None:
+    rows = {row["kind"]: row for row in lines(run("du"))}
+    assert (rows["results"]["files"], rows["objects"]["files"], rows["outcomes"]["files"]) == (6, 2, 4)
+    assert rows["objects"]["bytes"] == sum(path.stat().st_size for path in store().files("objects"))
+    assert all(row["schema"] == 1 for row in rows.values()) and list(rows)[-1] == "total"
+
+
+def on_terminal(*arguments: str) -> str:
+    """What a command shows on a terminal."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-c", "from rbtools.commands.store import main; main()", *arguments]
+    subprocess.run(command, stdout=theirs, stderr=subprocess.DEVNULL, timeout=60, check=False)
+    os.close(theirs)
+    shown = b""
+    try:
+        while data := os.read(ours, 65536):
+            shown += data
+    except OSError:  # how Linux says that nobody has the other end
+        pass
+    os.close(ours)
+    return shown.decode()
+
+
+def test_du_and_gc_draw_a_table_on_a_terminal(attacked: dict[str, Record]) -> None:
+    shown = on_terminal("du").split("\r\n")
+    assert shown[0].split()[:2] == ["results", "6"] and shown[0].endswith("on disk")
+    assert any(line.split()[:2] == ["objects", "2"] for line in shown) and "{" not in "".join(shown)
+    gone = on_terminal("gc", "--keep-metrics", "--dry-run").split("\r\n")
+    assert gone[0].split()[:2] == ["objects", "2"]
+
+
+# --- verify ---------------------------------------------------------------------------------------
+
+
+def test_verify_finds_a_whole_store_whole(attacked: dict[str, Record]) -> None:
+    result = run("verify")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr.endswith(" files, none damaged.\n")
+
+
+def test_verify_names_what_is_damaged_and_delete_lets_it_be_had_again(attacked: dict[str, Record]) -> None:
+    erm = attacked["erm"]
+    weights = store().object(erm["checkpoint"])
+    weights.write_bytes(weights.read_bytes()[:-1])
+    outcome = next(store().files("outcomes"))
+    outcome.write_bytes(b"")
+    result = run("verify")
+    assert result.exit_code == 1
+    found = {row["path"]: row for row in lines(result)}
+    assert set(found) == {str(weights), str(outcome)}
+    assert found[str(weights)] == {
+        "schema": 1,
+        "kind": "objects",
+        "key": weights.name,
+        "path": str(weights),
+        "problem": "its content does not fit its name",
+        "deleted": False,
+    }
+    assert f"rb-store: error: {outcome} is damaged: its content does not fit its checksum.\n" in result.stderr
+    assert "2 damaged." in result.stderr and "--delete" in result.stderr
+    again = run("verify", "--delete")
+    assert again.exit_code == 1 and [row["deleted"] for row in lines(again)] == [True, True]
+    assert not weights.exists() and run("verify").exit_code == 0
+    result = tool(train.main, TRAIN, {"schema": 1, "arch": erm["arch"], "dataset": "digits"})
+    assert lines(result)[0]["checkpoint"] == erm["checkpoint"] and "1 computed" in result.stderr
+
+
+# --- gc -------------------------------------------------------------------------------------------
+
+
+def test_gc_says_that_there_is_nothing_to_do(attacked: dict[str, Record]) -> None:
+    before = sorted(Path("rb-store").rglob("*"))
+    result = run("gc")
+    assert lines(result) == [{"schema": 1, "kind": "total", "files": 0, "bytes": 0}]
+    assert result.stderr == "rb-store: 0 bytes in 0 files freed.\n"
+    assert sorted(Path("rb-store").rglob("*")) == before
+
+
+def test_a_dry_run_says_the_same_and_does_nothing(attacked: dict[str, Record]) -> None:
+    size = sum(path.stat().st_size for path in store().files("objects"))
+    dry = run("gc", "--keep-metrics", "--dry-run")
+    expected = {"schema": 1, "kind": "objects", "files": 2, "bytes": size}
+    assert lines(dry)[0] == {**expected, "dry_run": True} and "would be freed" in dry.stderr
+    assert len(list(store().files("objects"))) == 2
+    wet = run("gc", "--keep-metrics")
+    assert lines(wet)[0] == expected and not list(store().files("objects"))
+
+
+def test_metrics_stay_found_and_weights_are_trained_again_where_they_are_needed(
+    attacked: dict[str, Record],
+) -> None:
+    erm = attacked["erm"]
+    before = {key: value for key, value in erm.items() if key not in ("metrics", "evals")}
+    assert run("gc", "--keep-metrics").exit_code == 0
+    found = tool(attack.main, FGSM, before)
+    assert found.exit_code == 0 and "0 computed, 1 found" in found.stderr
+    assert lines(found)[0]["metrics"]["fgsm.8"] == erm["metrics"]["fgsm.8"]
+    other = ["fgsm", "--eps", "16", "--n", "40", *CPU]
+    refused = tool(attack.main, other, before)
+    assert refused.exit_code == 1 and "is not in the store" in lines(refused)[0]["error"]["message"]
+    assert "train it again with rb-train" in refused.stderr
+    again = tool(train.main, TRAIN, {"schema": 1, "arch": erm["arch"], "dataset": "digits"})
+    assert lines(again)[0]["checkpoint"] == erm["checkpoint"]
+    assert tool(attack.main, other, before).exit_code == 0
+
+
+def test_while_somebody_works_checkpoints_stay(attacked: dict[str, Record]) -> None:
+    with store().claimed(["ab" * 32], lambda: False, lambda: None):
+        result = run("gc", "--keep-metrics")
+    assert result.exit_code == 0 and len(list(store().files("objects"))) == 2
+    assert "rb-store: warning: 1 piece of work in progress: checkpoints were kept." in result.stderr
+
+
+# --- export and import ----------------------------------------------------------------------------
+
+
+def kept(folder: str) -> dict[str, bytes]:
+    found = Store(folder)
+    paths = [path for kind in ("objects", "results", "outcomes") for path in found.files(kind)]
+    return {path.name: path.read_bytes() for path in paths}
+
+
+def test_a_store_moves_through_a_file(attacked: dict[str, Record]) -> None:
+    out = run("export", "part.tar")
+    assert (out.exit_code, out.stdout) == (0, "") and out.stderr.startswith("rb-store: 12 files, ")
+    into = run("import", "part.tar", "--store", "other")
+    assert into.exit_code == 0 and "12 files taken in" in into.stderr and "0 there already" in into.stderr
+    assert kept("other") == kept("rb-store")
+    assert run("ls", "--store", "other").stdout == run("ls").stdout
+    again = run("import", "part.tar", "--store", "other")
+    assert again.exit_code == 0 and "0 files taken in (0 bytes), 12 there already." in again.stderr
+
+
+def test_a_part_moves_through_a_pipe(attacked: dict[str, Record]) -> None:
+    part = run("export", "-", "--where", "train.method == 'erm'", "--no-checkpoints")
+    assert part.exit_code == 0
+    assert run("import", "-", "--store", "other", text=part.stdout_bytes).exit_code == 0
+    listed = lines(run("ls", "--store", "other"))
+    assert len(listed) == 3 and {one["checkpoint"] for one in listed} == {attacked["erm"]["checkpoint"]}
+    assert not list(Store("other").files("objects"))
+
+
+def test_a_part_is_chosen_by_key(attacked: dict[str, Record]) -> None:
+    record = next(one for one in lines(run("ls")) if one["stored"]["kind"] == "training")
+    assert run("export", "part.tar", record["stored"]["key"]).exit_code == 0
+    with tarfile.open("part.tar") as tar:
+        names = [name.split("/")[0] for name in tar.getnames()]
+    assert names == ["format.json", "results", "objects", "complete.json"]
+
+
+def test_a_part_of_nothing_is_said(attacked: dict[str, Record]) -> None:
+    result = run("export", "part.tar", "--where", "acc > 2")
+    assert result.exit_code == 0 and "none of 6 results matches." in result.stderr
+
+
+def test_what_is_damaged_is_left_out_of_an_archive(attacked: dict[str, Record]) -> None:
+    path = next(store().files("outcomes"))
+    path.write_bytes(b"")
+    result = run("export", "part.tar")
+    assert result.exit_code == 1
+    assert f"rb-store: error: {path} is damaged: its content does not fit its checksum; it is left out." in (
+        result.stderr
+    )
+    assert run("import", "part.tar", "--store", "other").exit_code == 0 and len(kept("other")) == 11
+
+
+def test_an_entry_that_is_refused_is_named_and_status_1(attacked: dict[str, Record]) -> None:
+    run("export", "part.tar")
+    with tarfile.open("part.tar") as old, tarfile.open("forged.tar", "w") as new:
+        for entry in old:
+            if entry.name.startswith("outcomes"):
+                entry.name = "../" + entry.name
+            new.addfile(entry, old.extractfile(entry))
+    result = run("import", "forged.tar", "--store", "other")
+    assert result.exit_code == 1 and result.stderr.count("is refused: it is no file of a store.") == 4
+    assert len(kept("other")) == 8
+
+
+def test_an_archive_that_was_cut_off_is_status_1_and_says_what_came_in(attacked: dict[str, Record]) -> None:
+    run("export", "part.tar")
+    data = Path("part.tar").read_bytes()
+    Path("part.tar").write_bytes(data[: len(data) // 2])
+    result = run("import", "part.tar", "--store", "other")
+    assert result.exit_code == 1
+    assert "The archive part.tar is damaged or ends early" in result.stderr
+    assert f"{len(kept('other'))} files taken in before that." in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ["import", "nowhere.tar"],
+            "nowhere.tar does not exist. Expected an archive that rb-store export wrote.",
+        ),
+        (["import", "."], ". is a folder."),
+        (["import", "text"], "text"),
+        (["export", "missing/part.tar", "--store", "nowhere"], "There is no store"),
+    ],
+)
+def test_archives_that_cannot_be_had_are_said(arguments: list[str], said: str) -> None:
+    Path("text").write_text("no archive")
+    result = run(*arguments)
+    assert result.exit_code in (1, 2) and result.stdout == ""
+    assert result.stderr.startswith("rb-store: error: ") and said in result.stderr
+
+
+def test_a_terminal_gets_no_archive(attacked: dict[str, Record]) -> None:
+    assert on_terminal("export", "-") == ""
+
+
+def test_an_archive_appears_whole_or_not_at_all(
+    attacked: dict[str, Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("part.tar").write_text("the old one")
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    result = run("export", "part.tar")
+    assert (
+        result.exit_code == 2
+        and "part.tar: No space left on device. Free some space, or write" in result.stderr
+    )
+    assert Path("part.tar").read_text() == "the old one" and not list(Path().glob(".aside*"))
+
+
+# --- the store itself -----------------------------------------------------------------------------
+
+ALL = [["ls"], ["du"], ["verify"], ["gc"], ["export", "part.tar"]]
+
+
+@pytest.mark.parametrize("arguments", ALL, ids=[words[0] for words in ALL])
+def test_a_store_that_is_not_there_is_said_and_not_made(arguments: list[str]) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2 and result.stdout == ""
+    assert "There is no store " in result.stderr and "--store (or RB_STORE)" in result.stderr
+    assert not list(Path().iterdir())
+
+
+@pytest.mark.parametrize(
+    "arguments", [*ALL, ["import", "part.tar"]], ids=[*(one[0] for one in ALL), "import"]
+)
+def test_a_store_of_another_format_is_left_alone(arguments: list[str], attacked: dict[str, Record]) -> None:
+    run("export", "part.tar")
+    Path("rb-store/format.json").write_text('{"format":9}')
+    before = sorted(Path().rglob("*"))
+    result = run(*arguments)
+    assert result.exit_code == 2 and "has format 9; this rbtools reads format 1" in result.stderr
+    assert sorted(Path().rglob("*")) == before
+
+
+def test_a_store_that_cannot_be_written_can_be_read(
+    attacked: dict[str, Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("export", "whole.tar")
+    shutil.rmtree("rb-store/outcomes")
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(files, "_opened", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    monkeypatch.setattr(index, "WORTH_WRITING", 1)
+    assert [run(*words).exit_code for words in (["ls"], ["du"], ["verify"], ["gc", "--dry-run"])] == [0] * 4
+    assert run("gc", "--keep-metrics", "--dry-run").exit_code == 0
+    for words in (["gc", "--keep-metrics"], ["import", "whole.tar"]):
+        result = run(*words)
+        assert result.exit_code == 2 and "Read-only file system" in result.stderr
+    next(store().files("results")).write_bytes(b"")
+    result = run("verify", "--delete")
+    assert result.exit_code == 1 and [row["deleted"] for row in lines(result)] == [False]
+    assert "Cannot remove" in result.stderr

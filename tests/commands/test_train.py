@@ -1,0 +1,407 @@
+"""rb-train at the command line: fanning out, failing, being found, interrupted and left alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from rbtools.commands.attack import main as attack
+from rbtools.commands.train import main
+from rbtools.training import METHODS
+
+Record = dict[str, Any]
+ARCH = {
+    "space": "nasbench201",
+    "str": "|none~0|+|none~0|none~1|+|nor_conv_1x1~0|none~1|none~2|",
+    "channels": 2,
+    "cells": 1,
+}
+LINE = json.dumps({"schema": 1, "arch": ARCH, "mine": {"kept": [1, 2]}}, separators=(",", ":")) + "\n"
+FAST = ["--epochs", "1", "--batch-size", "721", "--device", "cpu"]
+
+
+def run(arguments: list[str], text: str = LINE) -> Result:
+    return CliRunner().invoke(main, arguments, input=text)
+
+
+def records(result: Result) -> list[Record]:
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_methods_and_seeds_fan_out_each_with_its_own_options() -> None:
+    chosen = [
+        "--method",
+        "erm,trades",
+        "--seed",
+        "0,2",
+        "--lambda",
+        "2",
+        "--eps",
+        "16",
+        "--attack-steps",
+        "1",
+    ]
+    result = run([*FAST, *chosen])
+    assert result.exit_code == 0
+    assert result.stderr == "rb-train: 4 records: 4 computed, 0 found in the store.\n"
+    found = records(result)
+    told = [record["train"] for record in found]
+    assert [(one["method"], one["seed"]) for one in told] == [
+        ("erm", 0),
+        ("erm", 2),
+        ("trades", 0),
+        ("trades", 2),
+    ]
+    assert "lambda" not in told[0]["config"]
+    assert told[2]["config"]["lambda"] == 2 and told[2]["config"]["eps"] == 16 / 255
+    assert len({record["checkpoint"] for record in found}) == 4
+    assert all(record["mine"] == {"kept": [1, 2]} and record["dataset"] == "digits" for record in found)
+    assert all(record["metrics"]["seconds_per_epoch"] > 0 for record in found)
+
+
+def test_seeds_may_be_a_range() -> None:
+    found = records(run(["--epochs", "0", "--seed", "3-5"]))
+    assert [record["train"]["seed"] for record in found] == [3, 4, 5]
+
+
+def test_the_record_names_both_checkpoints_and_goes_on_with_the_one_selected() -> None:
+    (last,) = records(run([*FAST, "--epochs", "3", "--val", "0.1"]))
+    result = run([*FAST, "--epochs", "3", "--val", "0.1", "--select", "best"])
+    (best,) = records(result)
+    assert result.stderr.endswith("0 computed, 1 found in the store.\n")
+    names = last["train"]["checkpoints"]
+    assert best["train"]["checkpoints"] == {**names, "selected": "best"}
+    assert (last["checkpoint"], best["checkpoint"]) == (names["last"], names["best"])
+
+
+def test_a_preset_sets_what_single_options_do_not() -> None:
+    small = ["--epochs", "1", "--batch-size", "721", "--device", "cpu", "--attack-steps", "1"]
+    (record,) = records(run(["--preset", "nasrobbench201", *small]))
+    told = record["train"]
+    assert told["method"] == "pgd" and told["preset"] == "nasrobbench201"
+    assert (told["epochs"], told["config"]["attack_steps"], told["config"]["batch_size"]) == (1, 1, 721)
+    assert told["config"]["eps"] == 8 / 255 and told["config"]["schedule"] == "onecycle"
+    assert "best" not in told["checkpoints"]  # it trains on all images
+    (other,) = records(run(["--preset=prbench", "--method", "alp", "--lambda", "0.5", *small]))
+    config = other["train"]["config"]
+    assert (config["lambda"], config["lr"], config["weight_decay"]) == (0.5, 0.01, 3.5e-3)
+    assert config["milestones"] == [75, 90] and config["normalize"] is None
+    (third,) = records(run(["--preset", "wci", "--schedule", "constant", "--val", "0.1", *small]))
+    config = third["train"]["config"]
+    assert third["train"]["preset"] == "rice2020" and config["inner_mode"] == "train" and config["clean_pass"]
+    assert config["schedule"] == "constant" and "milestones" not in config and config["val"] == 0.1
+
+
+def test_the_options_of_a_presets_method_are_there() -> None:
+    result = run(["--preset", "nasrobbench201", "--lambda", "1"])
+    assert result.exit_code == 2
+    assert "belongs to --method trades and mart and alp and clp, but --method is pgd." in result.stderr
+
+
+def test_a_second_run_finds_everything() -> None:
+    first = run([*FAST, "--seed", "0,1"])
+    again = run([*FAST, "--seed", "0,1"])
+    assert again.stdout == first.stdout
+    assert again.stderr == "rb-train: 2 records: 0 computed, 2 found in the store.\n"
+    assert run([*FAST, "--force", "-q"]).stderr == ""
+
+
+def test_the_initial_network_can_be_evaluated() -> None:
+    (record,) = records(run(["--epochs", "0"]))
+    assert "metrics" not in record
+    result = CliRunner().invoke(attack, ["fgsm", "--n", "20", "--device", "cpu"], input=json.dumps(record))
+    assert result.exit_code == 0 and set(records(result)[0]["metrics"]) == {"acc", "fgsm.8"}
+
+
+@pytest.fixture
+def exploding() -> Iterator[str]:
+    """A registered training method whose loss is infinite from the second batch on."""
+    from rbtools.training.base import Loss
+    from rbtools.training.erm import ERM
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Exploding(ERM):
+        """Diverges."""
+
+        name = "exploding"
+
+        def __call__(self, model: Any, images: Any, labels: Any, draws: Any) -> Loss:
+            loss = super().__call__(model, images, labels, draws)
+            seen.append(1)
+            return loss if len(seen) == 1 else loss._replace(value=loss.value * float("inf"))
+
+    seen: list[int] = []
+    module = types.ModuleType("exploding")
+    module.Exploding = Exploding  # type: ignore[attr-defined]
+    sys.modules["exploding"] = module
+    METHODS._entries["exploding"] = "exploding:Exploding"
+    yield "exploding"
+    del METHODS._entries["exploding"], sys.modules["exploding"]
+
+
+def test_a_diverging_training_is_an_error_record_and_the_stream_goes_on(exploding: str) -> None:
+    result = run([*FAST, "--method", f"{exploding},erm"], LINE + LINE)
+    assert result.exit_code == 1
+    first, second, *rest = records(result)
+    assert "The training diverged: the loss is inf in epoch 1." in first["error"]["message"]
+    assert first["error"]["tool"] == "rb-train"
+    assert {key: first[key] for key in first if key != "error"} == json.loads(LINE)  # the input, intact
+    assert "error" not in second and second["train"]["method"] == "erm"
+    assert ["error" in record for record in rest] == [True, False]
+    (line, _, summary) = result.stderr.splitlines()
+    assert line.startswith("rb-train: error: line 1 (|none~0|+") and "Lower the learning rate (--lr)" in line
+    assert summary == "rb-train: 4 records: 1 computed, 1 found in the store, 2 failed."
+
+
+def test_strict_stops_at_the_first_failure_and_says_it_once(exploding: str) -> None:
+    result = run([*FAST, "--method", f"erm,{exploding},erm", "--strict"], LINE)
+    assert result.exit_code == 1
+    (record,) = records(result)
+    assert record["train"]["method"] == "erm"
+    assert result.stderr.count("diverged") == 1 and "because of --strict" in result.stderr
+
+
+def test_an_architecture_that_cannot_be_built_fails_alone() -> None:
+    wrong = LINE.replace("nor_conv_1x1", "conv_9x9")
+    result = run(["--epochs", "0"], wrong + LINE)
+    assert result.exit_code == 1
+    first, second = records(result)
+    assert "conv_9x9" in first["error"]["message"] and "checkpoint" in second
+
+
+def test_the_batch_cannot_be_larger_than_the_data() -> None:
+    result = run(["--batch-size", "2000"])
+    assert result.exit_code == 1
+    told = "there are only 1413 training images (1442 less those that --val 0.02 holds out). Use --batch-size"
+    assert f"{told} 1413 or less." in result.stderr
+    whole = run(["--batch-size", "2000", "--val", "0"])
+    assert "there are only 1442 training images. Use --batch-size 1442 or less." in whole.stderr
+
+
+def test_tracking_goes_into_the_history() -> None:
+    result = run([*FAST, "--track", "robust", "--every", "3", "--track-n", "20"])
+    (record,) = records(result)
+    found = record["train"]["history"]
+    gap = found["test_robust_loss"][0] - found["train_robust_loss"][0]
+    assert found["robust_loss_gap"] == [pytest.approx(gap, rel=1e-4, abs=1e-5)]
+    assert record["train"]["tracking"]["robust"] == {"n_train": 20, "n": 20}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--method", ","], f"--method is empty. Known methods: {', '.join(METHODS)}."),
+        (["--seed", "1,-2"], "--seed has -2. Expected whole numbers from 0 on, such as 0,1,2."),
+        (["--milestones", "7.5", "--schedule", "step"], "--milestones has 7.5. Expected whole numbers"),
+        (["--no-store"], "--no-store leaves no place for the checkpoints"),
+        (["--momentum", "0.8"], "--momentum has no effect with --schedule onecycle"),
+        (["--decay", "0.5", "--schedule", "cosine"], "--decay has no effect with --schedule cosine"),
+        (["--decay", "0.5", "--schedule", "cosine"], "Leave out one, or change the other."),
+        (
+            ["--augment", "crop,rotate"],
+            "The augmentation is 'rotate'. Choose from: crop, crop-reflect, flip.",
+        ),
+        (["--augment", "crop,crop-reflect"], "--augment has both crop and crop-reflect"),
+        (["--method", "trade"], "Unknown training method 'trade'. Did you mean 'trades'?"),
+        (["--preset", "prbnch"], "Unknown preset 'prbnch'. Did you mean 'prbench'"),
+        (["--preset", "jung2023"], "The preset jung2023 trains nothing"),
+        (["--regularize", "cutmix"], "The regularizer is 'cutmix'. Choose from: cutout, mixup, awp, l2."),
+        (
+            ["--regularize", "l2", "--weight-decay", "1e-4"],
+            "--weight-decay has no effect with --regularize l2",
+        ),
+        (["--l2", "1e-4"], "--l2 has no effect with no --regularize l2."),
+        (["--mixup-alpha", "1"], "--mixup-alpha has no effect with no --regularize mixup."),
+        (["--regularize", "awp", "--micro-batch", "10"], "and --micro-batch 10 cuts it in pieces."),
+        (["--val", "0", "--patience", "3"], "--patience 3 waits for a better validation, but --val 0"),
+        (["--val", "0", "--select", "best"], "--select best needs a validation, but --val 0"),
+        (["--val", "1"], "--val is 1. It must be a share from 0 to below 1."),
+        (["--ema", "1"], "--ema is 1. It must be from 0 to below 1."),
+        (["--label-smoothing", "-0.1"], "--label-smoothing is -0.1. It must be from 0 to below 1."),
+        (
+            ["--filter", "chen-lee"],
+            "--filter chen-lee thins out an attack by steps, and --method erm has none.",
+        ),
+        (["--filter", "chenlee"], "The filter is 'chenlee'. Choose from: chen-lee."),
+        (
+            [*"--method pgd --filter chen-lee --filter-rule example --inner-mode train".split()],
+            "whose BatchNorm would see them with --inner-mode train. Use --inner-mode eval, or --filter-rule",
+        ),
+        (["--filter-rule", "example"], "--filter-rule has no effect with no --filter."),
+        (
+            ["--method", "pgd", "--filter", "chen-lee", "--filter-rule", "each"],
+            "Invalid value for '--filter-rule'",
+        ),
+        (
+            ["--method", "pgd", "--filter", "chen-lee", "--warm-steps", "11"],
+            "--warm-steps is 11, more than the 10 of --attack-steps.",
+        ),
+        (["--track", "wcy"], "The measure to track is 'wcy'. Choose from: robust,"),
+        (["--every", "2"], "--every has no effect with no --track."),
+        (["--track", "wci", "--track-n", "9"], "--track-n has no effect with no --track robust."),
+        (["--warm-steps", "1"], "--warm-steps has no effect with no --filter."),
+        (["--method", "mart", "--bce", "b"], "Invalid value for '--bce'"),
+        (
+            ["--method", "cvar", "--tail", "exact", "--rounds", "2"],
+            "--rounds has no effect with --tail exact",
+        ),
+        (
+            ["--method", "cvar", "--tail", "exact", "--tail-step", "image"],
+            "--tail-step has no effect with --tail exact",
+        ),
+        (["--method", "corruption", "--scale", "unit"], "--scale has no effect with --noise uniform"),
+        (["--method", "at-pr", "--plain-steps", "3"], "--plain-steps has no effect with --first drawn."),
+        (["--method", "at-pr", "--plain-step", "3"], "--plain-step has no effect with --first drawn and"),
+        (["--method", "cvar", "--beta", "1.5"], "beta of training method 'cvar' is 1.5."),
+        (["--init", "checkpoint", "--normalize", "none"], "--normalize has no effect with --init checkpoint"),
+        (["--method", "trades", "--lambda", "-1"], "lambda of training method 'trades' is -1."),
+        (
+            ["--method", "pgd", "--lambda", "1"],
+            "Option '--lambda' belongs to --method trades and mart and alp and clp, but --method is pgd.",
+        ),
+        (["--method", "pgd", "--eps", "-3"], "--eps is -3. A distance is 0 or more"),
+        (["--method", "pgd", "--inner-mode", "both"], "Invalid value for '--inner-mode'"),
+    ],
+)
+def test_wrong_options_are_usage_errors(arguments: list[str], message: str) -> None:
+    result = run(arguments)
+    assert result.exit_code == 2 and result.stdout == ""
+    assert message in result.stderr and result.stderr.count("\n") == 1
+
+
+SHORT = (
+    "warning: --eps is 32/255, but the steps lead 20/255 far together: the attack cannot reach the border of"
+    " its ball. Give a longer {}, or more {}.\n"
+)
+
+
+def test_a_step_that_cannot_reach_the_border_is_warned_about_once() -> None:
+    words = ["--method", "pgd,trades", "--eps", "32", "--dry-run"]
+    assert "warning" not in run(words).stderr
+    said = run([*words, "--step-size", "2"]).stderr
+    assert said.count("warning") == 1
+    assert said.startswith("rb-train: " + SHORT.format("--step-size", "--attack-steps"))
+    words = ["--method", "at-pr", "--eps", "32", "--step-max", "2", "--steps-max", "10", "--dry-run"]
+    said = run(words).stderr
+    assert said.startswith("rb-train: " + SHORT.format("--step-max", "--steps-max"))
+
+
+def test_the_step_of_another_radius_than_the_presets_is_not_its() -> None:
+    words = ["--preset", "rice2020", "--print-config"]
+    assert "\n  step-size: 2 " in run(words).stdout
+    assert "\n  # step-size: not set " in run([*words, "--eps", "32"]).stdout
+
+
+def test_a_slip_of_unit_is_warned_about_once() -> None:
+    result = run(["--method", "pgd,trades", "--eps", "0.03", "--epochs", "0"])
+    assert result.exit_code == 0
+    assert result.stderr.count("warning: --eps 0.03 means 0.03/255; did you mean 8?") == 1
+
+
+def test_a_full_disk_is_an_error_record_and_a_later_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    run(["--epochs", "0"])  # makes the store
+    with monkeypatch.context() as full:
+
+        def refuse(*_: Any) -> None:
+            raise OSError(28, "No space left on device")
+
+        full.setattr(os, "replace", refuse)
+        result = run(FAST)
+    assert result.exit_code == 1
+    assert "No space left on device. Free some space" in records(result)[0]["error"]["message"]
+    later = CliRunner().invoke(main, [*FAST, "--retry-errors"], input=result.stdout)
+    assert later.exit_code == 0 and "checkpoint" in records(later)[0]
+
+
+# --- real processes -------------------------------------------------------------------------------
+
+
+def states() -> list[Path]:
+    return [path for path in Path("rb-store/state").glob("*/*") if not path.name.startswith(".")]
+
+
+def kept_seconds(state: Path) -> list[float]:
+    """How long the epochs took whose end a kept state holds."""
+    import io
+
+    import torch
+
+    from rbtools.store.content_store import unsealed
+
+    data = unsealed(state.read_bytes())
+    assert data is not None
+    found: list[float] = torch.load(io.BytesIO(data), weights_only=True)["history"]["seconds"]
+    return found
+
+
+def test_ctrl_c_ends_in_two_seconds_and_the_next_run_goes_on() -> None:
+    how = ["--method", "pgd", "--attack-steps", "4", "--epochs", "60", "--batch-size", "721"]
+    Path("in.jsonl").write_text(LINE)
+    with subprocess.Popen(
+        ["rb-train", *how, "in.jsonl"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        deadline = time.monotonic() + 60
+        while not states() and time.monotonic() < deadline:
+            assert process.poll() is None
+            time.sleep(0.02)
+        start = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    assert time.monotonic() - start < 2
+    assert (process.returncode, out) == (130, "")
+    assert err == "rb-train: error: interrupted; what was finished is written and in the store.\n"
+    (state,) = states()
+    done = kept_seconds(state)
+    assert 1 <= len(done) < 60
+    (record,) = records(run([*how, "in.jsonl"]))
+    assert record["train"]["history"]["seconds"][: len(done)] == done  # these were not trained again
+    assert len(record["train"]["history"]["seconds"]) == 60 and not states()
+
+
+def test_a_training_whose_reader_is_gone_stops_within_an_epoch() -> None:
+    """The reader takes one record and stays until the next training, of some minutes, has begun."""
+    failed = '{"schema":1,"arch":{},"error":{"message":"before"}}\n'
+    Path("in.jsonl").write_text(failed + LINE)
+    done = subprocess.run(
+        [
+            "bash",
+            "-c",
+            "rb-train --epochs 3000 --batch-size 721 in.jsonl"
+            " | { head -1; until ls rb-store/state/*/* >/dev/null 2>&1; do sleep 0.05; done; };"
+            " echo ${PIPESTATUS[*]}",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.stdout == failed + "141 0\n" and done.stderr == ""
+    (state,) = states()  # what was trained is kept, so that it can go on
+    assert 1 <= len(kept_seconds(state)) < 1000
+
+
+def test_a_run_that_finds_everything_imports_no_torch() -> None:
+    first = run(FAST)
+    code = (
+        "import atexit, sys\n"
+        "atexit.register(lambda: open('modules', 'w').write(' '.join(sys.modules)))\n"
+        f"sys.argv = ['rb-train', *{FAST!r}]\n"
+        "from rbtools.commands.train import main\n"
+        "main()\n"
+    )
+    again = subprocess.run(
+        [sys.executable, "-c", code], input=LINE, capture_output=True, text=True, timeout=60
+    )
+    assert again.stdout == first.stdout and again.stderr.endswith("0 computed, 1 found in the store.\n")
+    assert not {"torch", "numpy", "sklearn"} & set(Path("modules").read_text().split())

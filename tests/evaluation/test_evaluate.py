@@ -1,0 +1,783 @@
+"""Evaluations: what a number means, what is computed again, what goes wrong and what is said then."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import json
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from rbtools import datasets
+from rbtools.attacks import ATTACKS
+from rbtools.corruptions import CORRUPTIONS
+from rbtools.errors import RbError
+from rbtools.evaluation import sampling
+from rbtools.evaluation.batches import BATCH, Batch, batch_size
+from rbtools.evaluation.evaluate import run_task
+from rbtools.evaluation.outcomes import encoded
+from rbtools.evaluation.probabilistic import NoiseTask
+from rbtools.evaluation.rare_failures import RareFailureTask
+from rbtools.evaluation.robust_loss import RobustLossTask
+from rbtools.evaluation.tasks import AccuracyTask, AttackTask, CorruptionTask, EvalTask
+from rbtools.evaluation.train_test_gap import ge
+from rbtools.evaluation.transfer import TransferTask
+from rbtools.execution.context import RunContext
+from rbtools.inputs import resolve
+from rbtools.probabilistic import NOISES
+from rbtools.probabilistic.distributions import Uniform
+from rbtools.probabilistic.estimate import Estimator
+from rbtools.probabilistic.splitting import Splitting
+from rbtools.registry import param
+from rbtools.rng.draws import Draws
+from rbtools.store import Store
+
+Record = dict[str, Any]
+TEST_IMAGES = 355
+
+
+def run_in(folder: Path | None, **options: Any) -> RunContext:
+    return RunContext(tool="rb-test", store=Store(folder), device="cpu", threads=1, **options)
+
+
+@pytest.fixture
+def run(trained: dict[str, Record]) -> RunContext:
+    """A run on the test's own store, which has the trained networks' checkpoints."""
+    return run_in(Path("rb-store"))
+
+
+@pytest.fixture
+def record(trained: dict[str, Record]) -> Record:
+    return trained["erm"]
+
+
+class Counting(nn.Module):
+    """A model that counts the images it is shown."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model, self.seen = model, 0
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.seen += len(images)
+        logits: Tensor = self.model(images)
+        return logits
+
+
+class Seen:
+    """All models that the engine loads, counted together."""
+
+    def __init__(self) -> None:
+        self.models: list[Counting] = []
+
+    @property
+    def images(self) -> int:
+        return sum(model.seen for model in self.models)
+
+    def since(self, before: int) -> int:
+        return self.images - before
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
+    found, load = Seen(), resolve.load_model
+
+    def counted(*args: Any) -> nn.Module:
+        model = Counting(load(*args))
+        found.models.append(model)
+        return model
+
+    monkeypatch.setattr(resolve, "load_model", counted)
+    return found
+
+
+@pytest.fixture
+def model_is(monkeypatch: pytest.MonkeyPatch) -> Callable[[nn.Module], None]:
+    """Put a model of the test's own in the place of the record's."""
+    return lambda model: monkeypatch.setattr(resolve, "load_model", lambda *_: model.eval())
+
+
+def pgd(*eps: float, **params: Any) -> AttackTask:
+    return AttackTask(ATTACKS.build("pgd", **{"steps": 3, **params}), tuple(e / 255 for e in eps))
+
+
+def found(record: Record) -> dict[str, Any]:
+    """What a record says, without what it cost to find out."""
+    costs = ("seconds", "device", "passes", "prepared")
+    entries = [{k: v for k, v in entry.items() if k not in costs} for entry in record["evals"]]
+    return {"metrics": record["metrics"], "evals": entries}
+
+
+def test_images() -> tuple[Tensor, Tensor]:
+    data = datasets.load("digits", "test")
+    return data.images.float().div(255), data.labels
+
+
+test_images.__test__ = False  # type: ignore[attr-defined]
+
+
+# --- what is computed together, and what again ---------------------------------------------------
+
+QUESTIONS: dict[str, EvalTask] = {
+    "pgd": pgd(16, restarts=2),
+    "fgsm": AttackTask(ATTACKS.build("fgsm"), (16 / 255,)),
+    "corrupt": CorruptionTask((CORRUPTIONS.build("gaussian_noise"), CORRUPTIONS.build("contrast")), (5,)),
+    "pr": NoiseTask(NOISES.build("uniform"), (0.1, 0.3), Estimator(rho=(0.1,)), 4),
+}
+
+
+@settings(max_examples=6)
+@given(kind=st.sampled_from(sorted(QUESTIONS)), batch=st.integers(1, 70))
+def test_no_result_depends_on_the_batch(trained: dict[str, Record], kind: str, batch: int) -> None:
+    whole = run_task(trained["erm"], QUESTIONS[kind], keeping_nothing(n=60))
+    parts = run_task(trained["erm"], QUESTIONS[kind], keeping_nothing(n=60, batch=batch))
+    assert found(parts) == found(whole)
+    assert whole["metrics"]["acc"] > 0.5  # so that there is something to lose
+
+
+def keeping_nothing(**options: Any) -> RunContext:
+    """A run that finds checkpoints in the store and computes everything else."""
+    run = run_in(Path("rb-store"), **options)
+    run.store.force = True
+    return run
+
+
+class Cramped(nn.Module):
+    """A model on a device that holds so many images at a time."""
+
+    def __init__(self, network: nn.Module, room: int) -> None:
+        super().__init__()
+        self.network, self.room = network, room
+
+    def forward(self, images: Tensor) -> Tensor:
+        if len(images) > self.room:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        result: Tensor = self.network(images)
+        return result
+
+
+def test_memory_that_runs_out_halves_the_batch_and_goes_on(
+    record: Record, run: RunContext, model_is: Callable[[nn.Module], None]
+) -> None:
+    wanted = run_task(record, pgd(8), keeping_nothing(n=60))
+    model = resolve.load_model(record, resolve.data_of(record, run), run, torch.device("cpu"))
+    model_is(Cramped(model, room=9))
+    assert found(run_task(record, pgd(8), keeping_nothing(n=60))) == found(wanted)
+    model_is(Cramped(model, room=0))
+    with pytest.raises(RbError, match="Memory ran out with one image at a time"):
+        run_task(record, pgd(8), keeping_nothing(n=60))
+
+
+def test_more_examples_go_on_from_fewer(record: Record, run: RunContext, seen: Seen) -> None:
+    run_task(record, AccuracyTask(), dataclasses.replace(run, n=10))
+    assert seen.images == 10
+    more = run_task(record, AccuracyTask(), dataclasses.replace(run, n=30))
+    assert seen.images == 30
+    assert found(more) == found(run_task(record, AccuracyTask(), keeping_nothing(n=30)))
+
+
+def test_an_entry_says_what_all_its_examples_took_and_where(record: Record, run: RunContext) -> None:
+    run_task(record, AccuracyTask(), dataclasses.replace(run, n=10))
+    (path,) = run.store.files("outcomes")
+    run.store.keep_outcomes(path.name, encoded(np.ones(10, np.int32), {"seconds": 100.0}, ["cuda"]))
+    more = run_task(record, AccuracyTask(), dataclasses.replace(run, n=30))["evals"][-1]
+    assert more["device"] == "cpu+cuda" and 100 < more["seconds"] < 200
+    fewer = run_task(record, AccuracyTask(), dataclasses.replace(run, n=20))["evals"][-1]
+    assert (fewer["device"], fewer["seconds"]) == (more["device"], more["seconds"])
+
+
+def test_fewer_examples_are_the_first_of_more(record: Record, run: RunContext, seen: Seen) -> None:
+    run_task(record, AccuracyTask(), dataclasses.replace(run, n=30))
+    before = seen.images
+    fewer = run_task(record, AccuracyTask(), dataclasses.replace(run, n=10))
+    assert seen.since(before) == 0
+    assert found(fewer) == found(run_task(record, AccuracyTask(), keeping_nothing(n=10)))
+
+
+def test_a_further_distance_costs_that_distance_alone(record: Record, run: RunContext, seen: Seen) -> None:
+    run = dataclasses.replace(run, n=40)
+    run_task(record, pgd(8), run)
+    before = seen.images
+    both = run_task(record, pgd(8, 32), run)
+    added = seen.since(before)
+    before = seen.images
+    alone = run_task(record, pgd(32), keeping_nothing(n=40))
+    # Both meet the clean images once: the attack needs to know which of them stand.
+    assert added == seen.since(before)
+    assert both["metrics"]["pgd3.32"] == alone["metrics"]["pgd3.32"]
+
+
+def test_a_further_tolerance_costs_nothing(record: Record, run: RunContext, seen: Seen) -> None:
+    def question(*rho: float) -> EvalTask:
+        return NoiseTask(NOISES.build("uniform"), (0.2,), Estimator(rho=rho), 5)
+
+    run_task(record, question(0.1), dataclasses.replace(run, n=20))
+    before = seen.images
+    later = run_task(record, question(0.1, 0.4), dataclasses.replace(run, n=20))
+    assert seen.since(before) == 0
+    assert later["metrics"]["probacc.uniform.0.2.0.4"] >= later["metrics"]["probacc.uniform.0.2.0.1"]
+
+
+def test_a_finished_evaluation_is_found(record: Record, run: RunContext, seen: Seen) -> None:
+    first = run_task(record, pgd(8), dataclasses.replace(run, n=20))
+    before = seen.images
+    again = run_in(Path("rb-store"), n=20)
+    assert run_task(record, pgd(8), again) == first
+    assert (seen.since(before), again.store.found, again.store.computed) == (0, 1, 0)
+
+
+@pytest.mark.parametrize("name", ["square", "apgd-ce"])
+def test_attacks_that_draw_for_a_whole_tile_do_not_depend_on_what_was_asked_before(
+    name: str, record: Record, run: RunContext
+) -> None:
+    params = {"square": {"queries": 20}, "apgd-ce": {"steps": 2}}[name]
+    question = AttackTask(ATTACKS.build(name, backend="pyautoattack", **params), (16 / 255,))
+    run_task(record, question, dataclasses.replace(run, n=10))
+    after = run_task(record, question, dataclasses.replace(run, n=60))
+    assert found(after) == found(run_task(record, question, keeping_nothing(n=60)))
+
+
+def test_an_interrupted_evaluation_goes_on_inside_the_test_set(
+    record: Record, run: RunContext, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(BATCH, "cpu", 32)
+    tile = batch_size(torch.device("cpu"), (1, 8, 8))
+
+    def interrupt() -> None:
+        if seen.images >= 2 * tile:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_task(record, AccuracyTask(), dataclasses.replace(run, check_cancelled=interrupt))
+    assert seen.images == 2 * tile == 256
+    resumed = run_task(record, AccuracyTask(), run_in(Path("rb-store")))
+    assert seen.images == TEST_IMAGES
+    assert found(resumed) == found(run_task(record, AccuracyTask(), keeping_nothing()))
+
+
+class Listening(nn.Module):
+    """Everything is of class 0; keeps the noisy images that it is shown, by example and draw."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shown: list[Tensor] = []
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.shown.append(images.detach().clone())
+        return torch.eye(10)[0].expand(len(images), 10) + 0 * images.sum((1, 2, 3))[:, None]
+
+
+def test_another_seed_is_other_work_only_where_there_is_chance(
+    record: Record, run: RunContext, model_is: Callable[[nn.Module], None]
+) -> None:
+    model = Listening()
+    model_is(model)
+    fgsm = AttackTask(ATTACKS.build("fgsm"), (8 / 255,))
+    noisy = NoiseTask(NOISES.build("uniform"), (0.3,), Estimator(rho=()), 5)
+    one, two = dataclasses.replace(run, n=20), dataclasses.replace(run, n=20, seed=1)
+    assert found(run_task(record, fgsm, one)) == found(run_task(record, fgsm, two))
+    assert run.store.computed == 1
+    model.shown.clear()
+    first, of_first = run_task(record, noisy, one), torch.cat(model.shown)
+    model.shown.clear()
+    second, of_second = run_task(record, noisy, two), torch.cat(model.shown)
+    assert run.store.computed == 3
+    clean, _ = test_images()
+    assert of_first.shape == of_second.shape
+    same = (of_first == of_second).flatten(1).all(1)
+    untouched = (of_first[:, None] == clean).flatten(2).all(2).any(1)
+    assert torch.equal(same, untouched) and not same.all()
+    assert (first["evals"][-1]["seed"], second["evals"][-1]["seed"]) == (0, 1)
+
+
+# --- attacks ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["fgsm", "pgd", "apgd-ce", "square", "aa", "noise"])
+def test_at_distance_0_the_accuracy_is_the_clean_one(name: str, record: Record, run: RunContext) -> None:
+    method = ATTACKS.build(name)
+    result = run_task(record, AttackTask(method, (0.0,)), dataclasses.replace(run, n=50))
+    assert result["metrics"][f"{method.stem}.0"] == result["metrics"]["acc"]
+
+
+def test_an_attack_of_one_norm_says_it_in_the_record(record: Record, run: RunContext) -> None:
+    method = ATTACKS.build("cw-l2", steps=5, searches=2)
+    result = run_task(record, AttackTask(method, (0.5, 8.0)), dataclasses.replace(run, n=20))
+    assert [entry["norm"] for entry in result["evals"][-2:]] == ["l2", "l2"]
+    assert 0 <= result["metrics"]["cw-l2.8"] <= result["metrics"]["cw-l2.0.5"] <= result["metrics"]["acc"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Liar:
+    """Claims the negative of the image, however small the budget is."""
+
+    name = "liar"
+    version = 1
+    random = batch_dependent = False
+    stem = "liar"
+
+    eps: float = 8 / 255
+    norm: str = param("linf", "Norm.")
+
+    def __call__(self, model: Any, images: Tensor, labels: Tensor, draws: Any) -> Tensor:
+        return 3 * (1 - images) - 1  # out of the box as well
+
+
+@pytest.mark.parametrize(("norm", "eps"), [("linf", 4 / 255), ("linf", 0.2), ("l2", 0.5)])
+def test_an_attack_that_leaves_its_budget_is_brought_back(
+    norm: str, eps: float, known: dict[str, Record], run: RunContext
+) -> None:
+    record = known["erm"]
+    result = run_task(record, AttackTask(Liar(norm=norm), (eps,)), run)
+    images, labels = test_images()
+    model = resolve.load_model(record, resolve.data_of(record, run), run, torch.device("cpu"))
+    outside = 3 * (1 - images) - 1
+    if norm == "linf":
+        inside = torch.maximum(torch.minimum(outside, images + eps), images - eps).clamp(0, 1)
+    else:
+        delta = outside - images
+        inside = (images + eps * delta / delta.flatten(1).norm(dim=1).view(-1, 1, 1, 1)).clamp(0, 1)
+
+    def right(inputs: Tensor) -> Tensor:
+        return torch.cat([model(part) for part in inputs.split(64)]).argmax(1) == labels
+
+    expected = (right(images) & right(inside)).float().mean()
+    name = f"liar.{eps * 255:g}" if norm == "linf" else f"liar.{eps:g}"
+    assert result["metrics"][name] == pytest.approx(float(expected), abs=0.5 / TEST_IMAGES)
+    assert (right(images) & right(outside)).float().mean() < expected - 0.02
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Cutter(Liar):
+    """Returns images of another shape."""
+
+    name = "cutter"
+
+    def __call__(self, model: Any, images: Tensor, labels: Tensor, draws: Any) -> Tensor:
+        return images[:, :, 1:]
+
+
+def test_an_attack_that_returns_another_shape_is_named(record: Record, run: RunContext) -> None:
+    with pytest.raises(RbError, match=r"cutter returned images of shape .*7, 8\); expected"):
+        run_task(record, AttackTask(Cutter(), (0.1,)), run)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Blind(Liar):
+    """Returns no numbers for one image."""
+
+    name = "blind"
+
+    def __call__(self, model: Any, images: Tensor, labels: Tensor, draws: Any) -> Tensor:
+        images = images.clone()
+        images[draws.examples == 123, 0, 4, 4] = torch.nan
+        return images
+
+
+def test_an_attack_that_returns_no_numbers_is_no_success(
+    record: Record, run: RunContext, model_is: Callable[[nn.Module], None]
+) -> None:
+    images, labels = test_images()
+    known = {image.numpy().tobytes(): int(label) for image, label in zip(images, labels, strict=True)}
+
+    class Right(nn.Module):
+        def forward(self, inputs: Tensor) -> Tensor:
+            classes = [known[image.numpy().tobytes()] for image in inputs]
+            return nn.functional.one_hot(torch.tensor(classes), 10).float()
+
+    model_is(Right())
+    with pytest.raises(RbError, match=r"The attack blind gave NaN or infinite pixels for image 123\."):
+        run_task(record, AttackTask(Blind(), (0.1,)), run)
+
+
+def test_a_clean_error_counts_as_broken_and_is_not_attacked(
+    record: Record, run: RunContext, seen: Seen
+) -> None:
+    result = run_task(record, AttackTask(Liar(), (1e-6,)), run)
+    assert result["metrics"]["liar.0.000255"] == result["metrics"]["acc"] < 1
+    # Every image once, and those that stood once more for the verdict.
+    assert seen.images == TEST_IMAGES + round(result["metrics"]["acc"] * TEST_IMAGES)
+
+
+def test_an_accuracy_has_n_and_the_interval_of_wilson(record: Record, run: RunContext) -> None:
+    entry = run_task(record, AccuracyTask(), dataclasses.replace(run, n=100))["evals"][-1]
+    n, p, z = 100, entry["value"], 1.959963984540054
+    centre = (p + z * z / (2 * n)) / (1 + z * z / n)
+    half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / (1 + z * z / n)
+    assert entry["n"] == n
+    assert entry["ci95"] == pytest.approx([centre - half, centre + half], abs=1e-12)
+
+
+# --- probabilistic robustness --------------------------------------------------------------------
+
+
+def test_pr_is_what_a_loop_over_images_and_samples_gives(known: dict[str, Record], run: RunContext) -> None:
+    record = known["erm"]
+    samples, gammas, n = 7, (0.1, 0.4), 25
+    question = NoiseTask(NOISES.build("uniform"), gammas, Estimator(rho=(0.15,)), samples)
+    result = run_task(record, question, dataclasses.replace(run, n=n, seed=3))
+    images, labels = test_images()
+    model = resolve.load_model(record, resolve.data_of(record, run), run, torch.device("cpu"))
+    chosen = datasets.subset(labels, n, seed=0)
+    for gamma in gammas:
+        shares = []
+        for i in map(int, chosen):
+            image, label = images[i : i + 1], labels[i]
+            if model(image).argmax() != label:
+                continue
+            draws = Draws(3, "noise.uniform", torch.tensor([i]))
+            right = 0
+            for sample in range(samples):
+                # [0, 1) on the grid of 2^-24, moved so that it is symmetric about 0
+                unit = 2 * (draws.uniform((1, 8, 8), draw=sample) + 2.0**-25) - 1
+                right += int(model((image + gamma * unit).clamp(0, 1)).argmax() == label)
+            shares.append(right / samples)
+        assert result["metrics"][f"pr.uniform.{gamma:g}"] == pytest.approx(sum(shares) / len(shares))
+        passed = [share >= 1 - 0.15 - 1e-9 for share in shares]
+        name = f"probacc.uniform.{gamma:g}.0.15"
+        assert result["metrics"][name] == pytest.approx(sum(passed) / len(passed))
+    assert result["metrics"]["pr.uniform.0.4"] < result["metrics"]["pr.uniform.0.1"]
+
+
+class Threshold(nn.Module):
+    """Class 1 where the mean of the first `k` pixels is above a threshold."""
+
+    def __init__(self, k: int, threshold: float) -> None:
+        super().__init__()
+        self.k, self.threshold = k, threshold
+
+    def forward(self, images: Tensor) -> Tensor:
+        score = images.flatten(1)[:, : self.k].mean(1) - self.threshold
+        return torch.stack([torch.zeros_like(score), score], dim=1)
+
+
+@pytest.mark.parametrize("pixels", [1, 2])
+def test_pr_of_a_linear_model_is_its_closed_form(pixels: int) -> None:
+    """The model fails where the mean of some uniform noises is below -d: a corner of their cube.
+
+    With r = d / gamma that has probability (1 - r) / 2 for one pixel and (2 - 2 r)^2 / 8 for two.
+    """
+    images, samples, distance, gammas = 200, 50, 0.05, (0.06, 0.1, 0.2)
+    tile = Batch(
+        Threshold(pixels, 0.5 - distance),
+        torch.full((images, 1, 8, 8), 0.5),
+        torch.ones(images, dtype=torch.int64),
+        torch.arange(images),
+        seed=0,
+        chunk_size=images,
+    )
+    for gamma, found in zip(gammas, sampling.copies(tile, Uniform(), gammas, samples), strict=True):
+        ratio, drawn = distance / gamma, images * samples
+        failing = (1 - ratio) / 2 if pixels == 1 else (2 - 2 * ratio) ** 2 / 8
+        share = 1 - found.right.sum().item() / drawn
+        assert share == pytest.approx(failing, abs=4 * math.sqrt(failing * (1 - failing) / drawn))
+
+
+def test_where_no_image_is_right_pr_has_a_reason_and_no_value(
+    record: Record, run: RunContext, model_is: Callable[[nn.Module], None]
+) -> None:
+    class Wrong(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            labels = (images.flatten(1).sum(1) * 0).long() + 10  # an eleventh class, which no image has
+            return nn.functional.one_hot(labels, 11).float()
+
+    model_is(Wrong())
+    question = NoiseTask(NOISES.build("uniform"), (0.1,), Estimator(rho=(0.1,)), 3)
+    result = run_task(record, question, dataclasses.replace(run, n=9))
+    assert result["metrics"]["acc"] == 0 and "pr.uniform.0.1" not in result["metrics"]
+    entry = next(entry for entry in result["evals"] if entry["metric"] == "pr.uniform.0.1")
+    assert entry["value"] is None and "no image is classified correctly" in entry["reason"]
+    assert "ci95" not in entry
+
+
+# --- the generalisation error --------------------------------------------------------------------
+
+
+def test_ge_is_train_minus_test_with_newcombes_interval(record: Record, run: RunContext) -> None:
+    result = ge(record, AccuracyTask(), dataclasses.replace(run, n=80), n_train=200)
+    metrics = result["metrics"]
+    assert metrics["ge.acc"] == pytest.approx(metrics["train.acc"] - metrics["acc"], abs=1e-15)
+    entry = result["evals"][-1]
+    assert (entry["metric"], entry["split"], entry["n"]) == ("ge.acc", "train-test", [200, 80])
+
+    def wilson(p: float, n: int) -> tuple[float, float]:
+        z2 = 1.959963984540054**2
+        root = math.sqrt(z2 * (z2 / 4 + n * p * (1 - p)))
+        return (n * p + z2 / 2 - root) / (n + z2), (n * p + z2 / 2 + root) / (n + z2)
+
+    p, q = metrics["train.acc"], metrics["acc"]
+    (low1, high1), (low2, high2) = wilson(p, 200), wilson(q, 80)
+    below = math.sqrt((p - low1) ** 2 + (high2 - q) ** 2)
+    above = math.sqrt((high1 - p) ** 2 + (q - low2) ** 2)
+    assert entry["ci95"] == pytest.approx([p - q - below, p - q + above], abs=1e-12)
+
+
+def test_ge_takes_what_the_evaluators_found(record: Record, run: RunContext, seen: Seen) -> None:
+    run_task(record, pgd(8), dataclasses.replace(run, n=30))
+    before = seen.images
+    ge(record, AccuracyTask(), dataclasses.replace(run, n=30), n_train=50)
+    assert seen.since(before) == 50  # the test side came along with the attack
+
+
+def test_ge_without_a_value_on_one_side_says_which(
+    record: Record, run: RunContext, model_is: Callable[[nn.Module], None]
+) -> None:
+    images, labels = test_images()
+    known = {image.numpy().tobytes(): int(label) for image, label in zip(images, labels, strict=True)}
+
+    class Memory(nn.Module):
+        """Knows the test images by heart, and nothing else."""
+
+        def forward(self, images: Tensor) -> Tensor:
+            classes = [known.get(image.numpy().tobytes(), 10) for image in images]
+            return nn.functional.one_hot(torch.tensor(classes), 11).float()
+
+    model_is(Memory())
+    question = NoiseTask(NOISES.build("uniform"), (1e-3,), Estimator(rho=()), 2)
+    result = ge(record, question, dataclasses.replace(run, n=10), n_train=10)
+    assert "ge.pr.uniform.0.001" not in result["metrics"]
+    assert result["evals"][-1]["reason"].startswith("on train: no image is classified correctly")
+
+
+# --- several protocols, several data sets --------------------------------------------------------
+
+
+def test_another_protocol_of_the_same_name_is_an_error_that_shows_both(
+    record: Record, run: RunContext
+) -> None:
+    run = dataclasses.replace(run, n=20)
+    first = run_task(record, pgd(8), run)
+    with pytest.raises(RbError) as wrong:
+        run_task(first, pgd(8, restarts=2), run)
+    assert "already has 'pgd3.8', measured differently: restarts 1 there and 2 here." in str(wrong.value)
+    assert "--as NAME" in str(wrong.value) and "--replace" in str(wrong.value)
+    both = run_task(first, pgd(8, restarts=2), dataclasses.replace(run, name_as="twice"))
+    assert set(both["metrics"]) == {*first["metrics"], "twice"}
+    replaced = run_task(first, pgd(8, restarts=2), dataclasses.replace(run, replace=True))
+    entries = [entry for entry in replaced["evals"] if entry["metric"] == "pgd3.8"]
+    assert [entry["restarts"] for entry in entries] == [2]
+
+
+NOISE = NOISES.build("uniform")
+READ = Estimator(rho=(0.1, 0.2))
+FOG = CorruptionTask((CORRUPTIONS.build("fog"),), (1, 2, 3, 4, 5))
+ASKED = {
+    "attack": (pgd(4, 8), pgd(4, 8, restarts=2)),
+    "ladder": (dataclasses.replace(pgd(4, 8), ladder=True, detail=True), pgd(4, 8)),
+    "corruption": (FOG, CorruptionTask((CORRUPTIONS.build("fog", constants="imagenet"),), (3,))),
+    "pr": (NoiseTask(NOISE, (0.1,), READ, 4), NoiseTask(NOISE, (0.1,), READ, 5)),
+    "only probacc": (NoiseTask(NOISE, (0.1,), READ, 4, True), NoiseTask(NOISE, (0.1,), READ, 4)),
+    "everyone": (
+        NoiseTask(NOISE, (0.1,), dataclasses.replace(READ, denominator="all"), 4),
+        NoiseTask(NOISE, (0.1,), dataclasses.replace(READ, denominator="all"), 5),
+    ),
+    "rare": (
+        RareFailureTask(NOISE, (0.1,), Splitting(particles=10, moves=1, runs=2)),
+        RareFailureTask(NOISE, (0.1,), Splitting(particles=12, moves=1, runs=2)),
+    ),
+    "loss": tuple(
+        RobustLossTask(ATTACKS.build("pgd", steps=3, iterate="last", restarts=n), (0.1,)) for n in (1, 2)
+    ),
+    "transfer": tuple(
+        TransferTask(one.method, one.eps, "", RunContext(tool="")) for one in (pgd(8), pgd(8, restarts=2))
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize("difference", [False, True], ids=["plain", "ge"])
+def test_another_protocol_is_refused_before_the_work(
+    name: str, difference: bool, record: Record, run: RunContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the same is not: what an entry will say is known, to the field, before there is an outcome."""
+    run = dataclasses.replace(run, n=6)
+    first, second = (_from(question, record, run) for question in ASKED[name])
+
+    def work(record: Record, question: EvalTask, **own: Any) -> Record:
+        if difference:
+            return ge(record, question, dataclasses.replace(run, **own), 6)
+        return run_task(record, question, dataclasses.replace(run, **own))
+
+    done = json.loads(json.dumps(work(record, first)))
+    monkeypatch.setattr(resolve, "load_model", lambda *_: pytest.fail("it was computed"))
+    assert work(done, first)["metrics"] == done["metrics"]
+    columns = [column for column in first.outputs() if not column.implicit]
+    others = [(second, {})]
+    others += [(first, {"seed": 7})] * any(column.random for column in columns)
+    others += [(first, {"name_as": "a", "replace": True})] * (
+        sum(len(one.entry_template()) for one in columns) > 1
+    )
+    for question, own in others:
+        with pytest.raises(RbError, match=r"measured differently|--as names one result"):
+            work(done, question, **own)
+
+
+def _from(question: Any, record: Record, run: RunContext) -> Any:
+    """The question; a transfer from the record's own model."""
+    if isinstance(question, TransferTask):
+        return dataclasses.replace(question, source=json.dumps(record), context=run)
+    return question
+
+
+def test_the_same_protocol_again_replaces(record: Record, run: RunContext) -> None:
+    once = run_task(record, pgd(8), dataclasses.replace(run, n=20))
+    twice = run_task(once, pgd(8), dataclasses.replace(run, n=20))
+    assert found(twice) == found(once)
+
+
+def test_as_names_one_result(record: Record, run: RunContext) -> None:
+    with pytest.raises(RbError, match=r"--as names one result, but this run gives 2: pgd3.8, pgd3.16\."):
+        run_task(record, pgd(8, 16), dataclasses.replace(run, n=5, name_as="mine"))
+
+
+def test_unknown_fields_pass(record: Record, run: RunContext) -> None:
+    result = run_task(record, AccuracyTask(), dataclasses.replace(run, n=5))
+    assert result["mine"] == {"kept": [1, 2]}
+    assert {key: result[key] for key in record if key not in ("metrics", "evals")} == {
+        key: record[key] for key in record if key not in ("metrics", "evals")
+    }
+
+
+def test_an_unknown_data_set_or_split_names_those_there_are(record: Record, run: RunContext) -> None:
+    with pytest.raises(RbError, match=r"Unknown data set 'digit'. Did you mean 'digits'"):
+        run_task({**record, "dataset": "digit"}, AccuracyTask(), run)
+    with pytest.raises(RbError, match=r"no split 'tset'. Did you mean 'test'"):
+        run_task(record, AccuracyTask(), dataclasses.replace(run, split="tset"))
+    with pytest.raises(RbError, match=r"dataset is 5. Expected a name such as digits"):
+        run_task({**record, "dataset": 5}, AccuracyTask(), run)
+
+
+def test_another_split_stands_in_the_name_and_another_data_set_in_the_entry(
+    record: Record, run: RunContext, photos: Path
+) -> None:
+    result = run_task(record, AccuracyTask(), dataclasses.replace(run, split="train", n=5))
+    assert "train.acc" in result["metrics"] and result["evals"][-1]["split"] == "train"
+    with pytest.raises(RbError, match="1 channels and the data set's have 3"):
+        run_task(record, AccuracyTask(), dataclasses.replace(run, dataset=f"imagefolder:{photos}"))
+
+
+# --- what is wrong with a model ------------------------------------------------------------------
+
+
+def test_logits_that_are_not_finite_name_the_image(
+    record: Record, run: RunContext, model_is: Callable[[nn.Module], None]
+) -> None:
+    images, _ = test_images()
+
+    class Breaks(nn.Module):
+        def forward(self, inputs: Tensor) -> Tensor:
+            logits = torch.zeros(len(inputs), 10)
+            logits[(inputs == images[123]).flatten(1).all(1), 4] = torch.nan
+            return logits
+
+    model_is(Breaks())
+    with pytest.raises(RbError, match="output for image 123 is not finite"):
+        run_task(record, AccuracyTask(), run)
+
+
+def checkpoint_file(record: Record) -> Path:
+    """The record's checkpoint as a file of the user's, and the record changed to name it."""
+    name = record["checkpoint"].removeprefix("sha256:")
+    (found_,) = Path("rb-store/objects").glob(f"*/{name}")
+    record["checkpoint_file"] = os.path.abspath("model.safetensors")
+    Path("model.safetensors").write_bytes(found_.read_bytes())
+    return Path("model.safetensors")
+
+
+def test_a_missing_checkpoint_is_said(record: Record, run: RunContext) -> None:
+    with pytest.raises(RbError, match=r"sha256:0{12}\.\.\. is not in the store .*rb-store.* with --store"):
+        run_task({**record, "checkpoint": "sha256:" + 64 * "0"}, AccuracyTask(), run)
+    with pytest.raises(RbError, match=r"The checkpoint /gone.pt does not exist"):
+        run_task({**record, "checkpoint_file": "/gone.pt"}, AccuracyTask(), run)
+    for name in ("sha256:../../etc/passwd", "md5:1", 7):
+        with pytest.raises(RbError, match="Expected 'sha256:' and 64 hexadecimal digits"):
+            run_task({**record, "checkpoint": name}, AccuracyTask(), run)
+
+
+def test_a_checkpoint_that_changed_since_is_not_evaluated(record: Record, run: RunContext) -> None:
+    file = checkpoint_file(record)
+    run_task(record, AccuracyTask(), dataclasses.replace(run, n=5))
+    file.write_bytes(file.read_bytes() + b" ")
+    with pytest.raises(RbError, match=r"content has changed \(sha256:.*expected\)"):
+        run_task(record, AccuracyTask(), dataclasses.replace(run, n=5))
+
+
+def test_a_checkpoint_damaged_in_the_store_is_found_by_its_hash(record: Record, run: RunContext) -> None:
+    (path,) = Path("rb-store/objects").glob(f"*/{record['checkpoint'].removeprefix('sha256:')}")
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1  # one bit of a weight
+    path.write_bytes(bytes(data))
+    with pytest.raises(RbError, match=r"is damaged: its content does not fit its name. Train it again"):
+        run_task(record, AccuracyTask(), run)
+
+
+def test_a_checkpoint_of_another_architecture_says_which_keys(record: Record, run: RunContext) -> None:
+    record["arch"] = {"space": "zoo", "name": "resnet18"}
+    with pytest.raises(RbError) as wrong:
+        run_task(record, AccuracyTask(), run)
+    message = str(wrong.value)
+    assert "does not fit ResNet" in message and "Keys missing: conv1.weight" in message
+    assert "unexpected: cells.0.layers.0.op.1.weight" in message
+    assert "The file holds nb201-2136 with channels 4 and cells 1" in message
+
+
+# --- a store that cannot be written, or is damaged -----------------------------------------------
+
+
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", refuse)
+
+
+def test_on_a_full_disk_the_result_is_not_lost(record: Record, run: RunContext, full_disk: None) -> None:
+    result = run_task(record, pgd(8), dataclasses.replace(run, n=20))
+    assert result["metrics"]["pgd3.8"] <= result["metrics"]["acc"]
+    assert run.store.trouble and "No space left on device. Free some space" in run.store.trouble
+
+
+def test_on_a_full_disk_an_interruption_stays_one(
+    record: Record, run: RunContext, seen: Seen, full_disk: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(BATCH, "cpu", 32)
+
+    def interrupt() -> None:
+        if seen.images:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_task(record, AccuracyTask(), dataclasses.replace(run, check_cancelled=interrupt))
+
+
+@pytest.mark.parametrize("kind", ["results", "outcomes"])
+@pytest.mark.parametrize("damage", [b"", b"{}", b"\x93NUMPY", None])
+def test_damaged_results_are_computed_again(
+    kind: str, damage: bytes | None, record: Record, run: RunContext, seen: Seen
+) -> None:
+    good = run_task(record, AccuracyTask(), dataclasses.replace(run, n=20))
+    for path in Path("rb-store/results").glob("*/*"):
+        if kind == "outcomes" and json.loads(path.read_bytes().split(b"\n")[0])["what"].get("n"):
+            path.unlink()  # so that the outcomes are asked for
+    for path in Path("rb-store", kind).glob("*/*"):
+        data = path.read_bytes()
+        path.write_bytes(data.replace(b"9", b"8")[:-3] if damage is None else damage)
+    before = seen.images
+    again = run_in(Path("rb-store"), n=20)
+    assert found(run_task(record, AccuracyTask(), again)) == found(good)
+    assert seen.since(before) == (20 if kind == "outcomes" else 0)
+    assert again.store.damaged
+    fine = run_in(Path("rb-store"), n=20)
+    run_task(record, AccuracyTask(), fine)
+    assert not fine.store.damaged and fine.store.found == 1

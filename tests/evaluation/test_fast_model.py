@@ -1,0 +1,190 @@
+"""Models made ready for searches: the same function, and what decides stays what it is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+from torch import Tensor, nn
+
+from rbtools import models
+from rbtools.attacks import ATTACKS
+from rbtools.commands import attack
+from rbtools.evaluation import adversarial
+from rbtools.evaluation.batches import Batch
+from rbtools.evaluation.counting import CountingModel
+from rbtools.evaluation.fast_model import make_fast_model
+from rbtools.execution import precision
+from rbtools.execution.context import RunContext
+from rbtools.models.normalize import Normalized
+from rbtools.spaces import sized
+
+SHAPE = (3, 32, 32)
+
+
+def network(name: str) -> nn.Module:
+    """An untrained network whose BatchNorm has seen something."""
+    torch.manual_seed(0)
+    if name == "nb201":
+        arch: Any = sized("nasbench201", channels=8, cells=1).arch(13714)
+    else:
+        arch = {"space": "zoo", "name": name}
+    made = models.build(arch, classes=10, shape=SHAPE)
+    for module in made.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.running_mean.normal_(0, 0.1)  # type: ignore[union-attr]
+            module.running_var.uniform_(0.5, 1.5)  # type: ignore[union-attr]
+    model: nn.Module = Normalized(made, [0.49, 0.48, 0.45], [0.25, 0.24, 0.26]).eval()
+    return model.requires_grad_(False)
+
+
+@pytest.mark.parametrize("name", ["nb201", "resnet18", "preactresnet18", "vgg19", "simplecnn"])
+def test_folding_and_layout_change_no_decision(name: str) -> None:
+    model = network(name)
+    ready = make_fast_model(model, "fp32", SHAPE)
+    assert set(ready.how) >= {"channels-last"} and (name == "simplecnn" or "folded" in ready.how)
+    images = torch.rand(64, *SHAPE, generator=torch.Generator().manual_seed(1))
+    before, after = model(images), ready.model(images)
+    assert (before - after).abs().max() <= 1e-4 * before.abs().max()
+    top = before.topk(2, dim=1).values
+    clear = top[:, 0] - top[:, 1] > 2e-4
+    assert torch.equal(before.argmax(1)[clear], after.argmax(1)[clear]) and clear.any()
+    assert after.dtype == torch.float32
+
+
+def test_bf16_leaves_the_model_alone_and_gives_float32() -> None:
+    model = network("nb201")
+    ready = make_fast_model(model, "bf16", SHAPE)
+    images = torch.rand(4, *SHAPE)
+    found = ready.model(images)
+    assert found.dtype == torch.float32 and "bf16" in ready.how
+    assert 0 < (found - model(images)).abs().max() < 0.1 * model(images).abs().max()
+    assert all(p.dtype == torch.float32 for p in model.parameters())
+
+
+class Branches(nn.Module):
+    """A network that cannot be traced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 10, 3), nn.BatchNorm2d(10)
+
+    def forward(self, images: Tensor) -> Tensor:
+        out: Tensor = self.norm(self.conv(images)).mean((2, 3))
+        return out if images.sum() > 0 else -out
+
+
+def test_what_cannot_be_traced_is_not_folded() -> None:
+    model = Branches().eval().requires_grad_(False)
+    ready = make_fast_model(model, "fp32", SHAPE)
+    assert ready.how == ("channels-last",)
+    images = torch.rand(3, *SHAPE)
+    torch.testing.assert_close(ready.model(images), model(images))
+
+
+def test_a_search_that_is_wrong_decides_nothing() -> None:
+    """A prepared model that finds all images broken at once: they are attacked again on the model."""
+
+    class Wrong(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            return nn.functional.one_hot(torch.full((len(images),), 9), 10).float() + 0 * images.sum()
+
+    model = network("nb201")
+    images = torch.rand(16, *SHAPE, generator=torch.Generator().manual_seed(2))
+    labels = model(images).argmax(1)
+    labels[labels == 9] = 0
+    ids = torch.arange(len(images))
+    attack = ATTACKS.build("pgd", steps=3, eps=1 / 255)
+    plain = adversarial.run_attack(Batch(model, images, labels, ids, seed=0, chunk_size=16), attack)
+    fooled = adversarial.run_attack(
+        Batch(model, images, labels, ids, seed=0, chunk_size=16, fast_model=Wrong()), attack
+    )
+    assert torch.equal(plain.survived, fooled.survived)
+    assert fooled.totals["unconfirmed"] > 0 and "unconfirmed" not in plain.totals
+
+
+def test_passes_and_vanishing_gradients_are_counted() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
+    metered = CountingModel(model)
+    metered.begin(5)
+    images = torch.rand(5, 3, 4, 4, requires_grad=True)
+    weights = torch.tensor([0.0, 0.0, 1.0, 1.0, 1.0])
+    (metered(images).sum(1) * weights).sum().backward()
+    metered(images.detach())
+    assert (metered.forwards, metered.backwards, metered.zero_gradients) == (10, 5, 2)
+
+
+@pytest.mark.parametrize(
+    ("flags", "wanted", "small"),
+    [("flags\t\t: fpu avx512_bf16 avx2", "bf16", "fp32"), ("flags\t\t: fpu avx2", "fp32", "fp32")],
+)
+def test_auto_takes_bf16_where_the_processor_has_it(
+    flags: str, wanted: str, small: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "read_text", lambda self, *_, **__: flags)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    precision._cpu_has_bf16.cache_clear()
+    try:
+        auto, exact = RunContext(tool="test", precision="auto"), RunContext(tool="test", precision="fp32")
+        on_gpu = RunContext(tool="test", precision="auto", device="cuda:1")
+        assert precision.resolve(auto) == precision.of_training(auto, (3, 32, 32)) == wanted
+        assert precision.of_training(auto, (1, 8, 8)) == small
+        assert precision.resolve(exact) == precision.of_training(exact, (3, 32, 32)) == "fp32"
+        assert precision.resolve(on_gpu) == precision.of_training(on_gpu, (1, 8, 8)) == "bf16"
+    finally:
+        precision._cpu_has_bf16.cache_clear()
+
+
+class Uncopied(nn.Module):
+    """A network with code of its own in the way of a copy."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return images.flatten(1)[:, :10]
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise TypeError("no copies of me")
+
+
+class InFloat32(nn.Module):
+    """A network that insists on its precision."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        assert images.dtype == torch.float32, "float32 is expected"
+        return images.flatten(1)[:, :10]
+
+
+@pytest.mark.parametrize(
+    ("network", "precision", "why"),
+    [(Uncopied(), "fp32", "TypeError: no copies of me"), (InFloat32(), "bf16", "AssertionError: float32 is")],
+)
+def test_a_network_that_is_searched_as_it_is_says_why(network: nn.Module, precision: str, why: str) -> None:
+    ready = make_fast_model(network, precision, SHAPE)
+    assert ready.model is network and ready.how == ()
+    assert ready.refusal is not None and f"a copy of it fails ({why}" in ready.refusal
+
+
+def test_errors_of_our_own_are_not_taken_for_the_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(model: nn.Module) -> nn.Module:
+        raise ValueError("a bug")
+
+    monkeypatch.setattr("rbtools.evaluation.fast_model._normalization", broken)
+    with pytest.raises(ValueError, match="a bug"):
+        make_fast_model(InFloat32(), "fp32", SHAPE)
+
+
+def test_a_search_on_the_network_as_it_is_is_told_and_recorded(
+    trained: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("copy.deepcopy", Uncopied().__deepcopy__)
+    monkeypatch.setattr("rbtools.evaluation.fast_model._folded", lambda network, shape: None)
+    record = json.dumps(trained["erm"])
+    result = CliRunner().invoke(attack.main, ["fgsm", "--n", "4", "--eps", "4,8"], input=record)
+    assert result.exit_code == 0
+    assert result.stderr.count("warning: the network is searched as it is, in float32, because a copy") == 1
+    entries = {entry["metric"]: entry for entry in json.loads(result.stdout)["evals"]}
+    assert ["could not be prepared" in words for words in entries["fgsm.8"]["warnings"]] == [True]
+    assert "warnings" not in entries["acc"] and entries["fgsm.8"]["precision"] == "fp32"

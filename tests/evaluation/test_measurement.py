@@ -1,0 +1,288 @@
+"""Measures of records: where they are made, what they are called, what is kept, what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rbtools.errors import RbError, UsageError
+from rbtools.evaluation import measure_batches
+from rbtools.evaluation.measurement import MeasureRequest, measure, perturbing
+from rbtools.execution.context import RunContext
+from rbtools.inputs import resolve
+from rbtools.measures import MEASURES
+from rbtools.records import metric_name, results
+from rbtools.store import Store
+from rbtools.trainer import init
+from rbtools.trainer.train_model import TrainingTask
+
+ARCH = {
+    "space": "nasbench201",
+    "name": "small",
+    "str": "|nor_conv_3x3~0|+|none~0|none~1|+|skip_connect~0|nor_conv_1x1~1|none~2|",
+    "channels": 4,
+    "cells": 1,
+}
+FRESH = {"schema": 1, "arch": ARCH, "dataset": "digits"}
+SMALL: dict[str, Any] = {"hessian": {"probes": 2, "iterations": 5}, "wci": {"probes": 2}, "nu": {"steps": 2}}
+
+
+def run_in(force: bool = False, **own: Any) -> RunContext:
+    return RunContext(tool="rb-measure", store=Store("rb-store", force=force), device="cpu", threads=1, **own)
+
+
+def asked(*names: str, **own: Any) -> MeasureRequest:
+    made = tuple(MEASURES.build(name, **SMALL.get(name, {})) for name in names)
+    attacks = perturbing(("pgd",), (8 / 255,), 2, None)
+    return MeasureRequest(made, attacks, **{"batches": 2, "batch_size": 6, **own})
+
+
+def entries(record: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {entry["metric"]: entry for entry in record["evals"]}
+
+
+def test_fresh_weights_are_those_that_a_training_starts_from() -> None:
+    from rbtools.trainer.recipe import Recipe
+    from rbtools.training import METHODS
+
+    run = run_in(seed=3)
+    data = resolve.data_of(FRESH, run, "train")
+    task = TrainingTask(FRESH, FRESH, data, METHODS.build("erm"), Recipe(), "fp32")
+    begun = init.network(task, run)
+    made = init.fresh(ARCH, data.about, 3)
+    for name, value in begun.state_dict().items():
+        assert torch.equal(made.state_dict()[name], value)
+    name = "network.classifier.weight"
+    other = init.fresh(ARCH, data.about, 4)
+    assert not torch.equal(other.state_dict()[name], begun.state_dict()[name])
+
+
+def test_a_record_without_a_checkpoint_is_measured_at_initialisation_and_says_so() -> None:
+    record = measure(FRESH, asked("ntk", "jacobian", "hessian", "params"), run_in())
+    assert {
+        "ntk.clean.fro",
+        "ntk.robust.fro.pgd.8",
+        "jacobian.init.train",
+        "hessian.init.train.weight.trace",
+        "params",
+    } <= record["metrics"].keys()
+    entry = entries(record)["ntk.robust.fro.pgd.8"]
+    assert (entry["on"], entry["init_seed"], entry["split"], entry["n"]) == ("init", 0, "train", 12)
+    assert (entry["attack"], entry["steps"], entry["iterate"]) == ("pgd", 2, "last")
+    assert entry["se"] > 0 and entry["se_over"] == "batches"
+    assert entry["ci95"][0] < entry["value"] < entry["ci95"][1]
+    assert "attack" not in entries(record)["ntk.clean.fro"]
+    assert "split" not in entries(record)["params"]
+    other = measure(FRESH, asked("ntk", init_seed=1), run_in())
+    assert other["metrics"]["ntk.clean.fro"] != record["metrics"]["ntk.clean.fro"]
+
+
+def test_a_checkpoint_is_measured_where_each_measure_belongs(trained: dict[str, dict[str, Any]]) -> None:
+    names = ("hessian", "jacobian", "wci", "margin", "sharpness", "nu", "ntk", "snip")
+    record = measure(trained["pgd"], asked(*names), run_in())
+    assert {
+        "hessian.weight.lmax",
+        "jacobian.trained.train",
+        "wci",
+        "wci.trace",
+        "margin.clean",
+        "margin.robust.pgd.8",
+        "sharpness.pgd.8",
+        "nu.8",
+        "ntk.clean.fro",
+        "snip",
+    } <= record["metrics"].keys()
+    found = entries(record)
+    assert (found["wci"]["on"], found["wci"]["split"]) == ("trained", "train")
+    assert found["wci"]["layers"].keys() and found["wci"]["se_over"] == "probes"
+    assert found["margin.clean"]["split"] == "test" and "attack" not in found["margin.clean"]
+    assert found["snip"]["on"] == "init"
+    assert record["mine"] == {"kept": [1, 2]}
+
+
+def test_both_weights_and_both_splits_stand_in_one_record(trained: dict[str, dict[str, Any]]) -> None:
+    what = asked("jacobian", "hessian", on="both", splits=("train", "test"))
+    record = measure(trained["erm"], what, run_in())
+    for on in ("init", "trained"):
+        for split in ("train", "test"):
+            assert f"jacobian.{on}.{split}" in record["metrics"]
+    assert "hessian.weight.trace" in record["metrics"]  # trained, on train: where it belongs
+    assert "hessian.trained.test.weight.trace" in record["metrics"]
+    values = [value for name, value in record["metrics"].items() if name.startswith("jacobian")]
+    assert len(set(values)) == 4
+
+
+def test_several_attacks_and_distances_stand_beside_each_other() -> None:
+    attacks = perturbing(("fgsm", "pgd"), (3 / 255, 8 / 255), 2, None)
+    record = measure(FRESH, dataclasses.replace(asked("ntk"), attacks=attacks), run_in())
+    for attack in ("fgsm", "pgd"):
+        for eps in (3, 8):
+            assert f"ntk.robust.lmin.{attack}.{eps}" in record["metrics"]
+    assert [name for name in record["metrics"] if name.startswith("ntk.clean")] == [
+        f"ntk.clean.{score}" for score in ("fro", "trace", "lmin", "cond")
+    ]
+
+
+def test_perturbed_images_keep_their_budget_and_the_second_attack_starts_where_the_first_ended() -> None:
+    run, attack = run_in(), perturbing(("pgd",), (8 / 255,), 3, None)[0]
+    data = resolve.data_of(FRESH, run, "train")
+    from rbtools.evaluation.measurement import MeasureItem
+
+    job = MeasureItem(MEASURES.build("ntk", kernel="twice"), attack, "init", data, (1, 5))
+    work = measure_batches.Measuring(FRESH, 0, run, torch.device("cpu"))
+    (model, _), (clean,) = work._model(job), work._batches(job)
+    whole = measure_batches.AttackedBatch(model, clean, 0).batch(job, 64)
+    first, second = (whole.attacked - clean.images).abs(), (whole.attacked_twice - whole.attacked).abs()
+    assert 0 < float(first.max()) <= 8 / 255 + 1e-6 and 0 < float(second.max()) <= 8 / 255 + 1e-6
+    assert float((whole.attacked_twice - clean.images).abs().max()) > 8 / 255
+    parts = measure_batches.AttackedBatch(model, clean, 0).batch(job, 2)
+    torch.testing.assert_close(parts.attacked, whole.attacked, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", [name for name in MEASURES if name not in ("params", "macs", "synflow")])
+def test_memory_decides_no_number(name: str, trained: dict[str, dict[str, Any]]) -> None:
+    """Images at a time (`--batch`) change rounding only."""
+    what = asked(name, batches=1)
+    one, other = (measure(trained["pgd"], what, run_in(True, batch=batch))["metrics"] for batch in (64, 2))
+    mine = [key for key in one if key.startswith(name)]
+    assert mine and one.keys() == other.keys()
+    for key in mine:
+        assert one[key] == pytest.approx(other[key], rel=2e-3, abs=1e-6)
+
+
+def test_what_is_done_is_found_and_force_does_it_again() -> None:
+    first = run_in()
+    record = measure(FRESH, asked("ntk", "naswot"), first)
+    assert (first.store.computed, first.store.found) == (1, 0)
+    again = run_in()
+    assert measure(FRESH, asked("ntk", "naswot"), again) == record
+    assert (again.store.computed, again.store.found) == (0, 1)
+    more = run_in()
+    assert measure(FRESH, asked("ntk", "naswot", "snip"), more)["metrics"]["snip"] > 0
+    assert more.store.computed == 1
+    forced = run_in(True)
+    assert measure(FRESH, asked("ntk"), forced)["metrics"] == {
+        key: value for key, value in record["metrics"].items() if key.startswith("ntk")
+    }
+    assert forced.store.computed == 1
+
+
+@pytest.mark.parametrize(
+    "change", [{"init_seed": 1}, {"batch_size": 5}, {"batches": 1}, {"splits": ("test",)}]
+)
+def test_what_determines_a_result_is_part_of_its_key(change: dict[str, Any]) -> None:
+    run = run_in()
+    measure(FRESH, asked("naswot"), run)
+    measure(FRESH, asked("naswot", **change), run)
+    assert run.store.computed == 2
+
+
+def test_the_seed_matters_to_what_is_drawn_alone() -> None:
+    one, other = (measure(FRESH, asked("naswot", "jacobian"), run_in(True, seed=seed)) for seed in (0, 1))
+    assert one["metrics"]["naswot"] == other["metrics"]["naswot"]
+    assert one["metrics"]["jacobian.init.train"] != other["metrics"]["jacobian.init.train"]
+    assert "seed" not in entries(one)["naswot"] and entries(other)["jacobian.init.train"]["seed"] == 1
+
+
+@pytest.mark.parametrize("name", ["wci", "margin", "sharpness", "nu"])
+def test_what_needs_a_checkpoint_says_so_where_there_is_none(name: str) -> None:
+    with pytest.raises(RbError, match=f"measure {name} needs trained weights.* no checkpoint.*rb-train"):
+        measure(FRESH, asked(name), run_in())
+    assert any(key.startswith(name) for key in measure(FRESH, asked(name, on="init"), run_in())["metrics"])
+
+
+def test_trained_weights_are_not_invented() -> None:
+    with pytest.raises(RbError, match="no checkpoint"):
+        measure(FRESH, asked("ntk", on="trained"), run_in())
+
+
+def test_another_attack_than_pgd_or_fgsm_is_refused() -> None:
+    with pytest.raises(UsageError, match="one of: fgsm, pgd"):
+        perturbing(("square",), (0.03,), 10, None)
+
+
+def test_images_that_a_training_held_out_are_no_training_images(tmp_path: Path) -> None:
+    from rbtools.trainer.recipe import Recipe
+    from rbtools.trainer.train_model import train
+    from rbtools.training import METHODS
+
+    record = train(FRESH, METHODS.build("erm"), Recipe(epochs=1, val=0.2), run_in())
+    entry = entries(measure(record, asked("hessian"), run_in()))["hessian.weight.trace"]
+    assert "indices" in entry
+
+
+def test_values_that_overflow_are_null_with_a_reason(
+    trained: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = resolve.load_model
+
+    def huge(*args: Any) -> Any:
+        model = load(*args)
+        for parameter in model.parameters():
+            parameter.mul_(1e30)
+        return model
+
+    monkeypatch.setattr(resolve, "load_model", huge)
+    record = measure(trained["erm"], asked("hessian"), run_in(True))
+    entry = entries(record)["hessian.weight.lmax"]
+    assert entry["value"] is None and "not finite" in entry["reason"]
+    assert "hessian.weight.lmax" not in record["metrics"]
+    json.dumps(record, allow_nan=False)
+
+
+def test_a_training_keeps_what_was_measured_on_fresh_weights() -> None:
+    record = measure(FRESH, asked("ntk"), run_in())
+    kept = results.forget_evaluations(record)
+    assert kept["metrics"] == record["metrics"] and kept["evals"] == record["evals"]
+
+
+def test_a_network_that_has_no_live_path_is_measured_like_any_other() -> None:
+    dead = {**FRESH, "arch": {**ARCH, "str": "|none~0|+|none~0|none~1|+|none~0|none~1|none~2|"}}
+    record = measure(dead, asked("ntk", "jacobian", "grad_norm", "snip", "synflow"), run_in())
+    assert record["metrics"]["jacobian.init.train"] == 0
+    assert "ntk.robust.cond.pgd.8" not in record["metrics"]
+
+
+def test_names_tell_which_way_is_better() -> None:
+    for name in (
+        "wci",
+        "jacobian.init.train",
+        "hessian.weight.lmax",
+        "ntk.robust.cond.pgd.8",
+        "ntk.all.bound.pgd.8",
+    ):
+        assert not metric_name.higher_is_better(name)
+    for name in ("ntk.robust.fro.pgd.8", "naswot", "margin.robust.pgd.8"):
+        assert metric_name.higher_is_better(name)
+
+
+@pytest.mark.parametrize("name", MEASURES)
+def test_what_is_measured_in_another_way_is_refused_before_the_work(
+    name: str, trained: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = asked(name)
+    (one,) = whole.measures
+    record = measure(trained["pgd"], whole, run_in())
+    before = json.loads(json.dumps(record))
+    monkeypatch.setattr(measure_batches, "Measuring", lambda *_: pytest.fail("it was computed"))
+    assert json.loads(json.dumps(measure(before, whole, run_in()))) == before
+    if one.data:
+        refused = "batch_size 6 there and 5 here"
+        with pytest.raises(RbError, match=refused):
+            measure(before, dataclasses.replace(whole, batch_size=5), run_in())
+    if one.weights == "init":
+        with pytest.raises(RbError, match="init_seed 0 there and 1 here"):
+            measure(before, dataclasses.replace(whole, init_seed=1), run_in())
+
+
+def test_bounds_of_several_papers_stand_beside_each_other(trained: dict[str, dict[str, Any]]) -> None:
+    record = trained["pgd"]
+    for paper in ("wci", "robbench", "wci"):
+        made = MEASURES.build("bound", paper=paper)
+        record = measure(record, dataclasses.replace(asked(), measures=(made,)), run_in())
+    assert {entry.get("paper") for entry in record["evals"]} >= {"wci", "robbench"}

@@ -1,0 +1,67 @@
+"""What becomes of exceptions: whose they are is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rbtools.execution.job import run_job
+from rbtools.models.normalize import Normalized
+from rbtools.models.programs import Program
+from rbtools.models.simplecnn import SimpleCNN
+
+
+class Theirs(nn.Module):
+    """A network of somebody else."""
+
+    def __init__(self, line: Any) -> None:
+        super().__init__()
+        self.line, self.body = line, nn.Linear(4, 2)
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.line(self, images)
+        return logits
+
+
+def refuses(network: nn.Module, images: Tensor) -> Tensor:
+    raise ValueError("images of side 8")
+
+
+def problem_of(network: nn.Module) -> tuple[str, str | None]:
+    report = run_job(lambda record: {"logits": network(torch.zeros(2, 3, 8, 8))}, {}, None)
+    assert report.result is None and report.problem is not None
+    return report.problem, report.trace
+
+
+@pytest.mark.parametrize(
+    ("network", "words"),
+    [
+        (Theirs(refuses), "The network raises ValueError (FILE, line LINE): images of side 8. It is given"),
+        (Theirs(lambda self, images: self.body(images)), "The network raises RuntimeError (FILE, line "),
+        (nn.Sequential(nn.Linear(4, 2)), "The network raises RuntimeError: mat1 and mat2"),
+        (
+            Normalized(Theirs(refuses), [0.5], [0.5]),
+            "The network raises ValueError (FILE, line LINE): images",
+        ),
+        (Program(nn.Linear(4, 2)), "The network raises RuntimeError: "),
+    ],
+    ids=["its own error", "torch's in it", "of torch alone", "normalised", "a program"],
+)
+def test_a_network_that_refuses_its_input_is_told_with_its_place(network: nn.Module, words: str) -> None:
+    problem, trace = problem_of(network)
+    line = refuses.__code__.co_firstlineno + 1
+    assert problem.startswith(words.replace("FILE", __file__).replace("LINE", str(line)))
+    assert "bug" not in problem and trace is None
+
+
+@pytest.mark.parametrize(
+    "network",
+    [SimpleCNN(classes=2, shape=(1, 8, 8)), Normalized(nn.Identity(), [0.5] * 5, [0.5] * 5)],
+    ids=["of the zoo", "the normalisation"],
+)
+def test_an_error_in_a_network_of_ours_stays_a_bug(network: nn.Module) -> None:
+    problem, trace = problem_of(network)
+    assert "a bug in rbtools" in problem and trace is not None

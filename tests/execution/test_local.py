@@ -1,0 +1,277 @@
+"""Worker processes under everything that happens to processes: killed, interrupted, orphaned, unread.
+
+The tool of these tests is a real one as far as the command line, the loop and the workers go; its work
+sleeps, talks or dies as the record says, so that it takes no torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rbtools.execution import cores, resources
+from rbtools.execution.context import RunContext
+from rbtools.execution.local import Finished, Job, LocalExecutor
+
+TOOL = """
+import os, signal, time
+from dataclasses import dataclass
+from pathlib import Path
+from rbtools.cli import shared
+
+@dataclass
+class Work:
+    number: int
+    run: object = None
+
+    def __call__(self, record):
+        with open("log", "a") as log:
+            log.write(f"{record['name']} {os.getpid()}\\n")
+        if Path("log").read_text().count(record["name"] + " ") <= record.get("deaths", 0):
+            os.kill(os.getpid(), signal.SIGKILL)
+        end = time.monotonic() + record.get("seconds", 0)
+        while time.monotonic() < end:
+            time.sleep(0.02)
+            self.run.progress("at work")
+        seen = len(Path("log").read_text().splitlines())
+        return {**record, "work": self.number, "seen": seen}
+
+@shared.command()
+@shared.stream_options
+@shared.train_options
+def main(source, work):
+    "Work."
+    works = [Work(number) for number in range(int(os.environ.get("WORKS", "1")))]
+    return shared.filter_records(source, works, work)
+
+if __name__ == "__main__":
+    main()
+"""
+SLOW = 60  # seconds: longer than any of these tests waits
+PATIENCE = 20  # seconds for what a busy machine may delay
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Start the tool, by default with two workers, on records; its session is ended after the test."""
+    (tmp_path / "tool.py").write_text(TOOL)
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*records: dict[str, Any], options: str = "--jobs 2") -> subprocess.Popen[bytes]:
+        (tmp_path / "in.jsonl").write_bytes(b"".join(line(record) for record in records))
+        process = subprocess.Popen(
+            [sys.executable, "tool.py", *options.split(), "in.jsonl"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        for pid in session(process.pid):
+            os.kill(pid, signal.SIGKILL)
+        process.communicate()
+
+
+def line(record: dict[str, Any]) -> bytes:
+    return json.dumps({"schema": 1, "arch": {"name": record["name"]}, **record}).encode() + b"\n"
+
+
+def session(number: int) -> list[int]:
+    """The living processes of a session."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == number and fields[0] != "Z":
+            found.append(int(stat.parent.name))
+    return found
+
+
+def until(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)
+
+
+def log() -> list[list[str]]:
+    """Names of the records that were begun, and the processes that did."""
+    path = Path("log")
+    return [text.split() for text in path.read_text().splitlines()] if path.exists() else []
+
+
+def ended(process: subprocess.Popen[bytes]) -> tuple[list[dict[str, Any]], str]:
+    out, err = process.communicate(timeout=PATIENCE)
+    return [json.loads(text) for text in out.splitlines()], err.decode()
+
+
+def names(records: list[dict[str, Any]]) -> list[str]:
+    return [record["name"] for record in records]
+
+
+Start = Callable[..., "subprocess.Popen[bytes]"]
+linux = pytest.mark.skipif(sys.platform != "linux", reason="looks processes up in /proc")
+
+
+# --- what comes out -------------------------------------------------------------------------------
+
+
+def test_records_keep_their_order_and_unordered_ones_come_as_they_are_done(start: Start) -> None:
+    records = [{"name": "slow", "seconds": 1.5}, *({"name": f"quick{i}"} for i in range(4))]
+    found, said = ended(start(*records))
+    assert names(found) == names(records), said
+    Path("log").unlink()
+    found, said = ended(start(*records, options="--jobs 2 --unordered"))
+    assert sorted(names(found)) == sorted(names(records)) and found[-1]["name"] == "slow", said
+
+
+@pytest.mark.parametrize("works", [1, 3])
+def test_only_a_window_of_records_is_under_way(
+    works: int, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORKS", str(works))
+    found, said = ended(start({"name": "slow", "seconds": 1}, *({"name": "quick"} for _ in range(60))))
+    assert len(found) == 61 * works, said
+    assert [record["work"] for record in found] == list(range(works)) * 61
+    # All works of "slow" see what was begun while they slept: at most four lines a worker.
+    assert 1 < max(record["seen"] for record in found[:works]) <= 8 * works
+
+
+# --- workers that die -----------------------------------------------------------------------------
+
+
+def test_a_killed_worker_costs_its_record_one_retry(start: Start) -> None:
+    process = start({"name": "a"}, {"name": "victim", "deaths": 1}, {"name": "b"})
+    found, said = ended(process)
+    assert process.returncode == 0 and names(found) == ["a", "victim", "b"]
+    assert "warning: A worker was killed by signal 9 (SIGKILL); its record is tried again." in said
+    assert [name for name, _ in log()].count("victim") == 2
+
+
+def test_a_record_that_kills_two_workers_becomes_an_error(start: Start) -> None:
+    process = start({"name": "a"}, {"name": "victim", "deaths": 9}, {"name": "b"})
+    found, _ = ended(process)
+    assert process.returncode == 1 and names(found) == ["a", "victim", "b"]
+    assert "was killed by signal 9 (SIGKILL), 2 times" in found[1]["error"]["message"]
+    assert "error" not in found[0] and "error" not in found[2]
+    assert [name for name, _ in log()].count("victim") == 2
+
+
+def test_where_no_process_can_be_started_the_record_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: LocalExecutor, number: int) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(LocalExecutor, "_start", fail)
+    events: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    with LocalExecutor([dict], RunContext(tool="test", jobs=2), events) as pool:
+        pool.submit(Job(0, 0, {}))
+        event = events.get(timeout=PATIENCE)
+    assert isinstance(event, Finished)
+    assert "Resource temporarily unavailable. Use fewer --jobs." in (event.report.problem or "")
+
+
+# --- the end before the end -----------------------------------------------------------------------
+
+
+@linux
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_interrupted_it_writes_what_is_finished_and_leaves_nobody(
+    number: signal.Signals, status: int, start: Start
+) -> None:
+    process = start({"name": "slow", "seconds": SLOW}, {"name": "quick"}, {"name": "slow", "seconds": SLOW})
+    until(lambda: len(log()) == 3)  # who began the third has finished the second
+    begin = time.monotonic()
+    os.killpg(process.pid, number)  # as the terminal does, and a batch system
+    found, said = ended(process)
+    assert process.returncode == status, said
+    assert names(found) == ["quick"]  # though what comes before it is not done
+    assert "Traceback" not in said
+    assert time.monotonic() - begin < 2
+    until(lambda: not session(process.pid))
+
+
+@linux
+def test_interrupted_while_workers_start_nothing_is_said_but_that(start: Start) -> None:
+    process = start({"name": "slow", "seconds": SLOW}, {"name": "slow", "seconds": SLOW})
+    until(lambda: len(session(process.pid)) >= 2)
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = ended(process)
+    assert process.returncode == 130 and "Traceback" not in said, said
+    until(lambda: not session(process.pid))
+
+
+def test_threads_of_a_training_do_not_depend_on_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cores, "count", lambda: 8)
+    large, cell = {"space": "zoo", "name": "resnet18"}, {"space": "nasbench201"}
+    four = RunContext(tool="test", jobs=4)
+    assert resources.threads_for(four, large) == 2  # evaluations share the cores
+    assert (
+        resources.training_threads(four, large)
+        == resources.training_threads(RunContext(tool="test"), large)
+        == 8
+    )
+    assert resources.training_threads(four, cell) == 1
+    assert resources.training_threads(RunContext(tool="test", threads=3), large) == 3
+
+
+@linux
+def test_workers_end_when_their_parent_is_killed(start: Start) -> None:
+    process = start({"name": "slow", "seconds": SLOW}, {"name": "slow", "seconds": SLOW})
+    until(lambda: len(log()) == 2)
+    process.kill()
+    until(lambda: not session(process.pid))
+
+
+@linux
+def test_however_much_workers_say_a_reader_that_is_gone_is_noticed(start: Start) -> None:
+    process = start({"name": "slow", "seconds": SLOW}, {"name": "slow", "seconds": SLOW})
+    assert process.stdout
+    until(lambda: len(log()) == 2)
+    process.stdout.close()
+    assert process.wait(PATIENCE) == 141
+    until(lambda: not session(process.pid))
+
+
+def test_strict_stops_in_the_order_of_the_input(start: Start, tmp_path: Path) -> None:
+    ended(start({"name": "a"}))  # writes tool.py
+    fails = b'{"schema": 1, "arch": {"name": "fails"}}\n'  # the work wants a name beside it
+    given = line({"name": "slow", "seconds": 1}) + fails + line({"name": "after"})
+    process = subprocess.run(
+        [sys.executable, "tool.py", "--jobs", "2", "--strict"],
+        input=given,
+        capture_output=True,
+        timeout=60,
+    )
+    assert process.returncode == 1 and b"because of --strict" in process.stderr
+    assert [json.loads(line)["name"] for line in process.stdout.splitlines()] == ["slow"]
+
+
+def test_it_can_end_though_its_input_does_not(start: Start, tmp_path: Path) -> None:
+    ended(start({"name": "a"}))  # writes tool.py and warms up
+    process = subprocess.Popen(
+        [sys.executable, "tool.py", "--jobs", "2", "--strict"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdin and process.stderr
+    process.stdin.write(b"no record\n")
+    process.stdin.flush()
+    assert process.wait(PATIENCE) == 1  # and not killed by SIGABRT, as a thread is still reading
+    assert b"Fatal" not in process.stderr.read()
+    process.communicate()

@@ -1,0 +1,254 @@
+"""`--engine ray` on a real cluster: two nodes on this machine, started and stopped here.
+
+They take a few hundred MB, so one cluster runs at a time, whatever the number of test processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import importlib.util
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.ray_nodes import Cluster
+from rbtools.store import Store
+from rbtools.store.content_store import KINDS
+
+pytestmark = [
+    pytest.mark.xdist_group("ray"),
+    pytest.mark.skipif(
+        importlib.util.find_spec("ray") is None, reason="Ray is not installed (pip install 'rbtools[ray]')"
+    ),
+    pytest.mark.skipif(sys.platform != "linux", reason="the nodes' addresses, 127.0.0.2 and on, are Linux's"),
+]
+
+TRAIN = "rb-train --epochs 3 --batch-size 256"
+# Every process of a node prints all the time: nothing of that may reach a tool's output.
+NOISE = """
+import threading, time
+def noise():
+    while True:
+        print("printed by a worker", flush=True)
+        time.sleep(0.2)
+threading.Thread(target=noise, daemon=True).start()
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    noise = tmp_path_factory.mktemp("noise")
+    (noise / "sitecustomize.py").write_text(NOISE)
+    with open(Path(tempfile.gettempdir(), f"rbtools-test-ray-{os.getuid()}"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PYTHONPATH", str(noise), prepend=os.pathsep)
+            started = Cluster(cpus=2)
+        try:
+            yield started
+        finally:
+            started.stop()
+
+
+@pytest.fixture(scope="module")
+def archs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of four small architectures."""
+    line = ["rb-arch", "--sample", "4", "--seed", "1", "--cells", "1", "--channels", "4"]
+    path = tmp_path_factory.mktemp("archs") / "archs.jsonl"
+    path.write_bytes(subprocess.run(line, capture_output=True, timeout=60, check=True).stdout)
+    return path
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory, archs: Path) -> Path:
+    """A folder where one local worker trained them and attacked them."""
+    folder = tmp_path_factory.mktemp("alone")
+    line = f"{TRAIN} --store s {archs} | tee trained.jsonl | rb-attack fgsm --store s > records.jsonl"
+    subprocess.run(["bash", "-o", "pipefail", "-c", line], cwd=folder, timeout=120, check=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def records(alone: Path) -> list[dict[str, Any]]:
+    """What one local worker makes of them."""
+    return steady((alone / "records.jsonl").read_bytes())
+
+
+def steady(output: bytes) -> list[dict[str, Any]]:
+    """Records of an output, without what tells of times; every line has to be one."""
+    return [without_times(json.loads(line)) for line in output.splitlines()]
+
+
+def without_times(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: without_times(one) for key, one in value.items() if not key.startswith("seconds")}
+    if isinstance(value, list):
+        timed = [one for one in value if isinstance(one, dict) and one.get("metric") == "seconds_per_epoch"]
+        return [without_times(one) for one in value if one not in timed]
+    return value
+
+
+class Tool(contextlib.AbstractContextManager["Tool"]):
+    """A pipe of tools, or one tool, on the cluster, in a session of its own."""
+
+    def __init__(self, cluster: Cluster, line: str, **options: Any) -> None:
+        line = line.replace("RAY", f"--engine ray --ray-address {cluster.address}")
+        self.process = subprocess.Popen(
+            ["bash", "-o", "pipefail", "-c", line if "|" in line else f"exec {line}"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, **cluster.access},
+            start_new_session=True,
+            **options,
+        )
+
+        assert self.process.stdout and self.process.stderr
+        self.output, self.errors = self.process.stdout, self.process.stderr
+
+    def ended(self) -> tuple[int, list[dict[str, Any]], list[str]]:
+        """Status, records and lines on standard error."""
+        output, errors = self.process.communicate(timeout=120)
+        return self.process.returncode, steady(output), errors.decode().splitlines()
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self.output.close()
+        self.errors.close()
+
+
+def wait_for(what: Callable[[], Any], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.05)
+
+
+def summary(tool: str, count: int, found: int) -> str:
+    return f"{tool}: {count} records: {count - found} computed, {found} found in the store."
+
+
+def logs(cluster: Cluster) -> Iterator[str]:
+    for path in cluster.folder.glob("session_*/logs/*"):
+        if path.is_file():
+            yield path.read_text("utf-8", "replace")
+
+
+def test_nodes_that_do_not_see_the_store_send_back_what_they_made(
+    cluster: Cluster, archs: Path, records: list[dict[str, Any]]
+) -> None:
+    Path("kept").mkdir()
+    handle = os.open("kept", os.O_RDONLY)
+    # A folder under this name is there only for processes that were given the handle.
+    work = f"RAY --store /proc/self/fd/{handle}/store"
+    with Tool(cluster, f"{TRAIN} {work} {archs} | rb-attack fgsm {work}", pass_fds=[handle]) as tool:
+        status, found, errors = tool.ended()
+    assert (status, found) == (0, records)
+    assert sorted(errors) == [summary("rb-attack", 4, 0), summary("rb-train", 4, 0)]
+    with Tool(cluster, f"{TRAIN} {work} {archs}", pass_fds=[handle]) as tool:
+        status, found, errors = tool.ended()
+    assert (status, errors) == (0, [summary("rb-train", 4, 4)])
+    assert [one["checkpoint"] for one in found] == [one["checkpoint"] for one in records]
+    os.close(handle)
+    store = Store("kept/store")
+    assert {kind: len(list(store.files(kind))) for kind in KINDS} == {
+        "objects": 4,
+        "results": 4 + 2 * 4,  # fgsm, and clean accuracy that comes along
+        "outcomes": 2 * 4,
+        "state": 0,
+    }
+    assert all(store.has_object(record["checkpoint"]) for record in records)
+
+
+def test_one_checkpoint_without_a_pipe(cluster: Cluster, alone: Path, records: list[dict[str, Any]]) -> None:
+    file = Store(alone / "s").object(records[0]["checkpoint"])
+    with Tool(cluster, f"rb-attack fgsm RAY --checkpoint {file}") as tool:
+        status, found, _ = tool.ended()
+    wanted = {name: value for name, value in records[0]["metrics"].items() if "seconds" not in name}
+    assert (status, [one["metrics"] for one in found]) == (0, [wanted])
+    assert found[0]["checkpoint_file"] == str(file)
+
+
+LOST = "rb-train: warning: A Ray worker was lost ("
+
+
+def test_a_node_killed_in_the_middle_loses_nothing(cluster: Cluster, archs: Path, alone: Path) -> None:
+    try:
+        with Tool(cluster, f"{TRAIN} RAY {archs}") as tool:
+            wait_for(lambda: cluster.tasks("second") and list(Path("rb-store").glob("state/*/*")))
+            cluster.kill_second()
+            status, found, errors = tool.ended()
+        assert found == steady((alone / "trained.jsonl").read_bytes())  # in their order
+        assert (status, errors[-1]) == (0, summary("rb-train", 4, 0))
+        assert len(errors) > 1 and all(LOST in line for line in errors[:-1])
+        assert any("printed by a worker" in text for text in logs(cluster))
+        assert not list(Path("rb-store").glob("leases/*/*"))
+    finally:
+        cluster.start_second()
+
+
+def test_a_record_that_kills_every_worker_becomes_an_error(cluster: Cluster, archs: Path) -> None:
+    with Tool(cluster, f"rb-train --epochs 1000 --lr 0.01 --shard 1/4 RAY {archs}") as tool:
+        killed: set[int] = set()
+        while tool.process.poll() is None:
+            for pid in {*cluster.tasks("head"), *cluster.tasks("second")} - killed:
+                os.kill(pid, signal.SIGKILL)
+                killed.add(pid)
+            time.sleep(0.05)
+        status, found, errors = tool.ended()
+    assert (status, len(found), len(killed)) == (1, 1, 3)
+    assert "The Ray worker was lost 3 times" in found[0]["error"]["message"]
+    lost = [line for line in errors if LOST in line]
+    assert len(lost) == 2 and len(errors) == 4  # and the record's error, and the counts
+    assert errors[2].startswith(f"rb-train: error: {archs}: line 1 (nb201-")
+
+
+def test_interruptions_end_in_two_seconds_and_keep_what_was_found(cluster: Cluster, archs: Path) -> None:
+    line = f"rb-train --epochs 1000 --lr 0.01 --shard 1/4 RAY {archs} --store"
+    ways: dict[str, tuple[int, Callable[[Tool], Any]]] = {
+        "interrupted": (130, lambda tool: tool.process.send_signal(signal.SIGINT)),
+        "terminated": (143, lambda tool: tool.process.send_signal(signal.SIGTERM)),
+        "gone": (141, lambda tool: tool.output.close()),
+    }
+    with contextlib.ExitStack() as tools:
+        started = {way: tools.enter_context(Tool(cluster, f"{line} {way}")) for way in ways}
+        for way, (status, end) in ways.items():
+            wait_for(lambda: list(Path(way).glob("state/*/*")))  # noqa: B023
+            start = time.monotonic()
+            end(started[way])
+            assert started[way].process.wait(20) == status
+            assert time.monotonic() - start < 2
+            wanted = f"rb-train: error: {way}; what was finished is written and in the store.\n"
+            assert started[way].errors.read().decode() == ("" if way == "gone" else wanted)
+            assert not list(Path(way).glob("leases/*/*"))
+
+
+def test_an_unreachable_cluster_is_one_clear_error() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+    start = time.monotonic()
+    done = subprocess.run(
+        ["rb-train", "--engine", "ray", "--ray-address", address],
+        input=b"{}",
+        capture_output=True,
+        timeout=60,
+    )
+    assert time.monotonic() - start < 10
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr.decode() == (
+        f"rb-train: error: No Ray cluster answers at {address}: Connection refused. Start one (ray start"
+        " --head), check the address, or leave out --engine ray.\n"
+    )

@@ -1,0 +1,270 @@
+"""Draws: Random123's known answers, a slow reference, and what no grouping may change."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import zlib
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from rbtools.errors import RbError
+from rbtools.rng import draws as draws_module
+from rbtools.rng import normal as boxmuller
+from rbtools.rng.draws import NAME, VERSION, Draws
+from rbtools.rng.normal import normal_pairs
+from rbtools.rng.philox import Philox
+
+# tests/kat_vectors of DEShawResearch/random123, the lines "philox4x32 10": counter, key, answer.
+KNOWN_ANSWERS = [
+    "00000000 00000000 00000000 00000000 00000000 00000000   6627e8d5 e169c58d bc57ac4c 9b00dbd8",
+    "ffffffff ffffffff ffffffff ffffffff ffffffff ffffffff   408f276d 41c83b0e a20bc7c6 6d5451fd",
+    "243f6a88 85a308d3 13198a2e 03707344 a4093822 299f31d0   d16cfe09 94fdcceb 5001e420 24126ea1",
+]
+
+
+def slow_philox(counter, key):
+    """Philox 4x32-10 as Salmon et al. (2011) write it, one word at a time."""
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    for _ in range(10):
+        first, second = 0xD2511F53 * c0, 0xCD9E8D57 * c2
+        c0, c1, c2, c3 = (second >> 32) ^ c1 ^ k0, second % 2**32, (first >> 32) ^ c3 ^ k1, first % 2**32
+        k0, k1 = (k0 + 0x9E3779B9) % 2**32, (k1 + 0xBB67AE85) % 2**32
+    return c0, c1, c2, c3
+
+
+def slow_bits(seed, stream, example, draw, count):
+    key = (seed % 2**32, zlib.crc32(stream.encode()))
+    high = (seed >> 32) ^ (example >> 32)
+    words = [slow_philox((example % 2**32, draw, block, high), key) for block in range(-(-count // 4))]
+    return [word for block in words for word in block][:count]
+
+
+def examples(*numbers):
+    return torch.tensor(numbers, dtype=torch.int64)
+
+
+@pytest.fixture(params=[1, 7, 1 << 15], ids=lambda tile: f"tile{tile}")
+def tile(request, monkeypatch):
+    monkeypatch.setattr(draws_module, "tile_blocks", lambda device: request.param)
+    return request.param
+
+
+@pytest.mark.parametrize("line", KNOWN_ANSWERS)
+def test_blocks_are_the_known_answers_of_random123(line):
+    c0, c1, c2, c3, k0, k1, *answer = (int(word, 16) for word in line.split())
+    assert slow_philox((c0, c1, c2, c3), (k0, k1)) == tuple(answer)
+
+    packed = Philox((k0, k1), torch.device("cpu")).blocks(examples(c0), c1, examples(c2), examples(c3))
+
+    assert [word % 2**32 for pair in packed[0, 0].tolist() for word in (pair, pair >> 32)] == answer
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 5, 8, 29])
+def test_bits_are_the_slow_reference(count, tile):
+    numbers = [0, 1, 41, 2**31, 2**32 - 1, 2**32, 3 * 2**32 + 5]
+    for seed, draw in [(0, 0), (1, 7), (2**32 - 1, 2**32 - 1), (2**64 - 1, 3), (5 * 2**32, 0)]:
+        found = Draws(seed, "attack.pgd", examples(*numbers)).bits(count, draw)
+        assert found.tolist() == [slow_bits(seed, "attack.pgd", number, draw, count) for number in numbers]
+
+
+def test_uniform_normal_and_integers_follow_from_the_bits():
+    draws = Draws(3, "s", torch.arange(50))
+    words = draws.bits(30, draw=2).numpy().astype(np.float64)
+
+    uniform = draws.uniform((2, 5, 3), draw=2)
+    assert uniform.dtype == torch.float32 and uniform.shape == (50, 2, 5, 3)
+    assert (uniform.view(50, 30).numpy() == np.floor(words / 256) / 2**24).all()
+
+    assert (draws.integers(10, (30,), draw=2).numpy() == np.floor(words * 10 / 2**32)).all()
+
+    radius = np.sqrt(-2 * np.log((words[:, 0::2] + 0.5) / 2**32))
+    quarter = (words[:, 1::2] % 2**30 + 0.5) / 2**30 * math.pi / 2
+    expected = np.empty((50, 30))
+    expected[:, 0::2] = radius * np.cos(quarter) * np.where(words[:, 1::2] >= 2**31, -1, 1)
+    expected[:, 1::2] = radius * np.sin(quarter) * np.where(words[:, 1::2] // 2**30 % 2, -1, 1)
+    normal = draws.normal((30,), draw=2)
+    assert normal.dtype == torch.float32
+    np.testing.assert_allclose(normal.numpy(), expected, rtol=1e-7, atol=1e-10)
+
+
+def test_draws_are_frozen():
+    """These bits are in users' stores: a change of any of them needs a new VERSION."""
+    draws = Draws(2024, "attack.pgd", torch.arange(97))
+    made = [draws.bits(11), draws.uniform((3, 5), 1), draws.normal((3, 5), 2), draws.integers(200, (2,), 3)]
+    digest = hashlib.sha256(b"".join(part.numpy().tobytes() for part in made)).hexdigest()
+    assert (NAME, VERSION, digest[:16]) == ("philox4x32-10", 1, "f0ca0f3ddb3595c3")
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    order=st.permutations(range(23)),
+    cut=st.integers(0, 23),
+    shape=st.sampled_from([(), (1,), (3,), (2, 3), (5, 4), (3, 8, 8), (0,)]),
+    kind=st.sampled_from(["uniform", "normal"]),
+    size=st.sampled_from([1, 3, 16, 100, 4096]),
+)
+def test_no_grouping_order_or_tile_changes_a_value(order, cut, shape, kind, size):
+    whole = getattr(Draws(9, "s", torch.arange(23)), kind)(shape, draw=4)
+    parts = [Draws(9, "s", examples(*numbers)) for numbers in (order[:cut], order[cut:])]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(draws_module, "tile_blocks", lambda device: size)
+        grouped = torch.cat([getattr(part, kind)(shape, draw=4) for part in parts])
+    assert grouped.shape == (23, *shape)
+    assert torch.equal(grouped, whole[list(order)])
+
+
+def test_take_by_mask_or_index_gives_those_examples():
+    draws = Draws(1, "s", torch.arange(40, 60), offset=3)
+    whole = draws.normal((7,))
+    mask = torch.arange(20) % 3 == 0
+    assert len(draws.take(mask)) == 7
+    assert torch.equal(draws.take(mask).normal((7,)), whole[mask])
+    index = examples(19, 0, 0, 5)
+    assert torch.equal(draws.take(index).normal((7,)), whole[index])
+    assert draws.take(mask & False).normal((7,)).shape == (0, 7)
+
+
+def test_longer_draws_begin_with_the_shorter_ones():
+    draws = Draws(1, "s", torch.arange(5))
+    assert torch.equal(draws.normal((29,))[:, :13], draws.normal((13,)))
+
+
+def test_offset_is_added_to_the_draw():
+    plain, later = (Draws(1, "s", torch.arange(5), offset=offset) for offset in (0, 6))
+    assert torch.equal(later.uniform((3,), draw=2), plain.uniform((3,), draw=8))
+    assert torch.equal(later.child("c").uniform((3,)), plain.child("c").uniform((3,), draw=6))
+
+
+def test_seeds_streams_examples_and_draws_are_independent():
+    base = Draws(0, "a", torch.arange(64))
+    others = [
+        Draws(1, "a", torch.arange(64)).uniform((512,)),
+        Draws(2**32, "a", torch.arange(64)).uniform((512,)),
+        Draws(0, "b", torch.arange(64)).uniform((512,)),
+        Draws(0, "a", torch.arange(64, 128)).uniform((512,)),
+        base.child("x").uniform((512,)),
+        base.child("y").uniform((512,)),
+        base.uniform((512,), draw=1),
+        base.uniform((512,)),
+    ]
+    table = np.corrcoef(torch.stack(others).view(len(others), -1).numpy())
+    # 32,768 values each: the standard deviation of a correlation is 0.0055.
+    assert np.abs(table - np.eye(len(others))).max() < 0.025
+
+
+def test_uniform_values_are_uniform():
+    values = Draws(0, "s", torch.arange(500)).uniform((401,)).double().numpy().ravel()
+    assert values.min() >= 0 and values.max() < 1
+    assert abs(values.mean() - 1 / 2) < 4 * math.sqrt(1 / 12 / values.size)
+    assert abs(values.var() - 1 / 12) < 4 * math.sqrt(1 / 180 / values.size)
+    assert stats.kstest(values, "uniform").pvalue > 0.01
+
+
+def test_normal_values_are_normal():
+    values = Draws(0, "s", torch.arange(500)).normal((401,)).double().numpy()
+    flat = values.ravel()
+    for moment, expected, spread in [(1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96)]:
+        assert abs((flat**moment).mean() - expected) < 4 * math.sqrt(spread / flat.size)
+    assert stats.kstest(flat, "norm").pvalue > 0.01
+    # The two values of a pair are independent, squares included.
+    first, second = values[:, 0:400:2].ravel(), values[:, 1:400:2].ravel()
+    assert abs(np.corrcoef(first, second)[0, 1]) < 4 / math.sqrt(first.size)
+    assert abs(np.corrcoef(first**2, second**2)[0, 1]) < 4 / math.sqrt(first.size)
+
+
+def test_box_muller_holds_at_the_ends_of_its_range():
+    ends = [0, 1, 2**29, 2**30 - 1, 2**31, 2**32 - 1]
+    a, b = (torch.tensor(ends).repeat(6), torch.tensor(ends).repeat_interleave(6))
+    first, second = normal_pairs(a | (b << 32))
+    radius = torch.sqrt(-2 * torch.log1p(-((2**32 - 0.5 - a.double()) / 2**32)))
+    torch.testing.assert_close(torch.hypot(first, second), radius, rtol=1e-11, atol=0)
+    assert torch.equal(first < 0, b >= 2**31)
+    assert torch.equal(second < 0, b // 2**30 % 2 == 1)
+    assert float(first.abs().max()) < 6.77
+
+
+def test_pieces_of_a_large_tile_change_no_value(monkeypatch):
+    whole = Draws(0, "s", torch.arange(50)).normal((30,))
+    monkeypatch.setattr(boxmuller, "CPU_PIECE", 7)
+    assert torch.equal(Draws(0, "s", torch.arange(50)).normal((30,)), whole)
+
+
+def test_integers_are_in_range_and_even():
+    draws = Draws(0, "s", torch.arange(1000))
+    assert draws.integers(6).shape == (1000,) and draws.integers(6).dtype == torch.int64
+    counts = np.bincount(draws.integers(6, (60,)).numpy().ravel(), minlength=6)
+    assert len(counts) == 6 and stats.chisquare(counts).pvalue > 0.01
+    assert not draws.integers(1, (9,)).any()
+    large = draws.integers(1 << 31, (9,))
+    assert large.min() >= 0 and (1 << 30) < large.max() < 1 << 31
+
+
+@pytest.mark.parametrize("high", [0, (1 << 31) + 1])
+def test_integers_refuse_what_they_cannot_spread(high):
+    with pytest.raises(ValueError, match="high"):
+        Draws(0, "s", torch.arange(2)).integers(high)
+
+
+def test_scratch_memory_is_that_of_one_tile(monkeypatch):
+    monkeypatch.setattr(draws_module, "tile_blocks", lambda device: 64)
+    sizes = []
+    blocks = Philox.blocks
+
+    def watched(self, c0, c1, c2, c3):
+        sizes.append(len(c0) * len(c2))
+        return blocks(self, c0, c1, c2, c3)
+
+    monkeypatch.setattr(Philox, "blocks", watched)
+    Draws(0, "s", torch.arange(30)).normal((70,))
+    Draws(0, "s", torch.arange(3)).normal((7000,))
+    assert max(sizes) <= 64 and len(sizes) == 10 + 3 * 28
+
+
+def test_no_examples_and_no_values_give_empty_results():
+    assert Draws(0, "s", examples()).uniform((3, 2)).shape == (0, 3, 2)
+    assert Draws(0, "s", torch.arange(4)).bits(0).shape == (4, 0)
+
+
+def test_the_global_generator_is_left_alone():
+    before = torch.get_rng_state()
+    Draws(0, "s", torch.arange(4)).normal((3,))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_drawing_first_in_inference_mode_does_not_spoil_training():
+    with torch.inference_mode():
+        Draws(0, "s", torch.arange(4)).normal((3,))
+    weight = torch.ones(3, requires_grad=True)
+    (Draws(0, "s", torch.arange(4)).normal((3,)) * weight).sum().backward()
+    assert weight.grad is not None
+
+
+@pytest.mark.parametrize("seed", [-1, 1 << 64])
+def test_a_seed_out_of_range_says_the_range(seed):
+    with pytest.raises(RbError, match=r"seed is .* from 0 to 2\^64 - 1"):
+        Draws(seed, "s", torch.arange(2))
+
+
+def test_examples_of_another_shape_and_draws_out_of_range_are_bugs():
+    with pytest.raises(ValueError, match="shape"):
+        Draws(0, "s", torch.zeros(2, 2, dtype=torch.int64))
+    with pytest.raises(ValueError, match="draw"):
+        Draws(0, "s", torch.arange(2)).bits(1, draw=-1)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_cuda_draws_are_the_bits_of_the_cpu():
+    here, there = (Draws(5, "s", torch.arange(3000, device=device)) for device in ("cpu", "cuda"))
+    for kind, shape in [("uniform", (3, 9, 9)), ("normal", (3, 9, 9)), ("bits", 7)]:
+        found = getattr(there, kind)(shape)
+        assert found.device.type == "cuda"
+        assert torch.equal(found.cpu(), getattr(here, kind)(shape))
+    assert torch.equal(there.take(torch.tensor([2, 1])).integers(9).cpu(), here.integers(9)[[2, 1]])

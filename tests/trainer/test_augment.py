@@ -1,0 +1,89 @@
+"""Augmentation: windows of the padded image, mirrors, and choices that belong to the example."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from rbtools.rng.draws import Draws
+from rbtools.trainer.augment import augment
+
+
+def images_of(count: int, size: tuple[int, int, int]) -> Tensor:
+    """Every pixel differs from its neighbours, so that a window shows where it comes from."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(1, 256, (count, *size), generator=generator).to(torch.uint8)
+
+
+def draws_for(count: int, epoch: int = 0, seed: int = 0) -> Draws:
+    return Draws(seed, "train", torch.arange(count), offset=epoch)
+
+
+def place_of(window: Tensor, image: Tensor, pad: int) -> tuple[int, int] | None:
+    """Where in the zero-padded image this window lies."""
+    height, width = image.shape[1:]
+    padded = F.pad(image, (pad, pad, pad, pad))
+    for row in range(2 * pad + 1):
+        for column in range(2 * pad + 1):
+            if torch.equal(padded[:, row : row + height, column : column + width], window):
+                return row, column
+    return None
+
+
+@pytest.mark.parametrize(
+    ("size", "pad"), [((1, 8, 8), 1), ((3, 32, 32), 4), ((3, 16, 16), 2), ((3, 32, 16), 4), ((1, 4, 4), 1)]
+)
+def test_a_crop_is_a_window_of_the_zero_padded_image(size: tuple[int, int, int], pad: int) -> None:
+    images = images_of(60, size)
+    cropped = augment(images, ["crop"], draws_for(60), 0)
+    assert cropped.shape == images.shape and cropped.dtype == torch.uint8
+    places = [place_of(window, image, pad) for window, image in zip(cropped, images, strict=True)]
+    assert None not in places
+    rows, columns = ({place[axis] for place in places if place} for axis in (0, 1))
+    assert {min(rows), min(columns), max(rows), max(columns)} == {0, 2 * pad}
+    assert len({place for place in places}) > 5  # rows and columns are drawn apart
+
+
+def test_all_windows_are_equally_likely() -> None:
+    count = 9000
+    images = images_of(1, (1, 8, 8)).expand(count, 1, 8, 8)
+    cropped = augment(images, ["crop"], draws_for(count), 0)
+    _, found = torch.unique(cropped.flatten(1), dim=0, return_counts=True)
+    assert len(found) == 9
+    # chi-squared with 8 degrees of freedom is above 26.1 once in a thousand times
+    assert float(((found - count / 9) ** 2 / (count / 9)).sum()) < 26.1
+
+
+def test_half_of_the_images_are_mirrored() -> None:
+    images = images_of(1000, (3, 8, 8))
+    flipped = augment(images, ["flip"], draws_for(1000), 0)
+    mirrored = (flipped == images.flip(3)).flatten(1).all(1)
+    same = (flipped == images).flatten(1).all(1)
+    assert bool((mirrored ^ same).all())
+    assert 437 < int(mirrored.sum()) < 563  # four standard deviations
+
+
+def test_nothing_asked_is_nothing_done() -> None:
+    images = images_of(5, (1, 8, 8))
+    assert augment(images, [], draws_for(5), 0) is images
+
+
+def test_choices_belong_to_example_epoch_and_seed() -> None:
+    images, kinds = images_of(40, (1, 8, 8)), ["crop", "flip"]
+    whole = augment(images, kinds, draws_for(40), 0)
+    order = torch.randperm(40, generator=torch.Generator().manual_seed(1))
+    for part in order.split(7):
+        draws = Draws(0, "train", part)
+        assert torch.equal(augment(images[part], kinds, draws, 0), whole[part])
+    assert not torch.equal(augment(images, kinds, draws_for(40, epoch=1), 0), whole)
+    assert not torch.equal(augment(images, kinds, draws_for(40, seed=1), 0), whole)
+
+
+def test_crop_and_flip_do_not_choose_together() -> None:
+    images = images_of(1, (1, 8, 8)).expand(4000, 1, 8, 8)
+    both = augment(images, ["crop", "flip"], draws_for(4000), 0)
+    _, found = torch.unique(both.flatten(1), dim=0, return_counts=True)
+    assert len(found) == 18
+    assert float(((found - 4000 / 18) ** 2 / (4000 / 18)).sum()) < 40.8  # 17 degrees of freedom, .001

@@ -1,0 +1,110 @@
+"""The copy that inner attacks run on: the same function of the weights as they are after each step."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from rbtools import models, spaces
+from rbtools.execution.context import RunContext
+from rbtools.models.normalize import Normalized
+from rbtools.rng.draws import Draws
+from rbtools.store import Store
+from rbtools.trainer import eval_copy
+from rbtools.trainer.recipe import Recipe
+from rbtools.trainer.train_model import train
+from rbtools.training import METHODS
+
+SHAPE = (3, 16, 16)
+
+
+def network(name: str = "nb201-13714") -> nn.Module:
+    space = "nasbench201" if name.startswith("nb201") else "zoo"
+    small = {"index": 13714, "channels": 4, "cells": 1} if space == "nasbench201" else {}
+    arch = spaces.describe({"space": space, "name": name, **small}, 10, SHAPE)
+    torch.manual_seed(0)
+    return Normalized(models.build(arch, classes=10, shape=SHAPE), [0.4, 0.5, 0.6], [0.2, 0.25, 0.3])
+
+
+def moved(model: nn.Module) -> None:
+    """A step of a training: weights and statistics change."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model.train()
+    model(torch.rand(8, *SHAPE)).square().mean().backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize("name", ["nb201-13714", "resnet18", "preactresnet18"])
+def test_the_shadow_follows_the_network(name: str) -> None:
+    model = network(name)
+    made = eval_copy.of(model, SHAPE, bf16=False)
+    assert made is not None and made.folds and not any(p.requires_grad for p in made.parameters())
+    before = [module.training for module in model.modules()]
+    images = torch.rand(5, *SHAPE)
+    for _ in range(2):
+        moved(model)
+        made.follow()
+        with torch.no_grad():
+            wanted = copy.deepcopy(model).eval()(images)
+            torch.testing.assert_close(made(images), wanted, rtol=1e-3, atol=1e-4)
+    assert [module.training for module in model.modules()] == before
+    count = sum(isinstance(m, nn.BatchNorm2d) for m in made.modules())
+    assert count < sum(isinstance(m, nn.BatchNorm2d) for m in model.modules())
+
+
+def test_in_bfloat16_the_logits_are_near_and_float32() -> None:
+    model = network()
+    made = eval_copy.of(model, SHAPE, bf16=True)
+    assert made is not None
+    moved(model)
+    made.follow()
+    images = torch.rand(5, *SHAPE)
+    found = made(images)
+    assert found.dtype == torch.float32
+    wanted = model.eval()(images)
+    assert float((found - wanted).abs().max().detach()) < 0.05 * float(wanted.abs().max().detach())
+    assert all(p.dtype == torch.bfloat16 for p in made.parameters())
+
+
+def test_what_cannot_be_traced_has_no_shadow() -> None:
+    class Branching(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3 * 16 * 16, 10)
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            flat = images.flatten(1)
+            return self.layer(flat) if flat.sum() > 0 else self.layer(-flat)
+
+    assert eval_copy.of(Branching(), SHAPE, bf16=False) is None
+
+
+def test_an_attack_on_the_shadow_is_that_on_the_network() -> None:
+    model = network()
+    moved(model)
+    made = eval_copy.of(model, SHAPE, bf16=False)
+    assert made is not None
+    made.follow()
+    images, labels, draws = torch.rand(6, *SHAPE), torch.arange(6), Draws(0, "t", torch.arange(6))
+    for name in ("pgd", "trades"):
+        method = METHODS.build(name, attack_steps=2)
+        found, wanted = (method.solve(one, images, labels, draws) for one in (made, model))
+        # Signs of gradients near zero may differ.
+        assert float(((found - wanted).abs() > 1e-6).float().mean()) < 0.02
+
+
+def test_trainings_with_and_without_a_shadow_are_near_and_told_apart() -> None:
+    arch = {"space": "nasbench201", "index": 13714, "channels": 4, "cells": 1}
+    how = Recipe(epochs=1, batch_size=256)
+    found = []
+    for prepare in (True, False):
+        run = RunContext(tool="rb-train", store=Store("rb-store"), device="cpu", threads=1, prepare=prepare)
+        found.append(train({"arch": arch}, METHODS.build("pgd", attack_steps=2), how, run))
+        assert run.store.computed == 1
+    with_, without = (one["train"] for one in found)
+    assert with_["prepared"] == ["folded", "channels-last"] and "prepared" not in without
+    assert with_["history"]["loss"][0] == pytest.approx(without["history"]["loss"][0], rel=0.02)
+    assert with_["passes"] == without["passes"] == {"forward": 3.0, "backward": 3.0}

@@ -1,0 +1,60 @@
+"""Optimisers without the compiler's guards: torch's own arithmetic, and nothing of the compiler."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from rbtools.trainer import optim
+
+KINDS = [
+    (optim.SGD, torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01}),
+    (optim.Adam, torch.optim.Adam, {"lr": 0.1, "weight_decay": 0.01}),
+]
+
+
+def trained(kind, options, state=None, steps=3):
+    """The weights after some steps, and the optimiser; `state` is where another one stood."""
+    weight = nn.Parameter(torch.linspace(-1, 1, 6).reshape(2, 3))
+    optimizer = kind([weight], **options)
+    if state is not None:
+        optimizer.load_state_dict(state)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        (weight.exp() - weight).sum().backward()
+        optimizer.step()
+    return weight.detach(), optimizer
+
+
+@pytest.mark.parametrize(("ours", "theirs", "options"), KINDS)
+def test_steps_and_states_are_those_of_torch(ours, theirs, options):
+    expected, reference = trained(theirs, options)
+    found, optimizer = trained(ours, options)
+    assert torch.equal(found, expected)
+    kept, known = optimizer.state_dict(), reference.state_dict()
+    assert kept.keys() == known.keys()
+    assert kept["param_groups"] == known["param_groups"]
+    again = [trained(ours, options, state)[0] for state in (kept, known)]
+    assert torch.equal(again[0], again[1])
+
+
+def test_neither_a_training_step_nor_an_attack_imports_the_compiler():
+    code = """
+import sys, torch
+from rbtools.attacks import steps
+from rbtools.trainer import optim
+model = torch.nn.Linear(4, 2)
+optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+images = torch.rand(3, 4, requires_grad=True)
+steps.differentiate(model, images, model(images), lambda logits: logits.square().sum(1))
+model(images).sum().backward()
+optimizer.step()
+optimizer.load_state_dict(optimizer.state_dict())
+print([name for name in ("torch._dynamo", "sympy") if name in sys.modules])
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "[]\n"

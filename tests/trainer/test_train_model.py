@@ -1,0 +1,534 @@
+"""Training: the same weights however it ran, against a plain loop, and what is said where it fails."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import io
+import json
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rbtools import datasets, models
+from rbtools.errors import RbError
+from rbtools.evaluation.evaluate import run_task
+from rbtools.evaluation.tasks import AccuracyTask
+from rbtools.execution.context import RunContext
+from rbtools.models import checkpoint
+from rbtools.store import Store
+from rbtools.trainer import loop
+from rbtools.trainer.recipe import Recipe
+from rbtools.trainer.train_model import train
+from rbtools.training import METHODS
+from rbtools.training.base import Loss
+from rbtools.training.erm import ERM
+
+Record = dict[str, Any]
+TRAIN_IMAGES = 1442
+# One convolution in each cell: an epoch of large batches takes a tenth of a second.
+RECORD: Record = {
+    "schema": 1,
+    "arch": {
+        "space": "nasbench201",
+        "str": "|none~0|+|none~0|none~1|+|nor_conv_1x1~0|none~1|none~2|",
+        "channels": 2,
+        "cells": 1,
+    },
+    "mine": {"kept": True},
+}
+FAST = Recipe(epochs=1, batch_size=721, lr=0.1)
+TWICE = dataclasses.replace(FAST, epochs=2)
+
+
+def run_in(folder: Path | str, **options: Any) -> RunContext:
+    return RunContext(tool="rb-train", store=Store(folder), device="cpu", threads=1, **options)
+
+
+@pytest.fixture
+def run() -> RunContext:
+    return run_in("rb-store")
+
+
+def weights(record: Record, folder: Path | str = "rb-store") -> dict[str, Tensor]:
+    return checkpoint.read(Store(folder).object(record["checkpoint"])).state
+
+
+class Watched(ERM):
+    """ERM that lets the test look at every batch."""
+
+    look: ClassVar[Callable[[Tensor, Any], None]]
+
+    def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Any) -> Loss:
+        type(self).look(images, draws)
+        return super().__call__(model, images, labels, draws)
+
+
+@pytest.fixture
+def batches(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """The examples of every batch that is trained on, with any method, in this process."""
+    found: list[list[int]] = []
+    step = loop._Training._step
+
+    def watched(self: Any, ids: Tensor, totals: Any) -> Tensor:
+        found.append(ids.tolist())
+        return step(self, ids, totals)
+
+    monkeypatch.setattr(loop._Training, "_step", watched)
+    return found
+
+
+# --- the same weights -----------------------------------------------------------------------------
+
+
+class Pulled(BaseException):
+    """The plug, pulled."""
+
+
+@pytest.mark.parametrize(
+    ("method", "how"),
+    [
+        (METHODS.build("erm"), dataclasses.replace(FAST, epochs=4, augment=("crop", "flip"))),
+        (
+            METHODS.build("pgd", attack_steps=1),
+            dataclasses.replace(FAST, epochs=4, schedule="step", milestones=(1, 3)),
+        ),
+        (METHODS.build("trades", attack_steps=1), dataclasses.replace(FAST, epochs=4, schedule="cosine")),
+        (METHODS.build("erm"), dataclasses.replace(FAST, epochs=4, output="random")),  # that of step 3
+    ],
+    ids=["erm", "pgd", "trades", "drawn"],
+)
+def test_a_training_interrupted_in_an_epoch_ends_with_the_same_weights(
+    method: Any, how: Recipe, batches: list[list[int]]
+) -> None:
+    whole = train(RECORD, method, how, run_in("whole"))
+    undisturbed = list(batches)
+    batches.clear()
+
+    def pull(_: str) -> None:
+        if len(batches) == 5:  # the first batch of the third epoch is done
+            raise Pulled
+
+    with pytest.raises(Pulled):
+        train(RECORD, method, how, run_in("rb-store", progress=pull))
+    batches.clear()
+    torch.manual_seed(7)  # what the process did before does not matter
+    again = train(RECORD, method, how, run_in("rb-store"))
+    assert batches == undisturbed[4:]  # two epochs of two batches were kept
+    assert again["checkpoint"] == whole["checkpoint"]
+    losses = again["train"]["history"]
+    assert losses["loss"] == whole["train"]["history"]["loss"] and len(losses["seconds"]) == 4
+
+
+def test_a_finished_training_is_found_and_leaves_no_state(run: RunContext, batches: list[list[int]]) -> None:
+    how = dataclasses.replace(FAST, epochs=2)
+    first = train(RECORD, METHODS.build("erm"), how, run)
+    assert (run.store.computed, run.store.found) == (1, 0)
+    count = len(batches)
+    assert train(RECORD, METHODS.build("erm"), how, run) == first
+    assert (run.store.computed, run.store.found) == (1, 1)
+    assert len(batches) == count
+    assert not [path for path in Path("rb-store/state").glob("*/*") if path.is_file()]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"lr": 0.05},
+        {"batch_size": 700},
+        {"weight_decay": 0.0},
+        {"epochs": 2},
+        {"augment": ("flip",)},
+        {"nesterov": True},
+        {"schedule": "constant"},
+        {"seed": 1},
+        {"channels": 3},
+    ],
+    ids=str,
+)
+def test_whatever_decides_the_weights_makes_another_training(change: dict[str, Any]) -> None:
+    run = run_in("rb-store", seed=change.pop("seed", 0))
+    record = {**RECORD, "arch": {**RECORD["arch"], "channels": change.pop("channels", 2)}}
+    first = train(RECORD, METHODS.build("erm"), FAST, run_in("rb-store"))
+    other = train(record, METHODS.build("erm"), dataclasses.replace(FAST, **change), run)
+    assert run.store.computed == 1
+    assert other["checkpoint"] != first["checkpoint"]
+
+
+def test_what_does_not_decide_the_weights_makes_none(run: RunContext) -> None:
+    first = train(RECORD, METHODS.build("erm"), FAST, run)
+    renamed = {**RECORD, "arch": {**RECORD["arch"], "note": "mine"}, "other": 1}
+    again = train(renamed, METHODS.build("erm"), FAST, run)
+    assert run.store.found == 1
+    assert again["checkpoint"] == first["checkpoint"] and again["arch"]["note"] == "mine"
+    elsewhere = train(renamed, METHODS.build("erm"), FAST, run_in("elsewhere"))
+    assert elsewhere["checkpoint"] == first["checkpoint"]
+
+
+def test_one_step_on_all_images_is_that_of_a_plain_loop(run: RunContext) -> None:
+    """Two steps of SGD on the whole training set, written out: order and draws do not matter then."""
+    how = Recipe(
+        epochs=2,
+        batch_size=TRAIN_IMAGES,
+        lr=0.05,
+        schedule="constant",
+        momentum=0.8,
+        weight_decay=0.01,
+        nesterov=True,
+    )
+    trained = train(RECORD, METHODS.build("erm"), how, run)
+    initial = train(RECORD, METHODS.build("erm"), dataclasses.replace(how, epochs=0), run)
+    model, _, _ = checkpoint.load(run.store.object(initial["checkpoint"]), classes=10, shape=(1, 8, 8))
+    data = datasets.load("digits", "train")
+    images = data.images.float() / 255
+    model.train()
+    speed = {name: torch.zeros_like(value) for name, value in model.named_parameters()}
+    losses = []
+    for _ in range(2):
+        loss = nn.functional.cross_entropy(model(images), data.labels)
+        model.zero_grad()
+        loss.backward()
+        losses.append(loss.item())
+        with torch.no_grad():
+            for name, value in model.named_parameters():
+                assert value.grad is not None
+                slope = value.grad + 0.01 * value
+                speed[name] = 0.8 * speed[name] + slope
+                value -= 0.05 * (slope + 0.8 * speed[name])
+    expected = model.network.state_dict()  # type: ignore[union-attr,operator]
+    found = weights(trained)
+    assert trained["train"]["history"]["loss"] == pytest.approx(losses, rel=1e-4)
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-3, atol=1e-5)
+
+
+# --- epochs, batches, schedules -------------------------------------------------------------------
+
+
+def test_every_epoch_meets_every_image_once_in_an_order_of_its_own(
+    run: RunContext, batches: list[list[int]]
+) -> None:
+    train(RECORD, METHODS.build("erm"), dataclasses.replace(FAST, epochs=2, batch_size=131), run)
+    per_epoch = math.ceil(TRAIN_IMAGES / 131) - 1  # 1442 = 11 * 131 + 1: the last one joins the others
+    assert [len(ids) for ids in batches[:per_epoch]] == [131] * 10 + [132]
+    first, second = (
+        [number for ids in part for number in ids] for part in (batches[:per_epoch], batches[per_epoch:])
+    )
+    assert sorted(first) == sorted(second) == list(range(TRAIN_IMAGES))
+    assert first != second
+
+
+def test_draws_belong_to_example_epoch_and_seed() -> None:
+    def met(seed: int, size: int) -> dict[int, dict[int, float]]:
+        """For each epoch and example what it draws."""
+        found: dict[int, dict[int, float]] = {}
+
+        def look(images: Tensor, draws: Any) -> None:
+            values = draws.uniform((1,))[:, 0].tolist()
+            found.setdefault(draws.offset, {}).update(zip(draws.examples.tolist(), values, strict=True))
+
+        Watched.look = look
+        how = dataclasses.replace(FAST, epochs=2, batch_size=size)
+        train(RECORD, Watched(), how, run_in(f"store {seed} {size}", seed=seed))
+        return found
+
+    first, other_batch, other_seed = met(0, 721), met(0, 1000), met(1, 721)
+    assert first == other_batch
+    assert len({first[0][5], first[1][5], other_seed[0][5], other_seed[1][5]}) == 4
+
+
+def rates(how: Recipe) -> list[float]:
+    history = train(RECORD, METHODS.build("erm"), how, run_in("rb-store"))["train"]["history"]
+    found: list[float] = history["lr"]
+    return found
+
+
+def test_schedules_follow_their_formulas() -> None:
+    how = Recipe(epochs=4, batch_size=TRAIN_IMAGES, lr=0.2)
+    assert rates(dataclasses.replace(how, schedule="constant")) == [0.2] * 4
+    steps = dataclasses.replace(how, schedule="step", milestones=(1, 3), decay=0.5)
+    assert rates(steps) == pytest.approx([0.2, 0.1, 0.1, 0.05])
+    cosine = [0.1 * (1 + math.cos(math.pi * epoch / 4)) for epoch in range(4)]
+    assert rates(dataclasses.replace(how, schedule="cosine")) == pytest.approx(cosine, rel=1e-5)
+    # OneCycleLR: from lr/25 up to lr in 0.3 of the steps, then down to lr/250000, along cosines.
+    high, up = 0.2, 0.3 * 4 - 1
+
+    def between(start: float, end: float, part: float) -> float:
+        return end + (start - end) / 2 * (1 + math.cos(math.pi * part))
+
+    down = [between(high, high / 25 / 1e4, (step - up) / (3 - up)) for step in (1, 2, 3)]
+    assert rates(how) == pytest.approx([high / 25, *down], rel=1e-4)
+
+
+def test_the_record_says_how_the_training_went(run: RunContext) -> None:
+    method = METHODS.build("trades", attack_steps=1, lambda_=3.0)
+    record = train(RECORD, method, dataclasses.replace(FAST, epochs=3), run)
+    told = record["train"]
+    assert (told["method"], told["seed"], told["epochs"], told["threads"]) == ("trades", 0, 3, 1)
+    assert told["config"]["lambda"] == 3.0 and told["config"]["attack_steps"] == 1
+    assert told["config"]["momentum"] == [0.95, 0.85, 0.95]  # what onecycle uses
+    assert told["config"]["augment"] == []  # digits are not mirrored
+    history = told["history"]
+    assert set(history) == {"loss", "acc", "robust_acc", "lr", "seconds"}
+    assert history["loss"][-1] < history["loss"][0] and history["acc"][-1] > history["acc"][0]
+    assert all(0 < share < 1 for share in history["robust_acc"])
+    steady = sum(history["seconds"][1:]) / 2
+    assert record["metrics"]["seconds_per_epoch"] == pytest.approx(steady, abs=1e-4)
+    assert record["dataset"] == "digits" and record["mine"] == {"kept": True}
+    assert record["arch"]["params"] > 0
+
+
+@pytest.mark.parametrize("name", ["erm", "pgd"])
+def test_networks_learn(name: str, run: RunContext) -> None:
+    """Small steps down the slope of all images at once: the loss falls with every one, from any start."""
+    how = Recipe(epochs=6, batch_size=TRAIN_IMAGES, lr=0.02, schedule="constant", momentum=0.0, augment=())
+    method = METHODS.build(name) if name == "erm" else METHODS.build(name, attack_steps=1, eps=2 / 255)
+    losses = train(RECORD, method, how, run)["train"]["history"]["loss"]
+    assert len(losses) == 6 and losses == sorted(losses, reverse=True) and losses[-1] < losses[0] - 0.005
+
+
+def test_no_epochs_give_the_initial_network_of_the_seed(run: RunContext) -> None:
+    def initial(seed: int, method: str) -> Record:
+        how = dataclasses.replace(FAST, epochs=0)
+        return train(RECORD, METHODS.build(method), how, dataclasses.replace(run, seed=seed))
+
+    torch.manual_seed(1)
+    first = initial(0, "erm")
+    torch.manual_seed(2)
+    assert initial(0, "trades")["checkpoint"] == first["checkpoint"] != initial(1, "erm")["checkpoint"]
+    state = weights(first)
+    # PyTorch's initialisation, untouched: BatchNorm at rest, convolutions within their bound.
+    assert torch.equal(state["stem.1.running_mean"], torch.zeros(2))
+    assert torch.equal(state["stem.1.weight"], torch.ones(2))
+    assert 0.1 < state["stem.0.weight"].abs().max() <= 1 / 3
+    assert "seconds_per_epoch" not in first["train"] and not first.get("metrics")
+    assert run_task(first, AccuracyTask(), run)["metrics"]["acc"] < 0.5
+
+
+def test_the_checkpoint_holds_the_normalisation(run: RunContext) -> None:
+    record = train(RECORD, METHODS.build("erm"), FAST, run)
+    found = checkpoint.read(run.store.object(record["checkpoint"]))
+    assert found.mean is not None and found.std is not None
+    assert found.mean.tolist() == pytest.approx([0.3052]) and found.std.tolist() == pytest.approx([0.3760])
+    assert record["train"]["config"]["normalize"] == [[0.3052], [0.376]]
+
+
+def test_photographs_are_cropped_and_flipped_and_need_no_normalisation(run: RunContext, photos: Path) -> None:
+    run = dataclasses.replace(run, dataset=f"imagefolder:{photos}")
+    record = train(RECORD, METHODS.build("erm"), dataclasses.replace(FAST, batch_size=10), run)
+    assert record["train"]["config"]["augment"] == ["crop", "flip"]
+    assert record["train"]["config"]["normalize"] is None
+    assert record["dataset"] == f"imagefolder:{photos}"
+    assert run_task(record, AccuracyTask(), run)["evals"][-1]["n"] == 30  # `val` serves as test
+
+
+# --- what was known of former weights -------------------------------------------------------------
+
+
+def test_training_anew_drops_what_belongs_to_former_weights(run: RunContext) -> None:
+    first = train(RECORD, METHODS.build("erm"), FAST, run)
+    known = run_task(first, AccuracyTask(), dataclasses.replace(run, n=20))
+    known["metrics"] |= {"ntk": 3.0, "score": 0.5, "by.hand": 1.0}
+    known["evals"] += [
+        {"tool": "rb-measure", "metric": "ntk", "value": 3.0},
+        {"tool": "rb-score", "metric": "score", "value": 0.5},
+    ]
+    known |= {"checkpoint_file": "/old.pt", "recognised": {"format": "torch"}}
+    anew = train(known, METHODS.build("erm"), dataclasses.replace(FAST, epochs=0), run)
+    assert anew["metrics"] == {"ntk": 3.0, "by.hand": 1.0}
+    assert [entry["metric"] for entry in anew["evals"]] == ["ntk"]
+    assert "checkpoint_file" not in anew and "recognised" not in anew
+    assert anew["mine"] == {"kept": True}
+
+
+@pytest.mark.parametrize("harm", ["gone", "cut off"])
+def test_a_lost_checkpoint_is_trained_again(harm: str, run: RunContext) -> None:
+    first = train(RECORD, METHODS.build("erm"), FAST, run)
+    path = run.store.object(first["checkpoint"])
+    if harm == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:-100])
+    later = run_in("rb-store")
+    again = train(RECORD, METHODS.build("erm"), FAST, later)
+    assert again["checkpoint"] == first["checkpoint"] and later.store.computed == 1
+    assert run_task(again, AccuracyTask(), run_in("rb-store"))["metrics"]["acc"] > 0
+
+
+@pytest.mark.parametrize("damage", [b"", b"PK\x03\x04", None])
+def test_a_damaged_state_is_not_resumed_from(damage: bytes | None, batches: list[list[int]]) -> None:
+    how = dataclasses.replace(FAST, epochs=3)
+
+    def pull(_: str) -> None:
+        if len(batches) == 3:
+            raise Pulled
+
+    with pytest.raises(Pulled):
+        train(RECORD, METHODS.build("erm"), how, run_in("rb-store", progress=pull))
+    (state,) = Path("rb-store/state").glob("*/*")
+    state.write_bytes(state.read_bytes()[:-9] if damage is None else damage)
+    batches.clear()
+    run = run_in("rb-store")
+    again = train(RECORD, METHODS.build("erm"), how, run)
+    assert len(batches) == 6 and run.store.damaged == [state.absolute()]
+    assert again["checkpoint"] == train(RECORD, METHODS.build("erm"), how, run_in("other"))["checkpoint"]
+
+
+@pytest.mark.parametrize("spoil", ["places", "model"])
+def test_a_whole_state_that_does_not_fit_is_not_resumed_from(spoil: str, batches: list[list[int]]) -> None:
+    pull_after_an_epoch(batches)
+    store = Store("rb-store")
+    (path,) = store.files("state")
+    state = torch.load(io.BytesIO(store.state(path.name) or b""), weights_only=True)
+    if spoil == "model":
+        state["optimizer"] = {}
+    else:
+        del state[spoil]
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    store.keep_state(path.name, buffer.getvalue())
+    again = train(RECORD, METHODS.build("erm"), TWICE, run_in("rb-store"))
+    assert again["checkpoint"] == train(RECORD, METHODS.build("erm"), TWICE, run_in("other"))["checkpoint"]
+
+
+def test_a_training_that_went_on_elsewhere_says_where_it_was(batches: list[list[int]]) -> None:
+    pull_after_an_epoch(batches)
+    two = dataclasses.replace(run_in("rb-store"), threads=2)
+    found = train(RECORD, METHODS.build("erm"), TWICE, two)["train"]
+    assert found["trained_on"] == ["cpu, 1 thread", "cpu, 2 threads"] and found["threads"] == 2
+
+
+def pull_after_an_epoch(batches: list[list[int]]) -> None:
+    """Leave the state of a training of TWICE in rb-store."""
+
+    def pull(_: str) -> None:
+        if len(batches) > 2:
+            raise Pulled
+
+    with pytest.raises(Pulled):
+        train(RECORD, METHODS.build("erm"), TWICE, run_in("rb-store", progress=pull))
+    batches.clear()
+
+
+def test_micro_batches_make_the_step_of_the_batch_without_batchnorm(
+    run: RunContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A network without BatchNorm: pieces of 300, 300 and 121 images give the weights of 721 together."""
+    monkeypatch.setattr(models, "build", lambda arch, **_: nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
+    method = METHODS.build("pgd", attack_steps=2)
+    said: list[str] = []
+    run.notify = said.append
+    whole = weights(train(RECORD, method, TWICE, run))
+    pieces = weights(train(RECORD, method, dataclasses.replace(TWICE, micro_batch=300), run))
+    assert not said and whole.keys() == pieces.keys()
+    for name, value in whole.items():
+        torch.testing.assert_close(pieces[name], value, rtol=1e-4, atol=1e-6)
+
+
+def test_micro_batches_say_where_batchnorm_makes_them_differ(run: RunContext) -> None:
+    said: list[str] = []
+    run.notify = said.append
+    found = train(RECORD, METHODS.build("erm"), dataclasses.replace(FAST, micro_batch=300), run)
+    assert len(said) == 1 and "has BatchNorm, which sees 300 images at a time instead of 721" in said[0]
+    assert found["train"]["config"]["micro_batch"] == 300
+
+
+# --- what cannot work -----------------------------------------------------------------------------
+
+
+def test_memory_that_runs_out_fails_the_record_with_what_to_do(
+    run: RunContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: Any, ids: Tensor, totals: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(loop._Training, "_step", full)
+    with pytest.raises(RbError, match=r"Memory ran out with 721 images at once\..* --micro-batch"):
+        train(RECORD, METHODS.build("erm"), FAST, run)
+
+
+def test_a_loss_that_is_not_finite_says_where(run: RunContext) -> None:
+    how = dataclasses.replace(FAST, epochs=3, lr=1e30, schedule="constant")
+    with pytest.raises(RbError, match=r"diverged: the loss is (nan|inf) in epoch \d\. Lower .*\(--lr\)"):
+        train(RECORD, METHODS.build("erm"), how, run)
+    assert not list(Path("rb-store").glob("results/*/*"))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Cliff(ERM):
+    """A finite loss whose gradient is not."""
+
+    def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Any) -> Loss:
+        value = super().__call__(model, images, labels, draws).value
+        return Loss(value + (value - value.detach()).abs().sqrt())
+
+
+def test_weights_that_are_not_finite_are_no_result(run: RunContext) -> None:
+    how = dataclasses.replace(FAST, batch_size=TRAIN_IMAGES)
+    with pytest.raises(RbError, match=r"diverged: weights are NaN or infinite in epoch 1\."):
+        train(RECORD, Cliff(), how, run)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"batch_size": 1443}, r"batch size is 1443, but there are only 1442 .* --batch-size 1442 or less"),
+        ({"batch_size": 0}, r"batch size is 0\. It must be 1 or more"),
+        ({"lr": 0.0}, r"learning rate is 0\. It must be above 0"),
+        ({"epochs": -1}, r"epochs is -1\. It must be 0"),
+        ({"schedule": "step"}, r"no milestones\. Give the epochs, such as --milestones 75,90"),
+        ({"schedule": "steps"}, r"schedule is 'steps'\. Choose from: onecycle"),
+    ],
+)
+def test_a_recipe_that_cannot_work_is_refused(change: dict[str, Any], message: str, run: RunContext) -> None:
+    with pytest.raises(RbError, match=message):
+        train(RECORD, METHODS.build("erm"), dataclasses.replace(FAST, **change), run)
+
+
+def test_an_architecture_that_is_none_is_refused(run: RunContext) -> None:
+    with pytest.raises(RbError, match=r"conv_9x9"):
+        text = RECORD["arch"]["str"].replace("nor_conv_1x1", "conv_9x9")
+        train({**RECORD, "arch": {**RECORD["arch"], "str": text}}, METHODS.build("erm"), FAST, run)
+
+
+def test_on_a_full_disk_a_training_fails_with_a_word_and_can_be_had_later(
+    run: RunContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(RECORD, METHODS.build("erm"), dataclasses.replace(FAST, epochs=0), run)  # makes the store
+    with monkeypatch.context() as full:
+
+        def refuse(*_: Any, **__: Any) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        full.setattr(os, "replace", refuse)
+        with pytest.raises(RbError, match=r"Cannot write .*objects.*: No space left on device\. Free some"):
+            train(RECORD, METHODS.build("erm"), FAST, run)
+    assert not [path for path in Path("rb-store").rglob(".aside-*")]
+    assert "checkpoint" in train(RECORD, METHODS.build("erm"), FAST, run)
+
+
+def test_a_state_that_cannot_be_kept_does_not_stop_the_training(
+    run: RunContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace = os.replace
+
+    def refuse_states(source: Any, target: Any) -> None:
+        if "/state/" in os.fspath(target):
+            raise OSError(errno.EDQUOT, "Disk quota exceeded")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", refuse_states)
+    record = train(RECORD, METHODS.build("erm"), dataclasses.replace(FAST, epochs=2), run)
+    assert run.store.has_object(record["checkpoint"])
+    assert run.store.trouble and "Disk quota exceeded" in run.store.trouble
+
+
+def test_records_of_trainings_are_json(run: RunContext) -> None:
+    record = train(RECORD, METHODS.build("pgd", attack_steps=1), FAST, run)
+    assert json.loads(json.dumps(record, allow_nan=False)) == record

@@ -1,0 +1,731 @@
+"""Regularisers, filters, validation, presets and fine-tuning: what each does to a training."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import itertools
+import json
+import math
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rbtools import datasets, models
+from rbtools.errors import RbError
+from rbtools.execution.context import RunContext
+from rbtools.models import checkpoint
+from rbtools.rng.draws import Draws
+from rbtools.store import Store
+from rbtools.trainer import (
+    augment,
+    init,
+    loop,
+    presets,
+    recipe,
+    regularize,
+    theorem_lr,
+    train_model,
+    validation,
+)
+from rbtools.trainer import schedule as schedules
+from rbtools.trainer.recipe import Recipe
+from rbtools.training import METHODS, chen_lee
+
+Record = dict[str, Any]
+RECORD: Record = {
+    "schema": 1,
+    "arch": {
+        "space": "nasbench201",
+        "str": "|none~0|+|none~0|none~1|+|nor_conv_1x1~0|none~1|none~2|",
+        "channels": 2,
+        "cells": 1,
+    },
+}
+FAST = Recipe(epochs=2, batch_size=721, lr=0.1)
+PGD = METHODS.build("pgd", attack_steps=1)
+
+
+def run_in(folder: str = "rb-store", **options: Any) -> RunContext:
+    return RunContext(tool="rb-train", store=Store(folder), device="cpu", threads=1, **options)
+
+
+def go(how: Recipe, method: Any = None, record: Record = RECORD, **options: Any) -> Record:
+    return train_model.train(
+        record, METHODS.build("erm") if method is None else method, how, run_in(**options)
+    )
+
+
+def changed(**changes: Any) -> Recipe:
+    return dataclasses.replace(FAST, **changes)
+
+
+def weights(record: Record, which: str = "last") -> dict[str, Tensor]:
+    return checkpoint.read(Store("rb-store").object(record["train"]["checkpoints"][which])).state
+
+
+class Pulled(BaseException):
+    """The plug, pulled."""
+
+
+EVERYTHING = changed(
+    epochs=4,
+    regularize=("cutout", "mixup", "awp", "l2"),
+    filter="chen-lee",
+    warm_steps=1,
+    label_smoothing=0.1,
+    ema=0.9,
+    val=0.1,
+    clean_pass=True,
+    schedule="piecewise",
+    milestones=(2,),
+)
+
+
+def test_a_training_with_everything_resumes_with_the_same_bytes() -> None:
+    method = METHODS.build("trades", attack_steps=2)
+    whole = go(EVERYTHING, method, folder="whole")
+    check_cancelled = iter(range(3))
+
+    def pull() -> None:
+        if next(check_cancelled, None) is None:
+            raise Pulled
+
+    with pytest.raises(Pulled):
+        train_model.train(RECORD, method, EVERYTHING, run_in(check_cancelled=pull))
+    again = go(EVERYTHING, method)
+    assert again["train"]["checkpoints"] == whole["train"]["checkpoints"]
+    timeless = [{**one["train"]["history"], "seconds": 0} for one in (again, whole)]
+    assert timeless[0] == timeless[1] and len(timeless[0]["val_acc"]) == 4
+    assert again["train"]["passes"] == whole["train"]["passes"]
+    assert json.loads(json.dumps(again, allow_nan=False)) == again
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"regularize": ("cutout",)},
+        {"regularize": ("cutout",), "cutout_length": 2},
+        {"regularize": ("mixup",)},
+        {"regularize": ("mixup",), "mixup_alpha": 0.2},
+        {"regularize": ("awp",)},
+        {"regularize": ("awp",), "awp_gamma": 0.05},
+        {"regularize": ("awp",), "awp_warmup": 1},
+        {"regularize": ("l2",)},
+        {"label_smoothing": 0.1},
+        {"ema": 0.5},
+        {"val": 0.1},
+        {"clean_pass": True},
+        {"normalize": "none"},
+        {"normalize": [[0.5], [0.5]]},
+    ],
+    ids=str,
+)
+def test_each_option_makes_another_training_and_stands_in_the_record(change: dict[str, Any]) -> None:
+    plain, other = go(FAST), go(changed(**change))
+    assert other["checkpoint"] != plain["checkpoint"]
+    assert other["train"]["config"] != plain["train"]["config"]
+    for key, value in change.items():
+        told = other["train"]["config"][key]
+        assert told == (None if value == "none" else list(value) if isinstance(value, tuple) else value)
+
+
+@pytest.mark.parametrize("raised", [False, True])
+def test_the_filter_trains_a_batch_of_no_use_as_erm_does(
+    raised: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = chen_lee.cross_entropy
+    losses = itertools.cycle([1.0, 0.0] if raised else [0.0, 1.0])  # at x', then at x
+
+    def judged(logits: Tensor, labels: Tensor) -> Tensor:
+        return (
+            real(logits, labels) if torch.is_grad_enabled() else torch.full_like(logits[:, 0], next(losses))
+        )
+
+    monkeypatch.setattr(chen_lee, "cross_entropy", judged)
+    attack = METHODS.build("pgd", attack_steps=3)
+    found = go(changed(filter="chen-lee", warm_steps=1), attack)
+    assert found["checkpoint"] == go(FAST, attack if raised else None)["checkpoint"]
+    # Clean, the warm step, the look; then the other steps and x', or x alone.
+    wanted = {"forward": 6, "backward": 4} if raised else {"forward": 4, "backward": 2}
+    assert found["train"]["passes"] == wanted
+    told = found["train"]["config"]
+    assert (told["filter"], told["filter_rule"], told["warm_steps"]) == ("chen-lee", "batch", 1)
+
+
+# --- regularisers ---------------------------------------------------------------------------------
+
+
+def test_cutout_blacks_out_one_square_inside_at_a_place_of_the_examples_own() -> None:
+    images = torch.full((200, 3, 8, 8), 9, dtype=torch.uint8)
+    found = augment.cutout(images, 3, Draws(0, "t", torch.arange(200)))
+    black = found == 0
+    assert bool((black.sum((2, 3)) == 9).all()) and torch.equal(black[:, 0], black[:, 2])
+    tops = {int(mask.any(1).nonzero()[0]) for mask in black[:, 0]}
+    assert tops == set(range(6))
+    for mask in black[:, 0]:
+        rows, columns = mask.any(1).nonzero().flatten(), mask.any(0).nonzero().flatten()
+        assert rows.tolist() == list(range(int(rows[0]), int(rows[0]) + 3)) and len(columns) == 3
+    part = augment.cutout(images[:5], 3, Draws(0, "t", torch.arange(5)))
+    assert torch.equal(part, found[:5])
+    assert bool((augment.cutout(images, 8, Draws(0, "t", torch.arange(200))) == 0).all())
+
+
+def test_cutout_has_14_of_32_pixels_where_nothing_is_said() -> None:
+    record = go(changed(epochs=0, regularize=("cutout",)))
+    assert record["train"]["config"]["cutout_length"] == 4  # of 8
+    with pytest.raises(RbError, match=r"--cutout-length is 9, and the images have 8 pixels a side"):
+        go(changed(regularize=("cutout",), cutout_length=9))
+
+
+def test_reflecting_crops_are_windows_of_the_reflected_image() -> None:
+    image = torch.arange(64, dtype=torch.uint8).view(1, 1, 8, 8)
+    found = augment.augment(image.expand(50, 1, 8, 8), ["crop-reflect"], Draws(0, "t", torch.arange(50)), 0)
+    padded = nn.functional.pad(image.float(), (1, 1, 1, 1), mode="reflect").to(torch.uint8)[0, 0]
+    windows = {tuple(padded[r : r + 8, c : c + 8].flatten().tolist()) for r in range(3) for c in range(3)}
+    assert {tuple(one.flatten().tolist()) for one in found} == windows
+
+
+def test_mixup_mixes_images_and_targets_alike() -> None:
+    images, targets = torch.rand(6, 1, 2, 2), regularize.distribution(torch.arange(6) % 3, 3, 0.0)
+    mixed, soft = regularize.mixup(images, targets, 1.4, seed=5)
+    again = regularize.mixup(images, targets, 1.4, seed=5)
+    assert torch.equal(mixed, again[0]) and torch.equal(soft, again[1])
+    assert torch.allclose(soft.sum(1), torch.ones(6))
+    joint = torch.cat([images.flatten(1), targets], 1)
+    share = None
+    for i in range(6):
+        found = torch.cat([mixed[i].flatten(), soft[i]])
+        fits = []
+        for j in range(6):
+            way = joint[j] - joint[i]
+            t = float(((found - joint[i]) @ way) / (way @ way)) if j != i else 0.0
+            fits.append((float((joint[i] + t * way - found).abs().max()), t, j))
+        error, t, j = min(fits)
+        assert error < 1e-6
+        if t > 1e-6:  # else it was mixed with itself
+            share = t if share is None else share
+            assert t == pytest.approx(share, abs=1e-5)  # one lambda a batch
+    assert share is not None and 0 < share < 1
+    pair = torch.tensor([[0.0], [1.0]]).view(2, 1, 1, 1)
+    shares = [float(regularize.mixup(pair, targets[:2], 1.4, seed)[0].max()) for seed in range(40)]
+    assert 0.5 < sum(shares) / 40 < 0.95
+
+
+def test_smoothed_labels_are_those_of_the_formula() -> None:
+    found = regularize.distribution(torch.tensor([2]), 4, 0.2)
+    assert found[0].tolist() == pytest.approx([0.05, 0.05, 0.85, 0.05])
+    images, draws = torch.rand(1, 1, 2, 2), Draws(0, "t", torch.arange(1))
+    net = nn.Sequential(nn.Flatten(), nn.Linear(4, 4))
+    value = METHODS.build("erm")(net, images, found, draws).value.item()
+    expected = nn.functional.cross_entropy(net(images), torch.tensor([2]), label_smoothing=0.2).item()
+    assert value == pytest.approx(expected, rel=1e-6)
+
+
+def test_awp_steps_at_perturbed_weights_and_takes_the_perturbation_back() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)).double().train()
+    inputs, labels = torch.rand(5, 3, dtype=torch.float64), torch.tensor([0, 1, 0, 1, 1])
+    other, before = copy.deepcopy(net), copy.deepcopy(net)
+
+    def loss_of(model: nn.Module) -> Tensor:
+        value: Tensor = nn.functional.cross_entropy(model(inputs), labels)
+        return value
+
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with regularize.perturbed_weights(net, lambda: loss_of(net), 0.02):
+        assert torch.equal(net[1].running_mean, before[1].running_mean)  # type: ignore[arg-type]
+        for mine, theirs in zip(net.parameters(), before.parameters(), strict=True):
+            moved = float((mine - theirs).norm().detach() / theirs.norm().detach().clamp_min(1e-9))
+            assert moved == pytest.approx(0.02 if mine.ndim > 1 else 0.0, abs=1e-9)
+        optimizer.zero_grad()
+        loss_of(net).backward()
+        optimizer.step()
+    # The same written out: the gradient at w + v, taken from w.
+    loss_of(other).backward()
+    added = []
+    with torch.no_grad():
+        for value in other.parameters():
+            assert value.grad is not None
+            step = 0.02 * value.norm() / value.grad.norm() * value.grad if value.ndim > 1 else 0 * value
+            value += step
+            added.append(step)
+    other.zero_grad()
+    loss_of(other).backward()
+    with torch.no_grad():
+        for value, step in zip(other.parameters(), added, strict=True):
+            assert value.grad is not None
+            value -= 0.1 * value.grad + step
+    for mine, theirs in zip(net.parameters(), other.parameters(), strict=True):
+        assert torch.allclose(mine, theirs, atol=1e-12)
+
+
+def test_awp_sets_in_after_its_warm_up_and_its_size_is_the_methods() -> None:
+    one = changed(epochs=1)
+    late = go(dataclasses.replace(one, regularize=("awp",), awp_warmup=1))
+    assert late["checkpoint"] == go(one)["checkpoint"]
+    trades = METHODS.build("trades", attack_steps=1)
+    told = [go(changed(epochs=0, regularize=("awp",)), method)["train"]["config"] for method in (PGD, trades)]
+    assert [config["awp_gamma"] for config in told] == [0.01, 0.005]
+
+
+def test_l2_decays_weights_alone() -> None:
+    net = nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2))
+    weights_, others = regularize.decayed(net, 0.5)
+    assert [value.ndim for value in weights_["params"]] == [4]  # type: ignore[attr-defined]
+    assert [value.ndim for value in others["params"]] == [1, 1, 1]  # type: ignore[attr-defined]
+    assert (weights_["weight_decay"], others["weight_decay"]) == (0.5, 0.0)
+    config = go(changed(epochs=0, regularize=("l2",)))["train"]["config"]
+    assert config["l2"] == 5e-3 and "weight_decay" not in config
+
+
+def test_averaged_weights_follow_and_are_the_ones_that_are_kept() -> None:
+    net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    averaged = regularize.Averaged(net, 0.75)
+    start = copy.deepcopy(net)
+    with torch.no_grad():
+        net[0].weight += 1
+        net[1].running_mean += 5  # type: ignore[operator]
+    averaged.follow(net)
+    assert torch.allclose(averaged.model[0].weight, start[0].weight + 0.25)  # type: ignore[index]
+    assert torch.equal(averaged.model[1].running_mean, net[1].running_mean)  # type: ignore[index,arg-type]
+    last, frozen = go(FAST), go(changed(ema=0.0))  # a decay of 0 is the last step's weights
+    assert frozen["checkpoint"] == last["checkpoint"]
+
+
+def test_one_more_clean_pass_moves_batchnorm_and_counts() -> None:
+    plain, other = go(changed(epochs=1)), go(changed(epochs=1, clean_pass=True))
+    assert other["train"]["passes"] == {"forward": 2.0, "backward": 1.0}
+    assert plain["train"]["passes"] == {"forward": 1.0, "backward": 1.0}
+    name = "stem.1.num_batches_tracked"
+    assert weights(other)[name] == 2 * weights(plain)[name]
+
+
+def test_passes_are_counted_in_the_record() -> None:
+    for name, wanted in (("pgd", (4, 4)), ("trades", (7, 5)), ("mart", (5, 5))):
+        told = go(FAST, METHODS.build(name, attack_steps=3))["train"]["passes"]
+        assert (told["forward"], told["backward"]) == wanted
+    told = go(changed(epochs=1, regularize=("awp",)), METHODS.build("pgd", attack_steps=3))["train"]["passes"]
+    assert (told["forward"], told["backward"]) == (5, 5)
+    assert "passes" not in go(changed(epochs=0))["train"]
+
+
+# --- validation -----------------------------------------------------------------------------------
+
+
+def test_what_is_held_out_is_not_trained_on_and_has_all_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    met: set[int] = set()
+    step = loop._Training._step
+
+    def watched(self: Any, ids: Tensor, totals: Any) -> Tensor:
+        met.update(ids.tolist())
+        return step(self, ids, totals)
+
+    monkeypatch.setattr(loop._Training, "_step", watched)
+    labels = datasets.load("digits", "train").labels
+    record = go(changed(val=0.05))
+    ids, held = validation.split(labels, 72)
+    assert record["train"]["validation"]["n"] == 72 == round(0.05 * 1442)
+    assert met == set(ids.tolist()) and not met & set(held.tolist()) and len(met) == 1442 - 72
+    counts = torch.bincount(labels[held])
+    assert counts.min() == 7 and counts.max() == 8
+
+
+def test_the_best_epoch_is_the_one_of_highest_robust_accuracy(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = iter([(0.3, 2.0), (0.5, 1.0), (0.5, 0.9), (0.4, 0.1)])
+    seen: list[dict[str, Tensor]] = []
+
+    def measure(self: Any, model: nn.Module) -> dict[str, float]:
+        acc, loss_ = next(values)
+        seen.append({name: value.clone() for name, value in model.state_dict().items()})
+        return {"val_acc": 0.9, "val_robust_acc": acc, "val_robust_loss": loss_}
+
+    monkeypatch.setattr(validation.Validation, "measure", measure)
+    record = go(changed(epochs=4, val=0.1, select="best"), PGD)
+    names = record["train"]["checkpoints"]
+    assert names["best_epoch"] == 3  # of equal accuracies the lower loss
+    assert record["checkpoint"] == names["best"] != names["last"] and names["selected"] == "best"
+    for which, number in (("best", 2), ("last", 3)):
+        for name, value in weights(record, which).items():
+            if not name.startswith("normalize"):
+                assert torch.equal(value, seen[number][f"network.{name}"])
+    run = run_in()
+    again = train_model.train(
+        RECORD, PGD, changed(epochs=4, val=0.1), run
+    )  # the other of the two is there too
+    assert run.store.found == 1 and again["checkpoint"] == names["last"]
+
+
+def test_accuracies_are_those_of_the_attack_on_what_is_held_out() -> None:
+    how = changed(val=0.1)
+    record = go(how, PGD)
+    model, _, _ = checkpoint.load(Store("rb-store").object(record["checkpoint"]), classes=10, shape=(1, 8, 8))
+    data = datasets.load("digits", "train")
+    _, held = validation.split(data.labels, 144)
+    images, labels = data.images[held].float() / 255, data.labels[held]
+    with torch.no_grad():
+        acc = float((model(images).argmax(1) == labels).float().mean())
+    attack = METHODS.build("pgd", attack_steps=10)
+    perturbed = attack.perturb(model, images, labels, Draws(0, "validation", held))
+    with torch.no_grad():
+        robust = float((model(perturbed).argmax(1) == labels).float().mean())
+    history = record["train"]["history"]
+    assert history["val_acc"][-1] == pytest.approx(acc, abs=1e-5)
+    assert history["val_robust_acc"][-1] == pytest.approx(robust, abs=1e-5)
+    told = record["train"]["validation"]
+    assert told == {"n": 144, "attack": "pgd", "eps": 8 / 255, "step_size": 2 / 255, "steps": 10}
+
+
+def test_patience_stops_and_says_after_which_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = iter([0.3, 0.5, 0.4, 0.5, 0.5, 0.5, 0.5])
+
+    def measure(self: Any, model: nn.Module) -> dict[str, float]:
+        return {"val_acc": 0.9, "val_robust_acc": next(values), "val_robust_loss": 1.0}
+
+    monkeypatch.setattr(validation.Validation, "measure", measure)
+    told = go(changed(epochs=9, val=0.1, patience=3))["train"]
+    assert told["stopped_after"] == 5 and told["checkpoints"]["best_epoch"] == 2 and told["epochs"] == 9
+    assert len(told["history"]["loss"]) == 5
+
+
+def test_a_share_of_less_than_an_image_holds_nothing_out(photos: Path) -> None:
+    record = go(changed(batch_size=20, val=0.02), dataset=f"imagefolder:{photos}")
+    assert "best" not in record["train"]["checkpoints"] and "validation" not in record["train"]
+
+
+# --- what cannot work -----------------------------------------------------------------------------
+
+
+def test_images_of_one_class_alone_are_refused(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "one" / "train").mkdir(parents=True)
+    (tmp_path / "one" / "train" / "cat").symlink_to(photos / "train" / "cat")
+    with pytest.raises(RbError, match="one class"):
+        go(changed(batch_size=2), dataset=f"imagefolder:{tmp_path / 'one'}")
+
+
+def test_a_loss_above_the_bound_has_diverged() -> None:
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Huge(METHODS.load("erm")):  # type: ignore[misc]
+        def __call__(self, *args: Any) -> Any:
+            loss = super().__call__(*args)
+            return loss._replace(value=loss.value * 1e6)
+
+    with pytest.raises(RbError, match=r"diverged: the loss is [\d.e+]+, above 100000, in epoch 1"):
+        go(FAST, Huge())
+
+
+# --- presets --------------------------------------------------------------------------------------
+
+ABOUT = datasets.Description(name="cifar10", shape=(3, 32, 32), classes=10, class_names=[], sizes={})
+
+
+def preset(name: str, method: str | None = None, about: Any = ABOUT, **given: Any) -> tuple[Any, Recipe]:
+    chosen = presets.named(name)
+    cls = METHODS.load(method or chosen.method)
+    built = METHODS.build(method or chosen.method, **presets.params(chosen, cls, {}))
+    how = Recipe(**{**chosen.recipe, **given}, preset=name, given=frozenset(given))
+    return presets.on_data(built, how, about)
+
+
+def test_presets_are_the_papers_tables() -> None:
+    method, how = preset("nasbench201")
+    assert method.name == "erm"
+    assert (how.epochs, how.batch_size, how.lr, how.momentum, how.nesterov) == (200, 256, 0.1, 0.9, True)
+    assert (how.weight_decay, how.schedule) == (5e-4, "cosine")
+    method, how = preset("nasrobbench201")
+    assert (method.name, method.attack_steps, method.step_size, method.eps) == ("pgd", 7, 2 / 255, 8 / 255)
+    assert (how.epochs, how.batch_size, how.lr, how.schedule) == (50, 256, 0.1, "onecycle")
+    assert (how.weight_decay, how.nesterov, method.inner_mode) == (5e-4, False, "eval")
+    method, how = preset("prbench", "trades")
+    assert (how.epochs, how.batch_size, how.lr, how.weight_decay) == (100, 128, 0.01, 3.5e-3)
+    assert (how.schedule, how.milestones, how.decay, how.normalize) == ("step", (75, 90), 0.1, "none")
+    assert (method.lambda_, method.attack_steps, method.inner_mode) == (6, 10, "eval")
+    method, how = preset("rice2020")
+    assert (method.name, method.attack_steps, method.inner_mode) == ("pgd", 10, "train")
+    assert (how.epochs, how.batch_size, how.schedule, how.milestones) == (200, 128, "piecewise", (100, 150))
+    assert how.clean_pass and how.augment == ("crop-reflect", "flip") and how.normalize == "rice"
+    assert presets.named("wci") is presets.named("rice2020")
+
+
+@pytest.mark.parametrize("norm", ["sphere", "linf"])
+def test_algorithm_1_is_a_step_of_plain_descent_for_each_sample(
+    norm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method, how = preset("nasrobbench201-algorithm1")
+    assert (how.epochs, how.batch_size, how.momentum, how.weight_decay) == (1, 1, 0, 0)
+    assert (method.norm, how.output, how.lr_rule) == ("sphere", "random", "theorem1")
+    method = dataclasses.replace(method, beta=0.3, attack_steps=2, eps=32 / 255, norm=norm)
+    random = np.random.default_rng(0)
+    labels = np.arange(13) % 2
+    images = random.integers(0, 256, (13, 4, 4, 1), np.uint8)
+    np.savez(tmp_path / "two.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
+    order: list[int] = []
+    step = loop._Training._step
+
+    def watched(self: Any, ids: Tensor, totals: Any) -> Tensor:
+        order.extend(ids.tolist())
+        assert len(ids) == 1  # the last one too
+        return step(self, ids, totals)
+
+    monkeypatch.setattr(loop._Training, "_step", watched)
+    run = RunContext(tool="rb-train", store=Store("rb-store"), device="cpu", threads=1, prepare=False)
+    run.dataset = f"npz:{tmp_path / 'two.npz'}"
+    arch = {"space": "fcnn", "str": "tanh/swish+skip", "width": 5, "inputs": "unit"}
+    trained = train_model.train({"schema": 1, "arch": arch}, method, how, run)
+    assert sorted(order) == list(range(13))
+    assert trained["train"]["output"]["of"] == 13
+    order = order[: trained["train"]["output"]["step"]]  # the weights before that step
+    (lr,) = trained["train"]["history"]["lr"]
+
+    with torch.random.fork_rng():
+        torch.manual_seed(init.mixed_seed(0, "init"))
+        model = models.build(arch, classes=2, shape=(1, 4, 4))
+    pixels = torch.from_numpy(images).permute(0, 3, 1, 2).float() / 255
+
+    def gradients(image: torch.Tensor, sign: int) -> Any:
+        loss = torch.log1p(torch.exp(-sign * model(image).sum()))
+        return torch.autograd.grad(loss, list(model.parameters()))
+
+    for one in order:
+        ids, sign = torch.tensor([one]), 2 * int(labels[one]) - 1
+        draws = Draws(0, "train", ids).child("method")
+        attacked = method.solve(model, pixels[ids], torch.tensor([int(labels[one])]), draws)
+        both = gradients(pixels[ids], sign), gradients(attacked, sign)
+        with torch.no_grad():
+            for weight, clean, adversarial in zip(model.parameters(), *both, strict=True):
+                weight -= lr * (0.7 * clean + 0.3 * adversarial)
+    made = checkpoint.read(Store("rb-store").object(trained["checkpoint"])).state
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(made[name], value)
+
+
+def test_the_step_size_of_theorem_1_is_that_of_the_kernels_written_out() -> None:
+    method, _ = preset("nasrobbench201-algorithm1")
+    method = dataclasses.replace(method, beta=0.3, attack_steps=2)
+    arch = {"space": "fcnn", "name": "two", "str": "tanh/swish+skip", "width": 5, "inputs": "unit"}
+    torch.manual_seed(0)
+    model = models.build(arch, classes=2, shape=(1, 4, 4)).eval()
+    images, labels = torch.rand(6, 1, 4, 4), torch.arange(6) % 2
+    draws = Draws(3, "theorem1", torch.arange(6))
+    once = method.perturb(model, images, labels, draws)
+    twice = method.perturb(model, once, labels, draws.child("twice"))
+
+    def rows(points: torch.Tensor) -> torch.Tensor:
+        gradients = [torch.autograd.grad(model(x[None]).sum(), list(model.parameters())) for x in points]
+        return torch.stack([torch.cat([part.flatten() for part in one]).double() for one in gradients])
+
+    energies = []
+    y = (2 * labels - 1).double()
+    for a, b in ((rows(images), rows(once)), (rows(once), rows(twice))):
+        joint = 0.49 * a @ a.T + 0.21 * (a @ b.T + b @ a.T) + 0.09 * b @ b.T
+        energies.append(float(y @ torch.linalg.solve(joint, y)))
+    found = theorem_lr.step_size(arch, method, model, images, labels, 3)
+    assert found == pytest.approx((min(energies) / 6) ** 0.5 / 5, rel=1e-3)
+    with pytest.raises(RbError, match="--lr-rule theorem1 divides by the width of a network of fcnn"):
+        theorem_lr.step_size({"space": "zoo", "name": "vgg11"}, method, model, images, labels, 3)
+    for parameter in model.parameters():
+        parameter.data.zero_()
+    with pytest.raises(RbError, match="singular"):
+        theorem_lr.step_size(arch, method, model, images, labels, 3)
+
+
+def test_what_a_drawn_output_and_theorem_1_do_not_go_with() -> None:
+    for wrong in ({"ema": 0.9}, {"select": "best", "val": 0.1}, {"patience": 2, "val": 0.1}):
+        with pytest.raises(RbError, match="--output random keeps the weights before a step"):
+            recipe.check(Recipe(output="random", **wrong))
+    with pytest.raises(RbError, match="which --method pgd has not"):
+        recipe.check_method(Recipe(lr_rule="theorem1"), METHODS.build("pgd"))
+    plain = Recipe().config()
+    assert "output" not in plain and "lr_rule" not in plain
+
+
+def test_a_drawn_output_is_the_weights_before_that_step(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    labels = np.arange(12) % 2
+    images = rng.integers(0, 256, (12, 4, 4, 1), np.uint8)
+    np.savez(tmp_path / "two.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
+    arch = {"space": "fcnn", "str": "tanh/swish+skip", "width": 5}
+    how = Recipe(epochs=3, batch_size=4, output="random", augment=(), schedule="constant")
+    run = RunContext(tool="rb-train", store=Store("rb-store"), device="cpu", threads=1)
+    run.dataset = f"npz:{tmp_path / 'two.npz'}"
+
+    def weights(record: Any, store: str) -> Any:
+        return checkpoint.read(Store(store).object(record["checkpoint"])).state
+
+    outputs: set[int] = set()
+    # Of nine steps three are the first of an epoch: some seed below 50 draws one, or chance is not at work.
+    for seed in range(50):
+        if len(outputs) > 1 and any(step % 3 == 0 for step in outputs):
+            break
+        run.seed = seed
+        record = train_model.train({"schema": 1, "arch": arch}, METHODS.build("erm"), how, run)
+        step = record["train"]["output"]["step"]
+        outputs.add(step)
+        epochs, more = divmod(step, 3)
+        if not more:  # the weights at the end of so many epochs
+            shorter = dataclasses.replace(how, epochs=epochs, output="last")
+            same = train_model.train({"schema": 1, "arch": arch}, METHODS.build("erm"), shorter, run)
+            for name, value in weights(same, "rb-store").items():
+                assert torch.equal(weights(record, "rb-store")[name], value)
+    assert len(outputs) > 1 and any(step % 3 == 0 for step in outputs)
+
+
+def test_prbench_changes_with_the_data_and_what_is_given_stays() -> None:
+    mnist = dataclasses.replace(ABOUT, name="mnist", augment=())
+    svhn = dataclasses.replace(ABOUT, name="svhn", augment=("crop",))
+    method, _ = preset("prbench", "alp", mnist)
+    assert (method.eps, method.step_size, method.lambda_) == (0.3, 0.1, 0.01)
+    method, _ = preset("prbench", "clp", svhn)
+    assert (method.step_size, method.lambda_) == (1.25 / 255, 0.3)
+    assert preset("prbench", "trades", svhn)[0].lambda_ == 6
+    assert preset("prbench", "alp")[0].lambda_ == 1
+    assert preset("prbench", None, dataclasses.replace(ABOUT, name="imagenet50"))[1].epochs == 200
+    assert preset("prbench", None, dataclasses.replace(ABOUT, name="imagenet50"), epochs=3)[1].epochs == 3
+    assert preset("rice2020", None, svhn)[1].augment == ("crop-reflect",)
+
+
+def test_prbench_code_is_the_recipe_of_its_code() -> None:
+    _, how = preset("prbench-code")
+    assert (how.epochs, how.batch_size, how.lr, how.weight_decay) == (100, 256, 0.1, 5e-4)
+    assert (how.schedule, how.milestones, how.decay, how.normalize) == ("step", (75, 90), 0.1, "none")
+    assert (how.momentum, how.nesterov, how.val) == (0.9, False, 0)
+    modes = {
+        name: preset("prbench-code", name)[0].inner_mode
+        for name in ("pgd", "alp", "clp", "at-pr", "trades", "mart", "kl-pgd")
+    }
+    assert modes == {**dict.fromkeys(modes, "train"), "trades": "eval", "mart": "eval", "kl-pgd": "eval"}
+    for name, weight in (("alp", 0.01), ("clp", 0.3)):
+        method = preset("prbench-code", name)[0]
+        assert (method.lambda_, method.pair, method.distance) == (weight, "logits", "l2")
+    method = preset("prbench-code", "cvar")[0]
+    assert (method.tail, method.tail_step, method.samples) == ("advbench", "batch", 10)
+    assert preset("prbench-code", "corruption")[0].scale == "unit"
+    # Beside it the text.
+    method = preset("prbench", "cvar")[0]
+    assert (method.tail, method.tail_step, method.samples) == ("prl", "image", 20)
+    assert preset("prbench", "corruption")[0].scale == "eps"
+    assert preset("prbench", "alp")[0].distance == "squared"
+
+
+def test_prbench_code_augments_as_its_code_does_on_each_data_set() -> None:
+    def of(name: str, method: str = "pgd", **given: Any) -> tuple[Any, Recipe]:
+        augment = () if name == "mnist" else ("crop",) if name == "svhn" else ("crop", "flip")
+        about = dataclasses.replace(ABOUT, name=name, augment=augment)
+        return preset("prbench-code", method, about, **given)
+
+    for name, wanted in {
+        "cifar10": ("crop-reflect", "flip"),
+        "cifar100": ("crop-reflect", "flip"),
+        "tinyimagenet": ("crop", "flip"),
+        "svhn": (),
+        "mnist": (),
+    }.items():
+        assert of(name)[1].augment == wanted
+    assert of("svhn", augment=("crop",))[1].augment == ("crop",)
+    assert of("mnist")[0].eps == 0.3 and of("svhn")[0].step_size == 1.25 / 255
+    for name, step in (("cifar10", 2 / 255), ("svhn", 1.25 / 255), ("mnist", 0.1)):
+        method = of(name, "at-pr")[0]
+        around = (method.step_min, method.plain_step, method.step_max)
+        assert around == pytest.approx((step - 0.003, step, step + 0.003))
+        assert of(name, "alp")[0].lambda_ == 0.01
+
+
+def test_a_presets_step_belongs_to_its_radius() -> None:
+    chosen, cls = presets.named("prbench"), METHODS.load("pgd")
+    for eps, step in (("8", 2 / 255), ("32", None), (76.5 / 255, None)):
+        assert presets.params(chosen, cls, {"eps": eps}).get("step_size") == step
+    svhn = dataclasses.replace(ABOUT, name="svhn")
+    how = Recipe(**chosen.recipe, preset="prbench", given=frozenset({"eps"}))
+    for eps, step in ((8, 1.25), (32, 8)):
+        built = METHODS.build("pgd", **presets.params(chosen, cls, {"eps": eps / 255}))
+        assert presets.on_data(built, how, svhn)[0].step_size * 255 == pytest.approx(step)
+
+
+def test_the_piecewise_schedule_falls_one_batch_before_the_epoch() -> None:
+    net = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    rates_of = schedules.schedule(optimizer, Recipe(schedule="piecewise", milestones=(1, 2), epochs=3), 4)
+    rates = []
+    for _ in range(12):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        rates_of.step()
+    assert rates == pytest.approx([0.1] * 3 + [0.01] * 4 + [0.001] * 5)
+
+
+# --- fine-tuning ----------------------------------------------------------------------------------
+
+
+def test_fine_tuning_goes_on_from_the_records_checkpoint() -> None:
+    first = go(changed(normalize=[[0.4], [0.5]]))
+    none = go(changed(epochs=0, init="checkpoint"), record=first)
+    assert weights(none).keys() == weights(first).keys()
+    assert all(torch.equal(value, weights(first)[name]) for name, value in weights(none).items())
+    assert none["train"]["init"] == {"checkpoint": first["checkpoint"]}
+    assert none["train"]["config"]["normalize"] == [[0.4], [0.5]]  # that of the file
+    more = go(changed(epochs=1, init="checkpoint", lr=0.01), record=first)
+    assert more["train"]["history"]["loss"][0] < first["train"]["history"]["loss"][0]
+    fresh = go(changed(epochs=1, lr=0.01), record=first)
+    assert fresh["checkpoint"] != more["checkpoint"] and "init" not in fresh["train"]
+
+
+def test_a_checkpoint_of_another_architecture_is_refused() -> None:
+    first = go(changed(epochs=0))
+    other = {**first, "arch": {**RECORD["arch"], "channels": 3}}
+    with pytest.raises(RbError, match=r"does not fit"):
+        go(changed(init="checkpoint"), record=other)
+    with pytest.raises(RbError, match=r"--init checkpoint goes on from the record's checkpoint, and .* none"):
+        go(changed(init="checkpoint"))
+
+
+def test_published_weights_are_timms_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RbError, match=r"--init timm starts from timm's published weights.*not of the space"):
+        go(changed(init="timm"))
+    made: list[dict[str, Any]] = []
+
+    def create_model(name: str, **options: Any) -> nn.Module:
+        made.append({"name": name, **options})
+        network = nn.Sequential(nn.Flatten(), nn.Linear(64, options["num_classes"]))
+        nn.init.constant_(network[1].weight, float(options["pretrained"]))
+        return network
+
+    fake = types.SimpleNamespace(create_model=create_model, is_model=lambda name: True, list_models=list)
+    monkeypatch.setitem(sys.modules, "timm", fake)
+    monkeypatch.setattr("rbtools.spaces.describe", lambda arch, *_: arch)
+    record = {"arch": {"space": "timm", "name": "tiny"}}
+    found = go(changed(epochs=0, init="timm"), record=record)
+    assert [one["pretrained"] for one in made] == [False, True]
+    assert all(one["num_classes"] == 10 and one["in_chans"] == 1 for one in made)
+    assert bool((weights(found)["weight"] == 1).all()) and found["train"]["init"] == {"timm": "tiny"}
+
+
+# --- arithmetic -----------------------------------------------------------------------------------
+
+
+def test_bfloat16_keeps_weights_and_losses_in_float32() -> None:
+    plain, half = go(FAST, PGD), go(FAST, PGD, precision="bf16")
+    assert (plain["train"]["precision"], half["train"]["precision"]) == ("fp32", "bf16")
+    assert half["checkpoint"] != plain["checkpoint"]
+    assert all(value.dtype in (torch.float32, torch.int64) for value in weights(half).values())
+    losses = (half["train"]["history"]["loss"][-1], plain["train"]["history"]["loss"][-1])
+    assert math.isclose(*losses, rel_tol=0.1)
+
+
+def test_deterministic_algorithms_are_asked_for_and_given_back() -> None:
+    asked: list[bool] = []
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Asking(METHODS.load("erm")):  # type: ignore[misc]
+        def __call__(self, *args: Any) -> Any:
+            asked.append(torch.are_deterministic_algorithms_enabled())
+            return super().__call__(*args)
+
+    record = go(changed(deterministic=True), Asking())
+    assert all(asked) and not torch.are_deterministic_algorithms_enabled()
+    assert record["train"]["config"]["deterministic"] is True
