@@ -40,7 +40,7 @@ start = time.perf_counter()
 if what == "torch.load":
     torch.load(path, map_location="cpu", weights_only=True)
 else:
-    hints = checkpoint.Hints(known=known if what == "with normalisation" else {})
+    hints = checkpoint.NormalizationHints(known=known if what == "with normalisation" else {})
     _, arch, _ = checkpoint.load(path, hints=hints)
     assert arch["name"] == "resnet18"
 print(time.perf_counter() - start)

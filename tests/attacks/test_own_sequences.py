@@ -166,7 +166,7 @@ def test_each_attack_gets_what_the_ones_before_left(monkeypatch):
         sizes.append(len(batch))
         return original(model, batch, *args, **kwargs)
 
-    monkeypatch.setattr(apgd, "climb", climb)
+    monkeypatch.setattr(apgd, "apgd", climb)
     _, labels, _, told = run("aa", attacks="apgd-ce,apgd-t")
     by = told["broken_by"]
     assert sizes[0] == len(labels) - 3

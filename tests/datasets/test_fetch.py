@@ -216,7 +216,7 @@ def test_an_archive_that_is_there_is_unpacked_without_a_download(server, tmp_pat
     monkeypatch.setattr(photographs.Cinic10, "archive", remote)
     monkeypatch.setattr(photographs.Cinic10, "sizes", dict.fromkeys(made, 10))
     gone = subprocess.run(
-        [sys.executable, "-c", "from rbtools.store import holder; print(holder.label())"],
+        [sys.executable, "-c", "from rbtools.store import owner; print(owner.label())"],
         capture_output=True,
         text=True,
         check=True,

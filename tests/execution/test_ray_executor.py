@@ -355,7 +355,7 @@ def test_unseen_checkpoint_travels_to_the_evaluation(ray: FakeRay, unseen: None)
 def test_unfinished_training_goes_on_from_the_last_epoch_in_the_unseen_store(
     ray: FakeRay, unseen: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    epochs, one_epoch, take_in = [], loop._Training.one_epoch, ray_pool.take_in
+    epochs, one_epoch, import_file = [], loop._Training.one_epoch, ray_pool.import_file
     at_home = threading.Event()
 
     def watched(training: Any) -> None:
@@ -366,12 +366,12 @@ def test_unfinished_training_goes_on_from_the_last_epoch_in_the_unseen_store(
         one_epoch(training)
 
     def taken(store: Store, kind: str, name: str, data: bytes) -> None:
-        take_in(store, kind, name, data)
+        import_file(store, kind, name, data)
         if kind == "state":
             at_home.set()
 
     monkeypatch.setattr(loop._Training, "one_epoch", watched)
-    monkeypatch.setattr(ray_pool, "take_in", taken)
+    monkeypatch.setattr(ray_pool, "import_file", taken)
     run = run_with()
     (report,) = reports(run, [train(run)], (0, RECORD))
     assert report.problem is None and epochs == [0, 1]

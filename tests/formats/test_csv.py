@@ -12,24 +12,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rbtools.errors import RbError
-from rbtools.formats import FORMATS, Bad, Broken, Published, Told, Unit
+from rbtools.formats import FORMATS, Bad, Broken, ConversionReport, Published, Unit
 
 
 def units(text: str | bytes, **options: Any) -> list[Any]:
     Path("table.csv").write_bytes(text if isinstance(text, bytes) else text.encode())
     chosen = FORMATS.build("csv", **options)
-    return list(chosen.units(Published(Path("table.csv"), "table.csv"), Told()))
+    return list(chosen.units(Published(Path("table.csv"), "table.csv"), ConversionReport()))
 
 
-def read(text: str | bytes, told: Told | None = None, **options: Any) -> list[dict[str, Any]]:
+def read(text: str | bytes, told: ConversionReport | None = None, **options: Any) -> list[dict[str, Any]]:
     chosen = FORMATS.build("csv", **options)
-    return [chosen.record(unit.content, told or Told(), unit.where) for unit in units(text, **options)]
+    return [
+        chosen.record(unit.content, told or ConversionReport(), unit.where) for unit in units(text, **options)
+    ]
 
 
 def written(records: list[dict[str, Any]], **options: Any) -> str:
     chosen = FORMATS.build("csv", **options)
     made = [Unit(f"line {n}", chosen.unit(one)) for n, one in enumerate(records, 1)]
-    (document,) = chosen.documents(made, Told())
+    (document,) = chosen.documents(made, ConversionReport())
     return b"".join(document.content).decode()
 
 
@@ -144,14 +146,14 @@ def test_a_table_keeps_its_columns_and_their_order() -> None:
 
 
 def test_nan_and_infinity_leave_the_rest_of_the_row() -> None:
-    told = Told()
+    told = ConversionReport()
     (record,) = read("arch.name,acc,aa.8,loss\nx,nan,0.5,-inf\n", told)
     assert record["metrics"] == {"aa.8": 0.5} and len(list(told.errors())) == 2
     assert record["evals"][0]["reason"] == "published as nan: a number is nan, which is not finite"
 
 
 def test_a_text_in_a_mapped_metric_is_named() -> None:
-    told = Told()
+    told = ConversionReport()
     (record,) = read("m,a\nx,high\n", told, map="m=arch.name,a=acc")
     assert record["metrics"] == {} and "the text 'high' stands where a number was expected" in next(
         told.errors()
@@ -159,7 +161,7 @@ def test_a_text_in_a_mapped_metric_is_named() -> None:
 
 
 def test_percents_where_fractions_belong_are_noticed() -> None:
-    told = Told()
+    told = ConversionReport()
     (record,) = read("arch.name,acc\nx,94.85\n", told)
     (line,) = told.errors()
     assert record["metrics"] == {} and "for a file in percent say --scale percent" in line
@@ -175,7 +177,7 @@ def test_a_row_of_another_length_leaves_the_others() -> None:
 
 def test_a_quote_that_never_ends_gives_the_rows_before() -> None:
     Path("table.csv").write_text('arch.name,acc\nx,0.5\n"y,0.5\n')
-    reading = FORMATS.build("csv").units(Published(Path("table.csv"), "table.csv"), Told())
+    reading = FORMATS.build("csv").units(Published(Path("table.csv"), "table.csv"), ConversionReport())
     next(reading)
     with pytest.raises(Broken, match="is no CSV in line"):
         next(reading)

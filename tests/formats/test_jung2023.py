@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rbtools.errors import RbError
-from rbtools.formats import FORMATS, Bad, Published, Told, Unit
+from rbtools.formats import FORMATS, Bad, ConversionReport, Published, Unit
 from rbtools.formats.base import dumps
 from rbtools.formats.jung2023 import JungResult
 from rbtools.spaces import nasbench201
@@ -40,16 +40,16 @@ def put(files: dict[str, Any], data: str = "cifar10", meta: Any = META) -> None:
         (folder / f"{name}.json").write_text(json.dumps({data: {key: {measure: values}}}))
 
 
-def read(told: Told | None = None) -> list[dict[str, Any]]:
-    told = told or Told()
+def read(told: ConversionReport | None = None) -> list[dict[str, Any]]:
+    told = told or ConversionReport()
     found = list(JUNG.units(Published(Path("robustness-data"), "robustness-data"), told))
     assert not any(isinstance(unit, Bad) for unit in found)
     return [JUNG.record(unit.content, told, unit.where) for unit in found]
 
 
-def written(records: list[dict[str, Any]], told: Told | None = None) -> dict[str, Any]:
+def written(records: list[dict[str, Any]], told: ConversionReport | None = None) -> dict[str, Any]:
     made = [Unit(f"line {n}", JUNG.unit(json.loads(json.dumps(one)))) for n, one in enumerate(records, 1)]
-    documents = JUNG.documents(made, told or Told())
+    documents = JUNG.documents(made, told or ConversionReport())
     return {document.path: json.loads(b"".join(document.content)) for document in documents}
 
 
@@ -122,7 +122,7 @@ def measured(count: int) -> st.SearchStrategy[dict[str, Any]]:
     )
 )
 def test_accuracy_confidence_and_cm_come_back(values: dict[str, Any]) -> None:
-    record = JUNG.record(JungResult("cifar10", "9", values, EPSILONS), Told(), "here")
+    record = JUNG.record(JungResult("cifar10", "9", values, EPSILONS), ConversionReport(), "here")
     again = JUNG.unit(json.loads(json.dumps(record))).values
     assert json.loads(dumps(again)) == values
 
@@ -156,7 +156,7 @@ def test_an_architecture_is_given_before_the_files_end() -> None:
     path = Path("robustness-data/cifar10/fog_accuracy.json")
     text = path.read_text()
     path.write_text(text[: len(text) // 2])
-    told, found = Told(), 0
+    told, found = ConversionReport(), 0
     for _ in JUNG.units(Published(Path("robustness-data"), "robustness-data"), told):
         found += not list(told.errors())
     assert found > 1000 and "is cut off" in next(told.errors())
@@ -183,7 +183,7 @@ def test_different_distances_are_brought_together_with_null() -> None:
 
 
 def test_of_two_records_for_one_architecture_the_last_one_is_written() -> None:
-    told = Told()
+    told = ConversionReport()
     record = {"arch": {"space": "nasbench201", "index": 0}, "dataset": "cifar10", "metrics": {"acc": 0.5}}
     found = written([record, {**record, "metrics": {"acc": 0.25}}], told)
     assert found["cifar10/clean_accuracy.json"]["cifar10"]["clean"]["accuracy"] == {"0": 0.25}
@@ -195,14 +195,14 @@ def test_of_two_records_for_one_architecture_the_last_one_is_written() -> None:
 
 def test_a_file_that_lacks_an_architecture_leaves_the_others() -> None:
     put({**FILES, "fog_accuracy": {"9": [0.1] * 5}})
-    told = Told()
+    told = ConversionReport()
     assert len(read(told)) == 3
     assert "an architecture is in some files only (2 times" in next(told.remarks())
 
 
 def test_a_list_of_another_length_is_left_out_and_said() -> None:
     put({**FILES, "pgd@Linf_accuracy": {"0": [0.5], "9": 0.5, "309": [0.3, 0.2, 0.1]}})
-    told = Told()
+    told = ConversionReport()
     first, _, third = read(told)
     assert "pgd40.1" not in first["metrics"] and third["metrics"]["pgd40.1"] == 0.2
     assert [line[:88] for line in told.errors()] == [
@@ -213,7 +213,7 @@ def test_a_list_of_another_length_is_left_out_and_said() -> None:
 
 def test_an_attack_without_distances_is_left_out() -> None:
     put({"clean_accuracy": {"0": 0.5}, "new@Linf_accuracy": {"0": [0.5]}})
-    told = Told()
+    told = ConversionReport()
     (record,) = read(told)
     assert record["metrics"] == {"acc": 0.5}
     assert "new@Linf: meta.json names no distances for it" in next(told.errors())
@@ -224,14 +224,14 @@ def test_a_file_of_another_key_is_said() -> None:
     Path("robustness-data/cifar10/snow_accuracy.json").write_text(
         '{"cifar10": {"fog": {"accuracy": {"0": [1]}}}}'
     )
-    told = Told()
+    told = ConversionReport()
     assert len(read(told)) == 3
     assert "it holds cifar10.fog.accuracy, expected cifar10.snow.accuracy" in next(told.errors())
 
 
 def test_another_numbering_is_said() -> None:
     put({"clean_accuracy": {"0": 0.5}}, meta={**META, "ids": {"0": IDS["9"]}})
-    told = Told()
+    told = ConversionReport()
     read(told)
     assert "meta.json numbers an architecture otherwise than NAS-Bench-201 does" in next(told.errors())
 
@@ -263,7 +263,7 @@ def test_a_folder_without_results_says_what_was_expected() -> None:
 def test_a_file_is_no_folder() -> None:
     Path("meta.json").write_text("{}")
     with pytest.raises(RbError, match=r"meta\.json is a file\. Expected the dataset's folder"):
-        list(JUNG.units(Published(Path("meta.json"), "meta.json"), Told()))
+        list(JUNG.units(Published(Path("meta.json"), "meta.json"), ConversionReport()))
 
 
 def test_a_record_of_another_space_is_refused() -> None:

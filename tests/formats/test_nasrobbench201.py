@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rbtools.errors import RbError
-from rbtools.formats import FORMATS, Bad, Published, Told, Unit
+from rbtools.formats import FORMATS, Bad, ConversionReport, Published, Unit
 
 # The numbers of the readme for architecture 1000.
 FILE: dict[str, Any] = {
@@ -26,21 +26,24 @@ FILE: dict[str, Any] = {
 }
 
 
-def units(found: Any, told: Told | None = None, **options: Any) -> list[Any]:
+def units(found: Any, told: ConversionReport | None = None, **options: Any) -> list[Any]:
     Path("all.json").write_text(found if isinstance(found, str) else json.dumps(found))
     chosen = FORMATS.build("nasrobbench201", **options)
-    return list(chosen.units(Published(Path("all.json"), "all.json"), told or Told()))
+    return list(chosen.units(Published(Path("all.json"), "all.json"), told or ConversionReport()))
 
 
-def read(found: Any, told: Told | None = None, **options: Any) -> list[dict[str, Any]]:
+def read(found: Any, told: ConversionReport | None = None, **options: Any) -> list[dict[str, Any]]:
     chosen = FORMATS.build("nasrobbench201")
-    return [chosen.record(unit.content, told or Told(), unit.where) for unit in units(found, **options)]
+    return [
+        chosen.record(unit.content, told or ConversionReport(), unit.where)
+        for unit in units(found, **options)
+    ]
 
 
-def written(records: list[dict[str, Any]], told: Told | None = None) -> Any:
+def written(records: list[dict[str, Any]], told: ConversionReport | None = None) -> Any:
     chosen = FORMATS.build("nasrobbench201")
     made = [Unit(f"line {n}", chosen.unit(json.loads(json.dumps(one)))) for n, one in enumerate(records, 1)]
-    (document,) = chosen.documents(made, told or Told())
+    (document,) = chosen.documents(made, told or ConversionReport())
     return json.loads(b"".join(document.content))
 
 
@@ -114,7 +117,7 @@ def test_a_round_trip_loses_nothing(found: dict[str, Any], lone: bool) -> None:
 
 
 def test_of_two_records_for_one_place_the_last_one_is_written() -> None:
-    told = Told()
+    told = ConversionReport()
     record = read(FILE, seeds="1")[0]
     again = {**record, "metrics": {"acc": 0.5}}
     assert written([record, again], told)["cifar10"]["1000"]["val_acc"]["1"] == 0.5
@@ -122,14 +125,14 @@ def test_of_two_records_for_one_place_the_last_one_is_written() -> None:
 
 
 def test_nan_in_the_file_leaves_the_other_numbers() -> None:
-    told = Told()
+    told = ConversionReport()
     (record,) = read('{"cifar10": {"5": {"val_acc": {"1": NaN}, "val_pgd_3.0_acc": {"1": 0.5}}}}', told)
     assert record["metrics"] == {"pgd20.3": 0.5} and record["evals"][0]["value"] is None
     assert "a number is NaN" in next(told.errors())
 
 
 def test_percents_are_noticed() -> None:
-    told = Told()
+    told = ConversionReport()
     (record,) = read({"cifar10": {"5": {"val_acc": {"1": 77.0}}}}, told)
     assert record["metrics"] == {}
     assert "a number is above what a fraction from 0 to 1 can be" in next(told.errors())
@@ -140,8 +143,8 @@ def test_an_unknown_id_is_refused_and_the_others_are_read(index: str) -> None:
     found = units({"cifar10": {index: {"val_acc": {"1": 0.5}}, "5": {"val_acc": {"1": 0.5}}}})
     chosen = FORMATS.build("nasrobbench201")
     with pytest.raises(RbError, match=r"index|architecture id"):
-        chosen.record(found[0].content, Told(), "")
-    assert chosen.record(found[1].content, Told(), "")["metrics"] == {"acc": 0.5}
+        chosen.record(found[0].content, ConversionReport(), "")
+    assert chosen.record(found[1].content, ConversionReport(), "")["metrics"] == {"acc": 0.5}
 
 
 def test_other_files_are_refused() -> None:

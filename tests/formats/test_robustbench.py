@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rbtools.errors import RbError
-from rbtools.formats import FORMATS, Bad, Published, Told, Unit
+from rbtools.formats import FORMATS, Bad, ConversionReport, Published, Unit
 
 # model_info/cifar10/L2/Augustin2020Adversarial_34_10_extra.json, with made-up authors.
 INFO: dict[str, Any] = {
@@ -37,18 +37,18 @@ def put(info: Any, path: str) -> None:
     Path(path).write_text(info if isinstance(info, str) else json.dumps(info))
 
 
-def read(told: Told | None = None, folder: str = "model_info") -> list[dict[str, Any]]:
-    told = told or Told()
+def read(told: ConversionReport | None = None, folder: str = "model_info") -> list[dict[str, Any]]:
+    told = told or ConversionReport()
     found = list(ROBUSTBENCH.units(Published(Path(folder), folder), told))
     assert not any(isinstance(unit, Bad) for unit in found)
     return [ROBUSTBENCH.record(unit.content, told, unit.where) for unit in found]
 
 
-def written(records: list[dict[str, Any]], told: Told | None = None) -> dict[str, Any]:
+def written(records: list[dict[str, Any]], told: ConversionReport | None = None) -> dict[str, Any]:
     made = [
         Unit(f"line {n}", ROBUSTBENCH.unit(json.loads(json.dumps(one)))) for n, one in enumerate(records, 1)
     ]
-    documents = ROBUSTBENCH.documents(made, told or Told())
+    documents = ROBUSTBENCH.documents(made, told or ConversionReport())
     return {document.path: json.loads(b"".join(document.content)) for document in documents}
 
 
@@ -80,7 +80,7 @@ def test_a_file_is_a_record_of_its_path_and_its_texts() -> None:
 )
 def test_distances_are_texts(eps: str, metric: str, distance: float, notes: int) -> None:
     put({**INFO, "eps": eps, "external": "70.1"}, "model_info/cifar10/Linf/A.json")
-    told = Told()
+    told = ConversionReport()
     (record,) = read(told)
     assert record["metrics"][metric] == 0.7879
     assert record["metrics"][f"external.{metric[3:]}"] == 0.701
@@ -101,7 +101,7 @@ def test_corruptions_have_no_distance() -> None:
 
 def test_the_folder_says_the_data_set_where_the_file_says_another() -> None:
     put(INFO, "model_info/cifar100/L2/A.json")
-    told = Told()
+    told = ConversionReport()
     (record,) = read(told)
     assert record["dataset"] == "cifar100" and "is not that of its folder" in next(told.remarks())
     assert written([record]) == {"cifar100/L2/A.json": INFO}
@@ -142,7 +142,7 @@ def test_a_round_trip_loses_nothing(info: dict[str, Any]) -> None:
     unit = FORMATS.load("robustbench")
     from rbtools.formats.robustbench import Info
 
-    record = unit().record(Info(info["dataset"], "Linf", "Model", info), Told(), "here")
+    record = unit().record(Info(info["dataset"], "Linf", "Model", info), ConversionReport(), "here")
     assert written([record]) == {path: info}
 
 
@@ -178,7 +178,7 @@ def test_measured_results_become_files() -> None:
 def test_a_file_that_is_none_says_why_and_the_others_are_read(text: str, message: str) -> None:
     put(text, "model_info/cifar10/Bad.json")
     put(INFO, "model_info/cifar10/L2/Good.json")
-    units = list(ROBUSTBENCH.units(Published(Path("model_info"), "model_info"), Told()))
+    units = list(ROBUSTBENCH.units(Published(Path("model_info"), "model_info"), ConversionReport()))
     (bad,) = [unit for unit in units if isinstance(unit, Bad)]
     assert bad.problem.startswith(message) and len(units) == 2
 

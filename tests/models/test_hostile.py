@@ -160,7 +160,7 @@ def test_a_normalisation_of_other_channels_is_left_out() -> None:
     state = cell(channels=1)
     state["stem.1.running_mean"] = torch.full((4,), 0.3)  # so that BatchNorm remembers something
     torch.save(state, "weights.pt")
-    _, _, facts = checkpoint.load("weights.pt", hints=checkpoint.Hints(known=CIFAR))
+    _, _, facts = checkpoint.load("weights.pt", hints=checkpoint.NormalizationHints(known=CIFAR))
     assert facts["shape"][0] == 1 and facts["normalize"] is None
 
 

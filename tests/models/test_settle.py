@@ -9,7 +9,7 @@ from torch import nn
 
 from rbtools.datasets import NORMALIZATIONS
 from rbtools.models import build, checkpoint, statistics
-from rbtools.models.checkpoint import Hints
+from rbtools.models.checkpoint import NormalizationHints
 from rbtools.models.families import Ambiguous
 from rbtools.models.normalize import Normalized
 
@@ -55,7 +55,7 @@ def bare(model):
 
 def test_the_cell_and_the_normalisation_are_told_by_images_of_the_data(with_skip, images):
     torch.save({"state_dict": bare(with_skip)}, "m.pt")
-    model, arch, facts = checkpoint.load("m.pt", hints=Hints(lambda: images, KNOWN))
+    model, arch, facts = checkpoint.load("m.pt", hints=NormalizationHints(lambda: images, KNOWN))
     assert arch["str"] == SKIP
     assert facts["arch_from"] == "weights and BatchNorm statistics on 64 images of the data set"
     assert facts["arch_margin"] > 1.5 and len(facts["arch_divergences"]) == 3
@@ -68,14 +68,14 @@ def test_skip_and_pooling_are_told_apart_with_the_normalisation_inside(text, ima
     model = trained(text, images, KNOWN["kuangliu"])
     state = {f"1.{key}": value for key, value in bare(model).items()}
     torch.save({"0.mean": model.mean, "0.std": model.std, **state}, "m.pt")
-    found, arch, facts = checkpoint.load("m.pt", hints=Hints(lambda: images, KNOWN))
+    found, arch, facts = checkpoint.load("m.pt", hints=NormalizationHints(lambda: images, KNOWN))
     assert (arch["str"], facts["normalize_from"]) == (text, "checkpoint")
     assert torch.equal(found(images), model(images))
 
 
 def test_pixels_as_they_are_is_one_of_the_answers(images):
     torch.save(bare(trained(SKIP, images, None)), "m.pt")
-    _, arch, facts = checkpoint.load("m.pt", hints=Hints(lambda: images, KNOWN))
+    _, arch, facts = checkpoint.load("m.pt", hints=NormalizationHints(lambda: images, KNOWN))
     assert (arch["str"], arch["normalize"], facts["normalize_name"]) == (SKIP, "none", "none")
     assert facts["normalize"] is None
 
@@ -83,10 +83,10 @@ def test_pixels_as_they_are_is_one_of_the_answers(images):
 def test_a_named_architecture_leaves_the_normalisation_to_be_told(with_skip, images):
     torch.save(bare(with_skip), "m.pt")
     given = {"space": "nasbench201", "str": SKIP}
-    _, _, facts = checkpoint.load("m.pt", given, hints=Hints(lambda: images, KNOWN))
+    _, _, facts = checkpoint.load("m.pt", given, hints=NormalizationHints(lambda: images, KNOWN))
     assert (facts["arch_from"], facts["normalize_name"]) == ("given", "cifar10")
     told = {**given, "normalize": [[0.5] * 3, [0.5] * 3]}
-    _, arch, facts = checkpoint.load("m.pt", told, hints=Hints(lambda: images, KNOWN))
+    _, arch, facts = checkpoint.load("m.pt", told, hints=NormalizationHints(lambda: images, KNOWN))
     assert facts["normalize_from"] == "given" and arch["normalize"] == told["normalize"]
 
 
@@ -94,7 +94,7 @@ def test_a_fresh_network_remembers_nothing(images):
     arch = {"space": "nasbench201", "str": SKIP, "channels": 4, "cells": 1}
     torch.save(build(arch, classes=4, shape=(3, 16, 16)).state_dict(), "m.pt")
     with pytest.raises(Ambiguous, match=r"3 architectures fit.*those of a fresh network") as error:
-        checkpoint.load("m.pt", hints=Hints(lambda: images, KNOWN))
+        checkpoint.load("m.pt", hints=NormalizationHints(lambda: images, KNOWN))
     assert {one.arch["str"] for one in error.value.candidates} >= {SKIP, POOL}
 
 
@@ -105,14 +105,14 @@ def test_statistics_that_fit_no_candidate_decide_nothing(with_skip, images):
     state["stem.1.weight"] *= 2
     torch.save(state, "m.pt")
     with pytest.raises(Ambiguous, match="ambiguous; candidates and their divergences"):
-        checkpoint.load("m.pt", hints=Hints(lambda: images, KNOWN))
+        checkpoint.load("m.pt", hints=NormalizationHints(lambda: images, KNOWN))
 
 
 def test_images_that_decide_nothing_leave_it_ambiguous(with_skip):
     torch.save(bare(with_skip), "m.pt")
     black = torch.zeros(64, 3, 16, 16)
     with pytest.raises(Ambiguous, match="candidates and their divergences: nb201-"):
-        checkpoint.load("m.pt", hints=Hints(lambda: black, KNOWN))
+        checkpoint.load("m.pt", hints=NormalizationHints(lambda: black, KNOWN))
 
 
 def test_the_data_sets_own_normalisation_serves_where_nothing_tells(images):
@@ -120,9 +120,11 @@ def test_the_data_sets_own_normalisation_serves_where_nothing_tells(images):
     network = build({"space": "zoo", "name": "simplecnn"}, classes=4, shape=(1, 28, 28))
     torch.save(network.state_dict(), "m.pt")
     usual = {"dataset": ((0.13,), (0.31,)), "none": None}
-    _, arch, facts = checkpoint.load("m.pt", shape=(1, 28, 28), hints=Hints(known=usual))
+    _, arch, facts = checkpoint.load("m.pt", shape=(1, 28, 28), hints=NormalizationHints(known=usual))
     assert facts["normalize_from"] == "guess: the data set's" and arch["normalize"] == [[0.13], [0.31]]
-    _, arch, facts = checkpoint.load("m.pt", shape=(1, 28, 28), hints=Hints(known={"none": None}))
+    _, arch, facts = checkpoint.load(
+        "m.pt", shape=(1, 28, 28), hints=NormalizationHints(known={"none": None})
+    )
     assert facts["normalize_from"] == "open" and "normalize" not in arch
 
 

@@ -14,7 +14,7 @@ from rbtools.execution.context import RunContext
 from rbtools.inputs import recognition
 from rbtools.inputs.checkpoints import named_arch
 from rbtools.models import build, checkpoint, statistics, variants
-from rbtools.models.checkpoint import Hints
+from rbtools.models.checkpoint import NormalizationHints
 from rbtools.models.normalising import behind
 from rbtools.models.normalize import PER_IMAGE, PerImageStandardization
 from rbtools.spaces import describe
@@ -119,8 +119,8 @@ def made(name: str, images: torch.Tensor, normalize: object = None, classes: int
     return calibrated(build(named_arch(name), classes=classes, shape=(3, SIDE, SIDE)), images, normalize)
 
 
-def hints(images: torch.Tensor) -> Hints:
-    return Hints(lambda: images, KNOWN, CLASSES)
+def hints(images: torch.Tensor) -> NormalizationHints:
+    return NormalizationHints(lambda: images, KNOWN, CLASSES)
 
 
 @pytest.fixture
@@ -156,7 +156,7 @@ def test_a_variant_is_told_from_its_sibling(name: str, images: torch.Tensor, run
         )
         assert variants.label(arch) == PAIRS[name]
         assert "They diverge" in recognition.judged("m.pt", facts, run)["warnings"][0].replace("they", "They")
-        _, arch, facts = checkpoint.load("m.pt", hints=Hints(known=KNOWN))
+        _, arch, facts = checkpoint.load("m.pt", hints=NormalizationHints(known=KNOWN))
         assert arch["stem"] == "cifar" and "stem" in facts["unchecked"] and "fit" not in facts
 
 
@@ -242,15 +242,19 @@ def test_a_published_configuration_serves_where_no_statistics_tell() -> None:
 
     file = Checkpoint("m.pt", {})  # type: ignore[arg-type]
     arch = {"space": "timm", "name": "plain"}
-    told = normalising.choose_normalization(file, arch, Plain(), 10, (3, 8, 8), Hints(None, KNOWN, CLASSES))
+    told = normalising.choose_normalization(
+        file, arch, Plain(), 10, (3, 8, 8), NormalizationHints(None, KNOWN, CLASSES)
+    )
     assert told.arch == {"normalize": [[0.5] * 3, [0.5] * 3]}
     assert told.facts["normalize_from"] == "guess: the published configuration"
     of_1000 = normalising.choose_normalization(
-        file, arch, nn.Linear(3, 1000), 1000, (3, 8, 8), Hints(None, KNOWN, CLASSES)
+        file, arch, nn.Linear(3, 1000), 1000, (3, 8, 8), NormalizationHints(None, KNOWN, CLASSES)
     )
     assert of_1000.facts["normalize_from"] == "guess: ImageNet's 1000 classes"
     assert (
-        normalising.choose_normalization(file, arch, nn.Linear(3, 10), 10, (3, 8, 8), Hints(None, KNOWN)).arch
+        normalising.choose_normalization(
+            file, arch, nn.Linear(3, 10), 10, (3, 8, 8), NormalizationHints(None, KNOWN)
+        ).arch
         == {}
     )
 

@@ -295,8 +295,8 @@ def test_helpers_end_with_who_stops_reading() -> None:
 def test_helpers_end_when_who_they_work_for_is_killed() -> None:
     # They hold copies of its standard output: whoever reads that would wait for ever.
     code = (
-        "import os, time\nfrom rbtools.store.parallel_map import spread\n"
-        "answers = spread(lambda item: (os.getpid(), b'x' * 1_000_000), range(60), 3)\n"
+        "import os, time\nfrom rbtools.store.parallel_map import parallel_map\n"
+        "answers = parallel_map(lambda item: (os.getpid(), b'x' * 1_000_000), range(60), 3)\n"
         "print(*[next(answers)[0] for _ in range(3)], flush=True)\n"
         "time.sleep(60)\n"
     )

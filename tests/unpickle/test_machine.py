@@ -74,7 +74,7 @@ from rbtools import datasets
 from rbtools.commands.arch import main
 from rbtools.datasets import cifar
 from rbtools.errors import RbError
-from rbtools.models import reading
+from rbtools.models import read_checkpoint
 from tests.unpickle import opcodes
 
 victim = ctypes.create_string_buffer(bytes(range(1, 129)), 4096)  # memory that no file should reach
@@ -90,7 +90,7 @@ for case, made in opcodes.objects(pointers).items():
     for around in (opcodes.zipped, opcodes.legacy, bz2.compress):
         Path("w.pt").write_bytes(around(data))
         try:
-            reading.read("w.pt")
+            read_checkpoint.read("w.pt")
         except RbError as error:
             told[f"{case}, {around.__name__}"] = [1, str(error)]
         if case == "called":
