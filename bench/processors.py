@@ -5,6 +5,7 @@ failed.
 
     python bench/processors.py                        the settings that this machine can run, all their tests
     python bench/processors.py "seed 1" "threads 2"   some settings
+    python bench/processors.py --trains               only the tests of trained networks, in every setting
     python bench/processors.py --list                 their names and variables
     python bench/processors.py "seed 1" -- -k attack  further options of pytest
 
@@ -44,14 +45,14 @@ def missing(name: str) -> str | None:
     return None
 
 
-def measured(name: str, options: list[str]) -> dict[str, object]:
+def measured(name: str, options: list[str], trains: bool = False) -> dict[str, object]:
     """One run: what the JSON line says."""
     about = {"setting": name, "variables": SETTINGS[name]}
     lack = missing(name)
     if lack is not None:
         return {**about, "not run": lack}
     start, used = time.perf_counter(), os.times()
-    marked = "trains" if name in SEEDS else "(trains or arithmetic)"
+    marked = "trains" if trains or name in SEEDS else "(trains or arithmetic)"
     words = f"-m pytest -q -p no:cacheprovider --tb=line --color=no tests {' '.join(options)}".split()
     done = subprocess.run(
         [sys.executable, *words, "-m", f"{marked} and not slow"],
@@ -83,10 +84,11 @@ def main() -> None:
         for name, variables in SETTINGS.items():
             print(json.dumps({"setting": name, "variables": variables, "not run": missing(name)}))
         return
-    for name in names or SETTINGS:
+    trains = "--trains" in names
+    for name in [name for name in names if name != "--trains"] or SETTINGS:
         if name not in SETTINGS:
             sys.exit(f"There is no setting {name!r}. Expected one of {', '.join(SETTINGS)}.")
-        print(json.dumps(measured(name, options)), flush=True)
+        print(json.dumps(measured(name, options, trains)), flush=True)
 
 
 if __name__ == "__main__":
