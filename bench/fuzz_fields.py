@@ -256,7 +256,8 @@ class Fields:
         words = f"rb-{' '.join(COMMANDS[number])}"
         if status == 2 and usual_status != 2 and "@" not in words and not any(w in self.said for w in OF_ALL):
             raise Finding(f"{words} is refused as a whole: {self.said[-400:]}")
-        if kept < usual_kept and status != 2:
+        # A model to attack that is none costs every record, each in words.
+        if kept < usual_kept and status != 2 and "@alone" not in words:
             raise Finding(f"{words} loses {usual_kept - kept} records: {self.said[-400:]}")
 
     def run(self, command: Sequence[str], stream: bytes) -> tuple[int, int]:

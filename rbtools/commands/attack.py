@@ -162,7 +162,7 @@ def transfer(
 def _model_of(path: str, run: Any) -> dict[str, Any]:
     """The record of a file: the one that it holds, or that of the checkpoint that it is."""
     from rbtools import records
-    from rbtools.inputs import checkpoints
+    from rbtools.inputs import checkpoints, resolve
 
     path = file_path(path)
     with open(path, "rb") as stream:
@@ -173,6 +173,7 @@ def _model_of(path: str, run: Any) -> dict[str, Any]:
         found = list(records.read(path))
         if len(found) != 1:
             raise RbError(f"{path} holds {len(found)} records. Expected one, of the model to attack.")
+        resolve.checkpoint_name(found[0], run)
         return found[0]
     except RbError as wrong:
         raise UsageError(f"--from: {wrong}") from None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from rbtools.errors import RbError
 from rbtools.evaluation.tasks import AttackOutput, CleanOutput, Output
 from rbtools.execution.context import RunContext
 from rbtools.inputs import resolve
@@ -86,5 +87,9 @@ def _loaded(source: str, run: RunContext, where: device) -> nn.Module:
     key = (source, run.dataset, run.split, run.data_dir, run.class_map, run.store.folder, where)
     if not _last or _last[0][0] != key:
         record = orjson.loads(source)
-        _last[:] = [(key, resolve.load_model(record, resolve.data_of(record, run), run, where))]
+        try:
+            model = resolve.load_model(record, resolve.data_of(record, run), run, where)
+        except RbError as wrong:
+            raise RbError(f"The model of --from cannot be attacked. {wrong}") from None
+        _last[:] = [(key, model)]
     return _last[0][1]

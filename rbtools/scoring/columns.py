@@ -24,6 +24,7 @@ class Columns:
         self._numbers: dict[str, array[float]] = {}
         self._computed: dict[str, expr.Expression] = {}
         self._wrong: dict[str, RbError] = {}
+        self._no_number: dict[str, RbError] = {}
         self._names: dict[str, None] = {}
         for item in items:
             if expr.is_bare(item) and expr.is_glob(item):
@@ -34,7 +35,7 @@ class Columns:
                 self._wrong[item] = wrong
 
     def add(self, record: Mapping[str, Any]) -> None:
-        """Take in the numbers of the next record. Raises RbError for an item that is no number."""
+        """Take in the numbers of the next record."""
         metrics = record.get("metrics") or {}
         for name, value in metrics.items():
             if value is not None:
@@ -43,7 +44,11 @@ class Columns:
                     self._names[name] = None
         for name, computed in self._computed.items():
             if name not in metrics:
-                value = computed.number(record)
+                try:
+                    value = computed.number(record)
+                except RbError as wrong:  # of this record; of all of them `resolve` says so
+                    self._no_number.setdefault(name, wrong)
+                    continue
                 if value is not None:
                     self._append(name, value)
         self.count += 1
@@ -68,7 +73,7 @@ class Columns:
     def resolve(self, item: str) -> list[str]:
         """The columns that an item stands for: itself, or all metrics that a glob matches.
 
-        Raises UsageError where no record has it.
+        Raises UsageError where no record has it, or it is a number in none.
         """
         if item in self._names:
             return [item]
@@ -77,6 +82,8 @@ class Columns:
         found = expr.expand(item, self._names) if expr.is_bare(item) else []
         if not found and item in self._numbers:
             return [item]
+        if not found and item in self._no_number:
+            raise UsageError(str(self._no_number[item]))
         if not found:
             raise unknown(item, self._names)
         return found

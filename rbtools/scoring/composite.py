@@ -51,7 +51,7 @@ class Composite:
         return self._columns.count
 
     def add(self, record: Mapping[str, Any]) -> None:
-        """Take in the next record. Raises RbError for an expression that gives no number."""
+        """Take in the next record."""
         self._columns.add(record)
         self._grouping.add(record)
         dataset = str(record.get("dataset"))

@@ -183,7 +183,7 @@ def field_column(name: str) -> _TableColumn:
 
 
 RECORDS = _TableColumn(
-    Heading("records", True), lambda entry, _: TableCell(_at(entry.record, ("aggregated", "records")))
+    Heading("records", True), lambda entry, _: TableCell(_shown(_at(entry.record, ("aggregated", "records"))))
 )
 
 
@@ -195,9 +195,8 @@ def _marks(records: list[Record]) -> list[_TableColumn]:
     """Band, interval of ranks and Pareto front, where the ranking has them."""
     columns = []
     if any("band" in record for record in records):
-        columns.append(
-            _TableColumn(Heading("band", True), lambda entry, _: TableCell(entry.record.get("band")))
-        )
+        band = Heading("band", True)
+        columns.append(_TableColumn(band, lambda entry, _: TableCell(_shown(entry.record.get("band")))))
         columns.append(
             _TableColumn(Heading("ranks", False), lambda entry, _: TableCell(_ranks(entry.record)))
         )
@@ -210,15 +209,21 @@ def _marks(records: list[Record]) -> list[_TableColumn]:
 
 
 def _ranks(record: Record) -> str | None:
-    ends = record.get("rank_ci95")
+    ends = _ends(record.get("rank_ci95"))
     return None if ends is None else f"{ends[0]}" if ends[0] == ends[1] else f"{ends[0]}–{ends[1]}"
+
+
+def _ends(value: Any) -> tuple[float, float] | None:
+    """An interval that a record names; None for anything else that stands in its place."""
+    two_numbers = isinstance(value, list | tuple) and len(value) == 2 and all(map(_is_number, value))
+    return (value[0], value[1]) if two_numbers else None
 
 
 def _key_column(key: str) -> _TableColumn:
     def cell(entry: Ranked, spreads: Spreads) -> TableCell:
         spread = spreads.get(key, NO_SPREAD)
-        ends = spread.interval or _at(entry.record, ("ranking", "ci95"))
-        return TableCell(entry.value, None if ends is None else (ends[0], ends[1]), spread.deviation)
+        ends = spread.interval or _ends(_at(entry.record, ("ranking", "ci95")))
+        return TableCell(entry.value, ends, spread.deviation)
 
     return _TableColumn(Heading(key, True), cell)
 
@@ -252,9 +257,9 @@ def spreads_of(record: Record) -> dict[str, Spread]:
     """Interval and deviation of each metric that has one."""
     found = {}
     for entry in record.get("evals") or []:
-        ends = entry.get("ci95")
-        if ends or entry.get("std") is not None:
-            found[entry["metric"]] = Spread((ends[0], ends[1]) if ends else None, entry.get("std"))
+        ends, std = _ends(entry.get("ci95")), entry.get("std")
+        if ends or _is_number(std):
+            found[entry["metric"]] = Spread(ends, std if _is_number(std) else None)
     return found
 
 

@@ -139,3 +139,34 @@ def test_a_threat_model_that_is_none_costs_its_record_alone(threat: Any) -> None
     result = run("convert robustbench --write out", [{**good, "robustbench": {"threat": threat}}, good])
     assert result.exit_code == 1 and "Unknown threat model" in result.stderr
     assert [path.parent.name for path in Path("out").rglob("*.json")] == ["Linf"]
+
+
+def test_ranks_and_bands_that_are_none_are_empty_cells_of_the_table() -> None:
+    odd = {"band": {"a": 1}, "rank_ci95": [], "ranking": {"ci95": "x"}, "aggregated": {"records": [2]}}
+    lines = [record("good", metrics={"acc": 0.5}), record("odd", metrics={"acc": 0.4}, **odd)]
+    for words in ("--format table", "--format csv", "--format csv --group arch.name"):
+        result = run(f"rank --by acc {words}", lines)
+        assert result.exit_code == 0 and "0.4" in result.stdout, result.stderr
+
+
+def test_a_field_that_is_no_number_is_missing_in_its_record_alone() -> None:
+    good = [record(name, metrics={"acc": place / 10}) for place, name in enumerate("abc")]
+    odd = put(good[1], "arch.params", "0.5")
+    words = "score --metric acc,arch.params --missing worst"
+    result = run(words, [good[0], odd, good[2]])
+    assert result.exit_code == 0 and len(result.stdout.splitlines()) == 3
+    result = run(words, [odd, odd])
+    assert result.exit_code == 2 and "'arch.params' is the text '0.5'. Expected a number" in result.stderr
+
+
+def test_a_model_to_attack_that_is_not_trained_is_refused_at_once(trained: Any) -> None:
+    Path("source.jsonl").write_text(json.dumps(record("simplecnn")) + "\n")
+    result = run("attack transfer --n 4 --from source.jsonl", [trained["erm"]])
+    assert result.exit_code == 2 and "--from: The record has no checkpoint" in result.stderr
+
+
+def test_a_model_to_attack_that_cannot_be_loaded_is_named_in_each_record(trained: Any) -> None:
+    Path("source.jsonl").write_text(json.dumps(put(trained["erm"], "dataset", "nowhere")) + "\n")
+    result = run("attack transfer --n 4 --from source.jsonl", [trained["erm"]])
+    assert result.exit_code == 1
+    assert "The model of --from cannot be attacked. " in json.loads(result.stdout)["error"]["message"]
