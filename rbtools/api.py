@@ -429,8 +429,7 @@ def load(record: Record, **options: Any) -> nn.Module:
         if left:
             _warn(f"The record leaves open its {left}. Name the data set (dataset=), whose images settle it.")
         return resolve.load_model(record, None, run, device.choose(run))
-    record = checkpoints.prepared(record, run)
-    return resolve.load_model(record, resolve.data_of(record, run), run, device.choose(run))
+    return checkpoints.resolve_inputs(record, run).load_model(device.choose(run))
 
 
 def _attacks() -> Any:

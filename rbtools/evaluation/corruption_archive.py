@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.errors import RbError
 from rbtools.evaluation import evaluate
-from rbtools.evaluation.tasks import CleanOutput, Output, accuracy_entry, mean_over
+from rbtools.evaluation.tasks import CleanOutput, EvalTask, Output, accuracy_entry, mean_over
 from rbtools.execution.context import RunContext
-from rbtools.inputs import checkpoints, resolve
+from rbtools.inputs import resolve
 from rbtools.inputs.archive_dataset import ArchiveDataset
+from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.records import metric_name, results
 from rbtools.scoring import corruptions as sums
 from rbtools.units import SEVERITIES
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rbtools.evaluation.batches import Batch
-    from rbtools.evaluation.tasks import Right
+    from rbtools.evaluation.tasks import Correct
 
 BLOCKS = len(SEVERITIES)  # of a file
 
@@ -60,7 +61,7 @@ class ArchiveOutput(Output):
 
 
 @dataclass(frozen=True)
-class ArchiveTask:
+class ArchiveTask(EvalTask):
     """Accuracy on one file, at some severities. The first file brings the clean accuracy along."""
 
     file: Path
@@ -124,41 +125,39 @@ def run_archive(
     at once for its images, so that the disk gives each byte once. Raises RbError where a file does not
     belong to the record's data set.
     """
-    record = checkpoints.prepared(record, run)
-    data = resolve.data_of(record, run)
+    inputs = resolve_inputs(record, run)
+    data = inputs.data
     has_clean = not isinstance(data, ArchiveDataset)
     if not has_clean:
         run.notify(
             f"the images of {data.name} themselves are not here: no clean accuracy, and no relative mCE."
         )
-    chosen = files(folder, names)
-    for file in chosen:
-        _check_images(file, data)
+    paths = files(folder, names)
+    for path in paths:
+        _check_images(path, data)
     _check_labels(folder / "labels.npy", data)
-    unread = [ArchiveTask(file, "", severities, _whole(data), False) for file in chosen]
-    wanted = [entry for task in unread for entry in evaluate.expected_entries(record, task, run)]
-    wanted += _sums(wanted, None, reference, data, {})
-    evaluate.check_entries(record, [{**entry, "archive": results.LATER} for entry in wanted], run)
-    before = run.store.computed
-    asked: list[dict[str, Any]] = []
+    unread = [ArchiveTask(path, "", severities, _whole(data), False) for path in paths]
+    expected = [entry for task in unread for entry in evaluate.expected_entries(inputs, task)]
+    expected += _sums(expected, None, reference, data, {})
+    evaluate.check_entries(inputs.record, [{**entry, "archive": results.LATER} for entry in expected], run)
+    computed, found = run.store.computed, run.store.found
+    entries: list[dict[str, Any]] = []
     implicit_entries: list[dict[str, Any]] = []
-    right: dict[tuple[str, int], np.ndarray] = {}
-    found = run.store.found
-    for file in chosen:
+    correct: dict[tuple[str, int], np.ndarray] = {}
+    for path in paths:
         task = ArchiveTask(
-            file, run.store.file_hash(file), severities, _whole(data), has_clean and not implicit_entries
+            path, run.store.file_hash(path), severities, _whole(data), has_clean and not implicit_entries
         )
-        entries, clean = evaluate.task_entries(record, task, run)
-        asked, implicit_entries = asked + entries, implicit_entries + clean
-        right |= evaluate.correct_images(record, task, run)
-    computed = run.store.computed > before  # a record counts once, not once a file
-    run.store.computed, run.store.found = before + computed, found + (not computed)
-    clean_entry = implicit_entries[0] if implicit_entries else None
-    asked += _sums(asked, clean_entry, reference, data, right)
-    record = resolve.with_data(record, run)
+        of_file, clean = evaluate.task_entries(inputs, task)
+        entries, implicit_entries = entries + of_file, implicit_entries + clean
+        correct |= evaluate.correct_images(inputs, task)
+    anything = run.store.computed > computed  # a record counts once, not once a file
+    run.store.computed, run.store.found = computed + anything, found + (not anything)
+    entries += _sums(entries, implicit_entries[0] if implicit_entries else None, reference, data, correct)
+    record = inputs.record_with_data()
     for entry in implicit_entries:
         record = results.add_implicit(record, entry)
-    return evaluate.add_entries(record, asked, run)
+    return evaluate.add_entries(record, entries, run)
 
 
 def _sums(
@@ -166,10 +165,10 @@ def _sums(
     clean: dict[str, Any] | None,
     reference: sums.Reference | None,
     data: resolve.Data,
-    right: Right,
+    correct: Correct,
 ) -> list[dict[str, Any]]:
     """Means and mCE, named for the split."""
-    found = sums.summary(entries, clean, CORRUPTIONS.all, reference, partial(mean_over, right))
+    found = sums.summary(entries, clean, CORRUPTIONS.all, reference, partial(mean_over, correct))
     return [{**entry, "metric": metric_name.split_name(entry["metric"], data.split)} for entry in found]
 
 

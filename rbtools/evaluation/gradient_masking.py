@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from rbtools.evaluation.tasks import AttackOutput, CleanOutput, Output
+from rbtools.evaluation import evaluate
+from rbtools.evaluation.tasks import AttackOutput, CleanOutput, EvalTask, Output
+from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.records import metric_name, results
 
 if TYPE_CHECKING:
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rbtools.evaluation.batches import Batch, Outcome
-    from rbtools.execution.context import RunContext
+from rbtools.execution.context import RunContext
 
 BEYOND = (16.0, 32.0, 64.0, 128.0, 255.0)
 METRIC = "obfuscation.failed"
@@ -46,7 +48,7 @@ class MaskingOutput(Output):
 
 
 @dataclass(frozen=True)
-class GradientMaskingTask:
+class GradientMaskingTask(EvalTask):
     """FGSM, PGD from this distance up to the whole range, Square and random points, on the same images."""
 
     eps: float
@@ -94,13 +96,10 @@ def run_gradient_masking(
     record: dict[str, Any], task: GradientMaskingTask, run: RunContext
 ) -> dict[str, Any]:
     """The record with the accuracies that the tests compare, and `obfuscation.failed`: how many fail."""
-    from rbtools.evaluation import evaluate
-    from rbtools.inputs import checkpoints
-
-    record = checkpoints.prepared(record, run)
-    wanted = evaluate.expected_entries(record, task, run)
-    evaluate.check_entries(record, [*wanted, _verdict(task, wanted[0], run)], run)
-    record, asked, implicit_entries = evaluate.measured_entries(record, task, run)
+    inputs = resolve_inputs(record, run)
+    expected = evaluate.expected_entries(inputs, task)
+    evaluate.check_entries(inputs.record, [*expected, _verdict(task, expected[0], run)], run)
+    record, asked, implicit_entries = evaluate.measured_entries(inputs, task)
     for entry in implicit_entries:
         if entry["metric"] == "acc":
             record = results.add_implicit(record, entry)

@@ -16,7 +16,9 @@ from rbtools.attacks import ATTACKS
 from rbtools.errors import RbError, UsageError
 from rbtools.evaluation.evaluate import add_entries
 from rbtools.execution.context import RunContext
-from rbtools.inputs import checkpoints, resolve
+from rbtools.execution.memoize import memoize
+from rbtools.inputs import resolve
+from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.probabilistic import intervals
 from rbtools.records import metric_name, results
 from rbtools.rng import GENERATOR
@@ -110,33 +112,27 @@ def measure(record: dict[str, Any], asked: MeasureRequest, run: RunContext) -> d
     Raises RbError where a measure needs a checkpoint and there is none, a model cannot be built, or a
     measure is not defined for it.
     """
-    record = checkpoints.prepared(record, replace(run, split=_first_split(asked)))
+    inputs = resolve_inputs(record, replace(run, split=_first_split(asked)))
+    record = inputs.record
     jobs = _jobs(record, asked, run)
     _check(record, jobs, asked, run)
     keys = [_what(record, job, asked, run) for job in jobs]
     names = [digest(what) for what in keys]
-
-    def look() -> list[Any]:
-        return [run.store.result(name) for name in names]
-
-    found = look()
-    if None in found:
-        missing = [name for name, one in zip(names, found, strict=True) if one is None]
-        if run.plan is not None:
-            run.plan.other("measures", missing)
-        with run.store.claimed(missing, lambda: None not in look(), run.check_cancelled) as ours:
-            found = look()
-            if ours:
-                _compute(record, asked, run, [*zip(jobs, keys, names, strict=True)], found)
-        run.store.computed += ours
-        run.store.found += not ours
-    else:
-        run.store.found += 1
+    found = memoize(
+        run,
+        names,
+        lambda: [run.store.result(name) for name in names],
+        lambda results: _compute(record, asked, run, [*zip(jobs, keys, names, strict=True)], results),
+        plan=lambda results: run.plan.other(
+            "measures", [name for name, one in zip(names, results, strict=True) if one is None]
+        ),
+    )
     entries: dict[str, dict[str, Any]] = {}
     for job, made in zip(jobs, found, strict=True):
         for entry in made:  # what does not depend on the attack is the same under each
             entries.setdefault(entry["metric"], _shown(entry, record, job, run))
-    return add_entries(_with_data(record, jobs, run), list(entries.values()), run)
+    first = resolve.Inputs(record, jobs[0].data, run)
+    return add_entries(first.record_with_data(), list(entries.values()), run)
 
 
 def _check(
@@ -167,10 +163,6 @@ _OF_DATA = {"dataset", "indices", "class_map"}
 
 def _first_split(asked: MeasureRequest) -> str:
     return asked.splits[0] if asked.splits else str(asked.measures[0].split)
-
-
-def _with_data(record: dict[str, Any], jobs: Sequence[MeasureItem], run: RunContext) -> dict[str, Any]:
-    return resolve.with_data(record, replace(run, split=jobs[0].data.split))
 
 
 def _shown(

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from rbtools import registry
-from rbtools.evaluation.tasks import CleanOutput, Output
+from rbtools.evaluation.tasks import CleanOutput, EvalTask, Output
 from rbtools.probabilistic import estimate, sequential
 from rbtools.probabilistic.estimate import Estimator
 from rbtools.records import metric_name
@@ -116,7 +116,7 @@ class SequentialOutput(Output):
 
 
 @dataclass(frozen=True)
-class NoiseTask:
+class NoiseTask(EvalTask):
     """Probabilistic robustness at some radii, from draws that the radii share.
 
     only_passing: ProbAcc alone, so that images may leave early; adaptive: by the sequential test. The

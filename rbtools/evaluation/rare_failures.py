@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rbtools import registry
-from rbtools.evaluation.tasks import CleanOutput, Output
+from rbtools.evaluation.tasks import CleanOutput, EvalTask, Output
 from rbtools.probabilistic import splitting
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class RareOutput(Output):
 
 
 @dataclass(frozen=True)
-class RareFailureTask:
+class RareFailureTask(EvalTask):
     """How improbable failure is at some radii, one example after the other."""
 
     noise: Any

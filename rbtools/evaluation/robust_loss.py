@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rbtools import registry
 from rbtools.errors import UsageError
-from rbtools.evaluation.tasks import CleanOutput, Output, attack_settings
+from rbtools.evaluation.tasks import CleanOutput, EvalTask, Output, attack_settings
 from rbtools.probabilistic import intervals
 from rbtools.records import metric_name
 
@@ -65,7 +65,7 @@ class LossOutput(Output):
 
 
 @dataclass(frozen=True)
-class RobustLossTask:
+class RobustLossTask(EvalTask):
     """Loss and error under one attack, for any number of distances.
 
     Every example is attacked, also one that is misclassified anyway, and only the last point counts: a

@@ -6,10 +6,10 @@ the store costs no more than reading them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from rbtools import registry
 from rbtools.corruptions import CORRUPTIONS
@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
     from rbtools.evaluation.batches import Batch, Outcome
 
+    Entries = Sequence[dict[str, Any]]
     # Which images (N,) are right under a corruption at a severity: 1 or 0.
-    Right = Mapping[tuple[str, int], np.ndarray]
+    Correct = Mapping[tuple[str, int], np.ndarray]
 
 
 class Output:
@@ -73,18 +74,34 @@ class Output:
         raise NotImplementedError
 
 
-class EvalTask(Protocol):
-    """Columns that share work."""
+class EvalTask:
+    """What an evaluation computes: outputs that share work.
+
+    `save`: a folder for the adversarial images. `gaps`: outputs whose train-test difference is test minus
+    train, and named so.
+    """
+
+    save: str | None = None
+    gaps: frozenset[str] = frozenset()
 
     @property
     def title(self) -> str:
         """A few words for the progress line."""
+        raise NotImplementedError
 
     def outputs(self) -> Sequence[Output]:
         """All outputs, in the order of their entries."""
+        raise NotImplementedError
 
     def run(self, batch: Batch, wanted: Sequence[Output]) -> Sequence[Tensor | Outcome]:
         """Outcomes (N,) of the wanted outputs for the examples of the batch, or an `Outcome`."""
+        raise NotImplementedError
+
+    def summarize(
+        self, entries: Entries, implicit_entries: Entries, correct_images: Callable[[], Correct]
+    ) -> Entries:
+        """Entries that follow from the others; `correct_images` says which images they counted."""
+        return []
 
 
 def accuracy_entry(asked: dict[str, Any], outcomes: np.ndarray) -> dict[str, Any]:
@@ -111,7 +128,7 @@ class CleanOutput(Output):
 
 
 @dataclass(frozen=True)
-class AccuracyTask:
+class AccuracyTask(EvalTask):
     """The question `rb-ge acc` asks."""
 
     title = "clean accuracy"
@@ -198,7 +215,7 @@ class AttackOutput(Output):
 
 
 @dataclass(frozen=True)
-class AttackTask:
+class AttackTask(EvalTask):
     """Accuracy under one attack, for any number of distances.
 
     `ladder`: smaller distances come first, and what breaks there is not attacked further out. `detail`
@@ -288,13 +305,13 @@ class CorruptionOutput(Output):
         return [accuracy_entry(asked, outcomes) for asked in self.entry_template()]
 
 
-def mean_over(right: Right, parts: Sequence[Mapping[str, Any]]) -> intervals.Interval | None:
-    """The interval of the mean of accuracies under corruptions; None where `right` lacks one of them.
+def mean_over(correct: Correct, parts: Sequence[Mapping[str, Any]]) -> intervals.Interval | None:
+    """The interval of the mean of accuracies under corruptions; None where `correct` lacks one of them.
 
     The images are the sampling unit: each one's share of the corruptions that leave it right is one
     observation, so that it does not matter how alike the corruptions are.
     """
-    known = [right.get((part["corruption"], part["severity"])) for part in parts]
+    known = [correct.get((part["corruption"], part["severity"])) for part in parts]
     rows = [row for row in known if row is not None]
     if len(rows) < len(known) or any(len(row) != part["n"] for row, part in zip(rows, parts, strict=True)):
         return None
@@ -303,7 +320,7 @@ def mean_over(right: Right, parts: Sequence[Mapping[str, Any]]) -> intervals.Int
 
 
 @dataclass(frozen=True)
-class CorruptionTask:
+class CorruptionTask(EvalTask):
     """Accuracy under corruptions, each at each severity, and what these add up to.
 
     One corrupted batch is there at a time, whatever their number.
@@ -333,8 +350,9 @@ class CorruptionTask:
         return found
 
     def summarize(
-        self, asked: Sequence[dict[str, Any]], implicit_entries: Sequence[dict[str, Any]], right: Right
-    ) -> list[Any]:
+        self, entries: Entries, implicit_entries: Entries, correct_images: Callable[[], Correct]
+    ) -> Entries:
         """Means over severities and corruptions, and mCE where there is a reference."""
         clean = next((entry for entry in implicit_entries if entry["metric"] == "acc"), None)
-        return sums.summary(asked, clean, CORRUPTIONS.all, self.reference, partial(mean_over, right))
+        interval = partial(mean_over, correct_images())
+        return sums.summary(entries, clean, CORRUPTIONS.all, self.reference, interval)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 from rbtools.datasets import indices
@@ -11,7 +13,8 @@ from rbtools.evaluation import model_checks
 from rbtools.evaluation.evaluate import add_entries, check_entries, expected_entries, task_entries
 from rbtools.evaluation.tasks import EvalTask
 from rbtools.execution.context import RunContext
-from rbtools.inputs import checkpoints, resolve
+from rbtools.inputs.checkpoints import resolve_inputs
+from rbtools.inputs.resolve import Inputs
 from rbtools.probabilistic.intervals import square_and_add
 from rbtools.records import metric_name, results
 from rbtools.trainer.training_indices import trained_on
@@ -36,61 +39,59 @@ def ge(record: dict[str, Any], task: EvalTask, run: RunContext, n_train: int | N
     hash of their numbers (`indices`). `--indices` chooses the same numbers of either split.
     Raises RbError where the data have only one split.
     """
-    record = checkpoints.prepared(record, dataclasses.replace(run, split="test"))
-    runs = {"test": dataclasses.replace(run), "train": dataclasses.replace(run, n=n_train or run.n)}
-    _size(record, runs["train"], "train")  # before any work, where there is no such split
-    runs["test"].indices, runs["train"].indices = _chosen(record, run)
-    sizes = {side: _size(record, runs[side], side) for side in runs}
-    gaps: frozenset[str] = getattr(task, "gaps", frozenset())
-    of_train, of_test = (expected_entries(record, task, runs[side], side) for side in ("train", "test"))
-    check_entries(record, _gaps(of_train, of_test, gaps), run)
+    with _both_splits():
+        test = resolve_inputs(record, dataclasses.replace(run, split="test"))
+        record, gaps = test.record, task.gaps
+        of_test, of_train = _images(test, run)
+        train = test.on("train", n=n_train or run.n, indices=of_train)
+        sides = {"test": test.on("test", indices=of_test), "train": train}
+    expected_train, expected_test = (expected_entries(sides[side], task) for side in ("train", "test"))
+    check_entries(record, _gaps(expected_train, expected_test, gaps), run)
     known = "train" if any(name.startswith("train.") for name in record.get("metrics", {})) else "test"
     other = "test" if known == "train" else "train"
     if run.plan is not None:
-        run.plan.each([lambda side=side: task_entries(record, task, runs[side], side) for side in runs])
-    found = {other: task_entries(record, task, runs[other], other)}
-    part = runs[known].indices
-    chosen = {} if part is None else {"indices": part.name}
-    there = None if run.store.force else _there(record, found[other][0], known, sizes[known], chosen)
-    found[known] = task_entries(record, task, runs[known], known) if there is None else (there, [])
-    (on_test, clean_test), (on_train, clean_train) = found["test"], found["train"]
+        run.plan.each([lambda inputs=inputs: task_entries(inputs, task) for inputs in sides.values()])
+    entries = {other: task_entries(sides[other], task)}
+    part = sides[known].run.indices
+    named = {} if part is None else {"indices": part.name}
+    there = None if run.store.force else _there(record, entries[other][0], known, sides[known].n, named)
+    entries[known] = task_entries(sides[known], task) if there is None else (there, [])
+    (on_test, clean_test), (on_train, clean_train) = entries["test"], entries["train"]
     model_checks.report_checks(record, [*on_test, *clean_test], run)
-    record = resolve.with_data(record, run)
+    record = test.record_with_data()
     for entry in (*clean_test, *clean_train, *on_test, *on_train):
         record = results.add_implicit(record, entry)
     return add_entries(record, _gaps(on_train, on_test, gaps), run)
 
 
-def _chosen(record: dict[str, Any], run: RunContext) -> tuple[indices.Indices | None, indices.Indices | None]:
+def _images(test: Inputs, run: RunContext) -> tuple[indices.Indices | None, indices.Indices | None]:
     """The images of test and of train that count, None for all. RbError where no training image is left."""
-    whole = dataclasses.replace(run, indices=None)
-    trained = trained_on(record, whole)
+    whole = {side: test.on(side, indices=None) for side in ("test", "train")}
+    trained = trained_on(test.record, whole["test"].run)
     if run.indices is None:
         return None, trained
-    test, train = (
-        indices.read(run.indices, resolve.data_of(record, whole, split).size) for split in ("test", "train")
-    )
+    chosen_test, chosen_train = (indices.read(run.indices, one.data.size) for one in whole.values())
     if trained is None:
-        return test, train
+        return chosen_test, chosen_train
     used = set(trained.numbers)
-    left = [number for number in train.numbers if number in used]
+    left = [number for number in chosen_train.numbers if number in used]
     if not left:
         raise RbError(
             f"The training held out all images that --indices {run.indices} names. Name others, or more."
         )
-    return test, indices.of(left)
+    return chosen_test, indices.of(left)
 
 
-def _size(record: dict[str, Any], run: RunContext, split: str) -> int:
-    """How many images of a split are evaluated. RbError where there is no such split."""
+@contextlib.contextmanager
+def _both_splits() -> Iterator[None]:
+    """Say what to do where the data set lacks a split."""
     try:
-        size = resolve.data_of(record, run, split).size
+        yield
     except RbError as wrong:
         if "no split" not in str(wrong):
             raise
         advice = " A generalisation error is a difference: give a data set that has train and test."
         raise RbError(f"{wrong}{advice}") from None
-    return size if run.n is None else min(run.n, size)
 
 
 def _there(

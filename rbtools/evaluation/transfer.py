@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from rbtools.errors import RbError
-from rbtools.evaluation.tasks import AttackOutput, CleanOutput, Output
+from rbtools.evaluation.tasks import AttackOutput, CleanOutput, EvalTask, Output
 from rbtools.execution.context import RunContext
 from rbtools.inputs import resolve
 
@@ -42,7 +42,7 @@ class TransferOutput(AttackOutput):
 
 
 @dataclass(frozen=True)
-class TransferTask:
+class TransferTask(EvalTask):
     """Accuracy on the adversarial examples of a source: another record's model.
 
     source: the record, as JSON. Every example that the model under study classifies right is attacked on

@@ -78,6 +78,13 @@ def record_of(
     }
 
 
+def resolve_inputs(record: dict[str, Any], run: RunContext, split: str | None = None) -> resolve.Inputs:
+    """The record's model and one split of its data. Raises RbError where one of them cannot be had."""
+    record = prepared(record, run)
+    with run.clock.stage("data"):
+        return resolve.Inputs(record, resolve.data_of(record, run, split), run)
+
+
 def prepared(record: dict[str, Any], run: RunContext) -> dict[str, Any]:
     """The record ready for its data: with published weights where they are asked for (`--weights`), and
     with the normalisation of a user's file settled where nothing has told it so far. Raises RbError.

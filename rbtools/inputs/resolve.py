@@ -1,4 +1,4 @@
-"""What is under study: a record's model and the data it meets, described without loading either."""
+"""A record's model and the data that it is evaluated on, described without loading either."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import json
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -138,19 +138,6 @@ def named_data(record: dict[str, Any], default: str) -> str:
     return _absolute(name) if isinstance(name, str) else default
 
 
-def with_data(record: dict[str, Any], run: RunContext) -> dict[str, Any]:
-    """The record with the data that it was evaluated on first, and the order of their classes.
-
-    Without that order the next stage of a pipe would take the alphabet's.
-    """
-    data = data_of(record, run)
-    if "dataset" not in record:
-        return {**record, **of_data(data)}
-    if data.class_map is not None and named_data(record, data.name) == data.name:
-        return {**record, "class_map": list(data.about.class_names)}
-    return record
-
-
 def names(record: dict[str, Any], data: Data) -> dict[str, Any]:
     """What people call a record's model and data. No key has it: the same results go by other names too."""
     found = {"arch": _some(record["arch"], ("name", "index", "macs")), "dataset": data.name}
@@ -238,3 +225,43 @@ def _recognised(record: dict[str, Any]) -> tuple[int | None, tuple[int, int, int
     if len(whole) != 4:
         return None, None
     return whole[0], (whole[1], whole[2], whole[3])
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """A record, one split of its data, and the run that works on them: resolved once (`resolve_inputs`)."""
+
+    record: dict[str, Any]
+    data: Data
+    run: RunContext
+
+    @property
+    def n(self) -> int:
+        """How many images count."""
+        return self.data.size if self.run.n is None else min(self.run.n, self.data.size)
+
+    @cached_property
+    def checkpoint(self) -> str:
+        """The name of the checkpoint. Raises RbError as `checkpoint_name` does."""
+        return checkpoint_name(self.record, self.run)
+
+    def on(self, split: str, **changes: Any) -> Inputs:
+        """The same record on another split, or with other options of the run."""
+        run = replace(self.run, **changes)
+        return Inputs(self.record, data_of(self.record, run, split), run)
+
+    def load_model(self, device: torch.device) -> nn.Module:
+        """The network on the device. Raises RbError as `load_model` does."""
+        return load_model(self.record, self.data, self.run, device)
+
+    def record_with_data(self) -> dict[str, Any]:
+        """The record with the data that it was evaluated on first, and the order of their classes.
+
+        Without that order the next stage of a pipe would take the alphabet's.
+        """
+        record, data = self.record, self.data
+        if "dataset" not in record:
+            return {**record, **of_data(data)}
+        if data.class_map is not None and named_data(record, data.name) == data.name:
+            return {**record, "class_map": list(data.about.class_names)}
+        return record

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rbtools import registry
 from rbtools.errors import RbError
 from rbtools.execution.context import RunContext
+from rbtools.execution.memoize import memoize
 from rbtools.inputs import resolve
 from rbtools.rng import GENERATOR
 from rbtools.store import digest
@@ -40,18 +41,13 @@ def search(method: Any, run: RunContext, channels: int, cells: int) -> dict[str,
         "draws": GENERATOR,
     }
     key = digest(what)
-    found: dict[str, Any] | None = run.store.result(key)
-    if found is None:
-        with run.store.claimed([key], lambda: run.store.result(key) is not None, run.check_cancelled) as ours:
-            found = None if ours else run.store.result(key)
-            if found is None:
-                found = _searched(method, run, data, channels, cells)
-                run.store.keep_result(key, what, found, {"dataset": data.name, "name": method.name})
-        run.store.computed += ours
-        run.store.found += not ours
-    else:
-        run.store.found += 1
-    return {**found, "dataset": data.name}
+
+    def compute(results: list[Any]) -> None:
+        results[0] = _searched(method, run, data, channels, cells)
+        run.store.keep_result(key, what, results[0], {"dataset": data.name, "name": method.name})
+
+    (result,) = memoize(run, [key], lambda: [run.store.result(key)], compute, plan=lambda _: None)
+    return {**result, "dataset": data.name}
 
 
 def _searched(method: Any, run: RunContext, data: resolve.Data, channels: int, cells: int) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from rbtools import datasets, registry, spaces
 from rbtools.errors import RbError
 from rbtools.execution import precision
 from rbtools.execution.context import RunContext
+from rbtools.execution.memoize import memoize
 from rbtools.inputs import resolve
 from rbtools.records import results, trained
 from rbtools.rng import GENERATOR
@@ -70,22 +71,20 @@ def train(record: dict[str, Any], method: Any, how: recipe.Recipe, run: RunConte
     }
     along = tracking.wanted(how, former, run)
     kept = _TrainingCache(run, what, along, resolve.names({"arch": record["arch"]}, data))
-    done: Any = kept.look()
-    if done is None:
-        if run.plan is not None:
-            run.plan.training(kept.own, what, record["arch"], how.epochs)
-        with run.store.claimed([kept.own], lambda: kept.look() is not None, run.check_cancelled) as ours:
-            if ours:
-                run.store.check_writable()
-                task = TrainingTask(record, former, data, method, how, arithmetic, run.prepare, along)
-                done = kept.keep(_fit(task, run, kept.own))
-                run.store.drop_state(kept.own)
-            else:
-                done = kept.look()
-        run.store.computed += ours
-        run.store.found += not ours
-    else:
-        run.store.found += 1
+
+    def compute(results: list[Any]) -> None:
+        run.store.check_writable()
+        task = TrainingTask(record, former, data, method, how, arithmetic, run.prepare, along)
+        results[0] = kept.keep(_fit(task, run, kept.own))
+        run.store.drop_state(kept.own)
+
+    (done,) = memoize(
+        run,
+        [kept.own],
+        lambda: [kept.look()],
+        compute,
+        plan=lambda _: run.plan.training(kept.own, what, record["arch"], how.epochs),
+    )
     return _trained(record, data, what, done, how)
 
 
