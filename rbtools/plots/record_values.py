@@ -15,7 +15,7 @@ def column(records: Sequence[Record], text: str, option: str) -> list[float | No
     """The value of a metric or an expression for each record, None where it has none.
 
     Raises RbError, naming the option, where the text does not parse, where no record has such a value
-    (with the near misses), and where a value is no number.
+    (with the near misses), and where what they have is no number in any.
     """
     try:
         compiled = expr.compile(text)
@@ -25,8 +25,17 @@ def column(records: Sequence[Record], text: str, option: str) -> list[float | No
 
 
 def _values(records: Sequence[Record], compiled: expr.Expression) -> list[float | None]:
-    found = [compiled.number(record) for record in records]
+    found: list[float | None] = []
+    wrong: RbError | None = None
+    for record in records:
+        try:
+            found.append(compiled.number(record))
+        except RbError as error:
+            found.append(None)
+            wrong = wrong or error
     if all(value is None for value in found):
+        if wrong is not None:
+            raise wrong
         known = dict.fromkeys(metric_name.names(records))
         compiled({**records[0], "metrics": dict.fromkeys(known)})  # raises where a name is wrong
     return [None if value is None else float(value) for value in found]

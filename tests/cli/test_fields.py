@@ -155,8 +155,12 @@ def test_a_field_that_is_no_number_is_missing_in_its_record_alone() -> None:
     words = "score --metric acc,arch.params --missing worst"
     result = run(words, [good[0], odd, good[2]])
     assert result.exit_code == 0 and len(result.stdout.splitlines()) == 3
+    message = "'arch.params' is the text '0.5'. Expected a number"
     result = run(words, [odd, odd])
-    assert result.exit_code == 2 and "'arch.params' is the text '0.5'. Expected a number" in result.stderr
+    assert result.exit_code == 2 and message in result.stderr
+    words = "plot scatter --x acc --y arch.params -o o.svg"
+    assert run(words, [good[0], odd, good[2]]).exit_code == 0
+    assert message in run(words, [odd, odd]).stderr
 
 
 def test_a_model_to_attack_that_is_not_trained_is_refused_at_once(trained: Any) -> None:
