@@ -23,7 +23,7 @@ unexport PYTHONPATH PYTHONHOME
 export PIP_USER := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-portable lint bench docs install uninstall clean
+.PHONY: help setup demo test test-fast test-portable lint bench docs install uninstall clean
 .DELETE_ON_ERROR:
 
 help:  ## print this list
@@ -37,6 +37,10 @@ demo: $(VENV)/run.stamp  ## six networks on real digits: enumerated, trained, at
 
 test: $(VENV)/test.stamp  ## run every test
 	$(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(ARGS) $(TESTS)
+
+test-fast: $(VENV)/test.stamp  ## run what starts no other process and trains no network, and one command of each tool
+	$(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup \
+	    -m 'smoke or not (processes or trains or slow)' $(ARGS) $(TESTS)
 
 # As far as this machine can play another one: older instructions, other sums, another training of every network, and
 # bfloat16 where it is not native. Only tests of networks that are trained here: a few minutes (tests/README.md).

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -219,6 +220,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("trains")
         elif _matches(_TORCH, item.path):
             item.add_marker("arithmetic")
+        if _starts_processes(item):
+            item.add_marker("processes")
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if not marked:
         return
@@ -230,13 +233,47 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 # What a file of tests imports where it trains networks of its own, and where it computes with torch.
-_TRAINING = re.compile(r"rbtools\.engine(\.(train|recipe|supernet)\b| import .*\b(train|recipe)\b)")
+_TRAINING = re.compile(
+    r"rbtools\.trainer(\.(train_model|recipe|supernet_search)\b| import .*\b(train_model|recipe)\b)"
+)
 _TORCH = re.compile(r"^(import|from) torch\b", re.M)
 
 
 @cache
 def _matches(imports: re.Pattern[str], file: Path) -> bool:
     return imports.search(file.read_text("utf-8")) is not None
+
+
+# What a test calls that starts another process, or runs in a browser or on Ray.
+_STARTERS = {"subprocess", "multiprocessing", "pty", "LocalExecutor", "RayExecutor", "chromium", "browser"}
+_JOBS = re.compile(r"--jobs|--engine|torchrun")
+
+
+def _starts_processes(item: pytest.Item) -> bool:
+    """Whether a test, one of its fixtures or a function of its file that it calls starts other processes."""
+    starters = _starters(item.path)
+    names = {getattr(item, "originalname", item.name), *getattr(item, "fixturenames", ())}
+    return not starters.isdisjoint(names)
+
+
+@cache
+def _starters(file: Path) -> frozenset[str]:
+    """The functions of a file of tests that start other processes, themselves or by one another."""
+    tree = ast.parse(file.read_text("utf-8"))
+    uses: dict[str, set[str]] = {}
+    for function in (node for node in tree.body if isinstance(node, ast.FunctionDef)):
+        nodes = [*ast.walk(function)]
+        uses[function.name] = {node.id for node in nodes if isinstance(node, ast.Name)}
+        uses[function.name] |= {argument.arg for argument in function.args.args}
+        texts = [
+            node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        ]
+        if any(map(_JOBS.search, texts)):
+            uses[function.name].add("subprocess")
+    starters = set(_STARTERS)
+    while more := {name for name, used in uses.items() if name not in starters and used & starters}:
+        starters |= more
+    return frozenset(starters)
 
 
 def _prolong(items: list[pytest.Item]) -> None:

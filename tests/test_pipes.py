@@ -37,6 +37,7 @@ def imported_by(line: list[str], text: str = "") -> set[str]:
     return set(Path("modules").read_text().split())
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("tool", TOOLS)
 def test_help_imports_neither_torch_nor_numpy(tool: str) -> None:
     modules = imported_by([f"rb-{tool}", "--help"])
