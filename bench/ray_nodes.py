@@ -17,7 +17,15 @@ import tempfile
 import time
 from pathlib import Path
 
-_SECONDS_TO_START = 60.0
+_SECONDS_TO_START = 300.0
+_TRIES_TO_START = 5  # Ray itself gives a node 30 seconds, which a busy machine may exceed
+_SETTINGS = {
+    "OMP_NUM_THREADS": "1",
+    # By default workers run at nice 15: beside other processes they get next to no time (50 times less).
+    "RAY_worker_niceness": "0",
+    # A node is dead when its connections break, and not already when it answers late.
+    "RAY_health_check_timeout_ms": "60000",
+}
 _STORE_BYTES = 80_000_000  # Ray's smallest object store is 75 MB
 
 
@@ -30,7 +38,7 @@ class Cluster:
         self._cpus = cpus
         # Ray listens on all of the machine's addresses: only who has the token may let it run something.
         self.access = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-        self._environment = {**os.environ, **self.access, "OMP_NUM_THREADS": "1"}
+        self._environment = {**os.environ, **self.access, **_SETTINGS}
         self._nodes: dict[str, subprocess.Popen[bytes]] = {}
         try:
             self._start(
@@ -68,7 +76,21 @@ class Cluster:
         return [pid for pid in _of_session(self._nodes[name].pid) if _title(pid).startswith("ray::rb-")]
 
     def _start(self, name: str, ip: str, *options: str) -> None:
+        end = time.monotonic() + _SECONDS_TO_START
         log = self.folder / f"{name}.log"
+        for tries_left in reversed(range(_TRIES_TO_START)):
+            self._launch(name, ip, log, *options)
+            while "Ray runtime started" not in (text := log.read_text("utf-8", "replace")):
+                if self._nodes[name].poll() is not None or time.monotonic() > end:
+                    break
+                time.sleep(0.1)
+            else:
+                return
+            self._kill(name)
+            if not tries_left or "timed out during startup" not in text:
+                raise RuntimeError(f"ray start ({name}) failed: {text}")
+
+    def _launch(self, name: str, ip: str, log: Path, *options: str) -> None:
         with log.open("wb") as stream:
             self._nodes[name] = subprocess.Popen(
                 [
@@ -90,11 +112,6 @@ class Cluster:
                 env=self._environment,
                 start_new_session=True,
             )
-        end = time.monotonic() + _SECONDS_TO_START
-        while "Ray runtime started" not in log.read_text("utf-8", "replace"):
-            if self._nodes[name].poll() is not None or time.monotonic() > end:
-                raise RuntimeError(f"ray start ({name}) failed: {log.read_text('utf-8', 'replace')}")
-            time.sleep(0.1)
 
     def _kill(self, name: str) -> None:
         node = self._nodes.pop(name)

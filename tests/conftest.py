@@ -8,6 +8,7 @@ import os
 import re
 import runpy
 import shutil
+import signal
 import socket
 import sys
 from collections.abc import Iterator
@@ -23,6 +24,10 @@ ROOT = Path(__file__).resolve().parents[1]
 # depend on how many threads made them.
 for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[_variable] = os.environ.get("RBTOOLS_TEST_THREADS", "1")
+
+# A shell that starts the tests in the background lets them, and the processes that they start, ignore Ctrl-C.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Tests as on another machine (tests/README.md): the processes that tests start are changed as this one is.
 MACHINE = ROOT / "tests" / "machine"

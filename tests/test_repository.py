@@ -162,3 +162,13 @@ def test_home_store_and_folder_are_the_tests_own(tmp_path: Path) -> None:
     assert Path.cwd() == tmp_path
     assert Path(os.environ["RB_STORE"]).parent == tmp_path
     assert Path.home().name.startswith("home")
+
+
+def test_ctrl_c_is_noticed_though_the_tests_run_in_the_background() -> None:
+    code = (
+        "import runpy, signal\n"
+        "signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell does for what it starts with &\n"
+        f"runpy.run_path({str(ROOT / 'tests' / 'conftest.py')!r})\n"
+        "assert signal.getsignal(signal.SIGINT) is signal.default_int_handler"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -16,6 +16,7 @@ import shutil
 import signal
 import socket
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -113,7 +114,9 @@ class _Worker:
 
     def __init__(self, data: bytes) -> None:
         self.data = data
-        if signal.getsignal(signal.SIGINT) in (signal.SIG_IGN, signal.SIG_DFL):
+        handler = signal.getsignal(signal.SIGINT)
+        main = threading.current_thread() is threading.main_thread()  # no other thread may set a handler
+        if main and handler in (signal.SIG_IGN, signal.SIG_DFL):
             # Ray stops a task as Ctrl-C would; a node that was started in the background ignores that.
             signal.signal(signal.SIGINT, signal.default_int_handler)
         # What the driver of this very run packed, handed over by its own Ray: nobody else's bytes.
