@@ -1,8 +1,9 @@
 """rbtools: small Unix tools that measure how robust image classifiers are.
 
 From Python: one function a tool (`arch`, `attack`, `convert`, `corr`, `corrupt`, `ge`, `measure`, `plot`,
-`pr`, `rank`, `score`, `train`, and `rbtools.api.search`; see `rbtools.api`), `load` for a record's model, and
-the rooms `rbtools.records`, `rbtools.datasets`, `rbtools.models`.
+`pr`, `rank`, `score`, `train`, and `rbtools.api.search`; see `rbtools.api`), `check` and `transfer` as
+rb-attack has them, `load` for a record's model, and the rooms `rbtools.records`, `rbtools.datasets`,
+`rbtools.models`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ __date__ = "2026-11-21"  # of this version; man pages bear it
 _API = (
     "arch",
     "attack",
+    "check",
     "convert",
     "corr",
     "corrupt",
@@ -26,6 +28,7 @@ _API = (
     "rank",
     "score",
     "train",
+    "transfer",
 )
 
 
@@ -36,3 +39,7 @@ def __getattr__(name: str) -> Any:
 
         return getattr(api, name)
     raise AttributeError(f"module 'rbtools' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_API})

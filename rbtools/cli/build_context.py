@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rbtools.cli import events
+from rbtools.cli import events, python_call
 from rbtools.cli.terminal import Terminal
 from rbtools.errors import RbError, UsageError
 
@@ -25,7 +25,7 @@ class CommandContext:
 def terminal(quiet: bool, verbose: bool, log: str | None) -> Terminal:
     """Where the words of the tool that runs go."""
     tool = click.get_current_context().find_root().info_name or "rbtools"
-    return Terminal(tool, quiet=quiet, verbose=verbose, log=events.opened(log, tool))
+    return python_call.terminal(tool, quiet=quiet, verbose=verbose, log=events.opened(log, tool))
 
 
 def build_context(

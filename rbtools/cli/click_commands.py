@@ -200,7 +200,7 @@ class Chooser(Group):
         choice = {self._dest(): names if self.many else names[0]}
         made = Command(
             name,
-            params=[*method_options(classes), *_fresh(self.work)],
+            params=[*method_options(classes), *params_of(self.work)],
             callback=_with_params(self.work, choice, classes),
             help=help_text,
             context_settings=CONTEXT,
@@ -320,8 +320,9 @@ class OptionChooser(_Main, click.Command):
         return super().invoke(ctx)
 
 
-def _fresh(work: Any) -> list[click.Parameter]:
-    return list(reversed(getattr(work, "__click_params__", [])))
+def params_of(function: Callable[..., Any]) -> list[click.Parameter]:
+    """The options and arguments that decorators gave a function, in the order of its help."""
+    return list(reversed(getattr(function, "__click_params__", [])))
 
 
 def _with_params(work: Any, choice: dict[str, Any], classes: Sequence[type]) -> Callable[..., Any]:
@@ -359,7 +360,7 @@ def command(
     def decorate(function: F) -> click.Command:
         name = _tool_name(function)
         common: dict[str, Any] = {"context_settings": CONTEXT, "help": function.__doc__}
-        params = list(reversed(getattr(function, "__click_params__", [])))
+        params = params_of(function)
         if choose is None:
             made: Any = Command(name, params=params, callback=function, **common)
         elif option is not None:

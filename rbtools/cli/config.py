@@ -63,7 +63,9 @@ def files(ctx: click.Context, arguments: Sequence[str]) -> list[ConfigFile]:
     """The files that count for this command line, the one that wins last. Raises UsageError."""
     found: list[ConfigFile] | None = ctx.meta.get(META)
     if found is None:
-        found = [] if ctx.resilient_parsing else [_read(path) for path in _paths(arguments)]
+        from_python = ctx.find_root().obj is not None  # whose defaults are those of the functions
+        unread = ctx.resilient_parsing or from_python
+        found = [] if unread else [_read(path) for path in _paths(arguments)]
         ctx.meta[META] = found
     return found
 

@@ -33,7 +33,7 @@ def status(command: click.Command, name: str, arguments: list[str], extra: dict[
     except click.ClickException as wrong:
         context_ = getattr(wrong, "ctx", None)
         path = context_.command_path if context_ is not None else name
-        screen.error(f"{_sentence(wrong)} Try '{path} --help'.")
+        screen.error(f"{sentence(wrong)} Try '{path} --help'.")
         return USAGE
     except Stop as stop:
         screen.error(str(stop))
@@ -105,7 +105,7 @@ _PLAINER = (  # click's words for values that are none
 )
 
 
-def _sentence(wrong: click.ClickException) -> str:
+def sentence(wrong: click.ClickException) -> str:
     text = " ".join(wrong.format_message().split())
     for pattern, words in _PLAINER:
         text = re.sub(pattern, words, text)

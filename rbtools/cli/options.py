@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from rbtools.cli import build_context, config, effective_config
-from rbtools.cli.source import RecordSource
+from rbtools.cli.python_call import record_source
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -70,11 +70,11 @@ normalize_option = click.option(
     " python:, what timm publishes, the data set's]",
 )
 
-stream_options = bundle("source", RecordSource, *_stream_options)
-sink_options = bundle("source", RecordSource, *_of_stream(hidden=True))
+stream_options = bundle("source", record_source, *_stream_options)
+sink_options = bundle("source", record_source, *_of_stream(hidden=True))
 source_options = bundle(
     "source",
-    RecordSource,
+    record_source,
     *_stream_options,
     click.option("--checkpoint", metavar="FILE", help="Evaluate this one checkpoint; no pipe is read."),
     arch_option,

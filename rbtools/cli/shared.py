@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from rbtools.cli import python_call
 from rbtools.cli.click_commands import command, group
 from rbtools.cli.exit_status import DONE, FAILED
 from rbtools.cli.options import (
@@ -31,6 +32,7 @@ from rbtools.cli.source import RecordSource, bad_line_record, file_path, opened_
 from rbtools.cli.terminal import Terminal
 from rbtools.errors import RbError, UsageError
 from rbtools.parse_units import build
+from rbtools.records import dumps
 
 __all__ = [
     "DONE",
@@ -73,6 +75,10 @@ def filter_records(source: RecordSource, works: Sequence[Any], work: Any, start:
     """Put every record through all works, one output each; see `rbtools.cli.filter_loop`."""
     from rbtools.cli.filter_loop import filter_records as loop
 
+    call = python_call.current()
+    if call is not None:
+        call.lines += [dumps(work(record)) for record in call.records for work in works]
+        return DONE
     return loop(source, works, work.screen, run=work.run, start=start)
 
 

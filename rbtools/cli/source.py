@@ -7,11 +7,12 @@ import itertools
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import click
+import orjson
 
 from rbtools.cli.output import RecordWriter, Stop
 from rbtools.cli.terminal import Terminal
@@ -31,6 +32,7 @@ class RecordSource:
     checkpoint: str | None = None
     arch: str | None = None
     normalize: str | None = None
+    adopt: Callable[[dict[str, Any]], bool] | None = None  # whether an object that is no record is taken, too
 
     def lines(self, screen: Terminal, output: RecordWriter) -> Iterator[Line]:
         """Yield the lines of this shard, refusing first what cannot go well.
@@ -38,7 +40,22 @@ class RecordSource:
         Raises UsageError where nothing is given to read or input and output are one file.
         """
         number, of = (1, 1) if self.shard is None else shard(self.shard)
-        return itertools.islice(self._all_lines(output), number - 1, None, of)
+        chosen = itertools.islice(self._all_lines(output), number - 1, None, of)
+        return chosen if self.adopt is None else map(self._adopted, chosen)
+
+    def _adopted(self, line: Line) -> Line:
+        if line.record is not None or self.adopt is None:
+            return line
+        try:
+            content = orjson.loads(line.text)
+        except orjson.JSONDecodeError:
+            return line
+        fits = isinstance(content, dict) and self.adopt(content)
+        return line._replace(record=content, problem=None) if fits else line
+
+    def writer(self) -> RecordWriter:
+        """Where the tool writes its records."""
+        return RecordWriter()
 
     def passes(self, record: dict[str, Any]) -> bool:
         """Whether a record goes on as it is: it failed before, and cannot or shall not be retried."""
@@ -151,7 +168,7 @@ def opened_output(source: RecordSource, screen: Terminal) -> Iterator[RecordWrit
 
     Raises UsageError where --in-place has no one file, or a shard of it.
     """
-    output = RecordWriter()
+    output = source.writer()
     try:
         if not source.in_place:
             yield output

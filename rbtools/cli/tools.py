@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import click
 
-from rbtools.cli.click_commands import CONTEXT, OptionChooser
+from rbtools.cli.click_commands import CONTEXT, Chooser, OptionChooser, params_of
 from rbtools.cli.method_options import for_people, method_options
 
 TOOLS = (
@@ -37,8 +37,10 @@ class Page(NamedTuple):
     context: click.Context
 
 
-def tool(name: str) -> Page:
-    """The command of one tool."""
+def tool(name: str | click.Command) -> Page:
+    """The command of one tool, or one that is no tool of its own."""
+    if isinstance(name, click.Command):
+        return Page(str(name.name), name, _context(name, str(name.name), None))
     command: click.Command = importlib.import_module(f"rbtools.commands.{name}").main
     words = f"rb-{name}"
     return Page(words, command, _context(command, words, None))
@@ -51,10 +53,35 @@ def pages(page: Page) -> Iterator[Page]:
         yield from _chosen(page, page.command)
     if isinstance(page.command, click.Group):
         for name in page.command.list_commands(page.context):
-            below = page.command.get_command(page.context, name)
-            if below is not None:
-                words = f"{page.words} {name}"
-                yield from pages(Page(words, below, _context(below, name, page.context)))
+            yield from pages(_below(page, page.command, name))
+
+
+def find(page: Page, words: Sequence[str]) -> Page:
+    """The command below this one that words lead to, as far as they name commands."""
+    for word in words:
+        if not isinstance(page.command, click.Group):
+            break
+        if not set(word.split(",")) <= set(page.command.list_commands(page.context)):
+            break
+        page = _below(page, page.command, word)
+    return page
+
+
+def own_params(page: Page) -> list[click.Parameter]:
+    """The parameters of a command and of all below it, without those of registered classes."""
+    command = page.command
+    if isinstance(command, Chooser):
+        return params_of(command.work)
+    if isinstance(command, click.Group):
+        below = (_below(page, command, name) for name in command.list_commands(page.context))
+        return [param for one in below for param in own_params(one)]
+    return command.params
+
+
+def _below(page: Page, group: click.Group, name: str) -> Page:
+    command = group.get_command(page.context, name)
+    assert command is not None
+    return Page(f"{page.words} {name}", command, _context(command, name, page.context))
 
 
 def _chosen(page: Page, command: OptionChooser) -> Iterator[Page]:

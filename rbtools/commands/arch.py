@@ -9,7 +9,7 @@ import click
 
 from rbtools import units
 from rbtools.cli import checkpoint_records, shared
-from rbtools.cli.output import RecordWriter
+from rbtools.cli.python_call import record_writer
 from rbtools.errors import UsageError
 from rbtools.records import SCHEMA, dumps
 from rbtools.spaces import SPACES, Space, sized
@@ -71,7 +71,6 @@ _choice_options = shared.bundle(
 @shared.allow_code_option
 @click.option(
     "--space",
-    "space_name",
     default="nasbench201",
     type=click.Choice(list(SPACES)),
     help="The set of architectures.",
@@ -104,7 +103,7 @@ def main(
     normalize: str | None,
     member: str | None,
     allow_code: bool,
-    space_name: str,
+    space: str,
     unique: bool,
     index: str | None,
     string: str | None,
@@ -150,14 +149,14 @@ def main(
     if arch is not None:
         named = _named(arch, sizes, about, extra)
         return _write(these(named, **choice, warn=screen.warn), screen)
-    kept = sized(space_name, **sizes)
+    kept = sized(space, **sizes)
     numbers = _numbers(kept, index, string, neighbours)
     return _write(records(kept, numbers, about, extra, unique=unique, **choice, warn=screen.warn), screen)
 
 
 FOR_FILES = ("normalize", "member", "allow_code")
 NOT_FOR_FILES = (
-    *("space_name", "unique", "index", "string", "neighbours", "sample", "seed"),
+    *("space", "unique", "index", "string", "neighbours", "sample", "seed"),
     *("channels", "cells", "width", "depth"),
 )
 
@@ -221,7 +220,7 @@ def _whole_numbers(text: str) -> list[int]:
 
 
 def _write(records: Iterator[dict[str, Any]], screen: shared.Terminal) -> int:
-    output, count, failed = RecordWriter(), 0, 0
+    output, count, failed = record_writer(), 0, 0
     try:
         for count, record in enumerate(records, start=1):  # noqa: B007 - counted for the message below
             failed += "error" in record

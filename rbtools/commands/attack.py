@@ -9,6 +9,7 @@ import click
 from rbtools import parse_units
 from rbtools.attacks import ATTACKS
 from rbtools.cli import shared
+from rbtools.cli.python_call import given_file, one_record
 from rbtools.cli.source import file_path
 from rbtools.errors import RbError, UsageError
 from rbtools.records import dumps
@@ -161,20 +162,17 @@ def transfer(
 
 def _model_of(path: str, run: Any) -> dict[str, Any]:
     """The record of a file: the one that it holds, or that of the checkpoint that it is."""
-    from rbtools import records
     from rbtools.inputs import checkpoints, resolve
 
-    path = file_path(path)
-    with open(path, "rb") as stream:
-        holds_records = stream.read(1) == b"{"
     try:
-        if not holds_records:
-            return checkpoints.record_of(path, checkpoints.CheckpointHints(None, None), run)
-        found = list(records.read(path))
-        if len(found) != 1:
-            raise RbError(f"{path} holds {len(found)} records. Expected one, of the model to attack.")
-        resolve.checkpoint_name(found[0], run)
-        return found[0]
+        if given_file(path) is None:
+            path = file_path(path)
+            with open(path, "rb") as stream:
+                if stream.read(1) != b"{":
+                    return checkpoints.record_of(path, checkpoints.CheckpointHints(None, None), run)
+        record = one_record(path, "attack")
+        resolve.checkpoint_name(record, run)
+        return record
     except RbError as wrong:
         raise UsageError(f"--from: {wrong}") from None
 

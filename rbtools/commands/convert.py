@@ -11,6 +11,7 @@ import click
 
 from rbtools.cli import shared
 from rbtools.cli.output import RecordWriter
+from rbtools.cli.python_call import record_source, record_writer
 from rbtools.cli.source import name_of, stop_if_strict, where
 from rbtools.errors import RbError, UsageError
 from rbtools.formats import FORMATS, Bad, Broken, ConversionReport, Format, Published, Unit
@@ -76,7 +77,7 @@ class _Reading:
         self.good = self.bad = 0
 
     def run(self, files: tuple[str, ...]) -> int:
-        output = RecordWriter()
+        output = record_writer()
         try:
             for source in _sources(files, self.format, output):
                 self._file(source, output)
@@ -167,9 +168,9 @@ class _Writing:
             raise UsageError(f"{target} is both read and written. Write elsewhere.")
         if self.format.one_file and target != "-":
             check_folder_of(Path(target))
-        output = RecordWriter()
+        output = record_writer()
         try:
-            units = list(self._units(shared.RecordSource(files=files, strict=self.strict), output))
+            units = list(self._units(record_source(files=files, strict=self.strict), output))
             documents = self.format.documents(units, self.told)
             nothing = not units and target != "-" and bool(self.bad or self.passed)
             if not units and not nothing:

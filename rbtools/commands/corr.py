@@ -32,7 +32,6 @@ from rbtools.scoring.ranking import averaged
 @click.option("--cols", default=None, metavar="LIST", help="... each of these.  [default: --metric]")
 @click.option(
     "--kind",
-    "kinds",
     default="spearman",
     metavar="LIST",
     help="spearman (rho) or kendall (tau-b), or both with a comma.",
@@ -68,7 +67,7 @@ def main(
     metrics: str,
     rows: str | None,
     cols: str | None,
-    kinds: str,
+    kind: str,
     on: str | None,
     by: str | None,
     aggregate: str | None,
@@ -95,7 +94,7 @@ def main(
     """
     if source.in_place:
         raise UsageError("--in-place would replace records by correlations. Write to another file.")
-    wanted = _kinds(kinds)
+    wanted = _kinds(kind)
     left = names(metrics if rows is None else rows, "--metric" if rows is None else "--rows")
     right = names(metrics if cols is None else cols, "--metric" if cols is None else "--cols")
     with shared.opened_output(source, screen) as output:
@@ -107,8 +106,8 @@ def main(
         sink.tell()
         if sink.good:
             _check(beside, sink.good)
-            for kind in wanted:
-                found = _matrix(kind, beside, (left, right), bootstrap, seed, screen)
+            for one_kind in wanted:
+                found = _matrix(one_kind, beside, (left, right), bootstrap, seed, screen)
                 _write(found, form, (bootstrap, seed), output)
         return shared.FAILED if sink.bad else shared.DONE
 

@@ -10,7 +10,7 @@ import click
 
 from rbtools import parse_units, units
 from rbtools.cli import shared
-from rbtools.cli.source import file_path
+from rbtools.cli.python_call import one_record
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.errors import RbError, UsageError
 
@@ -131,16 +131,12 @@ def _archive(folder: str, names: Sequence[str], params: dict[str, Any]) -> Path:
 
 def _reference(file: str, names: Sequence[str], severities: tuple[int, ...]) -> Any:
     """The model whose errors are the unit."""
-    from rbtools import records
     from rbtools.scoring import corruptions
 
     if severities != units.SEVERITIES or not set(CORRUPTIONS.all) <= set(names):
         raise UsageError("mCE is over all fifteen corruptions at all severities: --reference goes with all.")
     try:
-        found = [record for record in records.read(file_path(file)) if "error" not in record]
-        if len(found) != 1:
-            raise RbError(f"{file} holds {len(found)} records. Expected one, of the model to compare with.")
-        return corruptions.reference(found[0], CORRUPTIONS.all)
+        return corruptions.reference(one_record(file, "compare with"), CORRUPTIONS.all)
     except RbError as wrong:
         raise UsageError(f"--reference: {wrong}") from None
 

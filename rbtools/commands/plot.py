@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
-import orjson
 
 from rbtools import parse_units
-from rbtools.cli import shared
-from rbtools.cli.output import RecordWriter
+from rbtools.cli import python_call, shared
 from rbtools.cli.sink import Sink, counted, where_option
 from rbtools.cli.sink import names as names_of
 from rbtools.commands.corrupt import severity_option
 from rbtools.errors import UsageError
 from rbtools.plots import PLOTS, Plot
-from rbtools.records import Line
+from rbtools.scoring import plotted
 
 _output_option = click.option(
     "--output", "-o", required=True, metavar="FILE", help="The file to write; its ending says how."
@@ -51,39 +48,26 @@ def main(
       rb-plot box --where 'kernel_params > 9' -o attacks.png results.jsonl
     """
     chosen: Plot = shared.build(PLOTS, plot, params)
-    ending = _ending(output, chosen.endings)
+    call = python_call.current()  # which takes the figure, and may leave out the file
+    ending = None if call is not None and not output else _ending(output, chosen.endings)
     _refuse_to_overwrite(source, output)
-    if adopt := getattr(chosen, "adopt", None):
-        source = _Adopting(**vars(source), adopt=adopt)
+    source = dataclasses.replace(source, adopt=getattr(chosen, "adopt", None))
     with shared.opened_output(source, screen) as stream:
         sink = Sink(source, screen, stream, where)
         records = sink.records()
         if records:
-            _write(chosen, records, Path(output), ending, screen)
+            drawn = chosen.draw(records, plotted)
+            if call is not None:
+                call.result = drawn
+            if ending is not None:
+                _save(drawn, Path(output), ending)
+                what = "record" if "arch" in records[0] else "correlation"
+                screen.say(f"{output} shows {len(records):,} {what}{'s' * (len(records) != 1)}.")
         sink.tell()
         nothing = bool(sink.came) and not records
         if nothing:  # whoever asked for a file goes on with it
             screen.error(f"there is nothing to draw: {output} was not written.")
         return shared.FAILED if sink.bad or nothing else shared.DONE
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Adopting(shared.RecordSource):
-    """A source whose lines may also be what another tool writes, where the plot takes it."""
-
-    adopt: Callable[[dict[str, Any]], bool]
-
-    def lines(self, screen: shared.Terminal, output: RecordWriter) -> Iterator[Line]:
-        for line in super().lines(screen, output):
-            yield line if line.record is not None else self._adopted(line)
-
-    def _adopted(self, line: Line) -> Line:
-        try:
-            found = orjson.loads(line.text)
-        except orjson.JSONDecodeError:
-            return line
-        fits = isinstance(found, dict) and self.adopt(found)
-        return line._replace(record=found, problem=None) if fits else line
 
 
 @shared.command()
@@ -120,16 +104,6 @@ def corruptions(names: str, output: str, severity: str, width: float, title: str
 
 
 main.add_command(corruptions, "corruptions")  # type: ignore[attr-defined]
-
-
-def _write(
-    plot: Plot, records: list[dict[str, Any]], file: Path, ending: str, screen: shared.Terminal
-) -> None:
-    from rbtools.scoring import plotted
-
-    _save(plot.draw(records, plotted), file, ending)
-    what = "record" if "arch" in records[0] else "correlation"
-    screen.say(f"{file} shows {len(records):,} {what}{'s' * (len(records) != 1)}.")
 
 
 def _save(drawn: Any, file: Path, ending: str) -> None:

@@ -9,6 +9,7 @@ import click
 
 from rbtools.cli import shared
 from rbtools.cli.output import RecordWriter
+from rbtools.cli.python_call import given_file
 from rbtools.cli.sink import Edited, counted, names, tell_united
 from rbtools.cli.source import name_of, stop_if_strict, where
 from rbtools.errors import RbError, UsageError
@@ -117,6 +118,8 @@ def _asked(metrics: Sequence[str], file: str | None) -> list[plan.TermSpec]:
 
 
 def _of_file(path: str) -> list[plan.TermSpec]:
+    if (given := given_file(path)) is not None:
+        return plan.weighted(given, path)
     import yaml
 
     from rbtools.cli import safe_yaml

@@ -30,7 +30,7 @@ from rbtools.units import whole_numbers
     default=None,
     help="Write curves of each epoch there (pip install 'rbtools[tensorboard]').",
 )
-@click.option("--seed", "seeds", default="0", metavar="LIST", help="Seeds; one trained record for each.")
+@click.option("--seed", default="0", metavar="LIST", help="Seeds; one trained record for each.")
 @shared.stream_options
 @shared.train_options
 def main(
@@ -38,7 +38,7 @@ def main(
     params: dict[str, Any],
     recipe: dict[str, Any],
     tensorboard: str | None,
-    seeds: str,
+    seed: str,
     source: shared.RecordSource,
     work: Any,
 ) -> int:
@@ -87,7 +87,9 @@ def main(
     except RbError as wrong:
         raise UsageError(str(wrong)) from None
 
-    tasks = [TrainJob(one, how, seed, work.run) for one in methods for seed in whole_numbers(seeds, "--seed")]
+    tasks = [
+        TrainJob(one, how, number, work.run) for one in methods for number in whole_numbers(seed, "--seed")
+    ]
     _refuse_together(work.run)
     with distributed.process_group(work.run) as leads:
         if leads:

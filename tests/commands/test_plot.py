@@ -162,5 +162,5 @@ def test_the_function_for_notebooks_draws_the_same() -> None:
     assert run(["hist", "--metric", "acc", "--bins", "4", "-o", "x.svg"]).exit_code == 0
     figure = rbtools.plot(SOME, "hist", metric="acc", bins=4)
     assert Path("x.svg").read_bytes() == encode(figure, "svg")
-    with pytest.raises(RbError, match="has no parameter 'bin'"):
+    with pytest.raises(RbError, match="No such option '--bin'"):
         rbtools.plot(SOME, "hist", bin=4)
