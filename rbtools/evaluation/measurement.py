@@ -20,7 +20,7 @@ from rbtools.execution.memoize import memoize
 from rbtools.inputs import resolve
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.probabilistic import intervals
-from rbtools.records import metric_name, results
+from rbtools.records import metric_name, results, schema
 from rbtools.rng import GENERATOR
 from rbtools.spaces.identity import identity
 from rbtools.store import digest
@@ -152,13 +152,12 @@ def _check(
             made = _made(job, name, clean, asked, run)
             if all(old.get(key) == made.get(key) for key in _SAME):
                 # What else a measure says of a number is not known yet; what says which data it is on is.
-                open_ = {key: results.LATER for key in old.keys() - made.keys() - _OF_DATA}
+                open_ = {key: results.LATER for key in old.keys() - made.keys() - schema.of_images()}
                 known = {"metric": old["metric"], "precision": "fp32", **made}
                 results.refuse(record, _shown(open_ | known, record, job, run))
 
 
 _SAME = ("measure", "on", "split", "attack", "eps", "paper")  # what a metric's name tells
-_OF_DATA = {"dataset", "indices", "class_map"}
 
 
 def _first_split(asked: MeasureRequest) -> str:

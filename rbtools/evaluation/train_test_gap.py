@@ -16,16 +16,10 @@ from rbtools.execution.context import RunContext
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.inputs.resolve import Inputs
 from rbtools.probabilistic.intervals import square_and_add
-from rbtools.records import metric_name, results
+from rbtools.records import metric_name, results, schema
 from rbtools.trainer.training_indices import trained_on
 
 Entries = list[dict[str, Any]]
-
-# What is found on one split and does not describe a difference.
-_OF_ONE_SIDE = frozenset(
-    "quantiles undecided draws_spent draws_saved confirmed passes detail broken_by warnings estimate"
-    " estimator".split()
-)
 
 
 def ge(record: dict[str, Any], task: EvalTask, run: RunContext, n_train: int | None = None) -> dict[str, Any]:
@@ -113,10 +107,11 @@ def _there(
         if old is None or not _is_whole(old):
             return None
         counted = round(acc["value"] * n) if entry.get("denominator") == "correct" else n
-        want = {**results.protocol(entry), "metric": name, "split": split, "n": counted}
+        want = {**results.protocol(entry), "split": split, "n": counted}
         want.pop("indices", None)
         want |= chosen
-        if results.protocol(old) != want or {*filter(_is_interval, old)} != {*filter(_is_interval, entry)}:
+        intervals = [{*filter(schema.is_interval, side)} for side in (old, entry)]
+        if results.protocol(old) != want or intervals[0] != intervals[1]:
             return None
         found.append(old)
     return found
@@ -131,7 +126,7 @@ def _gap(train: dict[str, Any], test: dict[str, Any], gaps: frozenset[str]) -> d
     turned = test["metric"].partition(".")[0] in gaps  # test - train
     name_of = metric_name.gap_name if turned else metric_name.ge_name
     entry = {
-        **{key: value for key, value in test.items() if key not in _OF_ONE_SIDE},
+        **{key: value for key, value in test.items() if _is_of_both(key)},
         "metric": name_of(test["metric"]),
         "split": "test-train" if turned else "train-test",
         "n": [test["n"], train["n"]] if turned else [train["n"], test["n"]],
@@ -141,8 +136,7 @@ def _gap(train: dict[str, Any], test: dict[str, Any], gaps: frozenset[str]) -> d
     if "indices" in train:
         entry["train_indices"] = train["indices"]
     entry["seconds"] = round(train["seconds"] + test["seconds"], 3)
-    names = [*filter(_is_interval, test)]
-    entry = {key: value for key, value in entry.items() if key not in names}
+    names = [*filter(schema.is_interval, test)]
     for side, of_side in (("train", train), ("test", test)):
         if of_side["value"] is None:
             return {**entry, "value": None, "reason": f"on {side}: {of_side['reason']}"}
@@ -155,7 +149,7 @@ def _gap(train: dict[str, Any], test: dict[str, Any], gaps: frozenset[str]) -> d
 
 def _is_whole(entry: dict[str, Any]) -> bool:
     """Whether an entry of the record has what a difference takes: value, seconds and finite intervals."""
-    names = [*filter(_is_interval, entry)]
+    names = [*filter(schema.is_interval, entry)]
     if not names or not all(map(_is_number, (entry.get("value"), entry.get("seconds")))):
         return False
     ends = [entry[name] for name in names]
@@ -166,6 +160,9 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _is_interval(key: str) -> bool:
-    """`ci95`, `ci99.9` ..."""
-    return key.startswith("ci") and key[2:3].isdigit()
+def _is_of_both(field: str) -> bool:
+    """Whether a field of one split's entry describes the difference too.
+
+    What came out of one split or what it cost does not; `distance` is kept nevertheless, as on test.
+    """
+    return schema.role(field) in ("protocol", "label") or field in ("value", "seconds", "distance")

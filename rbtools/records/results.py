@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import math
-import re
+from collections.abc import Mapping
 from typing import Any
 
 from rbtools.errors import RbError
+from rbtools.records import schema
 
-# What a run found out or cost. Everything else in an entry is the protocol: it says what was asked.
-FOUND = frozenset(
-    "value ci95 reason seconds device stored warnings undecided draws_spent passes detail broken_by sanity"
-    " prepared distance tool quantiles draws_saved confirmed images below_floor se se_over layers"
-    " negative tests estimate estimator".split()
-)
 LATER: Any = object()
-"""Stands in an entry for what only the work will tell."""
-_INTERVAL = re.compile(r"ci\d")  # ci95, ci99.9
+"""Stands in an entry for a value that is known only after the work."""
 
 
-def protocol(entry: dict[str, Any]) -> dict[str, Any]:
-    """The part of an entry that says what was measured, without what came out."""
-    return {key: value for key, value in entry.items() if key not in FOUND and not _INTERVAL.match(key)}
+def protocol(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of an entry that decides whether another one answers the same question."""
+    return {name: value for name, value in entry.items() if schema.role(name) == "protocol"}
 
 
 def add(record: dict[str, Any], entry: dict[str, Any], *, replace: bool = False) -> dict[str, Any]:
@@ -44,12 +38,12 @@ def add(record: dict[str, Any], entry: dict[str, Any], *, replace: bool = False)
 def refuse(record: dict[str, Any], entry: dict[str, Any]) -> None:
     """Raise RbError where the record has this metric with another protocol than the entry.
 
-    Before the work an entry may have LATER in the place of a value: then any is right.
+    Before the work an entry may have LATER as a field's value: it equals every value.
     """
     for old in record.get("evals", []):
-        if old.get("metric") == entry["metric"] and (how := difference(old, entry)):
+        if old.get("metric") == entry["metric"] and (differs := difference(old, entry)):
             raise RbError(
-                f"The record already has '{entry['metric']}', measured differently: {how}."
+                f"The record already has '{entry['metric']}', measured differently: {differs}."
                 " Keep both with --as NAME, or overwrite with --replace."
             )
 
@@ -57,8 +51,8 @@ def refuse(record: dict[str, Any], entry: dict[str, Any]) -> None:
 def add_implicit(record: dict[str, Any], entry: dict[str, Any]) -> dict[str, Any]:
     """Like `add`, but a metric that is already there under another protocol stays as it is.
 
-    More examples of the same are welcome: clean accuracy on fifty images gives way to that on all, so
-    that it stands on the same images as the attack that came last.
+    A result of more examples under an otherwise equal protocol replaces the old one: clean accuracy on
+    fifty images gives way to that on all, so that it is of the same images as the latest attack.
     """
     for old in record.get("evals", []):
         if old.get("metric") != entry["metric"] or protocol(old) == protocol(entry):
@@ -85,27 +79,26 @@ def edited(record: dict[str, Any]) -> dict[str, Any] | None:
     """The first entry that does not say what its metric is in `metrics`; None where all do."""
     metrics = record.get("metrics") or {}
     for entry in record.get("evals") or ():
-        here, value = metrics.get(entry["metric"]), entry.get("value")
-        if here is None or value is None:
+        metric, value = metrics.get(entry["metric"]), entry.get("value")
+        if metric is None or value is None:
             continue
-        if not math.isclose(here, value, rel_tol=1e-6, abs_tol=1e-9):
+        if not math.isclose(metric, value, rel_tol=1e-6, abs_tol=1e-9):
             return dict(entry)
     return None
 
 
 def forget_evaluations(record: dict[str, Any]) -> dict[str, Any]:
-    """The record without results that belong to its former weights: a training makes new ones.
+    """The record without results of its former weights, which a training replaces.
 
-    An entry with a `split` was measured on trained weights, unless it says that it was `on` fresh ones;
-    seconds per epoch tell of their training, and a score is made of such results; a measure of the
-    architecture is none of these.
+    These are entries with a `split`, unless measured `on` fresh weights; seconds per epoch, of the former
+    training; and scores, which are computed from such results. Measures of the architecture stay.
     """
     stale = {entry.get("metric") for entry in record.get("evals", []) if _of_weights(entry)}
     if not stale:
         return record
-    kept = [entry for entry in record["evals"] if not _of_weights(entry)]
+    evals = [entry for entry in record["evals"] if not _of_weights(entry)]
     metrics = {name: value for name, value in record.get("metrics", {}).items() if name not in stale}
-    return {**record, "metrics": metrics, "evals": kept}
+    return {**record, "metrics": metrics, "evals": evals}
 
 
 def _of_weights(entry: dict[str, Any]) -> bool:

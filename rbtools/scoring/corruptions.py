@@ -13,10 +13,8 @@ from statistics import fmean
 from typing import Any
 
 from rbtools.errors import RbError
-from rbtools.records import metric_name
+from rbtools.records import metric_name, schema
 from rbtools.units import SEVERITIES
-
-_OWN = ("metric", "corruption", "severity", "value", "ci95", "seconds")
 
 Entry = dict[str, Any]
 # The interval of the mean of some accuracies on the same images; None where single images are not known.
@@ -114,7 +112,8 @@ def _common(metric: str, parts: Sequence[Entry], more: Mapping[str, Any]) -> Ent
     shared: Entry = {"metric": metric, **more, "severities": list(SEVERITIES)}
     for part in parts:
         for key, value in part.items():
-            if key not in _OWN and all(other.get(key, value) == value for other in parts):
+            own = key in ("metric", "corruption", "severity", "seconds") or schema.role(key) == "result"
+            if not own and all(other.get(key, value) == value for other in parts):
                 shared[key] = value
     archives = "".join(part.get("archive", "") for part in parts)
     if archives:

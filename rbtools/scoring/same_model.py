@@ -9,22 +9,23 @@ from typing import Any
 
 import orjson
 
-# What a tool found out about a model or said of it. All else tells which model it is.
-FOUND = frozenset("schema metrics evals error rank band rank_ci95 ranking pareto stored".split())
-# What a training cost and how it went.
-COURSE = frozenset(
-    "seconds_per_epoch passes prepared device threads history checkpoints validation trained_on batchnorm"
-    " stopped_after processes".split()
-)
+from rbtools.records import schema
+
 SHORT = {"seed": "train.seed"}
 
 
 def described(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The record without what was found out: what makes it this model and no other."""
-    kept = {name: value for name, value in record.items() if name not in FOUND}
-    if isinstance(kept.get("train"), Mapping):
-        kept["train"] = {name: value for name, value in kept["train"].items() if name not in COURSE}
-    return kept
+    """The fields that say which model a record is of, without results, costs and labels."""
+    description = without_results(record, schema.RECORD)
+    if isinstance(description.get("train"), Mapping):
+        description["train"] = without_results(description["train"], schema.TRAIN)
+    return description
+
+
+def without_results(values: Mapping[str, Any], table: tuple[schema.Field, ...]) -> dict[str, Any]:
+    """The fields that the table calls protocol, and those that it lacks."""
+    others = schema.not_protocol(table)
+    return {name: value for name, value in values.items() if name not in others}
 
 
 def digest(description: Mapping[str, Any]) -> int:
@@ -44,13 +45,13 @@ def model(record: Mapping[str, Any]) -> int:
 def without(record: Mapping[str, Any], over: Sequence[str]) -> int:
     """The digest that records have in common which differ in the fields `over` alone (`seed`, `dataset`).
 
-    Their weights differ then, and so do fields that rbtools does not know.
+    Only architecture, data set and training count: records that differ in a seed differ in their weights too,
+    and in fields that rbtools does not know.
     """
-    kept = {name: record[name] for name in ("arch", "dataset", "train") if name in record}
-    kept = described(kept)
+    description = described({name: record[name] for name in ("arch", "dataset", "train") if name in record})
     for name in over:
-        _drop(kept, SHORT.get(name, name).split("."))
-    return digest(kept)
+        _drop(description, SHORT.get(name, name).split("."))
+    return digest(description)
 
 
 def has(record: Mapping[str, Any], field: str) -> bool:
@@ -64,7 +65,7 @@ def has(record: Mapping[str, Any], field: str) -> bool:
 
 
 def _drop(place: dict[str, Any], path: list[str]) -> None:
-    """Take a field out, leaving whoever else holds the same objects as they were."""
+    """Remove the field at a path; objects on the way are copied, since records may share them."""
     head, *rest = path
     if not rest:
         place.pop(head, None)

@@ -120,7 +120,7 @@ def test_mandoc_has_nothing_to_warn_of() -> None:
 
 
 def test_the_page_about_records_knows_every_field_of_one(trained: dict[str, Any]) -> None:
-    text = (ROOT / "rbtools/cli/docs/rb-record.5.txt").read_text("utf-8")
+    text = (ROOT / "man/rb-record.5").read_text("utf-8").replace("\\-", "-")
     (record,) = shown([json.dumps(trained["pgd"])], "fgsm", "--n", "20")
     fields = {*record, *record["arch"], *record["train"], *(key for one in record["evals"] for key in one)}
     known = set(re.findall(r"[a-z_0-9]+", text))

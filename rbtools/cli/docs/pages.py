@@ -3,17 +3,24 @@
 Their text stands beside this file, in `NAME.SECTION.txt`: one line about the page, then headings
 (`# NAME`), paragraphs, terms (`term :: meaning`, each from the beginning of a line), and indented lines,
 which are shown as they are. A `$ ` before one of these is not shown: the tests run that command.
-`{tools}` stands for the terms of all tools.
+`{tools}` stands for the terms of all tools; `{record}`, `{train}` and `{evals}` for those of fields.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import resources
 from typing import NamedTuple
 
+from rbtools.records import schema
+
 PAGES = (("rb-record", 5), ("rbtools", 7))
+_GROUPS = {
+    "label": "What the entry is of, and where it was made:",
+    "result": "The result:",
+    "cost": "What it cost:",
+}
 _TERM = re.compile(r"^(?=\S[^\n]* :: )", re.M)
 
 
@@ -40,13 +47,32 @@ class Prose(NamedTuple):
 
 def pages(tools: Mapping[str, str]) -> list[Prose]:
     """All of them; `tools` are the names of the tools and a line about each."""
-    terms = "\n".join(f"{name} :: {summary}" for name, summary in tools.items())
+    terms = {
+        "{tools}": "\n".join(f"{name} :: {summary}" for name, summary in tools.items()),
+        "{record}": _fields(schema.RECORD),
+        "{train}": _fields(schema.TRAIN),
+        "{evals}": _entry_fields(),
+    }
     return [_page(name, section, terms) for name, section in PAGES]
 
 
-def _page(name: str, section: int, tools: str) -> Prose:
+def _fields(fields: Iterable[schema.Field]) -> str:
+    return "\n".join(f"{field.name} :: {field.doc[0].upper()}{field.doc[1:]}." for field in fields)
+
+
+def _entry_fields() -> str:
+    """The fields of an entry, group by group."""
+    groups: dict[str, list[schema.Field]] = {}
+    for field in schema.EVALS:
+        groups.setdefault(_GROUPS.get(field.group, f"The protocol, {field.group}:"), []).append(field)
+    return "\n\n".join(f"{title}\n\n{_fields(fields)}" for title, fields in groups.items())
+
+
+def _page(name: str, section: int, terms: Mapping[str, str]) -> Prose:
     text = resources.files(__package__).joinpath(f"{name}.{section}.txt").read_text("utf-8")
-    summary, *headed = re.split(r"^# (.+)\n", text.replace("{tools}", tools), flags=re.M)
+    for mark, listed in terms.items():
+        text = text.replace(mark, listed)
+    summary, *headed = re.split(r"^# (.+)\n", text, flags=re.M)
     body = {
         heading: [_part(piece) for piece in re.split(r"\n{2,}", under.strip("\n"))]
         for heading, under in zip(headed[::2], headed[1::2], strict=True)

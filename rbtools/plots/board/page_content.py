@@ -13,7 +13,7 @@ from rbtools import __version__
 from rbtools.plots.board import page_columns as board
 from rbtools.plots.board import score_terms
 from rbtools.plots.board.reproduce_command import again
-from rbtools.records import dumps, expr, metric_name
+from rbtools.records import dumps, expr, metric_name, schema
 
 Record = Mapping[str, Any]
 Pair = tuple[float, float]
@@ -24,11 +24,8 @@ FIELDS = {
     "train.method": ("Training", ("train", "method")),
     "train.seed": ("Seed", ("train", "seed")),
 }
-# Of an entry, what is specific to one record and long: the page leaves it out.
-_LONG = frozenset("quantiles detail passes images history".split())
-# What the page writes anew, and what rb-rank found out among other records.
-_REPLACED = frozenset("metrics evals error rank band rank_ci95 ranking".split())
-_OWN = ("n", "seconds", "undecided", "confirmed", "device", "reason")
+# What the page writes anew, and ranks among other records than those of the page.
+_REPLACED = frozenset(field.name for field in schema.RECORD if field.role == "result")
 
 
 class TextPool:
@@ -188,9 +185,10 @@ def _entry(entry: Mapping[str, Any], protocols: TextPool) -> Any:
 
     Value and interval are in the columns.
     """
-    told = {key: value for key, value in entry.items() if key not in _LONG and key != "value"}
-    if _pair(told.get("ci95")) is not None:
-        del told["ci95"]
-    own = {key: told.pop(key) for key in _OWN if key in told}
-    number = protocols.add(dumps(told).decode())
+    omitted = schema.on_page("omitted")
+    shared = {key: value for key, value in entry.items() if key not in omitted and key != "value"}
+    if _pair(shared.get("ci95")) is not None:
+        del shared["ci95"]
+    own = {key: shared.pop(key) for key in schema.on_page("own") if key in shared}
+    number = protocols.add(dumps(shared).decode())
     return [number, dumps(own).decode()] if own else number

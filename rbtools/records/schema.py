@@ -1,0 +1,289 @@
+"""The fields of a record: one table each for the record, its `train` section and an entry of `evals`.
+
+From these tables derive: whether two entries answer the same question (`results.protocol`), the fields of
+merged records, of means over corruptions and of generalisation errors, what the leaderboard page stores once
+for many records, and the lists in rb-record(5). A new field stands in two places: here, and where it is
+produced.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Literal, NamedTuple
+
+Role = Literal["protocol", "result", "cost", "label"]
+
+
+class Field(NamedTuple):
+    """One field, its role, and its line in rb-record(5).
+
+    role: `protocol` decides whether two results answer the same question (in a record and in `train`: whether
+    two records are of the same model); `result` is what came out, `cost` what that took; a `label` is any
+    other field. For a field of an entry, group is its heading in rb-record(5), and page says how the
+    leaderboard page stores it: `shared` once for all records that have the same, `own` with each record, and
+    `omitted` not at all, because it is long.
+    """
+
+    name: str
+    role: Role
+    doc: str
+    group: str = "result"
+    page: Literal["shared", "own", "omitted"] = "shared"
+
+
+RECORD = (
+    Field(
+        "schema",
+        "label",
+        "the format's version, 1, also where it is missing; newer ones are refused",
+    ),
+    Field("arch", "protocol", "the architecture. Always present; see ARCHITECTURES"),
+    Field(
+        "dataset",
+        "protocol",
+        "the data set that the model belongs to, as --dataset takes it. An evaluation on another one names"
+        " it in its entry",
+    ),
+    Field(
+        "class_map",
+        "protocol",
+        "the names of the model's outputs, where they are not the data set's classes",
+    ),
+    Field("train", "protocol", "how the weights were trained; see TRAINING"),
+    Field("checkpoint", "protocol", "the weights: sha256: and the hash of a file in the store"),
+    Field(
+        "checkpoint_file",
+        "protocol",
+        "the absolute path of a user's own file of weights; its hash is in checkpoint",
+    ),
+    Field("recognised", "protocol", "what was derived from that file: architecture, classes, normalisation"),
+    Field(
+        "aggregated",
+        "protocol",
+        "of rb-rank --aggregate: of how many records this is the mean, and of which",
+    ),
+    Field("metrics", "result", "the results: a name and a number. Flat, so that every program can read it"),
+    Field("evals", "result", "how each of them was measured, an entry a metric; see ENTRIES"),
+    Field(
+        "error",
+        "result",
+        "why a tool could not work on this record: an object with tool and message. A line that was no record"
+        " travels on in an error that also has source, line and text",
+    ),
+    Field("rank", "result", "of rb-rank: 1 is the best, equal values share a rank"),
+    Field("band", "result", "of rb-rank --bands: records of one band cannot be told apart"),
+    Field("rank_ci95", "result", "of rb-rank --bootstrap: the interval of the rank"),
+    Field("ranking", "result", "of rb-rank --bootstrap: what was ranked, and the interval of its value"),
+    Field("pareto", "label", "of rb-rank --pareto: whether no other record is better in all named metrics"),
+    Field("stored", "label", "of rb-store ls: kind, key, bytes and time of a result's file"),
+)
+
+TRAIN = (
+    Field("method", "protocol", "the training method"),
+    Field("seed", "protocol", "the seed of weights, order and augmentation"),
+    Field("epochs", "protocol", "epochs of the recipe"),
+    Field("preset", "protocol", "the recipe's name, where it came from one"),
+    Field("config", "protocol", "everything that decided the weights: options of the method and the recipe"),
+    Field("precision", "protocol", "the type of numbers: fp32 or bf16"),
+    Field("draws", "protocol", "the generator of random numbers"),
+    Field("init", "protocol", "the weights that the training started from, where they were not fresh"),
+    Field("output", "protocol", "of --output random: the step whose weights were chosen, and of how many"),
+    Field("tracking", "protocol", "the metrics that were measured each epoch"),
+    Field("seconds_per_epoch", "cost", "time of an epoch, without validation"),
+    Field("passes", "cost", "passes through the network, for each image"),
+    Field("prepared", "label", "how the network was made fast"),
+    Field("device", "label", "where it ran"),
+    Field("threads", "label", "threads on the processor"),
+    Field("processes", "label", "processes that trained together"),
+    Field("trained_on", "result", "the processors that epochs ran on, where there were several"),
+    Field("batchnorm", "result", "of several processes: whether BatchNorm's statistics are synchronised"),
+    Field("stopped_after", "result", "the last epoch, where the training ended early"),
+    Field("checkpoints", "result", "the last and the best weights, and which of them is selected"),
+    Field("validation", "result", "what the validation measured, and on which images"),
+    Field("history", "result", "a list for each quantity, a number an epoch"),
+)
+
+_PROTOCOL = {
+    "images": (
+        ("split", "the part of the data set: train, valid or test; of a difference train-test or test-train"),
+        ("dataset", "the data set, where it is not the record's"),
+        (
+            "indices",
+            "the hash of the examples' numbers, where they were chosen (--indices, train --val)",
+        ),
+        ("train_indices", "the same, of the training images of a difference"),
+        ("class_map", "the hash of the class names, where classes are mapped (--class-map)"),
+    ),
+    "random numbers": (
+        ("seed", "the seed"),
+        ("draws", "the generator"),
+        ("init_seed", "the seed of fresh weights"),
+    ),
+    "arithmetic": (
+        ("precision", "the numbers of searches: fp32 or bf16; fp32 always decides the result"),
+        ("compiled", "true where torch.compile was used"),
+    ),
+    "attack": (
+        ("attack", "its name in rb-attack"),
+        ("norm", "the norm of its distances: linf or l2"),
+        ("eps", "the distance, on the [0, 1] scale of pixels: 8/255 is 0.03137"),
+        ("loss", "the loss that was maximised"),
+        ("ladder", "the distances of one run, where each starts at the images of the one before"),
+        ("attacked", "which images: all, where misclassified ones were attacked too"),
+        (
+            "source",
+            "of a transfer: the attacked model; of a published number: where it is from",
+        ),
+    ),
+    "noise": (
+        ("noise", "its name in rb-pr"),
+        ("gamma", "its radius, on the [0, 1] scale of pixels"),
+        ("samples", "draws an image"),
+        ("definition", "the law of the noise, in words"),
+        ("denominator", "which images count: correct, those that are right without noise, or all"),
+        ("rho", "of ProbAcc: the tolerated failure rate"),
+        ("criterion", "of ProbAcc: when an image passes"),
+        ("stopping", "the rule by which draws of an image end early"),
+        ("error", "the error rate of that rule"),
+        ("splitting", "of rb-pr --rare: the estimator, in words"),
+        ("particles", "of rb-pr --rare: their number"),
+        ("moves", "of rb-pr --rare: moves a level"),
+        ("runs", "of rb-pr --rare: independent runs an image"),
+        ("keep", "of rb-pr --rare: the share of particles that a level keeps"),
+        ("floor", "of rb-pr --rare: the smallest probability that is followed"),
+    ),
+    "corruption": (
+        ("corruption", "its name in rb-corrupt"),
+        ("severity", "1 to 5"),
+        ("corruptions", "the corruptions of a mean"),
+        ("severities", "the severities of a mean"),
+        ("archive", "the hash of the file that the images came from (--from)"),
+        ("reference", "of mCE: the model whose errors are the unit"),
+    ),
+    "measure": (
+        ("measure", "its name in rb-measure"),
+        ("on", "the weights: trained, or init for fresh ones"),
+        ("batchnorm", "the statistics of BatchNorm, where there is a choice"),
+        ("batches", "batches that were looked at"),
+        ("batch_size", "images a batch"),
+        ("formula", "of a bound: its formula"),
+        ("inputs", "of a bound: the numbers in it"),
+        ("estimated", "of a bound: which of them were estimated"),
+        ("note", "of a bound: how it differs from the theorem"),
+        ("vacuous", "of a bound: whether it says nothing"),
+    ),
+    "calculation": (
+        ("expression", "of rb-score --add: the expression"),
+        ("terms", "of a score: metric, weight and direction of each term"),
+        ("missing", "of a score: what became of metrics that are missing"),
+        ("within", "of a score: the fields in which the compared records agree"),
+        ("compared", "of a score: among how many records"),
+        ("preset", "of a score: the preset's name"),
+        ("records", "of a mean by rb-rank: of how many records"),
+    ),
+    "publication": (
+        ("published", "the number as it was printed"),
+        ("unit", "percent, where it was printed so"),
+        ("rounding", "the unit of the last printed digit"),
+        ("key", "its name in the source, where that is spelled otherwise"),
+        ("epoch", "the epoch that it was measured after"),
+        ("threeseed", "true where it is the mean over seeds"),
+    ),
+}
+
+EVALS = (
+    Field("tool", "label", "the tool that wrote the entry", "label"),
+    Field("metric", "label", "the name under which the value stands in metrics", "label"),
+    Field("n", "protocol", "the number of images (of PR: those that count)", "images", "own"),
+    *(Field(name, "protocol", doc, group) for group, fields in _PROTOCOL.items() for name, doc in fields),
+    Field("value", "result", "the number, or null where there is none"),
+    Field(
+        "seconds",
+        "cost",
+        "time; of a stored result that of its computation",
+        "cost",
+        "own",
+    ),
+    Field(
+        "undecided",
+        "result",
+        "of ProbAcc: images that the draws do not decide",
+        page="own",
+    ),
+    Field("confirmed", "result", "the share of copies near a tie, which float32 decided", page="own"),
+    Field("device", "label", "where it ran: cpu, cuda, or both joined by +", "label", "own"),
+    Field("reason", "label", "why value is null; metrics then lacks the metric", "result", "own"),
+    Field(
+        "ci95",
+        "result",
+        "the interval of 95 % for the value; with --confidence 0.9 it is ci90. Of ProbAcc it is that of the"
+        " share of images whose true PR passes, which the value estimates with a bias",
+    ),
+    Field("estimator", "result", "of ProbAcc: that the value is a plug-in, of how many draws an image"),
+    Field(
+        "estimate",
+        "result",
+        "of ProbAcc: an estimate of the true share, from the distribution of PR that makes the draws most"
+        " probable",
+    ),
+    Field("quantiles", "result", "of PR_D: quantiles of PR over images", page="omitted"),
+    Field("se", "result", "the standard error of a measure's value"),
+    Field("se_over", "result", "over what it was estimated: batches, probes or examples"),
+    Field("broken_by", "result", "of an attack of several parts: how many images each part broke"),
+    Field("distance", "result", "of an attack that minimises it: its mean over the images that were fooled"),
+    Field("below_floor", "result", "of rb-pr --rare: images whose probability is below floor"),
+    Field("images", "result", "of rb-pr --rare: the probability of each image", page="omitted"),
+    Field("layers", "result", "of wci: each layer's part"),
+    Field("negative", "result", "of wci: layers whose estimate is negative and counts as 0"),
+    Field("tests", "result", "of rb-attack check: each test, and by how much it holds"),
+    Field("contributions", "result", "of a score: what each term adds"),
+    Field("std", "result", "of a mean by rb-rank: the standard deviation of the sample"),
+    Field("detail", "result", "with --detail: confusion matrix and mean confidences", page="omitted"),
+    Field("sanity", "label", "what a check of the model's outputs found", "label"),
+    Field("warnings", "result", "what to know before the number is used, such as gradients that vanish"),
+    Field(
+        "passes",
+        "cost",
+        "passes through the network for each image",
+        "cost",
+        "omitted",
+    ),
+    Field("draws_spent", "cost", "of draws that end early: how many there were", "cost"),
+    Field("draws_saved", "cost", "of draws that end early: how many there were not", "cost"),
+    Field("prepared", "label", "how the network was made fast for searches", "label"),
+    Field("threads", "protocol", "of seconds_per_epoch: threads on the processor", "arithmetic"),
+    Field("stored", "label", "of rb-store: where the result is kept", "label"),
+)
+
+_INTERVAL = re.compile(r"ci\d")  # ci95, ci99.9
+
+
+def is_interval(name: str) -> bool:
+    """Whether a field of an entry is an interval of the value: `ci95`, `ci99.9`."""
+    return _INTERVAL.match(name) is not None
+
+
+@cache
+def role(name: str) -> Role:
+    """The role of an entry's field. What the table lacks is an option of a registered method: protocol."""
+    roles: dict[str, Role] = {field.name: field.role for field in EVALS}
+    return "result" if is_interval(name) else roles.get(name, "protocol")
+
+
+@cache
+def not_protocol(table: tuple[Field, ...]) -> frozenset[str]:
+    """The fields of a table that do not say what was asked, or which model it is."""
+    return frozenset(field.name for field in table if field.role != "protocol")
+
+
+@cache
+def of_images() -> frozenset[str]:
+    """The fields of an entry that say which images were evaluated."""
+    return frozenset(field.name for field in EVALS if field.group == "images")
+
+
+@cache
+def on_page(how: str) -> tuple[str, ...]:
+    """The fields of an entry that the leaderboard page stores as `own`, or leaves out as `omitted`."""
+    return tuple(field.name for field in EVALS if field.page == how)

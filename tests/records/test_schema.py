@@ -1,0 +1,132 @@
+"""The table of an entry's fields, and what derives from it."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rbtools import registry
+from rbtools.attacks import ATTACKS
+from rbtools.cli.docs import pages
+from rbtools.corruptions import CORRUPTIONS
+from rbtools.errors import RbError
+from rbtools.evaluation import train_test_gap
+from rbtools.measures import MEASURES
+from rbtools.plots.board import page_content
+from rbtools.probabilistic import NOISES
+from rbtools.records import results, schema
+from rbtools.scoring import corruptions, merge
+
+ROOT = Path(__file__).resolve().parents[2]
+FIELDS = {field.name for field in schema.EVALS}
+
+
+def entries(value: Any) -> Iterator[dict[str, Any]]:
+    """The entries of `evals` anywhere in a JSON value, also in texts that are JSON themselves."""
+    if isinstance(value, str) and '"evals"' in value:
+        for line in value.splitlines():
+            if line.startswith("{"):
+                yield from entries(json.loads(line))
+    elif isinstance(value, list):
+        for item in value:
+            yield from entries(item)
+    elif isinstance(value, dict):
+        yield from (entry for entry in value.get("evals") or () if isinstance(entry, dict))
+        for item in value.values():
+            yield from entries(item)
+
+
+def options_of_methods() -> set[str]:
+    kinds: list[Any] = [ATTACKS, NOISES, CORRUPTIONS, MEASURES]
+    return {
+        registry.public_name(field)
+        for kind in kinds
+        for name in kind
+        for field in registry.options(kind.load(name))
+    }
+
+
+def test_every_field_that_the_tools_write_is_in_the_table_or_an_option_of_a_method() -> None:
+    snapshots = json.loads((ROOT / "tests/golden/snapshots.json").read_text("utf-8"))
+    written = {name for entry in entries(snapshots) for name in entry}
+    assert {"value", "attack", "gamma", "expression", "source"} <= written
+    assert {name for name in written - FIELDS - options_of_methods() if not schema.is_interval(name)} == set()
+
+
+@pytest.mark.parametrize("table", [schema.RECORD, schema.TRAIN, schema.EVALS])
+def test_a_field_stands_once_in_its_table(table: tuple[schema.Field, ...]) -> None:
+    assert [name for name, count in Counter(field.name for field in table).items() if count > 1] == []
+    assert all(field.doc and not field.doc.endswith(".") for field in table)
+
+
+def test_no_module_but_the_schema_lists_results_or_costs() -> None:
+    outcomes = {field.name for field in schema.EVALS if field.role in ("result", "cost")} | {"device"}
+    listing = []
+    for path in sorted((ROOT / "rbtools").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, (ast.Set, ast.Tuple, ast.List)):
+                names = {item.value for item in node.elts if isinstance(item, ast.Constant)}
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and "." not in node.value:
+                names = set(node.value.split())
+            else:
+                continue
+            if len(names & outcomes) >= 4 and path.name != "schema.py":
+                listing.append(f"{path.relative_to(ROOT)}:{node.lineno} {sorted(names & outcomes)}")
+    assert listing == [], "ask rbtools/records/schema.py instead"
+
+
+BASE = {"tool": "rb-x", "metric": "corrupt.fog.1", "corruption": "fog", "value": 0.5, "ci95": [0.4, 0.6]}
+
+
+@pytest.fixture(params=["protocol", "result"])
+def toy(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[schema.Field]:
+    """A new field, which stands in the schema and nowhere else."""
+    field = schema.Field(
+        "toy", request.param, "a toy", "measure", "own" if request.param == "result" else "shared"
+    )
+    monkeypatch.setattr(schema, "EVALS", (*schema.EVALS, field))
+    caches: list[Any] = [schema.role, schema.on_page]
+    for cached in caches:
+        cached.cache_clear()
+    yield field
+    for cached in caches:
+        cached.cache_clear()
+
+
+def test_a_new_field_needs_the_schema_and_its_writer_alone(toy: schema.Field) -> None:
+    asked = toy.role == "protocol"
+    old, new = ({**BASE, "n": 4, "seconds": 1.0, "toy": number} for number in (1, 2))
+    record = {"arch": {}, "metrics": {BASE["metric"]: 0.5}, "evals": [old]}
+    # the same question
+    if asked:
+        with pytest.raises(RbError, match="toy 1 there and 2 here"):
+            results.add(record, new)
+    else:
+        assert results.add(record, new)["evals"] == [new]
+    # means of records, and of severities
+    assert ("toy" in merge.merged([record, record], {})["evals"][0]) == asked
+    five = [{**old, "severity": severity} for severity in range(1, 6)]
+    assert ("toy" in corruptions.summary(five, None, ["fog"])[0]) == asked
+    # a generalisation error
+    assert ("toy" in train_test_gap._gap(old, old, frozenset())) == asked
+    # the leaderboard page
+    protocols = page_content.TextPool()
+    _, own = page_content._entry(old, protocols)
+    assert ("toy" in protocols.texts()[0], "toy" in own) == (asked, not asked)
+    # rb-record(5)
+    page = next(page for page in pages.pages({}) if page.name == "rb-record")
+    terms = [part for part in page.body["ENTRIES"] if isinstance(part, dict)]
+    assert any(part.get("toy") == "A toy." for part in terms)
+
+
+def test_a_field_that_no_table_has_is_protocol_and_every_interval_a_result() -> None:
+    assert schema.role("mine") == "protocol" and schema.role("circle") == "protocol"
+    assert schema.role("ci95") == schema.role("ci99.9") == "result"
+    entry = {"n": 1, "mine": 2, "ci90": [0, 1], "value": 1, "metric": "acc"}
+    assert results.protocol(entry) == {"n": 1, "mine": 2}
