@@ -14,7 +14,7 @@ from rbtools.registry import param
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rbtools.attacks.active_batch import AttackBatch, Run
+    from rbtools.attacks.active_batch import AttackBatch, Stage
     from rbtools.attacks.pyauto import TameModel
     from rbtools.attacks.steps import Model
 
@@ -106,11 +106,11 @@ class AutoAttack(ReferenceBackend):
     def loss_for(self, classes: int) -> str:
         return ",".join(part.loss_for(classes) for part in self.parts)
 
-    def runs(self, classes: int) -> list[Run]:
+    def stages(self, classes: int) -> list[Stage]:
         return [
             functools.partial(_with_draws_of, part.name, run)
             for part in self.parts
-            for run in part.runs(classes)
+            for run in part.stages(classes)
         ]
 
     def findings(self, by: Tensor, classes: int) -> dict[str, Tensor]:
@@ -118,11 +118,11 @@ class AutoAttack(ReferenceBackend):
         where it was wrong without an attack."""
         import torch
 
-        numbers = [number for number, part in enumerate(self.parts) for _ in part.runs(classes)]
+        numbers = [number for number, part in enumerate(self.parts) for _ in part.stages(classes)]
         attacks = torch.tensor(numbers, device=by.device)[by.clamp_min(0)]
         return {"broken_by": torch.where(by < 0, by, attacks)}
 
-    def theirs(self, model: Model, images: Tensor, labels: Tensor, draws: Any) -> Tensor:
+    def run_reference(self, model: Model, images: Tensor, labels: Tensor, draws: Any) -> Tensor:
         from rbtools.attacks import pyauto
 
         names = [name for name, _ in self.plan]
@@ -145,27 +145,27 @@ class AutoAttack(ReferenceBackend):
         from rbtools.attacks import pyauto
 
         chosen = {"attacks": self.named, "version": "custom"} if self.named else {"version": self.variant}
-        theirs = Theirs(
+        reference = Theirs(
             tame, norm=pyauto.NORMS[self.norm], eps=self.eps, seed=seed, device=images.device, **chosen
         )
-        theirs.verbose = False
-        theirs.logger = theirs.apgd.logger = theirs.apgd_targeted.logger = pyauto.logger
-        pyauto.mend_ties(theirs.square)
+        reference.verbose = False
+        reference.logger = reference.apgd.logger = reference.apgd_targeted.logger = pyauto.logger
+        pyauto.mend_ties(reference.square)
         if self.named:  # a custom list would keep the five restarts that its classes are made with
-            theirs.apgd.n_restarts = theirs.apgd_targeted.n_restarts = theirs.fab.n_restarts = 1
+            reference.apgd.n_restarts = reference.apgd_targeted.n_restarts = reference.fab.n_restarts = 1
         # Their code takes 9 targets of any number of classes and fails where there are fewer.
         targets = min(9, tame.classes - 1)
-        theirs.apgd_targeted.n_target_classes = theirs.fab.n_target_classes = targets
+        reference.apgd_targeted.n_target_classes = reference.fab.n_target_classes = targets
 
         def perturb(images: Tensor, labels: Tensor) -> Tensor:
-            perturbed: Tensor = theirs.run_standard_evaluation(images, labels, batch_size=len(images))[0]
+            perturbed: Tensor = reference.run_standard_evaluation(images, labels, batch_size=len(images))[0]
             return perturbed
 
         return perturb
 
 
 def _with_draws_of(
-    name: str, run: Run, model: Model, batch: AttackBatch, more: bool
+    name: str, run: Stage, model: Model, batch: AttackBatch, more: bool
 ) -> tuple[Tensor, Tensor]:
     """A run with random numbers of its attack's own, and a verdict on every example."""
     import dataclasses

@@ -17,7 +17,7 @@ from rbtools.attacks.losses import Objective
 from rbtools.attacks.steps import Model, differentiate, fooled, logits_of
 
 STANDING, CLEAN = -1, -2
-"""In place of a run's number: no run broke the example; it was wrong without an attack."""
+"""In place of a stage's number: no stage broke the example; it was wrong without an attack."""
 
 
 @dataclass(frozen=True)
@@ -46,19 +46,19 @@ class AttackBatch:
         return Objective(loss, self.labels, self.labels if targets is None else targets)
 
 
-Run = Callable[[Model, AttackBatch, bool], tuple[Tensor, Tensor]]
-"""From a model, a batch and whether more runs follow to (an image each, which are known to fool)."""
+Stage = Callable[[Model, AttackBatch, bool], tuple[Tensor, Tensor]]
+"""From a model, a batch and whether more stages follow to (an image each, which are known to fool)."""
 
 
 def run_stages(
-    model: Model, batch: AttackBatch, runs: Callable[[int], list[Run]], *, clean_pass: bool
+    model: Model, batch: AttackBatch, stages: Callable[[int], list[Stage]], *, clean_pass: bool
 ) -> tuple[Tensor, Tensor, int]:
-    """Run after run on what still stands.
+    """Run stage after stage on the examples that are still classified right.
 
-    Returns the images (N, C, H, W), the number of the run that broke each (N,), and how many classes the
+    Returns the images (N, C, H, W), the number of the stage that broke each (N,), and how many classes the
     model has (0 without a clean pass).
 
-    `runs` gives the runs for a number of classes. The last run's examples are STANDING unless it knows
+    `stages` gives the stages for a number of classes. The last stage's examples are STANDING unless it knows
     that they are broken.
     """
     perturbed = batch.images.clone()
@@ -73,11 +73,11 @@ def run_stages(
             right = ~fooled(model, batch.images, batch.logits, batch.labels)
             by[~right] = CLEAN
             left, batch = left[right], batch.take(right)
-        todo = runs(classes)
-        for number, run in enumerate(todo):
+        todo = stages(classes)
+        for number, stage in enumerate(todo):
             if not len(batch):
                 break
-            points, broken = run(model, batch, number + 1 < len(todo))
+            points, broken = stage(model, batch, number + 1 < len(todo))
             perturbed[left] = points
             by[left[broken]] = number
             if broken.any():

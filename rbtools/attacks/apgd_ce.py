@@ -13,7 +13,7 @@ from rbtools.registry import param
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rbtools.attacks.active_batch import AttackBatch, Run
+    from rbtools.attacks.active_batch import AttackBatch, Stage
     from rbtools.attacks.pyauto import TameModel
     from rbtools.attacks.steps import Model
 
@@ -42,7 +42,7 @@ class APGDCE(ReferenceBackend):
     )
     backend: str = backend_param()
 
-    def runs(self, classes: int) -> list[Run]:
+    def stages(self, classes: int) -> list[Stage]:
         return [functools.partial(self._climb, restart) for restart in range(self.restarts)]
 
     def _climb(self, restart: int, model: Model, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:
@@ -61,7 +61,7 @@ class APGDCE(ReferenceBackend):
             passes=self.eot,
         )
 
-    def theirs(self, model: Model, images: Tensor, labels: Tensor, draws: Any) -> Tensor:
+    def run_reference(self, model: Model, images: Tensor, labels: Tensor, draws: Any) -> Tensor:
         from rbtools.attacks import pyauto
 
         def attack(tame: TameModel, seed: int) -> Callable[[Tensor, Tensor], Tensor]:

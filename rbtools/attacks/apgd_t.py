@@ -13,7 +13,7 @@ from rbtools.registry import param
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rbtools.attacks.active_batch import AttackBatch, Run
+    from rbtools.attacks.active_batch import AttackBatch, Stage
     from rbtools.attacks.pyauto import TameModel
     from rbtools.attacks.steps import Model
 
@@ -42,7 +42,7 @@ class APGDT(ReferenceBackend):
     restarts: int = param(1, "Number of runs from new random starts.", check="positive")
     backend: str = backend_param()
 
-    def runs(self, classes: int) -> list[Run]:
+    def stages(self, classes: int) -> list[Stage]:
         targets = min(self.targets, classes - 1)
         return [
             functools.partial(self._climb, restart, rank)
@@ -68,7 +68,7 @@ class APGDT(ReferenceBackend):
             draw=restart * self.targets + rank,
         )
 
-    def theirs(self, model: Model, images: Tensor, labels: Tensor, draws: Any) -> Tensor:
+    def run_reference(self, model: Model, images: Tensor, labels: Tensor, draws: Any) -> Tensor:
         from rbtools.attacks import pyauto
 
         def attack(tame: TameModel, seed: int) -> Callable[[Tensor, Tensor], Tensor]:

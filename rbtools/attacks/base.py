@@ -1,4 +1,4 @@
-"""The shape of an attack written here: runs in turn, each on what the ones before it left standing.
+"""What an attack is, and those written here: stages, each on what the ones before it did not break.
 
 Nothing here imports torch, so that the classes of attacks load with `--help`.
 """
@@ -13,7 +13,7 @@ from rbtools.registry import param
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rbtools.attacks.active_batch import Run
+    from rbtools.attacks.active_batch import Stage
     from rbtools.attacks.steps import Model
 
 # A loss that needs more classes than the model has is replaced by the margin behind it, which
@@ -35,39 +35,78 @@ def backend_param() -> Any:
     )
 
 
-class SequentialAttack:
-    """What the attacks written here share; a frozen dataclass with `runs` becomes an attack.
+class Attack:
+    """What every registered attack is: a frozen, keyword-only dataclass below this class, with `__call__`.
 
-    `loss` names what is increased. `clean_pass` is False where the unchanged images need not be
-    looked at first; with it, images that are classified wrong come back as they are.
+    `eps` is the radius of the ball of `norm` ("linf" or "l2"), in pixel units of [0, 1].
     """
 
     name: ClassVar[str]
-    loss: ClassVar[str] = "none"
+    version: ClassVar[int] = 1
+    # The name of what is increased; None where an attack has no loss.
+    loss: ClassVar[str | None] = None
+    # Which point of a run is judged: "any" of them, or the "last".
+    iterate: str = "any"
     eps: float
     norm: str = "linf"
 
     @property
     def stem(self) -> str:
-        """How metrics call it, without the distance."""
+        """The metric's name without the distance ("pgd20.l2")."""
         return self.name + (".l2" if self.norm == "l2" else "")
 
     @property
+    def random(self) -> bool:
+        """Whether the result depends on the draws."""
+        return True
+
+    @property
     def batch_dependent(self) -> bool:
-        """Never: every random number here belongs to one example."""
+        """Whether random numbers belong to the batch and not to the example.
+
+        Such an attack gets the same examples together every time, whatever batch the memory allows.
+        """
         return False
 
     @property
     def clean_pass(self) -> bool:
+        """Whether the unchanged images are looked at first; those that are wrong come back as they are."""
         return True
 
-    def loss_for(self, classes: int) -> str:
+    def loss_for(self, classes: int) -> str | None:
         """The loss in use for a model of that many classes."""
-        least, instead = _NEEDS.get(self.loss, (0, self.loss))
-        return self.loss if classes >= least else instead
+        return self.loss
 
-    def runs(self, classes: int) -> list[Run]:
-        """The runs for a model of that many classes (0 where no clean pass was made)."""
+    def __call__(self, model: Model, images: Tensor, labels: Tensor, draws: Any) -> Tensor:
+        """Perturb `images`.
+
+        Shape: images float32 (N, C, H, W) in [0, 1]; labels int64 (N,); the result is as images.
+        `model` maps images to logits (N, classes); `draws` holds the random numbers of these N
+        examples (rbtools.rng.draws.Draws).
+        """
+        raise NotImplementedError
+
+    def run(
+        self, model: Model, images: Tensor, labels: Tensor, draws: Any
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Perturb images; also return what else there is to know of each example, by name (N,):
+        `broken_by` of aa (a number in its `parts`), `distance` of cw-l2.
+        """
+        return self(model, images, labels, draws), {}
+
+
+class SequentialAttack(Attack):
+    """What the attacks written here share; a frozen dataclass with `stages` becomes an attack."""
+
+    loss: ClassVar[str | None] = "none"
+
+    def loss_for(self, classes: int) -> str:
+        """The loss in use: the one behind it where the model has too few classes."""
+        least, instead = _NEEDS.get(str(self.loss), (0, ""))
+        return str(self.loss) if classes >= least else instead
+
+    def stages(self, classes: int) -> list[Stage]:
+        """The stages for a model of that many classes (0 where no clean pass was made)."""
         raise NotImplementedError
 
     def __call__(self, model: Model, images: Tensor, labels: Tensor, draws: Any) -> Tensor:
@@ -76,18 +115,17 @@ class SequentialAttack:
     def run(
         self, model: Model, images: Tensor, labels: Tensor, draws: Any
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Perturb images; also return what else there is to know of each example, by name (N,)."""
         if self.eps == 0 or len(images) == 0:
             return images.clone(), {}
         from rbtools.attacks import active_batch
 
         perturbed, by, classes = active_batch.run_stages(
-            model, active_batch.AttackBatch(images, labels, draws), self.runs, clean_pass=self.clean_pass
+            model, active_batch.AttackBatch(images, labels, draws), self.stages, clean_pass=self.clean_pass
         )
         return perturbed, self.findings(by, classes)
 
     def findings(self, by: Tensor, classes: int) -> dict[str, Tensor]:
-        """What `run` tells of each example, from the number of the run that broke it (N,)."""
+        """What `run` tells of each example, from the number of the stage that broke it (N,)."""
         return {}
 
 
@@ -101,7 +139,7 @@ class ReferenceBackend(SequentialAttack):
         """Whether the random numbers are drawn for the batch as a whole, as AutoAttack's code does."""
         return self.backend == "pyautoattack"
 
-    def theirs(self, model: Model, images: Tensor, labels: Tensor, draws: Any) -> Tensor:
+    def run_reference(self, model: Model, images: Tensor, labels: Tensor, draws: Any) -> Tensor:
         """Perturb images by AutoAttack's own code."""
         raise NotImplementedError
 
@@ -109,7 +147,7 @@ class ReferenceBackend(SequentialAttack):
         self, model: Model, images: Tensor, labels: Tensor, draws: Any
     ) -> tuple[Tensor, dict[str, Tensor]]:
         if self.backend == "pyautoattack":
-            return self.theirs(model, images, labels, draws), {}
+            return self.run_reference(model, images, labels, draws), {}
         return super().run(model, images, labels, draws)
 
 

@@ -13,7 +13,7 @@ from rbtools.registry import param
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rbtools.attacks.active_batch import AttackBatch, Run
+    from rbtools.attacks.active_batch import AttackBatch, Stage
     from rbtools.attacks.pyauto import TameModel
     from rbtools.attacks.steps import Model
 
@@ -45,7 +45,7 @@ class FAB(ReferenceBackend):
         """Whether the result depends on the draws."""
         return self.restarts > 1
 
-    def runs(self, classes: int) -> list[Run]:
+    def stages(self, classes: int) -> list[Stage]:
         return [functools.partial(self._walk, restart, None) for restart in range(self.restarts)]
 
     def _walk(
@@ -58,7 +58,7 @@ class FAB(ReferenceBackend):
         draw = None if restart == 0 else restart * batch.logits.shape[1] + (rank or 0)
         return fab_steps.fab(model, batch, targets, eps=self.eps, norm=self.norm, count=self.steps, draw=draw)
 
-    def theirs(self, model: Model, images: Tensor, labels: Tensor, draws: Any) -> Tensor:
+    def run_reference(self, model: Model, images: Tensor, labels: Tensor, draws: Any) -> Tensor:
         from rbtools.attacks import pyauto
 
         def attack(tame: TameModel, seed: int) -> Callable[[Tensor, Tensor], Tensor]:

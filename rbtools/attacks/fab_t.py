@@ -10,7 +10,7 @@ from rbtools.attacks.fab import FAB
 from rbtools.registry import param
 
 if TYPE_CHECKING:
-    from rbtools.attacks.active_batch import Run
+    from rbtools.attacks.active_batch import Stage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class FABT(FAB):
 
     targets: int = param(9, "Number of wrong classes to try, if there are as many.", check="positive")
 
-    def runs(self, classes: int) -> list[Run]:
+    def stages(self, classes: int) -> list[Stage]:
         return [
             functools.partial(self._walk, restart, rank)
             for rank in range(min(self.targets, classes - 1))

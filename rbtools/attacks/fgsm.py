@@ -10,7 +10,7 @@ from rbtools.attacks.base import SequentialAttack
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rbtools.attacks.active_batch import AttackBatch, Run
+    from rbtools.attacks.active_batch import AttackBatch, Stage
     from rbtools.attacks.steps import Model
 
 
@@ -34,7 +34,7 @@ class FGSM(SequentialAttack):
     def clean_pass(self) -> bool:
         return False
 
-    def runs(self, classes: int) -> list[Run]:
+    def stages(self, classes: int) -> list[Stage]:
         return [self._step]
 
     def _step(self, model: Model, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:

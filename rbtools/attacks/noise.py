@@ -11,7 +11,7 @@ from rbtools.registry import param
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rbtools.attacks.active_batch import AttackBatch, Run
+    from rbtools.attacks.active_batch import AttackBatch, Stage
     from rbtools.attacks.steps import Model
 
 
@@ -38,7 +38,7 @@ class NoiseAttack(SequentialAttack):
     def clean_pass(self) -> bool:
         return False
 
-    def runs(self, classes: int) -> list[Run]:
+    def stages(self, classes: int) -> list[Stage]:
         return [self._sample]
 
     def _sample(self, model: Model, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:

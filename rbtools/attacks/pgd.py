@@ -14,7 +14,7 @@ from rbtools.registry import param
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rbtools.attacks.active_batch import AttackBatch, Run
+    from rbtools.attacks.active_batch import AttackBatch, Stage
     from rbtools.attacks.losses import Objective
     from rbtools.attacks.steps import Model
 
@@ -122,7 +122,7 @@ class PGD(SequentialAttack):
     def clean_pass(self) -> bool:
         return self.target != "none"
 
-    def runs(self, classes: int) -> list[Run]:
+    def stages(self, classes: int) -> list[Stage]:
         return [functools.partial(self._run, restart) for restart in range(self.restarts)]
 
     def goal(self, batch: AttackBatch) -> Objective:

@@ -14,7 +14,7 @@ from rbtools.registry import param
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rbtools.attacks.active_batch import AttackBatch, Run
+    from rbtools.attacks.active_batch import AttackBatch, Stage
     from rbtools.attacks.pyauto import TameModel
     from rbtools.attacks.steps import Model
 
@@ -55,7 +55,7 @@ class Square(ReferenceBackend):
     restarts: int = param(1, "Number of runs from new random starts.", check="positive")
     backend: str = backend_param()
 
-    def runs(self, classes: int) -> list[Run]:
+    def stages(self, classes: int) -> list[Stage]:
         return [functools.partial(self._search, restart) for restart in range(self.restarts)]
 
     def share(self, query: int) -> float:
@@ -83,7 +83,7 @@ class Square(ReferenceBackend):
             restart=restart,
         )
 
-    def theirs(self, model: Model, images: Tensor, labels: Tensor, draws: Any) -> Tensor:
+    def run_reference(self, model: Model, images: Tensor, labels: Tensor, draws: Any) -> Tensor:
         from rbtools.attacks import pyauto
 
         def attack(tame: TameModel, seed: int) -> Callable[[Tensor, Tensor], Tensor]:

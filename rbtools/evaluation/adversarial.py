@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from rbtools.attacks import steps
+from rbtools.attacks.base import Attack
 from rbtools.errors import RbError
 from rbtools.evaluation.batches import Batch
 from rbtools.evaluation.counting import CountingModel
@@ -30,7 +30,7 @@ class AttackResult(NamedTuple):
 
 def run_attack(
     batch: Batch,
-    method: Any,
+    method: Attack,
     before: AttackResult | None = None,
     standing: Tensor | None = None,
     on: nn.Module | None = None,
@@ -60,11 +60,11 @@ def run_attack(
     return AttackResult(survived, images, logits, totals)
 
 
-def _perturbed(batch: Batch, method: Any, totals: dict[str, float]) -> tuple[Tensor, Tensor]:
+def _perturbed(batch: Batch, method: Attack, totals: dict[str, float]) -> tuple[Tensor, Tensor]:
     """What the attack makes of the examples, and the model's logits there."""
     exact = batch.fast_model is batch.model or method.batch_dependent
     images, logits = _attempt(batch, method, batch.model if exact else batch.fast_model, totals)
-    if exact or getattr(method, "iterate", "any") == "last":
+    if exact or method.iterate == "last":
         return images, logits
     standing = logits.argmax(1) == batch.labels
     believed = torch.zeros_like(standing)
@@ -78,7 +78,7 @@ def _perturbed(batch: Batch, method: Any, totals: dict[str, float]) -> tuple[Ten
 
 
 def _attempt(
-    batch: Batch, method: Any, model: Any, totals: dict[str, float], again: bool = False
+    batch: Batch, method: Attack, model: nn.Module, totals: dict[str, float], again: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Run the attack on a model: images inside the budget, and the logits of the model that decides."""
     # AutoAttack's own code draws for a batch as a whole: it gets the fixed batch undivided.
@@ -86,13 +86,8 @@ def _attempt(
     decides = batch.model if model is batch.fast_model is not batch.model else None
     metered = CountingModel(model, None if whole else batch.chunk_size, decides)
     metered.begin(len(batch.ids))
-    run = getattr(method, "run", None)
     draws = batch.draws(f"attack.{method.name}")
-    told: Mapping[str, Any] = {}
-    if run is None:
-        perturbed = method(metered, batch.images, batch.labels, draws)
-    else:
-        perturbed, told = run(metered, batch.images, batch.labels, draws)
+    perturbed, findings = method.run(metered, batch.images, batch.labels, draws)
     if perturbed.shape != batch.images.shape:
         raise RbError(
             f"The attack {method.name} returned images of shape {tuple(perturbed.shape)}; expected"
@@ -107,18 +102,19 @@ def _attempt(
     norm = method.norm
     perturbed = steps.project(perturbed.detach().float(), batch.images, method.eps, norm)
     logits = batch.logits(perturbed)
-    found: dict[str, float] = {"forward": metered.forwards + len(perturbed), "backward": metered.backwards}
+    sums: dict[str, float] = {"forward": metered.forwards + len(perturbed), "backward": metered.backwards}
     if metered.backwards and not again:
-        found |= {"started": len(perturbed), "zero_gradient": metered.zero_gradients}
-    if hasattr(method, "loss_for"):
-        found[f"loss.{method.loss_for(logits.shape[1])}"] = len(perturbed)
-    if "distance" in told:
-        near = told["distance"][torch.isfinite(told["distance"])]
-        found |= {"distance": float(near.sum()), "distances": len(near)}
-    if "broken_by" in told:
-        broken = told["broken_by"][logits.argmax(1) != batch.labels]
+        sums |= {"started": len(perturbed), "zero_gradient": metered.zero_gradients}
+    loss = method.loss_for(logits.shape[1])
+    if loss is not None:
+        sums[f"loss.{loss}"] = len(perturbed)
+    if "distance" in findings:
+        near = findings["distance"][torch.isfinite(findings["distance"])]
+        sums |= {"distance": float(near.sum()), "distances": len(near)}
+    if "broken_by" in findings:
+        broken = findings["broken_by"][logits.argmax(1) != batch.labels]
         for number in broken.unique().tolist():
-            found[f"broken_by.{number}"] = int((broken == number).sum())
-    for name, value in found.items():
+            sums[f"broken_by.{number}"] = int((broken == number).sum())
+    for name, value in sums.items():
         totals[name] = totals.get(name, 0.0) + float(value)
     return perturbed, logits

@@ -32,7 +32,7 @@ def of_attack(method: Any, totals: Mapping[str, float], n: int) -> dict[str, Any
 
 
 def _other_loss(method: Any, losses: list[str]) -> list[str]:
-    named = getattr(method, "loss", None)
+    named = method.loss
     if not losses or losses[0] == named:
         return []
     return [f"The model has too few classes for the loss {named}: {losses[0]} stands in for it."]

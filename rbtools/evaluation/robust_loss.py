@@ -78,7 +78,7 @@ class RobustLossTask(EvalTask):
     gaps = GAPS
 
     def __post_init__(self) -> None:
-        goes_on = getattr(self.method, "iterate", None) == "last" or not self.method.random
+        goes_on = self.method.iterate == "last" or not self.method.random
         if not goes_on or self.method.batch_dependent or self.method.clean_pass:
             raise UsageError(
                 f"The attack {self.method.stem} leaves examples alone that it has broken, or that are wrong"

@@ -198,7 +198,7 @@ class AttackOutput(Output):
         return outcomes[:, 1:].argmax(1) == outcomes[:, 0] if self.detail else outcomes.bool()
 
     def entry_template(self) -> list[dict[str, Any]]:
-        loss = getattr(self.method, "loss", None)
+        loss = self.method.loss
         ladder = {"ladder": list(self.ladder)} if self.ladder else {}
         return [{"metric": self.metric, **attack_settings(self.method, loss=loss), **ladder}]
 

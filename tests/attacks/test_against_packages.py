@@ -56,7 +56,7 @@ def ours(name, setting, seed=0, **params):
     return model(found).argmax(1) == labels
 
 
-def theirs(name, setting, **params):
+def run_reference(name, setting, **params):
     return ours(name, setting, backend="pyautoattack", **params)
 
 
@@ -72,7 +72,7 @@ def theirs(name, setting, **params):
     ],
 )
 def test_verdicts_of_pyautoattack(name, params, norm, setting):
-    mine, reference = (attack(name, setting, norm=norm, **params) for attack in (ours, theirs))
+    mine, reference = (attack(name, setting, norm=norm, **params) for attack in (ours, run_reference))
     assert 0.2 < reference.float().mean() < 0.8
     assert (mine != reference).sum() <= 6  # other random starts
     assert mine.sum() <= reference.sum() + 2
@@ -83,7 +83,7 @@ def test_verdicts_of_pyautoattack(name, params, norm, setting):
 def test_square_finds_as_much_as_that_of_pyautoattack(schedule, norm, setting):
     params = {"queries": 150, "norm": norm, "schedule": schedule}
     mine = [ours("square", setting, seed, **params).float().mean() for seed in range(3)]
-    reference = [theirs("square", setting, seed=seed, **params).float().mean() for seed in range(3)]
+    reference = [run_reference("square", setting, seed=seed, **params).float().mean() for seed in range(3)]
     assert 0.3 < sum(reference) / 3 < 0.95
     # On so small images its squares of l2 have but one place, since its range leaves out the last one.
     assert (-0.2 if norm == "l2" else -0.07) < (sum(mine) - sum(reference)) / 3 < 0.07
@@ -104,7 +104,7 @@ def test_the_rescaled_squares_shrink_as_those_of_torchattacks(queries):
 
 def test_the_sequence_stands_where_pyautoattack_does(setting):
     mine = ours("aa", setting, attacks="apgd-ce,apgd-dlr")
-    reference = theirs("aa", setting, attacks="apgd-ce,apgd-dlr")
+    reference = run_reference("aa", setting, attacks="apgd-ce,apgd-dlr")
     assert (mine != reference).sum() <= 1
 
 

@@ -338,7 +338,7 @@ def test_equals_the_package_run_by_hand():
     labels = model(images).argmax(1)
     draws = draws_for(8)
     common = {"eps": 0.1, "seed": seed_of(draws), "device": "cpu", "n_restarts": 1}
-    for name, theirs, params in (
+    for name, reference, params in (
         ("apgd-ce", APGDAttack(model, n_iter=10, norm="Linf", **common), {"steps": 10}),
         ("apgd-ce", APGDAttack(model, n_iter=10, norm="L2", **common), {"steps": 10, "norm": "l2"}),
         (
@@ -347,7 +347,7 @@ def test_equals_the_package_run_by_hand():
             {"queries": 30, "p": 0.5},
         ),
     ):
-        expected = theirs.perturb(images, labels)
+        expected = reference.perturb(images, labels)
         assert torch.equal(build(name, eps=0.1, **params)(model, images, labels, draws), expected)
         assert not torch.equal(expected, images)
 
@@ -358,9 +358,9 @@ def test_autoattack_equals_the_package_run_by_hand(quick):
     model, images = Linear(10).requires_grad_(False), images_for(8)
     labels = model(images).argmax(1)
     draws = draws_for(8)
-    theirs = pyautoattack.AutoAttack(model, norm="Linf", eps=0.05, seed=seed_of(draws))
-    theirs.verbose = False
-    expected = theirs.run_standard_evaluation(images, labels, batch_size=8)[0]
+    reference = pyautoattack.AutoAttack(model, norm="Linf", eps=0.05, seed=seed_of(draws))
+    reference.verbose = False
+    expected = reference.run_standard_evaluation(images, labels, batch_size=8)[0]
     found = build("aa")(model, images, labels, draws)
     assert torch.equal(found, expected) and not torch.equal(found, images)
 
@@ -382,12 +382,12 @@ def test_standard_keeps_the_lengths_of_the_standard(monkeypatch):
     aa.AutoAttack(eps=0.1, backend="pyautoattack")(
         Linear(10), images_for(2), torch.zeros(2).long(), draws_for(2)
     )
-    (theirs,) = made
-    assert theirs.attacks_to_run == ["apgd-ce", "apgd-t", "fab-t", "square"]
-    assert theirs.apgd.n_iter == theirs.apgd_targeted.n_iter == theirs.fab.n_iter == 100
-    assert theirs.apgd.n_restarts == theirs.apgd_targeted.n_restarts == theirs.fab.n_restarts == 1
-    assert theirs.apgd_targeted.n_target_classes == theirs.fab.n_target_classes == 9
-    assert theirs.square.n_queries == 5000 and not theirs.square.rescale_schedule
+    (reference,) = made
+    assert reference.attacks_to_run == ["apgd-ce", "apgd-t", "fab-t", "square"]
+    assert reference.apgd.n_iter == reference.apgd_targeted.n_iter == reference.fab.n_iter == 100
+    assert reference.apgd.n_restarts == reference.apgd_targeted.n_restarts == reference.fab.n_restarts == 1
+    assert reference.apgd_targeted.n_target_classes == reference.fab.n_target_classes == 9
+    assert reference.square.n_queries == 5000 and not reference.square.rescale_schedule
 
 
 def test_warnings_of_the_package_are_said_once(caplog, quick):

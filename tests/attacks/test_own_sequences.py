@@ -180,8 +180,8 @@ def test_standard_is_the_standard():
     assert [part.steps for part in parts[:3]] == [100] * 3 and parts[3].queries == 5000
     assert [part.restarts for part in parts] == [1] * 4
     assert [part.targets for part in parts[1:3]] == [9, 9]
-    assert len(ATTACKS.build("aa").runs(10)) == 1 + 9 + 9 + 1
-    assert len(ATTACKS.build("aa").runs(4)) == 1 + 3 + 3 + 1
+    assert len(ATTACKS.build("aa").stages(10)) == 1 + 9 + 9 + 1
+    assert len(ATTACKS.build("aa").stages(4)) == 1 + 3 + 3 + 1
     plus = ATTACKS.build("aa", variant="plus").parts
     assert [(part.name, part.restarts) for part in plus] == [
         ("apgd-ce", 5),

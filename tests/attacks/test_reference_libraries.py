@@ -44,9 +44,9 @@ def pgd(norm, setting):
     return ours("pgd", setting, eps=EPS[norm], norm=norm, **params)
 
 
-def check(found, theirs, setting):
+def check(found, reference, setting):
     model, _, labels = setting
-    assert torch.allclose(found, theirs.float(), atol=2e-6)
+    assert torch.allclose(found, reference.float(), atol=2e-6)
     assert (model(found).argmax(1) != labels).sum() > 2
 
 
@@ -55,8 +55,8 @@ def test_pgd_is_that_of_torchattacks(setting, norm):
     torchattacks = pytest.importorskip("torchattacks")
     cls = {"linf": torchattacks.PGD, "l2": torchattacks.PGDL2}[norm]
     model, images, labels = setting
-    theirs = cls(model, eps=EPS[norm], alpha=EPS[norm] / 3, steps=7, random_start=False)(images, labels)
-    check(pgd(norm, setting), theirs, setting)
+    reference = cls(model, eps=EPS[norm], alpha=EPS[norm] / 3, steps=7, random_start=False)(images, labels)
+    check(pgd(norm, setting), reference, setting)
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])
@@ -66,12 +66,12 @@ def test_pgd_is_that_of_foolbox(setting, norm):
     cls = {"linf": foolbox.attacks.LinfPGD, "l2": foolbox.attacks.L2PGD}[norm]
     attack = cls(abs_stepsize=EPS[norm] / 3, steps=7, random_start=False)
     bounded = foolbox.PyTorchModel(model, bounds=(0, 1), device="cpu")
-    theirs = attack(bounded, images, labels, epsilons=EPS[norm])[1]
-    check(pgd(norm, setting), theirs, setting)
+    reference = attack(bounded, images, labels, epsilons=EPS[norm])[1]
+    check(pgd(norm, setting), reference, setting)
 
 
 def test_fgsm_is_that_of_torchattacks(setting):
     torchattacks = pytest.importorskip("torchattacks")
     model, images, labels = setting
-    theirs = torchattacks.FGSM(model, eps=EPS["linf"])(images, labels)
-    check(ours("fgsm", setting, eps=EPS["linf"]), theirs, setting)
+    reference = torchattacks.FGSM(model, eps=EPS["linf"])(images, labels)
+    check(ours("fgsm", setting, eps=EPS["linf"]), reference, setting)

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from rbtools import datasets
 from rbtools.attacks import ATTACKS
+from rbtools.attacks.base import Attack
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.errors import RbError
 from rbtools.evaluation import sampling
@@ -318,12 +319,11 @@ def test_an_attack_of_one_norm_says_it_in_the_record(record: Record, run: RunCon
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Liar:
+class Liar(Attack):
     """Claims the negative of the image, however small the budget is."""
 
     name = "liar"
-    version = 1
-    random = batch_dependent = False
+    random = False
     stem = "liar"
 
     eps: float = 8 / 255
