@@ -1,12 +1,14 @@
 """Reading and writing JSON Lines, strictly: what is no record is named, never guessed.
 
-orjson does the work. The standard library's parser is the second opinion where orjson is silent:
-a line that orjson would not write back byte for byte may hold a duplicate key or an integer beyond
-64 bits, and only then is it parsed again. Lines that rbtools wrote never take that second way.
+jsonlines reads and writes the lines, with orjson as its loads and dumps. The standard library's parser is the
+second opinion where orjson is silent: a line that orjson would not write back byte for byte may hold a
+duplicate key or an integer beyond 64 bits, and only then is it parsed again. Lines that rbtools wrote never
+take that second way.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -52,6 +54,11 @@ def parse(text: bytes, *, whole: bool = True) -> dict[str, Any]:
         record: Any = orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raise BadLine(_why_not_json(text, error, whole)) from None
+    return _checked(record, text)
+
+
+def _checked(record: Any, text: bytes) -> dict[str, Any]:
+    """The record that was read from a line. Raises BadLine where it is none."""
     if not isinstance(record, dict):
         raise BadLine(f"is {_kind(record)}, not a JSON object. Expected one JSON object per line.")
     if not _says_all(record, text):
@@ -67,8 +74,8 @@ def parse(text: bytes, *, whole: bool = True) -> dict[str, Any]:
         )
     if "error" not in record:
         check_shape(record)
-    found: dict[str, Any] = record
-    return found
+    valid: dict[str, Any] = record
+    return valid
 
 
 def parse_again(text: bytes) -> dict[str, Any]:
@@ -200,15 +207,48 @@ def lines(stream: Iterable[bytes], source: str = "standard input") -> Iterator[L
     A byte order mark, CRLF and a missing last newline are fine. A stream of binary data, such as a file of
     weights, is one bad line.
     """
-    for number, raw, readable in texts(stream):
+    import jsonlines  # --help need not wait for it
+
+    current = _Current(texts(stream))
+    reader = jsonlines.Reader(current, loads=orjson.loads)
+    with contextlib.suppress(EOFError):
+        while True:
+            try:
+                record: Any = reader.read(allow_none=True)
+            except jsonlines.InvalidLineError:
+                record = _INVALID
+            number, raw, _ = current.line
+            text = raw.strip()
+            if text.startswith(_BOM):  # jsonlines takes it off every line, where it has no place
+                record = _INVALID
+            try:
+                whole = raw.endswith(b"\n")
+                valid = parse(text, whole=whole) if record is _INVALID else _checked(record, text)
+                yield Line(source, number, text, valid, None)
+            except BadLine as problem:
+                yield Line(source, number, text, None, str(problem))
+    number, raw, readable = current.line
+    if not readable:
         text = raw.strip()
-        if not readable:
-            yield Line(source, number, text[:_SHOWN], None, _not_text(text))
-            return
-        try:
-            yield Line(source, number, text, parse(text, whole=raw.endswith(b"\n")), None)
-        except BadLine as problem:
-            yield Line(source, number, text, None, str(problem))
+        yield Line(source, number, text[:_SHOWN], None, _not_text(text))
+
+
+_INVALID = object()
+
+
+class _Current:
+    """The lines of a stream for jsonlines, and the one that it was given last with its number."""
+
+    def __init__(self, numbered: Iterator[tuple[int, bytes, bool]]) -> None:
+        self.numbered = numbered
+        self.line = (0, b"", True)
+
+    def __iter__(self) -> Iterator[bytes]:
+        for line in self.numbered:
+            self.line = line
+            if not line[2]:
+                return
+            yield line[1]
 
 
 def texts(stream: Iterable[bytes]) -> Iterator[tuple[int, bytes, bool]]:
@@ -276,5 +316,6 @@ def read(path: str | Path) -> Iterator[dict[str, Any]]:
 
 def write(records: Iterable[dict[str, Any]], stream: IO[bytes]) -> None:
     """Write records to a binary stream, one a line."""
-    for record in records:
-        stream.write(dumps(record) + b"\n")
+    import jsonlines
+
+    jsonlines.Writer(stream, dumps=dumps).write_all(records)
