@@ -6,18 +6,16 @@ A search may run on it; whether an example is broken is decided by the model as 
 from __future__ import annotations
 
 import copy
-import warnings
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from rbtools.errors import shown
+from rbtools.models import folding
 from rbtools.models.normalize import Preprocessed
 from rbtools.models.programs import Program
 
-# Where the prepared model differs by more than this share of the largest logit, it is not used.
-_TOLERANCE = 1e-4
 _PROBES = 2
 
 
@@ -102,13 +100,14 @@ def _folded(network: nn.Module, shape: tuple[int, int, int]) -> nn.Module | None
         return None
     probe = _probe(network, shape)
     try:
-        with warnings.catch_warnings(), torch.no_grad():
-            warnings.simplefilter("ignore")  # fx tells of what it cannot see; the probe tells us
-            from torch.fx.experimental import optimization
-
-            folded: nn.Module = optimization.fuse(network)
-            wanted, found = network(probe), _frozen(folded)(probe)
+        with torch.no_grad():
+            folded, pairs = folding.fold(network)
+            live, copied = dict(network.named_modules()), dict(folded.named_modules())
+            for convolution, norm in pairs.items():
+                weight, bias = folding.merged(live[convolution], live[norm], scale_first=False)
+                copied[convolution].weight.copy_(weight)
+                copied[convolution].bias.copy_(bias)
+            logits = _frozen(folded)(probe)
+            return folded if folding.is_same(network(probe), logits) else None
     except Exception:  # tracing fails in as many ways as there are models
         return None
-    error = (wanted - found).abs().max()
-    return folded if bool(error <= _TOLERANCE * wanted.abs().max()) else None

@@ -1,0 +1,69 @@
+"""BatchNorm folded into the convolution before it: the same function in eval mode, one layer less."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+# A folded copy whose logits differ by more than this share of the largest is not used.
+TOLERANCE = 1e-4
+_BATCHNORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+
+def fold(network: nn.Module) -> tuple[nn.Module, dict[str, str]]:
+    """A traced copy without the BatchNorms that follow a convolution alone; names: convolution -> BatchNorm.
+
+    The convolutions of the copy still have their own weights: `merged` gives the new ones. Raises what
+    torch.fx raises for a network that it cannot trace.
+    """
+    copied = copy.deepcopy(network)
+    for module in copied.modules():
+        module._forward_hooks.clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # fx tells of what it cannot see; whoever calls compares logits
+        traced = torch.fx.symbolic_trace(copied.eval())
+    modules = dict(traced.named_modules())
+    pairs: dict[str, str] = {}
+    for node in list(traced.graph.nodes):
+        if node.op != "call_module" or not isinstance(modules[node.target], _BATCHNORMS):
+            continue
+        before = node.args[0]
+        if before.op != "call_module" or len(before.users) > 1 or before.target in pairs:
+            continue
+        convolution, norm = modules[before.target], modules[node.target]
+        if not isinstance(convolution, nn.Conv2d) or norm.running_var is None:
+            continue
+        if convolution.bias is None:
+            convolution.bias = nn.Parameter(torch.zeros_like(norm.running_mean))
+        pairs[before.target] = node.target
+        node.replace_all_uses_with(before)
+        traced.graph.erase_node(node)
+    traced.delete_all_unused_submodules()
+    traced.recompile()
+    return traced, pairs
+
+
+def merged(convolution: Any, norm: Any, *, scale_first: bool) -> tuple[Tensor, Tensor]:
+    """Weight and bias of one convolution that does what the two do in eval mode.
+
+    Results in stores were computed with two orders of the product in the bias, which differ in its last bit:
+    trainings with `scale_first`, evaluations with that of torch's own fusion.
+    """
+    scale = inverse = (norm.running_var + norm.eps).rsqrt()
+    if norm.weight is not None:
+        scale = inverse * norm.weight
+    bias = -norm.running_mean if convolution.bias is None else convolution.bias - norm.running_mean
+    torch_order = not scale_first and norm.weight is not None
+    bias = bias * inverse * norm.weight if torch_order else bias * scale
+    if norm.bias is not None:
+        bias = bias + norm.bias
+    return convolution.weight * scale.view(-1, *[1] * (convolution.weight.ndim - 1)), bias
+
+
+def is_same(expected: Tensor, logits: Tensor) -> bool:
+    """Whether a folded copy gives the network's logits but for rounding."""
+    return bool((expected - logits).abs().max() <= TOLERANCE * expected.abs().max())
