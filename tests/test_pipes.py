@@ -153,8 +153,8 @@ def test_in_place_keeps_links_and_never_loses_records() -> None:
 def test_what_a_library_prints_stays_off_standard_output() -> None:
     code = (
         "import os, sys\n"
-        "from rbtools.cli.output import Output\n"
-        "output = Output()\n"
+        "from rbtools.cli.output import RecordWriter\n"
+        "output = RecordWriter()\n"
         "print('printed')\n"
         "os.system('echo by a child')\n"
         "os.write(1, b'by a C library\\n')\n"
