@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from rbtools.attacks.losses import Objective
+from rbtools.attacks.losses import AttackObjective
 from rbtools.attacks.steps import Model, differentiate, fooled, logits_of
 
 STANDING, CLEAN = -1, -2
@@ -41,9 +41,9 @@ class AttackBatch:
         logits = None if self.logits is None else self.logits[index]
         return AttackBatch(self.images[index], self.labels[index], self.draws.take(index), logits)
 
-    def goal(self, loss: Any, targets: Tensor | None = None) -> Objective:
+    def goal(self, loss: Any, targets: Tensor | None = None) -> AttackObjective:
         """The loss for these examples."""
-        return Objective(loss, self.labels, self.labels if targets is None else targets)
+        return AttackObjective(loss, self.labels, self.labels if targets is None else targets)
 
 
 Stage = Callable[[Model, AttackBatch, bool], tuple[Tensor, Tensor]]
@@ -113,7 +113,7 @@ def in_chunks(model: Model, count: int, part: Callable[[slice], tuple[Tensor, ..
 
 
 def loss_and_gradient(
-    model: Model, points: Tensor, goal: Objective, *, passes: int = 1, everyone: bool = False
+    model: Model, points: Tensor, goal: AttackObjective, *, passes: int = 1, everyone: bool = False
 ) -> Evaluated:
     """One forward pass, and one backward pass for what still stands.
 
@@ -128,7 +128,7 @@ def loss_and_gradient(
 
 
 def _loss_and_gradient(
-    model: Model, points: Tensor, goal: Objective, passes: int, everyone: bool
+    model: Model, points: Tensor, goal: AttackObjective, passes: int, everyone: bool
 ) -> Evaluated:
     with torch.enable_grad():
         inputs = points.detach().requires_grad_(True)
@@ -156,7 +156,7 @@ def _loss_and_gradient(
     return Evaluated(standing, loss, gradient)
 
 
-def _averaged(model: Model, points: Tensor, goal: Objective, passes: int) -> Evaluated:
+def _averaged(model: Model, points: Tensor, goal: AttackObjective, passes: int) -> Evaluated:
     logits = loss = gradient = torch.zeros((), device=points.device)
     for _ in range(passes):
         with torch.enable_grad():
@@ -186,4 +186,4 @@ def keep_rows(rows: R, mask: Tensor) -> None:
     """Drop examples from a dataclass of tensors with a row an example (and of goals), in place."""
     for field in dataclasses.fields(rows):  # type: ignore[arg-type]
         value = getattr(rows, field.name)
-        setattr(rows, field.name, value.take(mask) if isinstance(value, Objective) else value[mask])
+        setattr(rows, field.name, value.take(mask) if isinstance(value, AttackObjective) else value[mask])

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rbtools.attacks import active_batch, steps
-from rbtools.attacks.losses import Objective
+from rbtools.attacks.losses import AttackObjective
 
 MOMENTUM = 0.75  # weight of the new step against the last move
 RHO = 0.75  # share of the steps since the last checkpoint that must have raised the loss
@@ -48,7 +48,7 @@ class _APGDState:
 
     row: Tensor
     images: Tensor
-    goal: Objective
+    goal: AttackObjective
     point: Tensor
     previous: Tensor
     gradient: Tensor
@@ -65,7 +65,7 @@ class _APGDState:
 def apgd(
     model: steps.Model,
     batch: active_batch.AttackBatch,
-    goal: Objective,
+    goal: AttackObjective,
     *,
     eps: float,
     norm: str,
@@ -123,7 +123,7 @@ def border_start(images: Tensor, draws: object, eps: float, norm: str, draw: int
 
 
 def _start(
-    images: Tensor, start: Tensor, goal: Objective, seen: active_batch.Evaluated, eps: float
+    images: Tensor, start: Tensor, goal: AttackObjective, seen: active_batch.Evaluated, eps: float
 ) -> _APGDState:
     on, loss, gradient = seen.standing, seen.loss, seen.gradient
     point = start[on]

@@ -10,7 +10,7 @@ from rbtools.registry import param
 
 if TYPE_CHECKING:
     from rbtools.attacks.active_batch import AttackBatch
-    from rbtools.attacks.losses import Objective
+    from rbtools.attacks.losses import AttackObjective
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class CW(PGD):
     def loss(self) -> str:  # type: ignore[override]
         return "margin" if self.target == "none" else "targeted-margin"
 
-    def goal(self, batch: AttackBatch) -> Objective:
+    def goal(self, batch: AttackBatch) -> AttackObjective:
         from rbtools.attacks import losses
 
         goal = super().goal(batch)

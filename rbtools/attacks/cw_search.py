@@ -25,7 +25,7 @@ class _CWState:
 
     row: Tensor
     images: Tensor
-    goal: losses.Objective
+    goal: losses.AttackObjective
     c: Tensor
     w: Tensor
     mean: Tensor
@@ -71,7 +71,7 @@ def _descend(
     """One run of Adam: (nearest fooling point, its distance), infinity where nothing fooled."""
     found, distance = images.clone(), torch.full_like(c, torch.inf)
     w = torch.atanh((2 * images - 1) * INSIDE)
-    goal = losses.Objective(losses.margin, labels, labels)
+    goal = losses.AttackObjective(losses.margin, labels, labels)
     state = _CWState(
         row=torch.arange(len(images), device=images.device),
         images=images,

@@ -103,7 +103,7 @@ def _step(state: _FABState, value: Tensor, normal: Tensor, norm: str) -> Tensor:
 
 def _boundary(model: steps.Model, state: _FABState, rows: slice) -> tuple[Tensor, Tensor]:
     """z_t - z_y (N,) and its gradient (N, C, H, W), of some of the examples."""
-    goal = losses.Objective(losses.targeted_margin, state.labels[rows], state.targets[rows])
+    goal = losses.AttackObjective(losses.targeted_margin, state.labels[rows], state.targets[rows])
     with torch.enable_grad():
         inputs = state.point[rows].detach().requires_grad_(True)
         logits = steps.logits_of(model, inputs)
@@ -120,7 +120,7 @@ def _nearest_boundary(model: steps.Model, state: _FABState, norm: str, rows: sli
     value, normal = torch.zeros_like(least), torch.zeros_like(inputs).detach()
     dual = 1 if norm == "linf" else 2
     for kind in range(logits.shape[1]):
-        goal = losses.Objective(losses.targeted_margin, labels, torch.full_like(labels, kind))
+        goal = losses.AttackObjective(losses.targeted_margin, labels, torch.full_like(labels, kind))
         one, slope = steps.differentiate(model, inputs, logits, goal, again=True)
         away = one.abs() / (torch.linalg.vector_norm(slope.flatten(1), ord=dual, dim=1) + 1e-12)
         nearer = (away < least) & (labels != kind)

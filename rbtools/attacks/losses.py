@@ -19,7 +19,7 @@ Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Objective:
+class AttackObjective:
     """A loss with the labels and the target classes (N,) of some examples.
 
     An untargeted loss ignores the targets.
@@ -32,9 +32,9 @@ class Objective:
     def __call__(self, logits: Tensor) -> Tensor:
         return self.loss(logits, self.labels, self.targets)
 
-    def take(self, index: Tensor | slice) -> Objective:
+    def take(self, index: Tensor | slice) -> AttackObjective:
         """The goal of some of the examples."""
-        return Objective(self.loss, self.labels[index], self.targets[index])
+        return AttackObjective(self.loss, self.labels[index], self.targets[index])
 
 
 def best_other(logits: Tensor, labels: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rbtools.attacks.active_batch import AttackBatch, Stage
-    from rbtools.attacks.losses import Objective
+    from rbtools.attacks.losses import AttackObjective
     from rbtools.attacks.steps import Model
 
 
@@ -125,7 +125,7 @@ class PGD(SequentialAttack):
     def stages(self, classes: int) -> list[Stage]:
         return [functools.partial(self._run, restart) for restart in range(self.restarts)]
 
-    def goal(self, batch: AttackBatch) -> Objective:
+    def goal(self, batch: AttackBatch) -> AttackObjective:
         """What to increase for these examples."""
         from rbtools.attacks import losses
 

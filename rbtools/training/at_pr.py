@@ -275,7 +275,7 @@ class ATPR(Method):
             goal = classes[at]
             objective = steps.cross_entropy(labels[at])
             if self.walk == "margin":
-                objective = losses.Objective(losses.margin, goal, goal)
+                objective = losses.AttackObjective(losses.margin, goal, goal)
             gradient, logits = steps.input_gradient(model, walked[at], objective)
             if step == 0:
                 loss = cross_entropy(logits, labels).to(loss)
