@@ -82,7 +82,7 @@ def families() -> None:
     from rbtools.errors import RbError
     from rbtools.models import make_torchvision_table, recognise, unpack
     from rbtools.models.families import FAMILIES
-    from rbtools.models.meta_init import meta_init
+    from rbtools.models.load_weights import meta_init
     from rbtools.spaces import external, zoo
 
     def state_of(space: str, name: str) -> dict[str, object]:

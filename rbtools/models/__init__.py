@@ -1,4 +1,4 @@
-"""Networks by architecture record; torch is imported when the first one is built, not before.
+"""Networks by architecture record; torch is imported when the first one is built.
 
 A new family of the zoo is one file, one line in `FAMILIES` and a form in `rbtools.spaces.zoo_forms`; a
 new space is one file with a `from_arch(arch, *, classes, shape)` and one line in `SPACES`.

@@ -59,9 +59,9 @@ def operation(op: int, channels: int) -> nn.Module:
 def edges_to_compute(ops: Sequence[int]) -> tuple[bool, ...]:
     """For each of the 6 edges, whether the cell's output depends on computing it.
 
-    Left out are zeros that would be added to something else, and what leads nowhere. A node that is
-    all zeros but feeds a convolution keeps one `none` edge: BatchNorm makes a constant of zeros, so
-    this is more than the edges on a live path from the input.
+    Excluded are edges that add zeros to other terms, and edges without a path to the output. A node that is
+    all zeros but is the input of a convolution keeps one `none` edge: BatchNorm turns zeros into a constant,
+    so this is more than the edges on a live path from the input.
     """
     incoming: dict[int, list[int]] = {1: [], 2: [], 3: []}
     for k, ((source, target), op) in enumerate(zip(EDGES, ops, strict=True)):

@@ -1,6 +1,6 @@
-"""Checkpoints: reading what others saved, recognising it, loading it strictly; writing our own.
+"""Checkpoints: recognise and load weights files strictly, and write them.
 
-Nothing here runs code from a file, unless the caller says that it may.
+Code in a file runs only with `allow_code`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from torch import Tensor, nn
 
 from rbtools import models
 from rbtools.errors import RbError
-from rbtools.models import disambiguate, normalising, programs, recognise, statistics, variants, weights_file
+from rbtools.models import disambiguate, normalising, programs, recognise, statistics, weights_file
 from rbtools.models.families.base import Ambiguous, Inferred
-from rbtools.models.load_weights import OPTIONAL, load_into
-from rbtools.models.meta_init import meta_init
+from rbtools.models.load_weights import OPTIONAL, load_into, meta_init
 from rbtools.models.normalising import (
     DATASET,
     OPEN,
@@ -50,9 +49,9 @@ __all__ = [
     "to_bytes",
 ]
 
-# Spaces whose networks hold no number that is made while they are built, apart from parameters.
-FILLED_WHOLE = ("nasbench201", "zoo", "torchvision", "fcnn", "rescnn")
-NOT_OF_THE_NETWORK = ("member", "normalize")  # fields of an architecture that say how to read the file
+# Spaces whose networks have no constants that are computed while they are built.
+WITHOUT_CONSTANTS = ("nasbench201", "zoo", "torchvision", "fcnn", "rescnn")
+NOT_OF_THE_NETWORK = ("member", "normalize")  # fields of an architecture that belong to the file
 
 
 def load(
@@ -64,20 +63,20 @@ def load(
     hints: NormalizationHints | None = None,
     allow_code: bool = False,
 ) -> tuple[nn.Module, dict[str, Any], dict[str, Any]]:
-    """Read a file, tell or take its architecture, build the network and load the weights.
+    """Read a file, infer its architecture where `arch` does not give it, build the network, load the weights.
 
     Returns (model, arch, facts): the model in eval mode on the CPU, with normalisation as its first
-    layer where there is one; `arch` the whole architecture record; `facts` what was found and where from,
-    plain values for the record. Fields of `arch` that belong to the file: `member` (see `read`) and
-    `normalize` ([mean, std], "per-image" or "none") for a file that does not hold its normalisation.
+    layer where there is one; `arch` the whole architecture record; `facts` plain values for the record, such
+    as where the architecture and the normalisation come from. Fields of `arch` that belong to the file:
+    `member` (see `read`) and `normalize` ([mean, std], "per-image" or "none") for a file that does not hold
+    its normalisation.
 
     `classes` and `shape` (C, H, W) are the data set's, and have to agree with the file. What names and
-    shapes leave open (cells without weights, the variant of a network, the normalisation) is settled by
-    BatchNorm's statistics on the images of `hints`, or on synthetic ones; how well they fit is in the facts
-    (`fit`, see `settle.function`), or that they were not asked (`unchecked`: the fields that images may yet
-    change). `allow_code` lets programs (TorchScript, torch.export) and the user's own functions run. Raises
-    RbError where anything does not fit, `Ambiguous` where several networks do. The global random state stays
-    as it is.
+    shapes do not determine (cells without weights, the variant of a network, the normalisation) is decided by
+    BatchNorm's statistics on the images of `hints`, or on synthetic ones. The facts say how well these fit
+    (`fit`, see `disambiguate.choose_function`), or which fields were not compared with images (`unchecked`).
+    `allow_code` lets programs (TorchScript, torch.export) and the user's own functions run. Raises RbError
+    where anything does not fit, `Ambiguous` where several networks do. The global random state is unchanged.
     """
     path = Path(path)
     kind = programs.kind(path) if path.is_file() else None
@@ -87,21 +86,21 @@ def load(
         return _program(path, kind, arch, classes, shape, hints)
     checkpoint = read(path, (arch or {}).get("member"))
     hints = hints or NormalizationHints()
-    there, channels = _agreed(checkpoint, classes, shape)
-    named = any(field in (arch or {}) for field in variants.FIELDS)
+    n_classes, channels = _classes_and_channels(checkpoint, classes, shape)
+    named = any(field in (arch or {}) for field in disambiguate.VARIANT_FIELDS)
     arch, facts = _architecture(checkpoint, arch, hints)
     large = arch.get("space") in ("torchvision", "timm") and "stem" not in arch
     side = 224 if large or arch.get("stem") == "imagenet" else 32
-    classes, shape = there, shape or (channels, side, side)
+    classes, shape = n_classes, shape or (channels, side, side)
     network, checkpoint = _network(checkpoint, arch, classes, shape, allow_code)
-    told = normalising.choose_normalization(checkpoint, arch, network, classes, shape, hints)
+    normalization = normalising.choose_normalization(checkpoint, arch, network, classes, shape, hints)
     candidates = [(arch, network)]
     if hints.known and not named:
-        others = variants.of(arch)[1:]
+        others = disambiguate.variants_of(arch)[1:]
         candidates += [(one, _network(checkpoint, one, classes, shape, allow_code)[0]) for one in others]
-    _refuse_other_channels(_normalize_of(checkpoint, {**arch, **told.arch}), shape, path)
-    arch, network, told, checked = _checked(checkpoint, candidates, told, facts, hints)
-    arch, facts = {**arch, **told.arch}, {**facts, **told.facts, **checked}
+    _refuse_other_channels(_normalize_of(checkpoint, {**arch, **normalization.arch}), shape, path)
+    arch, network, normalization, checked = _checked(checkpoint, candidates, normalization, facts, hints)
+    arch, facts = {**arch, **normalization.arch}, {**facts, **normalization.facts, **checked}
     normalize = _normalize_of(checkpoint, arch)
     facts |= {"classes": classes, "shape": list(shape), "normalize": normalize}
     return behind(network, normalize).eval(), arch, facts
@@ -110,102 +109,104 @@ def load(
 def _checked(
     checkpoint: Checkpoint,
     candidates: Sequence[tuple[dict[str, Any], nn.Module]],
-    told: ChosenNormalization,
+    normalization: ChosenNormalization,
     facts: Mapping[str, Any],
     hints: NormalizationHints,
 ) -> tuple[dict[str, Any], nn.Module, ChosenNormalization, dict[str, Any]]:
-    """The candidate (an architecture and its network) whose layers see what the file's BatchNorm remembers,
-    the first one where none does; its normalisation, and facts. Without images the question stays open.
+    """The candidate (architecture, network) that fits the file's BatchNorm statistics, else the first one.
+
+    Also returns its normalisation, and facts. Without images nothing is compared.
     """
     arch, network = candidates[0]
-    asked = str(facts["arch_from"]).startswith(("given", "weights")) and "run" not in checkpoint.found
-    if not asked or not statistics.remembers(network):
-        return arch, network, told, {}
+    compared = str(facts["arch_from"]).startswith(("given", "weights")) and "run" not in checkpoint.origin
+    if not compared or not statistics.remembers(network):
+        return arch, network, normalization, {}
     if hints.images is None:
-        fields = [field for field in variants.FIELDS if len(candidates) > 1 and field in arch]
-        by_statistics = told.facts.get("normalize_from") == normalising.STATISTICS
-        return arch, network, told, {"unchecked": fields + ["normalize"] * by_statistics}
+        fields = [field for field in disambiguate.VARIANT_FIELDS if len(candidates) > 1 and field in arch]
+        by_statistics = normalization.facts.get("normalize_from") == normalising.STATISTICS
+        return arch, network, normalization, {"unchecked": fields + ["normalize"] * by_statistics}
     images = hints.images()
     if not statistics.informative(images):
-        return arch, network, told, {}
-    settled = [told, *told.others]
-    pairs = [_normalize_of(checkpoint, {**arch, **one.arch}) for one in settled]
+        return arch, network, normalization, {}
+    normalizations = [normalization, *normalization.others]
+    pairs = [_normalize_of(checkpoint, {**arch, **one.arch}) for one in normalizations]
     place, of_pairs, fit = disambiguate.choose_function(candidates, pairs, images)
-    told = (told.guess or told) if of_pairs is None else settled[of_pairs]
+    normalization = (normalization.guess or normalization) if of_pairs is None else normalizations[of_pairs]
     arch, network = candidates[place]
-    return arch, network, told, {"fit": fit}
+    return arch, network, normalization, {"fit": fit}
 
 
 def _architecture(
     checkpoint: Checkpoint, arch: Mapping[str, Any] | None, hints: NormalizationHints
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The whole architecture record and where it comes from: given, noted in the file, or its weights."""
-    facts: dict[str, Any] = dict(checkpoint.found)
-    noted = checkpoint.metadata.get("arch")
+    """The whole architecture record (given, from metadata, or inferred from the weights), and facts."""
+    facts: dict[str, Any] = dict(checkpoint.origin)
+    metadata_arch = checkpoint.metadata.get("arch")
     of_file = {key: arch[key] for key in NOT_OF_THE_NETWORK if arch and key in arch}
     if arch and "space" in arch:
-        if "run" in checkpoint.found:
-            noted = {"space": "nasbench201", "str": checkpoint.metadata.get("arch_str")}
-        _refuse_other_cell(arch, noted, checkpoint.path)
-        facts["arch_from"], told = "given", dict(arch)
-    elif isinstance(noted, Mapping) and "space" in noted:
-        facts["arch_from"], told = "metadata", _noted(noted, checkpoint)
+        if "run" in checkpoint.origin:
+            metadata_arch = {"space": "nasbench201", "str": checkpoint.metadata.get("arch_str")}
+        _refuse_other_cell(arch, metadata_arch, checkpoint.path)
+        facts["arch_from"], fields = "given", dict(arch)
+    elif isinstance(metadata_arch, Mapping) and "space" in metadata_arch:
+        facts["arch_from"], fields = "metadata", _arch_in_metadata(metadata_arch, checkpoint)
     else:
         facts["arch_from"] = "weights"
-        told, more = _told(checkpoint, of_file, hints)
+        fields, more = _inferred_arch(checkpoint, of_file, hints)
         facts |= more
-    return {**_shown(told, checkpoint), **told, **of_file}, facts
+    return {**_sizes_in_weights(fields, checkpoint), **fields, **of_file}, facts
 
 
-def _noted(noted: Mapping[str, Any], checkpoint: Checkpoint) -> dict[str, Any]:
-    """The architecture that the file notes, of the size that its weights have."""
-    identity(noted, f"The architecture noted in the checkpoint {checkpoint.path}")
+def _arch_in_metadata(arch: Mapping[str, Any], checkpoint: Checkpoint) -> dict[str, Any]:
+    """The architecture in the file's metadata, checked against its weights."""
+    identity(arch, f"The architecture noted in the checkpoint {checkpoint.path}")
     for key, value in recognise.skeleton(checkpoint.state).items():
-        if noted.get("space") == "nasbench201" and noted.get(key, value) != value:
+        if arch.get("space") == "nasbench201" and arch.get(key, value) != value:
             raise RbError(
-                f"The checkpoint {checkpoint.path} notes an architecture with {key} {noted[key]}, and its"
+                f"The checkpoint {checkpoint.path} notes an architecture with {key} {arch[key]}, and its"
                 f" weights have {key} {value}. Say which network it is with --arch."
             )
-    told: dict[str, Any] = json.loads(json.dumps(noted))  # NumPy's numbers become Python's
-    return told
+    plain: dict[str, Any] = json.loads(json.dumps(arch))  # NumPy's numbers become Python's
+    return plain
 
 
-def _told(
+def _inferred_arch(
     checkpoint: Checkpoint, of_file: Mapping[str, Any], hints: NormalizationHints
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     try:
         try:
             return infer(checkpoint.state, checkpoint.metadata).arch, {}
         except Ambiguous as several:
-            normalised = _behind_normalisation(checkpoint, several.candidates[0], of_file, hints)
+            normalised = _with_normalisation(checkpoint, several.candidates[0], of_file, hints)
             images = None if hints.images is None else hints.images()
-            found, facts = disambiguate.choose_cell(normalised, several, images)
-            return found.arch, facts
+            inferred, facts = disambiguate.choose_cell(normalised, several, images)
+            return inferred.arch, facts
     except RbError as error:
         error.args = (f"{error} The file is {checkpoint.path}.",)
         raise
 
 
-def _behind_normalisation(
+def _with_normalisation(
     checkpoint: Checkpoint, one: Inferred, of_file: Mapping[str, Any], hints: NormalizationHints
 ) -> Checkpoint:
-    """The checkpoint with the normalisation that it has, is told to have, or seems to have: the first
-    BatchNorm layer tells that whichever of the cells it is.
+    """The checkpoint with its normalisation: the file's, the given one, or the one that its statistics fit.
+
+    The statistics of the first BatchNorm layer are the same for all cells.
     """
     shape = (one.in_channels, 32, 32)
     with meta_init():
         network = models.build(one.arch, classes=one.classes, shape=shape)
     load_into(network, checkpoint)
-    told = normalising.choose_normalization(checkpoint, of_file, network, one.classes, shape, hints)
-    pair = _normalize_of(checkpoint, {**of_file, **told.arch})
+    normalization = normalising.choose_normalization(checkpoint, of_file, network, one.classes, shape, hints)
+    pair = _normalize_of(checkpoint, {**of_file, **normalization.arch})
     if not isinstance(pair, list):
         return checkpoint
     mean, std = map(per_channel, pair)
     return replace(checkpoint, mean=mean, std=std)
 
 
-def _shown(arch: Mapping[str, Any], checkpoint: Checkpoint) -> dict[str, Any]:
-    """The sizes that the weights show, for an architecture that was named without them."""
+def _sizes_in_weights(arch: Mapping[str, Any], checkpoint: Checkpoint) -> dict[str, Any]:
+    """The sizes of the weights, for an architecture that is given without them."""
     if arch.get("space") == "nasbench201":
         return dict(recognise.skeleton(checkpoint.state))
     if arch.get("space") in ("fcnn", "rescnn"):
@@ -222,7 +223,7 @@ def _shown(arch: Mapping[str, Any], checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _refuse_other_cell(arch: Mapping[str, Any], noted: Any, path: Path) -> None:
-    """Raise where the file notes another cell: strict loading cannot see none, skip and pooling."""
+    """Raise where the metadata has another cell: none, skip and pooling have no weights to compare."""
     if not isinstance(noted, Mapping) or {arch.get("space"), noted.get("space")} != {"nasbench201"}:
         return
     wanted, there = nb201.ops_of(arch), nb201.ops_of(noted)
@@ -236,8 +237,8 @@ def _refuse_other_cell(arch: Mapping[str, Any], noted: Any, path: Path) -> None:
 def _network(
     checkpoint: Checkpoint, arch: Mapping[str, Any], classes: int, shape: tuple[int, int, int], allow: bool
 ) -> tuple[nn.Module, Checkpoint]:
-    """The network with its weights, and the checkpoint as that network takes it."""
-    if arch.get("space") in FILLED_WHOLE:
+    """The network with its weights, and the checkpoint under the names of that network."""
+    if arch.get("space") in WITHOUT_CONSTANTS:
         with meta_init():
             network = models.build(arch, classes=classes, shape=shape)
     else:
@@ -249,12 +250,12 @@ def _network(
 
 
 def _as_saved(checkpoint: Checkpoint, network: nn.Module) -> Checkpoint:
-    """The checkpoint under the names of the file, where those are the network's own.
+    """The checkpoint under the names of the file, where those are the names of the network.
 
-    What looks like a wrapper's prefix or a normaliser's buffers may be part of somebody's own network.
+    A user's own network may contain what otherwise is a wrapper's prefix or a normaliser's buffers.
     """
     wanted = {key for key in network.state_dict() if not key.endswith(OPTIONAL)}
-    steps = checkpoint.found["prefix"].split(".")
+    steps = checkpoint.origin["prefix"].split(".")
     for depth in range(len(steps)):
         prefix = "".join(f"{step}." for step in steps[:depth])
         if not all(key.startswith(prefix) for key in checkpoint.saved):
@@ -262,13 +263,13 @@ def _as_saved(checkpoint: Checkpoint, network: nn.Module) -> Checkpoint:
         state = {key.removeprefix(prefix): value for key, value in checkpoint.saved.items()}
         if {key for key in state if not key.endswith(OPTIONAL)} == wanted:
             inside = {"normalisation": "inside the network"} if checkpoint.mean is not None else {}
-            found = {**checkpoint.found, "prefix": prefix, **inside}
-            return replace(checkpoint, state=state, mean=None, std=None, found=found)
+            origin = {**checkpoint.origin, "prefix": prefix, **inside}
+            return replace(checkpoint, state=state, mean=None, std=None, origin=origin)
     return checkpoint
 
 
 def _normalize_of(checkpoint: Checkpoint, arch: Mapping[str, Any]) -> list[list[float]] | str | None:
-    """[mean, std] or PER_IMAGE from the file or the architecture record; both only where they are one."""
+    """[mean, std] or PER_IMAGE from the file or the architecture record. Raises RbError where they differ."""
     given = arch.get("normalize")
     if checkpoint.mean is None or checkpoint.std is None:
         given = PER_IMAGE if given is None and noted_per_image(checkpoint) else given
@@ -301,29 +302,29 @@ def _short(values: Sequence[float]) -> str:
     return ",".join(f"{value:.4f}" for value in values)
 
 
-def _agreed(
+def _classes_and_channels(
     checkpoint: Checkpoint, classes: int | None, shape: tuple[int, int, int] | None
 ) -> tuple[int, int]:
     """The number of classes and of image channels, from the data set or else from the file."""
-    there, channels = _ends(checkpoint)
-    if classes is not None and there is not None and classes != there:
+    n_classes, channels = _recognised_classes_and_channels(checkpoint)
+    if classes is not None and n_classes is not None and classes != n_classes:
         raise RbError(
-            f"The checkpoint {checkpoint.path} tells {there} classes apart and the data set has {classes}."
-            " Name the data set that it was trained for with --dataset."
+            f"The checkpoint {checkpoint.path} distinguishes {n_classes} classes and the data set has"
+            f" {classes}. Name the data set that it was trained for with --dataset."
         )
     if shape is not None and channels is not None and shape[0] != channels:
         raise RbError(
             f"The checkpoint {checkpoint.path} takes images with {channels} channels and the data set's have"
             f" {shape[0]}. Name the data set that it was trained for with --dataset."
         )
-    if classes is None and there is None:
+    if classes is None and n_classes is None:
         raise RbError(
             f"The checkpoint {checkpoint.path} does not show its number of classes. Name a data set."
         )
-    return classes or there or 0, channels or (3 if shape is None else shape[0])
+    return classes or n_classes or 0, channels or (3 if shape is None else shape[0])
 
 
-def _ends(checkpoint: Checkpoint) -> tuple[int | None, int | None]:
+def _recognised_classes_and_channels(checkpoint: Checkpoint) -> tuple[int | None, int | None]:
     try:
         seen = infer(checkpoint.state, checkpoint.metadata)
     except Ambiguous as several:
@@ -344,20 +345,27 @@ def _program(
     if shape is None:
         raise RbError(f"The program {path} does not show which images it takes. Name a data set.")
     program = programs.load(path, kind)
-    there = programs.classes_of(program, shape, path)
-    if classes is not None and classes != there:
+    n_classes = programs.classes_of(program, shape, path)
+    if classes is not None and classes != n_classes:
         raise RbError(
-            f"The program {path} gives {there} logits and the data set has {classes} classes."
+            f"The program {path} gives {n_classes} logits and the data set has {classes} classes."
             " Name the data set that it was trained for with --dataset."
         )
-    told = ChosenNormalization({}, {"normalize_from": "given"})
+    normalization = ChosenNormalization({}, {"normalize_from": "given"})
     if "normalize" not in (arch or {}):
-        told = normalising.guessed({}, {} if hints is None else hints.known)
-    own = {"normalize": arch["normalize"]} if arch and "normalize" in arch else told.arch
+        normalization = normalising.guessed({}, {} if hints is None else hints.known)
+    own = {"normalize": arch["normalize"]} if arch and "normalize" in arch else normalization.arch
     normalize = None if own.get("normalize") == RAW else own.get("normalize")
-    facts = {"format": kind, "classes": there, "shape": list(shape), "arch_from": "program", **told.facts}
+    facts = {
+        "format": kind,
+        "classes": n_classes,
+        "shape": list(shape),
+        "arch_from": "program",
+        **normalization.facts,
+    }
     whole = {"space": "checkpoint", "name": kind, **own}
-    return behind(program, normalize).eval(), whole, {**facts, "normalize": normalize}
+    facts |= {**normalization.facts, "normalize": normalize}
+    return behind(program, normalize).eval(), whole, facts
 
 
 def to_bytes(

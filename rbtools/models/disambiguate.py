@@ -1,4 +1,4 @@
-"""What names and shapes leave open, settled by what the network remembers of its training images."""
+"""Variants and cells that names and shapes cannot distinguish, chosen by BatchNorm statistics."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from rbtools import models
-from rbtools.models import statistics, variants
+from rbtools.models import statistics
 from rbtools.models.cell_network import edges_to_compute
 from rbtools.models.families.base import Ambiguous, Inferred
-from rbtools.models.load_weights import load_into
-from rbtools.models.meta_init import meta_init
+from rbtools.models.load_weights import load_into, meta_init
 from rbtools.models.normalising import behind
+from rbtools.spaces import external, zoo
 from rbtools.spaces.nasbench201 import ops_of
+from rbtools.spaces.zoo_forms import SHORTCUTS, PreActResNetForm, ResNetForm
 
 if TYPE_CHECKING:
     from rbtools.models.read_checkpoint import Checkpoint
+
+VARIANT_FIELDS = ("stem", "shortcut")  # fields of an architecture record that distinguish variants
 
 # How many times further from the file's statistics the second-best cell has to be than the best. With
 # images of its training the factor is 5 for a robust network of one cell a stage (skip_connect against
@@ -30,20 +33,58 @@ FAR, FAR_SYNTHETIC = 0.1, 0.3
 # their own data set networks have 0.01 to 0.03 (standard training), one of adversarial training had 0.13; the
 # wrong one of two variants has 0.19 and more. Below the second number all is clear.
 NETWORK_FAR, CLEAR = 0.15, 0.05
-FEW, FINALISTS = 16, 9  # images for a first look at more cells than this, and how many are looked at well
+FEW, FINALISTS = 16, 9  # images to rank more cells than FINALISTS with; only so many use all images
+
+
+def variants_of(arch: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The architecture and its known variants: networks with the same names and shapes and another function.
+
+    The architecture itself is the first.
+    """
+    return [
+        dict(arch),
+        *({**arch, **fields} for fields in _variant_fields(arch) if not _has_fields(arch, fields)),
+    ]
+
+
+def label(arch: Mapping[str, Any]) -> str:
+    """The name for messages and `--arch`: NAME or NAME:FIELD=VALUE, with the space unless it is the zoo."""
+    space = "" if arch.get("space") in ("zoo", "nasbench201") else f"{arch.get('space')}:"
+    fields = [f":{field}={arch[field]}" for field in VARIANT_FIELDS if field in arch]
+    return f"{space}{arch.get('name') or arch.get('str')}{''.join(fields)}"
+
+
+def _has_fields(arch: Mapping[str, Any], fields: Mapping[str, str]) -> bool:
+    defaults = {"shortcut": SHORTCUTS[0]}
+    return all(arch.get(field, defaults.get(field, "")) == value for field, value in fields.items())
+
+
+def _variant_fields(arch: Mapping[str, Any]) -> list[dict[str, str]]:
+    """The fields of each variant of a network."""
+    name = str(arch.get("name"))
+    if arch.get("space") == "torchvision" and name.startswith(external.WITH_SMALL_STEM):
+        return [{"stem": external.SMALL_STEM}]
+    form = zoo.FORMS.get(name) if arch.get("space") == "zoo" else None
+    if isinstance(form, ResNetForm) and arch.get("stem") != "imagenet":
+        return [{"stem": "cifar"}, {"stem": "cifar-maxpool"}]
+    if isinstance(form, PreActResNetForm):
+        return [{"shortcut": shortcut} for shortcut in SHORTCUTS]
+    return []
 
 
 def choose_function(
     candidates: Sequence[tuple[Mapping[str, Any], nn.Module]], pairs: Sequence[Any], images: Tensor
 ) -> tuple[int, int | None, dict[str, Any]]:
-    """The place of the candidate (architecture and network, one for each function that the names and shapes
-    allow) and of its normalisation, [mean, std] or as `behind` takes it, under which all BatchNorm layers see
-    on the images (N, C, H, W) in [0, 1] what they remember. The normalisation is None where two fit alike;
-    the candidate is the first where none fits or two fit alike.
+    """The indices of the candidate and of the normalisation whose statistics match the file's, and facts.
 
-    The facts for the record: the least `divergence`, the `most` that fits, whether it `fits`, its `margin`
-    (how many times further off the next candidate is) and the `divergences` of all of them; `first` is that
-    of the first layer alone, which sees little but the normalised image.
+    A candidate is an architecture and its network, one for each function that the names and shapes allow; a
+    normalisation is [mean, std] or another argument of `behind`. The statistics of all BatchNorm layers on
+    the images (N, C, H, W) in [0, 1] are compared with those in the file. The index of the normalisation is
+    None where two fit equally well; that of the candidate is 0 where none fits or two fit equally well.
+
+    The facts for the record: the least `divergence`, the largest one that fits (`most`), whether it `fits`,
+    its `margin` (the ratio of the second least divergence to the least) and the `divergences` of all
+    candidates; `first` is the divergence of the first layer, which depends on little but the normalisation.
     """
 
     def measured(x: Tensor) -> list[list[float]]:
@@ -73,19 +114,19 @@ def choose_function(
         fit["first"] = round(first, 4)
     if margin is not None:
         fit["margin"] = round(margin, 3)
-        fit["divergences"] = {variants.label(candidates[i][0]): round(least[i], 4) for i in order}
+        fit["divergences"] = {label(candidates[i][0]): round(least[i], 4) for i in order}
     return best, pair, fit
 
 
 def _unclear(table: Sequence[Sequence[float]]) -> bool:
-    """Whether cropped images may change what these divergences (candidates x normalisations) say."""
+    """Whether cropped images may change the choice by these divergences (candidates x normalisations)."""
     rows = [min(row) for row in table]
     best = table[rows.index(min(rows))]
     return min(rows) > CLEAR or any((_margin(values) or MARGIN) < MARGIN for values in (rows, best))
 
 
 def _margin(values: Sequence[float]) -> float | None:
-    """How many times as large as the least the next one is; None for one alone."""
+    """The ratio of the second least value to the least; None for a single value."""
     if len(values) < 2:
         return None
     least, second = sorted(values)[:2]
@@ -95,11 +136,11 @@ def _margin(values: Sequence[float]) -> float | None:
 def choose_cell(
     checkpoint: Checkpoint, ambiguous: Ambiguous, images: Tensor | None
 ) -> tuple[Inferred, dict[str, Any]]:
-    """The one of several NAS-Bench-201 cells whose network sees what the file's BatchNorm remembers.
+    """The NAS-Bench-201 cell, of several, whose layers' statistics match the file's BatchNorm statistics.
 
-    `images` (N, C, H, W) in [0, 1] are the data set's; without them synthetic ones have to do. Returns
-    the candidate and facts for the record. Raises `Ambiguous` where the margin is too small, or nothing
-    is remembered.
+    `images` (N, C, H, W) in [0, 1] are the data set's; without them synthetic images are used. Returns
+    the candidate and facts for the record. Raises `Ambiguous` where the margin is too small, or the file has
+    no statistics.
     """
     candidates = _different(ambiguous.candidates)
     seen = (
@@ -110,7 +151,7 @@ def choose_cell(
     networks = [_filled(checkpoint, one, seen) for one in candidates]
     if not statistics.remembers(networks[0]):
         raise Ambiguous(
-            f"{ambiguous} (Its BatchNorm statistics would tell, but are those of a fresh network.)",
+            f"{ambiguous} (Its BatchNorm statistics would decide, but are those of a fresh network.)",
             ambiguous.candidates,
         )
     if len(networks) > FINALISTS:
@@ -124,7 +165,7 @@ def choose_cell(
 def _decided(
     ranking: Sequence[tuple[float, Inferred]], ambiguous: Ambiguous, images: Tensor | None
 ) -> tuple[Inferred, dict[str, Any]]:
-    best, found = ranking[0]
+    best, winner = ranking[0]
     margin = _margin([value for value, _ in ranking])
     source = "synthetic images" if images is None else f"{len(images)} images of the data set"
     shown = {str(one.arch["name"]): round(value, 4) for value, one in ranking[:4]}
@@ -140,17 +181,17 @@ def _decided(
     facts: dict[str, Any] = {"arch_from": f"weights and BatchNorm statistics on {source}"}
     if margin is not None:
         facts |= {"arch_margin": round(margin, 3), "arch_divergences": shown}
-    return found, facts
+    return winner, facts
 
 
 def _different(candidates: Sequence[Inferred]) -> list[Inferred]:
-    """One candidate for each function: edges that nothing depends on do not count."""
-    found: dict[tuple[int | None, ...], Inferred] = {}
+    """One candidate for each function: edges that the output does not depend on are ignored."""
+    by_function: dict[tuple[int | None, ...], Inferred] = {}
     for one in sorted(candidates, key=lambda one: int(one.arch["index"])):
         ops = ops_of(one.arch)
         used = edges_to_compute(ops)
-        found.setdefault(tuple(op if live else None for op, live in zip(ops, used, strict=True)), one)
-    return list(found.values())
+        by_function.setdefault(tuple(op if live else None for op, live in zip(ops, used, strict=True)), one)
+    return list(by_function.values())
 
 
 def _filled(checkpoint: Checkpoint, one: Inferred, images: Tensor) -> nn.Module:

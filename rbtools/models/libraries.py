@@ -1,4 +1,4 @@
-"""Networks of torchvision and timm, and those that a user's own function makes."""
+"""Networks of torchvision and timm, and those that a user's own function returns."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def from_torchvision(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> 
 
     Its first convolution takes the images' channels. A network for one size of images only resizes
     them inside; auxiliary heads, which serve training alone, are left out. With `arch["stem"]` "cifar" it is
-    the form for small images (see `named.small_stem`). Raises RbError for an unknown name and for images that
-    are too small.
+    the form for small images (see `external.small_stem`). Raises RbError for an unknown name and for images
+    that are too small.
     """
     about = external.torchvision(str(arch.get("name")))
     options = {"aux_logits": False, "init_weights": True} if about["auxiliary"] else {}
@@ -107,16 +107,16 @@ def from_timm(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> nn.Modu
     return _resizing(network, cfg["input_size"][-1]) if cfg.get("fixed_input_size") else network
 
 
-# What a factory may call the number of classes, and what it may want to know of the images.
+# Parameter names of a factory for the number of classes and of image channels.
 _CLASSES = ("classes", "num_classes", "n_classes")
 _CHANNELS = ("in_channels", "in_chans", "channels")
 
 
 def from_python(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> nn.Module:
-    """What the user's function `arch["name"]`, written module:factory, returns.
+    """The network that the user's function `arch["name"]`, written module:factory, returns.
 
-    It is given the number of classes, of channels, and the images' shape where it has parameters of
-    the usual names. `models.build` lets this run only where the user said so. Raises RbError where the
+    The number of classes, of channels, and the images' shape are passed to parameters of the usual
+    names. `models.build` calls this only with `allow_code`. Raises RbError where the
     module or the function is not there, stops with an error, or does not give a network.
     """
     text = str(arch.get("name"))
@@ -138,7 +138,7 @@ def from_python(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> nn.Mo
 
 @contextlib.contextmanager
 def _own_code(text: str) -> Iterator[None]:
-    """Tell what the user's own code raises as the error that it is, with its place."""
+    """Raise errors of the user's own code as RbError, with their file and line."""
     try:
         yield
     except Exception as error:

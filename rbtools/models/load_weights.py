@@ -1,18 +1,19 @@
-"""Loading weights strictly, with an error that says what does not fit and what the file looks like."""
+"""Networks without memory for their parameters, and strict loading of weights into networks."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from rbtools import models
 from rbtools.errors import RbError, shown
 from rbtools.models import tensor_names
-from rbtools.models.meta_init import meta_init
 from rbtools.models.normalize import Normalized
 from rbtools.models.recognise import Ambiguous, Inferred, infer, skeleton
 
@@ -22,12 +23,38 @@ if TYPE_CHECKING:
 OPTIONAL = "num_batches_tracked"
 
 
+class _MetaInit(TorchFunctionMode):
+    """Makes `torch.empty`, which layers create their parameters with, allocate no memory.
+
+    The meta device is not used for everything: some networks compute their sizes, or constants of their
+    forward pass, with small tensors while they are built.
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        if func is torch.empty:
+            kwargs["device"] = "meta"
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def meta_init() -> Iterator[None]:
+    """Build networks with parameters on the meta device (no memory, no initialisation).
+
+    The global random state is unchanged.
+    """
+    with torch.random.fork_rng(devices=[]), _MetaInit():
+        yield
+
+
 def load_into(network: nn.Module, checkpoint: Checkpoint) -> None:
     """Put the weights into `network` (or into the network inside a `Normalized`), strictly.
 
     Other names for the same tensors are translated, and BatchNorm's `num_batches_tracked` may be
-    missing. A hollow network shares the checkpoint's memory afterwards. Raises RbError with the keys
-    that are missing, unexpected or of another shape, and for weights that are NaN or infinite.
+    missing. A network built under `meta_init` shares the checkpoint's memory afterwards. Raises RbError with
+    the keys that are missing, unexpected or of another shape, and for weights that are NaN or infinite.
     """
     target = network.network if isinstance(network, Normalized) else network
     wanted: dict[str, Tensor] = target.state_dict()
@@ -48,22 +75,22 @@ def load_into(network: nn.Module, checkpoint: Checkpoint) -> None:
             f"The checkpoint {checkpoint.path} has NaN or infinite numbers in {_counted(broken)}."
             " The training that made it diverged: use an earlier checkpoint."
         )
-    hollow = any(value.is_meta for value in wanted.values())
-    whole = OrderedDict(_whole(wanted, given) if hollow else given)
-    # Names and shapes are today's, so today's layout is what the layers have to be told.
+    on_meta = any(value.is_meta for value in wanted.values())
+    whole = OrderedDict(_whole(wanted, given) if on_meta else given)
+    # Names and shapes are translated to the current ones, so the version number is the current one too.
     whole._metadata = getattr(wanted, "_metadata", None)  # type: ignore[attr-defined]
-    target.load_state_dict(whole, strict=False, assign=hollow)
+    target.load_state_dict(whole, strict=False, assign=on_meta)
 
 
 def _finite(value: Tensor) -> bool:
-    """Whether all numbers are; a sum is, unless some are not or it overflows."""
+    """Whether all values are finite. The sum is finite unless a value is not or it overflows."""
     if value.is_meta or not value.is_floating_point() or value.sum(dtype=torch.float32).isfinite():
         return True
     return bool(value.isfinite().all())
 
 
 def _whole(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Numbers for a hollow network: those of the file where they are of its types, and not copied."""
+    """The tensors of a network on the meta device: the file's, copied only to change their type or layout."""
     whole = {key: value.to(wanted[key].dtype).contiguous() for key, value in given.items()}
     for key, value in wanted.items():
         if value.is_meta and key not in whole:
@@ -91,7 +118,7 @@ def _misfits(
 
 
 def _advice(checkpoint: Checkpoint, wanted: Mapping[str, Tensor]) -> str:
-    """What to do about a misfit, from what the file looks like."""
+    """What to do about a misfit, given the network that is recognised in the file."""
     check = "Check that --arch names the network that it was trained as."
     sizes = " and ".join(f"{name} {value}" for name, value in skeleton(checkpoint.state).items())
     size = f" with {sizes}" if sizes else ""
@@ -114,7 +141,7 @@ def _advice(checkpoint: Checkpoint, wanted: Mapping[str, Tensor]) -> str:
 
 
 def _same_network(seen: Inferred, wanted: Mapping[str, Tensor]) -> bool:
-    """Whether the network that the file looks like is the one that it does not fit."""
+    """Whether the network recognised in the file has the same names and shapes as the wanted one."""
     channels = seen.in_channels
     try:
         with meta_init():

@@ -1,6 +1,6 @@
-"""What torchvision's networks look like, measured on hollow copies: the table `spaces/torchvision.json`.
+"""Write `spaces/torchvision.json`: sizes of torchvision's networks, measured without memory for parameters.
 
-`python -m rbtools.models.make_torchvision_table > rbtools/spaces/torchvision.json` writes it anew.
+Run `python -m rbtools.models.make_torchvision_table > rbtools/spaces/torchvision.json`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from rbtools.models.families import torchvision as family
-from rbtools.models.meta_init import meta_init
+from rbtools.models.load_weights import meta_init
 from rbtools.models.torchvision_import import torchvision
 
 SIDES = (32, 64, 224)  # of images, in pixels; multiply-adds are tabulated for these
@@ -29,15 +29,15 @@ def names() -> list[str]:
 
 
 def network(name: str, classes: int = 1000, **options: Any) -> nn.Module:
-    """A hollow copy, in eval mode."""
+    """The network with its parameters on the meta device, in eval mode."""
     with warnings.catch_warnings(), meta_init():
         warnings.simplefilter("ignore")
-        made: nn.Module = torchvision.models.get_model(name, weights=None, num_classes=classes, **options)
-    return made.eval()
+        model: nn.Module = torchvision.models.get_model(name, weights=None, num_classes=classes, **options)
+    return model.eval()
 
 
 def entry(name: str) -> dict[str, Any]:
-    """One network's line of the table; see `rbtools.spaces.external.table` for what it means."""
+    """One network's line of the table; its fields are explained at `rbtools.spaces.external.table`."""
     whole = network(name)
     auxiliary = any(key.startswith(("aux", "AuxLogits")) for key in whole.state_dict())
     options = {"aux_logits": False} if auxiliary else {}
@@ -69,7 +69,7 @@ def _params(model: nn.Module) -> int:
 
 
 def _ends(first: nn.Module, second: nn.Module) -> tuple[str, str]:
-    """The weights whose shape depends on the classes, and those that meet the image."""
+    """The names of the weights whose shape depends on the classes, and of the first convolution's."""
     state, other = first.state_dict(), second.state_dict()
     (head,) = (k for k, v in state.items() if v.shape != other[k].shape and k.endswith("weight"))
     stem = next(k for k, v in state.items() if v.ndim == 4 and v.shape[1] == 3)

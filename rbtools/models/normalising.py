@@ -1,4 +1,4 @@
-"""Which normalisation a checkpoint's network was trained behind, and who says so."""
+"""Choose the normalisation that a checkpoint's network was trained with, and record its source."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from rbtools.models.statistics import Known
 from rbtools.models.unpack import MEANS, MOST_CHANNELS, STDS
 
 RAW = "none"  # an architecture's `normalize` where the network takes pixels as they are
-OPEN = "open"  # a normalisation that nothing tells
+OPEN = "open"  # an unknown normalisation
 DATASET = "dataset"  # among the known normalisations: that of the data set which is evaluated
 PUBLISHED = "published"  # among the known normalisations: that of the network's published configuration
 STATISTICS = "BatchNorm statistics"
-GUESS = "guess: "  # how `normalize_from` begins where neither the file, the user nor its statistics tell
+GUESS = "guess: "  # the beginning of `normalize_from` where neither file, user nor statistics decide
 
 
 @dataclass(frozen=True)
 class NormalizationHints:
-    """What helps to tell a normalisation: images of the data set (N, C, H, W) in [0, 1], and the `known`
-    normalisations by name, those with `classes` being of a data set with that many.
+    """Inputs of the choice: images of the data set (N, C, H, W) in [0, 1], the `known` normalisations by
+    name, and the number of `classes` of the data set that a normalisation belongs to.
     """
 
     images: Callable[[], Tensor] | None = None
@@ -36,8 +36,9 @@ class NormalizationHints:
 
 @dataclass(frozen=True)
 class ChosenNormalization:
-    """`arch`: what the architecture record gets to say; `facts`: who said so; `others`: normalisations of
-    another kind that the first BatchNorm layer cannot tell from it; `guess`: what counts where nothing can.
+    """`arch`: fields for the architecture record; `facts`: the source of the choice; `others`:
+    normalisations of another kind that fit the first BatchNorm layer as well; `guess`: the fallback where
+    the statistics of the other layers do not decide either.
     """
 
     arch: dict[str, Any]
@@ -56,18 +57,18 @@ def choose_normalization(
 ) -> ChosenNormalization:
     """The normalisation of a checkpoint's `network`, which holds its weights.
 
-    The file itself says it; the user; the data set that a published run was trained on; what BatchNorm
-    remembers; else it is a guess: none for a network of the user's own code, the published configuration, the
-    data set that is evaluated. A file of our own tells it by having none.
+    The sources, in this order: the file itself (a file written by rbtools without one has none); the user;
+    the data set that a published run was trained on; BatchNorm's statistics; else a guess: none for a network
+    of the user's own code, the published configuration, the data set that is evaluated.
     """
     noted = checkpoint.metadata.get("arch")
-    own = checkpoint.mean is not None or "normalisation" in checkpoint.found
+    own = checkpoint.mean is not None or "normalisation" in checkpoint.origin
     if own or noted_per_image(checkpoint) or (isinstance(noted, Mapping) and "space" in noted):
         return ChosenNormalization({}, {"normalize_from": "checkpoint"} | _warned(network, arch))
     if "normalize" in arch:
         return ChosenNormalization({}, {"normalize_from": "given"} | _warned(network, arch))
     known = _fitting(hints.known, shape[0])
-    trained_on = str(checkpoint.found.get("run", "")).partition("/")[0].lower().removesuffix("-valid")
+    trained_on = str(checkpoint.origin.get("run", "")).partition("/")[0].lower().removesuffix("-valid")
     if trained_on in known:
         facts: dict[str, Any] = {"normalize_from": "published training", "normalize_name": trained_on}
         return ChosenNormalization(chosen(known[trained_on]), facts)
@@ -88,7 +89,7 @@ def choose_normalization(
 def guessed(
     arch: Mapping[str, Any], known: Mapping[str, Known], of_classes: Sequence[str] = ()
 ) -> ChosenNormalization:
-    """The normalisation where nothing tells it; `of_classes` are those of data sets with as many classes."""
+    """The guessed normalisation; `of_classes` are those of data sets with as many classes."""
     if arch.get("space") == "python":
         return ChosenNormalization(chosen(None), {"normalize_from": f"{GUESS}none for python:"})
     guesses = {PUBLISHED: "the published configuration", DATASET: "the data set's"}
@@ -108,7 +109,7 @@ def _remembered(
     of_classes: list[str],
     guess: ChosenNormalization,
 ) -> ChosenNormalization | None:
-    """What the first BatchNorm layer tells."""
+    """The normalisation that fits the first BatchNorm layer; None where none or no single one fits."""
     images = hints.images
     seen = statistics.synthetic(shape) if images is None else images()[: statistics.MANY]
     preferred = [PUBLISHED] if PUBLISHED in known else [DATASET, *of_classes]
@@ -126,24 +127,24 @@ def _remembered(
 
 
 def chosen(pair: Known) -> dict[str, Any]:
-    """The field of an architecture record that says this normalisation."""
+    """The field of an architecture record for this normalisation."""
     return {"normalize": RAW if pair is None else pair if isinstance(pair, str) else list(map(list, pair))}
 
 
 def behind(network: nn.Module, normalize: Any) -> nn.Module:
-    """The network behind a normalisation: [mean, std], PER_IMAGE, or None for pixels as they are."""
+    """The network after a normalisation: [mean, std], PER_IMAGE, or None for unchanged pixels."""
     if normalize is None:
         return network
     return PerImageStandardization(network) if normalize == PER_IMAGE else Normalized(network, *normalize)
 
 
 def noted_per_image(checkpoint: Checkpoint) -> bool:
-    """Whether the file notes that each image is standardised by itself."""
+    """Whether the metadata says that each image is standardised by itself."""
     return checkpoint.metadata.get("normalize") == PER_IMAGE
 
 
 def _fitting(known: Mapping[str, Known], channels: int) -> dict[str, Known]:
-    """Those for images with that many channels."""
+    """The normalisations for images with that many channels."""
     return {
         name: pair
         for name, pair in known.items()

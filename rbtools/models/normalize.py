@@ -1,4 +1,4 @@
-"""Normalisation as a model's first layer, so that everything outside works on pixels in [0, 1]."""
+"""Normalisation as a model's first layer, so that the model takes pixels in [0, 1]."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ PER_IMAGE = "per-image"  # the normalisation of each image by its own mean and s
 
 
 class Preprocessed(nn.Module):
-    """A network behind a step without weights: images (N, C, H, W) in [0, 1] -> what the network gives."""
+    """A network after preprocessing without weights: images (N, C, H, W) in [0, 1] -> its output."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.network = network
 
     def inputs(self, images: Tensor) -> Tensor:
-        """What the network is given for these images."""
+        """The network's input for these images."""
         raise NotImplementedError
 
     def forward(self, images: Tensor) -> Tensor:
@@ -30,10 +30,11 @@ class Preprocessed(nn.Module):
 
 
 class Normalized(Preprocessed):
-    """`network` after (images - mean) / std: images (N, C, H, W) in [0, 1] -> what the network gives.
+    """`network` after (images - mean) / std: images (N, C, H, W) in [0, 1] -> its output.
 
     `mean` and `std` are on the [0, 1] scale, one number per channel or one for all; they are buffers
-    of shape (C, 1, 1). Raises RbError for numbers that cannot normalise anything.
+    of shape (C, 1, 1). Raises RbError for a standard deviation that is not positive and for values that are
+    not finite.
     """
 
     mean: Tensor

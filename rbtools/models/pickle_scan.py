@@ -1,7 +1,7 @@
-"""What stands in nested containers, looked at once each, however often a file refers to them.
+"""Scan nested containers, each one once, however often a file refers to it.
 
-A pickle of a few hundred bytes can hold lists that hold the same list a thousand times, five levels deep, and
-containers that hold themselves.
+A pickle of a few hundred bytes can have lists that contain the same list a thousand times, five levels deep,
+and containers that contain themselves.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from torch import Tensor
 
 from rbtools.unpickle import UnusualTensor
 
-DEPTH = 4  # levels that are looked into
-MOST = 1_000_000  # letters and numbers of one note: a log of a long training has fewer
+DEPTH = 4  # levels that are scanned
+MOST = 1_000_000  # characters and numbers of one value; the log of a long training has fewer
 
 
 class PickleScan:
-    """Answers about the containers of one file, which must not change meanwhile."""
+    """Queries on the containers of one file, which must not change during its lifetime."""
 
     def __init__(self) -> None:
         self._holds: dict[tuple[int, int], bool] = {}
@@ -38,11 +38,11 @@ class PickleScan:
         return self._holds[key]
 
     def is_plain(self, value: Any) -> bool:
-        """Whether a value could stand in JSON: what a training script noted, and no optimiser state."""
+        """Whether a value can be written as JSON (options of a training script, no optimiser state)."""
         return self._size(value, DEPTH) <= MOST
 
     def _size(self, value: Any, depth: int) -> float:
-        """Numbers and letters, as often as they would be written; infinite for what JSON does not have."""
+        """The number of characters and numbers when written; infinite for types that JSON does not have."""
         if isinstance(value, str):
             return 1 + len(value)
         if isinstance(value, (int, float)) or value is None:

@@ -1,4 +1,4 @@
-"""Checkpoints that are programs: TorchScript and torch.export files bring their own network along."""
+"""Checkpoints that are programs: TorchScript and torch.export files, which contain their network."""
 
 from __future__ import annotations
 
@@ -49,28 +49,28 @@ def kind_of(names: Sequence[str]) -> str | None:
     return None
 
 
-def refusal(path: Path, found: str) -> RbError:
-    """The error where the user has not said that code may run."""
-    what = "a TorchScript program" if found == TORCHSCRIPT else "a program from torch.export"
+def refusal(path: Path, kind: str) -> RbError:
+    """The error where code in files is not allowed to run."""
+    what = "a TorchScript program" if kind == TORCHSCRIPT else "a program from torch.export"
     return RbError(
         f"The checkpoint {path} is {what}, and loading it could run code. If you trust it, add --allow-code;"
         " else save the weights alone: torch.save(model.state_dict(), FILE)."
     )
 
 
-def load(path: Path, found: str) -> Program:
+def load(path: Path, kind: str) -> Program:
     """Load a program, which may run code: only after the user allowed it. Raises RbError."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # TorchScript is deprecated; its files are still about
-            if found == TORCHSCRIPT:
+            if kind == TORCHSCRIPT:
                 return Program(torch.jit.load(str(path), map_location="cpu").eval())
             with path.open("rb") as file:  # given a path, torch warns of every ending but its own
                 return Program(torch.export.load(file).module())
     except Exception as error:  # whatever the program's loader raises
         first = (str(error).splitlines() or [""])[0][:160]
         raise RbError(
-            f"The checkpoint {path} looks like a {found} program and does not load"
+            f"The checkpoint {path} looks like a {kind} program and does not load"
             f" ({type(error).__name__}: {first}). Was it saved by another version of torch?"
         ) from None
 

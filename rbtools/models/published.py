@@ -18,7 +18,7 @@ from rbtools.errors import RbError, near, shown
 
 # The longest training first: 200 epochs, which NAS-Bench-201 calls full.
 BUDGETS = ("full", "200", "90", "12", "less", "01")
-# What weights unpack to is hardly more than what they take; logs of trainings unpack to some ten times.
+# Weights unpack to hardly more than their packed size, training logs to about ten times.
 MOST_UNPACKED, ROOM = 100, 2**26
 
 
@@ -29,8 +29,8 @@ def is_published(raw: Any) -> bool:
 
 def _budget(raw: Mapping[str, Any]) -> str | None:
     """The longest training that the file has results of."""
-    found = (budget for budget in BUDGETS if isinstance(raw.get(budget), Mapping))
-    return next((budget for budget in found if isinstance(raw[budget].get("all_results"), Mapping)), None)
+    budgets = (budget for budget in BUDGETS if isinstance(raw.get(budget), Mapping))
+    return next((budget for budget in budgets if isinstance(raw[budget].get("all_results"), Mapping)), None)
 
 
 def run_of(raw: Mapping[str, Any], member: str | None, path: object) -> dict[str, Any]:
@@ -50,17 +50,17 @@ def run_of(raw: Mapping[str, Any], member: str | None, path: object) -> dict[str
     chosen = _chosen(with_weights, member, path)
     run = with_weights[chosen]
     config = run.get("arch_config")
-    told = config if isinstance(config, Mapping) and "arch_str" in config else trained
+    source = config if isinstance(config, Mapping) and "arch_str" in config else trained
     return {
         "state_dict": run["net_state_dict"],
-        "arch_str": told.get("arch_str"),
+        "arch_str": source.get("arch_str"),
         "run": chosen,
         "epochs": run.get("epochs"),
     }
 
 
 def _is_run(key: Any, run: Any) -> bool:
-    """Whether this is a training of the archives' layout: a data set, a seed, and what came of it."""
+    """Whether key and value are a training run of the archives: (data set, seed) and its results."""
     named = isinstance(key, tuple) and len(key) == 2 and isinstance(key[0], str) and type(key[1]) is int
     return named and isinstance(run, Mapping)
 
@@ -81,14 +81,14 @@ def _chosen(runs: Mapping[str, Any], member: str | None, path: object) -> str:
                 f" --member {in_order[0]}."
             )
         return in_order[0]
-    found = [name for name in in_order if member in (name, name.rpartition("/")[0])]
-    if not found:
+    matches = [name for name in in_order if member in (name, name.rpartition("/")[0])]
+    if not matches:
         known = [*datasets, *in_order]
         raise RbError(
             f"The file {path} has no weights for '{member}'.{near(member, known)}"
             f" It has: {', '.join(map(shown, in_order))}."
         )
-    return found[0]
+    return matches[0]
 
 
 def read_pickle(path: Path) -> Any:

@@ -1,4 +1,4 @@
-"""Reading weights files: the many ways of saving them brought to one form, without running anything."""
+"""Read weights files of all layouts into one form, without running code."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from rbtools.errors import RbError, shown
 from rbtools.models import published, tensor_names, unpack, weights_file
 from rbtools.unpickle import UnusualTensor
 
-EXPANDED = 2**20  # bytes that an expanded tensor may stand for
+EXPANDED = 2**20  # bytes that an expanded tensor may have
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A weights file in one form: the bare network's tensors, and what stood beside them.
+    """A weights file in one form: the bare network's tensors, and the metadata of the file.
 
     `mean` and `std`, shape (C,), are the normalisation found in the file, for images in [0, 1].
-    `found` says where the weights were: the nesting keys, the prefix taken off. `saved` are the tensors
-    by the names that they had in the file, the normalisation among them.
+    `origin` says where the weights were: the nesting keys and the prefix that is removed. `saved` holds the
+    tensors under their names in the file, the normalisation included.
     """
 
     path: Path
@@ -30,7 +30,7 @@ class Checkpoint:
     metadata: dict[str, Any] = field(default_factory=dict)
     mean: Tensor | None = None
     std: Tensor | None = None
-    found: dict[str, Any] = field(default_factory=dict)
+    origin: dict[str, Any] = field(default_factory=dict)
     saved: dict[str, Tensor] = field(default_factory=dict)
 
 
@@ -57,18 +57,18 @@ def read(path: str | Path, member: str | None = None) -> Checkpoint:
     saved = dict(state)
     mean, std = unpack.take_normalisation(state, path, metadata)
     prefix = unpack.strip(state)
-    found: dict[str, Any] = {"format": kind, "nesting": nesting, "prefix": prefix}
+    origin: dict[str, Any] = {"format": kind, "nesting": nesting, "prefix": prefix}
     if others:
-        found["others"] = others
+        origin["others"] = others
     if run is not None:
-        found["run"] = run
-    return Checkpoint(path, state, metadata, mean, std, found, saved)
+        origin["run"] = run
+    return Checkpoint(path, state, metadata, mean, std, origin, saved)
 
 
 def _refuse_unusual(key: str, value: Any, path: Path) -> None:
-    """Raise RbError for what is no block of numbers: those alone can be compared, cast and copied.
+    """Raise RbError for tensors that are not dense: only dense ones can be compared, cast and copied.
 
-    A tensor of a few bytes may have been expanded, and say that it has more numbers than memory.
+    A tensor of a few bytes may be expanded to a shape that is larger than memory.
     """
     if not isinstance(value, (Tensor, UnusualTensor)):
         return

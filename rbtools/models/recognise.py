@@ -1,4 +1,4 @@
-"""Which network a state dict holds, told from the names and shapes of its tensors."""
+"""Infer the network of a state dict from the names and shapes of its tensors."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from rbtools.models.families.nb201_family import skeleton
 
 __all__ = ["Ambiguous", "Inferred", "classes_of", "in_channels_of", "infer", "skeleton"]
 
-# Linear layers that are counted: the last of them gives the logits.
+# Numbered linear layers: the one with the highest number gives the logits.
 COUNTED = re.compile(r"(?:fc|linear|classifier\.)(\d{1,4})\.weight")
 STEMS = ("stem.0.weight", "conv1.weight", "features.0.weight", "features.0.0.weight", "conv_proj.weight")
 
 
 def infer(state: State, metadata: Mapping[str, Any] | None = None) -> Inferred:
-    """Tell the network of a bare state dict (no prefixes, no normalisation).
+    """Infer the network of a bare state dict (no prefixes, no normalisation).
 
-    `metadata` is what the file says beside the weights; an architecture string in it settles what
-    the weights leave open. Raises RbError where no family fits, and `Ambiguous` where several networks
-    do.
+    `metadata` is what the file has besides the weights; an architecture string in it decides where
+    several networks have the same weights. Raises RbError where no family fits, and `Ambiguous` where several
+    networks do.
     """
     for family in FAMILIES.values():
-        found = family(state, metadata or {})
-        if found is not None:
-            return found
+        inferred = family(state, metadata or {})
+        if inferred is not None:
+            return inferred
     raise RbError(
         f"The checkpoint's network is not recognised: its {len(state)} tensors are {_outline(state)}."
         f" Recognised are: {'; '.join(FAMILIES)}. Say which network it is with --arch: a name of"
@@ -48,7 +48,7 @@ def classes_of(state: State) -> int | None:
 
 def in_channels_of(state: State) -> int | None:
     """The number of image channels, by the usual names of a first convolution."""
-    stem = next((found for name in STEMS if (found := weight(state, name, 4)) is not None), None)
+    stem = next((tensor for name in STEMS if (tensor := weight(state, name, 4)) is not None), None)
     return None if stem is None else stem.shape[1]
 
 

@@ -39,11 +39,11 @@ class ResidualNetwork(nn.Module):
         channels, height, rest = shape
         self.forms, self.binary = layers, classes == 2
         inputs = channels if layers[0].filter else channels * height * rest
-        made: list[nn.Module] = []
+        modules: list[nn.Module] = []
         for layer in layers:
-            made.append(_weights(inputs, width, layer.filter))
+            modules.append(_weights(inputs, width, layer.filter))
             inputs = width
-        self.layers = nn.ModuleList(made)
+        self.layers = nn.ModuleList(modules)
         inputs = width * height * rest if layers[0].filter else width
         self.last = nn.Linear(inputs, outputs(classes), bias=False)
         for parameter in self.parameters():
@@ -70,6 +70,6 @@ def _weights(inputs: int, width: int, size: int) -> nn.Module:
 
 def from_arch(arch: Mapping[str, Any], *, classes: int, shape: tuple[int, int, int]) -> ResidualNetwork:
     """The network of a record of fcnn or rescnn. Raises RbError where it describes none."""
-    found: Any = space(arch["space"])
-    kept, layers = found.of(arch)
-    return ResidualNetwork(layers, kept.width, classes=classes, shape=shape, unit=kept.inputs == UNIT)
+    residual_space: Any = space(arch["space"])
+    sizes, layers = residual_space.of(arch)
+    return ResidualNetwork(layers, sizes.width, classes=classes, shape=shape, unit=sizes.inputs == UNIT)

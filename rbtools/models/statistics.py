@@ -1,8 +1,8 @@
-"""What BatchNorm remembers: the images that a network was trained on, as each of its layers saw them.
+"""BatchNorm's running statistics, used to choose a normalisation or a network.
 
-A network keeps the mean and variance of every channel that its BatchNorm layers met in training. Which of
-several normalisations, or of several networks with the same weights, those belong to is told by running
-images and comparing: under the right one, the statistics come out as they are in the file.
+BatchNorm layers store the mean and variance of every channel in training. Of several normalisations, or of
+several networks with the same weights, the right one is that whose statistics on images are nearest to the
+stored ones.
 """
 
 from __future__ import annotations
@@ -20,23 +20,24 @@ from rbtools.models.normalize import per_image
 Pair = tuple[tuple[float, ...], tuple[float, ...]]  # mean and std of each channel, or one for all
 Known = Pair | str | None  # a normalisation: a pair, PER_IMAGE, or pixels as they are
 
-# How much worse than the best a normalisation is that the images cannot tell from it: so many times its
-# divergence, and so much on top; of one that is alike to four digits; and of one that crops may still favour.
-# With weights by chance and statistics of 500 photographs of CIFAR-10, 64 others give the right one 0.001,
-# that of CIFAR-100 0.004 more, ImageNet's 0.015, each image's own 0.02, and pixels as they are 0.9.
+# A normalisation is as good as the best one if its divergence is at most (factor times the best, plus a
+# constant); EQUAL: indistinguishable on these images, SAME: equal to about four digits, WIDELY: cropped
+# images may change the order. With weights by chance and statistics of 500 photographs of CIFAR-10, 64 others
+# give the right one 0.001, that of CIFAR-100 0.004 more, ImageNet's 0.015, each image's own 0.02, and pixels
+# as they are 0.9.
 EQUAL, SAME, WIDELY = (1.25, 0.003), (1.01, 0.0005), (5.0, 0.05)
 NEAR_STD, NEAR_MEAN = 1.3, 0.1  # normalisations this near to each other do no harm if confused
-FAR = 0.5  # a best divergence above this: the images are nothing like those of the training
+FAR = 0.5  # above this least divergence the images do not resemble those of the training
 MANY = 64  # images: enough for statistics that are the same to within a few per cent
 CROP = 4  # pixels of zeros around an image that is cropped at random, as in most trainings
 
 
 class _Seen(Exception):
-    """The first BatchNorm layer has been met: no need to go on."""
+    """Raised to stop the forward pass after the first BatchNorm layer."""
 
 
 def synthetic(shape: tuple[int, int, int], count: int = MANY) -> Tensor:
-    """Images with the power spectrum of photographs (1/f), for when there are none: (count, C, H, W)."""
+    """Synthetic images (count, C, H, W) with the power spectrum of photographs (1/f)."""
     channels, height, width = shape
     generator = torch.Generator().manual_seed(0)
     frequency = torch.hypot(torch.fft.fftfreq(height)[:, None], torch.fft.rfftfreq(width)[None])
@@ -60,7 +61,7 @@ def cropped(images: Tensor) -> Tensor:
 
 
 def _norms(model: nn.Module) -> list[tuple[nn.Module, Tensor, Tensor]]:
-    """The BatchNorm layers with the mean and the variance that they remember."""
+    """The BatchNorm layers with their running mean and variance."""
     return [
         (module, module.running_mean, module.running_var)
         for module in model.modules()
@@ -71,28 +72,28 @@ def _norms(model: nn.Module) -> list[tuple[nn.Module, Tensor, Tensor]]:
 
 
 def remembers(model: nn.Module) -> bool:
-    """Whether the network has BatchNorm layers that have met images."""
+    """Whether the network has BatchNorm layers whose statistics differ from the initial ones."""
     return any(bool(mean.any()) or bool((variance - 1).any()) for _, mean, variance in _norms(model))
 
 
 def informative(images: Tensor) -> bool:
-    """Whether images (N, C, H, W) can tell anything: a stand-in for images that are not here is black."""
+    """Whether images (N, C, H, W) have contrast: placeholders for missing images are black."""
     return bool(images.std() > 1e-3)
 
 
 def divergence(model: nn.Module, images: Tensor, *, first: bool = False) -> float:
-    """How far what the BatchNorm layers meet is from what they remember; of the `first` one alone, or all.
+    """The divergence of BatchNorm statistics on images (N, C, H, W) in [0, 1] from the stored ones.
 
-    The mean over channels of the Kullback-Leibler divergence between two normal distributions, of the
-    channel on these images (N, C, H, W), in [0, 1], and of the channel in training, at most 10 each.
+    The mean over channels of the Kullback-Leibler divergence between two normal distributions, that of the
+    channel on these images and the stored one, clamped to 10 each. With `first`, of the first layer only.
     """
-    found: list[Tensor] = []
+    divergences: list[Tensor] = []
 
     def compare(known: Tensor, spread: Tensor, values: Tensor) -> None:
         # One row a channel: torch takes several times as long over the dimensions as they are.
         variance, mean = torch.var_mean(values.transpose(0, 1).flatten(1), 1)
         ratio = (variance + 1e-5) / spread
-        found.append((0.5 * ((mean - known) ** 2 / spread + ratio - 1 - ratio.log())).clamp(0, 10))
+        divergences.append((0.5 * ((mean - known) ** 2 / spread + ratio - 1 - ratio.log())).clamp(0, 10))
         if first:
             raise _Seen
 
@@ -110,18 +111,18 @@ def divergence(model: nn.Module, images: Tensor, *, first: bool = False) -> floa
     finally:
         for hook in hooks:
             hook.remove()
-    return torch.cat(found).mean().item() if found else float("inf")
+    return torch.cat(divergences).mean().item() if divergences else float("inf")
 
 
 def _nearest(images: Tensor, measure: Callable[[Tensor], float]) -> float:
-    """The smaller divergence of the images as they are and cropped: trainings differ in that."""
+    """The smaller divergence of the images as they are and cropped: not every training crops."""
     return min(measure(images), measure(cropped(images)))
 
 
 class Normalisation(NamedTuple):
-    """The normalisations that fit, in the order of how well they do, and the divergence of all.
+    """The normalisations that fit, the best first, and the divergence of all.
 
-    `names` has one name alone where those that fit are near each other; else one of each kind.
+    `names` has one name where those that fit are near each other; else one of each kind.
     """
 
     names: list[str]
@@ -133,9 +134,9 @@ def normalisation(
 ) -> Normalisation | None:
     """Which of the `known` normalisations (None: pixels as they are) a network was trained with.
 
-    Told by its first BatchNorm layer, which sees little but the image: the least divergence. Among those
-    that the images cannot tell apart the `preferred` ones count, then the earlier name. None where the
-    network has no such memory, and where nothing fits.
+    It is the one with the least divergence at the first BatchNorm layer, which depends on little but the
+    image. Of indistinguishable ones the `preferred` come first, then the earlier name. None where the network
+    has no stored statistics, and where nothing fits.
     """
     if not known or not remembers(network):
         return None
@@ -144,31 +145,31 @@ def normalisation(
     def measured(x: Tensor, names: Iterable[str]) -> dict[str, float]:
         return {name: divergence(network, normalised(x, known[name]), first=True) for name in names}
 
-    found = measured(images, known)
-    crops = measured(cropped(images), _within(found, list(found), *WIDELY))
-    found |= {name: min(value, found[name]) for name, value in crops.items()}
-    if min(found.values()) > FAR:
+    divergences = measured(images, known)
+    crops = measured(cropped(images), _within(divergences, list(divergences), *WIDELY))
+    divergences |= {name: min(value, divergences[name]) for name, value in crops.items()}
+    if min(divergences.values()) > FAR:
         return None
-    fitting = _within(found, list(found), *EQUAL)
+    fitting = _within(divergences, list(divergences), *EQUAL)
     alike = [name for name in fitting if name in preferred] or fitting
-    order = [*_within(found, alike, *SAME)[:1], *sorted(fitting, key=found.__getitem__)]
+    order = [*_within(divergences, alike, *SAME)[:1], *sorted(fitting, key=divergences.__getitem__)]
     of_kinds = kinds({name: known[name] for name in order})
-    return Normalisation(of_kinds, {name: round(value, 4) for name, value in found.items()})
+    return Normalisation(of_kinds, {name: round(value, 4) for name, value in divergences.items()})
 
 
 def kinds(known: Mapping[str, Known]) -> list[str]:
     """The first names of normalisations that are not near each other."""
-    found: list[str] = []
+    names: list[str] = []
     for name, pair in known.items():
-        if not any(_near(pair, known[one]) for one in found):
-            found.append(name)
-    return found
+        if not any(_near(pair, known[one]) for one in names):
+            names.append(name)
+    return names
 
 
-def _within(found: Mapping[str, float], names: Sequence[str], times: float, besides: float) -> list[str]:
-    """The names whose divergence is hardly more than the least among them, in their order."""
-    least = min(found[name] for name in names)
-    return [name for name in names if found[name] <= times * least + besides]
+def _within(divergences: Mapping[str, float], names: Sequence[str], factor: float, plus: float) -> list[str]:
+    """The names whose divergence is at most `factor` times the least of them plus `plus`, in their order."""
+    least = min(divergences[name] for name in names)
+    return [name for name in names if divergences[name] <= factor * least + plus]
 
 
 def normalised(images: Tensor, pair: Known) -> Tensor:

@@ -1,4 +1,4 @@
-"""One function under several names: what a tensor is called here, from what others call it."""
+"""Translate tensor names of other implementations to the names used here."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from rbtools.models.families.base import HEAD
 
-# Words for the same part: kuangliu's (advbench, MART, Rice) and torchvision's.
+# Synonyms: kuangliu's (advbench, MART, Rice) and torchvision's.
 SYNONYMS = (("shortcut", "downsample"), ("linear", "fc"))
 
 # timm's (and DeiT's) vision transformer in torchvision's words.
@@ -29,9 +29,9 @@ _TIMM_VIT = [(re.compile(pattern), words) for pattern, words in TIMM_VIT]
 # The same layer in files of torchvision before 0.3.
 _OLD_DENSENET = re.compile(r"(.*denselayer\d+\.(?:norm|relu|conv))\.([12]\..*)")
 
-# What a file may have beyond the network that is built, and the tensor that tells the network: the
-# block that TRADES and MART leave unused, the first layers again (tml-epfl/understanding-fast-adv-training),
-# and heads for training alone.
+# Prefixes of tensors that a file may have besides the network that is built, and a tensor that identifies
+# the network: the block that TRADES and MART leave unused, the first layers again
+# (tml-epfl/understanding-fast-adv-training), and heads for training alone.
 UNUSED = (
     ("model_preact_hl1.", "layer1.0.bn1.weight"),
     ("sub_block1.", "block1.layer.0.conv1.weight"),

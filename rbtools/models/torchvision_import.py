@@ -1,4 +1,4 @@
-"""The one door to torchvision: `from rbtools.models.torchvision_import import torchvision`.
+"""Import torchvision safely: `from rbtools.models.torchvision_import import torchvision`.
 
 A torchvision wheel built for CUDA cannot load its compiled operators into a CPU-only torch, and its
 import then fails with "operator torchvision::nms does not exist". Data sets, transforms and models

@@ -1,4 +1,4 @@
-"""From what a training script saved to a bare state dict: nesting, prefixes, normaliser buffers."""
+"""Extract a bare state dict from a training script's file: nesting, prefixes, normaliser buffers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rbtools.errors import RbError, near, shown
 from rbtools.models.normalize import per_channel
 from rbtools.models.pickle_scan import PickleScan
 
-# Where training scripts put the weights, the likelier one first.
+# Keys under which training scripts store the weights, the likelier ones first.
 WRAPPERS = (
     "state_dict",
     "model_state_dict",
@@ -43,8 +43,8 @@ PREFIXES = (
 )
 # Second copies of the network in one flat state dict: MadryLab's attacker, averaged weights.
 COPIES = ("attacker.", "ema.", "ema_model.", "model_ema.", "teacher.")
-MOST_CHANNELS = 4  # of an image: what is longer belongs to a layer
-DEEPEST = 8  # mappings inside each other, down to the weights
+MOST_CHANNELS = 4  # of an image; a longer mean belongs to a layer
+DEEPEST = 8  # levels of nested mappings above the weights
 MEANS, STDS = ("mean", "mu", "new_mean"), ("std", "sigma", "new_std")
 
 
@@ -59,7 +59,7 @@ class Unwrapped(NamedTuple):
 def unwrapped(
     raw: Mapping[Any, Any], path: object, metadata: dict[str, Any], member: str | None = None
 ) -> Unwrapped:
-    """Find the state dict; plain values on the way join `metadata`.
+    """Find the state dict; plain values on the path to it are added to `metadata`.
 
     `member` is the key of the wanted weights where a file holds several ("best", "ema"). Raises RbError
     where there are none, or none of that name.
@@ -126,7 +126,7 @@ def take_normalisation(
 ) -> tuple[Tensor | None, Tensor | None]:
     """Move a normaliser's buffers out of the state; several are accepted where they are equal.
 
-    Without buffers, plain numbers called mean and std beside the weights will do. Raises RbError where
+    Without buffers, plain numbers called mean and std in the metadata are used. Raises RbError where
     several differ.
     """
     pairs = []
@@ -136,7 +136,7 @@ def take_normalisation(
         if leaf in MEANS and partner and all(_is_small(state[name]) for name in (key, partner)):
             pairs.append(_of_one_size(path, state.pop(key), state.pop(partner)))
     if not pairs:
-        pairs = _noted(metadata, path)
+        pairs = _in_metadata(metadata, path)
     if not pairs:
         return None, None
     mean, std = pairs[0]
@@ -163,15 +163,15 @@ def _of_one_size(path: object, mean: Any, std: Any) -> tuple[Tensor, Tensor]:
     return mean, std
 
 
-def _noted(metadata: Mapping[str, Any], path: object) -> list[Any]:
-    """Normalisations among the notes: mean and std, bare or inside `normalize` or `normalization`."""
+def _in_metadata(metadata: Mapping[str, Any], path: object) -> list[Any]:
+    """Normalisations in the metadata: mean and std, at its top or inside `normalize` or `normalization`."""
     places = [metadata, *(metadata.get(name) for name in ("normalize", "normalization"))]
-    found = []
+    pairs = []
     for place in places:
         pair: list[Any] = [place.get(name) for name in ("mean", "std")] if isinstance(place, Mapping) else []
         if pair and all(_are_numbers(values) for values in pair):
-            found.append(_of_one_size(path, *pair))
-    return found
+            pairs.append(_of_one_size(path, *pair))
+    return pairs
 
 
 def _are_numbers(values: Any) -> bool:
@@ -183,7 +183,7 @@ def _are_numbers(values: Any) -> bool:
 
 
 def strip(state: dict[str, Tensor]) -> str:
-    """Take off, in place, the prefixes that all keys share, repeatedly; return them."""
+    """Remove, in place, the prefixes that all keys share, repeatedly; return them."""
     taken = ""
     while True:
         state.pop("n_averaged", None)  # torch.optim.swa_utils.AveragedModel counts its updates

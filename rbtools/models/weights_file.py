@@ -1,4 +1,4 @@
-"""Reading a weights file without running anything in it; the content decides the format, not the ending."""
+"""Read a weights file without running code in it; its content decides the format, not its name."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _OTHER_FORMATS = (
 
 
 def read(path: Path) -> tuple[Any, dict[str, Any], str]:
-    """Return what the file holds, its metadata and its format, "torch" or "safetensors".
+    """Return the content of the file, its metadata and its format, "torch", "safetensors" or "nats-bench".
 
     Tensors come on the CPU. Raises RbError where the file is missing, empty, cut off, no weights
     file, or a pickle that would have to run code.

@@ -750,7 +750,7 @@ def test_a_bad_file_is_one_sentence_before_the_evaluation(
 
 PIXELS = np.zeros((8, SIDE, SIDE, 3), np.uint8)
 BAD_DATA: dict[str, tuple[Callable[[], str], str]] = {
-    "a class too many": (lambda: folder(5), "tells 4 classes apart and the data set has 5"),
+    "a class too many": (lambda: folder(5), "distinguishes 4 classes and the data set has 5"),
     "greyscale": (
         lambda: npz(images=PIXELS[..., 0], labels=np.arange(8) % 4),
         "takes images with 3 channels and the data set's have 1",
@@ -762,7 +762,7 @@ BAD_DATA: dict[str, tuple[Callable[[], str], str]] = {
     ),
     "one label too high": (
         lambda: npz(images=PIXELS, labels=np.array([0, 1, 2, 3, 0, 1, 2, 4])),
-        "tells 4 classes apart and the data set has 5",
+        "distinguishes 4 classes and the data set has 5",
     ),
     "fewer labels": (lambda: npz(images=PIXELS, labels=np.zeros(7, np.int64)), "7"),
 }

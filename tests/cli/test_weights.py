@@ -164,7 +164,7 @@ def test_runs_of_several_data_sets_are_asked_about(data: str) -> None:
     message = said(attack("--weights", folder, "--dataset", data, "--member", "svhn"))
     assert "has no weights for 'svhn'" in message
     message = said(attack("--weights", folder, "--dataset", data, "--member", "cifar100"))
-    assert "tells 100 classes apart and the data set has 10" in message
+    assert "distinguishes 100 classes and the data set has 10" in message
 
 
 def test_what_has_no_weights_says_so(data: str) -> None:

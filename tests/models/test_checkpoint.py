@@ -85,7 +85,7 @@ def test_notes_beside_the_weights_become_metadata(network):
     path = saved({"epoch": 3, "args": {"lr": 0.1}, "best": nan, "state_dict": network.state_dict()})
     read = checkpoint.read(path)
     assert read.metadata == {"epoch": 3, "args": {"lr": 0.1}}
-    assert read.found == {"format": "torch", "nesting": ["state_dict"], "prefix": ""}
+    assert read.origin == {"format": "torch", "nesting": ["state_dict"], "prefix": ""}
 
 
 NORMALISERS = {
@@ -266,7 +266,7 @@ class TestMisfits:
 
     def test_another_number_of_classes_or_channels_than_the_data(self, network):
         path = saved(network.state_dict())
-        with pytest.raises(RbError, match="4 classes apart and the data set has 11"):
+        with pytest.raises(RbError, match="distinguishes 4 classes and the data set has 11"):
             checkpoint.load(path, classes=11)
         with pytest.raises(RbError, match="3 channels and the data set's have 1"):
             checkpoint.load(path, shape=(1, 28, 28))

@@ -17,7 +17,7 @@ import torch
 from rbtools import models
 from rbtools.errors import RbError
 from rbtools.models import checkpoint, recognise
-from rbtools.models.meta_init import meta_init
+from rbtools.models.load_weights import meta_init
 from rbtools.models.pickle_scan import MOST, PickleScan
 
 W = torch.zeros(2, 3)
@@ -51,7 +51,7 @@ def test_lists_of_the_same_lists_are_looked_at_once() -> None:
         value = [value] * 2_000  # 10^13 numbers, if they were written
     torch.save({"state_dict": cell(), "history": value}, "weights.pt")
     read = checkpoint.read("weights.pt")
-    assert "history" not in read.metadata and read.found["nesting"] == ["state_dict"]
+    assert "history" not in read.metadata and read.origin["nesting"] == ["state_dict"]
 
 
 @pytest.mark.parametrize(
@@ -197,9 +197,9 @@ def test_published_runs_of_another_layout_have_no_weights(runs: dict[Any, Any]) 
 def test_published_runs_are_looked_for_where_they_are() -> None:
     raw = {"full": {"nothing": 1}, "200": {"all_results": {("cifar10", 777): {**RUN, "arch_config": 3}}}}
     torch.save(raw, "weights.pt")
-    assert checkpoint.read("weights.pt").found["run"] == "cifar10/777"
+    assert checkpoint.read("weights.pt").origin["run"] == "cifar10/777"
     torch.save({"full": {"all_results": [1]}, "w": W}, "weights.pt")
-    assert "run" not in checkpoint.read("weights.pt").found
+    assert "run" not in checkpoint.read("weights.pt").origin
 
 
 def test_a_packed_file_that_unpacks_to_gigabytes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from rbtools.errors import RbError
 from rbtools.models import checkpoint, make_torchvision_table, unpack
 from rbtools.models.families import FAMILIES, Inferred
 from rbtools.models.families import torchvision as listed
-from rbtools.models.meta_init import meta_init
+from rbtools.models.load_weights import meta_init
 from rbtools.models.recognise import infer
 from rbtools.models.tensor_names import translation
 from rbtools.models.torchvision_import import torchvision

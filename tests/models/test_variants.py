@@ -13,7 +13,7 @@ from rbtools.errors import RbError
 from rbtools.execution.context import RunContext
 from rbtools.inputs import recognition
 from rbtools.inputs.checkpoints import named_arch
-from rbtools.models import build, checkpoint, statistics, variants
+from rbtools.models import build, checkpoint, disambiguate, statistics
 from rbtools.models.checkpoint import NormalizationHints
 from rbtools.models.normalising import behind
 from rbtools.models.normalize import PER_IMAGE, PerImageStandardization
@@ -143,7 +143,7 @@ def test_a_variant_is_told_from_its_sibling(name: str, images: torch.Tensor, run
     network = made(name, images[:HALF])
     torch.save(network.state_dict(), "m.pt")
     model, arch, facts = checkpoint.load("m.pt", shape=(3, SIDE, SIDE), hints=hints(images[HALF:]))
-    assert variants.label(arch) == name and arch["normalize"] == "none"
+    assert disambiguate.label(arch) == name and arch["normalize"] == "none"
     fit = facts["fit"]
     assert fit["fits"] and fit["divergence"] < 0.1 and fit["margin"] > 3
     assert list(fit["divergences"]) == [name, PAIRS[name]]
@@ -154,7 +154,7 @@ def test_a_variant_is_told_from_its_sibling(name: str, images: torch.Tensor, run
         _, arch, facts = checkpoint.load(
             "m.pt", named_arch(PAIRS[name]), shape=(3, SIDE, SIDE), hints=hints(images[HALF:])
         )
-        assert variants.label(arch) == PAIRS[name]
+        assert disambiguate.label(arch) == PAIRS[name]
         assert "They diverge" in recognition.judged("m.pt", facts, run)["warnings"][0].replace("they", "They")
         _, arch, facts = checkpoint.load("m.pt", hints=NormalizationHints(known=KNOWN))
         assert arch["stem"] == "cifar" and "stem" in facts["unchecked"] and "fit" not in facts

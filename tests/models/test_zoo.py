@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from rbtools import models
-from rbtools.models.meta_init import meta_init
+from rbtools.models.load_weights import meta_init
 from rbtools.models.tensor_names import translation
 from rbtools.models.torchvision_import import torchvision
 from rbtools.spaces import zoo

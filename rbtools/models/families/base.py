@@ -1,4 +1,4 @@
-"""What a family of networks says of a state dict that is one of its own."""
+"""The interface of network families, which recognise their state dicts, and helpers for them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from rbtools.errors import RbError
 if TYPE_CHECKING:
     from torch import Tensor
 
-LONGEST_NAME = 200  # of a tensor: in a longer one, numbers are none
+LONGEST_NAME = 200  # of a tensor; longer names are not searched for numbers
 State = Mapping[str, "Tensor"]
 
 
 @dataclass(frozen=True)
 class Inferred:
-    """A network told from its weights: an architecture record and the sizes of its two ends."""
+    """A network inferred from weights: an architecture record, the numbers of classes and image channels."""
 
     arch: dict[str, Any]
     classes: int
@@ -26,7 +26,7 @@ class Inferred:
 
 
 class Ambiguous(RbError):
-    """Several networks have these weights: `candidates`, of which the message names some."""
+    """Several networks have these weights: all are in `candidates`, the message names some."""
 
     def __init__(self, message: str, candidates: list[Inferred]) -> None:
         super().__init__(message)
@@ -36,7 +36,7 @@ class Ambiguous(RbError):
 class Family(Protocol):
     """`(state, metadata) -> Inferred`; None where the state is not of this family.
 
-    Raises RbError where it is but the network cannot be told, `Ambiguous` where several fit.
+    Raises RbError where it is but no network of the family fits, `Ambiguous` where several do.
     """
 
     def __call__(self, state: State, metadata: Mapping[str, Any]) -> Inferred | None: ...
@@ -48,14 +48,14 @@ HEAD = re.compile(r"(fc|linear|classifier|head|heads|last_linear|logits)(\.(\d+|
 
 def weight(state: State, name: str, rank: int) -> Tensor | None:
     """The tensor of that name, where it has so many dimensions and none of them is empty."""
-    found = state.get(name)
-    return found if found is not None and found.ndim == rank and found.numel() else None
+    tensor = state.get(name)
+    return tensor if tensor is not None and tensor.ndim == rank and tensor.numel() else None
 
 
 def head_key(state: State) -> str | None:
     """The name of the last layer's weights, where one tensor alone can be meant."""
-    found = [key for key, value in state.items() if value.ndim == 2 and value.numel() and HEAD.fullmatch(key)]
-    return found[0] if len(found) == 1 else None
+    names = [key for key, value in state.items() if value.ndim == 2 and value.numel() and HEAD.fullmatch(key)]
+    return names[0] if len(names) == 1 else None
 
 
 def head_of(state: State) -> Tensor | None:

@@ -1,4 +1,4 @@
-"""NAS-Bench-201 networks. Only convolutions leave weights: none, skip_connect and pooling look alike."""
+"""NAS-Bench-201 networks. Only convolutions have weights, so none, skip_connect and pooling look the same."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from rbtools.models.families.base import Ambiguous, Inferred, State, numbered, w
 from rbtools.spaces import nasbench201 as nb201
 from rbtools.spaces.nb201_cells import CONV1, CONV3, EDGES, NONE, POOL, SKIP
 
-MOST_CELLS = 100  # of a stage; published networks have 5. Cells without weights leave no trace to count.
+MOST_CELLS = 100  # of a stage; published networks have 5. Cells without weights cannot be counted.
 
 
 def infer(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
-    """The network; a string in the metadata settles what the weights leave open."""
+    """The network; an architecture string in the metadata decides between cells with the same weights."""
     sizes = skeleton(state)
     if not sizes:
         return None
     cells, channels = sizes["cells"], sizes["channels"]
     ops = _shared_ops(state, [i for i in range(3 * cells + 2) if i not in (cells, 2 * cells + 1)])
     candidates = list(itertools.product(*((op,) if op else (NONE, SKIP, POOL) for op in ops)))
-    told = {cell for cell in map(_cell, _texts(metadata)) if cell in candidates}
-    if len(told) == 1:
-        candidates = list(told)
+    named = {cell for cell in map(_cell, _texts(metadata)) if cell in candidates}
+    if len(named) == 1:
+        candidates = list(named)
     classes, in_channels = state["classifier.weight"].shape[0], state["stem.0.weight"].shape[1]
-    found = [Inferred(_arch(cell, sizes, classes), classes, in_channels) for cell in candidates]
-    if len(found) > 1:
+    inferred = [Inferred(_arch(cell, sizes, classes), classes, in_channels) for cell in candidates]
+    if len(inferred) > 1:
         raise Ambiguous(
             f"The checkpoint is a NAS-Bench-201 network ({channels} channels, cells {cells},"
-            f" {classes} classes), but {_open_edges(ops)}, so {len(found)} architectures fit:"
-            f" {some_names(found)}. Say which one it is with --arch (its name, index or string).",
-            found,
+            f" {classes} classes), but {_open_edges(ops)}, so {len(inferred)} architectures fit:"
+            f" {some_names(inferred)}. Say which one it is with --arch (its name, index or string).",
+            inferred,
         )
-    return found[0]
+    return inferred[0]
 
 
 def _arch(cell: tuple[int, ...], sizes: Mapping[str, int], classes: int) -> dict[str, Any]:
@@ -68,8 +68,8 @@ def _shared_ops(state: State, places: list[int]) -> list[int]:
     for place in places:
         for edge in kernels:
             name = f"cells.{place}.layers.{edge}.op.1.weight"
-            found = weight(state, name, 4)
-            kernels[edge].add(found.shape[-1] if found is not None else -1 if name in state else 0)
+            tensor = weight(state, name, 4)
+            kernels[edge].add(tensor.shape[-1] if tensor is not None else -1 if name in state else 0)
     if any(len(sizes) > 1 or not sizes <= {0, 1, 3} for sizes in kernels.values()):
         raise RbError(
             "The checkpoint looks like a NAS-Bench-201 network, but its cells differ from each other."

@@ -80,13 +80,13 @@ def vgg(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
 
 def _widths(form: VGGForm) -> dict[str, int]:
     """The convolutions by name: three modules each (BatchNorm and ReLU follow), a pooling after a stage."""
-    found, place = {}, 0
+    widths, place = {}, 0
     for count, width in zip(form.convs, form.widths, strict=True):
         for _ in range(count):
-            found[f"features.{place}.weight"] = width
+            widths[f"features.{place}.weight"] = width
             place += 3
         place += 1
-    return found
+    return widths
 
 
 def simplecnn(state: State, metadata: Mapping[str, Any]) -> Inferred | None:

@@ -1,4 +1,4 @@
-"""torchvision's networks, told by a digest of all their names and shapes."""
+"""torchvision's networks, recognised by a digest of all their names and shapes."""
 
 from __future__ import annotations
 
