@@ -19,8 +19,8 @@ SEEDS_APART = 1_000_000
 
 def _other_seeds(module: ModuleType) -> None:
     """Every training starts from other weights and takes the images in another order."""
-    mixed, offset = module.mixed, SEEDS_APART * int(os.environ["RBTOOLS_TEST_SEED"])
-    module.mixed = lambda seed, purpose: mixed(seed + offset, purpose)  # type: ignore[attr-defined]
+    mixed_seed, offset = module.mixed_seed, SEEDS_APART * int(os.environ["RBTOOLS_TEST_SEED"])
+    module.mixed_seed = lambda seed, purpose: mixed_seed(seed + offset, purpose)  # type: ignore[attr-defined]
 
 
 def _other_arithmetic(module: ModuleType) -> None:
