@@ -1,23 +1,20 @@
 """Data sets: uint8 images with labels, described and fingerprinted without loading torch.
 
 A name may carry an argument: `digits`, `imagefolder:PATH`. One file and one line below add a data set.
-Published ones are known by name without their files, which lie in a folder of data sets (--data-dir).
+Published ones are described without their files, which are in a folder of data sets (--data-dir).
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from rbtools.datasets import indices
 from rbtools.datasets.base import Cache, Dataset, DatasetSource, Description
+from rbtools.datasets.indices import subset
 from rbtools.datasets.normalization import NORMALIZATIONS
 from rbtools.errors import RbError
 from rbtools.registry import Registry
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 __all__ = [
     "DATASETS",
@@ -63,23 +60,23 @@ PathLike = str | os.PathLike[str]
 def source(name: str, data_dir: PathLike | None = None, class_map: PathLike | None = None) -> DatasetSource:
     """The data set of that name, not yet opened. Raises RbError on an unknown name or a bad argument.
 
-    `data_dir` is where published data sets are looked for (else RB_DATA, else the folder data); `class_map`
+    `data_dir` is the folder of published data sets (else RB_DATA, else the folder data); `class_map`
     is a file giving class-folder name -> index, for folders whose alphabetical order is not the model's.
     """
     word, colon, argument = name.partition(":")
     if word not in DATASETS and (meant := _kind_of(name)):
         raise RbError(f"There is no data set '{name}', but a file or folder of that name: write {meant}.")
-    found: DatasetSource = DATASETS.load(word)(
+    opened: DatasetSource = DATASETS.load(word)(
         name=name,
         argument=argument if colon else None,
         data_dir=None if data_dir is None else os.fspath(data_dir),
         class_map=None if class_map is None else os.fspath(class_map),
     )
-    return found
+    return opened
 
 
 def _kind_of(path: str) -> str | None:
-    """How images that lie there are named, where somebody gave their path alone."""
+    """The data set name for a path given without the kind (`npz:PATH`); None where the path is no data."""
     kinds = {".npz": "npz", ".parquet": "parquet"}
     kind = "imagefolder" if os.path.isdir(path) else kinds.get(os.path.splitext(path)[1])
     return f"{kind}:{path}" if kind and os.path.exists(path) else None
@@ -101,11 +98,11 @@ def download(
     say: Callable[[str], None] = _quiet,
     check_cancelled: Callable[[], None] = _alone,
 ) -> None:
-    """Bring the files of a published data set into `data_dir`, where they are not there yet.
+    """Download the files of a published data set into `data_dir` where they are missing.
 
-    `say` is told how far it is; `check_cancelled` is called often and raises when the work should stop.
-    Nothing happens for data sets that are not published. Raises RbError where the download fails, or brings
-    something else than what was published.
+    `say` is called with progress messages; `check_cancelled` is called often and raises when the work should
+    stop. Nothing happens for data sets that are not published. Raises RbError where the download fails, or
+    its content is not the published one.
     """
     source(name, data_dir).download(split, say, check_cancelled)
 
@@ -135,16 +132,9 @@ def fingerprint(
     *,
     class_map: PathLike | None = None,
 ) -> str:
-    """SHA-256 (hex) of what a split holds: equal images, labels and order, and nothing of where they lie.
+    """SHA-256 (hex) of a split's images, labels and their order, independent of where the files are.
 
-    Imports no torch. With a `cache`, files whose size, time and inode are those of an earlier call are
-    not read again.
+    Imports no torch. With a `cache`, files with the size, time and inode of an earlier call are not
+    read again.
     """
     return source(name, data_dir, class_map).fingerprint(split, cache)
-
-
-def subset(labels: Tensor, n: int, seed: int) -> Tensor:
-    """The `n` examples that stand for the whole: see `rbtools.datasets.balanced.subset`."""
-    from rbtools.datasets.balanced import subset as chosen
-
-    return chosen(labels, n, seed)

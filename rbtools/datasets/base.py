@@ -1,4 +1,4 @@
-"""What every data set offers, and the two forms in which it is handed out."""
+"""The interface of data sets, and the forms of their description and of a loaded split."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Description:
 
     shape: (C, H, W). sizes: split -> number of images, only the splits that there are.
     mean, std: the usual normalisation, a value a channel on the [0, 1] scale, or None where there is none.
-    skipped: how many files of its folders are not taken for images. augment: what suits it in training,
-    of "crop" and "flip". notes: what people should know of how it was understood, in sentences.
+    skipped: the number of files in its folders that are not images. augment: its usual augmentations in
+    training, of "crop" and "flip". notes: sentences for the user on how the data set was interpreted.
     """
 
     name: str
@@ -49,8 +49,8 @@ class Dataset:
     """One split, on the CPU.
 
     Shape: images uint8 (N, C, H, W); labels int64 (N,), in [0, classes). An example's number, which
-        its random draws belong to, is its place here. Images are a tensor, or a `Streamed` where they are
-        larger than memory allows.
+        its random draws depend on, is its index here. Images are a tensor, or a `Streamed` where they do not
+        fit in memory.
     """
 
     name: str
@@ -65,13 +65,13 @@ class Dataset:
 
 
 class Cache(Protocol):
-    """Where fingerprints are remembered: a store, or anything with these two methods."""
+    """A cache of fingerprints: a store, or any object with these two methods."""
 
     def get(self, key: str) -> str | None:
-        """The value kept under that key, or None."""
+        """The value of that key, or None."""
 
     def put(self, key: str, value: str) -> None:
-        """Keep a value."""
+        """Set the value of a key."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,9 +99,9 @@ class DatasetSource(ABC):
         """SHA-256 (hex) of the content of a split; imports no torch."""
 
     def download(self, split: str, say: Callable[[str], None], check_cancelled: Callable[[], None]) -> None:
-        """Bring what a split is read from, where that is published and not here yet.
+        """Download the files of a split, where they are published and missing.
 
-        `say` is told how far it is; `check_cancelled` raises when the work should stop.
+        `say` is called with progress messages; `check_cancelled` raises when the work should stop.
         """
         return None
 
@@ -123,7 +123,7 @@ class DatasetSource(ABC):
 
 
 def numbered(where: str, count: int) -> list[str]:
-    """So many classes without names. Raises RbError where no data set has as many: a label is damaged."""
+    """Names of `count` classes: their numbers. Raises RbError for an implausible count (a damaged label)."""
     if count > MOST_CLASSES:
         raise RbError(
             f"The data set {where} would have {count} classes, going by its highest label. Expected labels"

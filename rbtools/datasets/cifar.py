@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Cifar(Arrays):
-    """What the two have in common: pickles of N x 3072 bytes, each colour's plane after the other."""
+    """The base of both: pickles of N x 3072 bytes, one colour plane after the other."""
 
     shape: ClassVar[tuple[int, int, int]] = (3, 32, 32)
     sizes: ClassVar[dict[str, int]] = {"train": 50_000, "test": 10_000}
@@ -74,7 +74,7 @@ class Cifar(Arrays):
         return images, labels
 
     def _streams(self, split: str) -> Iterator[tuple[Path, str, IO[bytes]]]:
-        """(file that holds it, name, content) of each pickle, in whatever order they come."""
+        """(file that contains it, name, content) of each pickle, in any order."""
         parts = self.parts(split)
         names = [name for name, _ in self.files[split]]
         if parts[0].path.name != self.archive.name:
@@ -100,8 +100,8 @@ class Cifar(Arrays):
             f"a pickle of the data set {self.name}: `data` ({size} x 3072 bytes) and `{self.label_key}`"
         )
         try:
-            found = pickles.load(stream)
-            return planes(found["data"], size, self.shape), whole_numbers(found[self.label_key], size)
+            fields = pickles.load(stream)
+            return planes(fields["data"], size, self.shape), whole_numbers(fields[self.label_key], size)
         except pickles.Refused as error:
             raise RbError(f"The file {where} was not read: {error}. Expected {expected}.") from None
         except MemoryError:

@@ -1,4 +1,4 @@
-"""A class map: which class folder is which index of the model, where that is not the alphabet's order."""
+"""A class map: the model's index of each class folder, where the order is not alphabetical."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ PAIR = re.compile(r"(.+?)[\s,:=]+(\d+)")  # "cat 3", "cat,3", "cat: 3", "cat = 3
 def read(file: str, folders: list[str]) -> list[str]:
     """The class folders in the model's order, from a file that gives each its index.
 
-    In place of a file's path, the text of a JSON list may stand: the names in the model's order.
+    `file` may also be the text of a JSON list: the names in the model's order.
 
     Raises RbError where the file is unreadable, names an unknown folder, leaves one out, or does not
     use each index from 0 once.
     """
-    if file.startswith("["):  # as a record carries it on
+    if file.startswith("["):  # as records store it
         return _ordered("of the record", _from_json("of the record", file), folders)
     try:
         text = Path(file).expanduser().read_text("utf-8-sig")
@@ -39,14 +39,14 @@ def read(file: str, folders: list[str]) -> list[str]:
 
 def _from_json(file: str, text: str) -> list[tuple[str, int]]:
     try:
-        # Pairs, because a dict would drop a name that stands there twice.
-        found: Any = json.loads(text, object_pairs_hook=lambda pairs: pairs)
+        # Pairs, because a dict would drop a name that occurs twice.
+        items: Any = json.loads(text, object_pairs_hook=lambda pairs: pairs)
     except json.JSONDecodeError as error:
         raise RbError(f"The class map {file} is not JSON ({error}). Expected {FORMS}.") from None
-    if all(isinstance(item, str) for item in found):
-        return [(name, index) for index, name in enumerate(found)]
+    if all(isinstance(item, str) for item in items):
+        return [(name, index) for index, name in enumerate(items)]
     pairs = []
-    for item in found:
+    for item in items:
         if not (isinstance(item, tuple) and isinstance(item[1], int) and not isinstance(item[1], bool)):
             raise RbError(f"The class map {file} holds {json.dumps(item)}. Expected {FORMS}.")
         pairs.append((item[0], item[1]))

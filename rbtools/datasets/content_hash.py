@@ -1,4 +1,4 @@
-"""What a data set holds, as one hash; and when a hash that is known may be believed."""
+"""The hash of a data set's content, and its cache."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from rbtools.datasets.base import Cache
 if TYPE_CHECKING:
     import numpy as np
 
-# A file changed so short a time ago may change again within the same time stamp.
-SETTLED_SECONDS = 2.0
+# A file changed more recently may change again within the resolution of its time stamp.
+STABLE_SECONDS = 2.0
 CHUNK = 1 << 20
 
 
@@ -26,13 +26,13 @@ def pixels_hash(shape: tuple[int, ...], chunks: Iterable[np.ndarray], labels: np
     """
     total = hashlib.sha256(f"rbtools images 1 {shape}".encode())
     for chunk in chunks:
-        total.update(chunk.reshape(-1).data)  # a view where the pixels lie in order, else a copy
+        total.update(chunk.reshape(-1).data)  # a view where the pixels are contiguous, else a copy
     total.update(labels.astype("u1" if labels.max(initial=0) < 256 else "<u4").tobytes())
     return total.hexdigest()
 
 
 def lines(*fields: str) -> bytes:
-    """Fields that cannot run into each other: a file's name holds no zero byte."""
+    """Fields separated unambiguously: a file's name contains no zero byte."""
     return b"".join(os.fsencode(field) + b"\0" for field in fields)
 
 
@@ -42,18 +42,18 @@ def remembered(
     files: Iterable[tuple[str, str | os.PathLike[str]]],
     make: Callable[[], str],
 ) -> str:
-    """The hash that `make` finds, or that an earlier call kept for the very same files.
+    """The hash that `make` returns, or the cached one of the same files.
 
-    what: what besides the files decides the hash. files: (a name, a path) of each. Raises OSError for a
-    file that is not there.
+    what: values besides the files that the hash depends on. files: (a name, a path) of each. Raises OSError
+    for a file that is not there.
     """
     if cache is None:
         return make()
-    key, settled = _stamp(what, files)
+    key, stable = _stamp(what, files)
     known = cache.get(key)
     if known is None:
         known = make()
-        if settled:
+        if stable:
             cache.put(key, known)
     return known
 
@@ -66,7 +66,7 @@ def _stamp(what: Iterable[str], files: Iterable[tuple[str, str | os.PathLike[str
         status = os.stat(path)
         total.update(lines(name, f"{status.st_size} {status.st_mtime_ns} {status.st_ino}"))
         newest = max(newest, status.st_mtime_ns)
-    return f"data:{total.hexdigest()}", newest / 1e9 < time.time() - SETTLED_SECONDS
+    return f"data:{total.hexdigest()}", newest / 1e9 < time.time() - STABLE_SECONDS
 
 
 def md5_of(path: str | os.PathLike[str], offset: int = 0, length: int | None = None) -> str:

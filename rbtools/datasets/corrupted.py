@@ -29,8 +29,8 @@ class CifarC(PublishedDataset):
     """cifar10-c:fog.3 is one corruption at one severity, cifar10-c:fog all five, cifar10-c everything.
 
     Everything is the 15 corruptions of the benchmark, in alphabetical order, each from severity 1 to 5;
-    the four more of the archive are there by name. Its accuracy is one less the mean corruption error
-    that is not normalised.
+    the four further ones of the archive are selected by name. The accuracy on everything is one minus the
+    unnormalised mean corruption error.
     """
 
     shape: ClassVar[tuple[int, int, int]] = (3, 32, 32)
@@ -46,10 +46,10 @@ class CifarC(PublishedDataset):
         wrong = self.argument is not None and word not in known
         if wrong or (dot and severity not in map(str, SEVERITIES)):
             base = self.name.partition(":")[0]
-            found = f"'{word}' is no corruption.{near(word, known)} It has: {', '.join(known)}"
+            problem = f"'{word}' is no corruption.{near(word, known)} It has: {', '.join(known)}"
             if not wrong:
-                found = f"'{severity}' is no severity. Severities are 1 to 5"
-            raise RbError(f"The data set is '{self.name}': {found}. Write for example {base}:fog.3.")
+                problem = f"'{severity}' is no severity. Severities are 1 to 5"
+            raise RbError(f"The data set is '{self.name}': {problem}. Write for example {base}:fog.3.")
 
     def describe(self) -> Description:
         return replace(super().describe(), sizes={"test": len(self._blocks()) * self.sizes["test"]})
@@ -58,7 +58,7 @@ class CifarC(PublishedDataset):
         return [self.archive]
 
     def parts(self, split: str) -> list[DataFile]:
-        """The labels, then a file for each corruption; of the archive where it is not unpacked."""
+        """The labels, then a file for each corruption; in the archive where it is not unpacked."""
         wanted = ["labels", *dict.fromkeys(name for name, _ in self._blocks())]
         first = self.found(*(f"{self.folder}/{name}.npy" for name in wanted))
         if first is not None:
@@ -102,7 +102,7 @@ class CifarC(PublishedDataset):
         )
 
     def fingerprint(self, split: str, cache: Cache | None = None) -> str:
-        """Covers the pixels and labels of what was asked for, packed or not."""
+        """Covers the pixels and labels of the selected blocks, packed or not."""
         self.known(split)
         parts = self.parts(split)
         size = self.sizes["test"]
@@ -126,7 +126,7 @@ class CifarC(PublishedDataset):
         return [(name, number) for name in names for number in SEVERITIES if severity in ("", str(number))]
 
     def _members(self, archive: Path, wanted: list[str]) -> list[DataFile]:
-        """Where the files lie in the archive, which is not packed."""
+        """The positions of the files in the archive, which is not compressed."""
         try:
             with tarfile.open(archive, "r:") as tar:
                 there = {member.name.rpartition("/")[2]: member for member in tar if member.isfile()}
@@ -162,16 +162,16 @@ class CifarC(PublishedDataset):
             what = "whole numbers" if name == "labels" else "bytes"
             expected = f"{name}.npy of the data set {self.name}: {what} of the shape {shape}"
             try:
-                found = npy.mapped(part.path, part.offset, part.length)
+                array = npy.mapped(part.path, part.offset, part.length)
             except (ValueError, OSError) as error:
                 raise damaged(part.path, expected, error) from None
             if (
-                found.shape != shape
-                or found.dtype.kind not in "iu"
-                or (what == "bytes" and found.itemsize > 1)
+                array.shape != shape
+                or array.dtype.kind not in "iu"
+                or (what == "bytes" and array.itemsize > 1)
             ):
-                raise damaged(part.path, expected, f"it holds {found.dtype} {found.shape}")
-            yield found
+                raise damaged(part.path, expected, f"it holds {array.dtype} {array.shape}")
+            yield array
 
 
 @dataclass(frozen=True, kw_only=True)

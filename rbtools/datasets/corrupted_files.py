@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# The benchmark's own, and those that its authors keep for validation.
+# The corruptions of the benchmark, and those that its authors use for validation.
 CORRUPTIONS = (
     "brightness",
     "contrast",

@@ -1,4 +1,4 @@
-"""Files that are not what they should be: what one finds there, in words."""
+"""Errors for damaged or wrong files."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ def is_html(start: bytes) -> bool:
 
 
 def damaged(path: str | os.PathLike[str], expected: str, error: Exception | str, advice: str = "") -> RbError:
-    """The error for a file that cannot be read as what it should be.
+    """The error for a file that cannot be read as `expected`.
 
-    Empty files and web pages that were saved as data are called that; else the reader's own reason is
-    given.
+    The message says if the file is empty or a web page saved as data, else it gives the reader's reason.
     """
     advice = advice or "Get the file again."
     try:
@@ -27,10 +26,10 @@ def damaged(path: str | os.PathLike[str], expected: str, error: Exception | str,
     except OSError as wrong:
         return RbError(f"The file {path} cannot be read ({wrong.strerror}). Expected {expected}. {advice}")
     if not start:
-        found = "is empty"
+        problem = "is empty"
     elif is_html(start):
-        found = "is an HTML page that was saved as data"
+        problem = "is an HTML page that was saved as data"
     else:
         reason = str(error) or type(error).__name__
-        found = f"cannot be read ({reason}): it is cut off, damaged or something else"
-    return RbError(f"The file {path} {found}. Expected {expected}. {advice}")
+        problem = f"cannot be read ({reason}): it is cut off, damaged or something else"
+    return RbError(f"The file {path} {problem}. Expected {expected}. {advice}")

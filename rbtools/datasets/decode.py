@@ -1,4 +1,4 @@
-"""Image files into one uint8 array, with Pillow."""
+"""Decode image files into one uint8 array, with Pillow."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     from PIL import Image
 
-# Files a thread takes at a time: enough that handing them out costs nothing, few enough that an
+# Files a thread takes at a time: enough to make scheduling cheap, few enough that an
 # unreadable image is reported soon.
 CHUNK = 64
 
@@ -24,21 +24,21 @@ CHUNK = 64
 DEEP_MODES = ("I", "F")
 GREY_MODES = ("L", "1")
 
-# The content decides, not the ending, so what Pillow reads besides these is not asked: for EPS it runs
-# Ghostscript, a program inside the image and all.
+# The content decides, not the ending, so Pillow's other formats are excluded: for EPS it runs Ghostscript
+# on a program in the image.
 FORMATS = ("BMP", "DIB", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 
 
 class Encoded(Protocol):
-    """Encoded images by number, wherever they lie: the files of a folder, the members of an archive."""
+    """Encoded images by number: files of a folder, members of an archive, rows of a table."""
 
     def __len__(self) -> int: ...
 
     def path(self, index: int) -> str:
-        """What one image is called in messages."""
+        """The name of an image in messages."""
 
     def open(self, index: int) -> IO[bytes]:
-        """Its bytes, to be read and closed."""
+        """A stream of its bytes, closed by the caller."""
 
 
 def size_of(images: Encoded, index: int) -> tuple[int, int]:
@@ -82,7 +82,7 @@ def decode(
 
 def _in_threads(count: int, work: Callable[[int], None]) -> None:
     """Do work for 0 ... count - 1; of several errors the first one is raised."""
-    # Pillow lets other threads run while it decodes, so large images scale with the cores. Small ones
+    # Pillow releases the interpreter lock while it decodes, so large images scale with the cores. Small ones
     # are bound by the interpreter: 32x32 JPEGs take 0.1 ms each, however many threads there are.
     threads = min(8, os.cpu_count() or 1)
     size = max(1, min(CHUNK, count // (2 * threads)))
@@ -174,7 +174,7 @@ def _open(file: Any) -> Image.Image:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Pillow's remarks on odd but readable files (transparent palettes, EXIF) are not the user's concern."""
+    """Suppress Pillow's warnings on unusual but readable files (transparent palettes, EXIF)."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

@@ -88,13 +88,13 @@ def raw() -> tuple[np.ndarray, np.ndarray]:
     """
     import numpy as np
 
-    found = importlib.util.find_spec("sklearn")
-    if found is None or not found.submodule_search_locations:
+    package = importlib.util.find_spec("sklearn")
+    if package is None or not package.submodule_search_locations:
         raise RbError(
             "The data set digits comes with scikit-learn, which is not installed."
             " Run: pip install scikit-learn"
         )
-    file = Path(found.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
+    file = Path(package.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
     if file.is_file():
         with gzip.open(file, "rt", encoding="ascii") as lines:
             table = np.loadtxt(lines, delimiter=",", dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Downloads, only where they were asked for: written aside, checked, and then renamed."""
+"""Downloads, on request only: written to a temporary file, checked, and then renamed."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ HINT = "Free some space, or name another folder with --data-dir (or RB_DATA)."
 def bring(
     remote: Remote, home: Path, say: Callable[[str], None], check_cancelled: Callable[[], None]
 ) -> None:
-    """Download a file into the folder of data sets, check it, and unpack it where it has to be.
+    """Download a file into the folder of data sets, check it, and unpack it if necessary.
 
-    Of several processes that want it one downloads and the others wait. Raises RbError where no address
-    answers with the file that is meant; what came instead is not kept.
+    Of several processes one downloads and the others wait. Raises RbError where no address answers with
+    the expected file; other content is removed.
     """
     target = home / remote.name
     result = home / remote.into if remote.into else target
-    there = target.exists()  # a damaged one: whoever brings it anew replaces it
+    there = target.exists()  # a damaged one, which is replaced
 
     def done() -> bool:
         return result.exists() and not there
@@ -52,7 +52,7 @@ def bring(
     if held is None:
         return
     try:
-        if remote.into and result.exists():  # somebody was quicker
+        if remote.into and result.exists():  # another process was faster
             return
         _clear(home)
         if not (there and (remote.md5 is None or md5_of(target) == remote.md5)):
@@ -65,7 +65,7 @@ def bring(
 
 
 def _clear(home: Path) -> None:
-    """Remove what processes that were killed left half-written."""
+    """Remove the partial files of killed processes."""
     for path in home.glob(f"{ASIDE}*"):
         with contextlib.suppress(OSError):
             if is_abandoned(path, time.time()):
@@ -89,7 +89,7 @@ def _from_any(
 def _fetch(
     url: str, remote: Remote, out: IO[bytes], say: Callable[[str], None], check_cancelled: Callable[[], None]
 ) -> None:
-    """Copy what an address answers with, and raise RbError where it is not what was published."""
+    """Copy the content of an address. Raises RbError where it is not the published one."""
     total, received, start = hashlib.md5(usedforsecurity=False), 0, b""
     with contextlib.closing(_chunks(url)) as chunks:
         for chunk, length in chunks:
@@ -118,7 +118,7 @@ def _fetch(
 
 
 def _chunks(url: str) -> Generator[tuple[bytes, int | None], None, None]:
-    """What an address answers with, in pieces, each with the length that was announced."""
+    """The content of an address in chunks, each with the announced total length."""
     request = urllib.request.Request(url, headers={"User-Agent": "rbtools"})
     try:
         with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:
@@ -138,7 +138,7 @@ def _chunks(url: str) -> Generator[tuple[bytes, int | None], None, None]:
 
 
 def unpack(archive: Path, target: Path, check_cancelled: Callable[[], None]) -> None:
-    """Unpack a tar archive so that the folder `target` appears whole or not at all.
+    """Unpack a tar archive so that the folder `target` is complete or absent.
 
     Where all that is in the archive lies in a folder of that name, this becomes it. Only files and folders
     are taken, and none outside. Raises RbError where the archive is damaged or the disk is full.

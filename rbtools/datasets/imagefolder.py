@@ -98,7 +98,7 @@ def labelled(
     shape: tuple[int, int, int],
     resize: int | None = None,
 ) -> Dataset:
-    """The images of a tree, decoded now where they fit into memory, else as they are asked for.
+    """The images of a tree, decoded now where they fit into memory, else when they are indexed.
 
     `resize`: see `decode.decode`.
     """
@@ -111,7 +111,7 @@ def labelled(
         (len(tree), *shape), lambda ids, out: decode.decode(tree, ids, out, resize=resize)
     )
     if isinstance(images, streaming.Streamed) and resize is None:
-        decode.check_sizes(tree)  # a wrong one is told of now, not in the middle of the work
+        decode.check_sizes(tree)  # report a wrong size now, not during the work
     return Dataset(
         name=name,
         split=split,
@@ -153,8 +153,8 @@ def _file_lines(tree: Tree) -> Iterator[bytes]:
         return [content_hash.lines(tree.files[i][1], _image_hash(tree, i)) for i in range(start, stop)]
 
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        for found in pool.map(work, starts):
-            yield from found
+        for lines in pool.map(work, starts):
+            yield from lines
 
 
 def _image_hash(tree: Tree, index: int) -> str:

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageNet16(Arrays):
-    """Labels in the files run from 1 to 1000; those up to 120 are kept, less one.
+    """Labels in the files are 1 to 1000; examples with labels up to 120 are used, as 0 to 119.
 
-    Classes are numbered: the order is that of the files, and nobody names them.
+    Classes are numbers: their order is that of the files, and they have no published names.
     """
 
     shape: ClassVar[tuple[int, int, int]] = (3, 16, 16)
@@ -85,15 +85,15 @@ class ImageNet16(Arrays):
         expected = "a pickle of ImageNet at 16x16: `data` (N x 768 bytes) and `labels` from 1 on"
         try:
             with open(path, "rb") as file:
-                found = pickles.load(file)
-            size = len(found["data"])
-            images = planes(found["data"], size, self.shape)
-            labels = np.array(whole_numbers(found["labels"], size), np.int64)
+                fields = pickles.load(file)
+            size = len(fields["data"])
+            images = planes(fields["data"], size, self.shape)
+            labels = np.array(whole_numbers(fields["labels"], size), np.int64)
             if size and not 1 <= labels.min() <= labels.max() <= 1000:
                 raise ValueError(f"its labels run from {labels.min()} to {labels.max()}, not from 1 to 1000")
         except pickles.Refused as error:
             raise RbError(f"The file {path} was not read: {error}. Expected {expected}.") from None
         except Exception as error:  # pickle and numpy raise nearly anything for a damaged file
             raise damaged(path, expected, error) from None
-        kept = labels <= len(self.class_names)
-        return images[kept], labels[kept] - 1
+        used = labels <= len(self.class_names)
+        return images[used], labels[used] - 1

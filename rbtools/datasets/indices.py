@@ -1,4 +1,4 @@
-"""Examples of a split chosen by their numbers: `--indices 0-999`, or `--indices FILE`."""
+"""The examples of a split that are used: by number (`--indices 0-999`, `--indices FILE`) or `--n N`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rbtools.errors import RbError, near
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
 
 EXPECTED = (
     "whole numbers from 0 on, separated by spaces, commas or line ends, or JSON: a list of them, or an object"
@@ -30,12 +34,12 @@ class Indices:
 
 
 def read(text: str, size: int) -> Indices:
-    """The examples that a text names, of a split that has `size`: numbers and ranges (`0-999,1500`), or FILE,
-    or FILE:KEY for one list of several.
+    """The examples that a text names, of a split with `size` examples.
 
-    Their order means nothing. NAS-Bench-201's split files are objects of lists, each perhaps in
-    a pair with the name of its type: ["int", ["0", "3", ...]]. Raises RbError where the file is something
-    else, or names an example twice or one that there is not.
+    The text is numbers and ranges (`0-999,1500`), or FILE, or FILE:KEY for one list of several; the order is
+    ignored. NAS-Bench-201's split files are objects of lists, each possibly in a pair with the name of its
+    type: ["int", ["0", "3", ...]]. Raises RbError where the file is something else, names an example twice,
+    or one outside the split.
     """
     source, numbers = _listed(text)
     if numbers[0] < 0 or numbers[-1] >= size:
@@ -51,12 +55,12 @@ def read(text: str, size: int) -> Indices:
 
 
 def check(text: str) -> None:
-    """Raise RbError where no split could be read through this file, before anybody asks for one."""
+    """Raise RbError where the text is invalid for every split, before one is loaded."""
     _listed(text)
 
 
 def _listed(text: str) -> tuple[str, list[int]]:
-    """What names them, for a message, and the numbers in ascending order, at least one."""
+    """The source, for messages, and the numbers in ascending order, at least one."""
     if _RANGES.fullmatch(text) and not Path(text).exists():
         return f"--indices {text}", _spelled_out(text)
     path, key = _parts(text)
@@ -102,7 +106,7 @@ def _parts(text: str) -> tuple[Path, str | None]:
 
 
 def _chosen(path: Path, content: str, key: str | None) -> list[Any]:
-    """What stands in the file as a list of numbers or texts."""
+    """The content of the file as a list of numbers or texts."""
     if content.lstrip()[:1] not in ("{", "["):
         if key is not None:
             raise RbError(
@@ -110,23 +114,23 @@ def _chosen(path: Path, content: str, key: str | None) -> list[Any]:
             )
         return content.replace(",", " ").split()
     try:
-        found: Any = json.loads(content)
+        value: Any = json.loads(content)
     except ValueError as error:
         raise RbError(f"The file of indices {path} is not JSON ({error}). Expected {EXPECTED}.") from None
-    if isinstance(found, dict):
-        known, first = ", ".join(map(str, found)), next(iter(found), "")
+    if isinstance(value, dict):
+        known, first = ", ".join(map(str, value)), next(iter(value), "")
         if key is None:
             raise RbError(f"The file of indices {path} has several lists: {known}. Name one: {path}:{first}.")
-        if key not in found:
-            raise RbError(f"The file of indices {path} has no '{key}'.{near(key, found)} It has: {known}.")
-        found = found[key]
+        if key not in value:
+            raise RbError(f"The file of indices {path} has no '{key}'.{near(key, value)} It has: {known}.")
+        value = value[key]
     elif key is not None:
         raise RbError(f"The file of indices {path} is one list, so it has no '{key}'. Leave it out.")
-    if isinstance(found, list) and len(found) == 2 and isinstance(found[1], list):
-        found = found[1]
-    if not isinstance(found, list):
+    if isinstance(value, list) and len(value) == 2 and isinstance(value[1], list):
+        value = value[1]
+    if not isinstance(value, list):
         raise RbError(f"The file of indices {path} holds no list there. Expected {EXPECTED}.")
-    return found
+    return value
 
 
 def _numbers(path: Path, values: list[Any]) -> list[int]:
@@ -139,3 +143,48 @@ def _numbers(path: Path, values: list[Any]) -> list[int]:
         except ValueError:
             raise RbError(f"The file of indices {path} holds {value!r}. Expected {EXPECTED}.") from None
     return numbers
+
+
+def subset(labels: Tensor, n: int, seed: int) -> Tensor:
+    """The examples of `--n N`: the first `n` of the split in a seeded order that takes the classes in turn.
+
+    Each round takes one example of every class that is not exhausted yet, so a subset is as balanced as
+    the data allow, and is the beginning of every larger one. The order depends on integer hashes only, and
+    on no library's generator.
+
+    Shape: labels int64 (N,) -> int64 (min(n, N),) indices into the split, on the CPU.
+
+    Raises RbError where n is below 1.
+    """
+    import numpy as np
+    import torch
+
+    if n < 1:
+        raise RbError(f"The number of examples is {n}. It must be 1 or more; leave --n out to take all.")
+    classes = labels.cpu().numpy()
+    indices = np.arange(len(classes), dtype=np.uint64)
+    by_class = np.lexsort((_hash(indices, seed), classes))
+    sizes = np.unique(classes, return_counts=True)[1]
+    rounds = np.empty(len(classes), dtype=np.int64)
+    rounds[by_class] = np.arange(len(classes)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    # Within a round the order of the classes is independent of the examples' hashes.
+    turn = _hash(classes.astype(np.uint64), seed ^ 0x636C617373)
+    return torch.from_numpy(np.lexsort((classes, turn, rounds))[:n].copy())
+
+
+def _hash(values: np.ndarray, seed: int) -> np.ndarray:
+    """64 well-mixed bits of (seed, value): SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
+    import numpy as np
+
+    start = _mix(np.array([seed % 2**64], dtype=np.uint64))
+    return _mix((values + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + start)
+
+
+def _mix(bits: np.ndarray) -> np.ndarray:
+    """SplitMix64's finaliser, a bijection of uint64; products wrap around."""
+    import numpy as np
+
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: np.ndarray = bits ^ (bits >> np.uint64(31))
+    return mixed

@@ -25,7 +25,7 @@ _UNSIGNED_BYTES = 8  # the idx code of the only type that MNIST uses
 
 @dataclass(frozen=True, kw_only=True)
 class Mnist(Arrays):
-    """Digits are left as they are in training: a flipped or shifted one may be another, or cut off."""
+    """No augmentation in training: a flipped or shifted digit may be another one, or cut off."""
 
     shape: ClassVar[tuple[int, int, int]] = (1, 28, 28)
     sizes: ClassVar[dict[str, int]] = {"train": 60_000, "test": 10_000}
@@ -52,13 +52,13 @@ class Mnist(Arrays):
         ]
 
     def parts(self, split: str) -> list[DataFile]:
-        found = []
+        parts = []
         for name, md5 in self.files[split]:
             path = self.found(name, f"{name}.gz")
             if path is None:
                 raise self.not_here(split, f"{self.folders[0]}/{name} (torchvision's layout) or {name}.gz")
-            found.append(DataFile(path, md5 if path.suffix == ".gz" else None))
-        return found
+            parts.append(DataFile(path, md5 if path.suffix == ".gz" else None))
+        return parts
 
     def read(self, split: str) -> tuple[np.ndarray, np.ndarray]:
         import numpy as np

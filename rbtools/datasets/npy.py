@@ -1,4 +1,4 @@
-"""numpy's array files: by memory map where they lie as they are, never with a pickle inside."""
+"""numpy's array files: memory-mapped where they are not compressed, never with pickled objects."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LOCAL_SIZE = 30
 
 
 class Header(NamedTuple):
-    """What an .npy file begins with, and where its numbers begin."""
+    """The header of an .npy file; `size` is its length in bytes."""
 
     shape: tuple[int, ...]
     fortran: bool
@@ -35,9 +35,9 @@ def header(file: IO[bytes]) -> Header:
         shape, fortran, dtype = read(file)
     except OSError:
         raise
-    except ValueError as error:  # whose further lines advise to trust the file
+    except ValueError as error:  # its further lines advise to trust the file
         raise ValueError(str(error).partition("\n")[0]) from None
-    except Exception as error:  # Python's parser, which numpy asks, raises nearly anything for odd text
+    except Exception as error:  # Python's parser, which numpy uses, raises nearly any error for odd text
         raise ValueError(f"its header is damaged: {error}") from None
     if min(shape, default=0) < 0:
         raise ValueError(f"its shape {shape} has a negative size")
@@ -55,20 +55,20 @@ def mapped(path: Path, offset: int = 0, length: int | None = None) -> np.ndarray
     """
     with open(path, "rb") as file:
         file.seek(offset)
-        found = header(file)
-        needed = found.dtype.itemsize * math.prod(found.shape)
+        head = header(file)
+        needed = head.dtype.itemsize * math.prod(head.shape)
         end = file.seek(0, 2) if length is None else offset + length
-        there = min(end, file.seek(0, 2)) - offset - found.size
+        there = min(end, file.seek(0, 2)) - offset - head.size
     if there < needed:
         raise ValueError(f"it ends after {there} of {needed} bytes")
-    # Copy on write: torch asks for arrays that may be written, and the file stays as it is.
+    # Copy on write: torch requires writable arrays, and the file must not change.
     return np.memmap(
-        path, found.dtype, "c", offset + found.size, found.shape, order="F" if found.fortran else "C"
+        path, head.dtype, "c", offset + head.size, head.shape, order="F" if head.fortran else "C"
     )
 
 
 def offset_in_zip(path: Path, member: zipfile.ZipInfo) -> int | None:
-    """Where a member's bytes begin in a zip, or None where they are packed."""
+    """The offset of a member's bytes in a zip, or None where they are compressed."""
     if member.compress_type != zipfile.ZIP_STORED:
         return None
     with open(path, "rb") as file:

@@ -23,7 +23,7 @@ EXPECTED = (
     " `labels`, or `x_test` and `y_test`: uint8 images (N, H, W), (N, H, W, C) or (N, C, H, W), whole numbers"
     " as labels"
 )
-# (images, labels) of each split, in the words of numpy's users, of Keras' files, and of MedMNIST's.
+# (images, labels) of each split, as numpy's users, Keras and MedMNIST name them.
 _SPLITS = {
     "train": ("train_images train_labels", "x_train y_train", "X_train y_train"),
     "test": ("test_images test_labels", "x_test y_test", "X_test y_test", "images labels", "x y", "X y"),
@@ -35,8 +35,8 @@ _SPLITS = {
 class Npz(DatasetSource):
     """Arrays by split. `images` and `labels` alone are the split test.
 
-    There are as many classes as the highest label tells, or as `class_names` (an array of texts) or
-    `classes` (a number) in the file says. Arrays that are not packed are read by memory map.
+    The number of classes is given by `class_names` (an array of texts) or `classes` (a number) in the file,
+    else by the highest label. Arrays that are not compressed are memory-mapped.
     """
 
     def __post_init__(self) -> None:
@@ -83,7 +83,7 @@ class Npz(DatasetSource):
         )
 
     def fingerprint(self, split: str, cache: Cache | None = None) -> str:
-        """Covers the pixels and labels of the split, however they are laid out."""
+        """Covers the pixels and labels of the split, independent of their layout."""
 
         def make() -> str:
             images, labels, _ = self._arrays(split)
@@ -130,9 +130,9 @@ class _Archive:
         self.splits: dict[str, tuple[str, str]] = {}
         for split, spellings in _SPLITS.items():
             pairs = ((images, labels) for images, labels in map(str.split, spellings))
-            found = next((pair for pair in pairs if all(name in self._members for name in pair)), None)
-            if found is not None:
-                self.splits[split] = found
+            arrays = next((pair for pair in pairs if all(name in self._members for name in pair)), None)
+            if arrays is not None:
+                self.splits[split] = arrays
         if not self.splits:
             raise self.wrong(f"it holds the arrays {', '.join(self._members) or '(none)'}")
 
@@ -142,12 +142,12 @@ class _Archive:
     def __exit__(self, *_: object) -> None:
         self._zip.close()
 
-    def wrong(self, found: str) -> RbError:
+    def wrong(self, problem: str) -> RbError:
         """The error for a file that is no data set."""
-        return RbError(f"The file {self.path} is no data set: {found}. Expected {EXPECTED}.")
+        return RbError(f"The file {self.path} is no data set: {problem}. Expected {EXPECTED}.")
 
     def header(self, name: str) -> Any:
-        """Shape and type of an array, which are all that is read of it."""
+        """Shape and type of an array; its data is not read."""
         from rbtools.datasets import npy
 
         try:
@@ -157,23 +157,23 @@ class _Archive:
             raise damaged(self.path, f"{name} to be an array of numbers", error) from None
 
     def array(self, name: str) -> np.ndarray:
-        """An array, by memory map where it is not packed."""
+        """An array, memory-mapped where it is not compressed."""
         import numpy as np
 
         from rbtools.datasets import npy
 
         member = self._members[name]
-        header = self.header(name)  # it refuses Python objects in words
+        header = self.header(name)  # raises RbError for Python objects
         try:
             needed, there = header.dtype.itemsize * math.prod(header.shape), member.file_size - header.size
-            if there < needed:  # before room is made for it
+            if there < needed:  # before memory is allocated for it
                 raise ValueError(f"it ends after {there} of {needed} bytes")
             offset = npy.offset_in_zip(self.path, member)
             if offset is not None and member.file_size:
                 return npy.mapped(self.path, offset, member.file_size)
             with self._zip.open(member) as file:
-                found: np.ndarray = np.lib.format.read_array(file, allow_pickle=False)
-                return found
+                array: np.ndarray = np.lib.format.read_array(file, allow_pickle=False)
+                return array
         except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
             raise damaged(self.path, f"{name} to be an array of numbers", error) from None
 
@@ -181,14 +181,14 @@ class _Archive:
         """Labels int64 (N,), from (N,) or (N, 1)."""
         import numpy as np
 
-        found = self.array(name)
-        if found.dtype.kind not in "iu" or found.ndim == 0 or found.size != len(found):
-            what = f"`{name}` is {found.dtype} {found.shape}"
+        array = self.array(name)
+        if array.dtype.kind not in "iu" or array.ndim == 0 or array.size != len(array):
+            what = f"`{name}` is {array.dtype} {array.shape}"
             raise self.wrong(f"{what}, which is no whole number for each image")
-        return found.reshape(-1).astype(np.int64)
+        return array.reshape(-1).astype(np.int64)
 
     def class_names(self) -> list[str]:
-        """As the file says, else numbers up to the highest label of all its splits."""
+        """From the file, else numbers up to the highest label of all splits."""
         if "class_names" in self._members:
             return [str(name) for name in self.array("class_names").reshape(-1)]
         if "classes" in self._members:
@@ -201,14 +201,14 @@ class _Archive:
 
 
 def _layout(archive: _Archive, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The shape (N, C, H, W) of an array of images, and the order of axes that makes it that."""
+    """The shape (N, C, H, W) of an array of images, and the order of axes that produces it."""
     import numpy as np
 
-    found = archive.header(name)
-    shape = tuple(found.shape)
-    if found.dtype != np.uint8:
+    header = archive.header(name)
+    shape = tuple(header.shape)
+    if header.dtype != np.uint8:
         hint = ", and images in [0, 1] become bytes by (255 * images).round().astype('uint8')"
-        raise archive.wrong(f"`{name}` is {found.dtype}{hint if found.dtype.kind == 'f' else ''}")
+        raise archive.wrong(f"`{name}` is {header.dtype}{hint if header.dtype.kind == 'f' else ''}")
     if len(shape) == 3 and shape[0]:
         return (shape[0], 1, *shape[1:]), (0, 1, 2)
     if len(shape) == 4 and shape[0]:
@@ -217,7 +217,7 @@ def _layout(archive: _Archive, name: str) -> tuple[tuple[int, ...], tuple[int, .
             return (shape[0], shape[3], shape[1], shape[2]), (0, 3, 1, 2)
         if second and not last:
             return shape, (0, 1, 2, 3)
-    raise archive.wrong(f"`{name}` has the shape {shape}, which tells no 1 or 3 channels of some images")
+    raise archive.wrong(f"`{name}` has the shape {shape}, in which the axis of 1 or 3 channels is not clear")
 
 
 def _listed(shapes: dict[str, tuple[int, ...]]) -> str:

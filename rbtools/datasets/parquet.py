@@ -26,7 +26,7 @@ EXPECTED = (
     "a .parquet file, or a folder with such files for each split (data/train-00000-of-00001.parquet or"
     " train/0000.parquet), with encoded images in one column and whole numbers as labels in another"
 )
-# The Hub's words for splits; those that serve as `test` where there is none.
+# The Hub's names of splits; synonyms of `validation`, which serves as `test` where there is none.
 _SPLIT = re.compile(r"(?:partial-)?(train|test|validation|valid|val|dev)\b")
 _SAME = {"valid": "validation", "val": "validation", "dev": "validation"}
 _IMAGES, _LABELS = ("image", "img"), ("label", "labels", "fine_label")
@@ -36,7 +36,7 @@ _IMAGES, _LABELS = ("image", "img"), ("label", "labels", "fine_label")
 class Parquet(DatasetSource):
     """Images as PNG, JPEG ... in a column, labels in another; `validation` serves where there is no `test`.
 
-    Classes are those that the file's Hub features name, else as many as the highest label tells. Images
+    Classes are those of the file's Hub features, else the numbers up to the highest label. Images
     are RGB, or of one channel where the first one is greyscale, and must have one size. Encoded images are
     held in memory; decoded ones too, where they fit.
     """
@@ -79,7 +79,7 @@ class Parquet(DatasetSource):
         shape = table.shape()
         images = streaming.images((len(table), *shape), lambda ids, out: decode.decode(table, ids, out))
         if isinstance(images, streaming.Streamed):
-            decode.check_sizes(table)  # a wrong one is told of now, not in the middle of the work
+            decode.check_sizes(table)  # report a wrong size now, not during the work
         return Dataset(
             name=self.name,
             split=split,
@@ -90,7 +90,7 @@ class Parquet(DatasetSource):
         )
 
     def fingerprint(self, split: str, cache: Cache | None = None) -> str:
-        """Covers the labels and the encoded images in order, and not how they are shared out to files."""
+        """Covers the labels and the encoded images in order, independent of their division into files."""
         files = self._splits_with(split)[split]
 
         def make() -> str:
@@ -116,21 +116,21 @@ class Parquet(DatasetSource):
 
 
 def _splits(path: Path) -> dict[str, list[Path]]:
-    """split -> its files in order. Raises RbError where there is none, or which they are is not clear."""
+    """split -> its files in order. Raises RbError where there is none, or a file's split is unclear."""
     if not path.exists():
         raise RbError(f"The path {path} does not exist. Expected {EXPECTED}.")
     files = [path] if path.is_file() else sorted(path.rglob("*.parquet"))
     files = [file for file in files if not any(part.startswith(".") for part in file.relative_to(path).parts)]
-    found: dict[str, list[Path]] = {}
+    splits: dict[str, list[Path]] = {}
     for file in files:
         word = _SPLIT.match(file.name) or _SPLIT.fullmatch(file.parent.name)
         if word is None and not path.is_file():
             raise RbError(f"The file {file} does not say which split it is of. Expected {EXPECTED}.")
         split = "test" if word is None else word[1]
-        found.setdefault(_SAME.get(split, split), []).append(file)
-    if not found:
+        splits.setdefault(_SAME.get(split, split), []).append(file)
+    if not splits:
         raise RbError(f"The folder {path} has no .parquet file. Expected {EXPECTED}.")
-    for split, of_split in found.items():
+    for split, of_split in splits.items():
         folders = {file.parent for file in of_split}
         if len(folders) > 1:
             names = ", ".join(str(folder) for folder in sorted(folders)[:4])
@@ -138,9 +138,9 @@ def _splits(path: Path) -> dict[str, list[Path]]:
                 f"The folder {path} has files of the split {split} in several folders: {names}. Name the one"
                 " that is meant: parquet:PATH/FOLDER."
             )
-    if "test" not in found and "validation" in found:
-        found["test"] = found.pop("validation")
-    return found
+    if "test" not in splits and "validation" in splits:
+        splits["test"] = splits.pop("validation")
+    return splits
 
 
 class _Table:
@@ -181,7 +181,7 @@ class _Table:
         return io.BytesIO(data)
 
     def shape(self) -> tuple[int, int, int]:
-        """(C, H, W), as the first image has it."""
+        """(C, H, W) of the first image."""
         return (1 if decode.is_grey(self, 0) else 3, *decode.size_of(self, 0))
 
 

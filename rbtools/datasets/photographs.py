@@ -18,7 +18,7 @@ from rbtools.errors import RbError
 
 @dataclass(frozen=True, kw_only=True)
 class Photographs(PublishedDataset):
-    """Image files of a split, decoded when they are loaded or, where memory is short, when they are used."""
+    """Image files of a split, decoded when loaded or, where they do not fit in memory, when used."""
 
     resize: ClassVar[int | None] = None
     kind: ClassVar[str] = "imagefolder 1"  # with the pixels as they are, the fingerprint is a folder's
@@ -52,7 +52,7 @@ class Photographs(PublishedDataset):
         return tree
 
     def check_count(self, split: str, tree: Tree) -> None:
-        """Raise RbError where files are missing: a folder that was not unpacked whole tells nobody."""
+        """Raise RbError where files are missing, for example after an interrupted unpacking."""
         if len(tree) != self.sizes[split]:
             raise RbError(
                 f"The folder {tree.root} holds {len(tree)} images, and the split {split} of the data set"
@@ -88,7 +88,7 @@ class Cinic10(Photographs):
 
     def tree(self, split: str) -> Tree:
         for folder in self.folders:
-            # The airplanes tell it from other data whose splits lie in the data folder itself.
+            # The class folder distinguishes it from other data whose splits are in the data folder itself.
             if (self.home / folder / split / self.class_names[0]).is_dir():
                 return scan(self.home / folder / split)
         wanted = f"{self.folders[0]}/{split}/{self.class_names[0]}/*.png"
@@ -119,7 +119,7 @@ class ImageNet50(Photographs):
     kind: ClassVar[str] = "imagenet50 1"
 
     def describe(self) -> Description:
-        """As published; what the user's folder holds, where it is there."""
+        """As published; sizes and class names of the user's folder where it exists."""
         about, folders = super().describe(), self._splits()
         if not folders:
             return about
@@ -138,16 +138,16 @@ class ImageNet50(Photographs):
         return scan(folders[split])
 
     def check_count(self, split: str, tree: Tree) -> None:
-        """Any number will do."""
+        """Any number is allowed."""
 
     def _splits(self) -> dict[str, Path]:
-        """split -> its folder, for those that are there; `val` serves where there is no `test`."""
-        found = {}
+        """split -> its folder, where it exists; `val` serves where there is no `test`."""
+        splits = {}
         for split, name in (("train", "train"), ("test", "val"), ("test", "test")):
             places = (self.home / folder / name for folder in self.folders)
             place = next((place for place in places if place.is_dir()), None)
             if place is not None:
-                found[split] = place
-        if len(found) > 1:
-            same_classes(found)
-        return found
+                splits[split] = place
+        if len(splits) > 1:
+            same_classes(splits)
+        return splits

@@ -1,4 +1,4 @@
-"""Published data sets: what each is, is known without its files; where these may lie is looked for."""
+"""Published data sets: descriptions without their files, and the search for the files."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from rbtools.errors import RbError
 if TYPE_CHECKING:
     import numpy as np
 
-# Where data lie unless --data-dir or RB_DATA says otherwise.
+# The data folder without --data-dir and RB_DATA.
 DEFAULT_FOLDER = "data"
 
 
 class DataFile(NamedTuple):
     """A file that a split is read from, and the MD5 that its publisher prints for it, if any.
 
-    A file in an archive that is not packed begins at `offset` of it, and has that length.
+    `offset` and `length` locate a file in an uncompressed archive.
     """
 
     path: Path
@@ -54,7 +54,7 @@ class Remote(NamedTuple):
 class PublishedDataset(DatasetSource):
     """A data set of that very name, with its official files.
 
-    `folders` are the places below the data folder where its files may lie, the usual one first.
+    `folders` are searched for its files, relative to the data folder, the usual one first.
     """
 
     shape: ClassVar[tuple[int, int, int]]
@@ -89,7 +89,7 @@ class PublishedDataset(DatasetSource):
 
     @abstractmethod
     def remotes(self, split: str) -> list[Remote]:
-        """What to download for a split; nothing where nobody offers it."""
+        """The files to download for a split; empty where none are offered."""
 
     def download(self, split: str, say: Callable[[str], None], check_cancelled: Callable[[], None]) -> None:
         self.known(split)
@@ -103,7 +103,7 @@ class PublishedDataset(DatasetSource):
 
     @property
     def home(self) -> Path:
-        """The folder that data sets lie in."""
+        """The data folder."""
         return Path(self.data_dir or os.environ.get("RB_DATA") or DEFAULT_FOLDER).expanduser()
 
     def known(self, split: str) -> None:
@@ -112,19 +112,19 @@ class PublishedDataset(DatasetSource):
             raise self.unknown_split(split, self.sizes)
 
     def found(self, *names: str) -> Path | None:
-        """The first file of these names in any of the places, by name first."""
+        """The first existing file of these names in any of the folders, by name first."""
         paths = (self.home / folder / name for name in names for folder in self.folders)
         return next((path for path in paths if path.is_file()), None)
 
     def not_here(self, split: str, layout: str) -> NotHere:
-        """The error for files that were not found: how they should lie, where was looked, what to do."""
-        looked = ", ".join(str(self.home / folder) for folder in self.folders)
+        """The error for files that were not found: expected layout, searched folders, what to do."""
+        folders = ", ".join(str(self.home / folder) for folder in self.folders)
         remotes = self.remotes(split)
         offers = " and ".join(f"{remote.urls[0]} ({remote.size})" for remote in remotes)
         do = f"Add --download to get {offers}, or get" if remotes else "Get"
         return NotHere(
-            f"The data set {self.name} was not found. Expected {layout}; looked in {looked}. {do} it yourself"
-            " and name the folder that it lies in with --data-dir (or RB_DATA)."
+            f"The data set {self.name} was not found. Expected {layout}; looked in {folders}. {do} it"
+            " yourself and name the folder that it lies in with --data-dir (or RB_DATA)."
         )
 
 
@@ -186,13 +186,13 @@ def _sized(shape: tuple[int, ...]) -> str:
 def check(name: str, parts: Sequence[DataFile], remotes: Sequence[Remote]) -> None:
     """Raise RbError for a file that is empty, a web page, or not the published one."""
     for part in parts:
-        found = None if part.md5 is None else content_hash.md5_of(part.path, part.offset, part.length)
-        if found != part.md5:
+        md5 = None if part.md5 is None else content_hash.md5_of(part.path, part.offset, part.length)
+        if md5 != part.md5:
             addresses = " or ".join(remote.urls[0] for remote in remotes)
             source = f" from {addresses}, or with --download" if addresses else ""
             raise damaged(
                 part.path,
                 f"the official file of the data set {name}, whose MD5 is {part.md5}",
-                f"its MD5 is {found}",
+                f"its MD5 is {md5}",
                 f"Remove it and get it again{source}.",
             )

@@ -1,7 +1,7 @@
-"""Images in memory where they fit, and made when they are asked for where they do not.
+"""Images in memory where they fit, else read when they are indexed.
 
-Whoever uses images indexes them with numbers of examples and moves them to a device. A uint8 tensor can
-do that, and so can `Streamed`, which holds no pixels: nobody has to know which of the two it has.
+Images are indexed by example and moved to a device. A uint8 tensor and a `Streamed`, which has no pixels in
+memory, support both in the same way.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _UNKNOWN_MEMORY = 4 * 2**30
 
 
 class Streamed:
-    """Images that are made when they are indexed, of the shape (N, C, H, W).
+    """Images (N, C, H, W) that are read when they are indexed.
 
     Index with anything that a tensor's first dimension takes: a number, a slice, numbers, or truth values.
     Equal to the tensor of all images at that index.
@@ -50,7 +50,7 @@ class Streamed:
         return out.reshape(*ids.shape, *self.shape[1:]).to(self.device)
 
     def to(self, device: torch.device | str) -> Streamed:
-        """The same images, handed out on that device."""
+        """The same images, returned on that device."""
         return Streamed(tuple(self.shape), self._fetch, torch.device(device))
 
 
@@ -58,20 +58,20 @@ def images(shape: tuple[int, int, int, int], fetch: Fetch) -> Tensor | Streamed:
     """All images (N, C, H, W) as one uint8 tensor; streamed where they would take too much memory."""
     if math.prod(shape) > limit():
         return Streamed(shape, fetch)
-    found = torch.empty(shape, dtype=torch.uint8)
-    fetch(np.arange(shape[0]), found.numpy())
-    return found
+    tensor = torch.empty(shape, dtype=torch.uint8)
+    fetch(np.arange(shape[0]), tensor.numpy())
+    return tensor
 
 
-def placed(found: Tensor | Streamed, device: torch.device) -> Tensor | Streamed:
-    """Images on a device; those that do not fit on it stay where they are and are handed out there."""
-    if isinstance(found, Streamed) or device.type != "cuda" or found.nbytes <= _free_on(device) // 2:
-        return found.to(device)
-    return Streamed(tuple(found.shape), lambda ids, out: _gather(found, ids, out), device)
+def placed(pixels: Tensor | Streamed, device: torch.device) -> Tensor | Streamed:
+    """Images on a device; those that do not fit are moved to it when they are indexed."""
+    if isinstance(pixels, Streamed) or device.type != "cuda" or pixels.nbytes <= _free_on(device) // 2:
+        return pixels.to(device)
+    return Streamed(tuple(pixels.shape), lambda ids, out: _gather(pixels, ids, out), device)
 
 
-def _gather(found: Tensor, ids: np.ndarray, out: np.ndarray) -> None:
-    torch.index_select(found, 0, torch.from_numpy(ids), out=torch.from_numpy(out))
+def _gather(pixels: Tensor, ids: np.ndarray, out: np.ndarray) -> None:
+    torch.index_select(pixels, 0, torch.from_numpy(ids), out=torch.from_numpy(out))
 
 
 def _free_on(device: torch.device) -> int:
@@ -79,27 +79,27 @@ def _free_on(device: torch.device) -> int:
 
 
 def limit() -> int:
-    """How many bytes of images are held in memory: RB_IMAGE_MEMORY (8G, 500M), else half of what is free.
+    """The most bytes of images in memory: RB_IMAGE_MEMORY (8G, 500M), else half of the free memory.
 
-    Raises RbError where RB_IMAGE_MEMORY is no such size.
+    Raises RbError where RB_IMAGE_MEMORY is no size.
     """
-    asked = os.environ.get("RB_IMAGE_MEMORY")
-    if not asked:
+    setting = os.environ.get("RB_IMAGE_MEMORY")
+    if not setting:
         return _free() // 2
-    number, unit = asked.upper().removesuffix("B"), ""
+    number, unit = setting.upper().removesuffix("B"), ""
     if number[-1:] in _UNITS:
         number, unit = number[:-1], number[-1]
     try:
-        found = float(number) * _UNITS[unit]
-        if not 0 <= found < float("inf"):
+        size = float(number) * _UNITS[unit]
+        if not 0 <= size < float("inf"):
             raise ValueError
     except ValueError:
-        raise RbError(f"RB_IMAGE_MEMORY is '{asked}'. Expected a size such as 500M or 8G.") from None
-    return int(found)
+        raise RbError(f"RB_IMAGE_MEMORY is '{setting}'. Expected a size such as 500M or 8G.") from None
+    return int(size)
 
 
 def _free() -> int:
-    """Memory that this process may still take: the machine's, or less where its container has less."""
+    """Free memory in bytes: the machine's, or less where the container's limit is lower."""
     free = _UNKNOWN_MEMORY
     with contextlib.suppress(OSError, ValueError, IndexError):
         lines = Path("/proc/meminfo").read_text("ascii").splitlines()
@@ -108,7 +108,7 @@ def _free() -> int:
         group = Path("/sys/fs/cgroup")
         most = int((group / "memory.max").read_text("ascii"))
         used = int((group / "memory.current").read_text("ascii"))
-        # Files that were read lately count as used, but give way.
+        # The page cache counts as used, but is released on demand.
         counted = dict(line.split() for line in (group / "memory.stat").read_text("ascii").splitlines())
         free = min(free, most - used + int(counted.get("inactive_file", 0)))
     return max(free, 0)

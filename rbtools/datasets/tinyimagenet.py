@@ -1,7 +1,7 @@
 """tinyimagenet: 200 classes of ImageNet at 64x64, unpacked or in their zip archive.
 
 Stanford's course CS231n. The test images have no labels, so the 10,000 validation images are the test
-split, as everybody has it.
+split, as usual.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ ANNOTATIONS = "val_annotations.txt"
 
 @dataclass(frozen=True)
 class Placed(Tree):
-    """A tree whose images lie elsewhere than their names say, in a folder or in a zip archive.
+    """A tree whose images are at `places`, in a folder or a zip archive.
 
-    Named <class>/<file>, so that all layouts give the same names and the same fingerprint.
+    Images are named <class>/<file>, so that all layouts have the same names and fingerprint.
     """
 
     places: list[str] = field(default_factory=list)
     archive: zipfile.ZipFile | None = None
 
     def path(self, index: int) -> str:
-        """Of the archive where they are in one: it is the file that can change."""
+        """The path of the image, or of the archive, which is the file that can change."""
         return os.path.join(self.root, self.places[index]) if self.archive is None else str(self.root)
 
     def open(self, index: int) -> IO[bytes]:
@@ -56,7 +56,7 @@ class TinyImageNet(Photographs):
     shape: ClassVar[tuple[int, int, int]] = (3, 64, 64)
     sizes: ClassVar[dict[str, int]] = {"train": 100_000, "test": 10_000}
     normalization: ClassVar[str] = "tinyimagenet"
-    # Their names stand in the data (wnids.txt).
+    # Their names are in the data (wnids.txt).
     class_names: ClassVar[tuple[str, ...]] = tuple(str(number) for number in range(200))
     folders: ClassVar[tuple[str, ...]] = (
         FOLDER,
@@ -97,7 +97,7 @@ class TinyImageNet(Photographs):
 
 @functools.lru_cache(maxsize=1)
 def _opened(path: str, changed: int, size: int) -> zipfile.ZipFile:
-    """The archive, whose list of 120,000 files takes a second to read, once."""
+    """The archive, cached: its list of 120,000 files takes a second to read."""
     return zipfile.ZipFile(path)
 
 
@@ -123,13 +123,13 @@ def _names(root: Path) -> list[str]:
 def _tree(root: Path, split: str, names: list[str], read: Callable[[str], str]) -> Placed:
     """The images of a split among all files: by class, then by name.
 
-    In the official layout the validation images lie in one folder, and their classes stand in a list; many
-    have sorted them into class folders.
+    In the official layout the validation images are in one folder, with their classes in a list; in many
+    copies they are sorted into class folders.
     """
     classes = sorted(read("wnids.txt").split())
     class_of = _annotated(read(f"val/{ANNOTATIONS}")) if f"val/{ANNOTATIONS}" in names else {}
     part, number = ("train", "val")[split == "test"], {name: i for i, name in enumerate(classes)}
-    found = []
+    entries = []
     for name in names:
         first, _, rest = name.partition("/")
         file = rest.rpartition("/")[2]
@@ -139,9 +139,10 @@ def _tree(root: Path, split: str, names: list[str], read: Callable[[str], str]) 
         if wnid not in number:
             listed = f"the class '{wnid}', not in wnids.txt" if wnid else f"no class in {ANNOTATIONS}"
             raise RbError(f"The image {name} of tinyimagenet in {root} has {listed}. Get the data anew.")
-        found.append((number[wnid], f"{wnid}/{file}", name))
-    found.sort()
-    return Placed(root, classes, [(place, name) for place, name, _ in found], 0, [name for *_, name in found])
+        entries.append((number[wnid], f"{wnid}/{file}", name))
+    entries.sort()
+    files = [(place, name) for place, name, _ in entries]
+    return Placed(root, classes, files, 0, [name for *_, name in entries])
 
 
 def _annotated(text: str) -> dict[str, str]:

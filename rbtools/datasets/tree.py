@@ -11,9 +11,9 @@ from typing import IO
 
 from rbtools.errors import RbError
 
-# Those that torchvision's ImageFolder takes.
+# The endings of torchvision's ImageFolder.
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-# Folder names that hold a split, the preferred one first.
+# Folder names of each split, the preferred one first.
 SPLITS = {"train": ("train",), "test": ("test", "val")}
 EXPECTED = "PATH/train/<class>/*.png (or .jpg ...) and PATH/test/<class>/*.png"
 
@@ -23,8 +23,8 @@ class Tree:
     """The images of one split.
 
     root: the split's folder. classes: its class folders in alphabetical order. files: for each
-    image the position of its class in `classes` and its path below `root`, in order. skipped: how many
-    files are hidden or do not end like an image.
+    image the position of its class in `classes` and its path below `root`, in order. skipped: the
+    number of files that are hidden or have another ending.
     """
 
     root: Path
@@ -45,7 +45,7 @@ class Tree:
 
 
 def split_folders(path: str) -> dict[str, Path]:
-    """split -> folder, for the splits that PATH has; PATH itself is `test` where it holds the classes.
+    """split -> folder, for the splits of PATH; PATH itself is `test` where it contains the class folders.
 
     Raises RbError where it has no split.
     """
@@ -53,18 +53,18 @@ def split_folders(path: str) -> dict[str, Path]:
     if not root.is_dir():
         what = "is a file" if root.exists() else "does not exist"
         raise RbError(f"The image folder {path} {what}. Expected a folder with {EXPECTED}.")
-    found: dict[str, Path] = {}
+    folders: dict[str, Path] = {}
     for split, names in SPLITS.items():
         present = [root / name for name in names if (root / name).is_dir()]
         if present:
-            found[split] = present[0]
-    if not found and _is_split(root):
+            folders[split] = present[0]
+    if not folders and _is_split(root):
         return {"test": root}
-    if not found:
+    if not folders:
         raise _no_split(path, root)
-    if len(found) > 1:
-        same_classes(found)
-    return found
+    if len(folders) > 1:
+        same_classes(folders)
+    return folders
 
 
 def scan(root: Path) -> Tree:
@@ -100,9 +100,9 @@ def scan(root: Path) -> Tree:
 
 
 def _is_split(root: Path) -> bool:
-    """Whether a folder can only be meant as a test split: each of its folders has images in it.
+    """Whether a folder is itself a test split: each of its folders contains images.
 
-    A folder called train is not taken for one: its images are to train with.
+    A folder called train is not one.
     """
     names = class_folders(root)
     if root.resolve().name == "train" or not names:
@@ -121,7 +121,7 @@ def class_folders(root: Path) -> list[str]:
 
 
 def is_image(name: str) -> bool:
-    """Whether a file's name says that it is an image to be read."""
+    """Whether a file's name is that of a visible image."""
     return not _hidden(name) and name.lower().endswith(IMAGE_ENDINGS)
 
 

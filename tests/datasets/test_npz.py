@@ -132,9 +132,12 @@ def test_larger_than_memory_is_streamed(save, packed, monkeypatch):
         ({"images": IMAGES.astype(np.int32), "labels": LABELS}, "`images` is int32"),
         (
             {"images": IMAGES[:, :2], "labels": LABELS},
-            "the shape (6, 2, 8, 5), which tells no 1 or 3 channels",
+            "the shape (6, 2, 8, 5), in which the axis of 1 or 3 channels is not clear",
         ),
-        ({"images": IMAGES[:, :, :, :3], "labels": LABELS}, "the shape (6, 3, 8, 3), which tells no 1 or 3"),
+        (
+            {"images": IMAGES[:, :, :, :3], "labels": LABELS},
+            "the shape (6, 3, 8, 3), in which the axis of 1 or 3",
+        ),
         ({"images": IMAGES.reshape(6, -1), "labels": LABELS}, "the shape (6, 120)"),
         ({"images": IMAGES[:0], "labels": LABELS[:0]}, "the shape (0, 3, 8, 5)"),
         ({"images": IMAGES, "labels": LABELS[:5]}, "it has 6 images and 5 labels in the split test"),
