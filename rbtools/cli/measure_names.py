@@ -8,6 +8,7 @@ from rbtools import parse_units, registry
 from rbtools.cli import shared
 from rbtools.errors import UsageError, unknown
 from rbtools.measures import MEASURES
+from rbtools.records import metric_name
 
 ATTACK, EPS, STEPS = "pgd", "8", 10
 
@@ -19,16 +20,18 @@ def asked(metric: str, warn: Any) -> Any:
     """
     from rbtools.evaluation.measurement import BY_GRADIENT, MeasureRequest, perturbing
 
-    name, *parts = metric.split(".")
+    parts = metric_name.parse(metric)
+    name, *words = parts.words
     if name not in MEASURES:
         raise unknown("measure", name, MEASURES, UsageError)
     attack, eps = ATTACK, EPS
-    for place, part in enumerate(parts):
-        if part in BY_GRADIENT:
-            attack, eps = part, ".".join(parts[place + 1 :]) or EPS
+    for place, word in enumerate(words):
+        if word in BY_GRADIENT:
+            after = [*words[place + 1 :], parts.number, parts.suffix]
+            attack, eps = word, ".".join(filter(None, after)) or EPS
     params: dict[str, Any] = {}
     for field in registry.options(MEASURES.load(name)):
-        named = [part for part in parts if part in (field.metadata.get("choices") or ())]
+        named = [word for word in words if word in (field.metadata.get("choices") or ())]
         params |= {field.name: named[0]} if named else {}
     distances = parse_units.distances(eps, "linf", warn)
     return MeasureRequest(

@@ -7,7 +7,6 @@ details before others; what is not shown is named below the table.
 from __future__ import annotations
 
 import io
-import re
 import textwrap
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
@@ -18,12 +17,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from rbtools.records.metric_name import heading_pieces
 from rbtools.scoring import table
 
 _GAP = 2  # spaces between columns
 _NARROWEST = 10  # a heading is broken in pieces, but not into shorter lines than this
 _LONGEST_TEXT = 32  # of a name, a data set or a method
-_PIECE = re.compile(r"\.\d+(?:\.\d+)?|[._]?[^._ ]+ ?|.")  # of a metric's name; 0.05 is one
 _NAMED = 8  # metrics that are named as not shown
 
 
@@ -142,7 +141,7 @@ def _widest(texts: Sequence[str]) -> int:
 def _broken(title: str, width: int) -> str:
     """A heading in lines of about the width of its cells, between the parts of a name."""
     lines = [""]
-    for piece in _PIECE.findall(table.plain(title)):
+    for piece in heading_pieces(table.plain(title)):
         if lines[-1] and len(lines[-1] + piece) > max(width, _NARROWEST):
             lines.append("")
         lines[-1] += piece

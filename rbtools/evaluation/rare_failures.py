@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rbtools import registry
 from rbtools.evaluation.tasks import CleanOutput, EvalTask, Output
 from rbtools.probabilistic import splitting
+from rbtools.records import metric_name
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,7 +43,8 @@ class RareOutput(Output):
 
     def entry_template(self) -> list[dict[str, Any]]:
         told = {**self.noise.settings, **self.split.config(), "denominator": "correct"}
-        return [{"metric": f"pfail.{self.noise.stem}.{self.gamma:g}", "gamma": self.gamma, **told}]
+        name = metric_name.pfail_name(self.noise.stem, self.gamma)
+        return [{"metric": name, "gamma": self.gamma, **told}]
 
     def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
         return [asked | splitting.findings(outcomes, self.confidence) for asked in self.entry_template()]

@@ -41,7 +41,8 @@ def ge(record: dict[str, Any], task: EvalTask, run: RunContext, n_train: int | N
         sides = {"test": test.on("test", indices=of_test), "train": train}
     expected_train, expected_test = (expected_entries(sides[side], task) for side in ("train", "test"))
     check_entries(record, _gaps(expected_train, expected_test, gaps), run)
-    known = "train" if any(name.startswith("train.") for name in record.get("metrics", {})) else "test"
+    of_train_known = any(metric_name.parse(name).split == "train" for name in record.get("metrics", {}))
+    known = "train" if of_train_known else "test"
     other = "test" if known == "train" else "train"
     if run.plan is not None:
         run.plan.each([lambda inputs=inputs: task_entries(inputs, task) for inputs in sides.values()])
@@ -123,7 +124,7 @@ def _gaps(on_train: Entries, on_test: Entries, gaps: frozenset[str]) -> Entries:
 
 def _gap(train: dict[str, Any], test: dict[str, Any], gaps: frozenset[str]) -> dict[str, Any]:
     """The entry of train - test; without a value, and with the reason, where a side has none."""
-    turned = test["metric"].partition(".")[0] in gaps  # test - train
+    turned = metric_name.parse(test["metric"]).words[0] in gaps  # test - train
     name_of = metric_name.gap_name if turned else metric_name.ge_name
     entry = {
         **{key: value for key, value in test.items() if _is_of_both(key)},

@@ -26,10 +26,9 @@ FIELDS = ("dataset", "checkpoint")
 PREFIXES = ("arch.", "train.", "record.", "metrics.")
 TEXTS = ("dataset", "checkpoint", "arch.name", "arch.space", "arch.str", "train.method")
 IGNORED = "-"
-_ACCURACY = re.compile(
-    r"(acc|fgsm|pgd\d*|cw\d*|aa|apgd-\w+|square|fab(-t)?|corrupt|pr|probacc|reported|external)"
-)
-_OTHER = re.compile(r".*\.(loss|lip|mce|relative_mce)")
+# By its first word a metric is a share of images, except where its last one is of another quantity.
+_ACCURACIES = frozenset("acc fgsm aa square fab fab-t corrupt pr probacc reported external".split())
+_OTHER = ("loss", "lip", "mce", "relative_mce")
 _NOT_FINITE = re.compile(r"[+-]?(nan|inf|infinity)", re.I)
 
 
@@ -132,7 +131,7 @@ class CSV:
     def _metric(self, row: PublishedRow, column: CsvColumn, cell: str) -> None:
         percent = True if column.percent else row.percent
         if _in_scale(column.metric):
-            difference = metric_name.without_split(column.metric).startswith("ge.")
+            difference = metric_name.parse(metric_name.without_split(column.metric)).is_ge
             (row.difference if difference else row.accuracy)(column.metric, cell, percent=percent)
         elif column.percent:
             row.ratio(column.metric, cell, percent=True)
@@ -232,9 +231,12 @@ def _is_number(cell: str) -> bool:
 
 def _in_scale(metric: str) -> bool:
     plain = metric_name.without_split(metric)
-    if _OTHER.fullmatch(plain):
+    parts = metric_name.parse(plain)
+    if parts.last in _OTHER and parts.last != plain:
         return False
-    return plain.startswith("ge.") or _ACCURACY.fullmatch(plain.split(".")[0]) is not None
+    first = parts.words[0]
+    with_steps = first.rstrip("0123456789") in ("pgd", "cw")
+    return parts.is_ge or first in _ACCURACIES or with_steps or first.startswith("apgd-")
 
 
 # --- fields -----------------------------------------------------------------------------------------

@@ -287,22 +287,13 @@ def _place(metric: str) -> tuple[str, Any] | None:
     """The key of a metric, and its distance or severity (None for clean); None where it has no key."""
     if metric == "acc":
         return CLEAN, None
+    parts = metric_name.parse(metric)
+    if parts.over == "severity" and not parts.prefixes:
+        return parts.of, int(parts.number)
     for key, stem in ATTACKS.items():
-        level = _number(metric.removeprefix(f"{stem}.")) if metric.startswith(f"{stem}.") else None
-        if level is not None:
-            return key, level
-    parts = metric.split(".")
-    if parts[0] == "corrupt" and len(parts) == 3 and parts[2] in "12345":
-        return parts[1], int(parts[2])
+        if parts.over == "eps" and metric_name.attack_name(stem, float(parts.number) / 255) == metric:
+            return key, float(parts.number)
     return None
-
-
-def _number(text: str) -> float | None:
-    try:
-        level = float(text)
-    except ValueError:
-        return None
-    return level if metric_name.eps_name(level / 255) == text else None
 
 
 def _listed(found: dict[str, dict[str, Any]], epsilons: dict[str, list[float]]) -> dict[str, dict[str, Any]]:

@@ -216,13 +216,13 @@ def _corruptions(row: PublishedRow, found: Any) -> Record:
 def _of_corruptions(values: MetricValues) -> Record:
     found: Record = {}
     for metric in values.metrics:
-        parts = metric.split(".")
-        if parts[0] != "corrupt" or len(parts) not in (3, 4) or parts[2] not in ("1", "2", "3", "4", "5"):
+        parts = metric_name.parse(metric)
+        if parts.stem != "corrupt" or parts.prefixes or not parts.number:
             continue
-        into = found.setdefault(parts[1], {}).setdefault(parts[2], {})
-        if len(parts) == 3:
+        into = found.setdefault(parts.of, {}).setdefault(parts.number, {})
+        if not parts.suffix:
             into["acc"] = values.scaled(metric)
-        elif parts[3] == "loss":
+        elif parts.suffix == "loss":
             into["loss"] = values.plain(metric)
     return found
 

@@ -216,8 +216,8 @@ def _published(metric: str) -> str | None:
     """The published name of a metric; None where it has none."""
     if metric == "acc":
         return "val_acc"
+    parts = metric_name.parse(metric)
     for attack, stem in ATTACKS.items():
-        text = metric.removeprefix(f"{stem}.")
-        if text != metric and re.fullmatch(r"\d+(\.\d+)?", text):
-            return f"val_{attack}_{float(text)}_acc"
+        if parts == metric_name.MetricName(stem, number=parts.number) and parts.over == "eps":
+            return f"val_{attack}_{float(parts.number)}_acc"
     return None

@@ -295,18 +295,16 @@ class _Keys:
         return None
 
     def _candidates(self, metric: str) -> Iterator[tuple[str, str]]:
-        ge, name = ("ge_", metric.removeprefix("ge.")) if metric.startswith("ge.") else ("", metric)
-        parts = name.split(".")
-        if parts[0] == "probacc":
-            text = name.removeprefix(metric_name.prob_acc_name("uniform", self.smallest, 0)[:-1])
-            yield from (("probacc", key) for key in _spellings(text))
-        elif parts[0] in ("pr", "pr-all") and len(parts) > 2:
-            groups = ["ge_pr"] if ge else [group for group, noise in PR_GROUPS.items() if noise == parts[1]]
-            text = name.removeprefix(f"{parts[0]}.{parts[1]}.")
-            yield from ((group, key) for group in groups for key in (*self.radii, *_spellings(text)))
-            yield from (("ge", key) for key in GE_NOISES if ge)
+        parts = metric_name.parse(metric)
+        if parts.stem == "probacc":
+            yield from (("probacc", key) for key in _spellings(parts.rho))
+        elif parts.over == "gamma":
+            of_noise = [group for group, noise in PR_GROUPS.items() if noise == parts.of]
+            groups = ["ge_pr"] if parts.is_ge else of_noise
+            yield from ((group, key) for group in groups for key in (*self.radii, *_spellings(parts.number)))
+            yield from (("ge", key) for key in GE_NOISES if parts.is_ge)
         else:
-            yield f"{ge}ar", parts[0].upper()
+            yield "ge_ar" if parts.is_ge else "ar", parts.words[parts.is_ge].upper()
 
 
 def _spellings(text: str) -> Iterator[str]:

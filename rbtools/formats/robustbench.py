@@ -192,9 +192,9 @@ def _threat(path: PurePath, fields: Record) -> str:
 
 
 def _threat_of(values: MetricValues) -> str:
-    for metric in values.metrics:
-        if metric.startswith("aa."):
-            return "L2" if metric.startswith("aa.l2.") else "Linf"
+    for parts in map(metric_name.parse, values.metrics):
+        if parts.words[0] == "aa" and parts.number:
+            return "L2" if parts.norm else "Linf"
     if "corrupt.mean" in values.metrics:
         return "corruptions"
     raise RbError(
@@ -225,8 +225,9 @@ def _eps_text(eps: float, norm: str) -> str:
 def _eps_of(values: MetricValues, threat: str) -> str:
     """The distance to write: the usual one where the record has it, else the first."""
     norm = THREATS[threat] or "linf"
-    stem = "aa." if norm == "linf" else "aa.l2."
-    named = [name.removeprefix(stem) for name in values.metrics if re.fullmatch(rf"{stem}[\d.]+", name)]
+    names = [parts for parts in map(metric_name.parse, values.metrics) if parts.over == "eps"]
+    with_norm = metric_name.MetricName("aa", norm="" if norm == "linf" else norm)
+    named = [parts.number for parts in names if parts._replace(number="") == with_norm]
     texts = [f"{one}/255" if norm == "linf" else one for one in named]
     return USUAL[threat] if USUAL[threat] in texts or not texts else texts[0]
 

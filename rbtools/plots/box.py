@@ -77,7 +77,9 @@ class Box(Drawing):
         found = [
             name
             for name in known
-            if words.is_share([name]) and (words.parted(name) or name == "acc") and name == _plain(name)
+            if words.is_share([name])
+            and (words.with_number(name) or name == "acc")
+            and metric_name.parse(name).split == "test"
         ]
         if not found:
             listed = ", ".join(known[:12]) or "none at all"
@@ -92,27 +94,24 @@ class Box(Drawing):
         return None if count is None else 1 / count
 
 
-def _plain(name: str) -> str:
-    return metric_name.without_split(name)
-
-
 def _groups(names: Sequence[str]) -> list[BoxPanel]:
     """Families in the order in which they are met, each sorted by distance; single metrics together."""
-    families: dict[tuple[str, str], dict[str, words.Parted]] = {}
+    families: dict[tuple[str, str], dict[str, float]] = {}
     for name in names:
-        part = words.parted(name)
-        if part is not None:
-            family = part.family if part.rho is None else f"{part.family}, ρ = {part.rho}"
-            families.setdefault((family, part.over), {})[name] = part
-    families = {family: parts for family, parts in families.items() if len(parts) > 1}
-    several = {name for parts in families.values() for name in parts}
+        parts = words.with_number(name)
+        if parts is not None:
+            family = f"{parts.family}, ρ = {parts.rho}" if parts.rho else parts.family
+            if parts.over == "severity":
+                family = (family if parts.prefixes else parts.of).replace("_", " ")
+            families.setdefault((family, words.axis_of(parts)), {})[name] = float(parts.number)
+    families = {family: values for family, values in families.items() if len(values) > 1}
+    several = {name for values in families.values() for name in values}
     single = [name for name in names if name not in several]
-    found = [BoxPanel("", "", single, [words.shortened(words.tidy(name), 24) for name in single])]
-    for (family, over), parts in families.items():
-        ordered = [name for _, name in sorted((part.value, name) for name, part in parts.items())]
-        title = family.removeprefix("corrupt.").replace("_", " ") if over == "severity" else family
-        found.append(BoxPanel(title, over, ordered, [f"{parts[name].value:.3g}" for name in ordered]))
-    return [group for group in found if group.names]
+    panels = [BoxPanel("", "", single, [words.shortened(words.tidy(name), 24) for name in single])]
+    for (title, over), values in families.items():
+        ordered = [name for _, name in sorted((value, name) for name, value in values.items())]
+        panels.append(BoxPanel(title, over, ordered, [f"{values[name]:.3g}" for name in ordered]))
+    return [panel for panel in panels if panel.names]
 
 
 def _rows(groups: Sequence[BoxPanel], room: float) -> list[list[BoxPanel]]:

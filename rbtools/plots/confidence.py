@@ -39,9 +39,9 @@ class Confidence(Drawing):
     def _over(self, figure: Any, found: details.Details) -> Painted:
         families: dict[str, list[tuple[float, str]]] = {}
         for name in found:
-            part = words.parted(name)
-            if part is not None:
-                families.setdefault(part.family, []).append((part.value, name))
+            parts = words.with_number(name)
+            if parts is not None:
+                families.setdefault(parts.family, []).append((float(parts.number), name))
         clean = found.get("acc")
         if not families:
             raise RbError(
@@ -58,7 +58,9 @@ class Confidence(Drawing):
             axes.set_ylim(0, 1.03)
         each = max(1.35, min(2.6, 0.62 * grid.width))
         over = dict.fromkeys(
-            words.AXES[part.over] for name in found if (part := words.parted(name)) is not None
+            words.AXES[words.axis_of(parts)]
+            for name in found
+            if (parts := words.with_number(name)) is not None
         )
         count = max(map(len, found.values()))
         return Painted(

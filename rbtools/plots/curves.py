@@ -124,14 +124,14 @@ class CurvesPlot(Drawing):
             raise RbError(f"--metric: {wrong} Measure it, for example with {_MAKERS[self.over]}.") from None
         found = {}
         for name in names:
-            part = words.parted(name)
-            if part is None or (self.metric is None and metric_name.without_split(name) != name):
+            parts = words.with_number(name)
+            if parts is None or (self.metric is None and parts.split != "test"):
                 continue
-            if self.over == "rho" and part.rho is not None:
-                found[name] = (f"{part.family}, γ = {part.value:.3g}", float(part.rho))
-            elif part.over.removesuffix("2") == self.over:
-                title = part.family if part.rho is None else f"{part.family}, ρ = {part.rho}"
-                found[name] = (title, part.value)
+            if self.over == "rho" and parts.rho:
+                found[name] = (f"{parts.family}, γ = {float(parts.number):.3g}", float(parts.rho))
+            elif parts.over == self.over:
+                title = f"{parts.family}, ρ = {parts.rho}" if parts.rho else parts.family
+                found[name] = (title, float(parts.number))
         if not found:
             raise RbError(
                 f"No metric of --metric {self.metric or _DEFAULT[self.over]} runs over {self.over}."

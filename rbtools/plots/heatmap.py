@@ -122,8 +122,8 @@ def _families(names: Sequence[str]) -> list[tuple[str, int, int]]:
 
 
 def _family(name: str) -> str:
-    part = words.parted(name)
-    return words.tidy(name) if part is None else part.family
+    parts = words.with_number(name)
+    return words.tidy(name) if parts is None else parts.family
 
 
 def _name(axes: Any, names: Sequence[str], cell: float, most: float, which: str) -> float:

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from rbtools.records import metric_name
 
 Record = dict[str, Any]
 ELLIPSIS = "…"
 LONGEST = 30  # letters of a record's name
-_NUMBER = r"(\d+(?:\.\d+)?(?:e-?\d+)?)"
-_RATE = r"(0(?:\.\d+)?|\d(?:\.\d+)?e-\d+|1)"
-_WITH_RHO = re.compile(rf"((?:[a-z]+\.)*probacc(?:-all)?\.[a-z]+)\.{_NUMBER}\.{_RATE}")
-_WITH_GAMMA = re.compile(rf"((?:[a-z]+\.)*(?:pr|pr-all|pfail)\.[a-z]+)\.{_NUMBER}")
-_CORRUPTED = re.compile(r"((?:[a-z]+\.)*corrupt\.[^.]+)\.([1-5])")
-_ATTACKED = re.compile(rf"((?:(?:ge|train|valid|val)\.)*[a-z][a-z-]*\d*(?:\.l2)?)\.{_NUMBER}")
 _FIXED = {
     "acc": "clean accuracy",
     "score": "composite score",
@@ -41,61 +34,49 @@ AXES = {
 }
 
 
-class Parted(NamedTuple):
-    """A metric's name taken apart: `pgd20` over `eps` at 8.0, which is written "8"."""
-
-    family: str
-    over: str
-    value: float
-    shown: str
-    rho: str | None = None
+_SPLITS = {"train": "training images", "valid": "validation", "val": "validation"}
 
 
-def parted(name: str) -> Parted | None:
-    """The family of a metric and the distance, severity or radius at its end; None where it has none."""
-    if found := _WITH_RHO.fullmatch(name):
-        return Parted(found[1], "gamma", float(found[2]), found[2], found[3])
-    if found := _WITH_GAMMA.fullmatch(name):
-        return Parted(found[1], "gamma", float(found[2]), found[2])
-    if found := _CORRUPTED.fullmatch(name):
-        return Parted(found[1], "severity", float(found[2]), found[2])
-    if found := _ATTACKED.fullmatch(name):
-        over = "eps2" if found[1].endswith(".l2") else "eps"
-        return Parted(found[1], over, float(found[2]), found[2])
-    return None
+def with_number(name: str) -> metric_name.MetricName | None:
+    """The parts of a metric that has a distance, severity or radius; None for others, and for measures."""
+    parts = metric_name.parse(name)
+    return parts if parts.over and {"ge", *_SPLITS}.issuperset(parts.prefixes) else None
+
+
+def axis_of(parts: metric_name.MetricName) -> str:
+    """The key in AXES of what the metric's number is."""
+    return "eps2" if parts.norm == "l2" else parts.over
 
 
 def describe(name: str) -> str:
-    """A metric as an axis calls it, with its unit; an expression or a name that says nothing as it is."""
-    for prefix, words in (("train.", "training images"), ("valid.", "validation"), ("val.", "validation")):
-        if name.startswith(prefix):
-            return f"{describe(name.removeprefix(prefix))}, {words}"
+    """A metric as an axis calls it, with its unit; an expression or another name as it is."""
+    parts = metric_name.parse(name)
+    if parts.split in _SPLITS:
+        return f"{describe(parts.rest().build())}, {_SPLITS[parts.split]}"
     if name in _FIXED:
         return _FIXED[name]
-    if name.startswith("ge."):
-        return f"generalisation error: {describe(name.removeprefix('ge.'))}"
-    if name.startswith("corrupt.") and name.endswith(".mean"):
-        return f"mean accuracy under {name.split('.')[1].replace('_', ' ')}"
-    part = parted(name)
-    return tidy(name) if part is None else _described(part)
+    if parts.is_ge:
+        return f"generalisation error: {describe(parts.rest().build())}"
+    if parts.stem == "corrupt" and parts.suffix == "mean" and not parts.prefixes:
+        return f"mean accuracy under {parts.of.replace('_', ' ')}"
+    return tidy(name) if with_number(name) is None else _described(parts)
 
 
-def _described(part: Parted) -> str:
-    last = part.family.rpartition(".")[2]
-    if part.rho is not None:
-        return f"ProbAcc, {last} noise, γ = {_g(part.shown)}, ρ = {part.rho}"
-    if part.over == "gamma":
-        words = "PR" if ".pr." in f".{part.family}" else "failure probability"
-        return f"{words}, {last} noise, γ = {_g(part.shown)}"
-    if part.over == "severity":
-        return f"accuracy under {last.replace('_', ' ')}, severity {part.shown}"
-    unit = "" if part.over == "eps2" else "/255"
-    return f"accuracy under {part.family.removesuffix('.l2')}, ε = {part.shown}{unit}"
+def _described(parts: metric_name.MetricName) -> str:
+    if parts.rho:
+        return f"ProbAcc, {parts.of} noise, γ = {_radius(parts.number)}, ρ = {parts.rho}"
+    if parts.over == "gamma":
+        quantity = "PR" if parts.stem == "pr" else "failure probability"
+        return f"{quantity}, {parts.of} noise, γ = {_radius(parts.number)}"
+    if parts.over == "severity":
+        return f"accuracy under {parts.of.replace('_', ' ')}, severity {parts.number}"
+    unit = "" if parts.norm == "l2" else "/255"
+    return f"accuracy under {parts._replace(norm='').family}, ε = {parts.number}{unit}"
 
 
-def _g(shown: str) -> str:
+def _radius(text: str) -> str:
     """A radius; 8/255 is known by that name."""
-    return "8/255" if shown == "0.0313725" else shown
+    return "8/255" if text == "0.0313725" else text
 
 
 def setting(name: str) -> str:
@@ -118,22 +99,19 @@ def quantity(names: Sequence[str]) -> str:
 
 _PR = "probabilistic robustness (PR)"
 _SHARES = {"accuracy", "ProbAcc", _PR}
+_OF_STEM = {"probacc": "ProbAcc", "pr": _PR, "pfail": "failure probability"}
 
 
 def _quantity(name: str) -> str:
     bare = metric_name.without_split(name)
-    if bare.startswith("ge."):
+    parts = metric_name.parse(bare)
+    if parts.is_ge:
         return "generalisation error"
-    if bare.startswith("probacc."):
-        return "ProbAcc"
-    if bare.startswith("pr."):
-        return _PR
-    if bare.startswith("pfail."):
-        return "failure probability"
-    if bare == "acc" or (bare.startswith("corrupt.") and not bare.endswith("mce")):
+    if parts.over == "gamma" and not parts.prefixes and parts.stem in _OF_STEM:
+        return _OF_STEM[parts.stem]
+    if bare == "acc" or (parts.stem == "corrupt" and not parts.prefixes and not parts.suffix.endswith("mce")):
         return "accuracy"
-    part = parted(bare)
-    return "accuracy" if part is not None else describe(name)
+    return "accuracy" if with_number(bare) is not None else describe(name)
 
 
 def is_share(names: Sequence[str]) -> bool:

@@ -1,7 +1,8 @@
-"""Metric names: how they are built, which way is better, which one a record was evaluated for last.
+"""Metric names: built and parsed, which way is better, which one a record was evaluated for last.
 
 Names go from the general to the particular, `pgd20.8`, `corrupt.fog.3`, `pr.uniform.0.08`; numbers in
-them are written `%g`. A split other than test stands in front: `train.pgd20.8`.
+them are written `%g`. A split other than test is the first word: `train.pgd20.8`. No other module takes a
+name apart.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
 
 from rbtools.errors import RbError
 
-SPLIT_PREFIXES = ("train.", "valid.", "val.")
+SPLITS = ("train", "valid", "val")
+DIFFERENCES = ("test_minus_train", "loss_gap", "error_gap")  # the last two are former names
 
 # Less is better for a name that begins with one of these, or has one of these as a part.
 _LOWER_FAMILIES = frozenset(
@@ -22,6 +25,104 @@ _LOWER_FAMILIES = frozenset(
 _LOWER_PART = re.compile(r"seconds(_.*)?$|(.*_)?(loss|error|gap|mce|seconds|cond|bound)$")
 _OVER = {"correct": "", "all": "-all"}  # which images a probabilistic metric is over
 _SUMMARY = re.compile(r"(?:mean|median|min|max|sum)\((.*)\)")
+_NUMBER = r"\d+(?:\.\d+)?(?:e[-+]?\d+)?"
+_RATE = r"0(?:\.\d+)?|\d(?:\.\d+)?e-\d+|1"
+_PREFIXES = r"(?P<prefixes>(?:[a-z_]+\d*\.)*)"
+_FORMS = [
+    re.compile(_PREFIXES + form)
+    for form in (
+        rf"(?P<stem>probacc(?:-all)?)\.(?P<of>[a-z]+)\.(?P<number>{_NUMBER})\.(?P<rho>{_RATE})",
+        rf"(?P<stem>pr(?:-all)?|pfail)\.(?P<of>[a-z]+)\.(?P<number>{_NUMBER})",
+        r"(?P<stem>corrupt)(?:\.(?P<of>[^.]+)(?=\.))?(?:\.(?P<number>[1-5])(?=\.|$))?(?:\.(?P<suffix>.+))?",
+        rf"(?P<stem>(?!l2\.)[a-z][a-z-]*\d*)(?:\.(?P<norm>l2))?\.(?P<number>{_NUMBER})(?:\.(?P<suffix>[a-z_]+))?",
+    )
+]
+# Where the heading of a narrow column is broken: in front of numbers (0.05 is one) and words.
+_PIECE = re.compile(r"\.\d+(?:\.\d+)?|[._]?[^._ ]+ ?|.")
+
+
+class MetricName(NamedTuple):
+    """The parts of a metric's name, in their order; empty texts where it has none.
+
+    prefixes: split, `ge` and other words in front. stem: an attack with its steps (`pgd20`), `pr`, `pr-all`,
+    `probacc`, `probacc-all`, `pfail`, `corrupt`, or all the rest of another name. of: the noise or the
+    corruption. number: eps, gamma or severity as it is written. suffix: the words after it (`mean`, `loss`).
+    """
+
+    stem: str
+    of: str = ""
+    norm: str = ""
+    number: str = ""
+    rho: str = ""
+    suffix: str = ""
+    prefixes: tuple[str, ...] = ()
+
+    def build(self) -> str:
+        """The name that has these parts."""
+        parts = (*self.prefixes, self.stem, self.of, self.norm, self.number, self.rho, self.suffix)
+        return ".".join(filter(None, parts))
+
+    @property
+    def family(self) -> str:
+        """What metrics have in common that differ in distance, radius or severity: `train.pgd20.l2`."""
+        return ".".join(filter(None, (*self.prefixes, self.stem, self.of, self.norm)))
+
+    @property
+    def words(self) -> list[str]:
+        """The words in front of norm and number: `ntk`, `robust` and `pgd` of `ntk.robust.pgd.8`."""
+        return [*self.prefixes, *self.stem.split("."), *filter(None, [self.of])]
+
+    @property
+    def last(self) -> str:
+        """The last word that is no number: `mce` of `corrupt.mce`."""
+        return (self.suffix.split(".") if self.suffix else self.words)[-1]
+
+    @property
+    def over(self) -> Literal["", "eps", "gamma", "severity"]:
+        """What `number` is."""
+        if not self.number or self.suffix:
+            return ""
+        if self.stem == "corrupt":
+            return "severity"
+        return "gamma" if self.of else "eps"
+
+    @property
+    def is_ge(self) -> bool:
+        """Whether it is a generalisation error, train - test."""
+        return self.prefixes[:1] == ("ge",)
+
+    @property
+    def is_gap(self) -> bool:
+        """Whether it is test - train, also by a former name (`loss_gap.pgd20.8`)."""
+        return self.prefixes[:1] != () and self.prefixes[0] in DIFFERENCES
+
+    @property
+    def split(self) -> str:
+        """The split that the name states, `test` where it states none."""
+        return self.prefixes[0] if self.prefixes and self.prefixes[0] in SPLITS else "test"
+
+    def rest(self) -> MetricName:
+        """The name without its first prefix."""
+        return self._replace(prefixes=self.prefixes[1:])
+
+
+@lru_cache(maxsize=4096)
+def parse(name: str) -> MetricName:
+    """The parts of a name. Of one that has no known form all words but the known prefixes are the stem."""
+    for form in _FORMS:
+        if match := form.fullmatch(name):
+            parts = {key: text or "" for key, text in match.groupdict().items()}
+            return MetricName(prefixes=tuple(parts.pop("prefixes").split(".")[:-1]), **parts)
+    words = name.split(".")
+    count = 0
+    while words[count] in ("ge", *SPLITS, *DIFFERENCES) and any(words[count + 1 :]):
+        count += 1
+    return MetricName(".".join(words[count:]), prefixes=tuple(words[:count]))
+
+
+def heading_pieces(name: str) -> list[str]:
+    """A name in the pieces between which a narrow column breaks it."""
+    return _PIECE.findall(name)
 
 
 def eps_name(eps: float, norm: str = "linf") -> str:
@@ -49,35 +150,35 @@ def prob_acc_name(noise: str, gamma: float, rho: float, denominator: str = "corr
     return f"probacc{_OVER[denominator]}.{noise}.{gamma:g}.{rho:g}"
 
 
+def pfail_name(noise: str, gamma: float) -> str:
+    """`pfail.uniform.0.1`: the mean probability of failure."""
+    return f"pfail.{noise}.{gamma:g}"
+
+
 def ge_name(metric: str) -> str:
     """`ge.pgd20.8`: the generalisation error of `pgd20.8`."""
     return f"ge.{metric}"
 
 
 def gap_name(metric: str) -> str:
-    """`test_minus_train.loss.pgd20.8`: of what grows with overfitting, where the name says the direction."""
+    """`test_minus_train.loss.pgd20.8`: of what grows with overfitting; the name states the direction."""
     return f"test_minus_train.{metric}"
 
 
-def is_gap(name: str) -> bool:
-    """Whether it is test - train, also by its old name (`loss_gap.pgd20.8`)."""
-    return name.startswith(("test_minus_train.", "loss_gap.", "error_gap."))
-
-
 def split_name(metric: str, split: str) -> str:
-    """The metric as measured on that split; `test` is the split that goes without saying."""
+    """The metric as measured on that split; a name without a split is of `test`."""
     return metric if split == "test" else f"{split}.{metric}"
 
 
 def without_split(metric: str) -> str:
     """The metric without the split in front."""
-    for prefix in SPLIT_PREFIXES:
-        metric = metric.removeprefix(prefix)
+    for split in SPLITS:
+        metric = metric.removeprefix(f"{split}.")
     return metric
 
 
 def higher_is_better(metric: str) -> bool:
-    """Whether more of this metric is better; True for a name that says nothing.
+    """Whether more of this metric is better; True for a name that does not show it.
 
     Also understands `mean(ge.*, wci)` and its like: less is better if it is for every name inside.
     """
@@ -100,9 +201,9 @@ def last_evaluated(record: Mapping[str, Any]) -> str | None:
 
 
 def default_rank_key(records: Iterable[Mapping[str, Any]]) -> str:
-    """What to rank by when nobody says: `score` if there is one, else the metric evaluated last.
+    """What to rank by where no metric is named: `score` if there is one, else the metric evaluated last.
 
-    Where records differ in that, the one that is last in most of them (of equals, the first met).
+    Where records differ in that, the one that is last in most of them (of equals, the first).
     Raises RbError where no record has a metric.
     """
     last: Counter[str] = Counter()
@@ -122,7 +223,7 @@ def default_rank_key(records: Iterable[Mapping[str, Any]]) -> str:
 
 def names(records: Iterable[Mapping[str, Any]]) -> list[str]:
     """All metrics of these records, in the order in which they are first met."""
-    met: dict[str, None] = {}
+    seen: dict[str, None] = {}
     for record in records:
-        met.update(dict.fromkeys(record.get("metrics") or ()))
-    return list(met)
+        seen.update(dict.fromkeys(record.get("metrics") or ()))
+    return list(seen)

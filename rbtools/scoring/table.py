@@ -6,7 +6,6 @@ table of `rb-rank` is drawn from the same cells.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,9 +14,6 @@ from rbtools.errors import RbError
 from rbtools.records import expr
 from rbtools.records import metric_name as metric_names
 from rbtools.scoring.rank_order import Ranked, Record
-
-# What a narrow table leaves out first: the other split, each severity of each corruption, and cost.
-_DETAIL = re.compile(r"(train|valid|val)\.|corrupt\.[^.]+\.\d$|seconds")
 
 
 class TableCell(NamedTuple):
@@ -108,7 +104,9 @@ def choose_metrics(records: Iterable[Record], key: str, limit: int | None = None
 
 def is_detail(name: str) -> bool:
     """Whether a narrow table leaves this metric out before others."""
-    return bool(_DETAIL.match(name))
+    parts = metric_names.parse(name)
+    severity = parts.over == "severity" and not parts.prefixes
+    return severity or parts.split != "test" or name.startswith("seconds")
 
 
 def figure(value: float) -> str:

@@ -22,7 +22,7 @@ def named(name: str, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("name", "family", "over", "value", "rho"),
+    ("name", "family", "over", "number", "rho"),
     [
         ("fgsm.0.5", "fgsm", "eps", 0.5, None),
         ("pgd20.l2.0.5", "pgd20.l2", "eps2", 0.5, None),
@@ -34,15 +34,18 @@ def named(name: str, **more: Any) -> dict[str, Any]:
         ("pr.laplace.1e-05", "pr.laplace", "gamma", 1e-5, None),
     ],
 )
-def test_a_name_is_taken_apart(name: str, family: str, over: str, value: float, rho: str | None) -> None:
-    found = words.parted(name)
-    assert found is not None
-    assert (found.family, found.over, found.value, found.rho) == (family, over, value, rho)
+def test_a_name_has_a_family_and_a_number(
+    name: str, family: str, over: str, number: float, rho: str | None
+) -> None:
+    parts = words.with_number(name)
+    assert parts is not None
+    assert (parts.family, words.axis_of(parts)) == (family, over)
+    assert (float(parts.number), parts.rho or None) == (number, rho)
 
 
 @pytest.mark.parametrize("name", ["acc", "corrupt.mean", "corrupt.fog.mean", "wci", "ntk.robust.fro.pgd.8"])
 def test_a_name_without_a_distance_is_not(name: str) -> None:
-    assert words.parted(name) is None
+    assert words.with_number(name) is None
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rbtools.errors import RbError
 from rbtools.records import metric_name
@@ -85,3 +89,99 @@ def test_default_rank_key() -> None:
     assert metric_name.default_rank_key([*many, record("acc", score=0.5)]) == "score"
     with pytest.raises(RbError, match="No record has a metric to rank by"):
         metric_name.default_rank_key([{"arch": {}}, {"arch": {}, "metrics": {}, "evals": []}])
+
+
+# --- parsing --------------------------------------------------------------------------------------
+
+NUMBERS = st.floats(0, 255, allow_nan=False).map(lambda number: f"{number:g}")
+WORDS = st.from_regex("[a-z]{2,8}", fullmatch=True)
+
+
+@st.composite
+def parts(draw: st.DrawFn) -> metric_name.MetricName:
+    """The parts of a name of any kind that rbtools writes."""
+    number, word = draw(NUMBERS), draw(WORDS)
+    bare = draw(
+        st.sampled_from(
+            [
+                metric_name.MetricName("acc"),
+                metric_name.MetricName("score"),
+                metric_name.MetricName("pgd20", number=number),
+                metric_name.MetricName("apgd-ce", norm="l2", number=number),
+                metric_name.MetricName("cw-l2", number=number),
+                metric_name.MetricName("pgd20", number=number, suffix="lip"),
+                metric_name.MetricName("pr", of=word, number=number),
+                metric_name.MetricName("pr-all", of=word, number=number),
+                metric_name.MetricName("pfail", of=word, number=number),
+                metric_name.MetricName("probacc", of=word, number=number, rho="0.05"),
+                metric_name.MetricName("probacc-all", of=word, number=number, rho="1e-05"),
+                metric_name.MetricName("corrupt", of=word, number=draw(st.sampled_from("12345"))),
+                metric_name.MetricName("corrupt", of=word, number="3", suffix="loss"),
+                metric_name.MetricName("corrupt", of=word, suffix="mean"),
+                metric_name.MetricName("corrupt", suffix="relative_mce"),
+                metric_name.MetricName("pgd", number=number, prefixes=("bound", "prbench1")),
+                metric_name.MetricName("pgd20", number=number, prefixes=("transfer",)),
+                metric_name.MetricName("pgd20", number=number, prefixes=("loss",)),
+            ]
+        )
+    )
+    before: tuple[str, ...] = draw(
+        st.sampled_from([(), ("train",), ("val",), ("ge",), ("test_minus_train",)])
+    )
+    return bare._replace(prefixes=(*before, *bare.prefixes))
+
+
+@given(parts())
+def test_a_name_that_is_built_is_parsed_into_its_parts(name: metric_name.MetricName) -> None:
+    assert metric_name.parse(name.build()) == name
+
+
+@given(st.text())
+def test_any_text_is_parsed_and_built_again(text: str) -> None:
+    assert metric_name.parse(text).build() == text
+
+
+@pytest.mark.parametrize(
+    ("name", "over", "family"),
+    [
+        (metric_name.attack_name("pgd20.l2", 0.5, "l2"), "eps", "pgd20.l2"),
+        (metric_name.split_name(metric_name.attack_name("fgsm", 8 / 255), "train"), "eps", "train.fgsm"),
+        (metric_name.corrupt_name("fog", 3), "severity", "corrupt.fog"),
+        (metric_name.corrupt_name("fog", "mean"), "", "corrupt.fog"),
+        (metric_name.ge_name(metric_name.pr_name("uniform", 0.08, "all")), "gamma", "ge.pr-all.uniform"),
+        (metric_name.prob_acc_name("uniform", 1, 0.05), "gamma", "probacc.uniform"),
+        (metric_name.pfail_name("gaussian", 1e-5), "gamma", "pfail.gaussian"),
+        (metric_name.gap_name("loss.pgd2.8"), "eps", "test_minus_train.loss.pgd2"),
+        ("ntk.robust.fro", "", "ntk.robust.fro"),
+    ],
+)
+def test_built_names_say_what_their_number_is(name: str, over: str, family: str) -> None:
+    found = metric_name.parse(name)
+    assert (found.over, found.family) == (over, family)
+
+
+def test_split_and_difference_are_prefixes() -> None:
+    assert [metric_name.parse(name).split for name in ("val.acc", "acc", "training.acc")] == [
+        "val",
+        "test",
+        "test",
+    ]
+    assert metric_name.parse("ge.acc").is_ge and not metric_name.parse("geometry.acc").is_ge
+    assert all(metric_name.parse(f"{word}.loss.x").is_gap for word in metric_name.DIFFERENCES)
+    assert metric_name.parse("train.loss.pgd2.8").rest().build() == "loss.pgd2.8"
+    assert metric_name.parse("ntk.robust.fro.pgd.8").words == ["ntk", "robust", "fro", "pgd"]
+
+
+def test_no_module_but_this_one_takes_metric_names_apart() -> None:
+    """No pattern over metric names, and no call that cuts one at its dots."""
+    package = Path(metric_name.__file__).parents[1]
+    family = r"(?:\b(?:fgsm|pgd|probacc|pfail|corrupt)\\?[.(\[|]|\b(?:ge|pr|aa)\\?\.)"
+    pattern = rf'\bre\.\w+\(\s*[rf]*"[^"\n]*{family}'
+    cut = r"\bmetric(?:_name)?\.r?(?:split|partition)\("
+    prefix = r'\.(?:startswith|removeprefix)\("(?:ge|pr|aa|corrupt|test_minus_train)\.'
+    wrong = re.compile(f"{pattern}|{cut}|{prefix}")
+    others = (path for path in package.rglob("*.py") if path.name != "metric_name.py")
+    assert [
+        f"{path}: {match[0]}" for path in others for match in wrong.finditer(path.read_text("utf-8"))
+    ] == []
+    assert wrong.search('re.compile(r"corrupt[.]x")') and wrong.search('metric.split(".")')

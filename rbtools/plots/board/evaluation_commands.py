@@ -23,6 +23,9 @@ from rbtools.records import metric_name
 
 Record = Mapping[str, Any]
 PR = ["noise", "norm", "clip", "samples", "denominator"]
+_OVER_ALL = ("--denominator", "all")
+# A corruption's name stands where a word could be taken for an option.
+_CORRUPTION = re.compile("[a-z][a-z0-9_]*")
 
 
 class _Step(NamedTuple):
@@ -46,7 +49,7 @@ def evaluations(record: Record, lacking: dict[str, None]) -> list[str]:
             continue
         step = _step(name, entry, entries, lacking)
         if step is None:
-            step = _by_name(name)
+            step = _by_name(metric_name.parse(name))
             (unknown if step is None else unsaid).append(name)
         elif _partial(entry):
             unsaid.append(name)
@@ -95,27 +98,23 @@ def _merged(steps: Iterable[_Step]) -> list[str]:
 
 def _comes_along(name: str, entry: Mapping[str, Any], entries: Mapping[str, Any]) -> bool:
     """Whether a result is made on the way to another one, or by no tool of the pipe."""
+    parts = metric_name.parse(name)
     plain = metric_name.without_split(name)
     if name in ("score", "seconds_per_epoch") or plain == "acc":
         return True
     if "gamma" in entry and "rho" not in entry and any(_beside(entry, other) for other in entries.values()):
         return True
-    if name.startswith("ge.pr-all.") and _over_right(name) in entries:
-        return True
-    if metric_name.is_gap(name):
-        twin = name.replace("error_gap.", "loss_gap.").replace("train.error.", "train.loss.")
-        return twin != name and twin in entries
-    if name.startswith("ge."):
-        return False
-    first, _, rest = plain.partition(".")
-    if metric_name.gap_name(plain) in entries or f"{first}_gap.{rest}" in entries:
+    if parts.is_ge:  # rb-ge pr gives PR over all images and over those that are right without noise
+        return parts.stem == "pr-all" and parts._replace(stem="pr").build() in entries
+    if parts.is_gap:  # rb-ge loss attack gives that of the loss and that of the error
+        of_loss = {"error": "loss", "error_gap": "loss_gap"}
+        other = parts._replace(prefixes=tuple(of_loss.get(word, word) for word in parts.prefixes))
+        return other != parts and other.build() in entries
+    former = metric_name.parse(plain)
+    former = former._replace(prefixes=tuple(f"{word}_gap" for word in former.prefixes))
+    if metric_name.gap_name(plain) in entries or (former.is_gap and former.build() in entries):
         return True
     return metric_name.ge_name(plain) in entries and (name != plain or entry.get("tool") == "rb-ge")
-
-
-def _over_right(name: str) -> str:
-    """The name of the same gap over the images that are right without noise: `rb-ge pr` gives both."""
-    return name.replace("-all.", ".", 1)
 
 
 def _beside(entry: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -132,8 +131,8 @@ def _step(
     made = _Step("rb-acc", (), {}) if name == "ge.acc" and "n" in entry else _question(entry, lacking)
     if made is None:
         return None
-    gap = metric_name.is_gap(name)
-    difference = gap or name.startswith("ge.")
+    parts = metric_name.parse(name)
+    difference = parts.is_gap or parts.is_ge
     if not difference and entry.get("split") not in (None, "test"):
         made = made._replace(rest=(*made.rest, *option("split", entry["split"])))
     if entry.get("split") in (None, "test") and "indices" in entry:
@@ -141,18 +140,18 @@ def _step(
     counts = _counts(entry, entries)
     if counts is None:
         lacking["The record does not say how many images rb-pr was given."] = None
-    flags = ("n", "n-train") if gap else ("n-train", "n") if difference else ("n",)
+    flags = ("n", "n-train") if parts.is_gap else ("n-train", "n") if difference else ("n",)
     for flag, count in zip(flags, counts or (), strict=False):
         made = made._replace(rest=(*made.rest, *option(flag, count)))
     rest = [*made.rest, *option("seed", entry.get("seed"))]
     if entry.get("precision") in ("fp32", "bf16") and ("eps" in entry or "gamma" in entry):
         rest += option("precision", entry["precision"])  # of a search; other tools have no such option
-    both = difference and name.replace("ge.pr.", "ge.pr-all.", 1) in entries and name.startswith("ge.pr.")
+    both = parts.is_ge and parts.stem == "pr" and parts._replace(stem="pr-all").build() in entries
     if "gamma" in entry and "particles" not in entry and not both:
         # rb-ge gives both kinds unless told otherwise, rb-pr that over the right images.
         wanted = entry.get("denominator")
         rest += option("denominator", wanted) if difference or wanted != "correct" else []
-    tool = "rb-ge loss " if gap else "rb-ge " if difference else "rb-"
+    tool = "rb-ge loss " if parts.is_gap else "rb-ge " if difference else "rb-"
     return _Step(made.command.replace("rb-", tool, 1), tuple(rest), made.lists)
 
 
@@ -233,8 +232,7 @@ def _corruption(entry: Mapping[str, Any], lacking: dict[str, None]) -> _Step | N
     severities = entry.get("severities") or [entry.get("severity")]
     if not (isinstance(names, list) and isinstance(severities, list)):
         return None
-    # They stand by themselves or in a list, where a word could be taken for an option.
-    if not all(isinstance(name, str) and re.fullmatch("[a-z][a-z0-9_]*", name) for name in names):
+    if not all(isinstance(name, str) and _CORRUPTION.fullmatch(name) for name in names):
         return None
     if not all(isinstance(severity, int) for severity in severities):
         return None
@@ -247,40 +245,35 @@ def _corruption(entry: Mapping[str, Any], lacking: dict[str, None]) -> _Step | N
     return _Step("rb-corrupt", tuple(words), lists)
 
 
-_DISTANCE = re.compile(r"(\d*)(\.l2)?\.(\d+(?:\.\d+)?)")
-_PR = re.compile(r"pr(?:-all)?\.([a-z]+)\.(\d+(?:\.\d+)?)")
-_PROB_ACC = re.compile(r"probacc(?:-all)?\.([a-z]+)\.(\d+\.\d+|\d+)\.(\d+\.\d+|\d+)")
-_CORRUPT = re.compile(r"corrupt\.([a-z_]+)\.([1-5])")
-
-
 @cache
-def _by_name(name: str) -> _Step | None:
-    """The command that a metric's name alone suggests, None for a name that says too little."""
-    difference = name.startswith("ge.")
-    plain = metric_name.without_split(name.removeprefix("ge."))
-    step = _attack_named(plain)
-    if (found := _PR.fullmatch(plain) or _PROB_ACC.fullmatch(plain)) and found[1] in NOISES:
-        rho = {"rho": [found[3]]} if found.re is _PROB_ACC else {}
-        over_all = ("--denominator", "all") if "-all." in plain and not difference else ()
-        step = _Step("rb-pr", ("--noise", found[1], *over_all), {"gamma": [_of255(found[2])], **rho})
-    elif found := _CORRUPT.fullmatch(plain):
-        step = _Step("rb-corrupt", (), {"": [found[1]], "severity": [found[2]]})
-    if step is None or difference:
-        return None if step is None else step._replace(command=step.command.replace("rb-", "rb-ge ", 1))
-    split = name.removesuffix(plain).removesuffix(".")
-    return step._replace(rest=(*step.rest, *(option("split", split) if split else ())))
+def _by_name(name: metric_name.MetricName) -> _Step | None:
+    """The command that a metric's name alone suggests, None for a name that does not show one."""
+    if name.prefixes:
+        step = _by_name(name.rest()) if len(name.prefixes) == 1 else None
+        if step is not None and name.is_ge:
+            rest = tuple(word for word in step.rest if word not in _OVER_ALL)  # rb-ge gives both
+            return step._replace(command=step.command.replace("rb-", "rb-ge ", 1), rest=rest)
+        if step is not None and name.split != "test":
+            return step._replace(rest=(*step.rest, *option("split", name.split)))
+        return None
+    if name.over == "gamma" and name.stem != "pfail" and name.of in NOISES:
+        over_all = _OVER_ALL if name.stem.endswith("-all") else ()
+        rho = {"rho": [name.rho]} if name.rho else {}
+        return _Step("rb-pr", ("--noise", name.of, *over_all), {"gamma": [_of255(name.number)], **rho})
+    if name.over == "severity" and _CORRUPTION.fullmatch(name.of):
+        return _Step("rb-corrupt", (), {"": [name.of], "severity": [name.number]})
+    return _attack_named(name) if name.over == "eps" else None
 
 
-def _attack_named(name: str) -> _Step | None:
-    """What `pgd20.l2.0.5` tells: a registered attack, perhaps its number of steps, a norm and a distance."""
+def _attack_named(name: metric_name.MetricName) -> _Step | None:
+    """The command of `pgd20.l2.0.5`: a registered attack, perhaps its number of steps, norm and distance."""
     for attack in sorted(ATTACKS, key=len, reverse=True):
-        found = _DISTANCE.fullmatch(name.removeprefix(attack)) if name.startswith(attack) else None
-        if found is not None:
-            said = {"steps": found[1], "norm": "l2" if found[2] else ""}
-            words = [word for key, value in said.items() if value for word in (f"--{key}", value)]
-            takes = own_options(ATTACKS.load(attack))
-            if all(key in takes for key, value in said.items() if value):
-                return _Step(f"rb-attack {attack}", tuple(words), {"eps": [found[3]]})
+        steps = name.stem.removeprefix(attack)
+        if name.stem.startswith(attack) and (steps.isdigit() or not steps):
+            settings = {key: value for key, value in (("steps", steps), ("norm", name.norm)) if value}
+            if settings.keys() <= set(own_options(ATTACKS.load(attack))):
+                words = [word for key, value in settings.items() for word in (f"--{key}", value)]
+                return _Step(f"rb-attack {attack}", tuple(words), {"eps": [name.number]})
     return None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -43,9 +42,8 @@ _GROUP_OF = {
 _PROBABILISTIC = {"pr": "PR", "pr-all": "PR (all images)", "pfail": "P(fail)"}
 _PROB_ACC = {"probacc": "ProbAcc", "probacc-all": "ProbAcc (all images)"}
 # Names of this package's attacks, and of those that published results have besides.
-_ATTACK = re.compile(rf"({'|'.join([*ATTACKS, 'kl-pgd', 'apgd', 'adv', 'autoattack', 'boundary'])})(?![a-z])")
-_SEVERITY = re.compile(r"corrupt\.[^.]+\.\d$")
-_NUMBER = re.compile(r"\.(\d+(?:\.\d+)?(?:e[-+]?\d+)?)")
+_ATTACKS = {*ATTACKS, "kl-pgd", "apgd", "adv", "autoattack", "boundary"}
+_FIXED = {"acc": "clean", "seconds_per_epoch": "seconds per epoch"}
 ARCH_COUNTS = {"arch.params": "parameters", "arch.macs": "multiply-adds"}
 
 
@@ -77,13 +75,13 @@ def columns(records: Sequence[Record]) -> list[PageColumn]:
     attacked = {
         entry.get("metric") for record in records for entry in record.get("evals") or () if "attack" in entry
     }
-    met: dict[str, int] = {}
+    families: dict[str, int] = {}
     for name in names:
-        met.setdefault(_family(name), len(met))
-    names.sort(key=lambda name: (met[_family(name)], _numbers(name)))
-    found = [_column(name, name in attacked) for name in [*names, *counted]]
-    place = list(GROUPS)
-    return sorted(found, key=lambda column: place.index(column.group))
+        families.setdefault(_family(name), len(families))
+    names.sort(key=lambda name: (families[_family(name)], _numbers(name)))
+    page_columns = [_column(name, name in attacked) for name in [*names, *counted]]
+    groups = list(GROUPS)
+    return sorted(page_columns, key=lambda column: groups.index(column.group))
 
 
 def _column(name: str, attacked: bool) -> PageColumn:
@@ -92,24 +90,31 @@ def _column(name: str, attacked: bool) -> PageColumn:
 
 
 def _group(name: str, attacked: bool) -> str:
-    if metric_name.without_split(name) != name:
+    parts = metric_name.parse(name)
+    if parts.split != "test":
         return "splits"
-    if _SEVERITY.match(name):
+    if parts.over == "severity" and not parts.prefixes:
         return "severities"
-    head = name.removeprefix("arch.").split(".")[0]
-    if head in _GROUP_OF:
-        return _GROUP_OF[head]
-    if head in MEASURES:
+    first = parts.words[name in ARCH_COUNTS]
+    if first in _GROUP_OF:
+        return _GROUP_OF[first]
+    if first in MEASURES:
         return "measures"
-    if re.match(r"seconds(_|$)", head):
+    if first == "seconds" or first.startswith("seconds_"):
         return "cost"
-    return "adversarial" if attacked or _ATTACK.match(head) else "other"
+    return "adversarial" if attacked or _is_attack(first) else "other"
+
+
+def _is_attack(word: str) -> bool:
+    """Whether a word is an attack's name, perhaps with its steps or a variant: `pgd20`, `fab-t`."""
+    name = word.rstrip("0123456789")
+    return name in _ATTACKS or name.partition("-")[0] in _ATTACKS
 
 
 def value(record: Record, name: str) -> float | None:
     """The number of a column for a record, None where it has none."""
-    found = _count(record, name) if name in ARCH_COUNTS else (record.get("metrics") or {}).get(name)
-    return found if isinstance(found, int | float) and not isinstance(found, bool) else None
+    number = _count(record, name) if name in ARCH_COUNTS else (record.get("metrics") or {}).get(name)
+    return number if isinstance(number, int | float) and not isinstance(number, bool) else None
 
 
 def _count(record: Record, name: str) -> Any:
@@ -118,31 +123,27 @@ def _count(record: Record, name: str) -> Any:
 
 def label(name: str) -> str:
     """A heading: `PR uniform, γ 0.08` for pr.uniform.0.08, `pgd20, ε 8` for pgd20.8."""
-    split = name.removesuffix(metric_name.without_split(name)).removesuffix(".")
-    text = _label(metric_name.without_split(name))
-    return f"{split}: {text}" if split else text
+    parts = metric_name.parse(name)
+    return _label(parts) if parts.split == "test" else f"{parts.split}: {_label(parts.rest())}"
 
 
-def _label(name: str) -> str:
-    head, _, rest = name.partition(".")
-    numbers = _NUMBER.findall("." + rest)
-    words = " ".join(part for part in _NUMBER.sub("", "." + rest).split(".") if part)
-    if head == "ge":
-        return f"GE {_label(rest)}"
-    if head == "acc" and not rest:
-        return "clean"
-    if head in _PROBABILISTIC and len(numbers) == 1:
-        return f"{_PROBABILISTIC[head]} {words}, γ {_radius(numbers[0])}"
-    if head in _PROB_ACC and len(numbers) == 2:
-        return f"{_PROB_ACC[head]} {words}, γ {_radius(numbers[0])}, ρ {numbers[1]}"
-    if head == "corrupt":
-        return " ".join([words.replace("_", " "), *numbers]).strip() or name
-    if _ATTACK.match(head) and len(numbers) == 1:
-        norm = {"l2": " L2", "": ""}.get(words, f" {words}")
-        return f"{head}{norm}, ε {numbers[0]}"
-    if name == "seconds_per_epoch":
-        return "seconds per epoch"
-    return name
+def _label(parts: metric_name.MetricName) -> str:
+    if parts.is_ge:
+        return f"GE {_label(parts.rest())}"
+    name = parts.build()
+    if parts.prefixes:
+        return name
+    if parts.over == "gamma" and parts.stem in _PROBABILISTIC:
+        return f"{_PROBABILISTIC[parts.stem]} {parts.of}, γ {_radius(parts.number)}"
+    if parts.over == "gamma":
+        return f"{_PROB_ACC[parts.stem]} {parts.of}, γ {_radius(parts.number)}, ρ {parts.rho}"
+    if parts.stem == "corrupt":
+        words = f"{parts.of} {parts.suffix}".replace("_", " ").replace(".", " ")
+        return f"{words.strip()} {parts.number}".strip() or name
+    if parts.number and _is_attack(parts.stem):
+        attack = [parts.stem, *(["L2"] if parts.norm else []), *filter(None, [parts.suffix])]
+        return f"{' '.join(attack)}, ε {parts.number}"
+    return _FIXED.get(name, name)
 
 
 def _radius(text: str) -> str:
@@ -152,29 +153,33 @@ def _radius(text: str) -> str:
 
 
 def _family(name: str) -> str:
-    return _NUMBER.sub(".#", name)
+    parts = metric_name.parse(name)
+    return parts._replace(number=parts.number and "#", rho=parts.rho and "#").build()
 
 
 def _numbers(name: str) -> list[float]:
-    return [float(text) for text in _NUMBER.findall(name)]
+    parts = metric_name.parse(name)
+    return [float(text) for text in (parts.number, parts.rho) if text]
 
 
 def curves(names: Iterable[str]) -> list[Curve]:
     """What the chart can show, PR over gamma first: families with at least two members."""
     families: dict[tuple[int, str, str], list[tuple[float, str]]] = {}
     for name in names:
-        numbers = _NUMBER.findall(name)
-        head = name.split(".")[0]
-        if head in _PROBABILISTIC and len(numbers) == 1:
-            key = (3 if head == "pfail" else 0, f"{_label(name).rpartition(', γ')[0]} over γ", "radius γ")
-        elif head in _PROB_ACC and len(numbers) == 2:
-            stem = _label(name).partition(", ρ")[0]
-            key = (1, f"{stem} over ρ", "tolerated failure rate ρ")
-        elif _ATTACK.match(head) and len(numbers) == 1:
-            unit = "L2 distance ε" if ".l2." in name else "distance ε in 1/255"
-            key = (2, f"{_label(name).rpartition(', ε')[0]} over ε", unit)
+        parts = metric_name.parse(name)
+        if parts.prefixes:
+            continue
+        title = _label(parts)
+        if parts.over == "gamma" and parts.stem in _PROBABILISTIC:
+            order = 3 if parts.stem == "pfail" else 0
+            key = (order, f"{title.rpartition(', γ')[0]} over γ", "radius γ")
+        elif parts.over == "gamma":
+            key = (1, f"{title.partition(', ρ')[0]} over ρ", "tolerated failure rate ρ")
+        elif parts.number and _is_attack(parts.stem):
+            unit = "L2 distance ε" if parts.norm else "distance ε in 1/255"
+            key = (2, f"{title.rpartition(', ε')[0]} over ε", unit)
         else:
             continue
-        families.setdefault(key, []).append((float(numbers[-1]), name))
-    found = sorted((key, sorted(points)) for key, points in families.items() if len(points) > 1)
-    return [Curve(title, x, points) for (_, title, x), points in found]
+        families.setdefault(key, []).append((float(parts.rho or parts.number), name))
+    lines = sorted((key, sorted(points)) for key, points in families.items() if len(points) > 1)
+    return [Curve(title, x, points) for (_, title, x), points in lines]
