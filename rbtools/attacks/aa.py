@@ -93,9 +93,9 @@ class AutoAttack(ReferenceBackend):
     def _part(self, name: str, settings: dict[str, Any]) -> Any:
         from rbtools.attacks import ATTACKS
 
-        made = ATTACKS.build(name, eps=self.eps, **settings)
-        if made.norm == self.norm:
-            return made
+        attack = ATTACKS.build(name, eps=self.eps, **settings)
+        if attack.norm == self.norm:
+            return attack
         return ATTACKS.build(name, eps=self.eps, norm=self.norm, **settings)
 
     @property

@@ -108,8 +108,8 @@ def in_chunks(model: Model, count: int, part: Callable[[slice], tuple[Tensor, ..
     size = getattr(model, "chunk_size", None) or count
     if count <= size:
         return part(slice(None))
-    found = [part(slice(start, start + size)) for start in range(0, count, size)]
-    return tuple(torch.cat(columns) for columns in zip(*found, strict=True))
+    chunks = [part(slice(start, start + size)) for start in range(0, count, size)]
+    return tuple(torch.cat(columns) for columns in zip(*chunks, strict=True))
 
 
 def loss_and_gradient(

@@ -24,13 +24,13 @@ def checkpoints(count: int) -> list[int]:
     as in the authors' code.
     """
     gap, least, shrink = (max(int(share * count), 1) for share in (0.22, 0.06, 0.03))
-    found: list[int] = []
+    numbers: list[int] = []
     done = gap
     while done <= count:
-        found.append(done)
+        numbers.append(done)
         gap = max(gap - shrink, least)
         done += gap
-    return found
+    return numbers
 
 
 def stalled(rose: Tensor, gap: int, halved: Tensor, best: Tensor, best_then: Tensor) -> Tensor:

@@ -55,7 +55,7 @@ class CWL2(SequentialAttack):
         if self.eps == 0 or len(images) == 0:
             return images.clone(), {}
         with torch.no_grad():
-            found, distance = cw_search.cw_search(
+            nearest, distance = cw_search.cw_search(
                 model,
                 images,
                 labels,
@@ -66,4 +66,4 @@ class CWL2(SequentialAttack):
                 kappa=self.kappa,
             )
             within = (distance <= self.eps).view(-1, *[1] * (images.ndim - 1))
-            return torch.where(within, found, images), {"distance": distance}
+            return torch.where(within, nearest, images), {"distance": distance}

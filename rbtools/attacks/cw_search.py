@@ -54,9 +54,9 @@ def cw_search(
     for _ in range(searches):
         if not len(left):
             break
-        found, size = _descend(model, images[left], labels[left], weight[left], count, rate, kappa)
+        nearest, size = _descend(model, images[left], labels[left], weight[left], count, rate, kappa)
         nearer = size < distance[left]
-        best[left[nearer]], distance[left[nearer]] = found[nearer], size[nearer]
+        best[left[nearer]], distance[left[nearer]] = nearest[nearer], size[nearer]
         done = size < torch.inf
         high[left] = torch.where(done, weight[left].minimum(high[left]), high[left])
         low[left] = torch.where(done, low[left], weight[left].maximum(low[left]))
@@ -69,7 +69,7 @@ def _descend(
     model: steps.Model, images: Tensor, labels: Tensor, c: Tensor, count: int, rate: float, kappa: float
 ) -> tuple[Tensor, Tensor]:
     """One run of Adam: (nearest fooling point, its distance), infinity where nothing fooled."""
-    found, distance = images.clone(), torch.full_like(c, torch.inf)
+    nearest, distance = images.clone(), torch.full_like(c, torch.inf)
     w = torch.atanh((2 * images - 1) * INSIDE)
     goal = losses.AttackObjective(losses.margin, labels, labels)
     state = _CWState(
@@ -89,7 +89,7 @@ def _descend(
         point = (torch.tanh(state.w) + 1) / 2
         if good.any():
             good[good.clone()] = steps.fooled(model, point[good], logits[good], state.goal.labels[good])
-        found[state.row[good]], distance[state.row[good]] = point[good], size[good]
+        nearest[state.row[good]], distance[state.row[good]] = point[good], size[good]
         _adam(state, gradient, number, rate)
         if number % max(count // 10, 1) == 0:
             going = total <= NO_BETTER * state.then
@@ -97,7 +97,7 @@ def _descend(
             active_batch.keep_rows(state, going)
             if not len(state.row):
                 break
-    return found, distance
+    return nearest, distance
 
 
 def _value(model: steps.Model, state: _CWState, kappa: float, rows: slice) -> tuple[Tensor, ...]:

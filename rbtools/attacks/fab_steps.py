@@ -68,13 +68,13 @@ def fab(
         over = logits.argmax(1) != state.labels
         if not over.any():
             continue
-        found, offset = state.point, state.point - state.images
+        points, offset = state.point, state.point - state.images
         near = over & (length(offset, norm) <= eps)
-        near[near.clone()] = steps.fooled(model, found[near], logits[near], state.labels[near])
+        near[near.clone()] = steps.fooled(model, points[near], logits[near], state.labels[near])
         wide = over.view(-1, *[1] * (offset.ndim - 1))
         state.point = torch.where(wide, state.images + BETA * offset, state.point)
         if near.any():
-            result[state.row[near]], broken[state.row[near]] = found[near], True
+            result[state.row[near]], broken[state.row[near]] = points[near], True
             active_batch.keep_rows(state, ~near)
             if not len(state.row):
                 break

@@ -77,5 +77,7 @@ def preset(name: str, eps: tuple[float, ...] | None = None) -> tuple[PresetAttac
         near = tuple(one for one in eps if units.reaches(reach, one))
         far = tuple(one for one in eps if one not in near)
         own = {key: value for key, value in params.items() if key != "step_size"}
-        parts += [PresetAttack(part.attack, some, how) for some, how in ((near, params), (far, own)) if some]
+        parts += [
+            PresetAttack(part.attack, some, values) for some, values in ((near, params), (far, own)) if some
+        ]
     return tuple(parts)

@@ -68,13 +68,13 @@ class Frost(Corruption):
     def _frosted(
         self, photographs: Sequence[Tensor], levels: Tensor, constant: tuple[float, float], draws: Draws
     ) -> Tensor:
-        kept, added = constant
+        weight, added = constant
         size = (levels.shape[2], levels.shape[3])
         reduced = self.constants_for(size) == "cifar"
         crops = cropped(_stock(tuple(photographs), size, reduced, str(levels.device)), size, draws)
         if levels.shape[1] != 3:
             crops = imaging.grey(crops)
-        return levels.double().mul_(kept).add_(crops, alpha=added)
+        return levels.double().mul_(weight).add_(crops, alpha=added)
 
 
 def fitted(picture: Tensor, size: tuple[int, int], reduced: bool) -> Tensor:

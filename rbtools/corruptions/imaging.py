@@ -85,11 +85,11 @@ def zoomed(planes: Tensor, factor: float) -> Tensor:
     from torch.nn import functional
 
     sizes = planes.shape[2:]
-    kept = [math.ceil(size / factor) for size in sizes]
-    top, left = ((size - crop) // 2 for size, crop in zip(sizes, kept, strict=True))
-    crop = planes[:, :, top : top + kept[0], left : left + kept[1]]
-    grown = [round(size * factor) for size in kept]
-    if grown != kept:
+    sides = [math.ceil(size / factor) for size in sizes]
+    top, left = ((size - crop) // 2 for size, crop in zip(sizes, sides, strict=True))
+    crop = planes[:, :, top : top + sides[0], left : left + sides[1]]
+    grown = [round(size * factor) for size in sides]
+    if grown != sides:
         crop = functional.interpolate(crop, size=grown, mode="bilinear", align_corners=True)
     top, left = ((large - size) // 2 for size, large in zip(sizes, grown, strict=True))
     return crop[:, :, top : top + sizes[0], left : left + sizes[1]]

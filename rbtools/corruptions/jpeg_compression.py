@@ -46,9 +46,9 @@ def compressed(pictures: Any, quality: int) -> bytearray:
     """
     from PIL import Image
 
-    found = bytearray()
+    result = bytearray()
     for picture in pictures:
         stream = io.BytesIO()
         Image.fromarray(picture).save(stream, "JPEG", quality=quality)
-        found += Image.open(stream).tobytes()
-    return found
+        result += Image.open(stream).tobytes()
+    return result

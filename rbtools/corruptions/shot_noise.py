@@ -49,8 +49,8 @@ def poisson(levels: Tensor, constant: int, bits: Tensor) -> Tensor:
     while len(rest):
         rest = rest[ends[places[rest]] <= goal[rest]]
         places[rest] += 1
-    found: Tensor = places.view_as(levels) - levels * width
-    return found
+    result: Tensor = places.view_as(levels) - levels * width
+    return result
 
 
 @functools.lru_cache(maxsize=16)

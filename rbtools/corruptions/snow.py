@@ -42,12 +42,12 @@ class Snow(Corruption):
     }
 
     def corrupt_levels(self, levels: Tensor, constant: Constant, draws: Draws) -> Tensor:
-        mean, deviation, zoom, least, radius, sigma, kept = constant
+        mean, deviation, zoom, least, radius, sigma, weight = constant
         noise = draws.normal((1, *levels.shape[2:])).mul_(deviation).add_(mean)
         flakes = imaging.zoomed(noise, zoom)
         flakes = flakes.masked_fill(flakes < least, 0).clamp_(0, 1).mul_(255).floor_()
         angles = draws.child("angle").uniform(()).double().mul_(90).sub_(135)
         layer = imaging.motion_blurred(flakes, radius, sigma, angles).floor_()
         pale = levels.maximum(imaging.grey(levels) * 1.5 + 127.5)
-        snowed = levels.mul_(kept).add_(pale, alpha=1 - kept)
+        snowed = levels.mul_(weight).add_(pale, alpha=1 - weight)
         return snowed.add_(layer).add_(layer.flip(2, 3))

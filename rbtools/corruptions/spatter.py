@@ -70,8 +70,8 @@ def colour(values: tuple[int, ...], like: Tensor) -> Tensor:
     """Grey levels (1, C, 1, 1) of a colour; its brightness where there are not three channels."""
     import torch
 
-    found = torch.tensor(values, dtype=torch.float64, device=like.device).view(1, 3, 1, 1)
-    return found if like.shape[1] == 3 else imaging.grey(found)
+    levels = torch.tensor(values, dtype=torch.float64, device=like.device).view(1, 3, 1, 1)
+    return levels if like.shape[1] == 3 else imaging.grey(levels)
 
 
 def shade(drops: Tensor) -> Tensor:
@@ -114,12 +114,12 @@ def edges(levels: Tensor) -> Tensor:
         ),
     )
     possible = crest & (size > LOW)
-    found = possible & (size > HIGH)
+    marked = possible & (size > HIGH)
     while True:  # an edge goes on along pixels that may be one
-        grown = functional.max_pool2d(found.float(), 3, 1, 1).bool() & possible
-        if torch.equal(grown, found):
-            return found
-        found = grown
+        grown = functional.max_pool2d(marked.float(), 3, 1, 1).bool() & possible
+        if torch.equal(grown, marked):
+            return marked
+        marked = grown
 
 
 def distances(marked: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""A data set known by its archive of corrupted images alone: all that an evaluation of that needs."""
+"""A data set of which only the archive of corrupted images is present, for evaluations of that archive."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-# The corruptions that change images least at severity 1, then any.
+# The corruptions that change images least at severity 1, then the others.
 MILD = ("jpeg_compression", "pixelate", "defocus_blur", "brightness", *CORRUPTIONS)
 
 
 @dataclass(frozen=True)
 class ArchiveDataset(Data):
-    """The split whose images are not here, with the labels of the archive in `folder`."""
+    """A split without its images, with the labels of the archive in `folder`."""
 
     folder: str = ""
 
     def load(self) -> datasets.Dataset:
         """The labels; in place of the clean images the mildest of one corruption.
 
-        They tell what a checkpoint's network expects, and no accuracy is measured on them. Raises RbError
+        They serve to choose a checkpoint's normalisation; no accuracy is measured on them. Raises RbError
         for a damaged file.
         """
         import torch
@@ -40,15 +40,15 @@ class ArchiveDataset(Data):
         size = self.about.sizes[self.split]
         file = Path(self.folder) / "labels.npy"
         try:
-            found = npy.mapped(file)
+            array = npy.mapped(file)
         except (ValueError, OSError) as error:
             raise RbError(f"{file} is damaged: {error}. Unpack the archive again.") from None
-        if found.dtype.kind not in "iu" or found.ndim != 1 or len(found) < size:
+        if array.dtype.kind not in "iu" or array.ndim != 1 or len(array) < size:
             raise RbError(
-                f"{file} holds {found.dtype} {found.shape}. Expected {size} whole numbers or more: the labels"
+                f"{file} holds {array.dtype} {array.shape}. Expected {size} whole numbers or more: the labels"
                 f" of the data set {self.name}. Unpack the archive again."
             )
-        labels = torch.from_numpy(found[:size].astype("int64"))
+        labels = torch.from_numpy(array[:size].astype("int64"))
         mild = next((path for name in MILD if (path := file.with_name(f"{name}.npy")).is_file()), None)
 
         def fetch(ids: np.ndarray, out: np.ndarray) -> None:
@@ -68,7 +68,7 @@ class ArchiveDataset(Data):
 def from_archive(
     name: str, split: str, data_dir: str | None, chosen: str | None, folder: str, store: Store
 ) -> ArchiveDataset:
-    """What is known of a published data set without its files. Raises RbError on a split it has not."""
+    """The description of a published data set without its files. Raises RbError on an unknown split."""
     about = datasets.describe(name, data_dir)
     if split not in about.sizes:
         raise RbError(f"The data set {name} has no split '{split}'. It has: {', '.join(about.sizes)}.")

@@ -20,7 +20,7 @@ from rbtools.execution.context import RunContext
 from rbtools.inputs import published_weights, recognition, resolve
 from rbtools.inputs.recognition import numbers
 from rbtools.records import SCHEMA
-from rbtools.spaces import code
+from rbtools.spaces import external
 from rbtools.spaces.identity import identity
 from rbtools.spaces.zoo import form as zoo_form
 from rbtools.store import canonical, digest
@@ -31,38 +31,38 @@ if TYPE_CHECKING:
     from rbtools.inputs.resolve import Data
 
 VERSION = 2
-FIRST = 64  # images that settle what names and shapes leave open
+FIRST = 64  # images for what names and shapes do not determine
 Pairs = dict[str, tuple[tuple[float, ...], tuple[float, ...]] | str | None]
 
 
 @dataclass(frozen=True)
 class CheckpointHints:
-    """What the user says of a file: its architecture, and its normalisation, as typed."""
+    """The user's options for a file: its architecture and its normalisation, as typed."""
 
     arch: str | None = None
     normalize: str | None = None
 
     def given(self, run: RunContext) -> dict[str, Any]:
-        """As fields of an architecture; with `space` only where it is named. Raises RbError."""
-        found = {} if self.arch is None else named_arch(self.arch)
+        """The options as fields of an architecture; `space` only where it is named. Raises RbError."""
+        fields = {} if self.arch is None else named_arch(self.arch)
         if self.normalize is not None:
-            found["normalize"] = normalization(self.normalize)
+            fields["normalize"] = normalization(self.normalize)
         if run.member is not None:
-            found["member"] = run.member
-        return found
+            fields["member"] = run.member
+        return fields
 
 
 def record_of(
     path: str, hints: CheckpointHints, run: RunContext, *, with_data: bool = True
 ) -> dict[str, Any]:
-    """The record of one checkpoint file: its architecture by `--arch`, else as its content tells.
+    """The record of one checkpoint file: its architecture by `--arch`, else recognised from its content.
 
-    Without data it is a record for any data set, and what only images tell stays open. Raises RbError
-    where the file is no checkpoint, its architecture cannot be told, or it does not fit the data.
+    Without data it is a record for any data set, and what only images decide stays open. Raises RbError
+    where the file is no checkpoint, its architecture is not recognised, or it does not fit the data.
     """
     data = resolve.data_of({}, run) if with_data else None
     name = resolve.hash_of(path, run)
-    arch, facts = _told(path, name, hints.given(run), data, run)
+    arch, facts = _recognised(path, name, hints.given(run), data, run)
     facts = recognition.judged(path, facts, run)
     if hints.normalize is not None and facts["normalize_from"] == "given":
         facts["normalize_from"] = "--normalize"
@@ -79,21 +79,21 @@ def record_of(
 
 
 def resolve_inputs(record: dict[str, Any], run: RunContext, split: str | None = None) -> resolve.Inputs:
-    """The record's model and one split of its data. Raises RbError where one of them cannot be had."""
+    """The record's model and one split of its data. Raises RbError where one is missing or invalid."""
     record = prepared(record, run)
     with run.clock.stage("data"):
         return resolve.Inputs(record, resolve.data_of(record, run, split), run)
 
 
 def prepared(record: dict[str, Any], run: RunContext) -> dict[str, Any]:
-    """The record ready for its data: with published weights where they are asked for (`--weights`), and
-    with the normalisation of a user's file settled where nothing has told it so far. Raises RbError.
+    """The record with published weights where `--weights` is given, and with the open fields of a user's
+    file, such as its normalisation, decided on the images of its data set. Raises RbError.
     """
-    found = None if run.weights is None else published_weights.found(record, run)
-    if found is not None:
-        if found.member is not None:
-            record = {**record, "arch": {**record["arch"], "member": found.member}}
-        file = {"checkpoint": resolve.hash_of(found.path, run), "checkpoint_file": found.path}
+    published = None if run.weights is None else published_weights.found(record, run)
+    if published is not None:
+        if published.member is not None:
+            record = {**record, "arch": {**record["arch"], "member": published.member}}
+        file = {"checkpoint": resolve.hash_of(published.path, run), "checkpoint_file": published.path}
         record = {**record, **file}
     elif not _is_open(record):
         return record
@@ -103,9 +103,9 @@ def prepared(record: dict[str, Any], run: RunContext) -> dict[str, Any]:
     known = record.get("recognised")
     known = known if isinstance(known, dict) else {}
     unchecked = known.get("unchecked")
-    left = unchecked if isinstance(unchecked, list) else []
-    given = {key: value for key, value in record["arch"].items() if key not in left}
-    arch, facts = _told(path, name, given, data, run)
+    open_fields = unchecked if isinstance(unchecked, list) else []
+    given = {key: value for key, value in record["arch"].items() if key not in open_fields}
+    arch, facts = _recognised(path, name, given, data, run)
     facts["arch_from"] = known.get("arch_from", "given")
     if "normalize" in given and "normalize_from" in known:
         facts["normalize_from"] = known["normalize_from"]
@@ -119,19 +119,21 @@ def prepared(record: dict[str, Any], run: RunContext) -> dict[str, Any]:
 
 
 def _is_open(record: dict[str, Any]) -> bool:
-    """Whether the record is of a user's file of which something is left to the images of its data set."""
+    """Whether the record is of a user's file with fields that only the images of a data set decide."""
     file, arch, known = (record.get(key) for key in ("checkpoint_file", "arch", "recognised"))
     if not isinstance(file, str) or not os.path.isfile(file) or not isinstance(arch, dict):
         return False
-    told = known.get("normalize_from", "open") if isinstance(known, dict) else "open"
+    source = known.get("normalize_from", "open") if isinstance(known, dict) else "open"
     unchecked = isinstance(known, dict) and "unchecked" in known
-    return (unchecked or ("normalize" not in arch and told == "open")) and isinstance(arch.get("space"), str)
+    return (unchecked or ("normalize" not in arch and source == "open")) and isinstance(
+        arch.get("space"), str
+    )
 
 
-def _told(
+def _recognised(
     path: str, name: str, given: Mapping[str, Any], data: Data | None, run: RunContext
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The whole architecture of a file and where each fact of it comes from; from the store if known."""
+    """The whole architecture of a file, and facts on its source; from the store if known."""
     about = None if data is None else data.about
     asked = {"kind": "recognised", "version": VERSION, "file": name, "given": dict(given)}
     if data is not None and about is not None:
@@ -153,10 +155,10 @@ def _told(
         )
         known = canonical({"arch": arch, "facts": facts}).decode()
         run.store.put(f"recognised:{digest(asked)}", known)
-    found = orjson.loads(known)
-    arch = found["arch"]
-    first = {key: arch[key] for key in ("space", "name") if key in arch}  # where people look
-    return {**first, **arch}, found["facts"]
+    result = orjson.loads(known)
+    arch = result["arch"]
+    first = {key: arch[key] for key in ("space", "name") if key in arch}  # first, for readers
+    return {**first, **arch}, result["facts"]
 
 
 def first_images(data: Data, count: int = FIRST) -> Tensor:
@@ -167,34 +169,34 @@ def first_images(data: Data, count: int = FIRST) -> Tensor:
 
 
 def normalizations(data: Data | None) -> Pairs:
-    """The normalisations that may be meant, the likelier one first; None is none."""
-    found: Pairs = {}
+    """The known normalisations, the likelier ones first; None is unchanged pixels."""
+    pairs: Pairs = {}
     if data is not None and data.about.mean is not None and data.about.std is not None:
-        found["dataset"] = (data.about.mean, data.about.std)
+        pairs["dataset"] = (data.about.mean, data.about.std)
     channels = 3 if data is None else data.about.shape[0]
-    found["none"] = None
+    pairs["none"] = None
     for name, pair in datasets.NORMALIZATIONS.items():
         if len(pair.mean) == channels or name not in CLASSES:
-            found[name] = (pair.mean, pair.std)
-    return {**found, "per-image": "per-image"}
+            pairs[name] = (pair.mean, pair.std)
+    return {**pairs, "per-image": "per-image"}
 
 
 def named_arch(text: str) -> dict[str, Any]:
-    """The `arch` that a user's word means: resnet18, nb201-13714, a cell's string, torchvision:resnet50,
-    timm:NAME, python:MODULE:FUNCTION, or fcnn:relu/tanh+skip; with the field that tells known variants
-    apart, preactresnet18:shortcut=input. Raises RbError naming the near misses.
+    """The `arch` for a user's text: resnet18, nb201-13714, a cell's string, torchvision:resnet50,
+    timm:NAME, python:MODULE:FUNCTION, or fcnn:relu/tanh+skip; with the field that distinguishes known
+    variants, preactresnet18:shortcut=input. Raises RbError naming the near misses.
     """
     name, _, last = text.rpartition(":")
     field, equals, value = last.partition("=")
     if name and equals and field in VARIANTS:
-        found = {**named_arch(name), field: value}
-        spaces.describe(found, 10, (3, 224, 224))  # raises where there is no such variant
-        return found
+        described = {**named_arch(name), field: value}
+        spaces.describe(described, 10, (3, 224, 224))  # raises where there is no such variant
+        return described
     space, colon, name = text.partition(":")
     if text.startswith("nb201-") or "|" in text:
-        kept = spaces.space("nasbench201")
-        found = kept.arch(kept.find(text))
-        return {key: found[key] for key in ("space", "name", "index", "str")}
+        listed = spaces.space("nasbench201")
+        described = listed.arch(listed.find(text))
+        return {key: described[key] for key in ("space", "name", "index", "str")}
     if text.startswith("wrn-"):
         zoo_form(text)  # raises where there is none: the list has some of them
         return {"space": "zoo", "name": text}
@@ -206,12 +208,16 @@ def named_arch(text: str) -> dict[str, Any]:
     if not name:
         raise RbError(f"'{text}' names no network. Expected a name after the colon: {space}:NAME.")
     if space == "torchvision":
-        kept = spaces.space(space)
-        name = kept.arch(kept.find(name))["name"]
+        listed = spaces.space(space)
+        name = listed.arch(listed.find(name))["name"]
     if space in ("fcnn", "rescnn"):
-        found = spaces.describe({"space": space, "str": name, "inputs": "unit"}, 10, (3, 32, 32))
-        return {key: found[key] for key in ("space", "name", "str", "inputs")}
-    return {"space": space, "name": name, **({"code": code.digest(name)} if space == "python" else {})}
+        described = spaces.describe({"space": space, "str": name, "inputs": "unit"}, 10, (3, 32, 32))
+        return {key: described[key] for key in ("space", "name", "str", "inputs")}
+    return {
+        "space": space,
+        "name": name,
+        **({"code": external.code_digest(name)} if space == "python" else {}),
+    }
 
 
 VARIANTS = ("stem", "shortcut")  # fields of an architecture

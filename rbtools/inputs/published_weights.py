@@ -13,7 +13,7 @@ from rbtools.execution.context import RunContext
 FILES = ("{:06d}-FULL.pth", "{:06d}.pickle.pbz2")
 FOLDERS = ("NAS-Bench-201-v1_1-archive", "NAS-BENCH-201-4-v1.0-archive", "NATS-tss-v1_0-3ffb9-full")
 
-# The runs in a file that belong to a data set, by what the data set is called here.
+# The name of a data set in the files, by its name here.
 RUNS = {
     "cifar10": "cifar10",
     "cifar10-c": "cifar10",
@@ -24,7 +24,7 @@ RUNS = {
 
 
 class PublishedFile(NamedTuple):
-    """An architecture's file, and which of the weights in it are meant (None: those that there are)."""
+    """An architecture's file, and the member with its weights (None: the only one)."""
 
     path: str
     member: str | None

@@ -1,4 +1,4 @@
-"""What was recognised of a user's file, judged by how well it fits, and told to people."""
+"""Check how well the recognised network fits a user's file, and report it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from rbtools.execution.context import RunContext
 
 
 def judged(path: str, facts: dict[str, Any], run: RunContext) -> dict[str, Any]:
-    """The facts, with a warning where the network's layers see something else than BatchNorm remembers.
+    """The facts, with a warning where the statistics of the network's layers differ from BatchNorm's.
 
-    Raises RbError where in that case nobody named the network, and it is neither the images nor their
-    normalisation that differ from those of the training: its first layer, which sees little else, fits them.
+    Raises RbError where in that case the user did not name the network, and the first layer, which depends on
+    little but images and normalisation, fits.
     """
     fit = facts.get("fit")
     if fit is None or fit["fits"]:
@@ -27,8 +27,8 @@ def judged(path: str, facts: dict[str, Any], run: RunContext) -> dict[str, Any]:
             " with --arch (python:MODULE:FUNCTION for your own; a known name evaluates it all the same), the"
             " normalisation with --normalize, or the data set that it was trained for with --dataset."
         )
-    asked = "--normalize and --dataset" if other_images else "--arch"
-    return {**facts, "warnings": [*facts.get("warnings", ()), f"{text}. Check {asked}"]}
+    options = "--normalize and --dataset" if other_images else "--arch"
+    return {**facts, "warnings": [*facts.get("warnings", ()), f"{text}. Check {options}"]}
 
 
 def _misfit(fit: Mapping[str, Any]) -> str:
@@ -51,12 +51,12 @@ def _each(fit: Mapping[str, Any]) -> str:
 
 
 def _ranked(fit: Mapping[str, Any]) -> list[tuple[str, float]]:
-    """The candidates and their divergences, the least first: the store keeps names in another order."""
+    """The candidates and their divergences, the least first (the store sorts by name)."""
     return sorted(fit.get("divergences", {}).items(), key=lambda item: item[1])
 
 
 def left_open(record: Mapping[str, Any]) -> str | None:
-    """What of a user's file only images of its data set can tell, in words; None where nothing is open."""
+    """The fields of a user's file that only images decide, in words; None where none is open."""
     known, arch = record.get("recognised"), record.get("arch")
     facts = known if isinstance(known, dict) else {}
     unchecked = facts.get("unchecked")
@@ -75,10 +75,14 @@ def say(path: str, arch: Mapping[str, Any], facts: Mapping[str, Any], run: RunCo
     source = {"given": "as named", "weights": "by its weights", "metadata": "as it says itself"}
     source["program"] = "a program"
     by = source.get(facts["arch_from"], f"by {facts['arch_from']}")
-    told = facts["normalize_from"]
-    why = "nothing tells another; --normalize can" if told == "open" else f"by {told}"
-    if told.startswith("guess: "):
-        why = f"a guess: {told.removeprefix('guess: ')}; --normalize can tell it"
+    source_of_normalization = facts["normalize_from"]
+    why = (
+        "nothing tells another; --normalize can"
+        if source_of_normalization == "open"
+        else f"by {source_of_normalization}"
+    )
+    if source_of_normalization.startswith("guess: "):
+        why = f"a guess: {source_of_normalization.removeprefix('guess: ')}; --normalize can tell it"
     file = os.path.basename(path)
     run.notify(
         f"{file} is {name}{f' ({of})' if of else ''}, {by}; {facts['classes']} classes;"
@@ -108,7 +112,7 @@ def _normalised(pair: Any) -> str:
 
 
 def _fit(facts: Mapping[str, Any]) -> str:
-    """How well the network's layers fit what BatchNorm remembers, as a sentence; "" where nothing says it."""
+    """How well the network's layers fit BatchNorm's statistics, as a sentence; "" where unknown."""
     fit = facts.get("fit")
     if "unchecked" in facts:
         return " Its BatchNorm statistics are held against it once there are images (--dataset)."

@@ -26,7 +26,7 @@ DEFAULT_DATASET = "digits"
 
 @dataclass(frozen=True)
 class Data:
-    """One split of a data set: what is known of it, and its content's fingerprint."""
+    """One split of a data set: its description and its content's fingerprint."""
 
     name: str
     split: str
@@ -42,8 +42,8 @@ class Data:
         return _loaded(self.name, self.split, self.data_dir, self.class_map, self.fingerprint)
 
     def order(self, labels: torch.Tensor) -> torch.Tensor:
-        """The examples (their places in the split) in the one order in which they are met: `--n` takes a
-        beginning of it, `--indices` only some of them.
+        """The examples (indices into the split) in the order of every evaluation; `--n` takes the first ones,
+        `--indices` only some of them.
         """
         if self.indices is None:
             return datasets.subset(labels, self.size, seed=0)
@@ -53,11 +53,11 @@ class Data:
         return chosen[datasets.subset(labels[chosen], self.size, seed=0)]
 
     def protocol(self) -> dict[str, str]:
-        """What an entry says of the examples besides their split and number."""
-        found = {} if self.indices is None else {"indices": self.indices.name}
+        """The fields of an entry on the examples besides their split and number."""
+        fields = {} if self.indices is None else {"indices": self.indices.name}
         if self.class_map is not None:
-            found["class_map"] = digest({"classes": self.about.class_names})[:16]
-        return found
+            fields["class_map"] = digest({"classes": self.about.class_names})[:16]
+        return fields
 
 
 @lru_cache(maxsize=2)
@@ -84,14 +84,14 @@ def _described(
     return Data(name, split, about, part, len(indices.numbers), data_dir, class_map, indices)
 
 
-# What was downloaded, or was there already, in this process.
+# Data sets downloaded, or already present, in this process.
 _here: set[tuple[str, str, str | None]] = set()
 
 
 def data_of(record: dict[str, Any], run: RunContext, split: str | None = None) -> Data:
-    """The data that this run meets: `--dataset`, else the record's own, else digits.
+    """The data of this run: `--dataset`, else the record's own, else digits.
 
-    Raises RbError where they are not here, damaged, or not what their name says.
+    Raises RbError where they are missing, damaged, or not the published ones.
     """
     name = run.dataset or record.get("dataset") or DEFAULT_DATASET
     if not isinstance(name, str):
@@ -125,11 +125,11 @@ def _absolute(name: str) -> str:
 
 
 def of_data(data: Data) -> dict[str, Any]:
-    """The fields of a record that say what data its model meets."""
-    found: dict[str, Any] = {"dataset": data.name}
+    """The fields of a record for its data."""
+    fields: dict[str, Any] = {"dataset": data.name}
     if data.class_map is not None:
-        found["class_map"] = list(data.about.class_names)
-    return found
+        fields["class_map"] = list(data.about.class_names)
+    return fields
 
 
 def named_data(record: dict[str, Any], default: str) -> str:
@@ -139,11 +139,11 @@ def named_data(record: dict[str, Any], default: str) -> str:
 
 
 def names(record: dict[str, Any], data: Data) -> dict[str, Any]:
-    """What people call a record's model and data. No key has it: the same results go by other names too."""
-    found = {"arch": _some(record["arch"], ("name", "index", "macs")), "dataset": data.name}
+    """Names of a record's model and data, for readers. They are in no store key."""
+    labels = {"arch": _some(record["arch"], ("name", "index", "macs")), "dataset": data.name}
     if isinstance(record.get("train"), dict):
-        found["train"] = _some(record["train"], ("method", "seed", "epochs"))
-    return found
+        labels["train"] = _some(record["train"], ("method", "seed", "epochs"))
+    return labels
 
 
 def _some(fields: dict[str, Any], wanted: Sequence[str]) -> dict[str, Any]:

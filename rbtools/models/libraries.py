@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from rbtools.errors import RbError, near, shown, unknown
 from rbtools.models.torchvision_import import torchvision
-from rbtools.spaces import code, external
+from rbtools.spaces import external
 
 Shape = tuple[int, int, int]
 
@@ -120,7 +120,7 @@ def from_python(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> nn.Mo
     module or the function is not there, stops with an error, or does not give a network.
     """
     text = str(arch.get("name"))
-    if arch.get("code") not in (None, code.digest(text)):
+    if arch.get("code") not in (None, external.code_digest(text)):
         raise RbError(
             f"The module of python:{text} has changed since the record was made with it, so this would be"
             f" another network. Make the record anew (rb-arch --arch python:{text} --allow-code)."
@@ -144,7 +144,7 @@ def _own_code(text: str) -> Iterator[None]:
     except Exception as error:
         module = text.partition(":")[0]
         if isinstance(error, ModuleNotFoundError) and error.name and module.startswith(error.name):
-            raise code.no_module(module) from None
+            raise external.no_module(module) from None
         last = traceback.extract_tb(error.__traceback__)[-1]
         ours = last.filename == __file__ or last.filename.startswith("<")
         at = "" if ours else f" ({last.filename}, line {last.lineno})"

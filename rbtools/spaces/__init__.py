@@ -1,4 +1,4 @@
-"""What an architecture is: the spaces that rb-arch lists, and their costs, without torch."""
+"""Architectures: the spaces that rb-arch lists, and the networks' costs, without torch."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Space(Protocol):
     """
 
     sizes: ClassVar[tuple[str, ...]]
-    """The fields that size its networks."""
+    """The fields for the sizes of its networks."""
 
     def __len__(self) -> int: ...
 
@@ -50,13 +50,13 @@ class Space(Protocol):
         """A record's `arch`, with the counts for `classes` outputs and images of `shape` (C, H, W)."""
 
     def find(self, text: str) -> int:
-        """The index that a user's word means: a number, a name, or the space's own notation."""
+        """The index for a user's text: a number, a name, or the space's own notation."""
 
     def neighbours(self, index: int) -> list[int]:
-        """The indices one small change away."""
+        """The indices of the architectures that differ in one small change."""
 
     def describe(self, arch: Mapping[str, Any], classes: int, shape: Iterable[int]) -> dict[str, Any]:
-        """`arch` as it was given, with its fields completed and its counts made anew."""
+        """`arch` with its fields completed and its counts computed again."""
 
 
 @cache
@@ -69,13 +69,13 @@ def space(name: str) -> Space:
 
 
 def sized(name: str, **sizes: int | None) -> Space:
-    """The space of that name with networks of these sizes; None is its own.
+    """The space of that name with networks of these sizes; None keeps the default.
 
-    Raises RbError for a size that its networks have not, or cannot have.
+    Raises RbError for a size that its networks do not have, or an impossible value.
     """
-    kept, given = space(name), {key: value for key, value in sizes.items() if value is not None}
+    chosen, given = space(name), {key: value for key, value in sizes.items() if value is not None}
     for key in given:
-        if key not in kept.sizes:
+        if key not in chosen.sizes:
             having = [other for other in SPACES if key in space(other).sizes]
             if not having:
                 known = dict.fromkeys(size for other in SPACES for size in space(other).sizes)
@@ -84,13 +84,13 @@ def sized(name: str, **sizes: int | None) -> Space:
                 f"The networks of the space {name} have no {key}, which those of {' and '.join(having)} have:"
                 f" leave it out."
             )
-    return dataclasses.replace(kept, **given) if given else kept  # type: ignore[type-var]
+    return dataclasses.replace(chosen, **given) if given else chosen  # type: ignore[type-var]
 
 
 def describe(arch: Mapping[str, Any], classes: int, shape: Iterable[int]) -> dict[str, Any]:
     """Complete a record's `arch` and count it for this data set: `classes` outputs, images (C, H, W).
 
-    Fields that are not the space's pass through. Raises RbError for an unknown space or architecture,
+    Other fields are returned unchanged. Raises RbError for an unknown space or architecture,
     and for a network that does not fit the images.
     """
     name = arch.get("space")

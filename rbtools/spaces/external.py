@@ -1,36 +1,39 @@
-"""Architectures that others define: torchvision's list, tabulated, and those known by name only.
+"""Architectures of other libraries: torchvision's list, tabulated, and those known by name only.
 
 `torchvision.json` is written by `python -m rbtools.models.make_torchvision_table`, which builds every network
-once; a test holds it against the library.
+once; a test compares it with the library.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
+import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, ClassVar
 
 from rbtools.errors import RbError, unknown
 
 SMALL_STEM = "cifar"
-WITH_SMALL_STEM = ("mobilenet_v2", "shufflenet_v2_")  # what the names begin with
+WITH_SMALL_STEM = ("mobilenet_v2", "shufflenet_v2_")  # prefixes of names
 
 
 @cache
 def table() -> dict[str, dict[str, Any]]:
-    """What is known of each classification network of torchvision, by name.
+    """The table of torchvision's classification networks, by name.
 
     params: [a, b] for a + b x classes. per_channel: weights of the first layer for each image channel.
-    macs: by pixels a side, [a, b] likewise, for three channels. smallest: pixels a side that it needs.
-    fixed: the one size that it takes, or 0. auxiliary: whether it has heads for training alone. head,
+    macs: by pixels a side, [a, b] likewise, for three channels. smallest: the least pixels a side.
+    fixed: the only size that it takes, or 0. auxiliary: whether it has heads for training only. head,
     stem: its last and first weights. digest: of its names and shapes, see `rbtools.models.families`.
     """
     text = Path(__file__).with_name("torchvision.json").read_text("utf-8")
-    found: dict[str, dict[str, Any]] = json.loads(text)
-    return found
+    entries: dict[str, dict[str, Any]] = json.loads(text)
+    return entries
 
 
 def torchvision(name: str) -> dict[str, Any]:
@@ -41,8 +44,8 @@ def torchvision(name: str) -> dict[str, Any]:
 
 
 def small_stem(arch: Mapping[str, Any]) -> bool:
-    """Whether the record says the form for small images (`stem` "cifar"): the first strides, and the pooling
-    of a shufflenet, are left out. huyvnphan/PyTorch_CIFAR10 and chenyaofo/pytorch-cifar-models have it.
+    """Whether the record has the form for small images (`stem` "cifar"), without the first strides and the
+    pooling of a shufflenet. huyvnphan/PyTorch_CIFAR10 and chenyaofo/pytorch-cifar-models have it.
 
     Raises RbError for another stem, and for a network that has no such form.
     """
@@ -102,19 +105,19 @@ class Torchvision:
         """With `params`, and `macs` where they are tabulated for images of this size."""
         about = torchvision(str(arch.get("name")))
         in_channels, height, width = shape
-        kept = {key: value for key, value in arch.items() if key != "macs"}
+        fields = {key: value for key, value in arch.items() if key != "macs"}
         base, each = about["params"]
         counted = {"params": base + each * classes + (in_channels - 3) * about["per_channel"]}
         side = about["fixed"] or (height if height == width else 0)
         if in_channels == 3 and str(side) in about["macs"] and not small_stem(arch):
             base, each = about["macs"][str(side)]
             counted["macs"] = base + each * classes
-        return {**kept, **counted}
+        return {**fields, **counted}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Foreign:
-    """Networks that are known by their name alone: they cannot be listed, nor counted without building."""
+    """Networks that are known by name only: they cannot be listed, nor counted without building."""
 
     name: str
     example: str
@@ -161,3 +164,38 @@ def python() -> Foreign:
 def checkpoint() -> Foreign:
     """Programs (TorchScript, torch.export): the checkpoint is the network."""
     return Foreign(name="checkpoint", example="torchscript")
+
+
+def code_digest(name: str) -> str:
+    """A digest of the source file of MODULE in MODULE:FUNCTION, without importing it.
+
+    Modules that it imports are not included. Raises RbError where there is no such module.
+    """
+    module, colon, function = name.partition(":")
+    if not (colon and module and function):
+        raise RbError(f"The architecture python:{name} names no function. Expected python:MODULE:FUNCTION.")
+    file = _source_file(module)
+    if file is None:
+        raise no_module(module)
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+
+
+def no_module(name: str) -> RbError:
+    """The error for a missing module, with a hint where a file name was given."""
+    meant = name.removesuffix(".py").replace("/", ".")
+    what = f"Did you mean '{meant}'?" if meant != name else "Check the name."
+    return RbError(f"There is no Python module {name}, in {Path.cwd()} or installed. {what}")
+
+
+def _source_file(module: str) -> Path | None:
+    PathFinder.invalidate_caches()
+    places: list[str] | None = [*sys.path, str(Path.cwd())]
+    parts = module.split(".")
+    for depth in range(1, len(parts) + 1):
+        spec = PathFinder.find_spec(".".join(parts[:depth]), places)
+        if spec is None:
+            return None
+        places = None if spec.submodule_search_locations is None else list(spec.submodule_search_locations)
+        if depth < len(parts) and places is None:
+            return None
+    return Path(spec.origin) if spec is not None and spec.origin else None

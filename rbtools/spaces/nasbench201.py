@@ -78,7 +78,7 @@ def index_of(text: str) -> int:
 
 
 def find(text: str) -> int:
-    """The index meant by an index, a name such as nb201-13714, or an architecture string.
+    """The index for an index, a name such as nb201-13714, or an architecture string.
 
     Raises RbError for an index out of range or a string that does not parse.
     """
@@ -127,7 +127,7 @@ def arch(
     classes: int = 10,
     shape: Iterable[int] = (3, 32, 32),
 ) -> dict[str, Any]:
-    """Describe an architecture as it stands in a record's `arch`.
+    """Describe an architecture as in a record's `arch`.
 
     Its counts are those of this index, dead convolutions included, not of its class. `shape` is one
     image's (C, H, W). Raises RbError for an index out of range or a network that cannot be built.
@@ -163,7 +163,7 @@ def _checked(index: int) -> int:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NASBench201:
-    """NAS-Bench-201 behind the interface of `rbtools.spaces.Space`: `cells` cells in each of three stages."""
+    """NAS-Bench-201 as a `rbtools.spaces.Space`: `cells` cells in each of three stages."""
 
     name: ClassVar[str] = "nasbench201"
     version: ClassVar[int] = 1

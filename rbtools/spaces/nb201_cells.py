@@ -67,8 +67,8 @@ def _expect(text: str, at: int, wanted: str) -> int:
     return at + len(wanted)
 
 
-def _no_parse(text: str, at: int, wanted: str, found: str | None = None, hint: str = "") -> RbError:
-    rest = text[at:] if found is None else found
+def _no_parse(text: str, at: int, wanted: str, actual: str | None = None, hint: str = "") -> RbError:
+    rest = text[at:] if actual is None else actual
     seen = f"'{rest[:24]}{'...' if len(rest) > 24 else ''}'" if rest else "nothing"
     if at >= len(text):
         seen = "its end"

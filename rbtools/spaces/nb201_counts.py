@@ -1,4 +1,4 @@
-"""What a NAS-Bench-201 network costs, in closed form: no network is built.
+"""The costs of a NAS-Bench-201 network in closed form, without building it.
 
 The skeleton is AutoDL's (Dong & Yang, ICLR 2020): a 3x3 convolution, three stages of cells at
 C, 2C and 4C channels, a residual block of stride 2 between stages, a linear classifier. A

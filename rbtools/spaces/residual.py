@@ -1,7 +1,7 @@
 """The spaces of the theory of NAS-RobBench-201 (Wu et al., ICLR 2024, equations 1 and 2), of any depth.
 
 fcnn: f_1 = s_1(W_1 x), f_l = s_l(W_l f_(l-1)) / L + a_l f_(l-1), and W_L f_(L-1) at the end, without
-biases. What is searched for is the activation s_l of each layer and whether it has a skip connection
+biases. The choices are the activation s_l of each layer and whether it has a skip connection
 (a_l is 0 or 1). rescnn: the same with convolutions, and the size of each layer's filters. Imports no torch.
 
 x is the image brought to norm 1 (assumption 1), which the record's "inputs": "unit" says; a network of a
@@ -25,7 +25,7 @@ ACTIVATIONS = ("relu", "leaky", "sigmoid", "tanh", "swish")
 FILTERS = (1, 3, 5, 7)
 WIDTH, DEPTH = 64, 4
 UNIT = "unit"
-_WIDEST, _DEEPEST = 1 << 16, 1000  # more is a slip
+_WIDEST, _DEEPEST = 1 << 16, 1000  # larger values are mistakes
 _EXACT = 1 << 53  # numbers in JSON are exact up to here
 _LAYER = re.compile(rf"({'|'.join(ACTIVATIONS)})(\d*)(\+skip)?")
 
@@ -51,7 +51,7 @@ def outputs(classes: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class ResidualSpace:
-    """One of the two spaces behind the interface of `rbtools.spaces.Space`, with networks of `depth` layers.
+    """Either space as a `rbtools.spaces.Space`, with networks of `depth` layers.
 
     `depth` counts the last, linear layer (the paper's L); `width` is the paper's m. A layer is written as
     its activation, in rescnn with the size of its filters, and `+skip`: relu/tanh+skip, relu3/tanh5+skip.
@@ -83,7 +83,7 @@ class ResidualSpace:
 
     @property
     def size(self) -> int:
-        """How many architectures there are; `len` fails from 2^63 on."""
+        """The number of architectures; `len` fails from 2^63 on."""
         return prod(self._bases())
 
     def __len__(self) -> int:
@@ -110,38 +110,38 @@ class ResidualSpace:
     def neighbours(self, index: int) -> list[int]:
         """Those that differ in one layer's activation, filter size or skip connection, layer by layer."""
         digits, bases = self._digits(self._checked(index)), self._bases()
-        found = []
+        neighbours = []
         for place, base in enumerate(bases):
             others = [value for value in range(base) if value != digits[place]]
-            found += [_number([*digits[:place], value, *digits[place + 1 :]], bases) for value in others]
-        return found
+            neighbours += [_number([*digits[:place], value, *digits[place + 1 :]], bases) for value in others]
+        return neighbours
 
     def describe(self, arch: Mapping[str, Any], classes: int, shape: Iterable[int]) -> dict[str, Any]:
-        kept, layers = self.of(arch)
-        described = kept._described(layers, classes, tuple(shape))
+        space, layers = self.of(arch)
+        described = space._described(layers, classes, tuple(shape))
         return {**arch, **described, "name": arch.get("name", described["name"])}
 
     def of(self, arch: Mapping[str, Any]) -> tuple[ResidualSpace, Layers]:
-        """The space that a record's `arch` is of, and its layers: by its `str`, else `index` or `name`.
+        """The space of a record's `arch`, with its sizes, and its layers: by `str`, else `index` or `name`.
 
-        Raises RbError where it has none of them, or where they contradict each other.
+        Raises RbError where it has none of them, or they contradict each other.
         """
         own_sizes = {"width": arch.get("width", WIDTH), "depth": arch.get("depth", DEPTH)}
-        kept = replace(self, **own_sizes, inputs=arch.get("inputs", "raw"))
+        space = replace(self, **own_sizes, inputs=arch.get("inputs", "raw"))
         if "str" in arch:
             layers = self.parse(str(arch["str"]))
-            kept = replace(kept, depth=len(layers) + 1)
-            own = {"depth": kept.depth, "index": kept._index(layers)}
+            space = replace(space, depth=len(layers) + 1)
+            own = {"depth": space.depth, "index": space._index(layers)}
             for key, value in own.items():
                 if arch.get(key) not in (None, value):
                     raise RbError(
                         f"The architecture {arch['str']} has the {key} {value}, and {arch[key]} is given."
                         f" Leave out the {key}, or what is wrong."
                     )
-            return kept, layers
+            return space, layers
         for key in ("index", "name"):
             if key in arch:
-                return kept, kept._layers(kept.find(str(arch[key])))
+                return space, space._layers(space.find(str(arch[key])))
         raise RbError(
             f"The record's arch names the space {self.name} but no architecture. Expected 'str'"
             f" ({self._example}), or 'depth' and 'index'."
@@ -152,44 +152,44 @@ class ResidualSpace:
         return tuple(self._layer(word, place) for place, word in enumerate(text.strip().split("/"), 1))
 
     def _layer(self, word: str, place: int) -> Layer:
-        found = _LAYER.fullmatch(word.strip())
-        if found is None or bool(found[2]) != bool(self.filters):
+        match = _LAYER.fullmatch(word.strip())
+        if match is None or bool(match[2]) != bool(self.filters):
             raise RbError(
                 f"Layer {place} of the network is '{word}'. Expected one of {', '.join(ACTIVATIONS)}"
                 f"{' and the size of its filters' if self.filters else ''}, from the second layer on with or"
                 f" without +skip, as in {self._example}."
             )
-        if found[3] and place == 1:
+        if match[3] and place == 1:
             raise RbError(f"The first layer is '{word}', and has nothing before it to skip. Leave out +skip.")
-        if self.filters and int(found[2]) not in self.filters:
+        if self.filters and int(match[2]) not in self.filters:
             known = ", ".join(map(str, self.filters))
-            raise RbError(f"Layer {place} has filters of size {found[2]}. Choose from: {known}.")
-        return Layer(found[1], int(found[2] or 0), bool(found[3]))
+            raise RbError(f"Layer {place} has filters of size {match[2]}. Choose from: {known}.")
+        return Layer(match[1], int(match[2] or 0), bool(match[3]))
 
     @property
     def _example(self) -> str:
         return "relu3/tanh5+skip" if self.filters else "relu/tanh+skip"
 
     def _bases(self) -> list[int]:
-        """The choices at each place: activation, size of filters, skip; of each layer, the last one first."""
+        """The number of choices of each digit: activation, size of filters, skip; the last layer first."""
         one = [len(ACTIVATIONS), *([len(self.filters)] if self.filters else [])]
         return [*(self.depth - 2) * [*one, 2], *one]
 
     def _digits(self, index: int) -> list[int]:
-        found = []
+        digits = []
         for base in reversed(self._bases()):
             index, digit = divmod(index, base)
-            found.append(digit)
-        return found[::-1]
+            digits.append(digit)
+        return digits[::-1]
 
     def _layers(self, index: int) -> Layers:
         digits = iter(self._digits(index))
-        found = []
+        layers = []
         for number in range(self.depth - 1, 0, -1):
             activation = ACTIVATIONS[next(digits)]
             size = self.filters[next(digits)] if self.filters else 0
-            found.append(Layer(activation, size, number > 1 and bool(next(digits))))
-        return tuple(found[::-1])
+            layers.append(Layer(activation, size, number > 1 and bool(next(digits))))
+        return tuple(layers[::-1])
 
     def _index(self, layers: Layers) -> int:
         digits: list[int] = []
@@ -240,18 +240,18 @@ class ResidualSpace:
 
 
 def _number(digits: list[int], bases: list[int]) -> int:
-    found = 0
+    number = 0
     for digit, base in zip(digits, bases, strict=True):
-        found = found * base + digit
-    return found
+        number = number * base + digit
+    return number
 
 
 def drawn(size: int, key: str) -> Iterator[int]:
-    """Indices below `size` in an order that `key` decides, each once: from a space too large to be listed."""
+    """Indices below `size` in an order determined by `key`, each once, without listing them."""
     seen: set[int] = set()
     number = 0
     while len(seen) < size:
-        # 64 bits more than the size has: what the remainder favours is then below 2^-64.
+        # 64 bits more than the size has: the bias of the remainder is then below 2^-64.
         digest = hashlib.shake_256(f"{key}:{number}".encode()).digest(size.bit_length() // 8 + 9)
         index = int.from_bytes(digest, "big") % size
         number += 1

@@ -1,7 +1,7 @@
-"""The model zoo: fixed networks as the papers on robustness use them, and their costs without torch.
+"""The model zoo: fixed networks of papers on robustness, and their costs without torch.
 
 They are the forms for small images, and each adapts to 28x28x1, 32x32, 64x64 and 224x224 ones: average
-pooling takes what is left, a ResNet changes its stem, a transformer resizes the image.
+pooling adapts, a ResNet changes its stem, a transformer resizes the image.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ FORMS: dict[str, Form] = {
 
 def form(name: str) -> Form:
     """The form of that name: one of the list, or any `wrn-DEPTH-WIDTH`. Raises RbError for another."""
-    found = FORMS.get(name)
+    known = FORMS.get(name)
     wide = re.fullmatch(r"wrn-(\d{1,4})-(\d{1,3})", name)
-    if found is None and wide and int(wide[1]) >= 10 and int(wide[1]) % 6 == 4 and int(wide[2]):
+    if known is None and wide and int(wide[1]) >= 10 and int(wide[1]) % 6 == 4 and int(wide[2]):
         return WideResNetForm(int(wide[1]), int(wide[2]))
-    if found is None:
+    if known is None:
         raise unknown("model", name, FORMS)
-    return found
+    return known
 
 
 def completed(arch: Mapping[str, Any], shape: Iterable[int]) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def costs(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Zoo:
-    """The model zoo behind the interface of `rbtools.spaces.Space`; an index is a place in its list."""
+    """The model zoo as a `rbtools.spaces.Space`; an index is a position in its list."""
 
     name: ClassVar[str] = "zoo"
     version: ClassVar[int] = 1

@@ -1,6 +1,6 @@
 """The forms of the zoo's networks: their sizes, and their costs in closed form.
 
-A form knows what its architecture record may say beside the name (`fields`), and counts: parameters,
+A form defines the fields of its architecture record besides the name (`fields`), and counts parameters
 and the multiply-adds of convolutions, linear layers and attention for one image.
 """
 
@@ -26,14 +26,14 @@ class Form(Protocol):
     def family(self) -> str: ...
 
     def fields(self, arch: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
-        """What the record has to say besides the name, completed for images of this shape. RbError."""
+        """The record's fields besides the name, completed for images of this shape. Raises RbError."""
 
     def count(self, fields: Mapping[str, Any], classes: int, shape: Shape) -> tuple[int, int]:
         """Parameters and multiply-adds."""
 
 
 class Tally:
-    """Adds up layers as the image goes through them."""
+    """Adds up the costs of layers and tracks the image's size."""
 
     def __init__(self, shape: Shape) -> None:
         self.channels, self.height, self.width = shape
@@ -55,7 +55,7 @@ class Tally:
         self.params += 2 * self.channels
 
     def shrink(self, kernel: int, stride: int, padding: int = 0) -> None:
-        """What a window without weights, such as pooling, does to the size."""
+        """Change the size as by a window without weights, such as pooling."""
         self.height, self.width = (
             (side + 2 * padding - kernel) // stride + 1 for side in (self.height, self.width)
         )
@@ -72,7 +72,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class NoFields:
-    """A form whose record says nothing besides its name."""
+    """A form whose record has only a name."""
 
     def fields(self, arch: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
         return {}
@@ -159,7 +159,7 @@ class PreActResNetForm:
 
 
 def _preactivation_block(tally: Tally, width: int, stride: int, always: bool = True) -> None:
-    """`always`: whether a stride alone also brings a convolution into the shortcut."""
+    """`always`: whether a stride alone also requires a convolution in the shortcut."""
     tally.norm()
     if tally.channels != width or (always and stride != 1):
         weights, macs = tally.beside(width, stride)

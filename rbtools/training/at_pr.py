@@ -179,12 +179,12 @@ class ATPR(Method):
         depth = torch.full_like(images.flatten(1)[:, 0], -torch.inf)
         loss = torch.full_like(depth, -torch.inf)
         with torch.no_grad(), mode(model, train=self._in_train):
-            made = []
+            drawn_candidates = []
             for number in range(self.candidates):  # before the first walk: BatchNorm's order in the code
                 own = draws.child(f"candidate {number}")
                 settings = self.drawn(images, own, number)
-                made.append((settings.size, self.attacked(model, images, labels, own, settings)))
-            for number, (sizes, candidate) in enumerate(made):
+                drawn_candidates.append((settings.size, self.attacked(model, images, labels, own, settings)))
+            for number, (sizes, candidate) in enumerate(drawn_candidates):
                 walk = self.walked(model, candidate, labels, sizes)
                 last = last if walk.last is None else walk.last
                 better = self.better(walk, depth, loss, number)

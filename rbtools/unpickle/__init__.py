@@ -1,4 +1,4 @@
-"""Pickles of others (checkpoints, data sets, training states) read without running anything in them.
+"""Pickles of others (checkpoints, data sets, training states) read without running code in them.
 
 A pickle is a program: it may name any function and have it called with any arguments. Functions of Python,
 NumPy and torch are not made for hostile arguments: `numpy.ndarray(shape, "O", data)` alone makes objects of
@@ -25,7 +25,7 @@ class NotTorch(Damaged):
 
 
 class UnusualTensor:
-    """Stands for a tensor that is no block of numbers, such as a sparse one; `kind` says what it is."""
+    """A placeholder for a tensor that is not dense, such as a sparse one; `kind` names its kind."""
 
     __slots__ = ("kind",)
 
@@ -34,7 +34,7 @@ class UnusualTensor:
 
 
 def arrays(file: IO[bytes]) -> Any:
-    """What a pickle of numeric arrays, containers, text and numbers holds, read up to its end.
+    """The value of a pickle of numeric arrays, containers, text and numbers, read up to its end.
 
     Text that Python 2 wrote comes as bytes. Arrays may be read-only. Raises Refused where the pickle asks for
     anything else, Damaged where it is none.
@@ -45,7 +45,7 @@ def arrays(file: IO[bytes]) -> Any:
 
 
 def torch_file(file: IO[bytes]) -> Any:
-    """What a seekable file of torch.save holds (zip, or the format before torch 1.6), tensors on the CPU.
+    """The value in a seekable file of torch.save (zip, or the format before torch 1.6), tensors on the CPU.
 
     Equal to `torch.load(file, "cpu", weights_only=True)` for state dicts, optimiser states and what training
     scripts note; arrays, numbers and text of NumPy and argparse's Namespace come, too. Tensors that share
@@ -57,7 +57,7 @@ def torch_file(file: IO[bytes]) -> Any:
 
 
 def published(data: bytes) -> Any:
-    """What a plain pickle with tensors inside holds, as NATS-Bench publishes them. Raises as `torch_file`."""
+    """The value of a plain pickle with tensors, as NATS-Bench publishes them. Raises as `torch_file`."""
     from rbtools.unpickle import torch_files
 
     return Machine(io.BytesIO(data), len(data), torch_files.nested_names()).load()

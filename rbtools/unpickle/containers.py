@@ -1,4 +1,4 @@
-"""What pickles name of Python and NumPy, answered: containers, bytes, numbers and arrays of numbers."""
+"""Replacements for the globals of Python and NumPy in pickles: containers, bytes, numbers and arrays."""
 
 from __future__ import annotations
 
@@ -166,28 +166,28 @@ def _frozenset(machine: Machine, items: Any = ()) -> frozenset[Any]:
 
 
 def _ordered(machine: Machine, pairs: Any = ()) -> OrderedDict[Any, Any]:
-    """Python 2 gives the pairs as an argument, Python 3 sets them one by one."""
-    made: OrderedDict[Any, Any] = OrderedDict()
+    """Python 2 passes the pairs as an argument, Python 3 sets them one by one."""
+    result: OrderedDict[Any, Any] = OrderedDict()
     if type(pairs) not in (list, tuple) or not all(type(pair) in (list, tuple) for pair in pairs):
         raise Damaged("it has a dict of what are no pairs")
     machine.spend(len(pairs))
     for key, value in pairs:
-        machine.put(made, [key, value])
-    return made
+        machine.put(result, [key, value])
+    return result
 
 
 def _counter(machine: Machine, counts: Any = None) -> Counter[Any]:
-    made: Counter[Any] = Counter()
+    result: Counter[Any] = Counter()
     if counts is not None:
         if type(counts) is not dict:
             raise Damaged("it has a counter of what is no dict")
         machine.spend(len(counts))
-        dict.update(made, counts)
-    return made
+        dict.update(result, counts)
+    return result
 
 
 def _default(machine: Machine, *_: Any) -> dict[Any, Any]:
-    """A defaultdict, without what it would have made of new keys."""
+    """A defaultdict, as a dict without the default factory."""
     return {}
 
 

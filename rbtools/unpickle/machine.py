@@ -1,4 +1,4 @@
-"""The opcodes of pickles of protocols 0 to 5, interpreted for files that may be made to harm.
+"""The opcodes of pickles of protocols 0 to 5, interpreted safely for untrusted files.
 
 Not a subclass of `pickle.Unpickler`: the one in C makes room for as many memo entries and bytes as a file
 claims, and both set attributes, extend and hash whatever they are given. Here memory and time are bounded by
@@ -27,7 +27,7 @@ _KEYS = (str, bytes, float, bool, type(None))
 
 
 class Refused(Exception):
-    """The pickle asks for an object that is not admitted; `name` says for which."""
+    """The pickle contains an object that is not allowed, of that `name`."""
 
     def __init__(self, name: str, message: str | None = None) -> None:
         self.name = shown(name)
@@ -35,11 +35,11 @@ class Refused(Exception):
 
 
 class Damaged(ValueError):
-    """The bytes are no pickle, or not a whole one; or it claims more than there is."""
+    """The bytes are no pickle, are incomplete, or declare more data than there is."""
 
 
 class NamedGlobal:
-    """Stands for a class or a constant that a pickle only names, as an argument."""
+    """A placeholder for a class or a constant that a pickle only names, as an argument."""
 
     __slots__ = ("name",)
 
@@ -48,7 +48,7 @@ class NamedGlobal:
 
 
 class Maker(NamedGlobal):
-    """Stands for a function or a class that a pickle calls: `make` gets the machine and the arguments."""
+    """The replacement of a function or class that a pickle calls: `make(machine, *arguments)`."""
 
     __slots__ = ("make",)
 
@@ -58,7 +58,7 @@ class Maker(NamedGlobal):
 
 
 class Unbuilt:
-    """A value that the opcode BUILD completes: `built` gets its state and returns what takes its place."""
+    """A value that the opcode BUILD completes: `built` gets its state and returns the final value."""
 
     __slots__ = ("places",)
 
@@ -93,7 +93,7 @@ class Machine:
         self.taken = self.copied = self.tuple_keys = 0
 
     def load(self) -> Any:
-        """The value of the pickle; the file stands behind its end. Raises Refused, Damaged, OSError."""
+        """The value of the pickle; the file's position is then its end. Raises Refused, Damaged, OSError."""
         read, handlers = self.file.read, HANDLERS
         try:
             for _ in range(MOST_STEPS):
@@ -112,7 +112,7 @@ class Machine:
         raise Damaged(f"it has more than {MOST_STEPS} steps")
 
     def take(self, count: int) -> bytes:
-        """The next bytes, never more than there may be."""
+        """The next bytes, at most as many as allowed."""
         self.taken += count
         if count < 0 or self.taken > self.most:
             raise Damaged("it claims more bytes than there are")
@@ -130,7 +130,7 @@ class Machine:
         return data[:-1]
 
     def spend(self, count: int) -> None:
-        """Note a copy of so many bytes or items. A file can have one value copied again and again."""
+        """Count a copy of so many bytes or items: a file can request many copies of one value."""
         self.copied += count
         if self.copied > COPIES * self.taken + ROOM:
             raise Damaged("it makes much of little")
@@ -150,7 +150,7 @@ class Machine:
         return function.make(self, *arguments)
 
     def marked(self) -> list[Any]:
-        """What stands on the stack above the last mark."""
+        """The items on the stack above the last mark."""
         items, self.stack = self.stack, self.outer.pop()
         return items
 
@@ -185,7 +185,7 @@ class Machine:
             target[key] = value
 
     def check_key(self, key: Any) -> None:
-        """Raise Damaged for what takes long to hash, or may have the hash of many others."""
+        """Raise Damaged for keys that are slow to hash, or whose hashes may collide."""
         if type(key) is tuple:
             self.tuple_keys += 1
             if self.tuple_keys > MOST_TUPLE_KEYS or not _is_small(key, [MOST_KEY_PARTS]):
@@ -223,7 +223,7 @@ def _is_hashed(key: Any) -> bool:
 
 
 def _is_small(key: Any, left: list[int]) -> bool:
-    """Whether a tuple has few parts, however they are nested."""
+    """Whether a tuple has few parts, counting nested ones."""
     left[0] -= 1
     if left[0] < 0:
         return False
@@ -238,7 +238,7 @@ def _constant(make: Callable[[], Any]) -> Callable[[Machine], None]:
 
 
 def _number(layout: str, use: Callable[[Machine, Any], Any]) -> Callable[[Machine], None]:
-    """Reads a number of that layout and hands it on."""
+    """Reads a number of that layout and passes it on."""
     form = struct.Struct(layout)
     return lambda machine: use(machine, form.unpack(machine.take(form.size))[0])
 
@@ -248,7 +248,7 @@ def _pushed(machine: Machine, value: Any) -> None:
 
 
 def _sized(layout: str, turned: Callable[[Machine, bytes], Any]) -> Callable[[Machine], None]:
-    """Reads a length and so many bytes, and pushes what these stand for."""
+    """Reads a length and so many bytes, and pushes the decoded value."""
     return _number(layout, lambda machine, count: machine.stack.append(turned(machine, machine.take(count))))
 
 
@@ -314,13 +314,13 @@ def _new_with_names(machine: Machine) -> None:
 
 def _instance(machine: Machine) -> None:
     _global(machine)
-    made = machine.stack.pop()
-    _pushed(machine, machine.call(made, tuple(machine.marked())))
+    target = machine.stack.pop()
+    _pushed(machine, machine.call(target, tuple(machine.marked())))
 
 
 def _object(machine: Machine) -> None:
-    made, *arguments = machine.marked()
-    machine.stack.append(machine.call(made, tuple(arguments)))
+    target, *arguments = machine.marked()
+    machine.stack.append(machine.call(target, tuple(arguments)))
 
 
 def _mark(machine: Machine) -> None:
@@ -345,9 +345,9 @@ def _tuple(count: int) -> Callable[[Machine], None]:
 
 
 def _dict(machine: Machine) -> None:
-    items, made = machine.marked(), dict[Any, Any]()
-    machine.put(made, items)
-    machine.stack.append(made)
+    items, result = machine.marked(), dict[Any, Any]()
+    machine.put(result, items)
+    machine.stack.append(result)
 
 
 def _frozen(machine: Machine) -> None:

@@ -1,4 +1,4 @@
-"""What pickles name of torch, answered: tensors from storages, after their sizes have been checked."""
+"""Replacements for the globals of torch in pickles: tensors from storages, with their sizes checked."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class StorageType(NamedGlobal):
 
 
 class Storage:
-    """A stretch of numbers of one storage of a file; `source` has the memory."""
+    """A range of numbers of one storage of a file; `source` has the memory."""
 
     __slots__ = ("count", "dtype", "key", "source", "start")
 
@@ -149,7 +149,7 @@ def _tensor_v2(
     hooks: Any,
     metadata: Any = None,
 ) -> Any:
-    """Hooks are never kept: they would be functions."""
+    """Hooks are dropped: they would be functions."""
     if metadata:
         return UnusualTensor("conjugated or negated only by a mark")
     return _rebuilt(machine, storage, offset, shape, strides, needs_grad)
@@ -176,7 +176,7 @@ def _tensor_v3(
 def _parameter(
     machine: Machine, data: Any, needs_grad: Any = True, hooks: Any = None, state: Any = None
 ) -> Any:
-    """A parameter; attributes that somebody gave it are left out."""
+    """A parameter; attributes that were set on it are dropped."""
     machine.spend(A_TENSOR)
     if isinstance(data, UnusualTensor):
         return data
@@ -186,9 +186,9 @@ def _parameter(
 
 
 def _from_type(machine: Machine, maker: Any, kind: Any, arguments: Any, state: Any) -> Any:
-    """A tensor that somebody gave attributes, which are left out."""
-    made = maker.make if isinstance(maker, Maker) else None
-    if made not in (_tensor_v2, _tensor_v3, _parameter) or not isinstance(kind, NamedGlobal):
+    """A tensor with attributes, which are dropped."""
+    make = maker.make if isinstance(maker, Maker) else None
+    if make not in (_tensor_v2, _tensor_v3, _parameter) or not isinstance(kind, NamedGlobal):
         raise Damaged("it has a tensor with attributes that is none")
     return machine.call(maker, arguments)
 

@@ -110,8 +110,8 @@ def _fill(file: IO[bytes], memory: torch.Tensor) -> None:
 
 
 def _checked(file: IO[bytes], archive: zipfile.ZipFile, size: int) -> dict[str, tuple[zipfile.ZipInfo, int]]:
-    """Name -> (entry, where its bytes begin), where names differ and members lie apart in the file."""
-    found: dict[str, tuple[zipfile.ZipInfo, int]] = {}
+    """Name -> (entry, offset of its bytes). Raises Damaged for equal names and overlapping members."""
+    members: dict[str, tuple[zipfile.ZipInfo, int]] = {}
     end = 0
     for entry in sorted(archive.infolist(), key=lambda entry: entry.header_offset):
         file.seek(entry.header_offset)
@@ -120,15 +120,15 @@ def _checked(file: IO[bytes], archive: zipfile.ZipFile, size: int) -> dict[str, 
             raise Damaged("its list of members is wrong")
         start = entry.header_offset + ENTRY
         start += int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
-        if entry.header_offset < end or entry.filename in found:
+        if entry.header_offset < end or entry.filename in members:
             raise Damaged("it has members of one name, or of one place")
         end = start + entry.compress_size
         if entry.compress_type != zipfile.ZIP_STORED:
             raise Damaged("it has a packed member, and torch.save packs none")
         if end > min(size, archive.start_dir) or entry.file_size != entry.compress_size:
             raise Damaged("it has a member of a wrong size")
-        found[entry.filename] = entry, start
-    return found
+        members[entry.filename] = entry, start
+    return members
 
 
 def _load_zip(file: IO[bytes], size: int) -> Any:
@@ -146,7 +146,7 @@ def _load_zip(file: IO[bytes], size: int) -> Any:
 
 
 class _Stream(Storages):
-    """Storages that follow the pickle: their memory is claimed first, and filled afterwards."""
+    """Storages that follow the pickle: their memory is allocated first, and filled afterwards."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
