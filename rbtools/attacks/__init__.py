@@ -1,6 +1,6 @@
 """Adversarial attacks: pure functions of a model, images, labels and per-example draws.
 
-One file an attack, one line here. An attack knows no device, seed or file; the evaluation projects
+Each attack is one file and one line here. An attack has no device, seed or file; the evaluation projects
 its result onto the budget again and decides success in float32, so that a wrong attack cannot report a
 false number.
 """

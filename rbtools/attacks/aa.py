@@ -1,4 +1,4 @@
-"""AutoAttack: several attacks in sequence, each on what the ones before left standing."""
+"""AutoAttack: several attacks in sequence, each on the examples that the previous ones did not break."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ VARIANTS: dict[str, tuple[tuple[str, dict[str, int]], ...]] = {
     ),
     "rand": (("apgd-ce", {"eot": 20}), ("apgd-dlr", {"eot": 20})),
 }
-"""The attacks of each variant, and how they differ from their defaults."""
+"""The attacks of each variant, with the parameters that differ from the defaults."""
 
 _THEIRS = ("apgd-ce", "apgd-dlr", "apgd-t", "fab", "fab-t", "square")
 _NOT_IN_TURN = ("aa", "cw-l2")
@@ -73,7 +73,7 @@ class AutoAttack(ReferenceBackend):
                     f"attacks of attack 'aa' names '{name}'.{near(name, known)} With backend {self.backend}"
                     f" there are: {', '.join(known)}."
                 )
-        self.parts  # noqa: B018  # an attack that has not this norm is an error now
+        self.parts  # noqa: B018  # raises now for an attack that does not support the norm
 
     @property
     def named(self) -> list[str]:
@@ -82,7 +82,7 @@ class AutoAttack(ReferenceBackend):
 
     @property
     def plan(self) -> list[tuple[str, dict[str, int]]]:
-        """The attacks to run, and how they differ from their defaults."""
+        """The attacks to run, with the parameters that differ from the defaults."""
         return [(name, {}) for name in self.named] or list(VARIANTS[self.variant])
 
     @property
@@ -167,7 +167,7 @@ class AutoAttack(ReferenceBackend):
 def _with_draws_of(
     name: str, run: Stage, model: Model, batch: AttackBatch, more: bool
 ) -> tuple[Tensor, Tensor]:
-    """A run with random numbers of its attack's own, and a verdict on every example."""
+    """A stage with the random numbers of its attack, which also decides which examples are broken."""
     import dataclasses
 
     points, broken = run(model, dataclasses.replace(batch, draws=batch.draws.child(name)), True)

@@ -1,4 +1,4 @@
-"""The one loop of the attacks written here: what is broken leaves, the rest goes on.
+"""The common loop of the attacks in this package: broken examples are removed, the others continue.
 
 Imports torch: import it inside functions only.
 """
@@ -17,7 +17,7 @@ from rbtools.attacks.losses import AttackObjective
 from rbtools.attacks.steps import Model, differentiate, fooled, logits_of
 
 STANDING, CLEAN = -1, -2
-"""In place of a stage's number: no stage broke the example; it was wrong without an attack."""
+"""Instead of the number of a stage: no stage broke the example; it is misclassified without an attack."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class AttackBatch:
 
 
 Stage = Callable[[Model, AttackBatch, bool], tuple[Tensor, Tensor]]
-"""From a model, a batch and whether more stages follow to (an image each, which are known to fool)."""
+"""From a model, a batch and whether more stages follow to (an image each, which of them fool the model)."""
 
 
 def run_stages(
@@ -86,24 +86,23 @@ def run_stages(
 
 
 class Evaluated(NamedTuple):
-    """What a model says of some points: which are still classified right (N,) and, for these only (or
-    for all, where asked), the value (S,) and the gradient (S, C, H, W) of the loss."""
+    """The outcome at some points: which are still classified right (N,) and, for these only (or for all
+    with `everyone`), the value (S,) and the gradient (S, C, H, W) of the loss."""
 
     standing: Tensor
     loss: Tensor
     gradient: Tensor
 
 
-# A graph that is mostly of broken examples is given up: forward again on the rest costs less than
-# backward through all (a backward pass to the images costs between one and two forward passes).
+# Where most examples of a graph are broken, it is discarded: a second forward pass on the rest costs less
+# than a backward pass through all (a backward pass to the images costs between one and two forward passes).
 _WORTH_A_SECOND_FORWARD = 0.5
 
 
 def in_chunks(model: Model, count: int, part: Callable[[slice], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-    """What `part` gives for rows of `count` examples, for as many at once as the model takes.
+    """The results of `part` for all rows of `count` examples, in chunks of the model's `chunk_size`.
 
-    A model may say how many it takes (`batch`). An attack holds more examples than that: as broken ones
-    leave, the pieces that go through the model stay full.
+    An attack has more examples than a chunk, so that chunks stay full as broken examples are removed.
     """
     size = getattr(model, "chunk_size", None) or count
     if count <= size:
@@ -115,10 +114,10 @@ def in_chunks(model: Model, count: int, part: Callable[[slice], tuple[Tensor, ..
 def loss_and_gradient(
     model: Model, points: Tensor, goal: AttackObjective, *, passes: int = 1, everyone: bool = False
 ) -> Evaluated:
-    """One forward pass, and one backward pass for what still stands.
+    """One forward pass, and one backward pass for the examples that are still classified right.
 
-    `passes`: for models that are random themselves, gradient, loss and verdict are those of the mean
-    over that many passes. `everyone`: broken examples keep their gradient.
+    `passes`: for randomised models, gradient, loss and classification are those of the mean over that many
+    passes. `everyone`: broken examples keep their gradient.
     """
 
     def part(rows: slice) -> Evaluated:

@@ -13,12 +13,12 @@ from torch import Tensor
 from rbtools.attacks import active_batch, steps
 from rbtools.attacks.losses import AttackObjective
 
-MOMENTUM = 0.75  # weight of the new step against the last move
+MOMENTUM = 0.75  # weight of the new step relative to the last move
 RHO = 0.75  # share of the steps since the last checkpoint that must have raised the loss
 
 
 def checkpoints(count: int) -> list[int]:
-    """After how many steps of `count` the step size is looked at: 22, 41, 57, 70, 80, 87, 93, 99 of 100.
+    """The steps, of `count`, after which the step size is checked: 22, 41, 57, 70, 80, 87, 93, 99 of 100.
 
     The paper's p_1 = .22, p_{j+1} = p_j + max(p_j - p_{j-1} - .03, .06), with the gaps rounded down
     as in the authors' code.
@@ -34,7 +34,7 @@ def checkpoints(count: int) -> list[int]:
 
 
 def stalled(rose: Tensor, gap: int, halved: Tensor, best: Tensor, best_then: Tensor) -> Tensor:
-    """Whose step is halved at a checkpoint (N,).
+    """The examples whose step is halved at a checkpoint (N,).
 
     Condition 1: the loss rose in no more than RHO of the `gap` steps since the last one. Condition 2:
     the step was not halved there and the best loss has not changed since.
@@ -44,7 +44,7 @@ def stalled(rose: Tensor, gap: int, halved: Tensor, best: Tensor, best_then: Ten
 
 @dataclass
 class _APGDState:
-    """Where the examples that still stand are: a row an example."""
+    """The state of the examples that are not broken, one row each."""
 
     row: Tensor
     images: Tensor
@@ -89,7 +89,7 @@ def apgd(
         if not len(state.row):
             break
         point = _move(state, eps, norm, first=number == 1)
-        if number == count:  # nothing follows, so no gradient is needed
+        if number == count:  # the last iterate needs no gradient
             fooled = ~active_batch.misclassified(model, point, state.goal.labels, passes=passes)
             result[state.row[fooled]], broken[state.row[fooled]] = point[fooled], True
             break
@@ -157,7 +157,7 @@ def _move(state: _APGDState, eps: float, norm: str, first: bool) -> Tensor:
 
 
 def _note(state: _APGDState, seen: active_batch.Evaluated) -> None:
-    """Take in the loss and gradient of the point just reached."""
+    """Update the state with the loss and gradient at the new point."""
     state.rose = state.rose + (seen.loss > state.loss)
     state.loss, state.gradient = seen.loss, seen.gradient
     better = seen.loss > state.best

@@ -1,4 +1,4 @@
-"""APGD-CE: PGD with momentum and a step size that adapts, on the cross-entropy."""
+"""APGD-CE: PGD with momentum and an adaptive step size, on the cross-entropy."""
 
 from __future__ import annotations
 

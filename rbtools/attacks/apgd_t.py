@@ -1,4 +1,4 @@
-"""APGD-T: Auto-PGD towards one wrong class after the other."""
+"""APGD-T: Auto-PGD towards each of several wrong classes in turn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an attack is, and those written here: stages, each on what the ones before it did not break.
+"""The base class of attacks, and of those in this package: stages, each on the examples not yet broken.
 
 Nothing here imports torch, so that the classes of attacks load with `--help`.
 """
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from rbtools.attacks.steps import Model
 
 # A loss that needs more classes than the model has is replaced by the margin behind it, which
-# points the same way: only the scale that several logits would give is missing.
+# has the same direction: only the scale by several logits is missing.
 _NEEDS = {"dlr": (3, "margin"), "targeted-dlr": (4, "targeted-margin")}
 
 
 def norm_param() -> Any:
-    """The field of attacks that know both norms."""
+    """The field of attacks with both norms."""
     return param("linf", "The norm that bounds the perturbation.", choices=("linf", "l2"))
 
 
 def backend_param() -> Any:
-    """The field of attacks that AutoAttack's own code has as well."""
+    """The field of attacks that AutoAttack's own code also implements."""
     return param(
         "rbtools",
         "Whose code runs: this package's, or AutoAttack's own.",
@@ -36,16 +36,16 @@ def backend_param() -> Any:
 
 
 class Attack:
-    """What every registered attack is: a frozen, keyword-only dataclass below this class, with `__call__`.
+    """The base of every registered attack: a frozen, keyword-only dataclass with `__call__`.
 
     `eps` is the radius of the ball of `norm` ("linf" or "l2"), in pixel units of [0, 1].
     """
 
     name: ClassVar[str]
     version: ClassVar[int] = 1
-    # The name of what is increased; None where an attack has no loss.
+    # The name of the loss that is maximised; None where an attack has none.
     loss: ClassVar[str | None] = None
-    # Which point of a run is judged: "any" of them, or the "last".
+    # Which iterate of a run is evaluated: "any" of them, or the "last".
     iterate: str = "any"
     eps: float
     norm: str = "linf"
@@ -62,15 +62,15 @@ class Attack:
 
     @property
     def batch_dependent(self) -> bool:
-        """Whether random numbers belong to the batch and not to the example.
+        """Whether the random numbers depend on the batch and not only on the example.
 
-        Such an attack gets the same examples together every time, whatever batch the memory allows.
+        Such an attack always gets the same batches, independent of memory.
         """
         return False
 
     @property
     def clean_pass(self) -> bool:
-        """Whether the unchanged images are looked at first; those that are wrong come back as they are."""
+        """Whether the unchanged images are classified first; misclassified ones are returned unchanged."""
         return True
 
     def loss_for(self, classes: int) -> str | None:
@@ -89,19 +89,19 @@ class Attack:
     def run(
         self, model: Model, images: Tensor, labels: Tensor, draws: Any
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Perturb images; also return what else there is to know of each example, by name (N,):
+        """Perturb images; also return further results of each example, by name (N,):
         `broken_by` of aa (a number in its `parts`), `distance` of cw-l2.
         """
         return self(model, images, labels, draws), {}
 
 
 class SequentialAttack(Attack):
-    """What the attacks written here share; a frozen dataclass with `stages` becomes an attack."""
+    """The base of the attacks in this package: a frozen dataclass with `stages`."""
 
     loss: ClassVar[str | None] = "none"
 
     def loss_for(self, classes: int) -> str:
-        """The loss in use: the one behind it where the model has too few classes."""
+        """The loss in use: its replacement where the model has too few classes."""
         least, instead = _NEEDS.get(str(self.loss), (0, ""))
         return str(self.loss) if classes >= least else instead
 
@@ -125,12 +125,12 @@ class SequentialAttack(Attack):
         return perturbed, self.findings(by, classes)
 
     def findings(self, by: Tensor, classes: int) -> dict[str, Tensor]:
-        """What `run` tells of each example, from the number of the stage that broke it (N,)."""
+        """The further results of `run`, from the number of the stage that broke each example (N,)."""
         return {}
 
 
 class ReferenceBackend(SequentialAttack):
-    """An attack that AutoAttack's own code has as well: `--backend pyautoattack` runs that."""
+    """An attack that AutoAttack's own code also implements; `--backend pyautoattack` runs that."""
 
     backend: str
 
@@ -152,7 +152,7 @@ class ReferenceBackend(SequentialAttack):
 
 
 def need_random_start(attack: str, restarts: int, start: str) -> None:
-    """Raise RbError where restarts would all be the same."""
+    """Raise RbError where all restarts would be equal."""
     if restarts > 1 and start == "zero":
         raise RbError(
             f"Attack '{attack}' has {restarts} restarts but starts at the image, so every run would be"

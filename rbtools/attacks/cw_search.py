@@ -15,13 +15,13 @@ from rbtools.attacks import active_batch, losses, steps
 
 BETAS = (0.9, 0.999)
 ADAM_EPS = 1e-8
-INSIDE = 1 - 1e-6  # how near the walls of the box the start may come, where tanh has no inverse
-NO_BETTER = 0.9999  # an example rests once a tenth of the steps did not bring its loss below this share
+INSIDE = 1 - 1e-6  # scales the start away from the borders of the box, where tanh has no inverse
+NO_BETTER = 0.9999  # an example stops if a tenth of the steps does not reduce its loss below this share
 
 
 @dataclass
 class _CWState:
-    """A row for each example that has not come to rest."""
+    """The state of the examples that have not stopped, one row each."""
 
     row: Tensor
     images: Tensor
@@ -44,7 +44,7 @@ def cw_search(
     rate: float,
     kappa: float,
 ) -> tuple[Tensor, Tensor]:
-    """(the nearest example found (N, C, H, W), its distance (N,)); the image and infinity where none was."""
+    """(the nearest adversarial example (N, C, H, W), its distance (N,)); the image and infinity if none."""
     best, distance = images.clone(), torch.full_like(images.flatten(1)[:, 0], torch.inf)
     clean_wrong = ~active_batch.misclassified(model, images, labels)
     distance[clean_wrong] = 0.0
@@ -68,7 +68,7 @@ def cw_search(
 def _descend(
     model: steps.Model, images: Tensor, labels: Tensor, c: Tensor, count: int, rate: float, kappa: float
 ) -> tuple[Tensor, Tensor]:
-    """One run of Adam: (nearest fooling point, its distance), infinity where nothing fooled."""
+    """One run of Adam: (nearest fooling point, its distance); infinity where no point fools the model."""
     nearest, distance = images.clone(), torch.full_like(c, torch.inf)
     w = torch.atanh((2 * images - 1) * INSIDE)
     goal = losses.AttackObjective(losses.margin, labels, labels)
@@ -101,7 +101,7 @@ def _descend(
 
 
 def _value(model: steps.Model, state: _CWState, kappa: float, rows: slice) -> tuple[Tensor, ...]:
-    """(logits (N, K), objective (N,), margin (N,), distance (N,), gradient with respect to w), of some."""
+    """(logits (N, K), objective (N,), margin (N,), distance (N,), gradient with respect to w), of `rows`."""
     with torch.enable_grad():
         w = state.w[rows].detach().requires_grad_(True)
         point = (torch.tanh(w) + 1) / 2
@@ -116,7 +116,7 @@ def _value(model: steps.Model, state: _CWState, kappa: float, rows: slice) -> tu
 
 
 def _adam(state: _CWState, gradient: Tensor, number: int, rate: float) -> None:
-    """One step of Adam, in which every coordinate stands for itself."""
+    """One step of Adam, in every coordinate independently."""
     first, second = BETAS
     state.mean = first * state.mean + (1 - first) * gradient
     state.square = second * state.square + (1 - second) * gradient.square()

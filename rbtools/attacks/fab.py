@@ -1,4 +1,4 @@
-"""FAB: steps onto the linearised decision boundary, drawn towards the image."""
+"""FAB: steps onto the linearised decision boundary, biased towards the image."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The walk of FAB (Croce and Hein 2020, arXiv:1907.02044) along the decision boundary.
+"""The iteration of FAB (Croce and Hein 2020, arXiv:1907.02044) along the decision boundary.
 
 Imports torch: import it inside functions only.
 """
@@ -14,9 +14,9 @@ from torch import Tensor
 from rbtools.attacks import active_batch, apgd, losses, steps
 from rbtools.attacks.hyperplane import shortest_way
 
-ALPHA_MAX = 0.1  # the most that a step is drawn towards the way from the image
-ETA = 1.05  # how far beyond the linearised boundary a step goes
-BETA = 0.9  # how much of the way from the image is kept once a point is adversarial
+ALPHA_MAX = 0.1  # the largest weight of the projection of the image
+ETA = 1.05  # overshoot factor of a step beyond the linearised boundary
+BETA = 0.9  # the share of the offset from the image that is kept once a point is adversarial
 
 
 @dataclass
@@ -41,8 +41,8 @@ def fab(
     """`count` steps from the image, or from half way to the ball's border with `draw`.
 
     Returns images (N, C, H, W) in [0, 1] and which are broken (N,). eps is in pixel units of [0, 1]. An
-    example is broken once a point within eps fools the model; what stands comes back unchanged.
-    targets: the class (N,) whose boundary is walked along, or None for the nearest of all classes.
+    example is broken once a point within eps fools the model; others are returned
+    unchanged. targets: the class (N,) whose boundary is followed, or None for the nearest of all classes.
     """
     result = batch.images.clone()
     broken = torch.zeros_like(batch.labels, dtype=torch.bool)
@@ -88,7 +88,7 @@ def length(vectors: Tensor, norm: str) -> Tensor:
 
 
 def _step(state: _FABState, value: Tensor, normal: Tensor, norm: str) -> Tensor:
-    """The next point: between the ways onto the boundary from here and from the image."""
+    """The next point: between the projections of the current point and of the image onto the boundary."""
     here, image, normal = state.point.flatten(1), state.images.flatten(1), normal.flatten(1)
     from_image = value + (normal * (image - here)).sum(1)
     both = shortest_way(

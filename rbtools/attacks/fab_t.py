@@ -1,4 +1,4 @@
-"""FAB-T: FAB towards one wrong class after the other."""
+"""FAB-T: FAB towards each of several wrong classes in turn."""
 
 from __future__ import annotations
 

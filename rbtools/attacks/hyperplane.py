@@ -1,4 +1,4 @@
-"""The shortest way from a point of the box onto a hyperplane: what FAB takes in every step.
+"""The shortest move from a point of the box onto a hyperplane, which FAB computes in every step.
 
 Imports torch: import it inside functions only.
 """
@@ -25,7 +25,9 @@ def shortest_way(points: Tensor, normal: Tensor, value: Tensor, norm: str) -> Te
     """
     slope = normal.abs()
     direction = normal.sign().mul_(-value.sign()[:, None])
-    room = 0.5 - direction * (points - 0.5)  # to the wall ahead; comparisons would cost three times as much
+    room = 0.5 - direction * (
+        points - 0.5
+    )  # distance to the border of the box; comparisons would cost three times as much
     speed = slope if norm == "l2" else None
     rate = slope if speed is None else slope.square()
     wanted = value.abs()

@@ -1,4 +1,4 @@
-"""What gradient attacks increase: one value an example, from its logits, label and target.
+"""The losses that gradient attacks maximise: one value an example, from its logits, label and target.
 
 Every loss here is negative or small while the example is classified right and grows as it is fooled.
 Imports torch: import it inside functions only.
@@ -98,7 +98,7 @@ LOSSES: dict[str, Loss] = {
 
 
 def with_kappa(kappa: float) -> Loss:
-    """The margin loss that is content with a margin of kappa."""
+    """The margin loss that is capped at a margin of kappa."""
     return functools.partial(margin, kappa=kappa)
 
 

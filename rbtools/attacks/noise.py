@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseAttack(SequentialAttack):
-    """Random points of the ball, without gradients: what an attack has to beat.
+    """Random points of the ball, without gradients: the baseline for attacks.
 
     Points are uniform in the ball, clipped to the box. The first that fools the model is taken and its
     example leaves; of an example that no point fools the one of smallest margin is returned.

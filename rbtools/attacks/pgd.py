@@ -85,7 +85,7 @@ class PGD(SequentialAttack):
 
     @property
     def loss(self) -> str:  # type: ignore[override]
-        """The name of what is increased."""
+        """The name of the loss that is maximised."""
         return "ce" if self.target == "none" else "targeted-ce"
 
     @property
@@ -106,7 +106,7 @@ class PGD(SequentialAttack):
 
     @property
     def reach(self) -> float:
-        """How far all steps lead together, in pixel units of [0, 1]."""
+        """The sum of all step lengths, in pixel units of [0, 1]."""
         return sum(map(self.step_at, range(self.steps)))
 
     @property
@@ -126,7 +126,7 @@ class PGD(SequentialAttack):
         return [functools.partial(self._run, restart) for restart in range(self.restarts)]
 
     def goal(self, batch: AttackBatch) -> AttackObjective:
-        """What to increase for these examples."""
+        """The objective for these examples."""
         from rbtools.attacks import losses
 
         if self.target == "none":
@@ -169,6 +169,6 @@ class PGD(SequentialAttack):
             moved = steps.ascend(current, seen.gradient, self.step_at(step), self.norm)
             current = steps.project(moved, images, self.eps, self.norm)
         result[active] = current
-        if more:  # who called judges the last iterate of the last run
+        if more:  # the caller evaluates the last iterate of the last run
             broken[active] = ~active_batch.misclassified(model, current, goal.labels)
         return result, broken

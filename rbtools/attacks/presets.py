@@ -12,7 +12,7 @@ from rbtools.errors import unknown
 
 @dataclass(frozen=True)
 class PresetAttack:
-    """One attack of a preset, its distances in pixel units, and how it differs from its defaults."""
+    """One attack of a preset, its distances in pixel units, and its parameters other than defaults."""
 
     attack: str
     eps: tuple[float, ...]
@@ -62,9 +62,9 @@ PRESETS: dict[str, tuple[PresetAttack, ...]] = {
 
 
 def preset(name: str, eps: tuple[float, ...] | None = None) -> tuple[PresetAttack, ...]:
-    """The attacks of a preset, at its own distances or at `eps`. Raises RbError for a name that there is not.
+    """The attacks of a preset, at its own distances or at `eps`. Raises RbError for an unknown name.
 
-    A published step that cannot reach a distance of `eps` gives way there to the attack's own.
+    Where a published step size cannot reach a distance of `eps`, the attack's default is used.
     """
     if name not in PRESETS:
         raise unknown("preset", name, PRESETS)

@@ -1,4 +1,4 @@
-"""What it takes to run AutoAttack's own code (the package pyautoattack) as one of our attacks.
+"""Run AutoAttack's own code (the package pyautoattack) as an attack of this package.
 
 That code prints, reseeds the global generators, writes into the logits it is given, wants contiguous
 tensors, and breaks on empty batches, few classes and models that ignore their input. All of it is
@@ -35,7 +35,7 @@ def run(
     eps: float,
     attack: Callable[[TameModel, int], Callable[[Tensor, Tensor], Tensor]],
 ) -> Tensor:
-    """Run what `attack(model, seed)` makes on these images; return its perturbed images (N, C, H, W).
+    """Run the attack that `attack(model, seed)` returns; return its perturbed images (N, C, H, W).
 
     The seed comes from the draws of the first example, since this code draws for the batch as a
     whole: equal batches give equal results. Images are float32 in [0, 1], eps in their unit.
@@ -51,7 +51,7 @@ def run(
 
 
 class TameModel:
-    """A model in the form that pyautoattack can work with.
+    """A model in the form that pyautoattack requires.
 
     Logits are float32, contiguous and a copy (Square writes into them); the gradient that flows to the
     images is contiguous whatever the model's memory format; an empty batch has empty logits without
@@ -117,7 +117,7 @@ def need_l2_tiles(images: Tensor, attack: str) -> None:
 
 
 class _Once(logging.Filter):
-    """Lets a warning through once per process, whatever the numbers in it: tiles repeat them."""
+    """Passes a warning once per process, ignoring the numbers in it: batches repeat it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ if not logger.filters:
 
 @contextlib.contextmanager
 def _guarded(model: Model) -> Iterator[None]:
-    """Leave stdout, random generators, tracing and the model's parameters as they were."""
+    """Restore stdout, random generators, tracing and the model's parameters afterwards."""
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     python, legacy, tracer = random.getstate(), np.random.get_state(), sys.gettrace()
     frozen = [p for p in model.parameters() if p.requires_grad] if isinstance(model, nn.Module) else []

@@ -24,7 +24,7 @@ _WORDS = 5  # of each query: two corners, and the signs of the channels
 
 @dataclass
 class _SquareState:
-    """The examples that still stand: their best image so far, its margin, and what bounds it."""
+    """The examples that are not broken: their best image so far, its margin, and its bounds."""
 
     row: Tensor
     labels: Tensor
@@ -89,7 +89,7 @@ class _Patch:
 
 
 def _try(model: steps.Model, state: _SquareState, patch: _Patch) -> Tensor:
-    """Put the patch into the best images where that lowers the margin; say which it fools (N,)."""
+    """Put the patch into the best images where that lowers the margin; return which it fools (N,)."""
     flat = state.best.flatten(2)
     at = patch.at[:, None].expand_as(patch.values)
     old = flat.gather(2, at)

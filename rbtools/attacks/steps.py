@@ -1,4 +1,4 @@
-"""What gradient attacks share: the gradient of an objective, a step, a projection, a start.
+"""Common parts of gradient attacks: the gradient of an objective, a step, a projection, a start.
 
 Attacks and the inner problems of adversarial training are built from these; there is one PGD step in
 the project. Everything here works example by example, so that no result depends on how examples are
@@ -19,11 +19,11 @@ from rbtools.errors import RbError
 
 Model = Callable[[Tensor], Tensor]
 Objective = Callable[[Tensor], Tensor]
-"""From logits (N, classes) to what is to be increased, one value an example (N,)."""
+"""From logits (N, classes) to the value to maximise, one an example (N,)."""
 
 
 def widen(logits: Tensor) -> Tensor:
-    """Return half-precision logits as float32, wider ones as they are.
+    """Return half-precision logits as float32, wider ones unchanged.
 
     Every loss is computed at least in float32: in half precision its gradient is coarse and underflows
     early, and a gradient of zero looks like robustness.
@@ -73,7 +73,7 @@ def not_differentiable() -> RbError:
 def differentiate(
     model: Model, images: Tensor, logits: Tensor, objective: Objective, *, again: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """(objective (N,), its gradient with respect to `images`), through logits that were made from them.
+    """(objective (N,), its gradient with respect to `images`), through logits that were computed from them.
 
     `again`: the same logits will be asked for another gradient.
 
@@ -93,7 +93,7 @@ def differentiate(
 
 
 def need_constant(model: Model, images: Tensor, logits: Tensor) -> None:
-    """Raise RbError where logits without a gradient do depend on the images that they were made from."""
+    """Raise RbError where logits without a gradient do depend on their images."""
     with torch.no_grad():
         if not torch.equal(widen(model(1 - images)), logits):
             raise not_differentiable()
@@ -211,7 +211,7 @@ def _length(vectors: Tensor) -> Tensor:
 
 
 def unit(vectors: Tensor) -> Tensor:
-    """Each example scaled to L2 norm 1, zeros left alone.
+    """Each example scaled to L2 norm 1; zeros stay zeros.
 
     The largest entry is divided out first: the gradient of a confident network is often below 1e-20,
     where squares underflow.
