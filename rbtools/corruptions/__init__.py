@@ -1,4 +1,4 @@
-"""Common corruptions: the ways photographs go wrong, at five severities each.
+"""Common corruptions: typical degradations of photographs, at five severities each.
 
 A corruption is called as `corruption(images, severity, draws)`. Images are float32 (N, C, H, W) in
 [0, 1]; what comes back is too, on the grid of 256 grey levels on which the published archives lie.

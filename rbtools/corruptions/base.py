@@ -1,4 +1,4 @@
-"""What all corruptions share: two sets of constants, five severities, 256 grey levels."""
+"""The base of all corruptions: two sets of constants, five severities, 256 grey levels."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Corruption:
     def applied(
         self, work: Callable[[Tensor, Any, Draws], Tensor], images: Tensor, severity: int, draws: Draws
     ) -> Tensor:
-        """What `work` makes of the grey levels of images, back on the grid."""
+        """The result of `work` on the grey levels of images, rounded to grey levels."""
         import torch
 
         constant = self.constant(severity, images.shape[-2:])
@@ -94,19 +94,19 @@ class Corruption:
         return torch.cat([part(images[place], own.take(place) if self.random else own) for place in places])
 
     def constant(self, severity: int, size: Sequence[int]) -> Any:
-        """The constant of a severity for images of this (height, width). Raises RbError for no severity."""
+        """The constant of a severity for images of this (height, width). RbError for an invalid severity."""
         if severity not in SEVERITIES:
             raise RbError(f"Severity of {self.name} is {severity}. Choose from: 1, 2, 3, 4, 5.")
         return self.severities[self.constants_for(size)][int(severity) - 1]
 
     def constants_for(self, size: Sequence[int]) -> str:
-        """Which set, "cifar" or "imagenet", images of this (height, width) get."""
+        """The set of constants, "cifar" or "imagenet", for images of this (height, width)."""
         if self.constants != "auto":
             return self.constants
         return "cifar" if max(size) <= CIFAR_UP_TO else "imagenet"
 
     def smallest(self, constant: Any) -> int:
-        """The least height and width, in pixels, with which this constant means something."""
+        """The least height and width, in pixels, for which this constant is meaningful."""
         return 1
 
     def check_size(self, severity: int, size: Sequence[int]) -> None:

@@ -1,4 +1,4 @@
-"""Brightness: the HSV value rises, hue and saturation stay."""
+"""Brightness: the HSV value is increased, hue and saturation are unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contrast: every channel shrinks towards its mean over the image."""
+"""Contrast: the deviation of every channel from its mean over the image is reduced."""
 
 from __future__ import annotations
 

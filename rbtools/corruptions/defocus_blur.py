@@ -43,7 +43,7 @@ class DefocusBlur(Corruption):
 
 
 def by_fft(padded: Tensor, kernel: Kernel) -> Tensor:
-    """The same by multiplying spectra, whose time does not grow with the kernel (errors near 1e-15)."""
+    """The same filter by FFT, whose time does not depend on the kernel size (errors near 1e-15)."""
     import torch
 
     size, shape = len(kernel), padded.shape[2:]

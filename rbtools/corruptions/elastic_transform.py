@@ -1,4 +1,4 @@
-"""Elastic transform: the image is stretched, as printed on rubber."""
+"""Elastic transform: the image is stretched locally."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def grid(size: tuple[int, ...], like: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def affine_places(draws: Draws, size: tuple[int, ...], reach: float) -> tuple[Tensor, Tensor]:
-    """Where each pixel comes from, rows and columns (N, H, W), under the map that moves three points.
+    """The source of each pixel, rows and columns (N, H, W), under the map that moves three points.
 
     The points are a third of the smaller side from the middle, at the lower right, upper right and upper
     left; each coordinate moves by a uniform number up to `reach`.

@@ -1,4 +1,4 @@
-"""Fog: a cloud of all sizes between the camera and the scene."""
+"""Fog: fractal noise added to a dimmed image."""
 
 from __future__ import annotations
 

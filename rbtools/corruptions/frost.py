@@ -1,4 +1,4 @@
-"""Frost: ice crystals on the window."""
+"""Frost: pictures of ice crystals blended with the image."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Frost(Corruption):
     def __call__(
         self, images: Tensor, severity: int, draws: Draws, photographs: Sequence[Tensor] | None = None
     ) -> Tensor:
-        """Corrupt a batch. Raises RbError where photographs are asked for, and there are none."""
+        """Corrupt a batch. Raises RbError where photographs are requested and none are given."""
         if photographs is None and self.textures == "imagecorruptions":
             raise RbError("Photographs of frost are asked for, but none are given. Use textures=generated.")
         if photographs is None or self.textures == "generated":
@@ -95,7 +95,7 @@ def fitted(picture: Tensor, size: tuple[int, int], reduced: bool) -> Tensor:
 
 
 class Stock(NamedTuple):
-    """Pictures one after the other: uint8 (3, P), and where each begins, and its height and width."""
+    """Concatenated pictures: uint8 (3, P), and the offset, height and width of each."""
 
     pixels: Tensor
     starts: Tensor
@@ -103,7 +103,7 @@ class Stock(NamedTuple):
 
 
 def stock(pictures: Sequence[Tensor], device: str = "cpu") -> Stock:
-    """The pictures, uint8 (3, H, W) each, as one."""
+    """The pictures, uint8 (3, H, W) each, concatenated."""
     import torch
 
     pixels = torch.cat([one.flatten(1) for one in pictures], dim=1).to(device)

@@ -1,4 +1,4 @@
-"""Glass blur: pixels change places with near ones, as behind frosted glass."""
+"""Glass blur: pixels are swapped with near ones, as behind frosted glass."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class GlassBlur(Corruption):
 
 
 def sources(size: tuple[int, ...], delta: int, draws: Draws, number: int) -> Tensor:
-    """Which pixel each one shows after a round: int64 (N, H * W), places in reading order.
+    """The source of each pixel after a round: int64 (N, H * W), indices in row-major order.
 
     A pixel copies from another. One further on in reading order was itself overwritten before: there the
     chain goes on, and is followed to its end by jumping twice as far each time.

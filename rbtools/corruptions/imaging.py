@@ -80,7 +80,7 @@ def zoomed(planes: Tensor, factor: float) -> Tensor:
     """The middle of planes (N, C, H, W), 1 / factor of each side, stretched to their full size.
 
     Linear between pixels, the outermost pixels of the crop staying outermost, as by
-    `scipy.ndimage.zoom(order=1)`; what comes out larger than the plane is cut off at both ends.
+    `scipy.ndimage.zoom(order=1)`; a result larger than the plane is cropped at both ends.
     """
     from torch.nn import functional
 
@@ -98,8 +98,8 @@ def zoomed(planes: Tensor, factor: float) -> Tensor:
 def motion_blurred(planes: Tensor, radius: int, sigma: float, angles: Tensor) -> Tensor:
     """Blur float32 planes (N, C, H, W) along a line from each pixel, at an angle (N,) for each image.
 
-    ImageMagick's motion blur: 2 r + 1 taps of half a Gaussian, one a pixel of the way, each at the
-    nearest pixel; beyond the border the last pixel goes on. Angles are in degrees, clockwise from
+    ImageMagick's motion blur: 2 r + 1 taps of half a Gaussian, one a pixel along the line, each at the
+    nearest pixel; the border is extended by its last pixel. Angles are in degrees, clockwise from
     the right.
     """
     import torch

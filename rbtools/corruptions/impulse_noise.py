@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ImpulseNoise(Corruption):
-    """A share c of all values, each pixel's channels apart, becomes 0 or 1 with equal chance."""
+    """A share c of all values, each channel of a pixel independently, becomes 0 or 1 with equal chance."""
 
     name: ClassVar[str] = "impulse_noise"
     random: ClassVar[bool] = True

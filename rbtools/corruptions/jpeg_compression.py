@@ -1,4 +1,4 @@
-"""JPEG compression: blocks and lost detail."""
+"""JPEG compression: block artefacts and loss of detail."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class JpegCompression(Corruption):
 
 
 def compressed(pictures: Any, quality: int) -> bytearray:
-    """The bytes of uint8 pictures (N, H, W) or (N, H, W, 3) after the way to JPEG and back.
+    """The bytes of uint8 pictures (N, H, W) or (N, H, W, 3) after JPEG compression.
 
-    One after another: Pillow holds Python's lock while it codes, so threads take as long at any size.
+    Sequentially: Pillow holds Python's lock while it codes, so threads are not faster at any size.
     """
     from PIL import Image
 

@@ -1,4 +1,4 @@
-"""Motion blur: the camera moves while it looks."""
+"""Motion blur: the camera moves during the exposure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pixelate: a low resolution, blown up."""
+"""Pixelate: a low resolution, enlarged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FIXED = 1 << 22  # Pillow's weights for 8 bits are whole numbers of this share
 
 @dataclass(frozen=True, kw_only=True)
 class Pixelate(Corruption):
-    """Shrink to c of each side by averaging boxes, and back; exactly what Pillow's BOX filter gives."""
+    """Shrink to c of each side by averaging boxes, and back; exactly as Pillow's BOX filter."""
 
     name: ClassVar[str] = "pixelate"
     severities: ClassVar[dict[str, tuple[float, ...]]] = {
@@ -55,7 +55,7 @@ def resized(planes: Tensor, size: tuple[int, int]) -> Tensor:
 
 @functools.lru_cache(maxsize=64)
 def there_and_back(side: int, small: int, device: str) -> Tensor | None:
-    """Weights (side, side) that shrink a line and blow it up, where the second only repeats pixels.
+    """Weights (side, side) that shrink a line and enlarge it, where the second only repeats pixels.
 
     Then one rounding is left of two, and both directions take a product each. None where a pixel on the
     way back is a mean of two.

@@ -1,4 +1,4 @@
-"""Shot noise: light arrives in photons, and few of them are a coarse sample."""
+"""Shot noise: Poisson noise of a finite number of photons."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BINS = 10  # of which these choose where the search begins
 
 @dataclass(frozen=True, kw_only=True)
 class ShotNoise(Corruption):
-    """Poisson(x c) / c, every pixel and channel by itself; smaller c is more severe.
+    """Poisson(x c) / c, every pixel and channel independently; smaller c is more severe.
 
     A draw of 32 bits is turned into the count whose part of the distribution it falls in, so that
     every probability is right to 2^-32.
@@ -37,14 +37,14 @@ class ShotNoise(Corruption):
 
 
 def poisson(levels: Tensor, constant: int, bits: Tensor) -> Tensor:
-    """The Poisson counts of mean level * constant / 255 that bits (0 to 2^32 - 1) stand for, all int64."""
+    """Poisson counts of mean level * constant / 255 by inversion of bits (0 to 2^32 - 1), all int64."""
     ends, starts, width = _tables(constant, str(levels.device))
     counts = starts.take((levels << BINS) + (bits >> (WORD - BINS))).long()
     places = (levels * width).add_(counts).flatten()
     goal = bits.flatten()
     more = ends.take(places) <= goal
     places += more
-    # Nearly all are done: only a bin in a tail holds the ends of more than two counts.
+    # Nearly all are done: only bins in a tail contain the ends of more than two counts.
     rest = more.nonzero().flatten()
     while len(rest):
         rest = rest[ends[places[rest]] <= goal[rest]]
@@ -55,9 +55,9 @@ def poisson(levels: Tensor, constant: int, bits: Tensor) -> Tensor:
 
 @functools.lru_cache(maxsize=16)
 def _tables(constant: int, device: str) -> tuple[Tensor, Tensor, int]:
-    """For each grey level, where the counts' parts of [0, 2^32) end, and the first count of each bin.
+    """For each grey level, the upper ends of the counts' intervals in [0, 2^32), and each bin's first count.
 
-    Shape: int64 (256 * K,) and int32 (256 * 2^BINS,), with K, the number of counts told apart.
+    Shape: int64 (256 * K,) and int32 (256 * 2^BINS,), with K, the number of distinct counts.
     """
     import torch
 
@@ -65,7 +65,7 @@ def _tables(constant: int, device: str) -> tuple[Tensor, Tensor, int]:
     means = torch.arange(256, dtype=torch.float64)[:, None] * constant / 255
     counts = torch.arange(most, dtype=torch.float64)[None, :]
     below = torch.special.gammaincc(counts + 1, means)
-    below[0] = 1  # no light, no photons
+    below[0] = 1  # mean 0: the count is 0
     ends = (below * 2.0**WORD).round_().long()
     ends[:, -1] = 1 << WORD
     bins = (torch.arange(1 << BINS) << (WORD - BINS)).expand(256, -1).contiguous()

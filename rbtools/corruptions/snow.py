@@ -1,4 +1,4 @@
-"""Snow: flakes that fall at an angle, and the pale light that comes with them."""
+"""Snow: motion-blurred flakes on a whitened image."""
 
 from __future__ import annotations
 

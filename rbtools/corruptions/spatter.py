@@ -67,7 +67,7 @@ class Spatter(Corruption):
 
 
 def colour(values: tuple[int, ...], like: Tensor) -> Tensor:
-    """Grey levels (1, C, 1, 1) of a colour; its brightness where there are not three channels."""
+    """Grey levels (1, C, 1, 1) of a colour; its brightness for images without three channels."""
     import torch
 
     levels = torch.tensor(values, dtype=torch.float64, device=like.device).view(1, 3, 1, 1)
@@ -75,7 +75,7 @@ def colour(values: tuple[int, ...], like: Tensor) -> Tensor:
 
 
 def shade(drops: Tensor) -> Tensor:
-    """How bright the water is at each pixel, grey levels float64 (N, 1, H, W): by its distance from edges."""
+    """The brightness of the water by its distance from edges: grey levels float64 (N, 1, H, W)."""
     far = distances(edges(drops))
     depth = equalised(_box(far).floor_())
     ramp = ((-2, -1, 0), (-1, 1, 1), (0, 1, 2))  # light from the upper left
@@ -115,7 +115,7 @@ def edges(levels: Tensor) -> Tensor:
     )
     possible = crest & (size > LOW)
     marked = possible & (size > HIGH)
-    while True:  # an edge goes on along pixels that may be one
+    while True:  # extend strong edges along possible ones (hysteresis)
         grown = functional.max_pool2d(marked.float(), 3, 1, 1).bool() & possible
         if torch.equal(grown, marked):
             return marked
@@ -123,9 +123,9 @@ def edges(levels: Tensor) -> Tensor:
 
 
 def distances(marked: Tensor) -> Tensor:
-    """How far each pixel is from a marked one, float64 (N, 1, H, W), at most FARTHEST.
+    """The distance of each pixel from the nearest marked one, float64 (N, 1, H, W), at most FARTHEST.
 
-    In steps to near pixels (Borgefors' 5x5 distance), taken all at once until nothing gets nearer.
+    Borgefors' 5x5 distance, by parallel relaxation until nothing changes.
     """
     import torch
     from torch.nn import functional
@@ -146,7 +146,7 @@ def distances(marked: Tensor) -> Tensor:
 
 
 def equalised(levels: Tensor) -> Tensor:
-    """Grey levels (N, 1, H, W) spread over 0 to 255 by their ranks; an image of one level stays as it is."""
+    """Grey levels (N, 1, H, W) spread over 0 to 255 by their ranks; an image of one level is unchanged."""
     import torch
 
     flat = levels.flatten(1).long()

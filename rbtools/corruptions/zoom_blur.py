@@ -1,4 +1,4 @@
-"""Zoom blur: the camera moves towards what it looks at."""
+"""Zoom blur: the camera moves towards the scene during the exposure."""
 
 from __future__ import annotations
 
@@ -35,6 +35,6 @@ class ZoomBlur(Corruption):
 
 
 def factors(end: float, step: float) -> list[float]:
-    """What numpy's arange(1, end, step) holds, to the last bit: it decides how 26 * 1.25 is rounded."""
+    """The values of numpy's arange(1, end, step), bit for bit: they decide how 26 * 1.25 is rounded."""
     exact = (1 + step) - 1
     return [1 + i * exact for i in range(math.ceil((end - 1) / step))]

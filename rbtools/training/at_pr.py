@@ -24,7 +24,7 @@ class Settings(NamedTuple):
 
 
 class Walk(NamedTuple):
-    """Depth and cross-entropy of each candidate, (N,), and where the last step started, as the images.
+    """Depth and cross-entropy of each candidate, (N,), and the point before the last step, shaped as images.
 
     The depth of a candidate that took no step is -inf; `last` is None where none of the batch took one.
     """
@@ -142,7 +142,7 @@ class ATPR(Method):
 
     @property
     def reach(self) -> float:
-        """How far the longest attack leads, in pixel units of [0, 1]."""
+        """The largest sum of step lengths of an attack, in pixel units of [0, 1]."""
         return self.steps_max * self.step_max
 
     @property
@@ -180,7 +180,9 @@ class ATPR(Method):
         loss = torch.full_like(depth, -torch.inf)
         with torch.no_grad(), mode(model, train=self._in_train):
             drawn_candidates = []
-            for number in range(self.candidates):  # before the first walk: BatchNorm's order in the code
+            for number in range(
+                self.candidates
+            ):  # before the first walk, for the reference code's order of BatchNorm updates
                 own = draws.child(f"candidate {number}")
                 settings = self.drawn(images, own, number)
                 drawn_candidates.append((settings.size, self.attacked(model, images, labels, own, settings)))
@@ -230,7 +232,7 @@ class ATPR(Method):
     def attacked(
         self, model: nn.Module, images: Tensor, labels: Tensor, draws: Any, chosen: Settings
     ) -> Tensor:
-        """The end of each image's attack. An image that has done its steps waits.
+        """The last iterate of each image's attack; an image with fewer steps keeps its last one.
 
         In train mode it goes through the network with the others all the same: BatchNorm looks at the
         whole batch. In eval mode it leaves.

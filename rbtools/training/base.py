@@ -1,4 +1,4 @@
-"""What training methods share: the loss of a batch as they return it, and the inner attack."""
+"""Common parts of training methods: the loss of a batch, and the inner attack."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STEP = 2 / 255
 
 
 class Loss(NamedTuple):
-    """The loss of a batch, and the logits that were computed on the way.
+    """The loss of a batch, and the logits computed for it.
 
     value: scalar with a graph to the parameters. clean_logits, adversarial_logits: detached (N, K)
     in training mode, before the update; None where the method has no use for them.
@@ -34,7 +34,7 @@ class Loss(NamedTuple):
 
 
 class LossTerms(NamedTuple):
-    """The loss of each example (N,), and the logits (N, K) it was made of, all with their graphs.
+    """The loss of each example (N,), and the logits (N, K) that it is computed from, all with their graphs.
 
     Of `clean` and `adversarial` (the logits of what the inner problem found) one at least is there.
     """
@@ -52,7 +52,7 @@ class LossTerms(NamedTuple):
 
 
 class Method:
-    """A training method: what its inner problem finds, and the loss of the batch with that.
+    """A training method: the solution of its inner problem, and the loss of the batch with it.
 
     `inner` names what the inner problem does: "ce" and "kl" ascend from a point of the ball (see
     `Adversarial`), others are explained where they stand; None is no inner problem.
@@ -64,21 +64,21 @@ class Method:
     inner: ClassVar[str | None] = None
 
     def solve(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Any) -> Any:
-        """What the inner problem finds; it has no graph, and the model no gradient left by it."""
+        """The solution of the inner problem, without a graph; the model's gradients are unchanged."""
         return None
 
     def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> LossTerms:
-        """The loss of each example, given what `solve` found."""
+        """The loss of each example, given the result of `solve`."""
         raise NotImplementedError
 
     @property
     def passes(self) -> tuple[int, int]:
-        """(forward, backward) passes per image of one step; the most, where it depends on the images."""
+        """(forward, backward) passes per image of one step; the maximum where it depends on the images."""
         return 1, 1
 
     @property
     def solves_in_eval(self) -> bool:
-        """Whether `solve` asks the model in eval mode alone, so that a prepared copy may stand in for it."""
+        """Whether `solve` uses the model in eval mode only, so that a fast copy may replace it."""
         return False
 
     @property
@@ -88,7 +88,7 @@ class Method:
 
     @property
     def unused(self) -> dict[str, str]:
-        """Fields that have no effect as the others are set: name -> why, in words of the command line."""
+        """Fields without effect, given the other fields: name -> reason, in terms of the command line."""
         return {}
 
     def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Any) -> Loss:
@@ -132,7 +132,7 @@ class Adversarial(Method):
 
     @property
     def reach(self) -> float:
-        """How far the steps of the attack lead together, in pixel units of [0, 1]."""
+        """The sum of the attack's step lengths, in pixel units of [0, 1]."""
         return self.attack_steps * self.step_size
 
     @property
@@ -184,7 +184,7 @@ class Adversarial(Method):
     def objective(
         self, model: nn.Module, images: Tensor, labels: Tensor, clean: Tensor | None = None
     ) -> Objective:
-        """What the attack ascends, in the mode the model is in; `clean` are the images' logits, if known."""
+        """The attack's objective, in the model's current mode; `clean` are the images' logits, if known."""
         from rbtools.attacks import steps
 
         if self.inner == "kl":
@@ -193,7 +193,7 @@ class Adversarial(Method):
         return steps.cross_entropy(labels)
 
     def begin(self, images: Tensor, draws: Any) -> Tensor:
-        """Where the attack starts: as `images`, (N, C, H, W) in [0, 1]."""
+        """The start of the attack, (N, C, H, W) in [0, 1]."""
         from rbtools.attacks import steps
 
         if self.start == "noise":
@@ -228,13 +228,13 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def truth(labels: Tensor) -> Tensor:
-    """The class of each example (N,): of a distribution, its likeliest."""
+    """The class of each example (N,); of a distribution, the likeliest one."""
     return labels if labels.ndim == 1 else labels.argmax(1)
 
 
 @contextmanager
 def mode(model: nn.Module, *, train: bool) -> Iterator[None]:
-    """Put the model into a mode, and afterwards each module back into the one it was in.
+    """Set the mode of the model, and restore that of each module afterwards.
 
     Module by module, since a BatchNorm that the user froze must not wake up.
     """

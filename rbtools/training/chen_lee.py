@@ -1,4 +1,4 @@
-"""Data filtering: where the attack does not raise the loss, it ends and its term is left out."""
+"""Data filtering: where the attack does not raise the loss, it stops and its term is omitted."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 
 class ChenLee(Method):
-    """A method without its attack where that is of no use: Chen and Lee's filter, as PRBench has it.
+    """A method that skips its attack where it does not raise the loss: Chen and Lee's filter, as in PRBench.
 
     After `warm_steps` steps of the attack the cross-entropy at x' is compared with that at x, in the mode of
     the attack. With `rule="batch"` a batch whose mean is lower at x' gets no further step and is trained on
     CE(x) alone: PRBench's code for TRADES (wellzline/PRBenchmark at 0517bae, trades_loss_efficient_2, whose
-    m is `warm_steps - 1`). With `rule="example"` each example is judged, and left out, for itself.
+    m is `warm_steps - 1`). With `rule="example"` this is decided for each example.
 
     Expects a method with an attack by steps; with `rule="example"` one that attacks in eval mode, since
     parts of the batch go through the network.
@@ -42,7 +42,7 @@ class ChenLee(Method):
     def solve(
         self, model: nn.Module, images: Tensor, labels: Tensor, draws: Any
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """(what is trained on, which examples stay (N,), the logits at x' when that was decided)."""
+        """(training images, which examples are attacked further (N,), the logits at x' of that decision)."""
         import torch
 
         method = self.method
@@ -70,11 +70,14 @@ class ChenLee(Method):
             logits = model(images)
             return LossTerms(cross_entropy(logits, labels), logits, reached)
         whole = self.method.terms(model, images, labels, trained)
-        # Who left is trained on x, so its logits there are the adversarial ones where no others are.
+        # Filtered examples are trained on x, so its logits serve as adversarial ones where there are no
+        # others.
         plain = whole.adversarial if whole.clean is None else whole.clean
         assert plain is not None
         values = torch.where(stay, whole.values, cross_entropy(plain, labels).to(whole.values))
         hit = whole.adversarial
         if hit is not None:
-            hit = torch.where(stay[:, None], hit, reached.to(hit))  # of who left, x' as far as it went
+            hit = torch.where(
+                stay[:, None], hit, reached.to(hit)
+            )  # of filtered examples, at x' after the warm steps
         return LossTerms(values, whole.clean, hit)

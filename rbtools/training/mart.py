@@ -1,4 +1,4 @@
-"""MART: adversarial training that looks harder at what is classified wrong."""
+"""MART: adversarial training with more weight on misclassified examples."""
 
 from __future__ import annotations
 

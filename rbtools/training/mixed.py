@@ -1,4 +1,4 @@
-"""Mixed: a clean and an adversarial cross-entropy, weighed against each other."""
+"""Mixed: a weighted mean of clean and adversarial cross-entropy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the two pairing methods share: the distance between clean and adversarial outputs."""
+"""The base of the two pairing methods: the distance between clean and adversarial outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random perturbations in a ball: what corruption training, CVaR and EVaR average over."""
+"""Random perturbations in a ball, for corruption training, CVaR and EVaR."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the mean and the two risk measures share: the losses of an image under many random perturbations."""
+"""The base of the mean and the two risk measures: the losses of an image under random perturbations."""
 
 from __future__ import annotations
 
@@ -42,5 +42,5 @@ class Sampled(Method):
 
     @staticmethod
     def risk(values: Tensor, worst: Tensor) -> LossTerms:
-        """Terms of these values; what counts as the adversarial image is each image's worst point."""
+        """Terms of these values; the adversarial image is each image's worst point."""
         return LossTerms(values, adversarial=worst)

@@ -1,4 +1,4 @@
-"""TRADES: clean accuracy against the distance between clean and adversarial outputs."""
+"""TRADES: a trade-off of clean accuracy and the distance between clean and adversarial outputs."""
 
 from __future__ import annotations
 
