@@ -9,15 +9,15 @@ medians, and the ratios to the first.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
-import queue
 import statistics
 import tempfile
 import time
-from typing import Any
 
 from rbtools.execution.context import RunContext
-from rbtools.execution.local import Finished, Job, LocalExecutor
+from rbtools.execution.executor import Executor, Finished, Job
+from rbtools.execution.local import LocalExecutor
 from rbtools.jobs import TrainJob
 from rbtools.spaces import sized
 from rbtools.store import Store
@@ -54,29 +54,26 @@ def seconds(jobs: int, threads: int, trainings: int, epochs: int) -> float:
     """The time for all trainings, from when every worker has done a first, tiny one."""
     with tempfile.TemporaryDirectory() as folder:
         run = RunContext(tool="bench", store=Store(folder), jobs=jobs, threads=threads)
-        events: queue.SimpleQueue[Any] = queue.SimpleQueue()
         method = METHODS.build("pgd", attack_steps=3)
         works = [TrainJob(method, Recipe(epochs=0), seed, run) for seed in range(jobs)]
         works += [TrainJob(method, Recipe(epochs=epochs), 100 + seed, run) for seed in range(trainings)]
         record = {"arch": sized("nasbench201", channels=8, cells=1).arch(13714), "dataset": "digits"}
-        with LocalExecutor(works, run, events) as pool:
+        with LocalExecutor(works, run) as executor:
             for number in range(jobs):
-                pool.submit(Job(number, number, record))
-            finished(events, jobs)
+                executor.submit(Job(number, number, record))
+            finish(executor, jobs)
             start = time.perf_counter()
             for number in range(jobs, len(works)):
-                pool.submit(Job(number, number, record))
-            finished(events, trainings)
+                executor.submit(Job(number, number, record))
+            finish(executor, trainings)
             return time.perf_counter() - start
 
 
-def finished(events: queue.SimpleQueue[Any], count: int) -> None:
-    while count:
-        event = events.get()
-        if isinstance(event, Finished):
-            if event.report.problem:
-                raise SystemExit(event.report.problem)
-            count -= 1
+def finish(executor: Executor, count: int) -> None:
+    """Wait until that many jobs have ended."""
+    for event in itertools.islice(executor.events(), count):
+        if isinstance(event, Finished) and event.report.problem:
+            raise SystemExit(event.report.problem)
 
 
 if __name__ == "__main__":

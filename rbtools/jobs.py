@@ -1,7 +1,4 @@
-"""The works that tools put records through, as values that travel to other processes.
-
-The process they are made in and those they travel to each have a `run` of their own.
-"""
+"""The jobs of the tools: functions of a record that travel to other processes, each of which has a run."""
 
 from __future__ import annotations
 
@@ -12,11 +9,21 @@ from pathlib import Path
 from typing import Any
 
 from rbtools.execution.context import RunContext
+from rbtools.execution.job import JobFunction
 from rbtools.trainer.recipe import Recipe
 
 
+class _RunJob(JobFunction):
+    """A job with a `run`: that of the process that it is in."""
+
+    run: RunContext
+
+    def with_run(self, run: RunContext) -> JobFunction:
+        return dataclasses.replace(self, run=run)  # type: ignore[type-var]
+
+
 @dataclass(frozen=True)
-class EvaluateJob:
+class EvaluateJob(_RunJob):
     """Ask a question about the record's model."""
 
     task: Any
@@ -29,7 +36,7 @@ class EvaluateJob:
 
 
 @dataclass(frozen=True)
-class ArchiveJob:
+class ArchiveJob(_RunJob):
     """Ask for accuracies on the files of an archive of corrupted images."""
 
     folder: Path
@@ -45,7 +52,7 @@ class ArchiveJob:
 
 
 @dataclass(frozen=True)
-class EvaluateAllJob:
+class EvaluateAllJob(_RunJob):
     """Ask several questions about the record's model, one after another."""
 
     tasks: tuple[Any, ...]
@@ -62,7 +69,7 @@ class EvaluateAllJob:
 
 
 @dataclass(frozen=True)
-class GradientMaskingJob:
+class GradientMaskingJob(_RunJob):
     """Run the obfuscation checklist."""
 
     task: Any
@@ -75,7 +82,7 @@ class GradientMaskingJob:
 
 
 @dataclass(frozen=True)
-class TrainTestGapJob:
+class TrainTestGapJob(_RunJob):
     """Ask on train and test, and take the difference."""
 
     task: Any
@@ -89,7 +96,7 @@ class TrainTestGapJob:
 
 
 @dataclass(frozen=True)
-class TrainJob:
+class TrainJob(_RunJob):
     """Train the record's architecture with one method and seed."""
 
     method: Any
@@ -105,7 +112,7 @@ class TrainJob:
 
 
 @dataclass(frozen=True)
-class MeasureJob:
+class MeasureJob(_RunJob):
     """Measure the record's network."""
 
     asked: Any

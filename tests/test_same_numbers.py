@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import queue
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,8 @@ from rbtools.evaluation.outcomes import Outcomes
 from rbtools.evaluation.probabilistic import NoiseTask
 from rbtools.evaluation.tasks import AccuracyTask, AttackTask, CorruptionTask, EvalTask
 from rbtools.execution.context import RunContext
-from rbtools.execution.local import Finished, Job, LocalExecutor
+from rbtools.execution.executor import Finished, Job
+from rbtools.execution.local import LocalExecutor
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.estimate import Estimator
 from rbtools.spaces import sized
@@ -187,20 +187,17 @@ def test_neither_order_nor_shard_nor_an_empty_store_matters(
 
 def pooled(works: list[Any], records: list[dict[str, Any]], run: RunContext) -> list[dict[str, Any]]:
     """Every record through every work, by worker processes."""
-    events: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    found: dict[int, dict[str, Any]] = {}
-    with LocalExecutor(works, run, events) as pool:
-        places = 0
-        for record in records:
-            for number in range(len(works)):
-                pool.submit(Job(places, number, record))
-                places += 1
-        while len(found) < places:
-            event = events.get(timeout=120)
-            if isinstance(event, Finished):
-                assert event.report.problem is None, event.report
-                found[event.place] = event.report.result or {}
-    return [found[place] for place in range(places)]
+    results: dict[int, dict[str, Any]] = {}
+    with LocalExecutor(works, run) as executor:
+        pairs = [(record, number) for record in records for number in range(len(works))]
+        for place, (record, number) in enumerate(pairs):
+            executor.submit(Job(place, number, record))
+        for event in executor.events():
+            assert isinstance(event, Finished) and event.report.problem is None, event
+            results[event.place] = event.report.result or {}
+            if len(results) == len(pairs):
+                break
+    return [results[place] for place in range(len(pairs))]
 
 
 def timeless(value: Any) -> Any:

@@ -10,6 +10,7 @@ import click
 from rbtools.cli import events, python_call
 from rbtools.cli.terminal import Terminal
 from rbtools.errors import RbError, UsageError
+from rbtools.execution import LOCAL
 
 if TYPE_CHECKING:
     from rbtools.execution.context import RunContext
@@ -48,15 +49,13 @@ def build_context(
     from rbtools.store import Store
 
     words = terminal(quiet, verbose, log)
-    if own["ray_address"] is not None and own["engine"] != "ray":
-        raise UsageError("--ray-address names a Ray cluster, but the engine is local. Add --engine ray.")
     resources.check(own["threads"], own["device"])
     jobs = resources.jobs(own.pop("jobs"), own["threads"], own["jobs_per_gpu"], own["device"], own["engine"])
     kept = Store(None if no_store else store, force=force, dry=dry_run)
     if dry_run:
         from rbtools.execution.dry_run import DryRun
 
-        own |= {"plan": DryRun(kept, max(jobs, 1), tell=words.detail), "engine": "local"}
+        own |= {"plan": DryRun(kept, max(jobs, 1), tell=words.detail), "engine": LOCAL}
         jobs = 1
     run = RunContext(tool=words.tool, store=kept, jobs=jobs, progress=words.status, notify=words.once, **own)
     run.event = words.tell
@@ -92,7 +91,6 @@ def alone(**own: Any) -> CommandContext:
         jobs=None,
         jobs_per_gpu=1,
         threads=None,
-        engine="local",
-        ray_address=None,
+        engine=LOCAL,
         **own,
     )

@@ -1,19 +1,18 @@
-"""The one loop of all filters: read, work, write, flush.
+"""The one loop of all filters: read, run the job, write, flush.
 
-With `--jobs 1` a record is worked on where it is read. With more, a thread reads ahead within a
-bounded window, worker processes do the work, and this process writes the results in input order (or as
-they come, with `--unordered`).
+With `--jobs 1` a job runs where its record is read. Otherwise a thread reads ahead within a bounded
+window, the executor of `--engine` runs the jobs, and this process writes the results in input order (or as
+they finish, with `--unordered`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import queue
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from rbtools.cli.exit_status import DONE, FAILED
@@ -21,31 +20,30 @@ from rbtools.cli.output import ReaderGone, RecordWriter, Stop, Terminated
 from rbtools.cli.source import RecordSource, bad_line_record, name_of, opened_output, stop_if_strict, where
 from rbtools.cli.terminal import Terminal
 from rbtools.errors import RbError, UsageError
-from rbtools.execution.job import JobFunction, JobReport, run_job
+from rbtools.execution.executor import Executor, Finished, Job, LineRead, executor_for
+from rbtools.execution.job import JobFunction, JobReport
 from rbtools.records import SCHEMA, Line, can_be_retried, dumps
 
-_POLL_SECONDS = 0.5
 WINDOW_PER_JOB = 4
 
 
 def filter_records(
-    source: RecordSource, works: Sequence[JobFunction], screen: Terminal, *, run: Any, start: Any = None
+    source: RecordSource, functions: Sequence[JobFunction], screen: Terminal, *, run: Any, start: Any = None
 ) -> int:
-    """Put every record through all `works` (one output each) and write each result.
+    """Put every record through all `functions` (one output each) and write each result.
 
     A record that fails goes on with an `error`; the status is then 1. `start` makes the one record to
     work on in place of a stream (`--checkpoint`).
     """
     with opened_output(source, screen) as output:
-        loop = _Loop(source, works, screen, output, run)
-        run.check_cancelled = output.poll
-        if start is not None:
-            loop.made(start)
-        elif run.jobs > 1 or run.engine == "ray":
-            _with_workers(loop)
+        loop = _Loop(source, functions, screen, output, run)
+        run.check_cancelled, run.warn = output.poll, screen.warn
+        if start is None:
+            loop.process()
         else:
-            for line in source.lines(screen, output):
-                loop.line(line)
+            record = loop.started(start)
+            if record is not None:
+                loop.process(record)
         screen.clear()
         if run.plan is not None and loop.done + loop.pending:
             for words in run.plan.words(loop.done + loop.pending, loop.done, loop.pending):
@@ -62,33 +60,22 @@ class _Loop:
     def __init__(
         self,
         source: RecordSource,
-        works: Sequence[JobFunction],
+        functions: Sequence[JobFunction],
         screen: Terminal,
         output: RecordWriter,
         run: Any,
     ) -> None:
-        self.source, self.works, self.screen, self.output, self.run = source, works, screen, output, run
+        self.source, self.functions, self.screen, self.output = source, functions, screen, output
+        self.run = run
         self.done = self.failed = self.passed = self.found = self.computed = self.pending = 0
         self.stages: Counter[str] = Counter()
         self.start = time.perf_counter()
         self.troubled = False
 
-    def line(self, line: Line) -> None:
-        """Work on one line at once."""
-        record = self.record_of(line)
-        if record is None:
-            self.output.line(self.passing(line))
-            return
-        self.one(record, where(line))
-
-    def one(self, record: dict[str, Any], place: str = "") -> None:
-        for work in self.works:
-            self.output.line(self.told(record, place, run_job(work, record, self.run)))
-
-    def made(self, start: Callable[[], dict[str, Any]]) -> None:
-        """Work on the one record that `start` makes; a file that makes none is a failed record too."""
+    def started(self, start: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
+        """The one record that `start` makes; None where it fails, which is written as a failed record."""
         try:
-            record = start()
+            return start()
         except UsageError:
             raise
         except RbError as wrong:
@@ -97,11 +84,60 @@ class _Loop:
             self.screen.error(str(wrong))
             error = {"tool": self.screen.tool, "message": str(wrong)}
             self.output.line(dumps({"schema": SCHEMA, "error": error}))
+            return None
+
+    def process(self, record: dict[str, Any] | None = None) -> None:
+        """Put the one record, or every line of the input, through an executor, and write what comes out."""
+        with executor_for(self.functions, self.run, at_most=None if record is None else 1) as executor:
+            window = _Window(self, WINDOW_PER_JOB * executor.capacity)
+            try:
+                if executor.in_process:
+                    for job in self._jobs(window, record):
+                        executor.submit(job)
+                        window.finish_ready(executor)
+                else:
+                    self._process_ahead(executor, window, record)
+            except (KeyboardInterrupt, Terminated):
+                with contextlib.suppress(Stop, ReaderGone):
+                    window.flush(executor)
+                raise
+
+    def _jobs(self, window: _Window, record: dict[str, Any] | None) -> Iterator[Job]:
+        if record is not None:
+            yield from window.jobs(record, "")
+            return
+        for line in self.source.lines(self.screen, self.output):
+            yield from window.take_in(line)
+
+    def _process_ahead(self, executor: Executor, window: _Window, record: dict[str, Any] | None) -> None:
+        """Read in a thread while the executor's workers run jobs."""
+        reading = record is None
+        if record is None:
+            reader = threading.Thread(target=self._read, args=(executor, window.room), daemon=True)
+            reader.start()
         else:
-            if self.run.engine == "ray":
-                _with_workers(self, record)
+            for job in self._jobs(window, record):
+                executor.submit(job)
+        events = executor.events()
+        while reading or window.waiting:
+            event = next(events)
+            if isinstance(event, Finished):
+                window.finish_job(event)
+            elif event.line is None:
+                reading = False
             else:
-                self.one(record)
+                for job in window.take_in(event.line):
+                    executor.submit(job)
+
+    def _read(self, executor: Executor, room: threading.Semaphore) -> None:
+        """Post lines while there is room for them; then that there are no more, or what went wrong."""
+        try:
+            for line in self.source.lines(self.screen, self.output):
+                room.acquire()
+                executor.post(LineRead(line))
+            executor.post(LineRead(None))
+        except BaseException as error:
+            executor.post(error)
 
     def record_of(self, line: Line) -> dict[str, Any] | None:
         """The record to work on, or None for a line that only passes."""
@@ -123,8 +159,8 @@ class _Loop:
         self.screen.wrong_line(message)
         return dumps(bad_line_record(self.screen.tool, line))
 
-    def told(self, record: dict[str, Any], place: str, report: JobReport) -> bytes:
-        """What goes out for a record that was worked on; people hear of it."""
+    def result_line(self, record: dict[str, Any], place: str, report: JobReport) -> bytes:
+        """The line that goes out for a finished job; messages about it go to the terminal."""
         self.screen.clear()
         for notify in report.remarks:
             self.screen.once(notify)
@@ -217,26 +253,58 @@ def _in_words(entry: dict[str, Any]) -> str:
 
 
 class _Window:
-    """Lines on their way: read ahead only so far, written in order or as they finish."""
+    """Lines between input and output: read ahead only so far, written in order or as their jobs finish.
 
-    def __init__(self, output: RecordWriter, size: int, ordered: bool) -> None:
-        self.output, self.ordered = output, ordered
+    An interruption may come at any moment: a place leaves `waiting` and `held` only once it is written.
+    """
+
+    def __init__(self, loop: _Loop, size: int) -> None:
+        self.loop, self.ordered = loop, not loop.run.unordered
         self.room = threading.Semaphore(size)
-        self.waiting: dict[int, tuple[dict[str, Any], str]] = {}
-        self.held: dict[int, Callable[[], bytes]] = {}
-        self.last: set[int] = set()
+        self.waiting: dict[int, tuple[dict[str, Any], str]] = {}  # by place: records and where they stood
+        self.held: dict[int, Callable[[], bytes]] = {}  # by place: what makes the line to write
+        self.last: set[int] = set()  # the last place of each line
         self.given = self.next = 0
         self.writing = False
 
-    def places(self, count: int) -> range:
+    def take_in(self, line: Line) -> Iterator[Job]:
+        """The jobs of a line; one without any is written in its turn."""
+        record = self.loop.record_of(line)
+        if record is not None:
+            yield from self.jobs(record, where(line))
+            return
+        self.finish(self._places(1)[0], lambda: self.loop.passing(line))
+
+    def jobs(self, record: dict[str, Any], at: str) -> Iterator[Job]:
+        """A job for each function; `at` is where the record stood."""
+        for function, place in enumerate(self._places(len(self.loop.functions))):
+            self.waiting[place] = (record, at)
+            yield Job(place, function, record)
+
+    def _places(self, count: int) -> range:
         """Places in the output for all that comes of one line."""
         places = range(self.given, self.given + count)
         self.given += count
         self.last.add(places[-1])
         return places
 
+    def finish_ready(self, executor: Executor) -> None:
+        """Write what has finished up to now."""
+        for event in executor.ready():
+            if isinstance(event, Finished):
+                self.finish_job(event)
+
+    def finish_job(self, event: Finished) -> None:
+        """Write the result of a job in its turn."""
+        self._hold(event)
+        self.finish(event.place, self.held[event.place])
+
+    def _hold(self, event: Finished) -> None:
+        record, at = self.waiting[event.place]
+        self.held[event.place] = lambda: self.loop.result_line(record, at, event.report)
+
     def finish(self, place: int, text: Callable[[], bytes]) -> None:
-        """What stands at a place is known; `text` makes it when its turn comes, and tells people."""
+        """Write the line of a place when its turn comes; `text` then makes it."""
         self.held[place] = text
         while self.held and (not self.ordered or self.next in self.held):
             number = self.next if self.ordered else next(iter(self.held))
@@ -246,118 +314,19 @@ class _Window:
                 self.last.remove(number)
                 self.room.release()
 
-    def flush(self) -> None:
+    def flush(self, executor: Executor) -> None:
         """Write all that is finished, in order, though what comes before it is not and never will be."""
+        for event in (executor.last, *executor.ready()):
+            if isinstance(event, Finished) and event.place in self.waiting:
+                self._hold(event)
         if not self.writing:  # else a line was cut in the middle, and nothing may follow that
             for number in sorted(self.held):
                 self._write(number)
 
     def _write(self, number: int) -> None:
-        text = self.held.pop(number)()
+        text = self.held[number]()
         self.writing = True
-        self.output.line(text)
+        self.loop.output.line(text)
         self.writing = False
-
-
-def _with_workers(loop: _Loop, only: dict[str, Any] | None = None) -> None:
-    """Let worker processes do the work; this one reads, writes and says what happens.
-
-    With `only`, that record is all there is, and nothing is read.
-    """
-    from rbtools.execution import local
-
-    events: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    with _pool(loop, events) as pool:
-        window = _Window(loop.output, WINDOW_PER_JOB * pool.size, not loop.run.unordered)
-        reading = only is None
-        if only is None:
-            threading.Thread(target=_read, args=(loop, window.room, events), daemon=True).start()
-        else:
-            _submit(loop, only, "", window, pool)
-        try:
-            while reading or window.waiting:
-                event = _next(events, loop.output)
-                if isinstance(event, local.Finished):
-                    _finish(loop, window, event)
-                elif isinstance(event, local.Notice):
-                    (loop.screen.warn if event.warning else loop.screen.status)(event.text)
-                elif isinstance(event, dict):
-                    loop.screen.tell(event)
-                elif isinstance(event, _Read):
-                    _take_in(loop, event.line, window, pool)
-                elif isinstance(event, BaseException):
-                    raise event
-                else:
-                    reading = False
-        except (KeyboardInterrupt, Terminated):
-            _write_what_is_finished(loop, window, events)
-            raise
-
-
-def _next(events: queue.SimpleQueue[Any], output: RecordWriter) -> Any:
-    """The next event. However busy the workers are, it is noticed soon that the reader has gone."""
-    while True:
-        output.poll()
-        with contextlib.suppress(queue.Empty):
-            return events.get(timeout=_POLL_SECONDS)
-
-
-def _finish(loop: _Loop, window: _Window, event: Any) -> None:
-    record, at = window.waiting.pop(event.place)
-    window.finish(event.place, lambda: loop.told(record, at, event.report))
-
-
-def _write_what_is_finished(loop: _Loop, window: _Window, events: queue.SimpleQueue[Any]) -> None:
-    """At an end before the end: what waited for its turn is finished too."""
-    with contextlib.suppress(queue.Empty, Stop, ReaderGone):
-        window.flush()
-        while not window.writing:
-            event = events.get_nowait()
-            if hasattr(event, "report"):
-                _finish(loop, window, event)
-                window.flush()
-
-
-def _pool(loop: _Loop, events: queue.SimpleQueue[Any]) -> Any:
-    """The workers that `--engine` names."""
-    if loop.run.engine == "ray":
-        from rbtools.execution.ray import pool as ray_pool
-
-        return ray_pool.RayExecutor(loop.works, loop.run, events)
-    from rbtools.execution import local
-
-    return local.LocalExecutor(loop.works, loop.run, events)
-
-
-class _Read:
-    """A line that the reading thread has read."""
-
-    def __init__(self, line: Line) -> None:
-        self.line = line
-
-
-def _read(loop: _Loop, room: threading.Semaphore, events: queue.SimpleQueue[Any]) -> None:
-    """Read lines while there is room for them; then None, or what went wrong."""
-    try:
-        for line in loop.source.lines(loop.screen, loop.output):
-            room.acquire()
-            events.put(_Read(line))
-        events.put(None)
-    except BaseException as error:
-        events.put(error)
-
-
-def _take_in(loop: _Loop, line: Line, window: _Window, pool: Any) -> None:
-    record = loop.record_of(line)
-    if record is None:
-        window.finish(window.places(1)[0], lambda: loop.passing(line))
-    else:
-        _submit(loop, record, where(line), window, pool)
-
-
-def _submit(loop: _Loop, record: dict[str, Any], at: str, window: _Window, pool: Any) -> None:
-    from rbtools.execution.local import Job
-
-    for number, place in enumerate(window.places(len(loop.works))):
-        window.waiting[place] = (record, at)
-        pool.submit(Job(place, number, record))
+        del self.held[number]
+        self.waiting.pop(number, None)

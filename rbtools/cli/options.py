@@ -10,6 +10,8 @@ import click
 
 from rbtools.cli import build_context, config, effective_config
 from rbtools.cli.python_call import record_source
+from rbtools.errors import UsageError
+from rbtools.execution import ENGINES, LOCAL
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -177,6 +179,14 @@ _data_options = (
         help="Class folder to class number, where the checkpoint's order is not alphabetical.",
     ),
 )
+
+
+def _address_of_ray(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    if value is not None and context.params["engine"] != "ray":
+        raise UsageError("--ray-address names a Ray cluster, but the engine is local. Add --engine ray.")
+    return value
+
+
 _machine_options = (
     click.option("--device", default="auto", metavar="NAME", help="cpu, cuda, cuda:1, or auto."),
     click.option(
@@ -194,14 +204,17 @@ _machine_options = (
     ),
     click.option(
         "--engine",
-        default="local",
-        type=click.Choice(("local", "ray")),
+        default=LOCAL,
+        type=click.Choice(tuple(ENGINES)),
+        is_eager=True,  # the address is checked against it
         help="Where the workers are: on this machine, or on a Ray cluster (pip install 'rbtools[ray]').",
     ),
     click.option(
         "--ray-address",
+        "address",
         metavar="HOST:PORT",
         default=None,
+        callback=_address_of_ray,
         help="The Ray cluster.  [default: RAY_ADDRESS, else one that runs on this machine, else a new one]",
     ),
     click.option("--unordered", is_flag=True, help="Write records as they finish, not in input order."),

@@ -11,6 +11,7 @@ import click
 from rbtools import parse_units
 from rbtools.cli import recipe_options, shared
 from rbtools.errors import RbError, UsageError
+from rbtools.execution import LOCAL
 from rbtools.trainer import distributed
 from rbtools.training import METHODS
 from rbtools.units import whole_numbers
@@ -120,7 +121,7 @@ def _refuse_together(run: Any) -> None:
     if distributed.count() == 1:
         return
     for option, wrong in (
-        ("--engine ray", run.engine == "ray"),
+        (f"--engine {run.engine}", run.engine != LOCAL),
         ("--jobs", run.jobs != 1),
     ):
         if wrong:

@@ -1,1 +1,12 @@
-"""How jobs run: in this process, in others, or on a Ray cluster. Knows no attack and no loss."""
+"""How jobs run: in this process, in others, or on a cluster. Knows no attack and no loss."""
+
+from rbtools.registry import Registry
+
+LOCAL = "local"
+ENGINES = Registry(
+    "engine",
+    {
+        LOCAL: "rbtools.execution.local:LocalExecutor",
+        "ray": "rbtools.execution.ray.ray_executor:RayExecutor",
+    },
+)

@@ -1,4 +1,4 @@
-"""How a piece of work is run: where, with how much memory, and who is told about it."""
+"""The context of a run: the options that all tools share, and the callbacks for messages and progress."""
 
 from __future__ import annotations
 
@@ -8,33 +8,32 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from rbtools.execution import LOCAL
 from rbtools.store import Store
 
 
 def discard(text: str) -> None:
-    """Tell nobody."""
-    return None
+    """Discard a message."""
 
 
 def _do_nothing() -> None:
-    return None
+    """Check nothing."""
 
 
 def discard_event(event: dict[str, Any]) -> None:
-    """Tell nobody of an event."""
-    return None
+    """Discard an event."""
 
 
 class Clock:
-    """Seconds by stage of the work: what -v shows."""
+    """Seconds by stage of a job: what -v shows."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
-        self._inner = 0.0  # of stages within the one that runs: they count for themselves
+        self._inner = 0.0  # seconds of stages within the one that runs, which are not counted twice
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Count the time of what is done within, but for stages of its own."""
+        """Count the time of the block, without that of stages inside it."""
         outer, self._inner = self._inner, 0.0
         start = time.perf_counter()
         try:
@@ -49,11 +48,11 @@ class Clock:
 class RunContext:
     """The options that every tool shares.
 
-    `weights` is a folder of published weights, `member` which of several in a file are meant. `allow_code`
-    lets networks that are the user's own code run; no record and no file can say so.
-    `progress` is told what is going on, in words, and `event` the same for programs; `notify` hears what
-    people should know, a line each; `check_cancelled` is called between units of work and raises when the
-    work should stop (nobody reads the output any more).
+    `weights` is a folder of published weights, `member` the name of one of several networks in a file.
+    `allow_code` lets networks that are the user's own code run; no record and no file can say so.
+    `progress` takes text for the status line, `event` the same for programs, `notify` messages for people and
+    `warn` warnings, a line each. `check_cancelled` is called between units of work and raises when the
+    run should stop (nobody reads the output any more).
     """
 
     tool: str
@@ -78,9 +77,9 @@ class RunContext:
     weights: str | None = None
     member: str | None = None
     allow_code: bool = False
-    engine: str = "local"
-    ray_address: str | None = None
-    jobs: int = 1  # with Ray 0 means as many as the cluster carries
+    engine: str = LOCAL
+    address: str | None = None  # of the engine's cluster
+    jobs: int = 1  # 0: as many as the engine has room for
     jobs_per_gpu: int = 1
     worker: int = 0
     unordered: bool = False
@@ -89,9 +88,10 @@ class RunContext:
     progress: Callable[[str], None] = discard
     event: Callable[[dict[str, Any]], None] = discard_event
     notify: Callable[[str], None] = discard
+    warn: Callable[[str], None] = discard
     check_cancelled: Callable[[], None] = _do_nothing
 
     def __getstate__(self) -> dict[str, Any]:
         """A run travels to another process without its callbacks, which belong to this one."""
-        own = {"progress": discard, "notify": discard, "event": discard_event, "check_cancelled": _do_nothing}
-        return {**self.__dict__, **own}
+        callbacks = {"progress": discard, "notify": discard, "warn": discard, "event": discard_event}
+        return {**self.__dict__, **callbacks, "check_cancelled": _do_nothing}

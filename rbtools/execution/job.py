@@ -1,26 +1,35 @@
-"""One piece of work on one record, wherever it runs, and what comes back from it."""
+"""One job, wherever it runs: a function applied to a record, and the report of what came of it."""
 
 from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from rbtools.errors import Pending, RbError, of_network
 from rbtools.execution.context import RunContext, discard
 
-JobFunction = Callable[[dict[str, Any]], dict[str, Any]]
+
+class JobFunction:
+    """What is done with each record: a value that travels to other processes. Subclasses are dataclasses."""
+
+    def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def with_run(self, run: RunContext) -> JobFunction:
+        """The function with the run of the process that it is in now."""
+        return self
 
 
 @dataclass
 class JobReport:
-    """What became of a record: the result, or why there is none; and how the store was used.
+    """The result of a job, or why there is none; and how the store was used.
 
-    pending: a dry run found work to do; the result is the record as it came, as far as it got. seconds:
-    all of it, by the clock, and by stage. remarks: what people should know, of a worker that cannot say it
-    itself.
+    found, computed: how many results came out of the store and how many did not. pending: a dry run met work
+    to do; the result is the record as far as it got. seconds: wall-clock time of the job; stages: of its
+    stages. damaged: files of the store that could not be read. trouble: why results could not be stored.
+    remarks: messages for people of a worker that has no terminal.
     """
 
     result: dict[str, Any] | None = None
@@ -36,21 +45,21 @@ class JobReport:
     remarks: list[str] = field(default_factory=list)
 
 
-def run_job(work: JobFunction, record: dict[str, Any], run: RunContext | None) -> JobReport:
-    """Do the work. An error of the user's, or of their network, becomes its message; others keep a trace."""
+def run_job(function: JobFunction, record: dict[str, Any], run: RunContext) -> JobReport:
+    """Run a job. An error of the user's, or of their network, becomes its message; others keep a trace."""
     report = JobReport()
-    unheard = run is not None and run.notify is discard
-    if run and unheard:
+    no_listener = run.notify is discard
+    if no_listener:
         run.notify = report.remarks.append
-    before = (run.store.found, run.store.computed, len(run.store.damaged)) if run else (0, 0, 0)
+    store = run.store
+    before = store.found, store.computed, len(store.damaged)
     start = time.perf_counter()
-    if run:
-        run.clock.seconds.clear()
+    run.clock.seconds.clear()
     try:
-        report.result = work(record)
+        report.result = function(record)
     except Pending as pending:
         report.pending, report.result = True, record
-        if run and run.plan:
+        if run.plan:
             run.plan.waiting += pending.waiting
     except RbError as wrong:
         report.problem = str(wrong)
@@ -65,11 +74,9 @@ def run_job(work: JobFunction, record: dict[str, Any], run: RunContext | None) -
             report.problem = f"{type(bug).__name__}: {bug} (a bug in rbtools; see the traceback)"
             report.trace = traceback.format_exc()
     report.seconds = time.perf_counter() - start
-    if run:
-        report.stages = dict(run.clock.seconds)
-        run.notify = discard if unheard else run.notify
-        report.found = run.store.found - before[0]
-        report.computed = run.store.computed - before[1]
-        report.damaged = [str(path) for path in run.store.damaged[before[2] :]]
-        report.trouble, run.store.trouble = run.store.trouble, None
+    report.stages = dict(run.clock.seconds)
+    run.notify = discard if no_listener else run.notify
+    report.found, report.computed = store.found - before[0], store.computed - before[1]
+    report.damaged = [str(path) for path in store.damaged[before[2] :]]
+    report.trouble, store.trouble = store.trouble, None
     return report

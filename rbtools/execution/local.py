@@ -1,4 +1,4 @@
-"""Worker processes on this machine: the same work, several records at a time.
+"""Worker processes on this machine: several records at a time.
 
 Each worker is a fresh process (spawned, so that CUDA works) with a pipe; a thread in this process
 listens to each. A worker that dies costs its record one retry; one whose parent is gone ends itself.
@@ -18,49 +18,24 @@ import time
 from collections.abc import Sequence
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from rbtools.execution.context import RunContext
+from rbtools.execution.executor import Executor, Finished, Job, Notice, Progress
 from rbtools.execution.job import JobFunction, JobReport, run_job
 
 _SECONDS_TO_END = 1.5
 _SECONDS_TO_END_ALONE = 10.0
-_SECONDS_BETWEEN_WORDS = 0.2
+_SECONDS_BETWEEN_PROGRESS = 0.2
 TRIES = 2
 
 
-class Job(NamedTuple):
-    """A record for one of the works, and its place in the output."""
+class LocalExecutor(Executor):
+    """`run.jobs` worker processes on this machine."""
 
-    place: int
-    work: int
-    record: dict[str, Any]
-
-
-class Finished(NamedTuple):
-    """What became of a task."""
-
-    place: int
-    report: JobReport
-
-
-class Notice(NamedTuple):
-    """What a worker is doing just now, for the status line; or that one was lost, as a warning."""
-
-    text: str
-    warning: bool = False
-
-
-class LocalExecutor:
-    """`run.jobs` processes that take tasks; `Finished`, `Said` and dicts (`run.event`) arrive in `events`.
-
-    Use as a context: leaving it ends the workers, which keep what they have found so far. `size` is
-    how many tasks are worked on at once.
-    """
-
-    def __init__(self, works: Sequence[JobFunction], run: RunContext, events: queue.SimpleQueue[Any]) -> None:
-        self.works, self.run, self.events, self.size = works, run, events, run.jobs
-        self._tasks: queue.SimpleQueue[tuple[Job, int] | None] = queue.SimpleQueue()
+    def __init__(self, functions: Sequence[JobFunction], run: RunContext) -> None:
+        super().__init__(functions, run)
+        self._jobs: queue.SimpleQueue[tuple[Job, int] | None] = queue.SimpleQueue()
         self._ending = threading.Event()
         self._starting = threading.Lock()
         self._processes: dict[int, Any] = {}
@@ -73,15 +48,15 @@ class LocalExecutor:
             thread.start()
         return self
 
-    def submit(self, task: Job) -> None:
-        """Queue a task; it is taken by the first worker that is free."""
-        self._tasks.put((task, 1))
+    def submit(self, job: Job) -> None:
+        """Queue a job; the first worker that is free takes it."""
+        self._jobs.put((job, 1))
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *error: object) -> None:
         with self._starting:  # from here on no worker starts that nobody would end
             self._ending.set()
         for _thread in self._threads:
-            self._tasks.put(None)
+            self._jobs.put(None)
         for process in list(self._processes.values()):
             process.terminate()
         end = time.monotonic() + _SECONDS_TO_END
@@ -91,103 +66,99 @@ class LocalExecutor:
                 process.kill()
 
     def _serve(self, number: int) -> None:
-        """Hand tasks to one worker process, a new one where the last has died."""
+        """Hand jobs to one worker process, a new one where the last has died."""
         # A worker inherits the mask: Ctrl-C is for this process alone, also while a worker still starts.
         resource_tracker.ensure_running()  # starting it would unblock the signal again
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         connection: Connection | None = None
-        while (item := self._tasks.get()) is not None and not self._ending.is_set():
-            task, tries = item
+        while (item := self._jobs.get()) is not None and not self._ending.is_set():
+            job, tries = item
             try:
                 connection = connection or self._start(number)
                 if connection is None:
                     return
-            except Exception as error:  # no process, no memory, no file handle: the record must hear of it
+            except Exception as error:  # no process, no memory, no file handle: the job fails
                 problem = f"No worker process could be started: {error}. Use fewer --jobs."
-                self.events.put(Finished(task.place, JobReport(problem=problem)))
+                self.post(Finished(job.place, JobReport(problem=problem)))
                 continue
             try:
-                connection.send(task)
-                self.events.put(Finished(task.place, self._listen(connection)))
+                connection.send(job)
+                self.post(Finished(job.place, self._listen(connection)))
             except (EOFError, OSError):
                 connection.close()
                 connection = None
                 if not self._ending.is_set():
-                    self._died(number, task, tries)
+                    self._died(number, job, tries)
         if connection is not None:
             connection.close()
 
     def _listen(self, connection: Connection) -> JobReport:
+        """Pass on the progress of a worker until its job has ended."""
         while True:
             message = connection.recv()
             if isinstance(message, JobReport):
                 return message
-            self.events.put(message if isinstance(message, dict) else Notice(message))
+            self.post(message)
 
     def _start(self, number: int) -> Connection | None:
-        """The way to a new worker; None where all is ending."""
+        """The connection to a new worker; None where the executor is ending."""
         context = multiprocessing.get_context("spawn")
         run = dataclasses.replace(self.run, worker=number)
         with self._starting:
             if self._ending.is_set():
                 return None
             ours, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(theirs, list(self.works), run), daemon=True)
+            process = context.Process(target=_work, args=(theirs, list(self.functions), run), daemon=True)
             process.start()
             self._processes[number] = process
         theirs.close()
         return ours
 
-    def _died(self, number: int, task: Job, tries: int) -> None:
+    def _died(self, number: int, job: Job, tries: int) -> None:
+        """Try the job of a dead worker again, or report that it failed."""
         process = self._processes[number]
         process.join(1)
-        how = _ending_in_words(process.exitcode)
+        ending = _ending_in_words(process.exitcode)
         if tries < TRIES:
-            self._tasks.put((task, tries + 1))
-            self.events.put(Notice(f"A worker {how}; its record is tried again.", warning=True))
+            self._jobs.put((job, tries + 1))
+            self.post(Notice(f"A worker {ending}; its record is tried again."))
             return
         problem = (
-            f"The worker process {how}, {TRIES} times. If memory ran out, use fewer --jobs"
+            f"The worker process {ending}, {TRIES} times. If memory ran out, use fewer --jobs"
             " or a smaller --batch (rb-train: --batch-size)."
         )
-        self.events.put(Finished(task.place, JobReport(problem=problem)))
+        self.post(Finished(job.place, JobReport(problem=problem)))
 
 
 def _ending_in_words(code: int | None) -> str:
     if code is not None and code < 0:
-        names = {int(one): f" ({one.name})" for one in signal.Signals}
+        names = {int(number): f" ({number.name})" for number in signal.Signals}
         return f"was killed by signal {-code}{names.get(-code, '')}"
     return f"ended with status {code}"
 
 
-def _work(connection: Connection, works: Sequence[JobFunction], run: RunContext) -> None:
-    """The life of a worker: tasks in, reports out, until the pipe closes or SIGTERM comes."""
+def _work(connection: Connection, functions: Sequence[JobFunction], run: RunContext) -> None:
+    """The main function of a worker: jobs in, reports out, until the pipe closes or SIGTERM comes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is the parent's to handle
     signal.signal(signal.SIGTERM, _end)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    said = 0.0
+    last = 0.0
 
     def progress(text: str) -> None:
-        nonlocal said
-        if time.monotonic() - said > _SECONDS_BETWEEN_WORDS:
-            said = time.monotonic()
-            connection.send(text)
+        nonlocal last
+        if time.monotonic() - last > _SECONDS_BETWEEN_PROGRESS:
+            last = time.monotonic()
+            connection.send(Progress(text))
 
     run.progress, run.event = progress, connection.send
     try:
         while True:
-            task: Job = connection.recv()
-            work = works[task.work]
-            connection.send(run_job(with_context(work, run), task.record, run))
+            job: Job = connection.recv()
+            connection.send(run_job(functions[job.function].with_run(run), job.record, run))
     except (EOFError, OSError):
         _leave(0)
     except SystemExit as end:
         _leave(int(end.code or 0))
-
-
-def with_context(work: Any, run: RunContext) -> JobFunction:
-    """The work with this process's run in place of the one it was made with."""
-    return dataclasses.replace(work, run=run) if hasattr(work, "run") else work  # type: ignore[no-any-return]
 
 
 def _end(number: int, frame: Any) -> None:
@@ -195,17 +166,17 @@ def _end(number: int, frame: Any) -> None:
 
 
 def _end_with_parent() -> None:
-    """End this worker when its parent does, however that ends: nobody waits for what we do then."""
+    """End this worker when its parent does, however that ends: nobody waits for its results then."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
-    os.kill(os.getpid(), signal.SIGTERM)  # the work leaves its leases and keeps what it has found
+    os.kill(os.getpid(), signal.SIGTERM)  # the job releases its leases and stores what it has finished
     time.sleep(_SECONDS_TO_END_ALONE)
     os._exit(128 + signal.SIGTERM)
 
 
 def _leave(status: int) -> NoReturn:
-    """End without torch's taking itself apart, which takes a busy machine seconds."""
+    """End without torch's own shutdown, which takes a busy machine seconds."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from rbtools.errors import UsageError
-from rbtools.execution import cores
+from rbtools.execution import ENGINES, LOCAL, cores
 from rbtools.execution.context import RunContext
 
 MOST = 1024  # processes, or threads: no machine has more cores, and starting them takes it down
@@ -20,10 +20,11 @@ SMALL = ("nasbench201", "fcnn", "rescnn")  # spaces of networks that one thread 
 def jobs(text: str | None, threads: int | None, per_gpu: int, device: str, engine: str) -> int:
     """The number of workers that `--jobs N|auto` means. Raises UsageError.
 
-    `auto`: on GPUs `per_gpu` for each of them, else as many as the cores carry with `threads` each. With
-    Ray that is also what is meant where nothing is said, and 0: the cluster tells when it is reached.
+    `auto`: on GPUs `per_gpu` for each of them, else as many as the cores carry with `threads` each. 0 where
+    the engine itself decides how many, which is also its default.
     """
-    if engine == "ray" and text in (None, "auto"):
+    executor: Any = ENGINES.load(engine) if engine != LOCAL else None
+    if executor is not None and executor.own_capacity and text in (None, "auto"):
         return 0
     if text is None:
         return 1

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import queue
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from rbtools.errors import RbError
-from rbtools.execution import local
 from rbtools.execution.context import RunContext
+from rbtools.execution.executor import executor_for
+from rbtools.execution.job import JobFunction
 from rbtools.search import driver
 from rbtools.search.objective import Objective
 from rbtools.search.outcome import Searched
@@ -22,8 +22,8 @@ SHARE = 10
 
 
 @dataclass(frozen=True)
-class ParallelRuns:
-    """Some runs, as a work of `rbtools.execution.local`."""
+class ParallelRuns(JobFunction):
+    """Some runs of a search, as a job: the record names them, the result has their traces."""
 
     algorithm: Any
     field: SearchSpace
@@ -52,21 +52,14 @@ class ParallelRuns:
 def search(work: ParallelRuns, runs: int, run: RunContext) -> list[driver.Trace]:
     """All runs from 0 on, in `run.jobs` processes; in this one where that is 1."""
     shares = [list(range(start, min(start + SHARE, runs))) for start in range(0, runs, SHARE)]
-    if min(run.jobs, len(shares)) <= 1:
-        return [trace for share in shares for trace in work({"runs": share})["traces"]]
-    events: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    found: dict[int, list[driver.Trace]] = {}
-    with local.LocalExecutor([work], run, events) as pool:
-        for place, share in enumerate(shares):
-            pool.submit(local.Job(place, 0, {"runs": share}))
-        while len(found) < len(shares):
-            event = events.get()
-            if isinstance(event, local.Finished):
-                if event.report.result is None:
-                    raise RbError(event.report.problem or "A worker failed.")
-                found[event.place] = event.report.result["traces"]
-            run.progress(f"{len(found)} of {len(shares)} shares of the runs are done")
-    return [trace for place in range(len(shares)) for trace in found[place]]
+    traces: dict[int, list[driver.Trace]] = {}
+    with executor_for([work], run, at_most=len(shares)) as executor:
+        for event in executor.map({"runs": share} for share in shares):
+            if event.report.result is None:
+                raise RbError(event.report.problem or "A worker failed.")
+            traces[event.place] = event.report.result["traces"]
+            run.progress(f"{len(traces)} of {len(shares)} shares of the runs are done")
+    return [trace for place in range(len(shares)) for trace in traces[place]]
 
 
 def in_table(

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rbtools.execution.job import run_job
+from rbtools.execution.context import RunContext
+from rbtools.execution.job import JobFunction, run_job
 from rbtools.models.normalize import Normalized
 from rbtools.models.programs import Program
 from rbtools.models.simplecnn import SimpleCNN
@@ -30,8 +31,18 @@ def refuses(network: nn.Module, images: Tensor) -> Tensor:
     raise ValueError("images of side 8")
 
 
+class Apply(JobFunction):
+    """Puts images through a network."""
+
+    def __init__(self, network: nn.Module) -> None:
+        self.network = network
+
+    def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+        return {"logits": self.network(torch.zeros(2, 3, 8, 8))}
+
+
 def problem_of(network: nn.Module) -> tuple[str, str | None]:
-    report = run_job(lambda record: {"logits": network(torch.zeros(2, 3, 8, 8))}, {}, None)
+    report = run_job(Apply(network), {}, RunContext(tool="test"))
     assert report.result is None and report.problem is not None
     return report.problem, report.trace
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import queue
 import signal
 import subprocess
 import sys
@@ -21,18 +20,23 @@ import pytest
 
 from rbtools.execution import cores, resources
 from rbtools.execution.context import RunContext
-from rbtools.execution.local import Finished, Job, LocalExecutor
+from rbtools.execution.job import JobFunction
+from rbtools.execution.local import LocalExecutor
 
 TOOL = """
 import os, signal, time
 from dataclasses import dataclass
 from pathlib import Path
 from rbtools.cli import shared
+from rbtools.execution.job import JobFunction
 
 @dataclass
-class Work:
+class Work(JobFunction):
     number: int
     run: object = None
+
+    def with_run(self, run):
+        return Work(self.number, run)
 
     def __call__(self, record):
         with open("log", "a") as log:
@@ -177,11 +181,8 @@ def test_where_no_process_can_be_started_the_record_says_so(monkeypatch: pytest.
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
     monkeypatch.setattr(LocalExecutor, "_start", fail)
-    events: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    with LocalExecutor([dict], RunContext(tool="test", jobs=2), events) as pool:
-        pool.submit(Job(0, 0, {}))
-        event = events.get(timeout=PATIENCE)
-    assert isinstance(event, Finished)
+    with LocalExecutor([JobFunction()], RunContext(tool="test", jobs=2)) as executor:
+        (event,) = executor.map([{}])
     assert "Resource temporarily unavailable. Use fewer --jobs." in (event.report.problem or "")
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import hashlib
+import itertools
 import os
 import pickle
-import queue
 import signal
 import socket
 import sys
@@ -29,10 +29,10 @@ from rbtools.errors import RbError, UsageError
 from rbtools.evaluation.tasks import AccuracyTask
 from rbtools.execution import resources as placing
 from rbtools.execution.context import RunContext
-from rbtools.execution.job import JobReport
-from rbtools.execution.local import Finished, Job, Notice
-from rbtools.execution.ray import cluster, worker
-from rbtools.execution.ray import pool as ray_pool
+from rbtools.execution.executor import Finished, Job
+from rbtools.execution.job import JobFunction, JobReport
+from rbtools.execution.ray import cluster, ray_executor, worker
+from rbtools.execution.ray.ray_executor import RayExecutor
 from rbtools.execution.ray.worker import RayTask, serve
 from rbtools.jobs import EvaluateJob, TrainJob
 from rbtools.store import Store
@@ -198,22 +198,18 @@ def run_with(store: str | None = "rb-store", **options: Any) -> RunContext:
 
 def reports(run: RunContext, works: list[Any], *tasks: tuple[int, dict[str, Any]]) -> list[JobReport]:
     """What becomes of (work, record) pairs, in the order they were handed in."""
-    events: queue.SimpleQueue[Any] = queue.SimpleQueue()
     found: dict[int, JobReport] = {}
-    with ray_pool.RayExecutor(works, run, events) as pool:
+    with RayExecutor(works, run) as executor:
         for place, (work, record) in enumerate(tasks):
-            pool.submit(Job(place, work, record))
-        while len(found) < len(tasks):
-            event = events.get(timeout=PATIENCE)
-            if isinstance(event, BaseException):
-                raise event
-            if isinstance(event, Finished):
-                found[event.place] = event.report
+            executor.submit(Job(place, work, record))
+        for event in itertools.islice(executor.events(), len(tasks)):
+            assert isinstance(event, Finished)
+            found[event.place] = event.report
     return [found[place] for place in sorted(found)]
 
 
 @dataclasses.dataclass(frozen=True)
-class Echo:
+class Echo(JobFunction):
     """A work that needs no store and no torch."""
 
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
@@ -265,15 +261,13 @@ def test_a_lost_node_costs_a_try_and_not_the_record(ray: FakeRay) -> None:
 
 def test_a_lost_worker_is_a_warning_as_one_on_this_machine_is(ray: FakeRay) -> None:
     ray.failures = [NodeDiedError("gone")]
-    events: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    with ray_pool.RayExecutor([Echo()], run_with(), events) as pool:
-        pool.submit(Job(0, 0, {"a": 1}))
-        said = events.get(timeout=PATIENCE)
-    assert said == Notice("A Ray worker was lost (NodeDiedError); its record is tried again.", warning=True)
+    warnings: list[str] = []
+    reports(run_with(warn=warnings.append), [Echo()], (0, {"a": 1}))
+    assert warnings == ["A Ray worker was lost (NodeDiedError); its record is tried again."]
 
 
 def test_a_record_that_loses_every_worker_becomes_an_error(ray: FakeRay) -> None:
-    ray.failures = [NodeDiedError("The node died.\nLong advice.")] * ray_pool.TRIES
+    ray.failures = [NodeDiedError("The node died.\nLong advice.")] * ray_executor.TRIES
     (report,) = reports(run_with(), [Echo()], (0, {"a": 1}))
     assert report.result is None
     assert "was lost 3 times, at last with NodeDiedError: The node died. If memory" in str(report.problem)
@@ -302,12 +296,9 @@ def test_jobs_is_how_many_tasks_run_at_once(ray: FakeRay, jobs: int) -> None:
 def test_leaving_stops_what_runs(ray: FakeRay) -> None:
     gate = threading.Event()
     ray.task = lambda function, *args: gate.wait(PATIENCE)  # type: ignore[method-assign]
-    with (
-        pytest.raises(KeyboardInterrupt),
-        ray_pool.RayExecutor([Echo()], run_with(), queue.SimpleQueue()) as pool,
-    ):
-        pool.submit(Job(0, 0, {}))
-        while not pool._running:
+    with pytest.raises(KeyboardInterrupt), RayExecutor([Echo()], run_with()) as executor:
+        executor.submit(Job(0, 0, {}))
+        while not executor._running:
             time.sleep(0.01)
         raise KeyboardInterrupt
     assert ray.cancelled == 1 and ray.left.wait(PATIENCE)
@@ -367,7 +358,7 @@ def test_unseen_checkpoint_travels_to_the_evaluation(ray: FakeRay, unseen: None)
 def test_unfinished_training_goes_on_from_the_last_epoch_in_the_unseen_store(
     ray: FakeRay, unseen: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    epochs, one_epoch, import_file = [], loop._Training.one_epoch, ray_pool.import_file
+    epochs, one_epoch, import_file = [], loop._Training.one_epoch, ray_executor.import_file
     at_home = threading.Event()
 
     def watched(training: Any) -> None:
@@ -383,7 +374,7 @@ def test_unfinished_training_goes_on_from_the_last_epoch_in_the_unseen_store(
             at_home.set()
 
     monkeypatch.setattr(loop._Training, "one_epoch", watched)
-    monkeypatch.setattr(ray_pool, "import_file", taken)
+    monkeypatch.setattr(ray_executor, "import_file", taken)
     run = run_with()
     (report,) = reports(run, [train(run)], (0, RECORD))
     assert report.problem is None and epochs == [0, 1]
@@ -398,10 +389,10 @@ def test_what_arrives_damaged_is_not_kept(
 ) -> None:
     answer = worker._Worker._answer
 
-    def damaged(desk: Any, *args: Any) -> Any:
-        made = answer(desk, *args)
-        return made._replace(
-            files={file: data[:-1] + bytes([data[-1] ^ 1]) for file, data in made.files.items()}
+    def damaged(self: Any, *args: Any) -> Any:
+        whole = answer(self, *args)
+        return whole._replace(
+            files={file: data[:-1] + bytes([data[-1] ^ 1]) for file, data in whole.files.items()}
         )
 
     monkeypatch.setattr(worker._Worker, "_answer", damaged)
@@ -426,7 +417,7 @@ class Mailbox:
 
 
 @dataclasses.dataclass(frozen=True)
-class Reader:
+class Reader(JobFunction):
     """A work that reads the user's checkpoint."""
 
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""The far side of `--engine ray`: what a Ray worker does with a record. Ray itself is not imported here.
+"""The worker's side of `--engine ray`: what a Ray worker does with a record. Ray itself is not imported here.
 
-A worker that sees the store uses it as a local worker does. Whether it does is told by a lease that
-the driver holds in the store for as long as it runs: no other folder of that name has that file. A
-worker that does not see it works on a store of its own (`rbtools.store.remote_proxy`).
+A worker that sees the driver's store uses it as a local worker does. It recognises that store by a lease,
+which the driver holds in it for as long as it runs: no other folder of that name has that file. A worker that
+does not see it uses a store of its own (`rbtools.store.remote_proxy`).
 """
 
 from __future__ import annotations
@@ -27,11 +27,10 @@ from rbtools import __version__
 from rbtools.errors import RbError
 from rbtools.execution.context import RunContext
 from rbtools.execution.job import JobFunction, JobReport, run_job
-from rbtools.execution.local import with_context
 from rbtools.store import owner
 from rbtools.store.remote_proxy import File, NeedFiles, RemoteStoreProxy, is_name
 
-_SECONDS_BETWEEN_WORDS = 0.5
+_SECONDS_BETWEEN_PROGRESS = 0.5
 _PREFIX = "rbtools-ray-"
 
 
@@ -41,24 +40,24 @@ class RunSpec(NamedTuple):
     `folder` is where relative paths start; `lease` names a file that lies in the driver's store.
     """
 
-    works: Sequence[JobFunction]
+    functions: Sequence[JobFunction]
     run: RunContext
     folder: str
     lease: str | None
 
 
 class RayTask(NamedTuple):
-    """One work on one record; `known` is what the driver's store has of what was asked for."""
+    """One function applied to one record; `known` has the files of the driver's store that it asked for."""
 
-    ticket: int
-    work: int
+    number: int
+    function: int
     record: dict[str, Any]
     threads: int
     known: dict[File, bytes | None]
 
 
 class Answer(NamedTuple):
-    """What comes back: the report, or what has to be known first; and what belongs into the store."""
+    """What comes back: the report, or the files that are needed first; and what belongs into the store."""
 
     report: JobReport | None
     wants: frozenset[File] = frozenset()
@@ -69,33 +68,33 @@ class Answer(NamedTuple):
 class Inbox:
     """An actor on the driver's machine that holds what workers send while they work.
 
-    Only the newest of each file and the last words are kept, so it stays small.
+    Only the newest version of each file and the last progress text are kept, so it stays small.
     """
 
     def __init__(self) -> None:
         self._files: dict[tuple[int, str, str], bytes] = {}
-        self._words = ""
-        self._there = asyncio.Event()
+        self._progress = ""
+        self._arrived = asyncio.Event()
 
-    async def say(self, words: str) -> None:
-        self._words = words
-        self._there.set()
+    async def progress(self, text: str) -> None:
+        self._progress = text
+        self._arrived.set()
 
-    async def post(self, ticket: int, kind: str, name: str, data: bytes) -> None:
-        self._files[ticket, kind, name] = data
-        self._there.set()
+    async def post(self, number: int, kind: str, name: str, data: bytes) -> None:
+        self._files[number, kind, name] = data
+        self._arrived.set()
 
     async def drain(self) -> tuple[dict[tuple[int, str, str], bytes], str]:
-        """Wait until there is something; then take it all."""
-        await self._there.wait()
-        self._there.clear()
-        files, words = self._files, self._words
-        self._files, self._words = {}, ""
-        return files, words
+        """Wait until something has arrived; then take it all."""
+        await self._arrived.wait()
+        self._arrived.clear()
+        files, text = self._files, self._progress
+        self._files, self._progress = {}, ""
+        return files, text
 
 
-def serve(version: str, orders: bytes, errand: RayTask, mail: Any) -> Answer:
-    """Do one errand: the Ray task."""
+def serve(version: str, spec: bytes, task: RayTask, inbox: Any) -> Answer:
+    """Run one task: the remote function."""
     if version != __version__:
         return Answer(
             JobReport(
@@ -104,13 +103,13 @@ def serve(version: str, orders: bytes, errand: RayTask, mail: Any) -> Answer:
             )
         )
     try:
-        return _worker(orders).serve(errand, mail)
+        return _worker(spec).serve(task, inbox)
     except RbError as error:  # no room for what was sent, or it arrived damaged
         return Answer(JobReport(problem=str(error)))
 
 
 class _Worker:
-    """What a worker process keeps from task to task of one run."""
+    """What a worker process keeps between the tasks of one run."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -120,41 +119,42 @@ class _Worker:
             # Ray stops a task as Ctrl-C would; a node that was started in the background ignores that.
             signal.signal(signal.SIGINT, signal.default_int_handler)
         # What the driver of this very run packed, handed over by its own Ray: nobody else's bytes.
-        self.orders: RunSpec = pickle.loads(data)
+        self.spec: RunSpec = pickle.loads(data)
         with contextlib.suppress(OSError):
-            os.chdir(self.orders.folder)
-        run = self.orders.run
-        self.away = None if sees(run, self.orders.lease) else _away(run)
-        self.run = run if self.away is None else dataclasses.replace(run, store=self.away)
+            os.chdir(self.spec.folder)
+        run = self.spec.run
+        self.proxy = None if sees(run, self.spec.lease) else _proxy(run)
+        self.run = run if self.proxy is None else dataclasses.replace(run, store=self.proxy)
 
-    def serve(self, errand: RayTask, mail: Any) -> Answer:
-        run = dataclasses.replace(self.run, threads=errand.threads, progress=_teller(mail))
-        if self.away is not None:
-            self.away.begin(errand.known, lambda *file: mail.post.remote(errand.ticket, *file))
+    def serve(self, task: RayTask, inbox: Any) -> Answer:
+        run = dataclasses.replace(self.run, threads=task.threads, progress=_progress_to(inbox))
+        function = self.spec.functions[task.function].with_run(run)
+        if self.proxy is not None:
+            self.proxy.begin(task.known, lambda *file: inbox.post.remote(task.number, *file))
         try:
-            with _file_here(errand.record, errand.known) as (record, put_back):
-                report = run_job(with_context(self.orders.works[errand.work], run), record, run)
+            with _file_here(task.record, task.known) as (record, put_back):
+                report = run_job(function, record, run)
             report.result = put_back(report.result)
             return self._answer(report, set())
         except NeedFiles as missing:
             return self._answer(None, missing.files)
         finally:
-            if self.away is not None:
-                self.away.end()
+            if self.proxy is not None:
+                self.proxy.end()
 
     def _answer(self, report: JobReport | None, wants: set[File]) -> Answer:
-        if self.away is None:
+        if self.proxy is None:
             return Answer(report, frozenset(wants))
-        return Answer(report, frozenset(wants), self.away.written(), tuple(self.away.dropped))
+        return Answer(report, frozenset(wants), self.proxy.written(), tuple(self.proxy.dropped))
 
 
 _last: _Worker | None = None
 
 
-def _worker(orders: bytes) -> _Worker:
+def _worker(spec: bytes) -> _Worker:
     global _last
-    if _last is None or _last.data != orders:
-        _last = _Worker(orders)
+    if _last is None or _last.data != spec:
+        _last = _Worker(spec)
     return _last
 
 
@@ -171,8 +171,8 @@ def sees(run: RunContext, lease: str | None) -> bool:
     return path.exists()
 
 
-def _away(run: RunContext) -> RemoteStoreProxy:
-    """A store for this process. Those that workers left behind which were killed at work are removed."""
+def _proxy(run: RunContext) -> RemoteStoreProxy:
+    """A store for this process. Those of workers that were killed are removed."""
     for old in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         label = old.name.removeprefix(_PREFIX).partition("-")[0]
         if owner.is_gone(owner.from_label(label)) and old.stat().st_uid == os.getuid():
@@ -215,13 +215,13 @@ def _renamed(result: Result, copy: str, path: str) -> Result:
     return result
 
 
-def _teller(mail: Any) -> Callable[[str], None]:
-    said = 0.0
+def _progress_to(inbox: Any) -> Callable[[str], None]:
+    last = 0.0
 
-    def progress(words: str) -> None:
-        nonlocal said
-        if time.monotonic() - said > _SECONDS_BETWEEN_WORDS:
-            said = time.monotonic()
-            mail.say.remote(words)
+    def progress(text: str) -> None:
+        nonlocal last
+        if time.monotonic() - last > _SECONDS_BETWEEN_PROGRESS:
+            last = time.monotonic()
+            inbox.progress.remote(text)
 
     return progress

@@ -1,7 +1,7 @@
-"""Workers on a Ray cluster, with the face of `rbtools.execution.local.LocalExecutor`.
+"""The executor on a Ray cluster: every job is a Ray task.
 
-Every record is a Ray task. Ray runs it where there is room; retries are ours, so that a second
-try starts from what the first one left in the store.
+Ray runs a task where there is room. Retries are not Ray's but the executor's, so that a second try starts
+from what the first one left in the store.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,8 @@ from rbtools import __version__
 from rbtools.errors import RbError
 from rbtools.execution import resources
 from rbtools.execution.context import RunContext
+from rbtools.execution.executor import Executor, Finished, Job, Notice, Progress
 from rbtools.execution.job import JobFunction, JobReport
-from rbtools.execution.local import Finished, Job, Notice
 from rbtools.execution.ray import cluster
 from rbtools.execution.ray.worker import Answer, Inbox, RayTask, RunSpec, serve
 from rbtools.store import lease
@@ -35,8 +35,8 @@ from rbtools.store.remote_proxy import File, export_file, import_file, is_whole
 TRIES = 3
 _SECONDS_TO_STOP = 1.0
 _SECONDS_TO_LEAVE = 0.5
-_SECONDS_FOR_MAIL = 0.2  # what stopped tasks found is on its way
-# Errors that tell of a lost machine or process, not of the work.
+_SECONDS_FOR_FILES = 0.2  # unfinished states of stopped tasks are on their way
+# Names of Ray's errors that mean a lost machine or process, and not a job that failed.
 _LOST = (
     "NodeDiedError",
     "WorkerCrashedError",
@@ -49,40 +49,42 @@ _LOST = (
 
 @dataclasses.dataclass
 class _Ticket:
-    """A task on its way, and what became of it so far."""
+    """A job on its way, and the state of its Ray task."""
 
-    task: Job
+    job: Job
     number: int
     tries: int = 1
     wants: set[File] = dataclasses.field(default_factory=set)
     ref: Any = None
 
 
-class RayExecutor:
-    """Tasks on a Ray cluster; `Finished` and `Said` arrive in `events`.
+class RayExecutor(Executor):
+    """Jobs on a Ray cluster.
 
-    Use as a context: entering it joins the cluster, leaving it stops the tasks, which keep what they
-    have found so far. `size` is how many tasks there are room for at once. Raises RbError on entering.
+    Entering it joins the cluster, leaving it stops the tasks, whose finished work is stored. Raises RbError
+    on entering.
     """
 
-    def __init__(self, works: Sequence[JobFunction], run: RunContext, events: queue.SimpleQueue[Any]) -> None:
-        self.works, self.run, self.events = works, run, events
+    own_capacity = True
+
+    def __init__(self, functions: Sequence[JobFunction], run: RunContext) -> None:
+        super().__init__(functions, run)
         self.store = run.store
-        self.size = 1
-        self._inbox: queue.SimpleQueue[tuple[str, Any, Any]] = queue.SimpleQueue()
+        # What the executor's thread is to do next, in order; None ends it.
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._running: dict[int, _Ticket] = {}
-        self._unfinished: set[int] = set()  # numbers of tickets whose mail counts
+        self._unfinished: set[int] = set()  # numbers of tickets whose files in the inbox count
         self._unseen = False  # whether some worker does not see the store
         self._waiting: deque[_Ticket] = deque()
-        self._given = 0
+        self._count = 0
         self._ending = False
         self._lease: lease.Lease | None = None
-        self._thread = threading.Thread(target=self._guarded, daemon=True)
-        self._membership = cluster.Membership(run.ray_address)
+        self._thread = threading.Thread(target=self._serve_calls, daemon=True)
+        self._membership = cluster.Membership(run.address)
         self._hush = contextlib.ExitStack()
 
     def __enter__(self) -> RayExecutor:
-        # Ray prints what happens to its nodes, at length, log_to_driver or not; we say it ourselves.
+        # Ray prints what happens to its nodes, at length, log_to_driver or not; notices say it in a line.
         nowhere = self._hush.enter_context(open(os.devnull, "w"))
         self._hush.enter_context(contextlib.redirect_stdout(nowhere))
         try:
@@ -97,23 +99,24 @@ class RayExecutor:
         ray = self._ray = self._membership.join()
         try:
             self._share = cluster.share(ray, self.run)
-            self.size = self.run.jobs or self._share.capacity
+            self.capacity = self.run.jobs or self._share.capacity
             run = dataclasses.replace(self.run, device=self._share.device, jobs=1)
-            self._orders = ray.put(pickle.dumps(RunSpec(list(self.works), run, os.getcwd(), self._marked())))
+            spec = RunSpec(list(self.functions), run, os.getcwd(), self._claim_lease())
+            self._spec = ray.put(pickle.dumps(spec))
             near = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
                 ray.get_runtime_context().get_node_id(), soft=True
             )
-            self._mail = ray.remote(Inbox).options(num_cpus=0, scheduling_strategy=near).remote()
+            self._inbox = ray.remote(Inbox).options(num_cpus=0, scheduling_strategy=near).remote()
             self._serve = ray.remote(serve)
         except BaseException:
             self._leave()
             raise
 
-    def submit(self, task: Job) -> None:
-        """Hand a task in; it starts as soon as there is room for it."""
-        self._inbox.put(("task", task, None))
+    def submit(self, job: Job) -> None:
+        """Hand a job in; it starts as soon as there is room for it."""
+        self._calls.put(lambda: self._add(job))
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *error: object) -> None:
         self._ending = True
         for ticket in list(self._running.values()):
             with contextlib.suppress(Exception):
@@ -122,8 +125,8 @@ class RayExecutor:
         while self._running and time.monotonic() < end:
             time.sleep(0.02)
         if self._unseen:
-            time.sleep(_SECONDS_FOR_MAIL)
-        self._inbox.put(("end", None, None))
+            time.sleep(_SECONDS_FOR_FILES)
+        self._calls.put(None)
         self._thread.join(_SECONDS_TO_LEAVE)
         self._leave()
         self._hush.close()
@@ -133,7 +136,7 @@ class RayExecutor:
         if self._lease is not None:
             self._lease.release()
 
-    def _marked(self) -> str | None:
+    def _claim_lease(self) -> str | None:
         """Hold a lease whose file shows workers that they see this very store; its name."""
         name = digest({"kind": "ray", "run": uuid.uuid4().hex})
         try:
@@ -143,52 +146,49 @@ class RayExecutor:
             return None
         return None if self._lease is None else name
 
-    def _guarded(self) -> None:
+    def _serve_calls(self) -> None:
+        """The executor's thread: all that changes its state, one after another."""
         try:
             self._listen()
-            while self._handle(*self._inbox.get()):
+            while (call := self._calls.get()) is not None:
+                call()
                 while self._waiting and len(self._running) < self._limit() and not self._ending:
                     self._launch(self._waiting.popleft())
         except BaseException as error:
             if not self._ending:
-                self.events.put(error)
+                self.post(error)
 
     def _limit(self) -> int:
-        """Tasks given to Ray at once. Without --jobs all that come, for nodes that join while we run."""
+        """Tasks given to Ray at once. Without --jobs all that come, for nodes that join during the run."""
         return self.run.jobs or 1 << 30
-
-    def _handle(self, kind: str, what: Any, future: Any) -> bool:
-        if kind == "task":
-            self._given += 1
-            self._waiting.append(_Ticket(what, self._given))
-        elif kind == "mail":
-            self._open(future)
-        elif kind == "answer":
-            del self._running[what.number]
-            self._answered(what, future)
-        return kind != "end"
 
     # --- tasks ------------------------------------------------------------------------------------
 
+    def _add(self, job: Job) -> None:
+        self._count += 1
+        self._waiting.append(_Ticket(job, self._count))
+
     def _launch(self, ticket: _Ticket) -> None:
-        record = ticket.task.record
+        record = ticket.job.record
         threads = resources.threads_for(self.run, record.get("arch"), self._share.threads)
-        known = {file: self._lent(file, ticket) for file in ticket.wants}
-        errand = RayTask(ticket.number, ticket.task.work, record, threads, known)
-        task = self._serve.options(
+        known = {file: self._export(file, ticket) for file in ticket.wants}
+        task = RayTask(ticket.number, ticket.job.function, record, threads, known)
+        remote = self._serve.options(
             num_cpus=threads,
             num_gpus=self._share.gpus,
             max_retries=0,
-            name=f"{self.run.tool} {ticket.task.place + 1}",
+            name=f"{self.run.tool} {ticket.job.place + 1}",
         )
         self._running[ticket.number] = ticket
         self._unfinished.add(ticket.number)
-        ticket.ref = task.remote(__version__, self._orders, errand, self._mail)
-        ticket.ref.future().add_done_callback(lambda future: self._inbox.put(("answer", ticket, future)))
+        ticket.ref = remote.remote(__version__, self._spec, task, self._inbox)
+        ticket.ref.future().add_done_callback(
+            lambda future: self._calls.put(lambda: self._answered(ticket, future))
+        )
 
-    def _lent(self, file: File, ticket: _Ticket) -> bytes | None:
+    def _export(self, file: File, ticket: _Ticket) -> bytes | None:
         data = export_file(self.store, *file)
-        path = ticket.task.record.get("checkpoint_file")
+        path = ticket.job.record.get("checkpoint_file")
         if data is None and file[0] == "objects" and isinstance(path, str):
             with contextlib.suppress(OSError):
                 data = Path(path).read_bytes()
@@ -196,6 +196,7 @@ class RayExecutor:
         return data
 
     def _answered(self, ticket: _Ticket, future: Any) -> None:
+        del self._running[ticket.number]
         if self._ending:
             with contextlib.suppress(Exception):
                 self._keep(future.result())
@@ -221,10 +222,10 @@ class RayExecutor:
         report.damaged += [str(path) for path in self.store.damaged]
         self.store.damaged.clear()
         report.trouble, self.store.trouble = report.trouble or self.store.trouble, None
-        self.events.put(Finished(ticket.task.place, report))
+        self.post(Finished(ticket.job.place, report))
 
     def _keep(self, answer: Answer) -> str | None:
-        """Put what a worker without the store has made into it; why that failed, where it did."""
+        """Put the files of a worker that does not see the store into it; if that fails, return why."""
         for kind, name in sorted(answer.files):  # objects first: a result must not name what is not there
             try:
                 import_file(self.store, kind, name, answer.files[kind, name])
@@ -237,7 +238,7 @@ class RayExecutor:
         return None
 
     def _failed(self, ticket: _Ticket, error: Exception) -> None:
-        """A task without an answer: another try where a machine or process was lost, else an error."""
+        """Try a task without an answer again where a machine or process was lost; else report an error."""
         names = {cls.__name__ for cls in type(error).__mro__}
         text = _in_words(error)
         if not names.intersection(_LOST):
@@ -246,7 +247,7 @@ class RayExecutor:
             ticket.tries += 1
             self._waiting.appendleft(ticket)
             lost = f"A Ray worker was lost ({type(error).__name__}); its record is tried again."
-            self.events.put(Notice(lost, warning=True))
+            self.post(Notice(lost))
             return
         else:
             problem = (
@@ -259,20 +260,20 @@ class RayExecutor:
     # --- what workers send while they work --------------------------------------------------------
 
     def _listen(self) -> None:
-        future = self._mail.drain.remote().future()
-        future.add_done_callback(lambda done: self._inbox.put(("mail", None, done)))
+        future = self._inbox.drain.remote().future()
+        future.add_done_callback(lambda done: self._calls.put(lambda: self._take_in(done)))
 
-    def _open(self, future: Any) -> None:
+    def _take_in(self, future: Any) -> None:
         try:
-            files, words = future.result()
+            files, text = future.result()
         except Exception:
-            return  # the actor is gone, and with it no more than progress and unfinished states
+            return  # the actor is gone, and with it nothing but progress and unfinished states
         for (number, kind, name), data in files.items():
-            if number in self._unfinished:  # not a state that is late: its training may be done
+            if number in self._unfinished:  # a late state may be of a training that is done
                 with contextlib.suppress(RbError):
                     import_file(self.store, kind, name, data)
-        if words:
-            self.events.put(Notice(words))
+        if text:
+            self.post(Progress(text))
         self._listen()
 
 

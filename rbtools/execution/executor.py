@@ -1,0 +1,153 @@
+"""Executors: what runs jobs, in this process, in worker processes, or on a cluster.
+
+An engine is a subclass of `Executor` in a module of its own and a line of `rbtools.execution.ENGINES`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+from rbtools.execution import ENGINES, LOCAL
+from rbtools.execution.context import RunContext
+from rbtools.execution.job import JobFunction, JobReport, run_job
+from rbtools.records import Line
+
+_POLL_SECONDS = 0.5
+
+
+class Job(NamedTuple):
+    """A record for one of an executor's functions, and its place in the output."""
+
+    place: int
+    function: int
+    record: dict[str, Any]
+
+
+class Finished(NamedTuple):
+    """The report of a job that has ended."""
+
+    place: int
+    report: JobReport
+
+
+class Progress(NamedTuple):
+    """What a running job says for the status line."""
+
+    text: str
+
+
+class Notice(NamedTuple):
+    """A warning for people, such as that a worker was lost."""
+
+    text: str
+
+
+class LineRead(NamedTuple):
+    """A line that a thread has read for the owner of the executor; None at the end of the input."""
+
+    line: Line | None
+
+
+Event = Finished | Progress | Notice | LineRead | dict[str, Any]
+"""What an executor reports; a dict is an event for programs (`run.event`)."""
+
+
+class Executor:
+    """Runs jobs: each is one of `functions` applied to a record.
+
+    Use as a context: leaving it stops what still runs; what is finished stays in the store. Subclasses
+    define `submit`, start and end their workers on entering and leaving, and report by `post`.
+
+    `capacity` is how many jobs run at once, known after entering. `own_capacity`: the engine itself decides
+    how many where `--jobs` does not say. `in_process`: `submit` returns when the job has ended. `last` is the
+    event that was read last; after an interruption it may not have been dealt with, or come once more.
+    """
+
+    own_capacity: ClassVar[bool] = False
+    in_process: ClassVar[bool] = False
+
+    def __init__(self, functions: Sequence[JobFunction], run: RunContext) -> None:
+        self.functions, self.run = functions, run
+        self.capacity = max(run.jobs, 1)
+        self.last: Event | BaseException | None = None
+        self._events: deque[Event | BaseException] = deque()
+        self._arrived = threading.Event()
+
+    def __enter__(self) -> Executor:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        return None
+
+    def submit(self, job: Job) -> None:
+        """Hand a job in; it runs as soon as there is room for it."""
+        raise NotImplementedError
+
+    def post(self, event: Event | BaseException) -> None:
+        """Add an event, from any thread. An exception is raised where events are read."""
+        self._events.append(event)
+        self._arrived.set()
+
+    def events(self) -> Iterator[Finished | LineRead]:
+        """Jobs as they end, and lines as they are read, without end: the one loop over an executor's events.
+
+        Progress and notices go to the run's callbacks. Between events, and twice a second at least, it is
+        checked whether the run is cancelled.
+        """
+        while True:
+            self._arrived.wait(_POLL_SECONDS)
+            self._arrived.clear()
+            self.run.check_cancelled()
+            for event in self.ready():
+                yield event
+                self.run.check_cancelled()
+
+    def ready(self) -> Iterator[Finished | LineRead]:
+        """The events that are there."""
+        for _ in range(len(self._events)):
+            event = self.last = self._events[0]  # first kept, then removed: an interruption loses none
+            self._events.popleft()
+            if isinstance(event, BaseException):
+                raise event
+            if isinstance(event, Notice):
+                self.run.warn(event.text)
+            elif isinstance(event, Progress):
+                self.run.progress(event.text)
+            elif isinstance(event, dict):
+                self.run.event(event)
+            else:
+                yield event
+
+    def map(self, records: Iterable[dict[str, Any]]) -> Iterator[Finished]:
+        """Put the records through the first function; their places are those of the records."""
+        count = 0
+        for count, record in enumerate(records, 1):
+            self.submit(Job(count - 1, 0, record))
+        finished = (event for event in self.events() if isinstance(event, Finished))
+        yield from itertools.islice(finished, count)
+
+
+class InProcessExecutor(Executor):
+    """Runs each job when it is handed in, in the thread that does so."""
+
+    in_process = True
+
+    def submit(self, job: Job) -> None:
+        report = run_job(self.functions[job.function], job.record, self.run)
+        self.post(Finished(job.place, report))
+
+
+def executor_for(functions: Sequence[JobFunction], run: RunContext, at_most: int | None = None) -> Executor:
+    """The executor that `run.engine` and `run.jobs` ask for.
+
+    `at_most` is how many jobs there will be, where that is known: a single one needs no worker process.
+    Raises RbError for an engine that does not exist.
+    """
+    if run.engine == LOCAL and (run.jobs <= 1 or at_most == 1):
+        return InProcessExecutor(functions, run)
+    executor: Executor = ENGINES.load(run.engine)(functions, run)
+    return executor
