@@ -28,7 +28,7 @@ Record = dict[str, Any]
 # What only a stream, a terminal, a file that is drawn or several processes have.
 _STREAM = frozenset({"files", "strict", "retry_errors", "shard", "in_place", "form", "shown"})
 _MESSAGES = frozenset({"quiet", "verbose", "log", "config", "print_config", "dry_run", "help", "version"})
-_PROCESSES = frozenset({"jobs", "jobs_per_gpu", "engine", "ray_address", "unordered"})
+_PROCESSES = frozenset({"jobs", "jobs_per_gpu", "engine", "address", "unordered"})
 _OF_CHECKPOINT = frozenset({"checkpoint", "arch", "normalize"})
 
 
