@@ -17,9 +17,8 @@ from rbtools.evaluation import fast_model
 from rbtools.evaluation.outcomes import Outcomes
 from rbtools.evaluation.tasks import EvalTask, Output
 from rbtools.execution import precision
-from rbtools.execution.context import RunContext
+from rbtools.execution.context import Pace, RunContext
 from rbtools.execution.device import out_of_memory
-from rbtools.execution.progress import Progress
 from rbtools.inputs import resolve
 from rbtools.rng.draws import Draws
 
@@ -160,7 +159,7 @@ def fill(
     chunk_size = min(run.batch or default_chunk_size(device, data.about.shape), size)
     with run.clock.stage("preparation"):
         search, how, _ = _searched(model, outputs, data.about.shape, run)
-    pace = Progress(n, min(map(len, outcomes)))
+    pace = Pace(n, min(map(len, outcomes)))
     with _kept(outcomes):
         for start in range(0, n, size):
             stop = min(start + size, n)
@@ -190,7 +189,7 @@ def fill(
 
 
 def _words(
-    title: str, done: int, n: int, pace: Progress, outputs: Sequence[Output], outcomes: Sequence[Outcomes]
+    title: str, done: int, n: int, pace: Pace, outputs: Sequence[Output], outcomes: Sequence[Outcomes]
 ) -> str:
     """What the status line says: how far it is, the pace, and what was found so far."""
     parts = [title, f"{done}/{n} images", pace.words(done)]

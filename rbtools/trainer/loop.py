@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from rbtools import unpickle
 from rbtools.datasets import streaming
 from rbtools.errors import RbError
-from rbtools.execution.context import RunContext
+from rbtools.execution.context import Pace, RunContext
 from rbtools.execution.device import out_of_memory
-from rbtools.execution.progress import Progress
 from rbtools.models import checkpoint
 from rbtools.models.normalize import PER_IMAGE, Normalized, PerImageStandardization
 from rbtools.rng.draws import Draws
@@ -171,7 +170,7 @@ class _Training:
     def begin(self) -> None:
         """The first epoch of this run comes now: the pace is counted from here."""
         size = self.batches * self.how.batch_size
-        self.pace = Progress(self.how.epochs * size, self.epoch * size)
+        self.pace = Pace(self.how.epochs * size, self.epoch * size)
 
     def goes_on(self) -> bool:
         """Whether there is another epoch to train."""

@@ -13,7 +13,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from rbtools.execution import progress
+from rbtools.execution import context
 from rbtools.execution.context import Clock
 
 TRAIN = ["--epochs", "1", "--lr", "0.2"]
@@ -202,12 +202,12 @@ def test_curves_without_the_package_say_what_to_install(monkeypatch: pytest.Monk
 
 def test_the_pace_is_of_what_was_done_since_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
-    one = progress.Progress(1000, done=200)
+    monkeypatch.setattr(context.time, "monotonic", lambda: now)
+    one = context.Pace(1000, done=200)
     assert one.words(200) == ""
     now = 110.0
     assert one.words(600) == "40 images/s  0:10 left"
-    assert progress.clock(3723) == "1:02:03"
+    assert context.clock_time(3723) == "1:02:03"
 
 
 def test_the_status_line_has_pace_and_what_was_found(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gc
 import hashlib
 import itertools
 import os
@@ -88,21 +89,24 @@ class Remote:
 
     def remote(self, *args: Any) -> Any:
         if isinstance(self._thing, type):
-            return Actor(self._ray.loop, self._thing())
+            return Actor(self._ray, self._thing())
         return Ref(self._ray.threads.submit(self._ray.task, self._thing, *args))
 
 
 class Actor:
     """An actor's methods run in an event loop, as Ray runs those that are coroutines."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, thing: Any) -> None:
-        self._loop, self._thing = loop, thing
+    def __init__(self, ray: FakeRay, thing: Any) -> None:
+        self._ray, self._thing = ray, thing
 
     def __getattr__(self, name: str) -> Any:
         def remote(*args: Any) -> Ref:
-            return Ref(asyncio.run_coroutine_threadsafe(getattr(self._thing, name)(*args), self._loop))
+            return Ref(asyncio.run_coroutine_threadsafe(getattr(self._thing, name)(*args), self._ray.loop))
 
         return SimpleNamespace(remote=remote)
+
+    def __del__(self) -> None:
+        self._ray.dropped.append("while it shuts down" if self._ray.shutting_down.is_set() else "in time")
 
 
 class FakeRay:
@@ -119,7 +123,9 @@ class FakeRay:
         self.cancelled = self.running = self.most = 0
         self.lock = threading.Lock()
         self.joined = False
-        self.left = threading.Event()
+        self.left, self.shutting_down, self.may_shut_down = (threading.Event() for _ in range(3))
+        self.may_shut_down.set()
+        self.dropped: list[str] = []
         self.threads = ThreadPoolExecutor(8)
         self.loop = asyncio.new_event_loop()
         self.looping = threading.Thread(target=self.loop.run_forever, daemon=True)
@@ -145,6 +151,9 @@ class FakeRay:
         self.joined = True
 
     def shutdown(self) -> None:
+        self.shutting_down.set()
+        self.may_shut_down.wait(PATIENCE)
+        self.shutting_down.clear()
         self.left.set()
 
     def nodes(self) -> list[dict[str, Any]]:
@@ -303,6 +312,15 @@ def test_leaving_stops_what_runs(ray: FakeRay) -> None:
         raise KeyboardInterrupt
     assert ray.cancelled == 1 and ray.left.wait(PATIENCE)
     gate.set()
+
+
+def test_no_reference_is_dropped_while_ray_shuts_down(ray: FakeRay) -> None:
+    ray.may_shut_down.clear()
+    (report,) = reports(run_with(), [Echo()], (0, {"a": 1}))
+    gc.collect()
+    assert report.result == {"a": 1, "seen": True} and ray.shutting_down.wait(PATIENCE)
+    assert not ray.dropped  # Ray would end the process
+    ray.may_shut_down.set()
 
 
 # --- stores ---------------------------------------------------------------------------------------

@@ -44,6 +44,7 @@ class Membership:
         self.address = address or os.environ.get("RAY_ADDRESS")
         self._ray: Any = None
         self._failed: BaseException | None = None
+        self._holder: object = None
         self._joined, self._leaving = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._stay, daemon=True)
 
@@ -80,8 +81,13 @@ class Membership:
             ) from self._failed
         return self._ray
 
-    def leave(self) -> None:
-        """Leave the cluster; where Ray takes its time, the end of the process does the rest."""
+    def leave(self, holder: object = None) -> None:
+        """Leave the cluster; where Ray takes its time, the end of the process does the rest.
+
+        `holder` stays alive until Ray has shut down: Ray ends the process, with status 1, where one of its
+        references is dropped meanwhile.
+        """
+        self._holder = holder
         self._leaving.set()
         if self._joined.is_set():
             self._thread.join(_SECONDS_TO_LEAVE)
@@ -103,6 +109,7 @@ class Membership:
         self._leaving.wait()
         if self._failed is None:
             self._ray.shutdown()
+        self._holder = None
 
 
 class _Said:

@@ -118,9 +118,7 @@ class RayExecutor(Executor):
 
     def __exit__(self, *error: object) -> None:
         self._ending = True
-        for ticket in list(self._running.values()):
-            with contextlib.suppress(Exception):
-                self._ray.cancel(ticket.ref, force=False)
+        self._cancel()
         end = time.monotonic() + _SECONDS_TO_STOP
         while self._running and time.monotonic() < end:
             time.sleep(0.02)
@@ -131,8 +129,13 @@ class RayExecutor(Executor):
         self._leave()
         self._hush.close()
 
+    def _cancel(self) -> None:
+        for ticket in list(self._running.values()):
+            with contextlib.suppress(Exception):
+                self._ray.cancel(ticket.ref, force=False)
+
     def _leave(self) -> None:
-        self._membership.leave()
+        self._membership.leave(holder=self)
         if self._lease is not None:
             self._lease.release()
 
