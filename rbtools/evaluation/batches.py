@@ -1,4 +1,4 @@
-"""The one loop of every evaluator: fixed batches of examples through the model."""
+"""The loop over fixed batches of examples that every evaluation uses."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ from rbtools.execution.device import out_of_memory
 from rbtools.inputs import resolve
 from rbtools.rng.draws import Draws
 
-# Examples that are attacked together, whatever the memory batch, for images of 32x32 and more; of smaller
-# ones more. The size is part of what a record's numbers mean only through kernels' rounding, so it is fixed
-# for each kind of device and size of image.
+# Examples that are attacked together, independent of the memory batch, for images of 32x32 and larger;
+# smaller images allow more. The size changes results through the rounding of kernels only, so it is fixed for
+# each kind of device and size of image.
 BATCH = {"cpu": 128, "cuda": 2048}
-# Images that go through the model at once. Less than a batch: as broken examples leave, batches stay full.
+# Images that go through the model at once: fewer than a batch, so that they stay full as examples leave it.
 CHUNK = {"cpu": 64, "cuda": 512}
 # Where an attack draws for a batch as a whole (AutoAttack's own code), batches are the same size everywhere.
 REFERENCE_BATCH = 128
-# A call costs the same however small the images are: 8x8 pixels take half the time each in batches of 512
-# (0.065 ms in float32, 0.037 in bf16 against 0.11 and 0.07 in batches of 64; a cell network on AMD EPYC).
+# The overhead of a call does not depend on the size of the images: 8x8 pixels take half the time each in
+# batches of 512 (0.065 ms in float32, 0.037 in bf16 against 0.11 and 0.07 in batches of 64; a cell network on
+# AMD EPYC).
 _PIXELS, _MOST = 32 * 32, 4
 
 
@@ -41,22 +42,21 @@ def batch_size(device: torch.device, shape: Sequence[int]) -> int:
 
 
 def default_chunk_size(device: torch.device, shape: Sequence[int]) -> int:
-    """How many images (C, H, W) of this shape go through a model at once, where nothing else is asked."""
+    """How many images (C, H, W) of this shape go through a model at once without --batch."""
     return min(CHUNK.get(device.type, CHUNK["cpu"]) * _smaller(shape), batch_size(device, shape))
 
 
 def _smaller(shape: Sequence[int]) -> int:
-    """How many images of this shape have the pixels of one of 32x32; 1 for larger ones."""
+    """How many images of this shape have as many pixels as one of 32x32; 1 for larger images."""
     return max(_PIXELS // (shape[-2] * shape[-1]), 1)
 
 
 class Batch:
-    """Some examples with all that a question needs to ask about them.
+    """Some examples and the models that a task evaluates on them.
 
-    images: float32 (N, C, H, W) in [0, 1]; labels: int64 (N,); ids: int64 (N,), the examples'
-    places in their split, which their random numbers belong to. `model` decides; `fast_model` is the same
-    function, perhaps prepared to be faster and less exact. `precomputed`: outcomes (N,) of outputs that need
-    not be measured.
+    images: float32 (N, C, H, W) in [0, 1]; labels: int64 (N,); ids: int64 (N,), the examples' positions in
+    their split, which key their random numbers. `model` decides; `fast_model` computes the same function,
+    possibly faster and less exactly. `precomputed`: outcomes (N,) of outputs that need not be measured.
     """
 
     def __init__(
@@ -99,8 +99,8 @@ class Batch:
     def judged(self, model: nn.Module, images: Tensor) -> Tensor:
         """Which images (N, ...) another model classifies right: bool (N,)."""
         with torch.no_grad():
-            found = torch.cat([model(part).argmax(1) for part in images.split(self.chunk_size)])
-        return found.eq(self.labels)
+            predictions = torch.cat([model(part).argmax(1) for part in images.split(self.chunk_size)])
+        return predictions.eq(self.labels)
 
     @cached_property
     def clean_logits(self) -> Tensor:
@@ -126,8 +126,8 @@ class Batch:
 
 
 class Outcome(NamedTuple):
-    """What a task gives for an output and a batch: outcomes (N,), or rows (N, R), sums over them (the
-    seconds of the batch where it names none), and the images (N, C, H, W) that were made, to be saved.
+    """Result of an output on a batch: outcomes (N,) or rows (N, R), sums over them (without "seconds", those
+    of the batch are used), and the perturbed images (N, C, H, W) to save.
     """
 
     values: Tensor
@@ -148,9 +148,9 @@ def fill(
 ) -> None:
     """Compute the outcomes that are missing among the first n examples, batch by batch.
 
-    Examples are met in one fixed, class-balanced order (`Data.order`); batches are consecutive
-    pieces of it, so that neither n nor the memory batch decides which examples meet. `save` is given a
-    output, the numbers of examples and what was found, wherever images were made to be saved.
+    Examples come in one fixed, class-balanced order (`Data.order`); batches are consecutive pieces of it, so
+    that neither n nor the memory batch changes which examples share a batch. `save` receives an output, the
+    ids of the examples and the outcome wherever the outcome has images.
     """
     dataset = data.load()
     order = data.order(dataset.labels)[:n]
@@ -158,7 +158,7 @@ def fill(
     size = REFERENCE_BATCH if whole else batch_size(device, data.about.shape)
     chunk_size = min(run.batch or default_chunk_size(device, data.about.shape), size)
     with run.clock.stage("preparation"):
-        search, how, _ = _searched(model, outputs, data.about.shape, run)
+        fast, fast_steps, _ = _searched(model, outputs, data.about.shape, run)
     pace = Pace(n, min(map(len, outcomes)))
     with _kept(outcomes):
         for start in range(0, n, size):
@@ -167,60 +167,62 @@ def fill(
                 run.check_cancelled()
                 run.progress(_words(task.title, begin, n, pace, outputs, outcomes))
                 ids = order[begin:stop]
-                known = {
-                    output: torch.from_numpy(one.values(stop)[begin:]).to(device)
-                    for output, one in zip(outputs, outcomes, strict=True)
-                    if len(one) >= stop
+                precomputed = {
+                    output: torch.from_numpy(known.values(stop)[begin:]).to(device)
+                    for output, known in zip(outputs, outcomes, strict=True)
+                    if len(known) >= stop
                 }
-                begun = time.perf_counter()
-                found, chunk_size = _measured(
+                batch_start = time.perf_counter()
+                results, chunk_size = _measured(
                     task,
                     [outputs[i] for i in wanted],
-                    lambda size: _batch(model, search, dataset, ids, device, run.seed, size, known),  # noqa: B023
+                    lambda size: _batch(model, fast, dataset, ids, device, run.seed, size, precomputed),  # noqa: B023
                     chunk_size,
                 )
-                arrays = [one.values.cpu().numpy() for one in found]  # waits for the device
-                seconds = time.perf_counter() - begun
-                for i, one, values in zip(wanted, found, arrays, strict=True):
-                    prepared = how if outputs[i].allow_fast_model else ()
-                    outcomes[i].extend(values, {"seconds": seconds, **one.totals}, device.type, prepared)
-                    if one.images is not None and save is not None:
-                        save(outputs[i], ids, one)
+                arrays = [result.values.cpu().numpy() for result in results]  # waits for the device
+                seconds = time.perf_counter() - batch_start
+                for i, result, values in zip(wanted, results, arrays, strict=True):
+                    steps = fast_steps if outputs[i].allow_fast_model else ()
+                    outcomes[i].extend(values, {"seconds": seconds, **result.totals}, device.type, steps)
+                    if result.images is not None and save is not None:
+                        save(outputs[i], ids, result)
 
 
 def _words(
     title: str, done: int, n: int, pace: Pace, outputs: Sequence[Output], outcomes: Sequence[Outcomes]
 ) -> str:
-    """What the status line says: how far it is, the pace, and what was found so far."""
+    """The status line: images done, the pace, and the accuracies so far."""
     parts = [title, f"{done}/{n} images", pace.words(done)]
-    for output, one in zip(outputs, outcomes, strict=True):
-        if done and not output.implicit and hasattr(output, "metric") and len(one) >= done:
-            entry = output.entries(one.values(done), one.totals)[0]
+    for output, known in zip(outputs, outcomes, strict=True):
+        if done and not output.implicit and output.metric is not None and len(known) >= done:
+            entry = output.entries(known.values(done), known.totals)[0]
             parts.append(f"{entry['metric']} {entry['value']:.3f}")
     return "  ".join(filter(None, parts))
 
 
 def _missing(outcomes: Sequence[Outcomes], start: int, stop: int) -> list[tuple[int, list[int]]]:
-    """What a batch lacks: from which example on, and which outputs, those known furthest first.
+    """The outputs that a batch lacks, grouped by the first missing example, the most complete group first.
 
-    Columns that are known equally far are measured together; none is measured twice on an example, so
-    that sums over examples stay sums, and what others lean on is there before them.
+    Outputs that are equally complete are measured together; none is measured twice on an example, so that
+    sums over examples stay correct, and outputs that others need are measured before them.
     """
     groups: dict[int, list[int]] = {}
-    for i, one in enumerate(outcomes):
-        if len(one) < stop:
-            groups.setdefault(max(len(one), start), []).append(i)
+    for i, known in enumerate(outcomes):
+        if len(known) < stop:
+            groups.setdefault(max(len(known), start), []).append(i)
     return sorted(groups.items(), reverse=True)
 
 
 def _measured(
     task: EvalTask, outputs: Sequence[Output], batch: Callable[[int], Batch], chunk_size: int
 ) -> tuple[list[Outcome], int]:
-    """Outcomes of a batch, and the batch that memory allowed: halved for as long as it runs out."""
+    """Outcomes of a batch, and the chunk size that memory allowed: halved each time memory runs out."""
     while True:
         try:
-            found = task.run(batch(chunk_size), outputs)
-            return [one if isinstance(one, Outcome) else Outcome(one, {}) for one in found], chunk_size
+            results = task.run(batch(chunk_size), outputs)
+            return [
+                result if isinstance(result, Outcome) else Outcome(result, {}) for result in results
+            ], chunk_size
         except RuntimeError as error:
             if not out_of_memory(error):
                 raise
@@ -236,16 +238,16 @@ def _measured(
 def _searched(
     model: nn.Module, outputs: Sequence[Output], shape: tuple[int, int, int], run: RunContext
 ) -> fast_model.FastModel:
-    """The model that searches run on: prepared where an output asks for one."""
+    """The model that attacks run on: a fast copy where an output allows one."""
     if not (run.prepare and any(output.allow_fast_model for output in outputs)):
         return fast_model.FastModel(model, ())
-    found = fast_model.make_fast_model(model, precision.resolve(run), shape, compiled=run.compile)
-    if found.refusal is not None:
+    result = fast_model.make_fast_model(model, precision.resolve(run), shape, compiled=run.compile)
+    if result.refusal is not None:
         run.notify(
-            f"warning: the network is searched as it is, in float32, because {found.refusal}. Searches take"
-            " longer; verdicts are the same."
+            f"warning: the network is searched as it is, in float32, because {result.refusal}. Searches take"
+            " longer; the float32 decisions are the same."
         )
-    return found
+    return result
 
 
 def _batch(
@@ -275,9 +277,9 @@ def _batch(
 
 @contextmanager
 def _kept(outcomes: Sequence[Outcomes]) -> Iterator[None]:
-    """Keep what was found, also when the work is interrupted."""
+    """Write the outcomes to the store at the end, also when the work is interrupted."""
     try:
         yield
     finally:
-        for one in outcomes:
-            one.keep()
+        for unsaved in outcomes:
+            unsaved.keep()

@@ -1,4 +1,4 @@
-"""What the store knows of single images: what each gave to a model's results, for records that are ranked."""
+"""Per-image outcomes from the store, for the bootstrap over images in rankings of records."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from rbtools.store import Store, index, listing
 
 
 class ImageOutcomes:
-    """The outcomes of records' evaluations, where a store has them.
+    """The per-image outcomes of records' evaluations in a store.
 
-    checkpoints: those that anybody will ask for. Nothing is found in a store that is not there.
+    checkpoints: those that `shares` will be called for. A store that does not exist has no outcomes.
     """
 
     def __init__(self, store: Store, checkpoints: Iterable[str]) -> None:
@@ -41,30 +41,29 @@ class ImageOutcomes:
             known.append((entry, outcomes))
 
     def shares(self, record: Mapping[str, Any], entry: Mapping[str, Any]) -> Shares | None:
-        """What each image of the split, in its fixed order, gives to the entry's value; see `Shares`.
+        """The contribution of each image of the split, in its fixed order, to the entry's value.
 
-        entry: of `evals`. None where the store does not have it, or where what it has does not give the
-        entry's value.
+        entry: of `evals`. None where the store does not have its outcomes, or they do not give its value.
         """
         value = entry.get("value")
         if value is None or not isinstance(entry.get("n"), int):
             return None
-        for kept, key in self._keys.get((str(record.get("checkpoint")), str(entry.get("metric"))), []):
-            if (kept.get("value"), kept.get("n")) != (value, entry["n"]):
+        for stored, key in self._keys.get((str(record.get("checkpoint")), str(entry.get("metric"))), []):
+            if (stored.get("value"), stored.get("n")) != (value, entry["n"]):
                 continue
-            found = _shares(Outcomes(self._store, key), entry)
-            if found is None or found.counts.sum() != entry["n"]:
+            shares = _shares(Outcomes(self._store, key), entry)
+            if shares is None or shares.counts.sum() != entry["n"]:
                 continue
-            if abs(found.gives.sum(dtype=float) / entry["n"] - value) < 1e-6:
-                return found
+            if abs(shares.gives.sum(dtype=float) / entry["n"] - value) < 1e-6:
+                return shares
         return None
 
 
 class Shares(NamedTuple):
-    """What images give to a value, which is the sum of `gives` over that of `counts`: float32 (N,) each.
+    """Contributions of images to a value, which is sum(gives) / sum(counts): float32 (N,) each.
 
-    Of an accuracy, 1 for each that is right, and all count. Of probabilistic robustness, the share of
-    noisy copies that are right, or whether enough are, and those count that are right without noise.
+    For an accuracy `gives` is 1 for each image that is right, and all count. For probabilistic robustness it
+    is the share of noisy copies that are right, or whether enough are; images right without noise count.
     """
 
     gives: np.ndarray

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rbtools.evaluation import textures
 from rbtools.execution.context import RunContext
 from rbtools.inputs import resolve
 from rbtools.store.files import written_whole
@@ -21,22 +20,22 @@ class SheetRow(NamedTuple):
     """One corruption: its name, and the image under each severity, uint8 (H, W, C)."""
 
     name: str
-    tiles: list[Any]
+    images: list[Any]
 
 
 class Sheet(NamedTuple):
-    """What is shown, in words, the image as it is, uint8 (H, W, C), and a row for each corruption."""
+    """A caption, the clean image, uint8 (H, W, C), and a row for each corruption."""
 
     caption: str
     clean: Any
     rows: list[SheetRow]
 
 
-def tiles(corruptions: Sequence[Any], severities: Sequence[int], run: RunContext) -> Sheet:
-    """The first image of the data set under everything.
+def corrupted_images(corruptions: Sequence[Any], severities: Sequence[int], run: RunContext) -> Sheet:
+    """The first image of the data set under each corruption at each severity.
 
-    The first of the order in which images are evaluated, corrupted as there. Raises RbError where
-    the image is too small for a corruption.
+    The first in the order of evaluation, corrupted with the same random numbers as there. Raises RbError
+    where the image is too small for a corruption.
     """
     import torch
 
@@ -48,27 +47,27 @@ def tiles(corruptions: Sequence[Any], severities: Sequence[int], run: RunContext
     image = dataset.images[ids].float().div(255)
     rows = []
     for corruption in corruptions:
-        corrupt = textures.given(corruption)
-        found = []
+        corrupt = corruption.with_textures()
+        images = []
         for severity in severities:
             run.check_cancelled()
             run.progress(f"{corruption.name} {severity}")
             draws = Draws(run.seed, f"corruption.{corruption.name}", ids)
             levels = corrupt(image, severity, draws).mul(255).round().to(torch.uint8)[0]
-            found.append(levels.permute(1, 2, 0).contiguous().numpy())
-        rows.append(SheetRow(corruption.name, found))
+            images.append(levels.permute(1, 2, 0).contiguous().numpy())
+        rows.append(SheetRow(corruption.name, images))
     clean = dataset.images[ids][0].permute(1, 2, 0).contiguous().numpy()
     return Sheet(f"{data.name}, image {int(ids[0])}", clean, rows)
 
 
 def draw(corruptions: Sequence[Any], severities: Sequence[int], file: Path, run: RunContext) -> str:
-    """Draw the first image of the data set under everything into a PNG; return a line about it.
+    """Draw the corrupted images of `corrupted_images` into a PNG; return a line about it.
 
-    See `tiles`. Raises RbError also where the file cannot be written.
+    Raises RbError also where the file cannot be written.
     """
     from PIL import Image, ImageDraw
 
-    sheet = tiles(corruptions, severities, run)
+    sheet = corrupted_images(corruptions, severities, run)
     height, width = sheet.clean.shape[:2]
     scale = max(1, -(-CELL // max(height, width)))
     down, across = scale * height + GAP, scale * width + GAP
@@ -78,8 +77,8 @@ def draw(corruptions: Sequence[Any], severities: Sequence[int], file: Path, run:
         pen.text((LEFT + column * across, 5), f"severity {severity}", INK)
     for number, row in enumerate(sheet.rows):
         pen.text((GAP, TOP + number * down + down // 2 - 8), row.name, INK)
-        for column, tile in enumerate(row.tiles):
-            shown = tile.repeat(3, 2) if tile.shape[2] == 1 else tile
+        for column, image in enumerate(row.images):
+            shown = image.repeat(3, 2) if image.shape[2] == 1 else image
             enlarged = Image.fromarray(shown).resize(
                 (scale * width, scale * height), Image.Resampling.NEAREST
             )

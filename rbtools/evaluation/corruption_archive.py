@@ -1,4 +1,4 @@
-"""Corrupted images in files: the .npy archives of CIFAR-10-C and its like, evaluated file by file.
+"""Evaluation of corrupted images in .npy archives such as CIFAR-10-C, file by file.
 
 NAME.npy holds uint8 images (5 N, H, W, C), the N images of the data set at severity 1, then at severity
 2 and so on; labels.npy their labels, (5 N,) or only (N,).
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from rbtools.evaluation.batches import Batch
     from rbtools.evaluation.tasks import Correct
 
-BLOCKS = len(SEVERITIES)  # of a file
+BLOCKS = len(SEVERITIES)  # copies of the data set in a file
 
 
 @dataclass(frozen=True)
 class ArchiveOutput(Output):
-    """Which examples stay classified right as one file has them, at one severity."""
+    """Which examples are classified right in one file of the archive, at one severity."""
 
     corruption: str
     severity: int
@@ -53,16 +53,16 @@ class ArchiveOutput(Output):
 
     def entry_template(self) -> list[dict[str, Any]]:
         name = metric_name.corrupt_name(self.corruption, self.severity)
-        found = {"corruption": self.corruption, "severity": self.severity, "archive": self.content}
-        return [{"metric": name, **found}]
+        settings = {"corruption": self.corruption, "severity": self.severity, "archive": self.content}
+        return [{"metric": name, **settings}]
 
     def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
-        return [accuracy_entry(asked, outcomes) for asked in self.entry_template()]
+        return [accuracy_entry(template, outcomes) for template in self.entry_template()]
 
 
 @dataclass(frozen=True)
 class ArchiveTask(EvalTask):
-    """Accuracy on one file, at some severities. The first file brings the clean accuracy along."""
+    """Accuracy on one file, at some severities; `clean`: with the clean accuracy, once an archive."""
 
     file: Path
     content: str
@@ -84,15 +84,15 @@ class ArchiveTask(EvalTask):
         from rbtools.datasets import npy
 
         images, places = npy.mapped(self.file), batch.ids.cpu().numpy()
-        found = []
+        outcomes = []
         for output in wanted:
             if isinstance(output, ArchiveOutput):
                 block = images[places + (output.severity - 1) * self.size]
                 tensor = torch.from_numpy(block).to(batch.images.device).permute(0, 3, 1, 2)
-                found.append(batch.correct(tensor.float().div(255).contiguous()))
+                outcomes.append(batch.correct(tensor.float().div(255).contiguous()))
             else:
-                found.append(batch.clean)
-        return found
+                outcomes.append(batch.clean)
+        return outcomes
 
 
 def files(folder: Path, names: Sequence[str]) -> list[Path]:
@@ -119,11 +119,11 @@ def run_archive(
     reference: sums.Reference | None,
     run: RunContext,
 ) -> dict[str, Any]:
-    """Put accuracies on the files of an archive into the record, one file after the other.
+    """Add accuracies on the files of an archive to the record, one file after the other.
 
-    Every file is checked before the first is evaluated, and read when its turn comes: for its hash, and
-    at once for its images, so that the disk gives each byte once. Raises RbError where a file does not
-    belong to the record's data set.
+    Every file is checked before the first is evaluated. A file is hashed immediately before its images are
+    evaluated, so that its pages are still cached and the disk reads it once. Raises RbError where a file does
+    not belong to the record's data set.
     """
     inputs = resolve_inputs(record, run)
     data = inputs.data
@@ -140,7 +140,7 @@ def run_archive(
     expected = [entry for task in unread for entry in evaluate.expected_entries(inputs, task)]
     expected += _sums(expected, None, reference, data, {})
     evaluate.check_entries(inputs.record, [{**entry, "archive": results.LATER} for entry in expected], run)
-    computed, found = run.store.computed, run.store.found
+    computed_before, found_before = run.store.computed, run.store.found
     entries: list[dict[str, Any]] = []
     implicit_entries: list[dict[str, Any]] = []
     correct: dict[tuple[str, int], np.ndarray] = {}
@@ -151,8 +151,8 @@ def run_archive(
         of_file, clean = evaluate.task_entries(inputs, task)
         entries, implicit_entries = entries + of_file, implicit_entries + clean
         correct |= evaluate.correct_images(inputs, task)
-    anything = run.store.computed > computed  # a record counts once, not once a file
-    run.store.computed, run.store.found = computed + anything, found + (not anything)
+    anything = run.store.computed > computed_before  # a record counts once, not once a file
+    run.store.computed, run.store.found = computed_before + anything, found_before + (not anything)
     entries += _sums(entries, implicit_entries[0] if implicit_entries else None, reference, data, correct)
     record = inputs.record_with_data()
     for entry in implicit_entries:
@@ -167,46 +167,46 @@ def _sums(
     data: resolve.Data,
     correct: Correct,
 ) -> list[dict[str, Any]]:
-    """Means and mCE, named for the split."""
-    found = sums.summary(entries, clean, CORRUPTIONS.all, reference, partial(mean_over, correct))
-    return [{**entry, "metric": metric_name.split_name(entry["metric"], data.split)} for entry in found]
+    """Entries of the means and of mCE, named for the split."""
+    summary = sums.summary(entries, clean, CORRUPTIONS.all, reference, partial(mean_over, correct))
+    return [{**entry, "metric": metric_name.split_name(entry["metric"], data.split)} for entry in summary]
 
 
 def _check_images(file: Path, data: resolve.Data) -> None:
     channels, height, width = data.about.shape
-    found = _opened(file)
-    if found.dtype != "uint8" or found.ndim != 4 or found.shape[1:] != (height, width, channels):
+    array = _opened(file)
+    if array.dtype != "uint8" or array.ndim != 4 or array.shape[1:] != (height, width, channels):
         raise RbError(
-            f"{file} holds {found.dtype} {found.shape}. Expected uint8 images of the data set {data.name}:"
+            f"{file} holds {array.dtype} {array.shape}. Expected uint8 images of the data set {data.name}:"
             f" ({BLOCKS * _whole(data)}, {height}, {width}, {channels})."
         )
-    if len(found) != BLOCKS * _whole(data):
+    if len(array) != BLOCKS * _whole(data):
         raise RbError(
-            f"{file} holds {len(found)} images. Expected {BLOCKS * _whole(data)}: the {_whole(data)} of the"
+            f"{file} holds {len(array)} images. Expected {BLOCKS * _whole(data)}: the {_whole(data)} of the"
             f" data set {data.name} ({data.split}) at {BLOCKS} severities. Name their own with --dataset."
         )
 
 
 def _check_labels(file: Path, data: resolve.Data) -> None:
-    found = _opened(file)
+    labels = _opened(file)
     ours = data.load().labels.numpy()
-    if found.dtype.kind not in "iu" or found.shape not in ((len(ours),), (BLOCKS * len(ours),)):
+    if labels.dtype.kind not in "iu" or labels.shape not in ((len(ours),), (BLOCKS * len(ours),)):
         raise RbError(
-            f"{file} holds {found.dtype} {found.shape}. Expected {BLOCKS * len(ours)} whole numbers, the"
+            f"{file} holds {labels.dtype} {labels.shape}. Expected {BLOCKS * len(ours)} whole numbers, the"
             f" labels of the data set {data.name} once for each severity."
         )
-    wrong = (found.reshape(-1, len(ours)) != ours).any(axis=0).nonzero()[0]
+    wrong = (labels.reshape(-1, len(ours)) != ours).any(axis=0).nonzero()[0]
     if len(wrong):
         first = int(wrong[0])
         raise RbError(
-            f"{file} does not fit the data set {data.name}: {len(wrong)} of {len(ours)} labels differ, first"
-            f" that of image {first} ({int(found[first])} there, {int(ours[first])} here). The images must be"
-            " those of the data set, in its order."
+            f"{file} does not fit the data set {data.name}: {len(wrong)} of {len(ours)} labels differ,"
+            f" first that of image {first} ({int(labels[first])} there, {int(ours[first])} here). The images"
+            " must be those of the data set, in its order."
         )
 
 
 def _whole(data: resolve.Data) -> int:
-    """How many images the split has, of which --indices may have chosen some."""
+    """How many images the whole split has, without the selection of --indices."""
     return data.about.sizes[data.split]
 
 

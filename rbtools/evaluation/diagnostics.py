@@ -1,34 +1,39 @@
-"""What a search tells of itself besides its outcomes: in words, without torch."""
+"""Diagnostics of an attack run: warnings, and confidence and confusion matrices. Imports no torch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-# Above this share of examples without a gradient, robustness may be an illusion.
-_BLIND = 0.01
-# A share of all examples that Square may find beyond the attacks by gradients without a word.
-_SQUARE = 0.002
+if TYPE_CHECKING:
+    import numpy as np
+
+# Above this share of examples with zero gradient a warning is given: the gradients may be masked.
+_MOST_ZERO_GRADIENTS = 0.01
+# Above this share of examples that only Square breaks a warning is given.
+_MOST_BROKEN_BY_SQUARE = 0.002
+MOST_CLASSES = 100  # of a confusion matrix
+_DIGITS = 5
 
 
 def of_attack(method: Any, totals: Mapping[str, float], n: int) -> dict[str, Any]:
-    """What an entry says besides its value.
+    """The fields of an entry that describe the attack run.
 
-    `loss`, the one in use; `broken_by`, for an attack of parts: how many of n examples each broke;
-    `distance`, for one that looks for the nearest: the mean over what it fooled; and `warnings`.
+    `loss`: the one in use; `broken_by`, for an ensemble: how many of n examples each part broke;
+    `distance`, for a minimum-norm attack: the mean over the examples it broke; and `warnings`.
     """
-    found: dict[str, Any] = {}
-    by = _broken_by(method, totals)
-    if by:
-        found["broken_by"] = by
+    fields: dict[str, Any] = {}
+    broken_by = _broken_by(method, totals)
+    if broken_by:
+        fields["broken_by"] = broken_by
     losses = [name.partition(".")[2] for name in totals if name.startswith("loss.")]
     if losses:
-        found["loss"] = losses[0]
+        fields["loss"] = losses[0]
     count = totals.get("distances", 0.0)
     if count:
-        found["distance"] = {"mean": round(totals["distance"] / count, 6), "n": int(count)}
-    warnings = [*_other_loss(method, losses), *_vanishing(totals), *_square(by, n)]
-    return {**found, **({"warnings": warnings} if warnings else {})}
+        fields["distance"] = {"mean": round(totals["distance"] / count, 6), "n": int(count)}
+    warnings = [*_other_loss(method, losses), *_vanishing(totals), *_square(broken_by, n)]
+    return {**fields, **({"warnings": warnings} if warnings else {})}
 
 
 def _other_loss(method: Any, losses: list[str]) -> list[str]:
@@ -39,11 +44,11 @@ def _other_loss(method: Any, losses: list[str]) -> list[str]:
 
 
 def _vanishing(totals: Mapping[str, float]) -> list[str]:
-    started, blind = totals.get("started", 0.0), totals.get("zero_gradient", 0.0)
-    if not started or blind / started <= _BLIND:
+    started, zero = totals.get("started", 0.0), totals.get("zero_gradient", 0.0)
+    if not started or zero / started <= _MOST_ZERO_GRADIENTS:
         return []
     return [
-        f"The gradient is zero at the start for {blind / started:.1%} of the images attacked: what looks"
+        f"The gradient is zero at the start for {zero / started:.1%} of the images attacked: what looks"
         " robust there may only be saturated. Compare with square and apgd-dlr."
     ]
 
@@ -53,19 +58,64 @@ def _broken_by(method: Any, totals: Mapping[str, float]) -> dict[str, int]:
     if not counts:
         return {}
     names = [part.name for part in method.parts]
-    by: dict[str, int] = dict.fromkeys(names, 0)
+    broken_by: dict[str, int] = dict.fromkeys(names, 0)
     for name, value in counts.items():
         number = int(name.partition(".")[2])
         if number >= 0:
-            by[names[number]] += int(value)
-    return by
+            broken_by[names[number]] += int(value)
+    return broken_by
 
 
-def _square(by: Mapping[str, int], n: int) -> list[str]:
-    found = by.get("square", 0)
-    if found <= _SQUARE * n:
+def _square(broken_by: Mapping[str, int], n: int) -> list[str]:
+    broken = broken_by.get("square", 0)
+    if broken <= _MOST_BROKEN_BY_SQUARE * n:
         return []
     return [
-        f"Square broke {found} of {n} images that no attack by gradients broke: the model's gradients may be"
+        f"Square broke {broken} of {n} images that no attack by gradients broke: the model's gradients may be"
         " masked. Check with rb-attack check."
     ]
+
+
+def of_rows(rows: np.ndarray) -> dict[str, Any]:
+    """Confidence and confusion matrices (`--detail`), as in the robustness dataset (Jung et al. 2023).
+
+    rows: float32 (N, 1 + K), the label and the logits of each example. Confidences are probabilities after
+    softmax, means over images: `label` (K x K) by true class, `argmax` (K x K) by predicted class,
+    `prediction` the largest one where it is right and where it is wrong. `confusion` (K x K) counts images,
+    rows are true classes. Rows without images are 0; `images` counts them, by true and predicted class.
+    Above 100 classes only `prediction` is given: the matrices would dominate the size of the record.
+    """
+    import numpy as np
+
+    labels, logits = rows[:, 0].astype(int), rows[:, 1:].astype(np.float64)
+    classes = logits.shape[1]
+    shifted = np.exp(logits - logits.max(1, keepdims=True))
+    probabilities = shifted / shifted.sum(1, keepdims=True)
+    predicted = logits.argmax(1)
+    right = predicted == labels
+    largest = probabilities.max(1)
+    confidence: dict[str, Any] = {"prediction": [_mean(largest[right]), _mean(largest[~right])]}
+    if classes > MOST_CLASSES:
+        return {"confidence": confidence}
+    confusion = np.zeros((classes, classes), int)
+    np.add.at(confusion, (labels, predicted), 1)
+    confidence["label"] = _by(labels, probabilities)
+    confidence["argmax"] = _by(predicted, probabilities)
+    images = {"label": confusion.sum(1).tolist(), "argmax": confusion.sum(0).tolist()}
+    return {"confidence": confidence, "confusion": confusion.tolist(), "images": images}
+
+
+def _mean(values: np.ndarray) -> float:
+    return round(float(values.mean()), _DIGITS) if len(values) else 0.0
+
+
+def _by(classes: np.ndarray, probabilities: np.ndarray) -> list[list[float]]:
+    """Mean probabilities (K, K), a row for each class in `classes` (N,)."""
+    import numpy as np
+
+    count = probabilities.shape[1]
+    sums = np.zeros((count, count))
+    np.add.at(sums, classes, probabilities)
+    means = sums / np.maximum(np.bincount(classes, minlength=count), 1)[:, None]
+    rows: list[list[float]] = np.round(means, _DIGITS).tolist()
+    return rows

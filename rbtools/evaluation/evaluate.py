@@ -1,10 +1,9 @@
-"""The evaluations of the suite, one function a tool: a record in, the record with results out.
+"""Evaluation of an `EvalTask` on a record: its results from the store or computed.
 
-An evaluation runs an `EvalTask`: a few `Output`s, each one whole number per example (is it
-still classified right; how many of its noisy copies are). Outcomes are kept in the store under a
-key that does not contain `n`, in one fixed order of the examples, so that more examples, a later
-epsilon, or an interrupted run go on from what is there. (Attacks that draw for a batch as a whole are
-the exception: for them another `n` is other work.)
+A task has a few `Output`s, each one whole number per example (is it still classified right; how many of its
+noisy copies are). Outcomes are stored under a key that does not contain `n`, in one fixed order of the
+examples, so that more examples, another eps or an interrupted run continue from the stored outcomes. (Attacks
+that draw random numbers for a batch as a whole are the exception: their key contains `n`.)
 """
 
 from __future__ import annotations
@@ -39,14 +38,14 @@ Entry = dict[str, Any]
 Entries = list[Entry]
 
 VERSION = 2  # of the outcomes
-READING = 1  # of what entries make of them
-UNPREPARED = "The search ran on the network as it is, in float32: it could not be prepared for searches."
+POSTPROCESSING = 1  # version of the computation of entries from outcomes
+NO_FAST_MODEL = "The search ran on the network as it is, in float32: it could not be prepared for searches."
 
 
 def run_task(record: dict[str, Any], task: EvalTask, run: RunContext) -> dict[str, Any]:
     """The record with the results of the task.
 
-    Raises RbError where the model or the data cannot be had, or a result of that name is there
+    Raises RbError where the model or the data are not available, or the record has a result of that name
     with another protocol.
     """
     inputs = resolve_inputs(record, run)
@@ -58,13 +57,13 @@ def run_task(record: dict[str, Any], task: EvalTask, run: RunContext) -> dict[st
 
 
 def measured_entries(inputs: Inputs, task: EvalTask) -> tuple[dict[str, Any], Entries, Entries]:
-    """The record with its data, and the entries of the task: (requested, implicit). Warnings are said."""
+    """The record with its data, and the entries of the task: (requested, implicit). Prints their warnings."""
     entries, implicit_entries = task_entries(inputs, task)
     model_checks.report_checks(inputs.record, [*entries, *implicit_entries], inputs.run)
     for entry in entries:
         for warning in entry.get("warnings", ()):
-            if warning == UNPREPARED:
-                continue  # said once, with the reason, where the search was made
+            if warning == NO_FAST_MODEL:
+                continue  # reported once, with the reason, where the fast copy was refused
             inputs.run.notify(f"{entry['metric']}: {warning}")
     return inputs.record_with_data(), entries, implicit_entries
 
@@ -77,7 +76,7 @@ def add_entries(record: dict[str, Any], entries: Sequence[Entry], run: RunContex
 
 
 def check_entries(record: dict[str, Any], entries: Sequence[Entry], run: RunContext) -> None:
-    """Raise RbError before the work where `add_entries` would raise it after, for `expected_entries`."""
+    """Raise RbError before the computation where `add_entries` would raise it afterwards."""
     if (other := results.edited(record)) is not None:
         run.notify(
             f"warning: {other['metric']} of a record is not what its own entry in evals says. Where it is"
@@ -101,10 +100,10 @@ def _renamed(entries: Sequence[Entry], run: RunContext) -> Sequence[Entry]:
 
 
 def expected_entries(inputs: Inputs, task: EvalTask) -> Entries:
-    """The entries of the task as far as they are known before the work: without results.
+    """The entries of the task as far as they are known before the computation: without results.
 
-    What only the work tells of a protocol is results.LATER: the number of images that are right, a loss that
-    may have to stand in for another, whether the search can run on a fast copy of the model.
+    Fields that only the computation determines are results.LATER: the number of images that are right, a loss
+    that may replace another, whether the attack can run on a fast copy of the model.
     """
     nothing = {"value": 0.0, "ci95": (0.0, 1.0), "seconds": 0.0}
     entries = []
@@ -120,7 +119,7 @@ def expected_entries(inputs: Inputs, task: EvalTask) -> Entries:
 
 
 def _common(output: Output, inputs: Inputs) -> Entry:
-    """What each entry of an output says of its examples and its random numbers."""
+    """The fields of an output's entries that describe its examples and its random numbers."""
     seed = {"seed": inputs.run.seed, "draws": GENERATOR} if output.random else {}
     return {"split": inputs.data.split, **inputs.data.protocol(), **seed}
 
@@ -128,7 +127,7 @@ def _common(output: Output, inputs: Inputs) -> Entry:
 def task_entries(inputs: Inputs, task: EvalTask) -> tuple[Entries, Entries]:
     """The entries of a task on the split, from the store or computed: (requested, implicit)."""
     run, units = inputs.run, _cache_units(inputs, task)
-    save = _to_save(task, units, inputs.record)  # images are not kept in the store: they are made again
+    save = _to_save(task, units, inputs.record)  # the store holds no images: they are computed again
     computed = memoize(
         run,
         [unit.outcomes for unit in units],
@@ -142,13 +141,13 @@ def task_entries(inputs: Inputs, task: EvalTask) -> tuple[Entries, Entries]:
     for unit, entries in zip(units, computed, strict=True):
         (implicit_entries if unit.output.implicit else requested).extend(entries or [])
     requested += task.summarize(requested, implicit_entries, partial(_correct, units, inputs))
-    return tuple([_named_entry(one, inputs) for one in part] for part in (requested, implicit_entries))  # type: ignore[return-value]
+    return tuple([_named_entry(entry, inputs) for entry in part] for part in (requested, implicit_entries))  # type: ignore[return-value]
 
 
 def correct_images(inputs: Inputs, task: EvalTask) -> dict[tuple[str, int], np.ndarray]:
     """Which images are right under each corruption and severity of a task that was run: 1 or 0.
 
-    What the store has not kept is lacking.
+    Outcomes that the store does not have are left out.
     """
     return _correct(_cache_units(inputs, task), inputs)
 
@@ -170,7 +169,7 @@ def _cache_units(inputs: Inputs, task: EvalTask) -> list[_CacheUnit]:
 def _lacking(
     units: Sequence[_CacheUnit], computed: Sequence[Any], inputs: Inputs
 ) -> list[tuple[str, dict[str, Any], int]]:
-    """Of each unit without entries its outcomes' key, its output, and how many images are not done."""
+    """For each unit without entries: the key of its outcomes, its output, and how many images are missing."""
     from rbtools.evaluation.outcomes import Outcomes
 
     n, store = inputs.n, inputs.run.store
@@ -180,7 +179,7 @@ def _lacking(
 
 
 def _named_entry(entry: Entry, inputs: Inputs) -> Entry:
-    """An entry as it stands in the record: named for its split, with the tool that made it."""
+    """An entry as the record holds it: named for its split, with the tool that made it."""
     data = inputs.data
     named = {"tool": inputs.run.tool, **entry, "metric": metric_name.split_name(entry["metric"], data.split)}
     if resolve.named_data(inputs.record, data.name) != data.name:
@@ -189,12 +188,12 @@ def _named_entry(entry: Entry, inputs: Inputs) -> Entry:
 
 
 class _CacheUnit(NamedTuple):
-    """An output and where its outcomes and its entries are kept: what determines them, and its digest."""
+    """An output with the store keys of its outcomes and entries: the determining fields and their digests."""
 
     output: Output
     what: dict[str, Any]
     outcomes: str
-    reading: dict[str, Any]
+    postprocessing: dict[str, Any]
     key: str
 
 
@@ -213,26 +212,31 @@ def _cache_unit(inputs: Inputs, output: Output) -> _CacheUnit:
     if output.random:
         what |= {"seed": run.seed, "draws": GENERATOR}
     if output.batch_dependent:
-        what["n"] = inputs.n  # it ends the last batch, and such an attack draws for a batch as a whole
+        what["n"] = inputs.n  # n sets the size of the last batch, which the attack draws for as a whole
     outcomes = digest(what)
-    reading = {"outcomes": outcomes, "n": inputs.n, "version": READING, **output.postprocess_key()}
-    return _CacheUnit(output, what, outcomes, reading, digest(reading))
+    postprocessing = {
+        "outcomes": outcomes,
+        "n": inputs.n,
+        "version": POSTPROCESSING,
+        **output.postprocess_key(),
+    }
+    return _CacheUnit(output, what, outcomes, postprocessing, digest(postprocessing))
 
 
 def _arithmetic(output: Output, run: RunContext) -> dict[str, Any]:
-    """How the output's outcomes are computed, as far as that could change one."""
+    """The numerical settings of the output's computation that could change an outcome."""
     if not (run.prepare and output.allow_fast_model):
         return {"precision": "fp32"}
-    how = {"precision": precision.resolve(run), "prepared": precision.PREPARED}
-    return how | ({"compiled": True} if run.compile else {})
+    settings = {"precision": precision.resolve(run), "prepared": precision.PREPARED}
+    return settings | ({"compiled": True} if run.compile else {})
 
 
 def _compute(
     inputs: Inputs, task: EvalTask, units: Sequence[_CacheUnit], computed: list[Any], save: _Files | None
 ) -> None:
-    """Put what the store does not have into `computed`; keep outcomes as they come, and the entries.
+    """Compute the entries that are None in `computed`, and store outcomes and entries.
 
-    With `save` the images are wanted too, and all is made anew.
+    With `save` the perturbed images are needed too, and everything is computed again.
     """
     from rbtools.evaluation.outcomes import Outcomes
 
@@ -242,26 +246,26 @@ def _compute(
         missing = list(range(len(units)))
     outcomes = [Outcomes(run.store, units[i].outcomes, anew=bool(save)) for i in missing]
     checks = None
-    if any(len(one) < n for one in outcomes):
+    if any(len(stored) < n for stored in outcomes):
         checks = _run_batches(inputs, task, [units[i].output for i in missing], outcomes, save)
     labels = resolve.names(inputs.record, inputs.data)
-    for i, one in zip(missing, outcomes, strict=True):
+    for i, stored in zip(missing, outcomes, strict=True):
         unit = units[i]
         common = _common(unit.output, inputs)
-        cost = {"device": "+".join(one.devices), **_arithmetic(unit.output, run)}
-        unprepared = []
-        if one.prepared:
-            cost["prepared"] = one.prepared
+        cost = {"device": "+".join(stored.devices), **_arithmetic(unit.output, run)}
+        warnings = []
+        if stored.fast_steps:
+            cost["prepared"] = stored.fast_steps
         elif cost.pop("prepared", None) is not None:
             cost["precision"] = "fp32"  # there was no fast copy of the model
-            unprepared = [UNPREPARED]
-        seen = {"sanity": checks} if checks is not None and isinstance(unit.output, CleanOutput) else {}
+            warnings = [NO_FAST_MODEL]
+        sanity = {"sanity": checks} if checks is not None and isinstance(unit.output, CleanOutput) else {}
         computed[i] = [
-            _with_warnings({**entry, **common, **_cost(one, len(one)), **seen, **cost}, unprepared)
-            for entry in unit.output.entries(one.values(n), one.totals)
+            _with_warnings({**entry, **common, **_cost(stored, len(stored)), **sanity, **cost}, warnings)
+            for entry in unit.output.entries(stored.values(n), stored.totals)
         ]
         about = {"kind": "evaluation", "of": unit.what, **labels}
-        run.store.keep_result(unit.key, unit.reading, computed[i], about)
+        run.store.keep_result(unit.key, unit.postprocessing, computed[i], about)
 
 
 def _run_batches(
@@ -271,8 +275,8 @@ def _run_batches(
     outcomes: Sequence[Outcomes],
     save: _Files | None,
 ) -> dict[str, Any] | None:
-    """Compute the missing outcomes; returns what the checks of the model say, if it is asked for."""
-    # Where the file is not to be had, that need not wait for torch.
+    """Compute the missing outcomes; return the checks of the model where the clean accuracy is computed."""
+    # A missing file is reported before torch is imported.
     resolve.checkpoint_of(inputs.record, inputs.run)
     from rbtools.evaluation import batches
     from rbtools.execution import device, resources
@@ -312,9 +316,9 @@ class _Files(NamedTuple):
 
 
 def _to_save(task: EvalTask, units: Sequence[_CacheUnit], record: dict[str, Any]) -> _Files | None:
-    """The files for adversarial images, where they are asked for and not all there yet.
+    """The files for adversarial images, where they are requested and do not all exist.
 
-    A name tells people the model and the metric, and by the key of the result that nothing else is in it.
+    A name contains the model, the metric and the key of the result, which identifies the contents.
     """
     folder = task.save
     if folder is None:
@@ -330,7 +334,7 @@ def _to_save(task: EvalTask, units: Sequence[_CacheUnit], record: dict[str, Any]
 
 
 def _cost(outcomes: Outcomes, examples: int) -> dict[str, Any]:
-    """What an entry says of the cost of its outcomes: seconds, and passes through the model per image."""
+    """The cost fields of an entry: seconds, and passes through the model per image."""
     totals = outcomes.totals
     cost: Entry = {"seconds": round(totals.get("seconds", 0.0), 3)}
     if "forward" in totals and examples:

@@ -1,11 +1,12 @@
-"""A model made ready to be searched: the same function, computed faster.
+"""The models that attacks run on: a fast copy that computes the same function, and a wrapper that counts.
 
-A search may run on it; whether an example is broken is decided by the model as it is, in float32.
+Whether an example is broken is decided by the model itself, in float32.
 """
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -20,10 +21,10 @@ _PROBES = 2
 
 
 class FastModel(NamedTuple):
-    """The model for searches, what was done to it, in the words of the record, and why nothing could be."""
+    """The model for attacks, the steps of its preparation as records name them, and why there are none."""
 
     model: nn.Module
-    how: tuple[str, ...]
+    steps: tuple[str, ...]
     refusal: str | None = None
 
 
@@ -32,18 +33,18 @@ def make_fast_model(
 ) -> FastModel:
     """A copy with BatchNorm folded into the convolutions before it, channels last, in that precision.
 
-    model: eval mode, images float32 (N, C, H, W) in [0, 1] -> logits (N, K); it stays as it is. The copy
-    takes the same images and gives float32 logits; in "bf16" the network's own arithmetic is bfloat16,
-    the normalisation before it is not, because a step of 1/255 would drown there. A network that cannot
-    be traced keeps its BatchNorm; one whose copy gives other logits is not folded either. A program, and a
-    network that does not run that way (`refusal` says why), is searched as it is.
+    model: eval mode, images float32 (N, C, H, W) in [0, 1] -> logits (N, K); it is not changed. The copy
+    takes the same images and gives float32 logits; with "bf16" the network computes in bfloat16, but the
+    normalisation before it does not, because bfloat16 would lose a step of 1/255. A network that cannot be
+    traced keeps its BatchNorm; one whose folded copy gives other logits is not folded either. A program, and
+    a network whose copy fails (`refusal` says why), is attacked unchanged.
     """
     network = model.network if isinstance(model, Preprocessed) else model
     if any(isinstance(module, Program) for module in model.modules()):
         return FastModel(model, ())
     bf16 = precision == "bf16"
     folded = _folded(network, shape)
-    how = [*(["folded"] if folded is not None else []), "channels-last", *(["bf16"] if bf16 else [])]
+    steps = [*(["folded"] if folded is not None else []), "channels-last", *(["bf16"] if bf16 else [])]
     normalization, probe = _normalization(model), _probe(network, shape)
     try:
         copied = _frozen(copy.deepcopy(network) if folded is None else folded)
@@ -51,12 +52,12 @@ def make_fast_model(
         fast: nn.Module = _Fast(normalization, copied.bfloat16() if bf16 else copied, bf16)
         with torch.no_grad():
             fast(probe)
-    except Exception as wrong:  # of the network's own code: it may not copy, or ask for float32
+    except Exception as wrong:  # raised by the network's own code: it cannot be copied, or needs float32
         return FastModel(model, (), f"a copy of it fails ({type(wrong).__name__}: {shown(str(wrong), 200)})")
     if compiled:
         fast = torch.compile(fast, dynamic=True)  # type: ignore[assignment]
-        how.append("compiled")
-    return FastModel(fast, tuple(how))
+        steps.append("compiled")
+    return FastModel(fast, tuple(steps))
 
 
 class _Fast(nn.Module):
@@ -88,14 +89,14 @@ def _frozen(network: nn.Module) -> nn.Module:
 
 
 def _probe(network: nn.Module, shape: tuple[int, int, int]) -> Tensor:
-    """Two images where the network is."""
+    """Two random images on the network's device."""
     parameter = next(network.parameters(), None)
     device = None if parameter is None else parameter.device
     return torch.rand(_PROBES, *shape, generator=torch.Generator().manual_seed(0)).to(device)
 
 
 def _folded(network: nn.Module, shape: tuple[int, int, int]) -> nn.Module | None:
-    """The network with BatchNorm in its convolutions; None where that cannot be, or is not the same."""
+    """The network with BatchNorm folded into its convolutions; None where that fails or changes logits."""
     if not any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in network.modules()):
         return None
     probe = _probe(network, shape)
@@ -109,5 +110,55 @@ def _folded(network: nn.Module, shape: tuple[int, int, int]) -> nn.Module | None
                 copied[convolution].bias.copy_(bias)
             logits = _frozen(folded)(probe)
             return folded if folding.is_same(network(probe), logits) else None
-    except Exception:  # tracing fails in as many ways as there are models
+    except Exception:  # tracing a network may raise anything
         return None
+
+
+class CountingModel(nn.Module):
+    """A model that counts the images that go forward through it and backward, and zero gradients.
+
+    `zero_gradients` are counted in the first backward pass of each example (`begin`): an example with zero
+    gradient at its start does not move, which looks like robustness. `chunk_size`: images that go through at
+    once; attacks split larger batches, and without gradients this class does. `decides`: the model that
+    decides where `model` is its fast copy; `confirm` evaluates points on it.
+    """
+
+    confirm: Callable[[Tensor, Tensor], Tensor] | None
+
+    def __init__(
+        self, model: nn.Module, chunk_size: int | None = None, decides: nn.Module | None = None
+    ) -> None:
+        super().__init__()
+        self.model, self.chunk_size, self.decides = model, chunk_size, decides
+        self.confirm = None if decides is None else self._confirmed
+        self.forwards = self.backwards = self.zero_gradients = 0
+        self._left = 0
+
+    def begin(self, count: int) -> None:
+        """Start counting a new batch of `count` examples."""
+        self._left = count
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.forwards += len(images)
+        if not (images.requires_grad and torch.is_grad_enabled()):
+            pieces = images.split(self.chunk_size or max(len(images), 1))
+            return torch.cat([self.model(piece) for piece in pieces])
+        inputs = images.view_as(images)
+        inputs.register_hook(self._seen)
+        logits: Tensor = self.model(inputs)
+        return logits
+
+    def _confirmed(self, points: Tensor, labels: Tensor) -> Tensor:
+        """Which points (N, ...) the model that decides classifies wrong too: bool (N,)."""
+        assert self.decides is not None
+        self.forwards += len(points)
+        with torch.no_grad():
+            pieces = points.split(self.chunk_size or max(len(points), 1))
+            wrong: Tensor = torch.cat([self.decides(piece).argmax(1) for piece in pieces]) != labels
+        return wrong
+
+    def _seen(self, gradient: Tensor) -> None:
+        self.backwards += len(gradient)
+        if self._left > 0:
+            self._left -= len(gradient)
+            self.zero_gradients += int((gradient == 0).flatten(1).all(1).sum())

@@ -1,4 +1,4 @@
-"""Is a model robust, or are its gradients only masked? Five tests (NAS-RobBench-201, tables 4 and 5)."""
+"""Five tests for masked gradients (NAS-RobBench-201, tables 4 and 5)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ METRIC = "obfuscation.failed"
 
 @dataclass(frozen=True)
 class MaskingOutput(Output):
-    """Which examples random points break and gradients do not."""
+    """Which examples random points break and PGD does not."""
 
     noise: AttackOutput
     pgd: AttackOutput
@@ -49,7 +49,7 @@ class MaskingOutput(Output):
 
 @dataclass(frozen=True)
 class GradientMaskingTask(EvalTask):
-    """FGSM, PGD from this distance up to the whole range, Square and random points, on the same images."""
+    """FGSM, PGD from this eps up to the whole range, Square and random points, on the same images."""
 
     eps: float
     pgd: Any
@@ -60,35 +60,37 @@ class GradientMaskingTask(EvalTask):
 
     @property
     def distances(self) -> tuple[float, ...]:
-        """Where PGD runs: here, and at 16, 32, 64, 128 and 255 /255 where these are larger."""
-        return (self.eps, *(one / 255 for one in BEYOND if one / 255 > self.eps))
+        """The eps of PGD: this one, and 16, 32, 64, 128 and 255 /255 where these are larger."""
+        return (self.eps, *(level / 255 for level in BEYOND if level / 255 > self.eps))
 
     def outputs(self) -> Sequence[Output]:
         pgd = [AttackOutput(replace(self.pgd, eps=eps)) for eps in self.distances]
-        single = [AttackOutput(replace(one, eps=self.eps)) for one in (self.fgsm, self.square, self.noise)]
+        single = [
+            AttackOutput(replace(method, eps=self.eps)) for method in (self.fgsm, self.square, self.noise)
+        ]
         return [CleanOutput(), *pgd, *single, MaskingOutput(single[-1], pgd[0])]
 
     def run(self, batch: Batch, wanted: Sequence[Output]) -> Sequence[Tensor | Outcome]:
         from rbtools.evaluation import adversarial
         from rbtools.evaluation.batches import Outcome
 
-        found: dict[Any, Any] = dict(batch.precomputed)
+        outcomes: dict[Any, Any] = dict(batch.precomputed)
         for output in wanted:
             if isinstance(output, AttackOutput):
-                seen = adversarial.run_attack(batch, output.method)
-                found[output] = Outcome(seen.survived, seen.totals)
+                result = adversarial.run_attack(batch, output.method)
+                outcomes[output] = Outcome(result.survived, result.totals)
             elif isinstance(output, MaskingOutput):
-                noise, pgd = (_bits(found[one]) for one in (output.noise, output.pgd))
-                found[output] = pgd & ~noise
+                noise, pgd = (_bits(outcomes[part]) for part in (output.noise, output.pgd))
+                outcomes[output] = pgd & ~noise
             else:
-                found[output] = batch.clean
-        return [found[output] for output in wanted]
+                outcomes[output] = batch.clean
+        return [outcomes[output] for output in wanted]
 
 
-def _bits(found: Any) -> Tensor:
+def _bits(outcome: Any) -> Tensor:
     from rbtools.evaluation.batches import Outcome
 
-    values: Tensor = found.values if isinstance(found, Outcome) else found
+    values: Tensor = outcome.values if isinstance(outcome, Outcome) else outcome
     return values.bool()
 
 
@@ -98,24 +100,24 @@ def run_gradient_masking(
     """The record with the accuracies that the tests compare, and `obfuscation.failed`: how many fail."""
     inputs = resolve_inputs(record, run)
     expected = evaluate.expected_entries(inputs, task)
-    evaluate.check_entries(inputs.record, [*expected, _verdict(task, expected[0], run)], run)
-    record, asked, implicit_entries = evaluate.measured_entries(inputs, task)
+    evaluate.check_entries(inputs.record, [*expected, _checklist_entry(task, expected[0], run)], run)
+    record, requested, implicit_entries = evaluate.measured_entries(inputs, task)
     for entry in implicit_entries:
         if entry["metric"] == "acc":
             record = results.add_implicit(record, entry)
-    record = evaluate.add_entries(record, asked, run)
-    missed = next(one for one in implicit_entries if one["metric"].endswith("obfuscation.missed"))
-    value = {one["metric"]: one["value"] for one in asked}
-    tests = list(_tests(task, value, missed["value"], run.split))
+    record = evaluate.add_entries(record, requested, run)
+    missed = next(entry for entry in implicit_entries if entry["metric"].endswith("obfuscation.missed"))
+    values = {entry["metric"]: entry["value"] for entry in requested}
+    tests = list(_tests(task, values, missed["value"], run.split))
     failed = [test for test in tests if not test["holds"]]
     for test in failed:
         run.notify(f"obfuscation check {test['test']} fails: {test['says']}.")
-    entry = _verdict(task, asked[0], run) | {"value": len(failed), "tests": tests}
+    entry = _checklist_entry(task, requested[0], run) | {"value": len(failed), "tests": tests}
     return results.add(record, entry, replace=run.replace)
 
 
-def _verdict(task: GradientMaskingTask, first: Mapping[str, Any], run: RunContext) -> dict[str, Any]:
-    """The checklist's own entry without what was found; the `first` of the others tells the rest."""
+def _checklist_entry(task: GradientMaskingTask, first: Mapping[str, Any], run: RunContext) -> dict[str, Any]:
+    """The checklist's own entry without its results; shared fields come from the `first` of the others."""
     shared = ("n", "split", "seed", "draws", "device", "precision")
     return {
         "tool": run.tool,
@@ -128,7 +130,7 @@ def _verdict(task: GradientMaskingTask, first: Mapping[str, Any], run: RunContex
 def _tests(
     task: GradientMaskingTask, value: Mapping[str, float], missed: float, split: str
 ) -> list[dict[str, Any]]:
-    """Each test with whether it holds, and by how much (above 0: so much to spare)."""
+    """Each test with whether it holds, and by which margin (positive where it holds)."""
 
     def named(method: Any, eps: float) -> str:
         return metric_name.split_name(metric_name.attack_name(method.stem, eps), split)

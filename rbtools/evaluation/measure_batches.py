@@ -1,4 +1,4 @@
-"""The work of measures: networks, batches, and the adversarial images that measures ask for."""
+"""Computation of measures: networks, batches, and the adversarial images that measures request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from rbtools.attacks import steps
 from rbtools.errors import RbError
 from rbtools.evaluation.batches import CHUNK
-from rbtools.evaluation.counting import CountingModel
+from rbtools.evaluation.fast_model import CountingModel
 from rbtools.evaluation.measurement import MeasureItem, arch_of
 from rbtools.execution.context import RunContext
 from rbtools.execution.device import out_of_memory
@@ -23,11 +23,11 @@ from rbtools.rng.draws import Draws
 from rbtools.trainer import init
 
 if TYPE_CHECKING:
-    from rbtools.measures.base import Found, Value
+    from rbtools.measures.base import BatchResult, Value
 
 
 class Measuring:
-    """All measures of one record: each network is made once, each batch attacked once for all who ask."""
+    """All measures of one record: each network is built once, each batch attacked once for all measures."""
 
     def __init__(self, record: dict[str, Any], init_seed: int, run: RunContext, device: torch.device) -> None:
         self.record, self.init_seed, self.run, self.device = record, init_seed, run, device
@@ -35,11 +35,10 @@ class Measuring:
         self.models: dict[tuple[str, str], tuple[nn.Module, bool]] = {}
 
     def all(self, jobs: Sequence[tuple[Any, MeasureItem]]) -> Iterator[tuple[Any, list[Value], float]]:
-        """What each job makes, and its seconds; jobs on the same batches go through them together."""
+        """The values of each job, and its seconds; jobs on the same batches share a pass over them."""
         groups: dict[Any, list[tuple[Any, MeasureItem]]] = {}
         for place, job in jobs:
-            looks = job.measure.data
-            key = (job.on, job.batchnorm, job.data.split, job.size if looks else None)
+            key = (job.on, job.batchnorm, job.data.split, job.size if job.measure.data else None)
             groups.setdefault(key, []).append((place, job))
         for group in groups.values():
             yield from self._group(group)
@@ -47,7 +46,7 @@ class Measuring:
     def _group(self, jobs: list[tuple[Any, MeasureItem]]) -> Iterator[tuple[Any, list[Value], float]]:
         first = jobs[0][1]
         model, together = self._model(first)
-        found: list[list[Found]] = [[] for _ in jobs]
+        results: list[list[BatchResult]] = [[] for _ in jobs]
         seconds = [0.0 for _ in jobs]
         sizes = []
         for number, batch in enumerate(self._batches(first)):
@@ -56,20 +55,20 @@ class Measuring:
             for place, (_, job) in enumerate(jobs):
                 self.run.check_cancelled()
                 self.run.progress(f"{job.measure.name}  batch {number + 1}")
-                begun = time.perf_counter()
-                found[place].append(self._measured(model, job, attacked))
-                seconds[place] += time.perf_counter() - begun
-        for (place, job), parts, spent in zip(jobs, found, seconds, strict=True):
+                start = time.perf_counter()
+                results[place].append(self._measured(model, job, attacked))
+                seconds[place] += time.perf_counter() - start
+        for (place, job), parts, spent in zip(jobs, results, seconds, strict=True):
             yield place, job.measure.values(parts, sizes), spent
 
-    def _measured(self, model: nn.Module, job: MeasureItem, attacked: AttackedBatch) -> Found:
-        """A measure of one batch; with fewer images at a time, for as long as memory runs out."""
+    def _measured(self, model: nn.Module, job: MeasureItem, attacked: AttackedBatch) -> BatchResult:
+        """A measure of one batch; with fewer images at a time each time memory runs out."""
         while True:
             try:
-                # Curvature in TF32 would be that of its rounding.
+                # In TF32 rounding errors would dominate the curvature.
                 with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-                    found: Found = job.measure(model, attacked.batch(job, self.chunk))
-                return found
+                    result: BatchResult = job.measure(model, attacked.batch(job, self.chunk))
+                return result
             except RuntimeError as error:
                 if not out_of_memory(error):
                     raise
@@ -102,7 +101,7 @@ class Measuring:
         return self.models[key]
 
     def _batches(self, job: MeasureItem) -> Iterator[MeasureBatch]:
-        """Consecutive pieces of the one order of the split; for who looks at no images, one empty image."""
+        """Consecutive pieces of the order of the split; one black image for measures without data."""
         if not job.measure.data:
             ids = torch.zeros(1, dtype=torch.int64, device=self.device)
             yield self._batch(torch.zeros(1, *job.data.about.shape, device=self.device), ids, ids, 0)
@@ -119,23 +118,23 @@ class Measuring:
 
 
 class AttackedBatch:
-    """A batch with its adversarial images, made when first asked for."""
+    """A batch with its adversarial images, computed on first use."""
 
     def __init__(self, model: nn.Module, clean: MeasureBatch, seed: int, together: bool = False) -> None:
         self.model, self.clean, self.seed, self.together = model, clean, seed, together
         self.made: dict[tuple[Any, int], Tensor] = {}
 
     def batch(self, job: MeasureItem, chunk: int) -> MeasureBatch:
-        """The batch as a measure wants it."""
+        """The batch with the adversarial images that the job's measure needs."""
         clean = self.clean
         chunk = len(clean) if self.together else chunk
         perturbed = self._after(job.attack, 1, chunk) if job.measure.attacks > 0 else None
         twice = self._after(job.attack, 2, chunk) if job.measure.attacks > 1 else None
-        made = perturbed, twice, chunk, self.together
-        return MeasureBatch(clean.images, clean.labels, clean.draws, clean.probes, *made)
+        extra = perturbed, twice, chunk, self.together
+        return MeasureBatch(clean.images, clean.labels, clean.draws, clean.probes, *extra)
 
     def _after(self, attack: Any, times: int, chunk: int) -> Tensor:
-        """The images after so many attacks, each within eps of where it starts."""
+        """The images after `times` attacks, each within eps of its start."""
         if (attack, times) not in self.made:
             start = self.clean.images if times == 1 else self._after(attack, times - 1, chunk)
             stream = f"attack.{attack.name}" + (f"/{times}" if times > 1 else "")
@@ -143,8 +142,8 @@ class AttackedBatch:
             rows = torch.arange(len(start), device=start.device)
             parts = []
             for some in rows.split(chunk):
-                metered = CountingModel(self.model, chunk)
-                found = attack(metered, start[some], self.clean.labels[some], draws.take(some))
-                parts.append(steps.project(found.detach().float(), start[some], attack.eps, attack.norm))
+                counting = CountingModel(self.model, chunk)
+                perturbed = attack(counting, start[some], self.clean.labels[some], draws.take(some))
+                parts.append(steps.project(perturbed.detach().float(), start[some], attack.eps, attack.norm))
             self.made[attack, times] = torch.cat(parts)
         return self.made[attack, times]

@@ -1,7 +1,7 @@
-"""Measures of a record's network: what is asked, where it is kept, and the entries that it makes.
+"""Measures of a record's network: the request, the store keys, and the entries.
 
-A measure is made at a place: on freshly initialised weights or on the record's checkpoint, on one split.
-What is kept under a key is all that a measure says at one place under one attack.
+A measure is computed on freshly initialised weights or on the record's checkpoint, and on one split. A store
+key holds all values of a measure on these weights and this split under one attack.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ BY_GRADIENT = ("fgsm", "pgd")  # the attacks that perturb batches
 
 @dataclass(frozen=True)
 class MeasureRequest:
-    """What is to be measured, and where.
+    """The measures to compute, and on which weights and images.
 
-    attacks: those that make perturbed batches, each with its eps; `eps`: for measures that search a ball
-    themselves. `on`: "auto" is where a measure belongs, "both" fresh weights and, where there is one, the
-    checkpoint. `splits`, `batches` and `batch_size` are the measure's own where None. `batchnorm`: the
-    statistics that BatchNorm takes, "batch", "image" or "running", in measures that know more than running
-    ones; None is the measure's own on fresh weights, and running ones on trained weights.
+    attacks: those that make perturbed batches, each with its eps; `eps`: for measures with an eps of their
+    own. `on`: "auto" takes the weights that a measure is meant for, "both" fresh weights and, where there is
+    one, the checkpoint. `splits`, `batches` and `batch_size` are the measure's own where None. `batchnorm`:
+    the statistics that BatchNorm takes, "batch", "image" or "running", in measures that support more than
+    running ones; None is the measure's own on fresh weights, and running ones on trained weights.
     """
 
     measures: tuple[Any, ...]
@@ -52,9 +52,9 @@ class MeasureRequest:
     batchnorm: str | None = None
 
     def __post_init__(self) -> None:
-        if self.batchnorm in (None, "running") or any(one.batchnorm for one in self.measures):
+        if self.batchnorm in (None, "running") or any(measure.batchnorm for measure in self.measures):
             return
-        names = ", ".join(one.name for one in self.measures)
+        names = ", ".join(measure.name for measure in self.measures)
         raise UsageError(
             f"--batchnorm {self.batchnorm} has no effect on {names}: defined with running statistics, or"
             " without any. Leave it out, or measure ntk, naswot, nasi, snip, grad_norm or jacobian."
@@ -66,22 +66,21 @@ def perturbing(
 ) -> tuple[Any, ...]:
     """The attacks that perturb batches, each at every distance (in pixel units).
 
-    No image leaves its batch when it is broken: every one is wanted at the end of its path. Raises
-    UsageError.
+    An image that is broken stays in its batch: every image is perturbed for all steps. Raises UsageError.
     """
-    made = []
+    attacks = []
     for name in names:
         if name not in BY_GRADIENT:
             raise UsageError(
                 f"--attack is '{name}'. Images are perturbed by one of: {', '.join(BY_GRADIENT)}."
             )
         own = {"steps": steps, "step_size": step_size, "iterate": "last"} if name == "pgd" else {}
-        made += [ATTACKS.build(name, eps=eps, **own) for eps in distances]
-    return tuple(made)
+        attacks += [ATTACKS.build(name, eps=eps, **own) for eps in distances]
+    return tuple(attacks)
 
 
 class MeasureItem(NamedTuple):
-    """One measure at one place, perhaps under one attack."""
+    """One measure on given weights and images, possibly under one attack."""
 
     measure: Any
     attack: Any
@@ -92,55 +91,55 @@ class MeasureItem(NamedTuple):
 
     @property
     def n(self) -> int:
-        """Images that are looked at."""
+        """Number of images that are measured; 0 for measures without data."""
         return min(self.data.size, self.size[0] * self.size[1]) if self.measure.data else 0
 
     @property
     def statistics(self) -> dict[str, str]:
-        """Those of BatchNorm where there is a choice: the usual ones of trained weights are not said."""
+        """The BatchNorm statistics, left out without a choice and for running ones on trained weights."""
         usual = self.measure.batchnorm is None or (self.on, self.batchnorm) == ("trained", "running")
         return {} if usual else {"batchnorm": self.batchnorm}
 
     @property
     def random(self) -> bool:
-        return bool(self.measure.random or getattr(self.attack, "random", False))
+        return bool(self.measure.random or (self.attack is not None and self.attack.random))
 
 
-def measure(record: dict[str, Any], asked: MeasureRequest, run: RunContext) -> dict[str, Any]:
-    """The record with all that is asked for.
+def measure(record: dict[str, Any], request: MeasureRequest, run: RunContext) -> dict[str, Any]:
+    """The record with the requested measures.
 
     Raises RbError where a measure needs a checkpoint and there is none, a model cannot be built, or a
     measure is not defined for it.
     """
-    inputs = resolve_inputs(record, replace(run, split=_first_split(asked)))
+    inputs = resolve_inputs(record, replace(run, split=_first_split(request)))
     record = inputs.record
-    jobs = _jobs(record, asked, run)
-    _check(record, jobs, asked, run)
-    keys = [_what(record, job, asked, run) for job in jobs]
+    jobs = _jobs(record, request, run)
+    _check(record, jobs, request, run)
+    keys = [_what(record, job, request, run) for job in jobs]
     names = [digest(what) for what in keys]
-    found = memoize(
+    computed = memoize(
         run,
         names,
         lambda: [run.store.result(name) for name in names],
-        lambda results: _compute(record, asked, run, [*zip(jobs, keys, names, strict=True)], results),
+        lambda results: _compute(record, request, run, [*zip(jobs, keys, names, strict=True)], results),
         plan=lambda results: run.plan.other(
-            "measures", [name for name, one in zip(names, results, strict=True) if one is None]
+            "measures", [name for name, entry_list in zip(names, results, strict=True) if entry_list is None]
         ),
     )
     entries: dict[str, dict[str, Any]] = {}
-    for job, made in zip(jobs, found, strict=True):
-        for entry in made:  # what does not depend on the attack is the same under each
+    for job, entries_of_job in zip(jobs, computed, strict=True):
+        for entry in entries_of_job:  # entries that do not depend on the attack are the same under each
             entries.setdefault(entry["metric"], _shown(entry, record, job, run))
     first = resolve.Inputs(record, jobs[0].data, run)
     return add_entries(first.record_with_data(), list(entries.values()), run)
 
 
 def _check(
-    record: dict[str, Any], jobs: Sequence[MeasureItem], asked: MeasureRequest, run: RunContext
+    record: dict[str, Any], jobs: Sequence[MeasureItem], request: MeasureRequest, run: RunContext
 ) -> None:
-    """Raise RbError before the work where the record has a number of these, made in another way.
+    """Raise RbError before the computation where the record has a requested number, computed differently.
 
-    What numbers a measure gives is known after the work, so it is asked of those that are there.
+    The names of a measure's numbers are known only afterwards, so that the record's own entries are compared.
     """
     if run.replace or run.name_as is not None:
         return
@@ -149,19 +148,19 @@ def _check(
         for job in jobs:
             before, after = (".".join(parts) for parts in _around(job, clean))
             name = str(old.get("metric")).removeprefix(before).removesuffix(after).strip(".")
-            made = _made(job, name, clean, asked, run)
-            if all(old.get(key) == made.get(key) for key in _SAME):
-                # What else a measure says of a number is not known yet; what says which data it is on is.
-                open_ = {key: results.LATER for key in old.keys() - made.keys() - schema.of_images()}
-                known = {"metric": old["metric"], "precision": "fp32", **made}
+            settings = _made(job, name, clean, request, run)
+            if all(old.get(key) == settings.get(key) for key in _SAME):
+                # Other fields of the entry are not known yet, except those that identify the data.
+                open_ = {key: results.LATER for key in old.keys() - settings.keys() - schema.of_images()}
+                known = {"metric": old["metric"], "precision": "fp32", **settings}
                 results.refuse(record, _shown(open_ | known, record, job, run))
 
 
-_SAME = ("measure", "on", "split", "attack", "eps", "paper")  # what a metric's name tells
+_SAME = ("measure", "on", "split", "attack", "eps", "paper")  # the fields that a metric's name contains
 
 
-def _first_split(asked: MeasureRequest) -> str:
-    return asked.splits[0] if asked.splits else str(asked.measures[0].split)
+def _first_split(request: MeasureRequest) -> str:
+    return request.splits[0] if request.splits else str(request.measures[0].split)
 
 
 def _shown(
@@ -173,55 +172,60 @@ def _shown(
     return shown
 
 
-# --- what is to be done ----------------------------------------------------------------------------
+# --- the jobs of a request -------------------------------------------------------------------------
 
 
-def _jobs(record: dict[str, Any], asked: MeasureRequest, run: RunContext) -> list[MeasureItem]:
-    """Every measure at every place under every attack. RbError where a checkpoint is missing."""
+def _jobs(record: dict[str, Any], request: MeasureRequest, run: RunContext) -> list[MeasureItem]:
+    """Every measure on each of its weights and splits under every attack. RbError without a checkpoint."""
     jobs = []
-    for one in asked.measures:
-        size = (asked.batches or one.size[0], asked.batch_size or one.size[1])
-        for on in _weights(record, one, asked, run):
-            norm = _statistics(one, on, asked)
-            for split in (asked.splits or (one.split,)) if one.data else (one.split,):
+    for measure in request.measures:
+        size = (request.batches or measure.size[0], request.batch_size or measure.size[1])
+        for on in _weights(record, measure, request, run):
+            norm = _statistics(measure, on, request)
+            for split in (request.splits or (measure.split,)) if measure.data else (measure.split,):
                 data = _data(record, run, split, on)
-                if hasattr(one, "filled"):
+                if measure.needs_record:
                     known = {**record, "arch": arch_of(record, data)}
-                    one = one.filled(known, _data(record, replace(run, n=None), split, on).size)
-                if one.attacks:
-                    jobs += [MeasureItem(one, attack, on, data, size, norm) for attack in asked.attacks]
-                elif hasattr(one, "eps"):
+                    measure = measure.filled(known, _data(record, replace(run, n=None), split, on).size)
+                if measure.attacks:
+                    jobs += [MeasureItem(measure, attack, on, data, size, norm) for attack in request.attacks]
+                elif measure.own_eps:
                     jobs += [
-                        MeasureItem(replace(one, eps=eps), None, on, data, size, norm) for eps in asked.eps
+                        MeasureItem(replace(measure, eps=eps), None, on, data, size, norm)
+                        for eps in request.eps
                     ]
                 else:
-                    jobs.append(MeasureItem(one, None, on, data, size, norm))
+                    jobs.append(MeasureItem(measure, None, on, data, size, norm))
     return jobs
 
 
-def _statistics(one: Any, on: str, asked: MeasureRequest) -> str:
+def _statistics(measure: Any, on: str, request: MeasureRequest) -> str:
     """Which statistics BatchNorm takes in a measure on these weights."""
-    if one.batchnorm is None:
+    if measure.batchnorm is None:
         return "running"
-    return str(asked.batchnorm or (one.batchnorm if on == "init" else "running"))
+    return str(request.batchnorm or (measure.batchnorm if on == "init" else "running"))
 
 
-def _weights(record: dict[str, Any], one: Any, asked: MeasureRequest, run: RunContext) -> tuple[str, ...]:
-    """On which weights a measure is made."""
-    if one.weights == "none":
+def _weights(
+    record: dict[str, Any], measure: Any, request: MeasureRequest, run: RunContext
+) -> tuple[str, ...]:
+    """The weights that a measure is computed on: "init", "trained" or both."""
+    if measure.weights == "none":
         return ("init",)
     there = bool(record.get("checkpoint"))
-    usual = "init" if one.weights == "init" or (one.weights == "any" and not there) else "trained"
-    wanted: tuple[str, ...] = (usual if asked.on == "auto" else asked.on,)
-    if asked.on == "both":
-        wanted = ("trained",) if one.weights == "trained" else ("init", "trained") if there else ("init",)
+    usual = "init" if measure.weights == "init" or (measure.weights == "any" and not there) else "trained"
+    wanted: tuple[str, ...] = (usual if request.on == "auto" else request.on,)
+    if request.on == "both":
+        wanted = ("trained",) if measure.weights == "trained" else ("init", "trained") if there else ("init",)
     if "trained" in wanted and not there:
         advice = (
-            " or measure fresh weights with --on init" if asked.on == "auto" else " or leave out --on trained"
+            " or measure fresh weights with --on init"
+            if request.on == "auto"
+            else " or leave out --on trained"
         )
         raise RbError(
-            f"The measure {one.name} needs trained weights, and the record has no checkpoint. Train it first"
-            f" (rb-train --method trades),{advice}."
+            f"The measure {measure.name} needs trained weights, and the record has no checkpoint. Train it"
+            f" first (rb-train --method trades),{advice}."
         )
     if "trained" in wanted:
         resolve.checkpoint_name(record, run)
@@ -229,7 +233,7 @@ def _weights(record: dict[str, Any], one: Any, asked: MeasureRequest, run: RunCo
 
 
 def _data(record: dict[str, Any], run: RunContext, split: str, on: str) -> resolve.Data:
-    """The split; of a training split that a training held images out of, the others."""
+    """The split; of a training split only the images that the training did not hold out."""
     if on == "trained" and split == "train" and run.indices is None:
         run = replace(run, indices=trained_on(record, run))
     data = resolve.data_of(record, run, split)
@@ -237,13 +241,15 @@ def _data(record: dict[str, Any], run: RunContext, split: str, on: str) -> resol
 
 
 def arch_of(record: dict[str, Any], data: resolve.Data) -> dict[str, Any]:
-    """The architecture as a training would have it: without what it says of a file of weights."""
+    """The architecture as for a new training: without the fields that describe a weight file."""
     arch = {key: value for key, value in record["arch"].items() if key not in ("member", "normalize")}
     return spaces.describe(arch, data.about.classes, data.about.shape)
 
 
-def _what(record: dict[str, Any], job: MeasureItem, asked: MeasureRequest, run: RunContext) -> dict[str, Any]:
-    """Everything that determines the result."""
+def _what(
+    record: dict[str, Any], job: MeasureItem, request: MeasureRequest, run: RunContext
+) -> dict[str, Any]:
+    """The key fields: everything that determines the result."""
     about = job.data.about
     what: dict[str, Any] = {
         "kind": "measure",
@@ -259,7 +265,7 @@ def _what(record: dict[str, Any], job: MeasureItem, asked: MeasureRequest, run: 
         what |= {"checkpoint": resolve.checkpoint_name(record, run), "arch": identity(record["arch"])}
     else:
         what |= {"arch": identity(arch_of(record, job.data)), "normalize": [about.mean, about.std]}
-        what |= {"init_seed": asked.init_seed, "classes": about.classes, "shape": about.shape}
+        what |= {"init_seed": request.init_seed, "classes": about.classes, "shape": about.shape}
     if job.measure.data:
         what |= {"data": job.data.fingerprint, "split": job.data.split, "size": job.size, "n": job.n}
     if job.attack is not None:
@@ -273,40 +279,40 @@ def _attack(attack: Any) -> dict[str, Any]:
     return {"attack": attack.name, "version": attack.version, "config": registry.config(attack)}
 
 
-# --- what it makes ---------------------------------------------------------------------------------
+# --- entries ---------------------------------------------------------------------------------------
 
 
 def _compute(
     record: dict[str, Any],
-    asked: MeasureRequest,
+    request: MeasureRequest,
     run: RunContext,
     jobs: Sequence[tuple[MeasureItem, dict[str, Any], str]],
-    found: list[Any],
+    results: list[Any],
 ) -> None:
-    """Put what is missing into `found`, and keep it."""
+    """Compute the entries that are None in `results`, and store them."""
     from rbtools.evaluation import measure_batches
     from rbtools.execution import device, resources
 
-    missing = [place for place, one in enumerate(found) if one is None]
+    missing = [place for place, entry_list in enumerate(results) if entry_list is None]
     with device.taken(run, resources.threads_for(run, record["arch"])) as chosen:
-        made = measure_batches.Measuring(record, asked.init_seed, run, chosen)
-        for place, values, seconds in made.all([(place, jobs[place][0]) for place in missing]):
+        measuring = measure_batches.Measuring(record, request.init_seed, run, chosen)
+        for place, values, seconds in measuring.all([(place, jobs[place][0]) for place in missing]):
             job, what, name = jobs[place]
             cost = {"seconds": round(seconds, 3), "device": chosen.type, "precision": "fp32"}
-            found[place] = [_entry(job, value, asked, run) | cost for value in values]
+            results[place] = [_entry(job, value, request, run) | cost for value in values]
             about = {"kind": "evaluation", "of": what, **resolve.names(record, job.data)}
-            run.store.keep_result(name, what, found[place], about)
+            run.store.keep_result(name, what, results[place], about)
 
 
-def _entry(job: MeasureItem, value: Any, asked: MeasureRequest, run: RunContext) -> dict[str, Any]:
-    """The entry of one number: its name, how it was made, itself, and its standard error."""
-    entry = {"metric": _name(job, value), **_made(job, value.name, value.clean, asked, run)}
+def _entry(job: MeasureItem, value: Any, request: MeasureRequest, run: RunContext) -> dict[str, Any]:
+    """The entry of one number: its name, its settings, its value, and its standard error."""
+    entry = {"metric": _name(job, value), **_made(job, value.name, value.clean, request, run)}
     more: dict[str, Any] = _finite(value.more)
     return entry | more | _number(value, job)
 
 
 def _finite(value: Any) -> Any:
-    """The same with null for numbers that are not finite, such as the trace of one layer."""
+    """The value with None for numbers that are not finite, such as the trace of one layer."""
     if isinstance(value, Mapping):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -315,13 +321,13 @@ def _finite(value: Any) -> Any:
 
 
 def _made(
-    job: MeasureItem, value: str, clean: bool, asked: MeasureRequest, run: RunContext
+    job: MeasureItem, value: str, clean: bool, request: MeasureRequest, run: RunContext
 ) -> dict[str, Any]:
-    """How the number of this name is made; `clean`: without the attack."""
+    """The settings of the number of this name; `clean`: without the attack."""
     entry: dict[str, Any] = {"measure": job.measure.name, **job.measure.settings(value)}
     if job.measure.weights != "none":
         entry |= {"on": job.on, **job.statistics}
-        entry |= {"init_seed": asked.init_seed} if job.on == "init" else {}
+        entry |= {"init_seed": request.init_seed} if job.on == "init" else {}
     if job.measure.data:
         batches = -(-job.n // job.size[1])
         entry |= {
@@ -345,12 +351,11 @@ def _number(value: Any, job: MeasureItem) -> dict[str, Any]:
         return {"value": None, "reason": f"it is not finite ({value.value}): the network's values overflow"}
     if value.se is None or not math.isfinite(value.se):
         return {"value": value.value}
-    counts = {
-        "batches": -(-job.n // job.size[1]),
-        "probes": getattr(job.measure, "probes", 2),
-        "examples": job.n,
-    }
-    half = intervals.student_quantile(0.95, counts[value.over] - 1) * value.se
+    if value.over == "probes":
+        count = job.measure.probes
+    else:
+        count = {"batches": -(-job.n // job.size[1]), "examples": job.n}[value.over]
+    half = intervals.student_quantile(0.95, count - 1) * value.se
     error = {"se": value.se, "se_over": value.over, "ci95": [value.value - half, value.value + half]}
     return {"value": value.value, **error}
 
@@ -362,18 +367,18 @@ def _name(job: MeasureItem, value: Any) -> str:
 
 
 def _around(job: MeasureItem, clean: bool) -> tuple[list[str], list[str]]:
-    """What stands before and after the name of a number in that of its metric.
+    """The parts before and after a number's name in the name of its metric.
 
-    Weights and split stand behind the measure where they are not those that it is meant for.
+    Weights and split follow the measure's name where they are not those that it is meant for.
     """
-    one = job.measure
-    usual = ("init" if one.weights == "init" else "trained", one.split)
-    placed = one.data and (one.placed or (job.on, job.data.split) != usual)
-    if not one.data and job.on == "trained":
-        before = [one.name, "trained"]
+    measure = job.measure
+    usual = ("init" if measure.weights == "init" else "trained", measure.split)
+    placed = measure.data and (measure.placed or (job.on, job.data.split) != usual)
+    if not measure.data and job.on == "trained":
+        before = [measure.name, "trained"]
     else:
-        before = [one.name, *((job.on, job.data.split) if placed else ())]
+        before = [measure.name, *((job.on, job.data.split) if placed else ())]
     if job.attack is not None and not clean:
         attack = [job.attack.name, metric_name.eps_name(job.attack.eps)]
-        return before, [] if one.plain and attack == ["pgd", "8"] else attack
-    return before, [metric_name.eps_name(one.eps)] if hasattr(one, "eps") else []
+        return before, [] if measure.plain and attack == ["pgd", "8"] else attack
+    return before, [metric_name.eps_name(measure.eps)] if measure.own_eps else []

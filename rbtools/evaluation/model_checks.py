@@ -1,7 +1,7 @@
-"""A look at a user's model on its first images, before hours are spent on it.
+"""Checks of a user's model on its first images, before long computations.
 
-What usually goes wrong with a checkpoint shows there: another normalisation, another order of classes, a
-softmax at the end, the mode for training.
+They find the usual errors in a checkpoint: a wrong normalisation, another order of classes, a softmax at the
+end, train mode.
 """
 
 from __future__ import annotations
@@ -21,18 +21,20 @@ if TYPE_CHECKING:
     from rbtools.inputs.resolve import Data
 
 FIRST = 128  # images
-FEW = 32  # of them, for what is tried again and again
-SAME = 1e-3  # of the range of the logits: what counts as the same output
-PER_CLASS = 5  # images that another order of the classes is told by
-MUCH = 0.2  # by how much another order has to be better, to be proposed
-SURE = ("checkpoint", "published training")  # who says a normalisation that cannot be another
-NAMED = (*SURE, "given", "--normalize")  # and who says one that is only doubted near chance
+FEW = 32  # images for checks that are repeated
+SAME = 1e-3  # share of the range of the logits: outputs that differ by less count as the same
+PER_CLASS = 5  # images a class needed to propose another order of the classes
+MUCH = 0.2  # the gain in accuracy needed to propose another order
+SURE = ("checkpoint", "published training")  # sources of a normalisation that is certain
+NAMED = (*SURE, "given", "--normalize")  # sources of a normalisation that is only doubted near chance
 
 
 def check_outputs(
     model: nn.Module, record: Mapping[str, Any], data: Data, n: int, device: torch.device, run: RunContext
 ) -> dict[str, Any] | None:
-    """What the first images show, for the record; people are told. None for a network trained here.
+    """Check the model on its first images and print the result; return it for the record.
+
+    None for a network trained by rb-train.
 
     The model takes images (N, C, H, W) in [0, 1]. Raises RbError where it gives no logits (N, classes).
     """
@@ -44,8 +46,8 @@ def check_outputs(
     labels = dataset.labels[ids].to(device)
     logits = _logits(model, images, data.about.classes)
     accuracy, chance = _accuracy(logits, labels), 1 / data.about.classes
-    found = {"n": len(ids), "acc": accuracy, "chance": chance}
-    run.notify(_line(record, found))
+    summary = {"n": len(ids), "acc": accuracy, "chance": chance}
+    run.notify(_line(record, summary))
     warnings = _of_outputs(model, images, logits)
     near_chance = _near_chance(accuracy, chance, len(ids))
     other = None
@@ -62,11 +64,11 @@ def check_outputs(
             f"its normalisation is not in the file, and another is better than clean accuracy {accuracy:.4f}:"
             f" {other}"
         )
-    return {**found, "warnings": warnings}
+    return {**summary, "warnings": warnings}
 
 
 def report_checks(record: Mapping[str, Any], entries: Sequence[Mapping[str, Any]], run: RunContext) -> None:
-    """Tell people what was seen when these entries were made, now or earlier."""
+    """Print the checks that entries carry, computed now or earlier."""
     for entry in entries:
         if "sanity" in entry:
             run.notify(_line(record, entry["sanity"]))
@@ -74,8 +76,8 @@ def report_checks(record: Mapping[str, Any], entries: Sequence[Mapping[str, Any]
                 run.notify(f"warning: {_name(record)}: {text}")
 
 
-def _line(record: Mapping[str, Any], found: Mapping[str, Any]) -> str:
-    return f"{_name(record)}: clean accuracy {found['acc']:.4f} on the first {found['n']} images."
+def _line(record: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
+    return f"{_name(record)}: clean accuracy {summary['acc']:.4f} on the first {summary['n']} images."
 
 
 def _name(record: Mapping[str, Any]) -> str:
@@ -107,10 +109,10 @@ def _near_chance(accuracy: float, chance: float, n: int) -> bool:
 
 
 def _of_outputs(model: nn.Module, images: Tensor, logits: Tensor) -> list[str]:
-    found = []
+    warnings = []
     sums = logits.sum(1)
     if logits.shape[1] > 1 and float(logits.min()) >= 0 and float((sums - 1).abs().max()) < 1e-3:
-        found.append(
+        warnings.append(
             "it ends in a softmax: attacks need logits, and a softmax hides the gradient from them, so robust"
             " accuracies come out too high. Leave the last layer out"
         )
@@ -119,20 +121,20 @@ def _of_outputs(model: nn.Module, images: Tensor, logits: Tensor) -> list[str]:
     def differs(part: Tensor) -> bool:
         return float((_logits(model, part, logits.shape[1]) - logits[: len(part)]).abs().max()) > near
 
-    # Few of them again: another batch and another time at once. Only where that differs, which of the two.
+    # A few images again: in another batch and a second time. If that differs, find out which of the two.
     if not differs(images[: min(FEW, (len(images) + 1) // 2)]):
-        return found
+        return warnings
     if len(images) == 1 or differs(images):
-        found.append(
+        warnings.append(
             "it is not deterministic: the same images give other outputs the second time. Results do not"
             " repeat, and attacks need an average over its outputs (dropout or noise in the forward pass?)"
         )
     else:
-        found.append(
+        warnings.append(
             "it is in train mode: what it gives for an image depends on the others of the batch. Call"
             " model.eval() before it is saved, and leave the choice to module.training"
         )
-    return found
+    return warnings
 
 
 @dataclass(frozen=True)
@@ -150,9 +152,9 @@ class _Other:
 def _other_normalisation(
     model: nn.Module, record: Mapping[str, Any], data: Data, images: Tensor, labels: Tensor
 ) -> _Other | None:
-    """The normalisation with which clearly more of the images are right; none where the file has its own.
+    """The normalisation with which significantly more images are right; None where the file has its own.
 
-    Each kind is tried on a few images, and what is better there on all of them.
+    Each kind is tried on a few images, and on all images where it is better on those.
     """
     from rbtools.inputs.checkpoints import normalizations
     from rbtools.models.normalize import Preprocessed
@@ -185,17 +187,17 @@ def _other_normalisation(
 
 
 def _gain(now: Tensor, other: Tensor) -> int:
-    """How many images more are right."""
+    """How many more images are right."""
     return int(other.sum()) - int(now.sum())
 
 
 def _noise(now: Tensor, other: Tensor) -> float:
-    """Two standard deviations of that, were it chance which of two outcomes is right where they differ."""
+    """Two standard deviations of the gain if either outcome were right by chance where they differ."""
     return 2 * math.sqrt(int(now.ne(other).sum()))
 
 
 def _other_order(logits: Tensor, labels: Tensor, data: Data, accuracy: float) -> str | None:
-    """Whether the classes only have other numbers, as advice."""
+    """Advice on --class-map where a permutation of the classes explains the predictions; else None."""
     import torch
 
     classes = data.about.classes
@@ -213,9 +215,9 @@ def _other_order(logits: Tensor, labels: Tensor, data: Data, accuracy: float) ->
 
 
 def _source(record: Mapping[str, Any]) -> Any:
-    """Who said the normalisation of a user's file."""
-    told = record.get("recognised")
-    return told.get("normalize_from") if isinstance(told, dict) else "given"
+    """The source of the normalisation of a user's file."""
+    recognised = record.get("recognised")
+    return recognised.get("normalize_from") if isinstance(recognised, dict) else "given"
 
 
 def _what_to_try(record: Mapping[str, Any]) -> str:

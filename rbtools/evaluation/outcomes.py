@@ -1,4 +1,4 @@
-"""One row per example, growing as examples are done, kept in the store."""
+"""Per-example outcomes in the store: an array that grows as examples are done."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _SECONDS_BETWEEN_WRITES = 2.0
 class Outcomes:
     """The outcomes of one output for a prefix of the examples' fixed order.
 
-    A row is a whole number, or some float32 numbers. Every write holds all that is known, so an interrupted
+    A row is a whole number, or some float32 numbers. Every write contains all rows, so that an interrupted
     run loses at most the last seconds. `totals` are sums over the examples and over all runs that computed
-    them: seconds, passes and what else was counted; `devices` says on what, `prepared`
-    what was done to the model of searches. With `anew` nothing is known.
+    them: seconds, passes and other counts; `devices` are the devices used, `fast_steps` the steps that made
+    the fast model. With `anew` stored outcomes are ignored.
     """
 
     def __init__(self, store: Store, key: str, *, anew: bool = False) -> None:
         self._store, self._key = store, key
-        kept = None if anew else store.outcomes(key)
+        stored = None if anew else store.outcomes(key)
         self.totals: dict[str, float] = {}
         self.devices: list[str] = []
-        self.prepared: list[str] = []
+        self.fast_steps: list[str] = []
         self._values: np.ndarray | None = None
-        if kept is not None:
-            self._values, self.totals, self.devices, self.prepared = _decoded(kept)
+        if stored is not None:
+            self._values, self.totals, self.devices, self.fast_steps = _decoded(stored)
         self._kept = len(self)
         self._written = time.monotonic()
 
@@ -40,22 +40,22 @@ class Outcomes:
         return 0 if self._values is None else len(self._values)
 
     def extend(
-        self, values: np.ndarray, totals: Mapping[str, float], device: str, prepared: Sequence[str] = ()
+        self, values: np.ndarray, totals: Mapping[str, float], device: str, fast_steps: Sequence[str] = ()
     ) -> None:
-        """Append the outcomes of the next examples in the order, what there is to add up, and on what."""
+        """Append the outcomes of the next examples in the order, and add their sums, device and steps."""
         rows = values.astype(np.int32 if values.ndim == 1 else np.float32)
         self._values = rows if self._values is None else np.concatenate([self._values, rows])
         for name, value in totals.items():
             self.totals[name] = self.totals.get(name, 0.0) + value
         self.devices = sorted({*self.devices, device})
-        self.prepared = sorted({*self.prepared, *prepared})
+        self.fast_steps = sorted({*self.fast_steps, *fast_steps})
         if time.monotonic() - self._written > _SECONDS_BETWEEN_WRITES:
             self.keep()
 
     def keep(self) -> None:
-        """Write what is new."""
+        """Write the outcomes to the store if there are new ones."""
         if self._values is not None and len(self) > self._kept:
-            data = encoded(self._values, self.totals, self.devices, self.prepared)
+            data = encoded(self._values, self.totals, self.devices, self.fast_steps)
             self._store.keep_outcomes(self._key, data)
             self._kept, self._written = len(self), time.monotonic()
 
@@ -65,24 +65,26 @@ class Outcomes:
 
 
 def encoded(
-    values: np.ndarray, totals: Mapping[str, float], devices: Sequence[str], prepared: Sequence[str] = ()
+    values: np.ndarray, totals: Mapping[str, float], devices: Sequence[str], fast_steps: Sequence[str] = ()
 ) -> bytes:
-    """Outcomes as the store has them: a line of JSON, then the array as numpy writes it."""
+    """Outcomes in the store's format: a line of JSON, then the array in numpy's .npy format."""
     buffer = io.BytesIO()
     rounded = {name: round(value, 3) for name, value in totals.items()}
-    head = {"totals": rounded, "devices": list(devices), "prepared": list(prepared)}
+    head = {"totals": rounded, "devices": list(devices), "prepared": list(fast_steps)}
     buffer.write(orjson.dumps(head) + b"\n")
     np.save(buffer, values, allow_pickle=False)
     return buffer.getvalue()
 
 
 def _decoded(data: bytes) -> tuple[np.ndarray | None, dict[str, float], list[str], list[str]]:
-    """The way back; what is damaged counts as nothing known."""
+    """Decode stored outcomes; damaged data decode to none."""
     try:
         line, _, body = data.partition(b"\n")
         head = orjson.loads(line)
-        found = npy.header(io.BytesIO(body))  # a file from elsewhere may claim any size
-        values: np.ndarray = np.frombuffer(body, found.dtype, offset=found.size).reshape(found.shape).copy()
+        header = npy.header(io.BytesIO(body))  # an untrusted file may declare any size
+        values: np.ndarray = (
+            np.frombuffer(body, header.dtype, offset=header.size).reshape(header.shape).copy()
+        )
         totals = {str(name): float(value) for name, value in head["totals"].items()}
         if (str(values.dtype), values.ndim) in (("int32", 1), ("float32", 2)):
             return values, totals, list(map(str, head["devices"])), list(map(str, head["prepared"]))

@@ -1,4 +1,4 @@
-"""The questions of probabilistic robustness: outputs of counts, and what they are read as."""
+"""Tasks of probabilistic robustness: outputs that count noisy copies, and their entries."""
 
 from __future__ import annotations
 
@@ -45,15 +45,16 @@ class NoisyCopiesOutput(Output):
         return {**asdict(self.read), "intervals": estimate.INTERVALS}
 
     def entry_template(self) -> list[dict[str, Any]]:
-        return _asked(self)
+        return _templates(self)
 
     def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
-        found = estimate.findings(outcomes, self.read, self.samples)
+        findings = estimate.findings(outcomes, self.read, self.samples)
         return [
-            asked | own | _confirmed(totals) for asked, own in zip(self.entry_template(), found, strict=True)
+            template | own | _confirmed(totals)
+            for template, own in zip(self.entry_template(), findings, strict=True)
         ]
 
-    def found(self, copies: Copies) -> Outcome:
+    def outcome(self, copies: Copies) -> Outcome:
         """The outcomes of a batch."""
         from rbtools.evaluation.batches import Outcome
 
@@ -64,7 +65,7 @@ class NoisyCopiesOutput(Output):
 class SequentialOutput(Output):
     """Whether an example passes at each tolerated failure rate, sampled only until that is known.
 
-    adaptive: by the sequential test, else as soon as all `samples` draws could not say otherwise. A row is
+    adaptive: by the sequential test, else as soon as the remaining draws cannot change the decision. A row is
     correct copies (-1: does not count), draws, and for each rate 1, 0 or -1 (undecided).
     """
 
@@ -76,7 +77,7 @@ class SequentialOutput(Output):
     allow_fast_model = True
 
     def rule(self) -> dict[str, Any]:
-        """When it stops, for key and record."""
+        """The stopping rule, for key and record."""
         if not self.adaptive:
             return {"stopping": "exact: when no further draw can change the verdict"}
         error = round(1 - self.read.confidence, 12)
@@ -97,21 +98,22 @@ class SequentialOutput(Output):
         return [sequential.fixed(self.samples, rho, above) for rho in self.read.rho]
 
     def entry_template(self) -> list[dict[str, Any]]:
-        return _asked(self, **self.rule())[1:]
+        return _templates(self, **self.rule())[1:]
 
     def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
-        found = estimate.stopped_findings(outcomes, self.read, self.samples, self.adaptive)
+        findings = estimate.stopped_findings(outcomes, self.read, self.samples, self.adaptive)
         return [
-            asked | own | _confirmed(totals) for asked, own in zip(self.entry_template(), found, strict=True)
+            template | own | _confirmed(totals)
+            for template, own in zip(self.entry_template(), findings, strict=True)
         ]
 
-    def found(self, copies: Copies) -> Outcome:
+    def outcome(self, copies: Copies) -> Outcome:
         """The rows of a batch."""
         import torch
 
         from rbtools.evaluation.batches import Outcome
 
-        rows = torch.cat([copies.right[:, None], copies.drawn[:, None], copies.verdicts], dim=1)
+        rows = torch.cat([copies.right[:, None], copies.drawn[:, None], copies.decisions], dim=1)
         return Outcome(rows.float(), copies.totals)
 
 
@@ -119,9 +121,9 @@ class SequentialOutput(Output):
 class NoiseTask(EvalTask):
     """Probabilistic robustness at some radii, from draws that the radii share.
 
-    only_passing: ProbAcc alone, so that images may leave early; adaptive: by the sequential test. The
-    reading's denominator "both" gives PR_D over all images beside everything over those that are right
-    without noise, from the same draws; where only ProbAcc is wanted that adds nothing.
+    only_passing: ProbAcc alone, so that sampling may stop early; adaptive: by the sequential test. The
+    estimator's denominator "both" adds PR_D over all images to the entries over the images that are right
+    without noise, from the same draws; with ProbAcc alone it adds nothing.
     """
 
     noise: Any
@@ -166,26 +168,26 @@ class NoiseTask(EvalTask):
             own: sampling.Copies = copies[output.gamma]
             if everyone and output.read.denominator == "correct":
                 own = own._replace(right=own.right.where(batch.clean, -1))
-            result: Outcome = output.found(own)
+            result: Outcome = output.outcome(own)
             return result
 
         return [outcome(output) for output in wanted]
 
 
-def _asked(output: NoisyCopiesOutput | SequentialOutput, **more: Any) -> list[dict[str, Any]]:
-    """What is asked at a radius: PR_D, then ProbAcc for each rho."""
+def _templates(output: NoisyCopiesOutput | SequentialOutput, **more: Any) -> list[dict[str, Any]]:
+    """The entries of a radius without results: PR_D, then ProbAcc for each rho."""
     read, stem, gamma = output.read, output.noise.stem, output.gamma
-    said = {"gamma": gamma, "samples": output.samples, **output.noise.settings, **more}
-    said["denominator"] = read.denominator
-    entries = [{"metric": metric_name.pr_name(stem, gamma, read.denominator), **said}]
+    settings = {"gamma": gamma, "samples": output.samples, **output.noise.settings, **more}
+    settings["denominator"] = read.denominator
+    entries = [{"metric": metric_name.pr_name(stem, gamma, read.denominator), **settings}]
     for rho in read.rho:
         name = metric_name.prob_acc_name(stem, gamma, rho, read.denominator)
-        entries.append({"metric": name, **said, "rho": rho, "criterion": read.criterion})
+        entries.append({"metric": name, **settings, "rho": rho, "criterion": read.criterion})
     return entries
 
 
 def _confirmed(totals: Mapping[str, float]) -> dict[str, Any]:
-    """The share of the copies that float32 decided because they were near a tie."""
+    """The share of the copies that the float32 model decided because they were near a tie."""
     if not totals.get("copies") or "confirmed" not in totals:
         return {}
     return {"confirmed": round(totals["confirmed"] / totals["copies"], 4)}

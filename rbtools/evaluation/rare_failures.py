@@ -1,4 +1,4 @@
-"""The question of rare failures: for each example the probability that noise breaks it, by splitting."""
+"""Task of rare failures: for each example the probability that noise breaks it, by multilevel splitting."""
 
 from __future__ import annotations
 
@@ -42,17 +42,19 @@ class RareOutput(Output):
         return {"confidence": self.confidence}
 
     def entry_template(self) -> list[dict[str, Any]]:
-        told = {**self.noise.settings, **self.split.config(), "denominator": "correct"}
+        settings = {**self.noise.settings, **self.split.config(), "denominator": "correct"}
         name = metric_name.pfail_name(self.noise.stem, self.gamma)
-        return [{"metric": name, "gamma": self.gamma, **told}]
+        return [{"metric": name, "gamma": self.gamma, **settings}]
 
     def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
-        return [asked | splitting.findings(outcomes, self.confidence) for asked in self.entry_template()]
+        return [
+            template | splitting.findings(outcomes, self.confidence) for template in self.entry_template()
+        ]
 
 
 @dataclass(frozen=True)
 class RareFailureTask(EvalTask):
-    """How improbable failure is at some radii, one example after the other."""
+    """The failure probability of each example at some radii, one example after the other."""
 
     noise: Any
     gammas: tuple[float, ...]
@@ -89,26 +91,26 @@ class RareFailureTask(EvalTask):
         return Outcome(rows, {"forward": passes + len(batch.ids), "backward": 0.0})
 
     def _example(self, batch: Batch, gamma: float) -> tuple[Tensor, int]:
-        """The logarithms of one example's failure probability (runs,), and the images that took."""
+        """The logarithms of one example's failure probability (runs,), and the number of forward passes."""
         import torch
 
         shape, label = tuple(batch.images.shape[1:]), int(batch.labels[0])
         seen = 0
 
         def score(normals: Tensor) -> Tensor:
-            """How far another class is ahead of the label's: float32 (M,)."""
+            """The largest logit of another class minus that of the label: float32 (M,)."""
             nonlocal seen
             seen += len(normals)
-            found = []
+            margins = []
             for part in normals.split(batch.chunk_size):
                 noisy = self.noise.apply(batch.images, self.noise.shaped(part, shape), gamma)
                 with torch.no_grad():
                     logits = batch.model(noisy).float()
                 own = logits[:, label].clone()
                 logits[:, label] = float("-inf")
-                found.append(logits.max(1).values - own)
-            return torch.cat(found)
+                margins.append(logits.max(1).values - own)
+            return torch.cat(margins)
 
         draws = batch.draws(f"rare.{self.noise.stem}")
-        found = self.split.log_probabilities(score, self.noise.width(shape), draws)
-        return found.float(), seen
+        logarithms = self.split.log_probabilities(score, self.noise.width(shape), draws)
+        return logarithms.float(), seen

@@ -1,4 +1,4 @@
-"""The question of robust losses: cross-entropy and error of every example at the last point of an attack."""
+"""Task of robust losses: cross-entropy and error of every example at the last point of an attack."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
     from rbtools.evaluation.batches import Batch, Outcome
 
-# Their differences are test - train: both grow with overfitting.
+# The gaps of these metrics are test - train: loss and error on test images grow with overfitting.
 GAPS = frozenset({"loss", "error"})
 
 
 @dataclass(frozen=True)
 class LossOutput(Output):
-    """A row for each example: the cross-entropy where the attack ends, and 1 if the model is right there."""
+    """A row for each example: the cross-entropy at the last point, and 1 if the model is right there."""
 
     method: Any
     allow_fast_model = True
@@ -61,16 +61,16 @@ class LossOutput(Output):
             widened = deviation * math.sqrt(n / (n - 1))
             loss["ci95"] = list(intervals.skewed_interval(mean, widened, skewness, n))
         error = {"n": n, "value": wrong / n, "ci95": list(intervals.wilson(wrong, n))}
-        return [entry | found for entry, found in zip(self.entry_template(), (loss, error), strict=True)]
+        return [entry | numbers for entry, numbers in zip(self.entry_template(), (loss, error), strict=True)]
 
 
 @dataclass(frozen=True)
 class RobustLossTask(EvalTask):
     """Loss and error under one attack, for any number of distances.
 
-    Every example is attacked, also one that is misclassified anyway, and only the last point counts: a
-    mean over examples of which some were left alone would not be the robust loss. Raises UsageError for an
-    attack that leaves examples alone.
+    Every example is attacked, also a misclassified one, and only the last point counts: a mean over examples
+    of which some were not attacked would not be the robust loss. Raises UsageError for an attack that skips
+    examples or stops early.
     """
 
     method: Any
@@ -106,15 +106,15 @@ def _rows(batch: Batch, method: Any) -> Outcome:
 
     from rbtools.attacks import steps
     from rbtools.evaluation.batches import Outcome
-    from rbtools.evaluation.counting import CountingModel
+    from rbtools.evaluation.fast_model import CountingModel
 
-    metered = CountingModel(batch.fast_model, batch.chunk_size)
-    metered.begin(len(batch.ids))
+    counting = CountingModel(batch.fast_model, batch.chunk_size)
+    counting.begin(len(batch.ids))
     draws = batch.draws(f"attack.{method.name}")
-    perturbed = method(metered, batch.images, batch.labels, draws).detach().float()
+    perturbed = method(counting, batch.images, batch.labels, draws).detach().float()
     perturbed = steps.project(perturbed, batch.images, method.eps, method.norm)
     logits = batch.logits(perturbed)
     loss = torch.nn.functional.cross_entropy(logits, batch.labels, reduction="none")
     rows = torch.stack([loss, (logits.argmax(1) == batch.labels).float()], dim=1)
-    passes = {"forward": float(metered.forwards + len(rows)), "backward": float(metered.backwards)}
+    passes = {"forward": float(counting.forwards + len(rows)), "backward": float(counting.backwards)}
     return Outcome(rows, passes)

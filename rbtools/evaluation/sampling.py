@@ -1,4 +1,4 @@
-"""Noisy copies of examples, counted."""
+"""Sampling of noisy copies of examples, and the count of correct ones."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from torch import Tensor
 from rbtools.evaluation.batches import Batch, batch_size
 from rbtools.probabilistic.sequential import Rule
 
-# A decision of the prepared model is taken for sure where its margin is larger than this many times the
-# largest error of a margin among the first copies, on which both models are asked: some 5 or 6 standard
-# deviations of the error. On a ResNet-18 in bf16 that leaves 4 % of the copies to float32.
+# A decision of the fast model is accepted where its margin is larger than this many times the largest error
+# of a margin among the first copies, which both models evaluate: some 5 or 6 standard deviations of the
+# error. On a ResNet-18 in bf16 that leaves 4 % of the copies to float32.
 _SAFETY = 2.0
 _COMPARED = 64
 
 
 class Copies(NamedTuple):
-    """What sampling found for each example at one radius.
+    """The result of sampling for each example at one radius.
 
     right: int64 (N,), copies classified right, -1 for an example that was not sampled; drawn: int64 (N,);
-    verdicts: int64 (N, R), for each rule 1 (passed), 0 (failed) or -1 (undecided). totals: sums over them.
+    decisions: int64 (N, R), for each rule 1 (passed), 0 (failed) or -1 (undecided). totals: sums over them.
     """
 
     right: Tensor
     drawn: Tensor
-    verdicts: Tensor
+    decisions: Tensor
     totals: dict[str, float]
 
 
@@ -41,10 +41,10 @@ def copies(
 ) -> list[Copies]:
     """At each radius, how many of `samples` noisy copies of each example are classified right.
 
-    One unit draw serves all radii, scaled: curves over the radius are smooth, and the draws cost once.
-    With rules an example is sampled at a radius until all of them have decided, draw by draw, and what
-    was drawn beyond that does not count: no result depends on the batch. Only what is right without
-    noise is sampled, or `everyone`. At radius 0 a copy is the example, and nothing is drawn.
+    All radii share a unit draw, scaled: curves over the radius are smooth, and a draw is made once. With
+    rules an example is sampled at a radius until all of them have decided, draw by draw, and draws beyond
+    that do not count: no result depends on the batch. Only examples that are right without noise are sampled,
+    or `everyone`. At radius 0 a copy is the example itself, and nothing is drawn.
     """
     chosen = torch.ones_like(batch.clean) if everyone else batch.clean
     part = batch if bool(chosen.all()) else batch.take(chosen)
@@ -53,14 +53,14 @@ def copies(
     for radius in radii:
         if radius.gamma == 0:
             radius.right, radius.open = clean * samples, torch.zeros_like(clean)
-            radius.verdicts[:] = clean[:, None].long()
+            radius.decisions[:] = clean[:, None].long()
     if len(part.ids):
         _sample(part, noise, radii, samples)
     return [radius.copies(chosen) for radius in radii]
 
 
 def _sample(part: Batch, noise: Any, radii: Sequence[_Radius], samples: int) -> None:
-    """Draw until every radius has all its copies, or is decided. Memory is that of one batch of copies."""
+    """Draw until every radius has all its copies, or is decided. One batch of copies is in memory at once."""
     draws, shape = part.draws(f"noise.{noise.stem}"), tuple(part.images.shape[1:])
     everybody = torch.arange(len(part.ids), device=part.ids.device)
     draw = 0
@@ -72,7 +72,7 @@ def _sample(part: Batch, noise: Any, radii: Sequence[_Radius], samples: int) -> 
             return
         if not len(rows):
             return
-        # Few examples: several draws of each at once, so that a batch's worth is judged together.
+        # With few examples several draws of each form a batch.
         block = min(samples - draw, max(1, batch_size(rows.device, shape) // len(rows)))
         mine = draws if len(rows) == len(everybody) else draws.take(rows)
         units = torch.stack([noise.unit(mine, shape, draw + i) for i in range(block)])
@@ -89,12 +89,12 @@ class _Radius:
         self.rules = [[torch.as_tensor(table, device=batch.ids.device) for table in rule] for rule in rules]
         self.right = torch.zeros_like(batch.labels)
         self.drawn = torch.zeros_like(batch.labels)
-        self.verdicts = torch.full((len(batch.ids), len(rules)), -1, device=batch.ids.device)
+        self.decisions = torch.full((len(batch.ids), len(rules)), -1, device=batch.ids.device)
         self.open = torch.ones_like(batch.labels, dtype=torch.bool)
-        self.judge = _Judge()
+        self.classifier = _Classifier()
 
     def see(self, noise: Any, rows: Tensor, units: Tensor) -> None:
-        """Judge a block of draws: units (B, M, C, H, W) of the examples in rows (M,)."""
+        """Classify a block of draws: units (B, M, C, H, W) of the examples in rows (M,)."""
         if self.gamma == 0:
             return
         whole = not self.rules and len(rows) == len(self.batch.ids)
@@ -107,7 +107,7 @@ class _Radius:
         block = len(units)
         copied = self.batch if whole and block == 1 else self.batch.take(rows.repeat(block))
         noisy = noise.apply(copied.images, units.flatten(0, 1), self.gamma)
-        right = self.judge.right(copied, noisy).view(block, len(rows))
+        right = self.classifier.right(copied, noisy).view(block, len(rows))
         if not self.rules:
             self.right[rows] += right.sum(0)
             self.drawn[rows] += block
@@ -117,7 +117,7 @@ class _Radius:
         self.drawn[rows] += counted.sum(0)
 
     def _decide(self, rows: Tensor, right: Tensor) -> Tensor:
-        """Let the rules see a block (B, M) draw by draw; which draws count, those up to the decision."""
+        """Apply the rules to a block (B, M) draw by draw; bool (B, M): the draws up to the decision count."""
         block = len(right)
         number = torch.arange(1, block + 1, device=rows.device)[:, None]
         drawn = self.drawn[rows] + number
@@ -128,25 +128,25 @@ class _Radius:
             passed, lost = drawn >= passes[here], drawn <= fails[here]
             decided = passed | lost
             first = decided.long().argmax(0)
-            verdict = torch.where(decided.any(0), passed.gather(0, first[None])[0].long(), -1)
-            before = self.verdicts[rows, place]
-            self.verdicts[rows, place] = torch.where(before >= 0, before, verdict)
+            decision = torch.where(decided.any(0), passed.gather(0, first[None])[0].long(), -1)
+            previous = self.decisions[rows, place]
+            self.decisions[rows, place] = torch.where(previous >= 0, previous, decision)
             at = torch.where(decided.any(0), first, block)
-            last = torch.maximum(last, torch.where(before >= 0, 0, at))
+            last = torch.maximum(last, torch.where(previous >= 0, 0, at))
         self.open[rows] = last >= block
         return number <= (last + 1)
 
     def copies(self, chosen: Tensor) -> Copies:
-        """What was found, spread over all examples of the batch."""
+        """The counts and decisions for all examples of the batch; -1 for those not sampled."""
         right = torch.full_like(chosen, -1, dtype=torch.int64)
         drawn = torch.zeros_like(right)
-        verdicts = right[:, None].repeat(1, self.verdicts.shape[1])
-        right[chosen], drawn[chosen], verdicts[chosen] = self.right, self.drawn, self.verdicts
-        return Copies(right, drawn, verdicts, self.judge.totals())
+        decisions = right[:, None].repeat(1, self.decisions.shape[1])
+        right[chosen], drawn[chosen], decisions[chosen] = self.right, self.drawn, self.decisions
+        return Copies(right, drawn, decisions, self.classifier.totals())
 
 
-class _Judge:
-    """Which copies are classified right: by the prepared model, and near a tie by the model itself."""
+class _Classifier:
+    """Classification of copies: by the fast model, and near a tie by the model itself."""
 
     def __init__(self) -> None:
         self.error: Tensor | None = None
@@ -171,19 +171,19 @@ class _Judge:
             first = slice(0, _COMPARED)
             self.error = self._off(batch.take(first), noisy[first], margin[first])
         near = ~(margin.abs() > _SAFETY * self.error)  # NaN is near, too
-        found = margin > 0
+        right = margin > 0
         if bool(near.any()):
-            found[near] = batch.take(near).correct(noisy[near])
+            right[near] = batch.take(near).correct(noisy[near])
             self.confirmed += int(near.sum())
-        return found
+        return right
 
     def _off(self, batch: Batch, noisy: Tensor, margin: Tensor) -> Tensor:
-        """How far off the prepared model is at most on some copies, on which the model itself is asked."""
+        """The largest error of the fast model's margins on some copies, which the model evaluates too."""
         self.confirmed += len(noisy)
         return (margin - _margin(batch.logits(noisy), batch.labels)).abs().max()
 
     def totals(self) -> dict[str, float]:
-        """Copies through the search, those confirmed, and all passes through a model."""
+        """The number of copies, of those that the model itself decided, and of forward passes."""
         exact = {"confirmed": float(self.confirmed)} if self.error is not None else {}
         return {"forward": float(self.seen + self.confirmed), "backward": 0.0, "copies": self.seen, **exact}
 

@@ -1,4 +1,4 @@
-"""Adversarial images written as files that everyone's numpy reads."""
+"""Adversarial images in numpy's .npz files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rbtools.evaluation.batches import Outcome
 
 
 class Saver:
-    """Takes batches of images as they are made; at the end each output has its .npz under `folder`.
+    """Collects batches of images; `finish` writes one .npz for each output to `folder`.
 
     A file holds `images` float32 (n, C, H, W) in [0, 1], `labels` and `ids` int64 (n,) (places in the
     split), `survived` bool (n,), and `linf` and `l2` float32 (n,): the perturbations' norms on [0, 1].
@@ -31,17 +31,17 @@ class Saver:
         self._arrays: dict[Any, dict[str, np.ndarray]] = {}
         self._filled: dict[Any, int] = {}
 
-    def add(self, output: Any, ids: Tensor, found: Outcome) -> None:
-        """Take what was found for the next examples."""
-        assert found.images is not None
-        made = found.images.cpu()
+    def add(self, output: Any, ids: Tensor, outcome: Outcome) -> None:
+        """Add the outcome of the next examples."""
+        assert outcome.images is not None
+        images = outcome.images.cpu()
         clean = self.dataset.images[ids].float().div(255)
-        change = (made - clean).flatten(1)
+        change = (images - clean).flatten(1)
         rows = {
-            "images": made,
+            "images": images,
             "labels": self.dataset.labels[ids],
             "ids": ids,
-            "survived": output.still_correct(found.values).cpu(),
+            "survived": output.still_correct(outcome.values).cpu(),
             "linf": change.abs().amax(1),
             "l2": torch.linalg.vector_norm(change, dim=1),
         }
@@ -51,7 +51,7 @@ class Saver:
         self._filled[output] = start + len(ids)
 
     def _array(self, output: Any, name: str, values: Tensor) -> np.ndarray:
-        """An array on the disk: the images of a large data set need not fit in memory."""
+        """A memory-mapped array: the images of a large data set need not fit in memory."""
         arrays = self._arrays.setdefault(output, {})
         if name not in arrays:
             path = self._aside / f"{len(self._arrays)}-{name}.npy"
@@ -61,7 +61,7 @@ class Saver:
 
     def finish(self) -> list[Path]:
         """Put the arrays of each output into its file, whole or not at all."""
-        made = []
+        paths = []
         for output, arrays in self._arrays.items():
             aside = self._aside / "whole.npz"
             with zipfile.ZipFile(aside, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
@@ -70,11 +70,11 @@ class Saver:
                     archive.write(array.filename, f"{name}.npy")  # type: ignore[attr-defined]
             path = self.folder / f"{self.names[output]}.npz"
             os.replace(aside, path)
-            made.append(path)
-        return made
+            paths.append(path)
+        return paths
 
     def drop(self) -> None:
-        """Leave nothing half-made."""
+        """Delete the temporary files."""
         self._arrays.clear()
         for path in self._aside.iterdir():
             path.unlink()
@@ -83,15 +83,15 @@ class Saver:
 
 @contextlib.contextmanager
 def saver(folder: str, names: Mapping[Any, str], dataset: Any, n: int) -> Iterator[Saver]:
-    """A Saver whose files are there when the block ends well. Raises RbError where they cannot be written."""
+    """A Saver whose files are written if the block succeeds. Raises RbError where they cannot be written."""
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
-        made = Saver(Path(folder), names, dataset, n)
+        files = Saver(Path(folder), names, dataset, n)
         try:
-            yield made
-            made.finish()
+            yield files
+            files.finish()
         finally:
-            made.drop()
+            files.drop()
     except OSError as error:
         raise RbError(
             f"The adversarial images cannot be written to {folder}: {error.strerror or error}. Name another"

@@ -1,7 +1,7 @@
-"""What an evaluation asks: outputs of whole numbers per example, and what they add up to.
+"""Evaluation tasks: outputs of whole numbers per example, and the entries computed from them.
 
-Nothing here imports torch before a batch is measured, so that a task whose outcomes are all in
-the store costs no more than reading them.
+Nothing here imports torch before a batch is measured, so that a task whose outcomes are all stored only
+reads them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rbtools import registry
 from rbtools.corruptions import CORRUPTIONS
-from rbtools.evaluation import diagnostics, textures
+from rbtools.evaluation import diagnostics
 from rbtools.probabilistic import estimate, intervals
 from rbtools.records import metric_name
 from rbtools.scoring import corruptions as sums
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Output:
-    """One outcome per example: a whole number, and the entries that follow from all of them."""
+    """One outcome per example, a whole number, and the entries computed from all of them."""
 
     @property
     def random(self) -> bool:
@@ -39,17 +39,17 @@ class Output:
 
     @property
     def implicit(self) -> bool:
-        """Whether this is found on the way to what was asked."""
+        """Whether this is computed on the way and was not requested."""
         return False
 
     @property
     def allow_fast_model(self) -> bool:
-        """Whether it may run on a prepared model, since float32 has the last word."""
+        """Whether it may run on the fast model, because the float32 model confirms its decisions."""
         return False
 
     @property
     def batch_dependent(self) -> bool:
-        """Whether the outcome of an example depends on which examples are worked on with it."""
+        """Whether the outcome of an example depends on the other examples of its batch."""
         return False
 
     @property
@@ -57,28 +57,32 @@ class Output:
         """Whether outcomes of other outputs are needed to measure it."""
         return False
 
+    @property
+    def metric(self) -> str | None:
+        """The accuracy that the progress line shows; None for none."""
+        return None
+
     def key_fields(self) -> dict[str, Any]:
         """Everything that determines the outcomes, apart from model, data and seed."""
         raise NotImplementedError
 
     def postprocess_key(self) -> dict[str, Any]:
-        """What the entries depend on besides the outcomes."""
+        """The fields that determine the entries besides the outcomes."""
         return {}
 
     def entry_template(self) -> list[dict[str, Any]]:
-        """What each entry says before there is any outcome: its metric and its own settings."""
+        """The fields of each entry that do not depend on outcomes: its metric and its settings."""
         raise NotImplementedError
 
     def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
-        """Those entries with value and interval: of these outcomes, and the sums over them."""
+        """The entries with value and interval, from outcomes and the sums over them."""
         raise NotImplementedError
 
 
 class EvalTask:
-    """What an evaluation computes: outputs that share work.
+    """A set of outputs that share work.
 
-    `save`: a folder for the adversarial images. `gaps`: outputs whose train-test difference is test minus
-    train, and named so.
+    `save`: a folder for the adversarial images. `gaps`: metrics whose generalisation gap is test minus train.
     """
 
     save: str | None = None
@@ -100,14 +104,14 @@ class EvalTask:
     def summarize(
         self, entries: Entries, implicit_entries: Entries, correct_images: Callable[[], Correct]
     ) -> Entries:
-        """Entries that follow from the others; `correct_images` says which images they counted."""
+        """Entries computed from the others; `correct_images` gives the images that are right."""
         return []
 
 
-def accuracy_entry(asked: dict[str, Any], outcomes: np.ndarray) -> dict[str, Any]:
+def accuracy_entry(template: dict[str, Any], outcomes: np.ndarray) -> dict[str, Any]:
     """The entry of an accuracy: outcomes are 1 where the example is still classified right."""
     n, right = len(outcomes), int(outcomes.sum())
-    return {**asked, "n": n, "value": right / n, "ci95": list(intervals.wilson(right, n))}
+    return {**template, "n": n, "value": right / n, "ci95": list(intervals.wilson(right, n))}
 
 
 @dataclass(frozen=True)
@@ -124,12 +128,12 @@ class CleanOutput(Output):
         return [{"metric": "acc"}]
 
     def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
-        return [accuracy_entry(asked, outcomes) for asked in self.entry_template()]
+        return [accuracy_entry(template, outcomes) for template in self.entry_template()]
 
 
 @dataclass(frozen=True)
 class AccuracyTask(EvalTask):
-    """The question `rb-ge acc` asks."""
+    """Clean accuracy as the requested result, for `rb-ge acc`."""
 
     title = "clean accuracy"
 
@@ -141,7 +145,7 @@ class AccuracyTask(EvalTask):
 
 
 def attack_settings(method: Any, **more: Any) -> dict[str, Any]:
-    """What an entry says of the attack: its name and configuration, with the norm and the step in use."""
+    """The settings of the attack in an entry: its name and configuration, with the norm and step in use."""
     settings = registry.config(method)
     settings.setdefault("norm", method.norm)
     if "step_size" in settings:
@@ -151,10 +155,10 @@ def attack_settings(method: Any, **more: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class AttackOutput(Output):
-    """Which examples an attack leaves classified right, at one distance.
+    """Which examples stay classified right under an attack at one eps.
 
-    ladder: smaller distances at which it ran before; what broke there counts as broken here. detail: a
-    row of each example keeps its label and its logits under the attack, in place of a bit.
+    ladder: smaller eps at which it ran before; an example broken there counts as broken here. detail: the row
+    of an example is its label and its logits under the attack, in place of a bit.
     """
 
     method: Any
@@ -175,7 +179,7 @@ class AttackOutput(Output):
 
     @property
     def allow_fast_model(self) -> bool:
-        """AutoAttack's own code gets the model as it is."""
+        """AutoAttack's own code gets the float32 model."""
         return not self.batch_dependent
 
     def key_fields(self) -> dict[str, Any]:
@@ -203,23 +207,21 @@ class AttackOutput(Output):
         return [{"metric": self.metric, **attack_settings(self.method, loss=loss), **ladder}]
 
     def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
-        found: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         bits = outcomes
         if self.detail:
             bits = outcomes[:, 1:].argmax(1) == outcomes[:, 0]
-            from rbtools.evaluation import confusion_matrix
-
-            found["detail"] = confusion_matrix.of_rows(outcomes)
-        found |= diagnostics.of_attack(self.method, totals, len(outcomes))
-        return [accuracy_entry(asked, bits) | found for asked in self.entry_template()]
+            fields["detail"] = diagnostics.of_rows(outcomes)
+        fields |= diagnostics.of_attack(self.method, totals, len(outcomes))
+        return [accuracy_entry(template, bits) | fields for template in self.entry_template()]
 
 
 @dataclass(frozen=True)
 class AttackTask(EvalTask):
-    """Accuracy under one attack, for any number of distances.
+    """Accuracy under one attack, for any number of eps.
 
-    `ladder`: smaller distances come first, and what breaks there is not attacked further out. `detail`
-    keeps logits for each example; `save` names a folder for the adversarial images.
+    `ladder`: smaller eps come first, and examples broken there are not attacked at larger ones. `detail`
+    keeps the logits of each example; `save` names a folder for the adversarial images.
     """
 
     method: Any
@@ -233,52 +235,55 @@ class AttackTask(EvalTask):
         return str(self.method.stem)
 
     def outputs(self) -> Sequence[Output]:
-        smaller = {eps: tuple(one for one in sorted(self.eps) if one < eps) for eps in self.eps}
-        found = [
+        smaller = {
+            eps: tuple(smaller_eps for smaller_eps in sorted(self.eps) if smaller_eps < eps)
+            for eps in self.eps
+        }
+        attacked = [
             AttackOutput(replace(self.method, eps=eps), smaller[eps] if self.ladder else (), self.detail)
             for eps in self.eps
         ]
-        return [CleanOutput(), *found]
+        return [CleanOutput(), *attacked]
 
     def run(self, batch: Batch, wanted: Sequence[Output]) -> list[Tensor | Outcome]:
-        found: dict[Any, Any] = {}
-        before: dict[float, Any] = {}
+        outcomes: dict[Any, Any] = {}
+        previous: dict[float, Any] = {}
         for output in sorted(wanted, key=_distance):
             if isinstance(output, AttackOutput):
-                found[output] = self._attacked(batch, output, before)
+                outcomes[output] = self._attacked(batch, output, previous)
             else:
-                found[output] = batch.clean.int()
-        return [found[output] for output in wanted]
+                outcomes[output] = batch.clean.int()
+        return [outcomes[output] for output in wanted]
 
-    def _attacked(self, batch: Batch, output: AttackOutput, before: dict[float, Any]) -> Outcome:
-        """Attack at one distance; `before` has the verdicts at smaller ones, and gets this one."""
+    def _attacked(self, batch: Batch, output: AttackOutput, previous: dict[float, Any]) -> Outcome:
+        """Attack at one eps; `previous` has the results at smaller eps, and gets this one."""
         import torch
 
         from rbtools.evaluation import adversarial
         from rbtools.evaluation.batches import Outcome
 
-        last = before.get(output.ladder[-1]) if output.ladder else None
-        standing = None if last is None else last.survived
-        if output.ladder and last is None:  # the store knew it already
+        last = previous.get(output.ladder[-1]) if output.ladder else None
+        still_correct = None if last is None else last.survived
+        if output.ladder and last is None:  # its outcomes were stored
             smaller = replace(output, method=replace(output.method, eps=output.ladder[-1]))
             smaller = replace(smaller, ladder=output.ladder[:-1])
-            standing = smaller.still_correct(batch.precomputed[smaller])
-        seen = adversarial.run_attack(batch, output.method, last, standing)
-        before[output.method.eps] = seen
-        values = seen.survived.int()
+            still_correct = smaller.still_correct(batch.precomputed[smaller])
+        result = adversarial.run_attack(batch, output.method, last, still_correct)
+        previous[output.method.eps] = result
+        values = result.survived.int()
         if self.detail:
-            values = torch.cat([batch.labels[:, None].float(), seen.logits], dim=1)
-        return Outcome(values, seen.totals, seen.images if self.save else None)
+            values = torch.cat([batch.labels[:, None].float(), result.logits], dim=1)
+        return Outcome(values, result.totals, result.images if self.save else None)
 
 
 def _distance(output: Output) -> float:
-    """Clean accuracy first, then distance by distance."""
+    """Sorting key: clean accuracy first, then by eps."""
     return float(output.method.eps) if isinstance(output, AttackOutput) else -1.0
 
 
 @dataclass(frozen=True)
 class CorruptionOutput(Output):
-    """Which examples stay classified right under one corruption at one severity."""
+    """Which examples are classified right under one corruption at one severity."""
 
     corruption: Any
     severity: int
@@ -302,14 +307,14 @@ class CorruptionOutput(Output):
         return [named | registry.config(self.corruption)]
 
     def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
-        return [accuracy_entry(asked, outcomes) for asked in self.entry_template()]
+        return [accuracy_entry(template, outcomes) for template in self.entry_template()]
 
 
 def mean_over(correct: Correct, parts: Sequence[Mapping[str, Any]]) -> intervals.Interval | None:
     """The interval of the mean of accuracies under corruptions; None where `correct` lacks one of them.
 
-    The images are the sampling unit: each one's share of the corruptions that leave it right is one
-    observation, so that it does not matter how alike the corruptions are.
+    The images are the sampling unit: the share of the corruptions under which an image is right is one
+    observation, so that correlation between corruptions does not matter.
     """
     known = [correct.get((part["corruption"], part["severity"])) for part in parts]
     rows = [row for row in known if row is not None]
@@ -321,9 +326,9 @@ def mean_over(correct: Correct, parts: Sequence[Mapping[str, Any]]) -> intervals
 
 @dataclass(frozen=True)
 class CorruptionTask(EvalTask):
-    """Accuracy under corruptions, each at each severity, and what these add up to.
+    """Accuracy under corruptions, each at each severity, and the means of these.
 
-    One corrupted batch is there at a time, whatever their number.
+    One corrupted batch is in memory at a time.
     """
 
     corruptions: tuple[Any, ...]
@@ -332,22 +337,27 @@ class CorruptionTask(EvalTask):
     title = "corruptions"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "corruptions", tuple(map(textures.decided, self.corruptions)))
+        resolved = tuple(corruption.resolved() for corruption in self.corruptions)
+        object.__setattr__(self, "corruptions", resolved)
 
     def outputs(self) -> Sequence[Output]:
-        pairs = [CorruptionOutput(one, severity) for one in self.corruptions for severity in self.severities]
+        pairs = [
+            CorruptionOutput(corruption, severity)
+            for corruption in self.corruptions
+            for severity in self.severities
+        ]
         return [CleanOutput(), *pairs]
 
     def run(self, batch: Batch, wanted: Sequence[Output]) -> list[Tensor]:
-        found = []
+        outcomes = []
         for output in wanted:
             if isinstance(output, CorruptionOutput):
-                corrupt = textures.given(output.corruption)
+                corrupt = output.corruption.with_textures()
                 draws = batch.draws(f"corruption.{output.corruption.name}")
-                found.append(batch.correct(corrupt(batch.images, output.severity, draws)).int())
+                outcomes.append(batch.correct(corrupt(batch.images, output.severity, draws)).int())
             else:
-                found.append(batch.clean.int())
-        return found
+                outcomes.append(batch.clean.int())
+        return outcomes
 
     def summarize(
         self, entries: Entries, implicit_entries: Entries, correct_images: Callable[[], Correct]

@@ -23,15 +23,15 @@ Entries = list[dict[str, Any]]
 
 
 def ge(record: dict[str, Any], task: EvalTask, run: RunContext, n_train: int | None = None) -> dict[str, Any]:
-    """Return the record with `ge.NAME` = train - test for every number the question gives.
+    """Return the record with `ge.NAME` = train - test for every number of the task.
 
-    Both sides come along (`NAME` and `train.NAME`); training images are not augmented. The interval
-    of a difference of accuracies is Newcombe's; other numbers' intervals are squared and added. Losses
-    and errors have names of their own, `test_minus_train.NAME`. `n_train`: so many training images, in the
-    place of `run.n`. What the record already has of one split, measured in the same way, is taken from it.
-    Images that the training held out (`--val`) are not training images: entries name those that are by the
-    hash of their numbers (`indices`). `--indices` chooses the same numbers of either split.
-    Raises RbError where the data have only one split.
+    Both sides are added too (`NAME` and `train.NAME`); training images are not augmented. The interval of a
+    difference of accuracies is Newcombe's; other intervals are combined by square-and-add. Gaps of losses and
+    errors are `test_minus_train.NAME`. `n_train`: the number of training images, in place of `run.n`. Entries
+    of one split that the record has, measured with the same protocol, are taken from it. Images that the
+    training held out (`--val`) are not training images: entries identify the others by the hash of their
+    numbers (`indices`). `--indices` selects the same numbers of either split. Raises RbError where the data
+    have only one split.
     """
     with _both_splits():
         test = resolve_inputs(record, dataclasses.replace(run, split="test"))
@@ -60,12 +60,12 @@ def ge(record: dict[str, Any], task: EvalTask, run: RunContext, n_train: int | N
 
 
 def _images(test: Inputs, run: RunContext) -> tuple[indices.Indices | None, indices.Indices | None]:
-    """The images of test and of train that count, None for all. RbError where no training image is left."""
+    """The selected images of test and train, None for all. RbError where no training image is left."""
     whole = {side: test.on(side, indices=None) for side in ("test", "train")}
     trained = trained_on(test.record, whole["test"].run)
     if run.indices is None:
         return None, trained
-    chosen_test, chosen_train = (indices.read(run.indices, one.data.size) for one in whole.values())
+    chosen_test, chosen_train = (indices.read(run.indices, inputs.data.size) for inputs in whole.values())
     if trained is None:
         return chosen_test, chosen_train
     used = set(trained.numbers)
@@ -79,7 +79,7 @@ def _images(test: Inputs, run: RunContext) -> tuple[indices.Indices | None, indi
 
 @contextlib.contextmanager
 def _both_splits() -> Iterator[None]:
-    """Say what to do where the data set lacks a split."""
+    """Add advice to the error of a data set that lacks a split."""
     try:
         yield
     except RbError as wrong:
@@ -90,19 +90,19 @@ def _both_splits() -> Iterator[None]:
 
 
 def _there(
-    record: dict[str, Any], asked: Entries, split: str, n: int, chosen: dict[str, str]
+    record: dict[str, Any], requested: Entries, split: str, n: int, chosen: dict[str, str]
 ) -> Entries | None:
-    """The record's own entries of a split that were measured as those `asked` on the other; None if not all.
+    """The record's entries of a split with the protocol of those `requested` on the other; None if one lacks.
 
-    `chosen` says which images of the split are meant. Of probabilistic robustness `n` counts the images
-    that are right, so that n is that of their accuracy.
+    `chosen` identifies the images of the split. For probabilistic robustness `n` counts the images that are
+    right, which the clean accuracy gives.
     """
     entries = {entry.get("metric"): entry for entry in record.get("evals", [])}
     acc = entries.get(metric_name.split_name("acc", split))
     if acc is None or acc.get("n") != n or acc.get("value") is None or not 0 <= acc["value"] <= 1:
         return None
-    found = []
-    for entry in asked:
+    stored = []
+    for entry in requested:
         name = metric_name.split_name(metric_name.without_split(entry["metric"]), split)
         old = entries.get(name)
         if old is None or not _is_whole(old):
@@ -114,8 +114,8 @@ def _there(
         intervals = [{*filter(schema.is_interval, side)} for side in (old, entry)]
         if results.protocol(old) != want or intervals[0] != intervals[1]:
             return None
-        found.append(old)
-    return found
+        stored.append(old)
+    return stored
 
 
 def _gaps(on_train: Entries, on_test: Entries, gaps: frozenset[str]) -> Entries:
@@ -149,7 +149,7 @@ def _gap(train: dict[str, Any], test: dict[str, Any], gaps: frozenset[str]) -> d
 
 
 def _is_whole(entry: dict[str, Any]) -> bool:
-    """Whether an entry of the record has what a difference takes: value, seconds and finite intervals."""
+    """Whether an entry of the record has the fields of a difference: value, seconds and finite intervals."""
     names = [*filter(schema.is_interval, entry)]
     if not names or not all(map(_is_number, (entry.get("value"), entry.get("seconds")))):
         return False
@@ -164,6 +164,6 @@ def _is_number(value: Any) -> bool:
 def _is_of_both(field: str) -> bool:
     """Whether a field of one split's entry describes the difference too.
 
-    What came out of one split or what it cost does not; `distance` is kept nevertheless, as on test.
+    Results and costs of one split do not; `distance` is kept nevertheless, as measured on test.
     """
     return schema.role(field) in ("protocol", "label") or field in ("value", "seconds", "distance")

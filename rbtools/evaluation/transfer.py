@@ -1,4 +1,4 @@
-"""Adversarial examples of one model, shown to another."""
+"""Transfer attacks: adversarial examples of one model, evaluated on another."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class TransferOutput(AttackOutput):
 
     @property
     def allow_fast_model(self) -> bool:
-        """The attack runs on the source as it is: what it finds there is all there is to judge."""
+        """The attack runs on the float32 source, whose adversarial examples alone are evaluated."""
         return False
 
     @property
@@ -45,8 +45,8 @@ class TransferOutput(AttackOutput):
 class TransferTask(EvalTask):
     """Accuracy on the adversarial examples of a source: another record's model.
 
-    source: the record, as JSON. Every example that the model under study classifies right is attacked on
-    the source, at each distance.
+    source: the record, as JSON. Every example that the evaluated model classifies right is attacked on the
+    source, at each eps.
     """
 
     method: Any
@@ -60,30 +60,30 @@ class TransferTask(EvalTask):
 
     def outputs(self) -> Sequence[Output]:
         name = resolve.checkpoint_name(orjson.loads(self.source), self.context)
-        made = [TransferOutput(replace(self.method, eps=eps), source=name) for eps in self.eps]
-        return [CleanOutput(), *made]
+        attacked = [TransferOutput(replace(self.method, eps=eps), source=name) for eps in self.eps]
+        return [CleanOutput(), *attacked]
 
     def run(self, batch: Batch, wanted: Sequence[Output]) -> Sequence[Tensor | Outcome]:
         from rbtools.evaluation import adversarial
         from rbtools.evaluation.batches import Outcome
 
-        found: list[Any] = []
+        outcomes: list[Any] = []
         for output in wanted:
             if isinstance(output, TransferOutput):
                 source = _loaded(self.source, self.context, batch.images.device)
-                seen = adversarial.run_attack(batch, output.method, on=source)
-                found.append(Outcome(seen.survived, seen.totals))
+                result = adversarial.run_attack(batch, output.method, on=source)
+                outcomes.append(Outcome(result.survived, result.totals))
             else:
-                found.append(batch.clean)
-        return found
+                outcomes.append(batch.clean)
+        return outcomes
 
 
-# The source last used, and what it depends on: the model is loaded once for all records and batches.
+# The last source model and its key: the model is loaded once for all records and batches.
 _last: list[tuple[Any, nn.Module]] = []
 
 
 def _loaded(source: str, run: RunContext, where: device) -> nn.Module:
-    """The source's model, ready: eval mode, frozen."""
+    """The source's model in eval mode, its parameters frozen."""
     key = (source, run.dataset, run.split, run.data_dir, run.class_map, run.store.folder, where)
     if not _last or _last[0][0] != key:
         record = orjson.loads(source)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from rbtools import registry
 from rbtools.errors import RbError
-from rbtools.evaluation import textures
 from rbtools.execution.context import RunContext
 from rbtools.inputs import resolve
 from rbtools.rng import GENERATOR
@@ -23,23 +22,23 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 CHUNK = 256
-ABOUT = "rb-corrupt.json"  # what the files of a folder are, so that a later run may go on
+ABOUT = "rb-corrupt.json"  # describes the files of a folder, so that a later run may continue
 
 
 def write(corruptions: Sequence[Any], folder: Path, run: RunContext) -> list[str]:
     """Write the files that are missing or unfinished; return a line about each corruption.
 
-    Images stand in the order of their split (`--n` and `--indices` choose some), once for each severity,
-    as `rb-corrupt` evaluates them: the same seed gives the same pixels. Raises RbError where the
-    folder has files of other images or another seed, images are too small, or it cannot be written.
+    Images are in the order of their split (`--n` and `--indices` select some), once for each severity, with
+    the pixels that `rb-corrupt` evaluates for the same seed. Raises RbError where the folder has files of
+    other images or another seed, images are too small, or it cannot be written.
     """
     from rbtools.execution import cores, device
 
     data = resolve.data_of({}, run)
-    chosen = [textures.decided(one) for one in corruptions]
-    for one in chosen:
+    chosen = [corruption.resolved() for corruption in corruptions]
+    for corruption in chosen:
         for severity in SEVERITIES:
-            one.check_size(severity, data.about.shape[1:])
+            corruption.check_size(severity, data.about.shape[1:])
     dataset = data.load()
     places = data.order(dataset.labels)[: run.n].sort().values
     about = _described(data, run, len(places))
@@ -48,12 +47,12 @@ def write(corruptions: Sequence[Any], folder: Path, run: RunContext) -> list[str
         stream.write(_array(dataset.labels[places].repeat(len(SEVERITIES))))
     lines = []
     with device.taken(run, run.threads or cores.count()) as where:
-        for one in chosen:
-            path = folder / f"{one.name}.npy"
+        for corruption in chosen:
+            path = folder / f"{corruption.name}.npy"
             if path.exists():
                 lines.append(f"{path} was there, whole.")
                 continue
-            had = _write_one(one, path, dataset.images, places, where, run)
+            had = _write_one(corruption, path, dataset.images, places, where, run)
             lines.append(f"{path} is written{f', from image {had} on' if had else ''}.")
     return lines
 
@@ -61,11 +60,11 @@ def write(corruptions: Sequence[Any], folder: Path, run: RunContext) -> list[str
 def _write_one(
     corruption: Any, path: Path, images: Any, places: Tensor, where: torch.device, run: RunContext
 ) -> int:
-    """Write one file, going on where an earlier run stopped; return how many images it had left."""
+    """Write one file, continuing where an earlier run stopped; return how many images that one wrote."""
     channels, height, width = images.shape[1:]
     count = len(SEVERITIES) * len(places)
     head = _head((count, height, width, channels))
-    corrupt = textures.given(corruption)
+    corrupt = corruption.with_textures()
     with resumable_write(path, head, height * width * channels, count) as file:
         had = file.rows
         for severity, ids in _pieces(places, had, run.batch or CHUNK):
@@ -76,7 +75,7 @@ def _write_one(
 
 
 def _pieces(places: Tensor, had: int, chunk_size: int) -> Iterator[tuple[int, Tensor]]:
-    """What is still to do: a severity, and the examples of one batch."""
+    """The batches that are not written: a severity, and the ids of the examples."""
     for number, severity in enumerate(SEVERITIES):
         start = min(max(had - number * len(places), 0), len(places))
         for ids in places[start:].split(chunk_size) if start < len(places) else ():
@@ -99,7 +98,7 @@ def _corrupted(
 
 
 def _described(data: resolve.Data, run: RunContext, count: int) -> dict[str, Any]:
-    """What all files of a folder share."""
+    """The description that all files of a folder share."""
     return {
         "dataset": data.name,
         "split": data.split,
@@ -113,7 +112,7 @@ def _described(data: resolve.Data, run: RunContext, count: int) -> dict[str, Any
 
 
 def _claim(folder: Path, about: dict[str, Any], corruptions: Sequence[Any]) -> None:
-    """Note in the folder what its files are. Raises RbError where they are, or may be, something else."""
+    """Write the description of the folder. Raises RbError where its files do not, or may not, match it."""
     file = folder / ABOUT
     known = _known(file)
     if known is None:
@@ -124,12 +123,12 @@ def _claim(folder: Path, about: dict[str, Any], corruptions: Sequence[Any]) -> N
                 " folder."
             )
         known = about
-    told = ("fingerprint", "split", "images", "seed", "draws")
-    other = [key for key in told if known.get(key) != about[key]]
-    for one in corruptions:
-        made = {"version": one.version, **registry.config(one)}
-        if known["files"].setdefault(one.name, made) != made:
-            other.append(one.name)
+    shared = ("fingerprint", "split", "images", "seed", "draws")
+    other = [key for key in shared if known.get(key) != about[key]]
+    for corruption in corruptions:
+        settings = {"version": corruption.version, **registry.config(corruption)}
+        if known["files"].setdefault(corruption.name, settings) != settings:
+            other.append(corruption.name)
     if other:
         what = ", ".join(f"{key} {known.get(key)!r}" for key in other if key in about)
         raise RbError(
@@ -153,7 +152,7 @@ def _known(file: Path) -> dict[str, Any] | None:
 
 
 def _head(shape: tuple[int, ...]) -> bytes:
-    """What an .npy file of bytes of this shape begins with."""
+    """The header of an .npy file of bytes of this shape."""
     from numpy.lib import format as npy
 
     stream = io.BytesIO()
@@ -162,7 +161,7 @@ def _head(shape: tuple[int, ...]) -> bytes:
 
 
 def _array(labels: Tensor) -> bytes:
-    """labels.npy: single bytes, as published, where all labels fit."""
+    """The bytes of labels.npy: uint8, as published, where all labels fit, else int64."""
     import numpy as np
 
     stream = io.BytesIO()

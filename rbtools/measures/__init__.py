@@ -1,8 +1,7 @@
-"""What can be said of a network without attacking it, or with little more: training-free and curvature
-measures.
+"""Training-free and curvature measures of a network.
 
-One file a measure, one line here. A measure is given a model, and batches that the engine made: images,
-labels, random numbers and, where it asks for them, adversarial images. It gives named numbers.
+A measure is one file and one line here. It is called with a model and a batch: images, labels, random numbers
+and, where it requests them, adversarial images. It returns named numbers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What measures share: the batch they are given, and how the numbers of several batches become one.
+"""The base class of measures, their batch, and the combination of several batches' numbers.
 
 Imports torch only for types, so that measures load with `--help`.
 """
@@ -15,20 +15,20 @@ from rbtools import registry
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-Found = dict[str, Any]
-"""What one batch gives: names to numbers, or to lists of them."""
+BatchResult = dict[str, Any]
+"""The result of one batch: names to numbers, or to lists of them."""
 
 
 @dataclass(frozen=True)
 class MeasureBatch:
-    """Some examples, and what the engine made for them.
+    """Some examples with their random numbers and adversarial images.
 
     images: float32 (N, C, H, W) in [0, 1]; labels: int64 (N,). `draws` holds the random numbers of these N
     examples, `probes` those of one, the batch, for directions in the space of weights; both are
     rbtools.rng.draws.Draws. `perturbed`: the images attacked, as `images`; `twice`: those attacked
-    again. `chunk`: images that go through the model at once, which is memory and no result. `together`: the
-    model's BatchNorm takes the statistics of the batch, so that an image's logits depend on the others
-    there; all of them go through the model at once, the perturbed ones in a batch of their own.
+    again. `chunk`: images that go through the model at once, which changes memory and not results.
+    `together`: the model's BatchNorm takes the statistics of the batch, so that an image's logits depend on
+    the others; all of them go through the model at once, the perturbed ones in a batch of their own.
     """
 
     images: Tensor
@@ -45,14 +45,14 @@ class MeasureBatch:
 
     @property
     def attacked(self) -> Tensor:
-        """The perturbed images, of a measure that has asked for them (`attacks`)."""
+        """The perturbed images. Raises ValueError for a measure that does not request them (`attacks`)."""
         if self.perturbed is None:
             raise ValueError("this measure needs a perturbed batch")
         return self.perturbed
 
     @property
     def attacked_twice(self) -> Tensor:
-        """The images attacked from where the first attack ended."""
+        """The images of a second attack that starts from the perturbed ones. ValueError as above."""
         if self.twice is None:
             raise ValueError("this measure needs a batch that is perturbed twice")
         return self.twice
@@ -75,17 +75,17 @@ class Value:
 
 
 class Measure:
-    """The defaults of a measure; a frozen, keyword-only dataclass overrides what is different for it.
+    """Base of the measures; a frozen, keyword-only dataclass overrides the defaults.
 
-    `weights`: what it is about, "init" (freshly initialised ones), "trained" (it says nothing without a
-    checkpoint), "any", or "none" (the network, whatever its weights). `data`: whether it looks at images,
-    and not only at their shape. `split` and `size`, batches and images in each, are where it is measured if
-    nobody says. `attacks`: how many attacks, one from the end of the other, make its perturbed batches.
-    `random`: whether it depends on the seed. `placed`: its name always says weights and split. `plain`:
-    its name leaves out the attack where that is PGD at 8/255. `batchnorm`: the statistics that BatchNorm
-    takes on fresh weights if nobody says ("batch", "image" or "running", see rbtools.measures.batchnorm);
-    None where the measure is defined with running ones alone. `less_is_better`: what a ranking of it has to
-    know, and knows from the name alone (rbtools.records.metric_name).
+    `weights`: those it is defined on, "init" (freshly initialised), "trained" (needs a checkpoint), "any", or
+    "none" (independent of the weights). `data`: whether it uses images, and not only their shape. `split` and
+    `size`, batches and images in each, are defaults. `attacks`: how many attacks, each starting from the
+    result of the one before, make its perturbed batches. `random`: whether it depends on the seed. `placed`:
+    its metrics always contain weights and split. `plain`: its metric leaves out the attack PGD at 8/255.
+    `batchnorm`: the default of the statistics that BatchNorm takes on fresh weights ("batch", "image" or
+    "running"); None where the measure is defined with running ones alone. `less_is_better`: the direction of
+    a ranking by it (as in rbtools.records.metric_name). `own_eps`: it has a parameter `eps`, the ball that it
+    maximises over itself. `needs_record`: `filled` takes settings from the record.
     """
 
     name: ClassVar[str]
@@ -99,37 +99,43 @@ class Measure:
     random: ClassVar[bool] = False
     batchnorm: ClassVar[str | None] = None
     less_is_better: ClassVar[bool] = False
+    own_eps: ClassVar[bool] = False
+    needs_record: ClassVar[bool] = False
 
     @property
     def attacks(self) -> int:
         return 0
 
+    def filled(self, record: Mapping[str, Any], images: int) -> Measure:
+        """With settings taken from the record where they were not given; `images`: those trained on."""
+        return self
+
     def settings(self, value: str) -> dict[str, Any]:
         """The part of the configuration that the number of this name depends on."""
         return registry.config(self)
 
-    def __call__(self, model: nn.Module, batch: MeasureBatch) -> Found:
+    def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         """Measure one batch. `model` maps images to logits (N, K), in eval mode."""
         raise NotImplementedError
 
-    def values(self, found: Sequence[Found], sizes: Sequence[int]) -> list[Value]:
-        """The numbers for all batches, from what each gave and its number of examples."""
-        return [over_batches(name, [one[name] for one in found], sizes) for name in found[0]]
+    def values(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
+        """The numbers for all batches, from the result of each and its number of examples."""
+        return [over_batches(name, [result[name] for result in results], sizes) for name in results[0]]
 
 
 def measured(measure: Any, model: Callable[[Tensor], Tensor], batches: Iterable[MeasureBatch]) -> list[Value]:
-    """Measure some batches, one after another."""
-    found, sizes = [], []
+    """The values of a measure over some batches."""
+    results, sizes = [], []
     for batch in batches:
-        found.append(measure(model, batch))
+        results.append(measure(model, batch))
         sizes.append(len(batch))
-    values: list[Value] = measure.values(found, sizes)
+    values: list[Value] = measure.values(results, sizes)
     return values
 
 
 def over_batches(name: str, numbers: Sequence[float], sizes: Sequence[int], **more: Any) -> Value:
     """The mean of a number over batches, weighted by their sizes, with its standard error over them."""
-    if any(one is None for one in numbers):
+    if any(number is None for number in numbers):
         return Value(name, None, more={"reason": "it could not be had on every batch", **more})
     if len(numbers) == 1:
         return Value(name, numbers[0], more=more)
@@ -145,7 +151,7 @@ def _error(numbers: Sequence[float], sizes: Sequence[int], mean: float) -> tuple
 
 
 def standard_error(numbers: Sequence[float]) -> float | None:
-    """That of the mean of independent numbers; None for a single one."""
+    """The standard error of the mean of independent numbers; None for a single one."""
     count = len(numbers)
     if count < 2:
         return None

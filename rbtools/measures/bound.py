@@ -1,4 +1,4 @@
-"""The numeric bounds of the papers, for a network: from its kernels, its gradients or its curvature."""
+"""Measure: the papers' numeric bounds for a network, from its kernels, its gradients or its curvature."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rbtools.measures.base import Found, Measure, MeasureBatch, Value
+from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value
 from rbtools.registry import param
 
 if TYPE_CHECKING:
@@ -37,15 +37,16 @@ class BoundMeasure(Measure):
     the classes; theorem 2 (robbench2.clean, .robust), a lower bound of the smallest eigenvalue, of images
     brought to norm 1. prbench: its theorems 1 and 2 on |R - R_S|. wci: theorem 4, sqrt(2/lambda) WCI.
 
-    Constants of PRBench that are not given are the largest found on the images: lower bounds of the
-    constants, which the record says. What a training decides (its images n, its updates T, the weight
-    lambda of a term such as TRADES') is taken from the record where it is not given.
+    Constants of PRBench that are not given are the largest values on the images: lower bounds of the
+    constants, which the record notes. Settings of the training (its images n, its updates T, the weight
+    lambda of a term such as TRADES') are taken from the record where they are not given.
     """
 
     name: ClassVar[str] = "bound"
     version: ClassVar[int] = 2
     size: ClassVar[tuple[int, int]] = (1, 50)
     random: ClassVar[bool] = True
+    needs_record: ClassVar[bool] = True
 
     paper: str = param("robbench", "Whose theorems.", choices=PAPERS)
     beta: float = param(0.5, "The share of adversarial loss in the joint kernels.", check="fraction")
@@ -102,21 +103,21 @@ class BoundMeasure(Measure):
         return 2 if self.paper == "robbench" else 1
 
     def filled(self, record: Mapping[str, Any], images: int) -> BoundMeasure:
-        """With what the record decides, where it was not given; `images`: those trained on."""
+        """The measure with the record's settings where they were not given; `images`: those trained on."""
         if self.paper == "robbench":
             return self._of_theory(record.get("arch"))
         train = record.get("train")
         train = train if isinstance(train, Mapping) else {}
         config = train.get("config")
         config = config if isinstance(config, Mapping) else {}
-        found: dict[str, Any] = {"examples": images}
+        settings: dict[str, Any] = {"examples": images}
         epochs = train.get("stopped_after", train.get("epochs"))
         if _is_count(epochs) and _is_count(config.get("batch_size")):
-            found["updates"] = epochs * -(-images // config["batch_size"])
+            settings["updates"] = epochs * -(-images // config["batch_size"])
         weight: Any = config.get("lambda")
         if self.paper == "prbench" and (_is_count(weight) or (type(weight) is float and weight > 0)):
-            found["weight"] = float(weight)
-        return replace(self, **{key: value for key, value in found.items() if getattr(self, key) is None})
+            settings["weight"] = float(weight)
+        return replace(self, **{key: value for key, value in settings.items() if getattr(self, key) is None})
 
     def _of_theory(self, arch: Any) -> BoundMeasure:
         arch = arch if isinstance(arch, Mapping) else {}
@@ -126,33 +127,35 @@ class BoundMeasure(Measure):
         return replace(self, activation=activation, unit=theory and arch.get("inputs") == "unit")
 
     def settings(self, value: str) -> dict[str, Any]:
-        """What the theorems of this paper depend on; inputs stand beside it."""
-        found: dict[str, Any] = super().settings(value)
+        """The options that the theorems of this paper depend on; `inputs` is a field of its own."""
+        settings: dict[str, Any] = super().settings(value)
         names: tuple[str, ...] = ("paper", *_OF[self.paper])
-        return {name: found[name] for name in names}
+        return {name: settings[name] for name in names}
 
-    def __call__(self, model: nn.Module, batch: MeasureBatch) -> Found:
+    def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         if self.paper == "wci":
-            found: Found = self._wci()(model, batch)
-            return found
+            result: BatchResult = self._wci()(model, batch)
+            return result
         return self._robbench(model, batch) if self.paper == "robbench" else estimates(model, batch)
 
-    def values(self, found: Sequence[Found], sizes: Sequence[int]) -> list[Value]:
-        """Of several batches the worst bound, or the largest constants."""
+    def values(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
+        """The worst bound over the batches, or the bound of the largest constants."""
         if self.paper == "wci":
-            return self._from_wci(found, sizes)
+            return self._from_wci(results, sizes)
         if self.paper == "prbench":
-            return self._from_constants({key: max(one[key] for one in found) for key in found[0]})
+            return self._from_constants({key: max(result[key] for result in results) for key in results[0]})
         worst = {"robbench1": max, "robbench2": min}
         return [
-            _value(name, worst[name.partition(".")[0]]((one[name] for one in found), key=_size), (), more)
-            for name, more in ((name, self._assumed(name)) for name in found[0])
+            _value(
+                name, worst[name.partition(".")[0]]((result[name] for result in results), key=_size), (), more
+            )
+            for name, more in ((name, self._assumed(name)) for name in results[0])
         ]
 
     def _assumed(self, name: str) -> dict[str, str]:
         return {"note": NOT_UNIT} if name.startswith("robbench1") and not self.unit else {}
 
-    def _robbench(self, model: nn.Module, batch: MeasureBatch) -> Found:
+    def _robbench(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         import torch
 
         from rbtools.measures import bounds, derivatives, kernel
@@ -163,12 +166,12 @@ class BoundMeasure(Measure):
         depth = len(derivatives.layers(model))
         labels = batch.labels.cpu()
         targets = labels[:, None].eq(labels.unique()[None]).double().numpy() * 2 - 1
-        found: Found = {}
+        result: BatchResult = {}
         for name, at in (("clean", 0), ("robust", n)):
             first, second = slice(at, at + n), slice(at + n, at + 2 * n)
             cross = whole[first, second]
             joint = (1 - b) ** 2 * whole[first, first] + b * (1 - b) * (cross + cross.T)
-            found[f"robbench1.{name}"] = bounds.robbench1(
+            result[f"robbench1.{name}"] = bounds.robbench1(
                 joint + b**2 * whole[second, second], targets, depth
             )
         flat, attacked = (
@@ -177,8 +180,8 @@ class BoundMeasure(Measure):
         rho = float((attacked - flat).norm(dim=1).max()) if self.rho is None else self.rho
         for name, radius in (("clean", 0.0), ("robust", rho)):
             activation = self.activation or "relu"
-            found[f"robbench2.{name}"] = bounds.robbench2(flat.cpu().numpy(), radius, activation)
-        return found
+            result[f"robbench2.{name}"] = bounds.robbench2(flat.cpu().numpy(), radius, activation)
+        return result
 
     def _from_constants(self, largest: dict[str, float]) -> list[Value]:
         from rbtools.measures import bounds
@@ -193,15 +196,15 @@ class BoundMeasure(Measure):
             if self.examples is None or self.updates is None:
                 values.append(_none(name, "the record tells no training: give --examples and --updates"))
             elif name == "prbench1":
-                made = bounds.prbench1(constants, used["gamma"], self.examples, self.updates, self.c)
-                values.append(_value(name, made, [key for key in guessed if key != "softmax"], more))
+                bound = bounds.prbench1(constants, used["gamma"], self.examples, self.updates, self.c)
+                values.append(_value(name, bound, [key for key in guessed if key != "softmax"], more))
             elif self.weight is None:
                 values.append(_none(name, "the training has no weight lambda: give --weight"))
             else:
                 extra: dict[str, Any] = {"weight": self.weight, "c": self.c, "form": self.form}
                 about = used["gamma"], self.examples, self.updates
-                made = bounds.prbench2(constants, *about, nu=used["softmax"], **extra)
-                values.append(_value(name, made, guessed, more))
+                bound = bounds.prbench2(constants, *about, nu=used["softmax"], **extra)
+                values.append(_value(name, bound, guessed, more))
         return values
 
     def _wci(self) -> Any:
@@ -209,46 +212,46 @@ class BoundMeasure(Measure):
 
         return WCI(probes=self.probes)
 
-    def _from_wci(self, found: Sequence[Found], sizes: Sequence[int]) -> list[Value]:
+    def _from_wci(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
         from rbtools.measures import bounds
 
-        index = self._wci().values(found, sizes)[0]
+        index = self._wci().values(results, sizes)[0]
         temperature = self.weight if self.weight is not None else self.examples
         if temperature is None:
             return [_none("wci4", "lambda is not given: give --weight")]
-        made = bounds.wci4(index.value, float(temperature))
-        value = _value("wci4", made, ("WCI",))
+        bound = bounds.wci4(index.value, float(temperature))
+        value = _value("wci4", bound, ("WCI",))
         if index.se is None or not index.value:
             return [value]
-        return [replace(value, se=index.se * (made.value or 0.0) / index.value, over=index.over)]
+        return [replace(value, se=index.se * (bound.value or 0.0) / index.value, over=index.over)]
 
 
 def estimates(model: nn.Module, batch: MeasureBatch) -> dict[str, float]:
-    """The largest ratios found on these images, their attacked ones, and in the direction of gradients.
+    """The largest ratios on these images, their attacked ones, and in the direction of gradients.
 
-    Keys as the constants', and gamma (the largest L2 distance of an attacked image) and softmax.
+    Keys: the names of the constants, gamma (the largest L2 distance of an attacked image) and softmax.
     """
     import torch
 
     from rbtools.measures import derivatives
 
-    found = dict.fromkeys((*CONSTANTS, "gamma", "softmax"), 0.0)
+    largest = dict.fromkeys((*CONSTANTS, "gamma", "softmax"), 0.0)
 
-    def met(name: str, value: float) -> None:
-        found[name] = max(found[name], value)
+    def raise_to(name: str, value: float) -> None:
+        largest[name] = max(largest[name], value)
 
     for x, moved, y in derivatives.chunks(1, batch.images, batch.attacked, batch.labels):
-        gradients = [_flat(derivatives.gradient(model, one, y, 1)) for one in (x, moved)]
-        losses, slopes, outputs = zip(*(_of_image(model, one, y) for one in (x, moved)), strict=True)
+        gradients = [_flat(derivatives.gradient(model, point, y, 1)) for point in (x, moved)]
+        losses, slopes, outputs = zip(*(_of_image(model, point, y) for point in (x, moved)), strict=True)
         for slope, gradient in zip(slopes, gradients, strict=True):
-            met("lipschitz", slope)
-            met("lipschitz_theta", float(gradient.norm()))
-        met("softmax", float((outputs[1] - outputs[0]).norm()))
+            raise_to("lipschitz", slope)
+            raise_to("lipschitz_theta", float(gradient.norm()))
+        raise_to("softmax", float((outputs[1] - outputs[0]).norm()))
         distance = float((moved - x).norm())
-        met("gamma", distance)
+        raise_to("gamma", distance)
         if distance > 0:
-            met("lipschitz", abs(losses[1] - losses[0]) / distance)
-            met("smooth", float((gradients[1] - gradients[0]).norm()) / distance)
+            raise_to("lipschitz", abs(losses[1] - losses[0]) / distance)
+            raise_to("smooth", float((gradients[1] - gradients[0]).norm()) / distance)
         hessian = derivatives.WeightHessian(model, moved, y, 1)
         vector = gradients[1]
         for _ in range(_ITERATIONS):
@@ -256,9 +259,9 @@ def estimates(model: nn.Module, batch: MeasureBatch) -> dict[str, float]:
             if not length > 0:
                 break
             product = hessian.flat((vector / length)[None])[0]
-            met("smooth_theta", float(product.norm()))
+            raise_to("smooth_theta", float(product.norm()))
             vector = product
-    return {name: float(torch.tensor(value, dtype=torch.float64)) for name, value in found.items()}
+    return {name: float(torch.tensor(value, dtype=torch.float64)) for name, value in largest.items()}
 
 
 def _of_image(model: nn.Module, image: Tensor, label: Tensor) -> tuple[float, float, Tensor]:
@@ -280,20 +283,20 @@ def _flat(weights: Mapping[str, Tensor]) -> Tensor:
 
 
 def _size(bound: Any) -> float:
-    """For comparing bounds of theorem 1 or of theorem 2; one without a value is the worst of theorem 1."""
+    """Sorting key of bounds; infinite without a value, the worst of theorem 1."""
     return float("inf") if bound.value is None else float(bound.value)
 
 
 def _value(name: str, bound: Any, estimated: Sequence[str], more: Mapping[str, Any] | None = None) -> Value:
-    told: dict[str, Any] = {"formula": bound.formula, "inputs": dict(bound.inputs), **(more or {})}
-    told["vacuous"] = bound.vacuous
+    fields: dict[str, Any] = {"formula": bound.formula, "inputs": dict(bound.inputs), **(more or {})}
+    fields["vacuous"] = bound.vacuous
     if estimated:
-        told["estimated"] = list(estimated)
+        fields["estimated"] = list(estimated)
         if name != "wci4":
-            told["note"] = LOWER
+            fields["note"] = LOWER
     if bound.reason is not None:
-        told["reason"] = bound.reason
-    return Value(name, bound.value, more=told, clean=name == "robbench2.clean")
+        fields["reason"] = bound.reason
+    return Value(name, bound.value, more=fields, clean=name == "robbench2.clean")
 
 
 def _none(name: str, reason: str) -> Value:
@@ -301,5 +304,5 @@ def _none(name: str, reason: str) -> Value:
 
 
 def _is_count(value: Any) -> bool:
-    """Whether a record's field is a number of something, and not what overflows a bound."""
+    """Whether a record's field is a count that cannot overflow a bound."""
     return type(value) is int and 0 < value < 2**53

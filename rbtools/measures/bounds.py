@@ -1,8 +1,8 @@
 """The numeric bounds of the papers as functions of numbers; no model, no torch.
 
-Each gives a `Bound`: its value, the formula and its inputs, and whether it is vacuous: says nothing that was
-not known before. RobBench is NAS-RobBench-201 (Wu et al., ICLR 2024), WCI the paper of the Weight-Curvature
-Index; numbers of theorems are theirs.
+Each returns a `Bound`: its value, the formula and its inputs, and whether it is vacuous, that is not smaller
+than the trivial bound. RobBench is NAS-RobBench-201 (Wu et al., ICLR 2024), WCI the paper of the
+Weight-Curvature Index; theorems have the papers' numbers.
 """
 
 from __future__ import annotations
@@ -125,11 +125,11 @@ def hermite(function: Callable[[Array], Array], order: int) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Constants:
-    """What PRBench's theorems ask of a loss: how fast it and its gradients move at most.
+    """The Lipschitz constants of a loss and its gradients in PRBench's theorems, all in L2.
 
-    lipschitz (L): the loss, with the image; lipschitz_theta (L_theta): the loss, with the weights; smooth
-    (beta): the gradient by the weights, with the image; smooth_theta (beta_theta): that gradient, with the
-    weights. All in L2.
+    lipschitz (L): of the loss in the image; lipschitz_theta (L_theta): of the loss in the weights; smooth
+    (beta): of the gradient by the weights in the image; smooth_theta (beta_theta): of that gradient in the
+    weights.
     """
 
     lipschitz: float
@@ -179,13 +179,13 @@ def prbench2(
     psi += 6 * weight * (nu**2 * k.smooth_theta + 4 * nu * k.lipschitz_theta**2)
     chi = 4 * k.smooth * gamma + 2 * nu * k.lipschitz_theta
     chi += factor * weight * gamma * (nu**2 * k.smooth + 2 * nu * k.lipschitz * k.lipschitz_theta)
-    found = _stability(phi, chi, psi, gamma, n, steps, c)
+    bound = _stability(phi, chi, psi, gamma, n, steps, c)
     return Bound(
-        found.formula,
-        found.value,
-        {**found.inputs, "nu": nu, "lambda": weight, "form": form},
-        found.vacuous,
-        found.reason,
+        bound.formula,
+        bound.value,
+        {**bound.inputs, "nu": nu, "lambda": weight, "form": form},
+        bound.vacuous,
+        bound.reason,
     )
 
 

@@ -1,4 +1,4 @@
-"""Which units of a network's ReLUs are on. Imports torch: import it inside functions only."""
+"""Activation patterns of a network's ReLUs. Imports torch: import it inside functions only."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ _RELUS = {F.relu, F.relu_, torch.relu, torch.relu_, Tensor.relu, Tensor.relu_}
 
 
 class _Relus(TorchFunctionMode):
-    """Hears of every ReLU, as a layer or as a function: its output, before anything overwrites it."""
+    """Calls `seen` with the output of every ReLU, layer or function, before anything overwrites it."""
 
     def __init__(self, seen: Callable[[Tensor], None]) -> None:
         super().__init__()
         self.seen = seen
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = function(*args, **(kwargs or {}))
+        output = function(*args, **(kwargs or {}))
         if function in _RELUS:
-            self.seen(found)
-        return found
+            self.seen(output)
+        return output
 
 
 def agreement(model: nn.Module, images: Tensor) -> Tensor:
-    """How many units ReLUs set alike for each two images: whole numbers in float64 (N, N).
+    """The number of ReLU units in the same state for each pair of images: whole numbers in float64 (N, N).
 
     ReLUs that no gradient of the logits reaches do not count. Raises RbError for a model without ReLU.
     """
     total = torch.zeros(len(images), len(images), dtype=torch.float64, device=images.device)
-    met = False
+    any_relu = False
 
     def seen(output: Tensor) -> None:
-        nonlocal met
-        met = True
+        nonlocal any_relu
+        any_relu = True
         if output.requires_grad:
             output.register_hook(partial(count, output.detach() > 0))
 
@@ -54,7 +54,7 @@ def agreement(model: nn.Module, images: Tensor) -> Tensor:
         points = images.detach().requires_grad_()
         with _Relus(seen):
             logits = model(points)
-        if not met:
+        if not any_relu:
             raise RbError(
                 "The model has no ReLU, and NASWOT counts which are on. Take another measure, such as ntk."
             )

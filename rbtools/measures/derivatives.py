@@ -1,8 +1,7 @@
 """Derivatives of a model's loss by torch.func: weights as values, Hessians as products with vectors.
 
-Everything is chunked over images, and sums over chunks are kept as the model's numbers are; eval mode
-makes a loss over images the mean of what each image gives. This module imports torch: import it inside
-functions only.
+All functions split images into chunks and accumulate in the model's dtype; in eval mode the loss over images
+is the mean of the images' losses. This module imports torch: import it inside functions only.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ Weights = dict[str, Tensor]
 
 @contextlib.contextmanager
 def differentiating() -> Iterator[None]:
-    """Outside of torch.func nothing is recorded, and attention is of a kind that has second derivatives."""
+    """Disable autograd outside of torch.func, and select an attention kernel with second derivatives."""
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
         yield
 
@@ -34,10 +33,10 @@ def weights_of(model: nn.Module, names: Sequence[str] | None = None) -> Weights:
 
     Raises RbError for a model without any.
     """
-    found = {name: value.detach() for name, value in model.named_parameters()}
-    if not found:
+    weights = {name: value.detach() for name, value in model.named_parameters()}
+    if not weights:
         raise RbError("The model has no parameters, so nothing depends on its weights. Measure another one.")
-    return found if names is None else {name: found[name] for name in names}
+    return weights if names is None else {name: weights[name] for name in names}
 
 
 def layers(model: nn.Module) -> dict[str, str]:
@@ -46,21 +45,21 @@ def layers(model: nn.Module) -> dict[str, str]:
     Raises RbError for a model that has none.
     """
     kinds = (nn.modules.conv._ConvNd, nn.Linear)
-    found = {
+    weight_names = {
         name: f"{name}.weight" if name else "weight"
         for name, module in model.named_modules()
         if isinstance(module, kinds)
     }
-    if not found:
+    if not weight_names:
         raise RbError(
             "The model has no convolution and no linear layer, which is what this measure is about. It has:"
             f" {', '.join(sorted({type(module).__name__ for module in model.modules()}))}."
         )
-    return found
+    return weight_names
 
 
 def loss_of(model: nn.Module, images: Tensor, labels: Tensor) -> Callable[[Weights], Tensor]:
-    """The summed cross-entropy of images (N, C, H, W), as a function of weights; others stay the model's."""
+    """The summed cross-entropy of images (N, C, H, W) as a function of weights; others are the model's."""
     fixed = weights_of(model)
 
     def loss(weights: Weights) -> Tensor:
@@ -112,9 +111,9 @@ class WeightHessian:
     def products(
         self, vectors: Callable[[int], Weights], count: int, take: Callable[[int, Weights], None]
     ) -> None:
-        """Hand H v to `take`, for each of `count` vectors, as the parts of it that the chunks make.
+        """Call `take` with H v for each of `count` vectors, in one part for each chunk; parts are summed.
 
-        The gradient of a chunk is made once and then multiplied by all vectors: a vector costs about as
+        The gradient of a chunk is computed once and then multiplied by all vectors: a vector costs about as
         much as a gradient, and not twice that.
         """
         with differentiating():
@@ -164,13 +163,13 @@ class WeightHessian:
         return {name: part.view(value.shape) for (name, value), part in parts}
 
     def _chunk(self, images: Tensor, labels: Tensor) -> Callable[[Weights], Weights]:
-        """The product of a chunk; it is kept where there is only one chunk, and made again otherwise."""
+        """The product with the Hessian of a chunk; cached where there is only one chunk."""
         if len(labels) < len(self.labels):
             return self._product(images, labels)
         if self._only is None:
             self._only = self._product(images, labels)
-        kept: Callable[[Weights], Weights] = self._only
-        return kept
+        product: Callable[[Weights], Weights] = self._only
+        return product
 
     def _product(self, images: Tensor, labels: Tensor) -> Callable[[Weights], Weights]:
         # Reverse over reverse: on a CPU half the time of forward over reverse, whose gradient is made anew
@@ -178,8 +177,8 @@ class WeightHessian:
         _, transposed, *_ = vjp(grad(loss_of(self.model, images, labels)), self.weights)
 
         def product(vector: Weights) -> Weights:
-            found: Weights = transposed(vector)[0]
-            return {name: value / len(self.labels) for name, value in found.items()}
+            products: Weights = transposed(vector)[0]
+            return {name: value / len(self.labels) for name, value in products.items()}
 
         return product
 
@@ -203,8 +202,8 @@ class InputHessian:
     def flat(self, vectors: Tensor) -> Tensor:
         """H_i v_i for each row."""
         with differentiating():
-            (found,) = self._transposed(vectors.view_as(self.images))
-        product: Tensor = found.flatten(1)
+            (products,) = self._transposed(vectors.view_as(self.images))
+        product: Tensor = products.flatten(1)
         return product
 
 
@@ -213,12 +212,12 @@ def rademacher(draws: Any, count: int, draw: int) -> Tensor:
     words = draws.bits(-(-count // 32), draw)
     places = torch.arange(32, device=words.device)
     signs = words[:, :, None].bitwise_right_shift(places).bitwise_and_(1).flatten(1)[:, :count]
-    found: Tensor = signs.float().mul_(2).sub_(1)
-    return found
+    result: Tensor = signs.float().mul_(2).sub_(1)
+    return result
 
 
 def pullback(model: nn.Module, images: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    """The logits (N, K), and what makes of a vector for each image (N, K) its gradient (N, C, H, W)."""
+    """The logits (N, K), and the function from vectors v (N, K) to the gradients of v.z (N, C, H, W)."""
     fixed = weights_of(model)
     logits, transposed, *_ = vjp(lambda x: functional_call(model, fixed, (x,)), images)
     return logits, lambda vectors: transposed(vectors)[0]

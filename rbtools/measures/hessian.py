@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rbtools.measures.base import Found, Measure, MeasureBatch, Value, over_batches, standard_error
+from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value, over_batches, standard_error
 from rbtools.registry import param
 
 if TYPE_CHECKING:
@@ -39,41 +39,41 @@ class Hessian(Measure):
             return {"probes": self.probes}
         return {"iterations": self.iterations, "tolerance": self.tolerance}
 
-    def __call__(self, model: nn.Module, batch: MeasureBatch) -> Found:
-        found: Found = {}
+    def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
+        result: BatchResult = {}
         if self.wrt != "input":
-            found |= self._weight(model, batch)
+            result |= self._weight(model, batch)
         if self.wrt != "weight":
-            found |= self._input(model, batch)
-        return found
+            result |= self._input(model, batch)
+        return result
 
-    def values(self, found: Sequence[Found], sizes: Sequence[int]) -> list[Value]:
-        """One batch's error is that over its probes or images; of several, that over batches."""
-        kept = [name for name in found[0] if not name.endswith((".probes", ".se"))]
-        values = [over_batches(name, [one[name] for one in found], sizes) for name in kept]
-        if len(found) > 1:
+    def values(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
+        """The standard error of one batch is over its probes or images; of several, over batches."""
+        names = [name for name in results[0] if not name.endswith((".probes", ".se"))]
+        values = [over_batches(name, [result[name] for result in results], sizes) for name in names]
+        if len(results) > 1:
             return values
-        return [self._alone(value, found[0]) for value in values]
+        return [self._alone(value, results[0]) for value in values]
 
-    def _alone(self, value: Value, found: Found) -> Value:
-        if f"{value.name}.probes" in found:
-            return Value(value.name, value.value, standard_error(found[f"{value.name}.probes"]), "probes")
-        if found.get(f"{value.name}.se") is not None:
-            return Value(value.name, value.value, found[f"{value.name}.se"], "examples")
+    def _alone(self, value: Value, result: BatchResult) -> Value:
+        if f"{value.name}.probes" in result:
+            return Value(value.name, value.value, standard_error(result[f"{value.name}.probes"]), "probes")
+        if result.get(f"{value.name}.se") is not None:
+            return Value(value.name, value.value, result[f"{value.name}.se"], "examples")
         return value
 
-    def _weight(self, model: nn.Module, batch: MeasureBatch) -> Found:
+    def _weight(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         from rbtools.measures import derivatives
 
         hessian = derivatives.WeightHessian(model, batch.images, batch.labels, batch.chunk)
         traces = [sum(row) for row in hessian.traces(batch.probes, self.probes)]
         start = batch.probes.child("start").normal((hessian.size,))
-        found = self._eigenvalues("weight", hessian.flat, start)
-        found["weight.trace"] = sum(traces) / self.probes
-        found["weight.trace.probes"] = traces
-        return found
+        result = self._eigenvalues("weight", hessian.flat, start)
+        result["weight.trace"] = sum(traces) / self.probes
+        result["weight.trace.probes"] = traces
+        return result
 
-    def _input(self, model: nn.Module, batch: MeasureBatch) -> Found:
+    def _input(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         import torch
 
         from rbtools.measures import derivatives
@@ -84,22 +84,22 @@ class Hessian(Measure):
             rows = torch.arange(len(batch), device=batch.images.device)[first : first + batch.chunk]
             hessian = derivatives.InputHessian(model, batch.images[rows], batch.labels[rows])
             draws = batch.draws.take(rows)
-            found: dict[str, Any] = self._rows("input", hessian.flat, draws.child("start").normal((size,)))
+            numbers: dict[str, Any] = self._rows("input", hessian.flat, draws.child("start").normal((size,)))
             traces = []
             for number in range(self.probes):
                 vectors = derivatives.rademacher(draws.child("trace"), size, number)
                 traces.append((vectors * hessian.flat(vectors)).sum(1).double().cpu())
-            found["input.trace"] = torch.stack(traces).mean(0)
-            for name, value in found.items():
+            numbers["input.trace"] = torch.stack(traces).mean(0)
+            for name, value in numbers.items():
                 parts.setdefault(name, []).append(value)
-        result: Found = {}
+        result: BatchResult = {}
         for name, values in parts.items():
             each = torch.cat(values)
             result[name] = float(each.mean())
             result[f"{name}.se"] = standard_error(each.tolist())
         return result
 
-    def _eigenvalues(self, wrt: str, product: Any, start: Tensor) -> Found:
+    def _eigenvalues(self, wrt: str, product: Any, start: Tensor) -> BatchResult:
         return {name: float(rows[0]) for name, rows in self._rows(wrt, product, start).items()}
 
     def _rows(self, wrt: str, product: Any, start: Tensor) -> dict[str, Tensor]:
@@ -107,11 +107,11 @@ class Hessian(Measure):
         from rbtools.measures import spectrum
 
         limits = {"iterations": self.iterations, "tolerance": self.tolerance}
-        found: dict[str, Tensor] = {}
+        result: dict[str, Tensor] = {}
         if self.solver != "power":
             largest = spectrum.lanczos(product, start, top=self.top, **limits)  # type: ignore[arg-type]
             for place in range(self.top):
-                found[f"{wrt}.top{place + 1}" if place else f"{wrt}.lmax"] = largest[:, place]
+                result[f"{wrt}.top{place + 1}" if place else f"{wrt}.lmax"] = largest[:, place]
         if self.solver != "lanczos":
-            found[f"{wrt}.labs"] = spectrum.power(product, start, **limits)  # type: ignore[arg-type]
-        return found
+            result[f"{wrt}.labs"] = spectrum.power(product, start, **limits)  # type: ignore[arg-type]
+        return result

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.errors import RbError
-from rbtools.measures.base import Found, Measure, MeasureBatch
+from rbtools.measures.base import BatchResult, Measure, MeasureBatch
 from rbtools.registry import param
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor, nn
 
 
@@ -39,7 +41,7 @@ class Jacobian(Measure):
     projections: int = param(1, "Random directions for each image.", check="positive")
     exact: bool = param(False, "All logits instead of random directions.")
 
-    def __call__(self, model: nn.Module, batch: MeasureBatch) -> Found:
+    def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         import torch
 
         from rbtools.measures import derivatives
@@ -61,25 +63,57 @@ class Jacobian(Measure):
                     squares.append(each.double().square().flatten(2).sum((0, 2)))
                     continue
                 draws = batch.draws.take(some).child("jacobian")
-                found = torch.zeros(len(some), dtype=torch.float64, device=logits.device)
+                estimate = torch.zeros(len(some), dtype=torch.float64, device=logits.device)
                 for number in range(self.projections):
                     v = draws.normal((logits.shape[1],), number)
                     v /= v.norm(dim=1, keepdim=True)
-                    found += pull(v).double().flatten(1).square().sum(1)
-                squares.append(found * (logits.shape[1] / self.projections))
+                    estimate += pull(v).double().flatten(1).square().sum(1)
+                squares.append(estimate * (logits.shape[1] / self.projections))
         return {"": math.sqrt(float(torch.cat(squares).mean()))}
 
     def _chunk(self, model: nn.Module, batch: MeasureBatch) -> int:
-        """Images whose gradients of all logits fit into memory at once."""
-        from rbtools.measures import memory
-
+        """The number of images whose gradients of all logits fit into memory at once."""
         classes = len(model(batch.images[:1])[0])
-        # A gradient, the one it is made of, and the largest map between, for each of the classes.
-        need = classes * 2 * max(memory.largest(model, batch.images[:1]), batch.images[0].numel()) * 4
-        free = memory.free(batch.images.device)
+        # For each class two gradients of the size of the largest feature map, in float32.
+        need = classes * 2 * max(largest_map(model, batch.images[:1]), batch.images[0].numel()) * 4
+        free = free_memory(batch.images.device)
         if need > free:
             raise RbError(
                 f"The full Jacobian of one image has {classes} logits and takes {need / 2**30:.3g} GiB;"
                 f" {free / 2**30:.3g} GiB are free. Leave out --exact: random projection needs one gradient."
             )
         return max(1, min(batch.chunk, int(free / 2 / need)))
+
+
+def free_memory(device: torch.device) -> int:
+    """Free memory of a device in bytes."""
+    import torch
+
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    try:
+        with open("/proc/meminfo") as file:
+            kibibytes = next(line.split()[1] for line in file if line.startswith("MemAvailable"))
+        return int(kibibytes) * 1024
+    except (OSError, StopIteration):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+
+
+def largest_map(model: nn.Module, images: Tensor) -> int:
+    """The number of values of the largest output of any layer for these images (N, C, H, W)."""
+    import torch
+
+    sizes = [images.numel()]
+
+    def seen(module: nn.Module, inputs: object, output: object) -> None:
+        if isinstance(output, torch.Tensor):
+            sizes.append(output.numel())
+
+    handles = [module.register_forward_hook(seen) for module in model.modules()]
+    try:
+        with torch.no_grad():
+            model(images)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return max(sizes)

@@ -1,9 +1,9 @@
-"""The empirical neural tangent kernel: inner products of the images' gradients, without keeping those.
+"""The empirical neural tangent kernel: inner products of the images' gradients, without storing those.
 
-In eval mode an image's gradient with respect to a layer's weight is made of what goes into the layer for
-that image and of the gradient at what comes out. One forward and one backward pass for all images give
-both; the kernel is summed up layer by layer, and a layer's gradients are forgotten before the next one's
-are made. This module imports torch: import it inside functions only.
+In eval mode an image's gradient with respect to a layer's weight is computed from the layer's input for that
+image and the gradient at its output. One forward and one backward pass for all images give both; the kernel
+is summed layer by layer, and a layer's gradients are freed before the next layer's are computed. This module
+imports torch: import it inside functions only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch.func import functional_call, grad, vmap
 
 from rbtools.measures.derivatives import Weights, differentiating, weights_of
 
-# Numbers of a layer's gradients that are in memory at once, and of how many columns products are made.
+# Numbers of a layer's gradients that are in memory at once, and columns of a block of products.
 _NUMBERS = 1 << 26
 _COLUMNS = 4096
 # Numbers of the gradients of all images that are in memory at once where each needs a pass of its own.
@@ -28,7 +28,7 @@ _ROWS = 1 << 28
 _BATCH_NORMS = nn.modules.batchnorm._BatchNorm
 
 Add = Callable[[nn.Module, Tensor, Tensor], None]
-"""Called with a layer, what went into it, and the gradient at what came out."""
+"""Called with a layer, its input, and the gradient at its output."""
 Blocks = Iterator[tuple[str, Tensor]]
 """Parameters' names, and the gradients of N images with respect to some of their numbers: (N, ...)."""
 
@@ -58,11 +58,11 @@ def gram(model: nn.Module, images: Tensor, *, each_logit: bool = False) -> Tenso
 
 
 def gram_of_batches(model: nn.Module, batches: Sequence[Tensor], *, each_logit: bool = False) -> Tensor:
-    """The same kernel for a model in which the images of a batch depend on each other (BatchNorm by the
-    batch's statistics): f(x_i) is the output for image i in its batch, differentiated through all of it.
+    """The kernel of a model in which the images of a batch depend on each other (BatchNorm with the
+    batch's statistics): f(x_i) is the output for image i in its batch, differentiated through all images.
 
-    There is a backward pass of the whole batch for each image (and logit), and images times parameters
-    gradients are in memory, at most 1 GiB of them at once: beyond that the passes are made again.
+    There is a backward pass of the whole batch for each image (and logit). Gradients of all images are in
+    memory for at most 1 GiB of parameters' numbers at once: for more parameters the passes are repeated.
 
     Shape: each batch (N, C, H, W); the kernel is of the images of all batches, in their order. Raises
     RbError for a model without parameters.
@@ -74,16 +74,17 @@ def gram_of_batches(model: nn.Module, batches: Sequence[Tensor], *, each_logit: 
     with _differentiable(list(parameters.values())), torch.enable_grad():
         for group in _groups(weights, list(weights), _ROWS // count):
             some = [parameters[name] for name in group]
-            # The logits of all batches are kept, for each of them has to be asked often.
+            # The graphs of all batches are kept: there is a backward pass for each image.
             logits = [model(images) for images in batches]
             outputs = [part.T if each_logit else part.sum(1)[None] for part in logits]
             for places in zip(*outputs, strict=True):
-                _add_products(total, torch.cat([_row(output, some) for one in places for output in one]))
+                rows = [_row(output, some) for batch_outputs in places for output in batch_outputs]
+                _add_products(total, torch.cat(rows))
     return total
 
 
 def _row(output: Tensor, parameters: list[nn.Parameter]) -> Tensor:
-    """The gradient of one number with respect to all these: (1, P)."""
+    """The gradient of one number with respect to all these parameters: (1, P)."""
     if not output.requires_grad:
         return output.new_zeros(1, sum(parameter.numel() for parameter in parameters))
     gradients = torch.autograd.grad(
@@ -94,7 +95,7 @@ def _row(output: Tensor, parameters: list[nn.Parameter]) -> Tensor:
 
 def _add_products(total: Tensor, block: Tensor) -> None:
     """Add the inner products of all rows, in float64."""
-    for part in block.flatten(1).split(_COLUMNS, dim=1):  # what was widened stays in the cache
+    for part in block.flatten(1).split(_COLUMNS, dim=1):  # the float64 copy stays in the cache
         rows = part.double()
         total.addmm_(rows, rows.T)
 
@@ -103,9 +104,9 @@ def _add_products(total: Tensor, block: Tensor) -> None:
 
 
 def _blocks(module: nn.Module, inside: Tensor, gradient: Tensor) -> Blocks:
-    """The images' gradients with respect to a layer's own parameters, from what went in and what came back.
+    """The images' gradients with respect to a layer's own parameters, from its input and output gradient.
 
-    Nothing where it is not known how they are made.
+    Yields nothing for layers that this module does not support.
     """
     if isinstance(module, nn.Conv2d):
         if module.groups == 1 and not isinstance(module.padding, str) and module.padding_mode == "zeros":
@@ -125,7 +126,7 @@ def _blocks(module: nn.Module, inside: Tensor, gradient: Tensor) -> Blocks:
 
 
 def _convolution(conv: nn.Conv2d, inside: Tensor, gradient: Tensor) -> Blocks:
-    """One convolution with a group for each image has their gradients at its weight.
+    """The gradients of all images are those of the weight of one convolution with a group for each image.
 
     (50 images of 16 channels and 32x32 pixels on one core: 3.7 ms; 16.7 ms by unfolding.)
     """
@@ -141,7 +142,7 @@ def _convolution(conv: nn.Conv2d, inside: Tensor, gradient: Tensor) -> Blocks:
     for first in range(0, channels, step):
         part = gradient[:, first : first + step].reshape(1, -1, *gradient.shape[2:])
         weight = conv.weight.detach()[:1].expand(part.shape[1], *conv.weight.shape[1:])
-        found = torch.ops.aten.convolution_backward(
+        gradients = torch.ops.aten.convolution_backward(
             part,
             beside,
             weight,
@@ -154,13 +155,13 @@ def _convolution(conv: nn.Conv2d, inside: Tensor, gradient: Tensor) -> Blocks:
             count,
             [False, True, False],
         )
-        yield "weight", found[1].view(count, -1)
+        yield "weight", gradients[1].view(count, -1)
     if conv.bias is not None:
         yield "bias", gradient.flatten(2).sum(2)
 
 
 def _linear(module: nn.Linear, inside: Tensor, gradient: Tensor) -> Blocks:
-    """What lies between the first and the last dimension is summed over."""
+    """Dimensions between the first and the last are summed over."""
     left, right = (x.reshape(len(x), -1, x.shape[-1]) for x in (gradient, inside))
     step = max(_NUMBERS // right[:, 0].numel(), 1)
     for part in left.split(step, dim=2):
@@ -173,7 +174,7 @@ def _middle_sum(gradient: Tensor) -> Tensor:
 
 
 def _batch_norm(norm: nn.modules.batchnorm._BatchNorm, inside: Tensor, gradient: Tensor) -> Blocks:
-    """The backward pass of one BatchNorm with a channel for each channel of each image."""
+    """The backward pass of one BatchNorm in which each channel of each image is a channel."""
     assert norm.running_mean is not None and norm.running_var is not None
     count = len(inside)
     _, weight, bias = torch.ops.aten.native_batch_norm_backward(
@@ -193,30 +194,30 @@ def _batch_norm(norm: nn.modules.batchnorm._BatchNorm, inside: Tensor, gradient:
 
 
 def _taken(model: nn.Module, image: Tensor) -> tuple[dict[nn.Module, set[str]], list[str]]:
-    """The parameters whose gradients are made of layers' inputs and outputs, and the names of the others.
+    """The parameters whose gradients follow from layers' inputs and outputs, and the names of the others.
 
-    Whatever a layer is, and however often the model calls it: where that does not give autograd's gradient
-    for one image, it is not done. A parameter that nothing depends on is neither here nor there.
+    A parameter is among the first only if this reproduces autograd's gradient for one image, whatever its
+    layer is and however often the model calls it. Parameters that the logits do not depend on are in neither.
     """
-    made: dict[Tensor, list[Tensor]] = {}
+    blocks: dict[Tensor, list[Tensor]] = {}
     places: dict[Tensor, tuple[nn.Module, str]] = {}
 
     def add(module: nn.Module, inside: Tensor, gradient: Tensor) -> None:
         for name, block in _blocks(module, inside, gradient):
             parameter = module._parameters.get(name)
             if parameter is not None:
-                made.setdefault(parameter, []).append(block.flatten())
+                blocks.setdefault(parameter, []).append(block.flatten())
                 places[parameter] = module, name
 
     parameters = dict(model.named_parameters())
     exact = _gradients(model, image, list(parameters.values()), add)
     taken: dict[nn.Module, set[str]] = {}
     rest = []
-    for (name, parameter), wanted in zip(parameters.items(), exact, strict=True):
-        if wanted is None:
+    for (name, parameter), exact_gradient in zip(parameters.items(), exact, strict=True):
+        if exact_gradient is None:
             continue
-        found = torch.cat(made.get(parameter, [wanted.new_empty(0)]))
-        if _same(found, wanted.flatten()):
+        computed = torch.cat(blocks.get(parameter, [exact_gradient.new_empty(0)]))
+        if _same(computed, exact_gradient.flatten()):
             module, own = places[parameter]
             taken.setdefault(module, set()).add(own)
         else:
@@ -224,11 +225,11 @@ def _taken(model: nn.Module, image: Tensor) -> tuple[dict[nn.Module, set[str]], 
     return taken, rest
 
 
-def _same(found: Tensor, wanted: Tensor) -> bool:
-    if found.shape != wanted.shape:
+def _same(computed: Tensor, exact: Tensor) -> bool:
+    if computed.shape != exact.shape:
         return False
     same: bool = torch.allclose(
-        found, wanted, rtol=1e-3, atol=1e-4 * float(wanted.abs().max()), equal_nan=True
+        computed, exact, rtol=1e-3, atol=1e-4 * float(exact.abs().max()), equal_nan=True
     )
     return same
 
@@ -236,14 +237,14 @@ def _same(found: Tensor, wanted: Tensor) -> bool:
 def _gradients(
     model: nn.Module, image: Tensor, parameters: list[nn.Parameter], add: Add
 ) -> list[Tensor | None]:
-    """Autograd's gradients of the sum of the logits; `add` hears of each layer's pass."""
+    """Autograd's gradients of the sum of the logits; `add` is called for each call of a layer."""
     with _differentiable(parameters), _watched(set(model.modules()), add), torch.enable_grad():
         return list(torch.autograd.grad(model(image).sum(), parameters, allow_unused=True))
 
 
 @contextmanager
 def _differentiable(parameters: list[nn.Parameter]) -> Iterator[None]:
-    """Frozen parameters have gradients meanwhile."""
+    """Let frozen parameters require gradients inside the block."""
     frozen = [parameter for parameter in parameters if not parameter.requires_grad]
     try:
         for parameter in frozen:
@@ -268,7 +269,7 @@ def _backward(
     with _watched(modules, add), torch.enable_grad():
         points = images.detach().requires_grad_()
         logits = model(points)
-        if not logits.requires_grad:  # nothing depends on the image, and so on no layer that sees it
+        if not logits.requires_grad:  # the logits do not depend on the image, nor on any layer that sees it
             return
         outputs = logits.sum(0) if each_logit else logits.sum()[None]
         for place, output in enumerate(outputs):
@@ -279,7 +280,7 @@ def _backward(
 def _watched(modules: set[nn.Module], add: Add) -> Iterator[None]:
     def seen(module: nn.Module, inputs: Any, output: Any) -> None:
         if isinstance(output, Tensor) and output.requires_grad and isinstance(inputs[0], Tensor):
-            # A tensor's hook gets the gradient at the value it has now, also if that is overwritten later.
+            # The hook gets the gradient at the tensor's present value, also if that is overwritten later.
             output.register_hook(partial(_take, add, module, inputs[0].detach()))
 
     handles = [module.register_forward_hook(seen) for module in modules if module._parameters]
@@ -296,14 +297,14 @@ def _take(add: Add, module: nn.Module, inside: Tensor, gradient: Tensor) -> None
 
 
 def _one_by_one(model: nn.Module, images: Tensor, names: list[str], total: Tensor, each_logit: bool) -> None:
-    """Add the part of the parameters that no layer's way is known for, by vmap over images."""
+    """Add the part of the parameters that `_blocks` does not support, by vmap over images."""
     weights = weights_of(model)
     classes = len(model(images[:1])[0]) if each_logit else 1
 
     def output(values: Weights, image: Tensor, logit: int) -> Tensor:
         logits = functional_call(model, {**weights, **values}, (image[None],))[0]
-        found: Tensor = logits[logit] if each_logit else logits.sum()
-        return found
+        result: Tensor = logits[logit] if each_logit else logits.sum()
+        return result
 
     with differentiating():
         for group in _groups(weights, names, _NUMBERS // 32):
@@ -315,7 +316,7 @@ def _one_by_one(model: nn.Module, images: Tensor, names: list[str], total: Tenso
 
 
 def _groups(weights: Weights, names: list[str], most: int) -> Iterator[Weights]:
-    """These parameters, as many at a time as have at most so many numbers, if only one."""
+    """These parameters in groups of at most `most` numbers; a larger parameter is a group of its own."""
     group: Weights = {}
     for name in names:
         if group and sum(map(Tensor.numel, (*group.values(), weights[name]))) > most:

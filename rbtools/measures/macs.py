@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from rbtools.measures.base import Found, Measure, MeasureBatch
+from rbtools.measures.base import BatchResult, Measure, MeasureBatch
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +20,29 @@ class MACs(Measure):
     data: ClassVar[bool] = False
     less_is_better: ClassVar[bool] = True
 
-    def __call__(self, model: nn.Module, batch: MeasureBatch) -> Found:
-        from rbtools.measures import layer_counts
+    def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
+        return {"": count_macs(model, batch.images[:1])}
 
-        return {"": layer_counts.macs(model, batch.images[:1])}
+
+def count_macs(model: nn.Module, image: Tensor) -> int:
+    """Multiply-accumulate operations of convolutions and linear layers for one image (1, C, H, W)."""
+    import torch
+    from torch import nn
+
+    total = 0
+
+    def seen(module: nn.Module, inputs: object, output: Tensor) -> None:
+        nonlocal total
+        weight = module.weight
+        assert isinstance(weight, torch.Tensor)
+        total += output.numel() * weight[0].numel()
+
+    kinds = (nn.modules.conv._ConvNd, nn.Linear)
+    handles = [module.register_forward_hook(seen) for module in model.modules() if isinstance(module, kinds)]
+    try:
+        with torch.no_grad():
+            model(image)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return total

@@ -1,4 +1,4 @@
-"""Margin: how far the logit of the label is ahead of the others."""
+"""Margin: the logit of the label minus the largest other logit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from rbtools.measures.base import Found, Measure, MeasureBatch, Value, standard_error
+from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value, standard_error
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -28,17 +28,17 @@ class Margin(Measure):
     def attacks(self) -> int:
         return 1
 
-    def __call__(self, model: nn.Module, batch: MeasureBatch) -> Found:
+    def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         return {
             "clean": _margins(model, batch.images, batch.labels, batch.chunk),
             "robust": _margins(model, batch.attacked, batch.labels, batch.chunk),
         }
 
-    def values(self, found: Sequence[Found], sizes: Sequence[int]) -> list[Value]:
+    def values(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
         """Standard errors are over examples."""
         values = []
         for name in ("clean", "robust"):
-            each = [margin for one in found for margin in one[name]]
+            each = [margin for result in results for margin in result[name]]
             error = standard_error(each)
             over = None if error is None else "examples"
             values.append(Value(name, math.fsum(each) / len(each), error, over, clean=name == "clean"))
@@ -53,5 +53,5 @@ def _margins(model: nn.Module, images: Tensor, labels: Tensor, chunk: int) -> li
         logits = torch.cat([model(part).double() for part in images.split(chunk)])
     label = logits.gather(1, labels[:, None])
     others = logits.scatter(1, labels[:, None], -torch.inf)
-    found: list[float] = (label[:, 0] - others.amax(1)).tolist()
-    return found
+    margins: list[float] = (label[:, 0] - others.amax(1)).tolist()
+    return margins

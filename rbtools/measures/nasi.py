@@ -1,11 +1,11 @@
-"""NASI: the trace of the neural tangent kernel, guessed from one gradient."""
+"""NASI: the trace of the neural tangent kernel, approximated from one gradient."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from rbtools.measures.base import Found, Measure, MeasureBatch
+from rbtools.measures.base import BatchResult, Measure, MeasureBatch
 
 if TYPE_CHECKING:
     from torch import nn
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 class NASI(Measure):
     """Squared length of the gradient of a batch's mean cross-entropy, at initialisation.
 
-    Shu et al. 2022 (arXiv:2109.00817) approximate the trace norm of the neural tangent kernel so, inside
-    a differentiable search. The search's result is no ranking by this score. BatchNorm takes the batch's
+    Shu et al. 2022 (arXiv:2109.00817) approximate the trace norm of the neural tangent kernel by it, inside a
+    differentiable search. The search's result is no ranking by this score. BatchNorm takes the batch's
     statistics.
     """
 
@@ -25,7 +25,7 @@ class NASI(Measure):
     size: ClassVar[tuple[int, int]] = (1, 128)
     batchnorm: ClassVar[str | None] = "batch"
 
-    def __call__(self, model: nn.Module, batch: MeasureBatch) -> Found:
+    def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         from rbtools.measures import derivatives
 
         gradient = derivatives.gradient(model, batch.images, batch.labels, batch.chunk)

@@ -1,4 +1,4 @@
-"""NASWOT: how well a network without training tells the images of a batch apart."""
+"""NASWOT: how well an untrained network separates the images of a batch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from rbtools.measures.base import Found, Measure, MeasureBatch, Value, over_batches
+from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value, over_batches
 
 if TYPE_CHECKING:
     from torch import nn
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class NASWOT(Measure):
-    """log|det K| for K_ij the number of units that ReLUs set alike, on or off, for images i and j.
+    """log|det K| for K_ij the number of ReLU units in the same state, on or off, for images i and j.
 
-    Mellor et al. 2021 (arXiv:2006.04647), over all ReLUs from which a gradient of the logits comes back.
-    There is no value where two images have the same code. The authors' network is in training mode: BatchNorm
-    takes the statistics of the batch.
+    Mellor et al. 2021 (arXiv:2006.04647), over all ReLUs that a gradient of the logits reaches. There is no
+    value where two images have the same code. The authors' network is in training mode: BatchNorm takes the
+    statistics of the batch.
 
     Raises RbError for a network without a ReLU.
     """
@@ -28,19 +28,19 @@ class NASWOT(Measure):
     size: ClassVar[tuple[int, int]] = (1, 128)
     batchnorm: ClassVar[str | None] = "batch"
 
-    def __call__(self, model: nn.Module, batch: MeasureBatch) -> Found:
+    def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         import torch
 
         from rbtools.measures import codes
 
         kernel = codes.agreement(model, batch.images)
         sign, log = torch.linalg.slogdet(kernel)
-        # In whole numbers: rounding may leave something of a determinant that is 0.
+        # Equal rows are compared exactly: with rounding a zero determinant may come out nonzero.
         apart = len(torch.unique(kernel, dim=0)) == len(kernel)
         return {"": float(log) if apart and float(sign) > 0 and bool(log.isfinite()) else None}
 
-    def values(self, found: Sequence[Found], sizes: Sequence[int]) -> list[Value]:
-        numbers = [one[""] for one in found]
+    def values(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
+        numbers = [result[""] for result in results]
         if None in numbers:
             reason = "K is singular: images of a batch have the same code"
             return [Value("", None, more={"reason": reason})]

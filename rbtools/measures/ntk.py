@@ -1,4 +1,4 @@
-"""The neural tangent kernel of the images, of their adversarial images, and of both together."""
+"""Scores of the neural tangent kernel of the images, of their adversarial images, and of both."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rbtools.measures.base import Found, Measure, MeasureBatch, Value, over_batches
+from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value, over_batches
 from rbtools.registry import param
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
 KERNELS = ("clean", "robust", "twice", "joint")
-# A condition number beyond this is rounding.
+# A smallest eigenvalue below this share of the largest is rounding error.
 _SINGULAR = 1e-13
 
 
@@ -65,7 +65,7 @@ class NTK(Measure):
         joint = {"beta": self.beta} if value.startswith("all") else {}
         return {"logits": self.logits, **joint}
 
-    def __call__(self, model: nn.Module, batch: MeasureBatch) -> Found:
+    def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         import torch
 
         from rbtools.measures import kernel
@@ -81,25 +81,25 @@ class NTK(Measure):
             whole = kernel.gram(model, torch.cat(images), each_logit=each).cpu()
         n = len(batch)
         blocks = [[part.clone() for part in row.split(n, dim=1)] for row in whole.split(n)]
-        found: Found = {}
+        result: BatchResult = {}
         for place, name in enumerate(KERNELS[: len(blocks)]):
-            found |= _scores(name, blocks[place][place])
+            result |= _scores(name, blocks[place][place])
         if len(blocks) > 1:
-            found |= _norms("cross", blocks[0][1])
+            result |= _norms("cross", blocks[0][1])
         if len(blocks) > 2:
-            found |= _norms("cross2", blocks[1][2])
+            result |= _norms("cross2", blocks[1][2])
         if self.kernel == "joint":
             for name, at in (("all", 0), ("all_robust", 1)):
                 joint = self._joint(blocks, at)
-                found |= _scores(name, joint) | {f"{name}.bound": _bound(joint, batch.labels.cpu())}
-        return found
+                result |= _scores(name, joint) | {f"{name}.bound": _bound(joint, batch.labels.cpu())}
+        return result
 
-    def values(self, found: Sequence[Found], sizes: Sequence[int]) -> list[Value]:
-        return [self._value(name, [one[name] for one in found], sizes) for name in found[0]]
+    def values(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
+        return [self._value(name, [result[name] for result in results], sizes) for name in results[0]]
 
     def _value(self, name: str, numbers: Sequence[Any], sizes: Sequence[int]) -> Value:
         clean = name.startswith("clean.")
-        if any(one is None for one in numbers):
+        if any(number is None for number in numbers):
             reason = "the kernel is singular: two images have the same gradient, or all have none"
             return Value(name, None, more={"reason": reason}, clean=clean)
         value = over_batches(name, numbers, sizes)
@@ -112,20 +112,20 @@ class NTK(Measure):
         return (1 - b) ** 2 * blocks[at][at] + b * (1 - b) * (cross + cross.T) + b**2 * robust
 
 
-def _norms(name: str, kernel: Tensor) -> Found:
-    """What there is to say of a kernel that is not symmetric."""
+def _norms(name: str, kernel: Tensor) -> BatchResult:
+    """The scores of a kernel that need not be symmetric."""
     return {f"{name}.fro": float(kernel.norm()), f"{name}.trace": float(kernel.trace())}
 
 
-def _scores(name: str, kernel: Tensor) -> Found:
+def _scores(name: str, kernel: Tensor) -> BatchResult:
     import torch
 
-    found = _norms(name, kernel)
+    scores = _norms(name, kernel)
     if not kernel.isfinite().all():
-        return found | {f"{name}.lmin": torch.nan, f"{name}.cond": torch.nan}
+        return scores | {f"{name}.lmin": torch.nan, f"{name}.cond": torch.nan}
     values = torch.linalg.eigvalsh((kernel + kernel.T) / 2)
     low, high = float(values[0]), float(values[-1])
-    return found | {f"{name}.lmin": low, f"{name}.cond": high / low if low > _SINGULAR * high else None}
+    return scores | {f"{name}.lmin": low, f"{name}.cond": high / low if low > _SINGULAR * high else None}
 
 
 def _bound(kernel: Tensor, labels: Tensor) -> float | None:

@@ -1,4 +1,4 @@
-"""Nu: how far the softmax can be moved within the ball."""
+"""Nu: the largest change of the softmax output within the ball."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from rbtools.measures.base import Found, Measure, MeasureBatch, Value, standard_error
+from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value, standard_error
 from rbtools.registry import param
 
 if TYPE_CHECKING:
@@ -28,11 +28,12 @@ class Nu(Measure):
     split: ClassVar[str] = "test"
     random: ClassVar[bool] = True
     less_is_better: ClassVar[bool] = True
+    own_eps: ClassVar[bool] = True
 
     eps: float = 8 / 255
     steps: int = param(20, "Gradient steps, of 2.5*eps/steps each.", check="positive")
 
-    def __call__(self, model: nn.Module, batch: MeasureBatch) -> Found:
+    def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         import torch
 
         rows = torch.arange(len(batch), device=batch.images.device)
@@ -42,15 +43,15 @@ class Nu(Measure):
             each += self._distances(model, batch.images[some], start).tolist()
         return {"": each}
 
-    def values(self, found: Sequence[Found], sizes: Sequence[int]) -> list[Value]:
+    def values(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
         """The standard error is over examples."""
-        each = [distance for one in found for distance in one[""]]
+        each = [distance for result in results for distance in result[""]]
         error = standard_error(each)
         mean = Value("", math.fsum(each) / len(each), error, None if error is None else "examples")
         return [mean, Value("max", max(each) if all(map(math.isfinite, each)) else math.nan)]
 
     def _distances(self, model: nn.Module, images: Tensor, start: Tensor) -> Tensor:
-        """The largest distance met for each image (N,)."""
+        """The largest distance over all steps for each image (N,)."""
         import torch
 
         with torch.no_grad():
@@ -60,7 +61,7 @@ class Nu(Measure):
         for step in range(self.steps + 1):
             with torch.enable_grad():
                 points = points.detach().requires_grad_()
-                # Squared: the root has no derivative where nothing has moved.
+                # Squared: the root has no derivative at distance 0.
                 squares = (model(points).double().softmax(1) - there).square().sum(1)
                 (gradient,) = torch.autograd.grad(
                     squares.sum(), points, allow_unused=True, materialize_grads=True
@@ -69,13 +70,13 @@ class Nu(Measure):
             if step < self.steps:
                 moved = points.detach() + 2.5 * self.eps / self.steps * gradient.sign()
                 points = _within(moved, images, self.eps)
-        found: Tensor = best.sqrt()
-        return found
+        distances: Tensor = best.sqrt()
+        return distances
 
 
 def _within(points: Tensor, images: Tensor, eps: float) -> Tensor:
     """The nearest points in the ball around the images and in the box."""
     import torch
 
-    found: Tensor = torch.minimum(torch.maximum(points, images - eps), images + eps).clamp(0, 1)
-    return found
+    points_inside: Tensor = torch.minimum(torch.maximum(points, images - eps), images + eps).clamp(0, 1)
+    return points_inside

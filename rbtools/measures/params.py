@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from rbtools.measures.base import Found, Measure, MeasureBatch
+from rbtools.measures.base import BatchResult, Measure, MeasureBatch
 
 if TYPE_CHECKING:
     from torch import nn
@@ -20,5 +20,5 @@ class Params(Measure):
     data: ClassVar[bool] = False
     less_is_better: ClassVar[bool] = True
 
-    def __call__(self, model: nn.Module, batch: MeasureBatch) -> Found:
+    def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         return {"": sum(parameter.numel() for parameter in model.parameters())}

@@ -1,4 +1,4 @@
-"""The settings of the papers: where they measured what. Imports no torch."""
+"""Presets of rb-measure: the settings of the papers. Imports no torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ALIASES = {"wci": "rice2020"}
 
 @dataclass(frozen=True)
 class MeasurePreset:
-    """What a paper fixed: options of `rb-measure`, as typed, and parameters of measures."""
+    """The settings of a paper: options of `rb-measure`, as typed, and parameters of measures."""
 
     options: Mapping[str, Any] = field(default_factory=dict)
     params: Mapping[str, Any] = field(default_factory=dict)
@@ -39,8 +39,8 @@ PRESETS: dict[str, MeasurePreset] = {
 
 
 def named(name: str) -> MeasurePreset:
-    """The preset of that name. Raises UsageError for a name that there is not."""
-    found = PRESETS.get(ALIASES.get(name, name))
-    if found is None:
+    """The preset of that name. Raises UsageError for an unknown name."""
+    preset = PRESETS.get(ALIASES.get(name, name))
+    if preset is None:
         raise unknown("preset", name, [*PRESETS, *ALIASES], UsageError)
-    return found
+    return preset

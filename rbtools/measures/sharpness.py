@@ -1,11 +1,11 @@
-"""Sharpness: how much the robust loss grows where the weights are pushed against it."""
+"""Sharpness: the increase of the robust loss under adversarially perturbed weights."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from rbtools.measures.base import Found, Measure, MeasureBatch
+from rbtools.measures.base import BatchResult, Measure, MeasureBatch
 from rbtools.registry import param
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Sharpness(Measure):
     def attacks(self) -> int:
         return 1
 
-    def __call__(self, model: nn.Module, batch: MeasureBatch) -> Found:
+    def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         from rbtools.measures import derivatives
 
         names = list(derivatives.layers(model).values())

@@ -1,11 +1,11 @@
-"""SNIP: how much the loss depends on each weight's being there."""
+"""SNIP: the sensitivity of the loss to the removal of each weight."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from rbtools.measures.base import Found, Measure, MeasureBatch
+from rbtools.measures.base import BatchResult, Measure, MeasureBatch
 
 if TYPE_CHECKING:
     from torch import nn
@@ -24,7 +24,7 @@ class SNIP(Measure):
     size: ClassVar[tuple[int, int]] = (1, 128)
     batchnorm: ClassVar[str | None] = "batch"
 
-    def __call__(self, model: nn.Module, batch: MeasureBatch) -> Found:
+    def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         from rbtools.measures import derivatives
 
         names = list(derivatives.layers(model).values())

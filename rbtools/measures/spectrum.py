@@ -1,7 +1,7 @@
-"""Extreme eigenvalues of symmetric operators that are only known by their products with vectors.
+"""Extreme eigenvalues of symmetric operators that are given by their products with vectors.
 
-Many operators at once, one a row: the Hessians of N images are multiplied together. This module imports
-torch: import it inside functions only.
+Many operators are handled at once, one a row: a product of N images' Hessians is one call. This module
+imports torch: import it inside functions only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def lanczos(product: Product, start: Tensor, *, top: int, iterations: int, toler
 
     Lanczos (1950) with full reorthogonalisation; it ends when the residual of each wanted Ritz value is
     below `tolerance` times the largest in size, or after `iterations` products. A row whose Krylov space
-    is exhausted has its exact eigenvalues. What is not finite is NaN.
+    is exhausted has its exact eigenvalues. Eigenvalues that are not finite are NaN.
 
     Shape: start float (R, d), not zero.
     """
@@ -28,32 +28,32 @@ def lanczos(product: Product, start: Tensor, *, top: int, iterations: int, toler
     basis: list[Tensor] = []
     alphas = torch.zeros(rows, 0, dtype=torch.float64)
     betas = torch.zeros(rows, 0, dtype=torch.float64)
-    found = torch.full((rows, top), torch.nan, dtype=torch.float64)
+    eigenvalues = torch.full((rows, top), torch.nan, dtype=torch.float64)
     going = torch.ones(rows, dtype=torch.bool)
     current = start / start.norm(dim=1, keepdim=True)
     for _ in range(min(iterations, start.shape[1])):
         basis.append(current)
         following = product(current)
         alpha = (following * current).sum(1)
-        for _twice in range(2):  # once leaves what rounding has put back
+        for _twice in range(2):  # a single pass leaves rounding errors
             for earlier in basis:
                 following = following - (following * earlier).sum(1, keepdim=True) * earlier
         beta = following.norm(dim=1)
         alphas = torch.cat([alphas, alpha.double().cpu()[:, None]], dim=1)
         betas = torch.cat([betas, beta.double().cpu()[:, None]], dim=1)
         bad = going & ~(alphas[:, -1].isfinite() & betas[:, -1].isfinite())
-        found[bad] = torch.nan
+        eigenvalues[bad] = torch.nan
         going &= ~bad
         if not going.any():
             break
         values, done = _ritz(alphas[going], betas[going], top, tolerance)
-        found[going, : values.shape[1]] = values
+        eigenvalues[going, : values.shape[1]] = values
         going[going.clone()] = ~done
         if not going.any():
             break
-        # An exhausted row goes on with zeros, which change nothing.
+        # An exhausted row continues with zeros, which change nothing.
         current = torch.where(beta[:, None] > 0, following / beta.clamp_min(1e-30)[:, None], 0.0)
-    return found
+    return eigenvalues
 
 
 def _ritz(alphas: Tensor, betas: Tensor, top: int, tolerance: float) -> tuple[Tensor, Tensor]:

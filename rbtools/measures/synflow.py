@@ -1,11 +1,11 @@
-"""SynFlow: how much flows through a network whose weights are all positive."""
+"""SynFlow: the synaptic saliency of a network whose weights are replaced by their absolute values."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from rbtools.measures.base import Found, Measure, MeasureBatch
+from rbtools.measures.base import BatchResult, Measure, MeasureBatch
 
 if TYPE_CHECKING:
     from torch import nn
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 class SynFlow(Measure):
     """Sum over the weights of convolutions and linear layers of |weight * gradient of the summed logits|.
 
-    Tanaka et al. 2020 (arXiv:2006.05467): all weights are replaced by their sizes, the one image is all ones
-    (after the normalisation, where that is the model's first layer), BatchNorm lets everything through, and
-    the arithmetic is float64. No data are looked at.
+    Tanaka et al. 2020 (arXiv:2006.05467): all weights are replaced by their absolute values, the one image is
+    all ones (after the normalisation, where that is the model's first layer), BatchNorm is the identity, and
+    the arithmetic is float64. No data are used.
     """
 
     name: ClassVar[str] = "synflow"
     weights: ClassVar[str] = "init"
     data: ClassVar[bool] = False
 
-    def __call__(self, model: nn.Module, batch: MeasureBatch) -> Found:
+    def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         import copy
 
         import torch
@@ -45,5 +45,5 @@ class SynFlow(Measure):
             image = mean + std * image
         with derivatives.differentiating():
             flow = grad(lambda values: functional_call(linear, {**weights, **values}, (image,)).sum())
-            found = flow({name: weights[name] for name in names})
-        return {"": sum(float((weights[name] * found[name]).abs().sum()) for name in names)}
+            gradients = flow({name: weights[name] for name in names})
+        return {"": sum(float((weights[name] * gradients[name]).abs().sum()) for name in names)}

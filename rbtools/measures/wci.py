@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from rbtools.measures.base import Found, Measure, MeasureBatch, Value, standard_error
+from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value, standard_error
 from rbtools.registry import param
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class WCI(Measure):
     def attacks(self) -> int:
         return 1
 
-    def __call__(self, model: nn.Module, batch: MeasureBatch) -> Found:
+    def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         """`layers`: names; `norms`: squared Frobenius norms; `traces`: a row of layers for each probe."""
         from rbtools.measures import derivatives
 
@@ -45,17 +45,17 @@ class WCI(Measure):
         norms = [float(weight.double().square().sum()) for weight in hessian.weights.values()]
         return {"layers": list(layers), "norms": norms, "traces": hessian.traces(batch.probes, self.probes)}
 
-    def values(self, found: Sequence[Found], sizes: Sequence[int]) -> list[Value]:
+    def values(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
         """The index, and the trace of all layers; standard errors are over probes, the index' by jackknife.
 
         A layer's trace is that of the loss on all batches: means weighted by their sizes.
         """
-        layers, norms = found[0]["layers"], found[0]["norms"]
+        layers, norms = results[0]["layers"], results[0]["norms"]
         share = [size / sum(sizes) for size in sizes]
-        # What each probe says of each layer: (probes, layers).
+        # The estimate of each probe for each layer: (probes, layers).
         rows = [
             [
-                sum(w * one["traces"][p][i] for w, one in zip(share, found, strict=True))
+                sum(w * result["traces"][p][i] for w, result in zip(share, results, strict=True))
                 for i in range(len(layers))
             ]
             for p in range(self.probes)
@@ -84,7 +84,7 @@ def _index(norms: Sequence[float], traces: Sequence[float]) -> float:
 
 
 def _jackknife(without: Sequence[float]) -> float | None:
-    """The standard error from the values without one probe each."""
+    """The standard error from the leave-one-probe-out values."""
     count = len(without)
     if count < 2:
         return None

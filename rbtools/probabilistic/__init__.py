@@ -1,7 +1,7 @@
-"""Probabilistic robustness: noise to sample with, and the statistics of what was sampled.
+"""Probabilistic robustness: noise distributions, and the statistics of noisy copies.
 
-`noise` makes the draws and `splitting` finds what is too rare to be drawn; `estimate`, `intervals` and
-`sequential` take counts and know neither model nor tensor.
+`distributions` has the noise and `splitting` the probabilities of rare failures; `estimate`, `mixing`,
+`intervals` and `sequential` work on counts, without model and tensors.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The unit draw does not depend on the radius, so that all radii share it: estimates over a range of
 radii are smooth, and a further radius costs one multiply-add. Every noise is also a map of independent
-standard normal numbers (`shaped`), which is what rare events are searched in.
+standard normal numbers (`shaped`), the space in which splitting samples rare events.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Draws(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Noise:
-    """What the kinds of noise share: the ball, and clipping.
+    """Base of the noise distributions: the ball, and clipping.
 
     PRBench does not say whether x + delta is clipped to [0, 1]; advbench does so in training and in
     evaluation. Without clipping a model sees pixels that no image has.
@@ -55,7 +55,7 @@ class Noise:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What a record's entry says of the noise."""
+        """The fields of a record's entry that describe the noise."""
         return {"noise": self.name, "norm": self.norm, "clip": self.clip, "definition": self.definition}
 
     def unit(self, draws: Draws, shape: tuple[int, ...], draw: int) -> Tensor:
@@ -63,11 +63,11 @@ class Noise:
         return self.shaped(draws.normal((self.width(shape),), draw=draw), shape)
 
     def width(self, shape: tuple[int, ...]) -> int:
-        """How many standard normal numbers a draw for an image of this shape is made of."""
+        """The number of standard normal numbers in a draw for an image of this shape."""
         return math.prod(shape)
 
     def shaped(self, normals: Tensor, shape: tuple[int, ...]) -> Tensor:
-        """The unit draw (N, *shape) that independent standard normals (N, width) make."""
+        """The unit draw (N, *shape) as a function of independent standard normals (N, width)."""
         raise NotImplementedError
 
     def apply(self, images: Tensor, unit: Tensor, gamma: float) -> Tensor:

@@ -1,8 +1,8 @@
 """Estimates from counts: proportions, PR_D(gamma), ProbAcc(rho).
 
-The input is what sampling leaves behind: for each image the number of its N noisy copies that were
-classified correctly, -1 for an image that does not count. PRBench (Probabilistic Robustness for Free?)
-averages over the images that are correct without noise; advbench counts every image.
+The input is the result of sampling: for each image the number of its N noisy copies that were classified
+correctly, -1 for an image that does not count. PRBench (Probabilistic Robustness for Free?) averages over the
+images that are correct without noise; advbench counts every image.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any
 from rbtools.probabilistic import mixing, sequential
 from rbtools.probabilistic.intervals import Interval, clopper_pearson, mean_interval, wilson
 
-# Shares of the images whose PR is below what an entry's `quantiles` say, the low end in detail.
+# The quantiles of the images' PR in an entry, with more detail at the low end.
 SHARES = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5)
 INTERVALS = 2  # version of ProbAcc's intervals, for the keys of results
 
 
 @dataclass(frozen=True, kw_only=True)
 class Estimator:
-    """How counts are read: tolerated failure rates, which images count, what passes, how sure to be.
+    """Settings of the estimates: tolerated failure rates, which images count, the criterion, the confidence.
 
     denominator: "correct", images that are right without noise, or "all". passes: "at-least", PR >= 1 - rho
     (PRBench's text), or "above", PR > 1 - rho (its code, and advbench).
@@ -35,7 +35,7 @@ class Estimator:
 
     @property
     def criterion(self) -> str:
-        """What passes, as an entry says it."""
+        """The criterion of passing, as in an entry."""
         return {"at-least": "PR >= 1 - rho", "above": "PR > 1 - rho"}[self.passes]
 
     def allowed(self, samples: int, rho: float) -> int:
@@ -76,9 +76,9 @@ def proportion(successes: int, n: int, confidence: float = 0.95) -> Estimate:
 def pr_d(correct: Sequence[int], samples: int, confidence: float = 0.95) -> Estimate:
     """PR_D: the mean over images of the share of `samples` noisy copies classified correctly.
 
-    The images are the sampling unit. The interval comes from the deviation between them and never
-    from images * samples pooled draws, which would be too narrow (`mean_interval`); where all images give
-    the same (every share 1, say) it is the exact binomial one over images.
+    The images are the sampling unit. The interval comes from the deviation between them and not from
+    images * samples pooled draws, which would be too narrow (`mean_interval`); where all images have the same
+    share it is the exact binomial interval over images.
     """
     counts = _counted(correct, samples)
     if not counts:
@@ -118,7 +118,7 @@ def _of_share(passed: int, n: int, seen: Sequence[mixing.Event], rho: float, con
 
 
 def undecided(correct: Sequence[int], samples: int, rho: float, confidence: float = 0.95) -> int:
-    """How many images' own draws leave it open, by the exact test, whether their PR is above 1 - rho."""
+    """How many images' draws do not decide, by the exact test, whether their PR is above 1 - rho."""
     low, high = sequential.undecided(samples, rho, confidence)
     return sum(low <= samples - k <= high for k in _counted(correct, samples))
 
@@ -129,40 +129,40 @@ def quantiles(correct: Sequence[int], samples: int, confidence: float = 0.95) ->
     Each is some image's estimate, with its exact (Clopper-Pearson) interval.
     """
     counts = sorted(_counted(correct, samples))
-    found = []
+    entries = []
     for share in SHARES if counts else ():
         count = counts[max(math.ceil(share * len(counts)) - 1, 0)]
         interval = list(clopper_pearson(count, samples, confidence))
-        found.append({"share": share, "pr": count / samples, interval_name(confidence): interval})
-    return found
+        entries.append({"share": share, "pr": count / samples, interval_name(confidence): interval})
+    return entries
 
 
-def findings(outcomes: Iterable[int], reading: Estimator, samples: int) -> list[dict[str, Any]]:
-    """What the `evals` entries of one radius say was found: PR_D first, then ProbAcc for each rho.
+def findings(outcomes: Iterable[int], estimator: Estimator, samples: int) -> list[dict[str, Any]]:
+    """The results in the `evals` entries of one radius: PR_D first, then ProbAcc for each rho.
 
     `outcomes`: for each image its number of correctly classified noisy copies, -1 where it does not
-    count. What cannot be computed has value None and a reason.
+    count. A number that cannot be computed has value None and a reason.
     """
-    outcomes, sure = [int(k) for k in outcomes], reading.confidence
+    outcomes, sure = [int(k) for k in outcomes], estimator.confidence
     pr = pr_d(outcomes, samples, sure).entry()
     if pr["n"]:
         pr["quantiles"] = quantiles(outcomes, samples, sure)
-    found = [pr]
+    entries = [pr]
     failures = [samples - k for k in outcomes if k >= 0]
-    estimates = mixing.share_estimate(failures, samples, reading.rho)
-    for rho, estimate in zip(reading.rho, estimates, strict=True):
-        passed = prob_acc(outcomes, samples, rho, sure, reading.passes == "above")
+    estimates = mixing.share_estimate(failures, samples, estimator.rho)
+    for rho, estimate in zip(estimator.rho, estimates, strict=True):
+        passed = prob_acc(outcomes, samples, rho, sure, estimator.passes == "above")
         entry = passed.entry()
         if passed.interval is not None:
             low, high = passed.interval
             entry |= {"estimator": plug_in(samples), "estimate": min(max(estimate, low), high)}
             entry["undecided"] = undecided(outcomes, samples, rho, sure)
-        found.append(entry)
-    return found
+        entries.append(entry)
+    return entries
 
 
 def plug_in(samples: int) -> str:
-    """What an entry says of a ProbAcc's value."""
+    """The field `estimator` of a ProbAcc's entry."""
     return (
         f"value: the images whose own {samples} draws pass, biased where their PR is near 1 - rho; estimate"
         " and interval: those whose true PR does"
@@ -170,51 +170,51 @@ def plug_in(samples: int) -> str:
 
 
 def stopped_findings(
-    rows: Iterable[Sequence[float]], reading: Estimator, samples: int, adaptive: bool = False
+    rows: Iterable[Sequence[float]], estimator: Estimator, samples: int, adaptive: bool = False
 ) -> list[dict[str, Any]]:
-    """The findings of ProbAcc for each rho where sampling stopped as soon as an image was decided.
+    """The results of ProbAcc for each rho where sampling stopped as soon as an image was decided.
 
     A row: correct copies (-1: does not count), draws, then for each rho 1 (passed), 0 (failed) or
-    -1 (undecided after `samples` draws: then it counts by its estimate). Without PR_D: the mean share over
-    draws that stop when they please is not its estimate. The intervals are of the true share: verdicts are
-    what `samples` draws would give, or (`adaptive`) wrong with probability 1 - confidence at most.
+    -1 (undecided after `samples` draws: then it counts by its estimate). Without PR_D, because the share of
+    correct draws is biased when sampling stops early. The intervals are of the true share: decisions are
+    those of all `samples` draws, or (`adaptive`) wrong with probability 1 - confidence at most.
     """
     whole = [[int(value) for value in row] for row in rows]
     counted = [row for row in whole if row[0] >= 0]
     spent = sum(row[1] for row in counted)
-    told = {"draws_spent": spent, "draws_saved": samples * len(counted) - spent}
-    found = []
+    draws = {"draws_spent": spent, "draws_saved": samples * len(counted) - spent}
+    entries = []
     seen = [
-        mixing.Event(sum(row[2 + place] == 1 for row in counted), samples, reading.allowed(samples, rho))
-        for place, rho in enumerate(reading.rho)
+        mixing.Event(sum(row[2 + place] == 1 for row in counted), samples, estimator.allowed(samples, rho))
+        for place, rho in enumerate(estimator.rho)
     ]
-    for place, rho in enumerate(reading.rho):
-        verdicts = [row[2 + place] for row in counted]
+    for place, rho in enumerate(estimator.rho):
+        decisions = [row[2 + place] for row in counted]
         passed = sum(
-            row[1] - row[0] <= reading.allowed(row[1], rho) if verdict < 0 else verdict == 1
-            for row, verdict in zip(counted, verdicts, strict=True)
+            row[1] - row[0] <= estimator.allowed(row[1], rho) if decision < 0 else decision == 1
+            for row, decision in zip(counted, decisions, strict=True)
         )
         if counted and adaptive:
-            result = _of_verdicts(passed, verdicts, reading.confidence)
+            result = _of_decisions(passed, decisions, estimator.confidence)
         elif counted:
-            result = _of_share(passed, len(counted), sorted(seen), rho, reading.confidence)
+            result = _of_share(passed, len(counted), sorted(seen), rho, estimator.confidence)
         if counted:
-            more = {"estimator": plug_in(samples), "undecided": verdicts.count(-1), **told}
+            more = {"estimator": plug_in(samples), "undecided": decisions.count(-1), **draws}
         else:
-            result, more = _nothing_counted([row[0] for row in whole], reading.confidence), {}
-        found.append({**result.entry(), **more})
-    return found
+            result, more = _nothing_counted([row[0] for row in whole], estimator.confidence), {}
+        entries.append({**result.entry(), **more})
+    return entries
 
 
-def _of_verdicts(passed: int, verdicts: Sequence[int], confidence: float) -> Estimate:
-    """Of a test that is wrong of an image with probability 1 - confidence at most.
+def _of_decisions(passed: int, decisions: Sequence[int], confidence: float) -> Estimate:
+    """ProbAcc from a test that is wrong for an image with probability 1 - confidence at most.
 
-    Of the images that truly pass at least `confidence` are not failed, and of those that fail at least as
-    many are not passed.
+    In expectation a share of at least `confidence` of the images that truly pass are not decided as failed,
+    and the same share of those that truly fail are not decided as passed.
     """
-    n = len(verdicts)
-    high = wilson(n - verdicts.count(0), n, confidence)[1] / confidence
-    low = 1 - wilson(n - verdicts.count(1), n, confidence)[1] / confidence
+    n = len(decisions)
+    high = wilson(n - decisions.count(0), n, confidence)[1] / confidence
+    low = 1 - wilson(n - decisions.count(1), n, confidence)[1] / confidence
     return Estimate(passed / n, (min(max(low, 0.0), passed / n), min(high, 1.0)), n, confidence)
 
 

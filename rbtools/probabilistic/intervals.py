@@ -40,7 +40,7 @@ def wilson(successes: float, trials: float, confidence: float = 0.95) -> Interva
 
 
 def clopper_pearson(successes: float, trials: float, confidence: float = 0.95) -> Interval:
-    """The exact interval of a proportion (Biometrika 26, 1934): covers at least as often as said.
+    """The exact interval of a proportion (Biometrika 26, 1934): coverage is at least the confidence.
 
     [Beta(a/2; k, n-k+1), Beta(1-a/2; k+1, n-k)], a = 1 - confidence; ends 0 and 1 at k = 0 and
     k = n. A fractional `successes`, a sum of values in [0, 1], is accepted.
@@ -70,9 +70,9 @@ def mean_interval(
 ) -> Interval:
     """Interval of a mean of `count` values in [0, 1] with that standard deviation (divisor count - 1).
 
-    Where nearly all values are alike a normal interval is far too short: the few that differ carry all
-    of the spread. In the manner of Korn and Graubard (Survey Methodology 24, 1998) the mean counts as a
-    proportion in as many trials as would spread it like this, deflated by (z/t)^2 with t of
+    Where nearly all values are equal a normal interval is far too short, because the few that differ make up
+    the variance. As in Korn and Graubard (Survey Methodology 24, 1998) the mean is treated as a proportion
+    with the number of trials that has the same variance, deflated by (z/t)^2 with t of
     `differing` - 1 degrees of freedom, `differing` the number of values that are not the common one at
     the end of the range (default: all). Here the interval of that proportion is Wilson's, and there are
     at least `count` trials, since no variable in [0, 1] varies more than one that is 0 or 1. Without
@@ -95,7 +95,7 @@ def skewed_interval(
     """Interval of a mean of `count` values of any range, such as losses, that may have a long tail.
 
     Student's interval, moved and stretched by Hall's cubic transformation of the t statistic (J. R. Stat.
-    Soc. B 54, 1992), which takes its skewness away: with values that are mostly small and sometimes large the
+    Soc. B 54, 1992), which corrects its skewness: with values that are mostly small and sometimes large the
     mean is too low more often than too high. deviation: divisor count - 1; skewness: the third
     central moment over the cube of the deviation with divisor count. Needs two values.
     """
@@ -115,8 +115,8 @@ def skewed_interval(
 def square_and_add(first: float, of_first: Interval, second: float, of_second: Interval) -> Interval:
     """Interval of `first - second` from an interval of each, which must be independent.
 
-    Zou and Donner's MOVER (Stat. Med. 27, 2008): the distances from estimate to limit that work
-    together are squared and added. Unlike a normal interval it keeps the asymmetry of its parts.
+    Zou and Donner's MOVER (Stat. Med. 27, 2008): the distances from estimate to limit in the same direction
+    are squared and added. Unlike a normal interval it keeps the asymmetry of its parts.
     """
     difference = first - second
     below = math.hypot(first - of_first[0], of_second[1] - second)

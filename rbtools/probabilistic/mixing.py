@@ -1,8 +1,8 @@
-"""What counts of noisy copies say of the images' true failure rates: estimate and interval of a share.
+"""Inference on the distribution of the images' true failure rates from counts of noisy copies.
 
 An image with failure rate p leaves K failures of M draws, K ~ Bin(M, p), and images have rates from an
 unknown distribution G. ProbAcc(rho) is G([0, rho]), while the share of images with K <= rho * M is that of G
-blurred by the draws: a biased estimate, whatever the number of images.
+mixed with the binomial: a biased estimate, whatever the number of images.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NORMALS = 4000
 
 
 class Event(NamedTuple):
-    """Of all images so many, `images`, had at most `most` failures in `draws` draws."""
+    """The number of images that had at most `most` failures in `draws` draws."""
 
     images: int
     draws: int
@@ -31,21 +31,21 @@ class Event(NamedTuple):
 
 
 def events(failures: Sequence[int], samples: int, rho: float) -> list[Event]:
-    """What is read off the failures of `samples` draws: counts at thresholds up to 3 deviations from rho."""
+    """The events of the failures of `samples` draws: counts at thresholds up to 3 deviations from rho."""
     deviation = math.sqrt(samples * rho * (1 - rho))
     places = (math.floor(rho * samples + step * deviation / 2 + COUNT_SLACK) for step in range(-6, 7))
-    kept = sorted({min(max(place, 0), samples - 1) for place in places})
-    return [Event(sum(k <= most for k in failures), samples, most) for most in kept]
+    thresholds = sorted({min(max(place, 0), samples - 1) for place in places})
+    return [Event(sum(k <= most for k in failures), samples, most) for most in thresholds]
 
 
 def share_interval(seen: Sequence[Event], images: int, rho: float, confidence: float = 0.95) -> Interval:
-    """The interval of G([0, rho]) from nested events of independent images, with nothing assumed of G.
+    """The interval of G([0, rho]) from nested events of independent images, without assumptions on G.
 
-    The smallest and the largest share that any G has whose events are as probable as the counts allow:
+    The smallest and the largest share over all G whose event probabilities lie in their intervals:
     F-localization (Ignatiadis and Wager, "Confidence intervals for nonparametric empirical Bayes
     analysis", JASA 117, 2022, section 2), here with Wilson's intervals of the single events at a level at
-    which they hold together. Where many images are near rho it stays wide however many images there are:
-    draws alone can narrow it.
+    which they hold together. Where many images are near rho it stays wide for any number of images: only
+    more draws make it narrower.
     """
     import numpy as np
     from scipy.optimize import linprog
@@ -54,11 +54,11 @@ def share_interval(seen: Sequence[Event], images: int, rho: float, confidence: f
     rates, passing = _rates(seen, rho)
     columns = np.stack([bdtr(event.most, event.draws, rates) for event in seen])
     quantile = _together([event.images for event in seen], images, confidence)
-    while True:  # counts that no G could leave, which is improbable, widen all until one can
+    while True:  # improbable counts may be impossible for every G: the intervals widen until one is feasible
         level = math.erf(quantile / math.sqrt(2))
         ends = np.array([wilson(event.images, images, level) for event in seen])
         bounds = np.concatenate([ends[:, 1], -ends[:, 0]])
-        found = [
+        programs = [
             linprog(
                 sign * passing,
                 A_ub=np.concatenate([columns, -columns]),
@@ -68,13 +68,13 @@ def share_interval(seen: Sequence[Event], images: int, rho: float, confidence: f
             )
             for sign in (1, -1)
         ]
-        if all(one.success for one in found):
-            return max(0.0, float(found[0].fun)), min(1.0, float(-found[1].fun))
+        if all(program.success for program in programs):
+            return max(0.0, float(programs[0].fun)), min(1.0, float(-programs[1].fun))
         quantile *= 1.2
 
 
 def _rates(seen: Sequence[Event], rho: float) -> tuple[np.ndarray, np.ndarray]:
-    """The rates that G is made of, and 1 for those that pass. Rho is there twice: reached and exceeded."""
+    """The grid of rates of G, and 1 for those that pass. Rho is in it twice: as passing and as failing."""
     import numpy as np
 
     deviation = math.sqrt(max(rho * (1 - rho), 1 / seen[0].draws) / max(event.draws for event in seen))
@@ -84,7 +84,7 @@ def _rates(seen: Sequence[Event], rho: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _together(counts: Sequence[int], images: int, confidence: float) -> float:
-    """How many deviations each of the nested events may be off for all to hold with that confidence.
+    """The number of deviations at which the intervals of all nested events hold with that confidence.
 
     The maximum of a Brownian bridge, standardised, at the events' probabilities.
     """
@@ -118,15 +118,15 @@ def share_estimate(failures: Sequence[int], samples: int, rhos: Sequence[float])
         return [0.0] * len(rhos)
     values, counts = np.unique(np.asarray(failures), return_counts=True)
     points = int(min(max(100, 6 * math.sqrt(samples)), 600))
-    angles = np.linspace(0, math.pi / 2, points)  # here the deviation of K / M is the same everywhere
+    angles = np.linspace(0, math.pi / 2, points)  # on this scale K / M has the same deviation everywhere
     rates = np.sin(angles) ** 2
-    some = values[:, None].astype(float)
-    chosen = gammaln(samples + 1) - gammaln(some + 1) - gammaln(samples - some + 1)
-    likely = np.exp(chosen + xlogy(some, rates) + xlog1py(samples - some, -rates))
+    failure_counts = values[:, None].astype(float)
+    chosen = gammaln(samples + 1) - gammaln(failure_counts + 1) - gammaln(samples - failure_counts + 1)
+    likely = np.exp(chosen + xlogy(failure_counts, rates) + xlog1py(samples - failure_counts, -rates))
     weights = np.full(points, 1 / points)
     for _ in range(_EM_STEPS):
         weights = weights * (likely.T @ (counts / (likely @ weights))) / counts.sum()
-    upper = (angles[:-1] + angles[1:]) / 2  # a point stands for what is nearest to it
+    upper = (angles[:-1] + angles[1:]) / 2  # a grid point represents the angles nearest to it
     below = np.concatenate([[0.0], np.cumsum(weights)])
     ends = np.concatenate([[0.0], upper, [math.pi / 2]])
     return [float(np.interp(math.asin(math.sqrt(rho)), ends, below)) for rho in rhos]

@@ -1,4 +1,4 @@
-"""When an image's pass or fail at a tolerated failure rate is decided: two rules in one form.
+"""Stopping rules that decide whether an image passes at a tolerated failure rate: two rules in one form.
 
 A rule is two tables over the number of failures f so far. With n draws made, the image passes
 as soon as n >= passes[f] and fails as soon as n <= fails[f].
@@ -24,7 +24,7 @@ COUNT_SLACK = 1e-9
 
 
 class Rule(NamedTuple):
-    """passes, fails: int64 (S,), for f = 0 ... S - 1 failures; with more failures it is as with S - 1."""
+    """passes, fails: int64 (S,), for f = 0 ... S - 1 failures; more failures count as S - 1."""
 
     passes: np.ndarray
     fails: np.ndarray
@@ -60,7 +60,7 @@ def too_few(rhos: Iterable[float], samples: int, confidence: float = 0.95) -> st
 
 
 def undecided(samples: int, rho: float, confidence: float = 0.95) -> tuple[int, int]:
-    """The fewest and the most failures in `samples` that leave it open whether the rate is below rho.
+    """The fewest and the most failures in `samples` that do not decide whether the rate is below rho.
 
     Fewer show a rate below rho and more one above it, each by the exact binomial test at level
     1 - confidence. (0, ...) where not even 0 failures are enough.
@@ -77,7 +77,7 @@ def undecided(samples: int, rho: float, confidence: float = 0.95) -> tuple[int, 
 
 @functools.lru_cache(maxsize=64)
 def fixed(samples: int, rho: float, above: bool = False) -> Rule:
-    """The rule that gives what all `samples` draws would give, as soon as that is certain."""
+    """The rule that gives the decision of all `samples` draws, as soon as that is certain."""
     import numpy as np
 
     most = allowed(samples, rho, above)
@@ -118,7 +118,7 @@ def anytime(samples: int, rho: float, confidence: float = 0.95) -> Rule:
 
 
 def _log_passing(failures: np.ndarray, draws: np.ndarray, rho: float) -> np.ndarray:
-    """The logarithm of what the bet on a failure rate below rho is worth."""
+    """The logarithm of the wealth of the bet on a failure rate below rho."""
     import numpy as np
     from scipy.special import betainc, betaln
 
@@ -132,7 +132,7 @@ def _log_passing(failures: np.ndarray, draws: np.ndarray, rho: float) -> np.ndar
 
 
 def _log_failing(failures: np.ndarray, draws: np.ndarray, rho: float) -> np.ndarray:
-    """The logarithm of what the bet on a failure rate above rho is worth."""
+    """The logarithm of the wealth of the bet on a failure rate above rho."""
     import numpy as np
     from scipy.special import betainc, betaln
 

@@ -1,15 +1,15 @@
-"""Adaptive multilevel splitting: the probability of an event too rare to be drawn.
+"""Adaptive multilevel splitting: the probability of an event too rare for plain sampling.
 
 Webb, Rainforth, Teh and Kumar, "A Statistical Approach to Assessing Neural Network Robustness" (2019,
 arXiv:1811.07209). The event, score >= 0, is reached through levels: of a population of particles the
-share `keep` with the highest scores survives, is copied until the population is whole again and is moved
-about above the level. The product of the shares is the probability.
+share `keep` with the highest scores survives, is copied until the population has its size again, and is moved
+by a Markov chain that stays above the level. The product of the shares is the probability.
 
-The level is the highest score that is killed, and what survives is strictly above it. A level at the lowest
-survivor would count that one as above itself and give too much: by half as much again at 1e-9. With this
-rule the mean over runs is the probability where a moved particle has forgotten where it came from: Brehier,
-Gazeau, Goudenege, Lelievre and Rousset, "Unbiasedness of some generalized adaptive multilevel splitting
-algorithms" (Ann. Appl. Probab. 26, 2016). See bench/rare.py for what the moves leave of it.
+The level is the highest score that is killed, and survivors are strictly above it. A level at the lowest
+survivor would count that one as above itself and overestimate: by half at 1e-9. With this rule the mean over
+runs is the probability if moved particles are independent of their start: Brehier, Gazeau, Goudenege,
+Lelievre and Rousset, "Unbiasedness of some generalized adaptive multilevel splitting algorithms" (Ann. Appl.
+Probab. 26, 2016). bench/rare.py measures the remaining bias.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rbtools.probabilistic.intervals import mean_interval
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Moves are made longer or shorter until this share of them stays above the level.
+# The step is adapted until this share of the moves stays above the level.
 _ACCEPTED = 0.3
 _MOST_LEVELS = 500
 
@@ -42,11 +42,11 @@ class Draws(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Splitting:
-    """How to split: `runs` independent populations of `particles`, `moves` between levels.
+    """Settings of splitting: `runs` independent populations of `particles`, `moves` between levels.
 
-    Unlike Webb's, particles live in independent standard normal numbers that a noise maps to its own law,
-    so that splitting and plain sampling have one distribution (Webb's is uniform on the ball within
-    [0, 1], without the mass that clipping piles up on the border). The move is that of Crank and Nicolson,
+    Unlike Webb's, particles are independent standard normal numbers that a noise maps to its own law, so that
+    splitting and plain sampling have one distribution (Webb's is uniform on the ball within [0, 1], without
+    the probability mass that clipping puts on the border). The move is that of Crank and Nicolson,
     z' = sqrt(1 - b^2) z + b w with w standard normal, which leaves their law as it is in any dimension
     and is accepted where z' is above the level; b is tuned in all populations together.
     """
@@ -60,13 +60,13 @@ class Splitting:
     floor: float = 1e-12
 
     def config(self) -> dict[str, Any]:
-        """What the record says of it."""
+        """The settings in the record."""
         law = "standard normal latent, Crank-Nicolson moves, survivors strictly above the level"
         names = ("particles", "moves", "runs", "keep", "floor")
         return {"splitting": law, **{name: getattr(self, name) for name in names}}
 
     def log_probabilities(self, score: Callable[[Tensor], Tensor], width: int, draws: Draws) -> Tensor:
-        """The logarithm of P[score(z) >= 0] as each run finds it: float64 (runs,), -inf below `floor`.
+        """The logarithm of each run's estimate of P[score(z) >= 0]: float64 (runs,), -inf below `floor`.
 
         score: standard normal numbers (M, width) -> (M,).
         """
@@ -84,13 +84,13 @@ class Splitting:
         step = torch.ones((), device=z.device)
         draw = 0
         for _ in range(_MOST_LEVELS):
-            level, kept = self._split(scores)
-            runs = torch.where(open_, runs + (kept.sum(1).double() / self.particles).log(), runs)
+            level, survived = self._split(scores)
+            runs = torch.where(open_, runs + (survived.sum(1).double() / self.particles).log(), runs)
             open_ = open_ & (level < 0) & (runs > math.log(self.floor))
             if not bool(open_.any()):
                 break
             draw += 1
-            chosen = _refilled(kept, draws.uniform(shape, draw=draw)[0])
+            chosen = _refilled(survived, draws.uniform(shape, draw=draw)[0])
             z = z.gather(1, chosen[..., None].expand_as(z))
             scores = scores.gather(1, chosen)
             for _ in range(self.moves):
@@ -101,7 +101,7 @@ class Splitting:
                 accepted = there > level[:, None]
                 z = torch.where(accepted[..., None], moved, z)
                 scores = torch.where(accepted, there, scores)
-                # Tuned by its own population alone, a step makes the probability .7 % too large.
+                # A step adapted to its own population alone makes the probability .7 % too large.
                 rate = accepted[open_].float().mean()
                 step = (step * (rate - _ACCEPTED).exp()).clamp(max=1)
         low = runs <= math.log(self.floor)
@@ -110,9 +110,9 @@ class Splitting:
     def _split(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """The level (R,) of each run's scores (R, P), and which particles are above it: bool (R, P).
 
-        All but the share `keep` are killed, and whatever ties with the last of them, so that no more
-        than that share survives, possibly none. Where that level is in the event already, it is the last
-        one, and what survives is the event: score >= 0.
+        All but the share `keep` are killed, and all that tie with the last of them, so that at most that
+        share survives, possibly none. Where the level is in the event already, it is the last one, and
+        survivors are those in the event: score >= 0.
         """
         killed = int((1 - self.keep) * self.particles + 1e-9)  # (1 - .9) * 200 is 19.999999999999996
         level = scores.kthvalue(max(killed, 1), dim=1).values
@@ -120,24 +120,23 @@ class Splitting:
         return level, (scores > level[:, None]).where(~last[:, None], scores >= 0)
 
 
-def _refilled(kept: Tensor, uniform: Tensor) -> Tensor:
-    """For each place (R, P) the particle that goes on there: a survivor itself, else one drawn."""
+def _refilled(survived: Tensor, uniform: Tensor) -> Tensor:
+    """For each place (R, P) the index of its next particle: itself if it survives, else some survivor."""
     import torch
 
-    survivors = torch.argsort(kept.int(), dim=1, descending=True, stable=True)
-    count = kept.sum(1, keepdim=True)
-    drawn = survivors.gather(1, (uniform * count).long().clamp(max=kept.shape[1] - 1))
-    own = torch.arange(kept.shape[1], device=kept.device).expand_as(drawn)
-    return torch.where(kept, own, drawn)
+    survivors = torch.argsort(survived.int(), dim=1, descending=True, stable=True)
+    count = survived.sum(1, keepdim=True)
+    drawn = survivors.gather(1, (uniform * count).long().clamp(max=survived.shape[1] - 1))
+    own = torch.arange(survived.shape[1], device=survived.device).expand_as(drawn)
+    return torch.where(survived, own, drawn)
 
 
 def findings(rows: Iterable[Sequence[float]], confidence: float = 0.95) -> dict[str, Any]:
-    """What an `evals` entry says was found: the mean failure probability 1 - PR over images.
+    """The results in an `evals` entry: the mean failure probability 1 - PR over images.
 
-    A row: the example's number, then the logarithm of its probability in
-    each run (-inf: below the floor); NaN for an example that is wrong without noise and does not count.
-    `images` has for each the logarithm of the mean over runs, and the standard deviation of the runs'
-    logarithms.
+    A row: the example's id, then the logarithm of its probability in each run (-inf: below the floor); NaN
+    for an example that is wrong without noise and does not count. `images` has for each the logarithm of the
+    mean over runs, and the standard deviation of the runs' logarithms.
     """
     rows = [list(map(float, row)) for row in rows]
     counted = [row for row in rows if not math.isnan(row[1])]
@@ -149,14 +148,14 @@ def findings(rows: Iterable[Sequence[float]], confidence: float = 0.95) -> dict[
     mean = math.fsum(shares) / n
     spread = math.sqrt(math.fsum((share - mean) ** 2 for share in shares) / (n - 1)) if n > 1 else 0.0
     interval = mean_interval(mean, spread, n, confidence, sum(share > 0 for share in shares))
-    found = [_of_image(row, share) for row, share in zip(counted, shares, strict=True)]
+    images = [_of_image(row, share) for row, share in zip(counted, shares, strict=True)]
     below = sum(share == 0 for share in shares)
-    told = {"value": mean, "n": n, interval_name(confidence): list(interval)}
-    return {**told, "below_floor": below, "images": found}
+    fields = {"value": mean, "n": n, interval_name(confidence): list(interval)}
+    return {**fields, "below_floor": below, "images": images}
 
 
 def _of_image(row: Sequence[float], share: float) -> dict[str, Any]:
-    """An image's line of the record; None where no run, or only one, came above the floor."""
+    """An image's fields in the record; None where no run, or fewer than two, came above the floor."""
     logs = [value for value in row[1:] if value > -math.inf]
     spread = None
     if len(logs) > 1:

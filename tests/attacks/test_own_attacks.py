@@ -13,7 +13,7 @@ from torch import nn
 from rbtools.attacks import ATTACKS
 from rbtools.attacks.hyperplane import shortest_way
 from rbtools.errors import RbError
-from rbtools.evaluation.counting import CountingModel
+from rbtools.evaluation.fast_model import CountingModel
 from rbtools.rng.draws import Draws
 
 SHORT = {

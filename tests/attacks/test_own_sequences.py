@@ -9,7 +9,7 @@ import torch
 
 from rbtools.attacks import ATTACKS, active_batch, square_search
 from rbtools.errors import RbError
-from rbtools.evaluation.counting import CountingModel
+from rbtools.evaluation.fast_model import CountingModel
 from rbtools.rng.draws import Draws
 
 

@@ -12,7 +12,6 @@ from PIL import Image
 from rbtools.corruptions import CORRUPTIONS, imaging
 from rbtools.corruptions.fog import plasma
 from rbtools.datasets import corrupted_files
-from rbtools.evaluation import textures
 from rbtools.rng.draws import Draws
 from tests.corruptions import peer
 
@@ -47,7 +46,7 @@ def change(name: str, severity: int, count: int) -> tuple[np.ndarray, np.ndarray
     with peer.running() as theirs:
         want = np.stack([np.uint8(getattr(theirs, name)(one, severity)) for one in pictures])
     images = torch.tensor(clean).permute(0, 3, 1, 2).float() / 255
-    corrupt = textures.given(CORRUPTIONS.build(name, constants="imagenet"))
+    corrupt = CORRUPTIONS.build(name, constants="imagenet").with_textures()
     found = corrupt(images, severity, Draws(0, "peer", torch.arange(len(images))))
     levels = (found.permute(0, 2, 3, 1) * 255).round().numpy().astype(int)
     return want - clean, levels - clean

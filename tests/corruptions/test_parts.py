@@ -18,7 +18,6 @@ from rbtools.corruptions.shot_noise import poisson
 from rbtools.corruptions.spatter import distances, edges, equalised
 from rbtools.corruptions.zoom_blur import factors
 from rbtools.errors import RbError
-from rbtools.evaluation import textures
 from rbtools.rng.draws import Draws
 
 
@@ -196,12 +195,12 @@ def test_generated_frost_has_the_colours_of_the_photographs() -> None:
 
 def test_which_frost_it_is_stands_in_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
     made = CORRUPTIONS.build("frost")
-    monkeypatch.setattr(textures, "_files", list)
-    assert textures.decided(made).textures == "generated"
+    monkeypatch.setattr(frost, "_files", list)
+    assert made.resolved().textures == "generated"
     image = torch.full((1, 3, 8, 8), 0.5)
-    assert torch.equal(textures.given(made)(image, 3, draws(1)), made(image, 3, draws(1)))
+    assert torch.equal(made.with_textures()(image, 3, draws(1)), made(image, 3, draws(1)))
     with pytest.raises(RbError, match=r"not installed here\. Use --textures generated, or pip install"):
-        textures.given(CORRUPTIONS.build("frost", textures="imagecorruptions"))
+        CORRUPTIONS.build("frost", textures="imagecorruptions").with_textures()
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,7 @@ from rbtools.attacks import ATTACKS
 from rbtools.commands import attack
 from rbtools.evaluation import adversarial
 from rbtools.evaluation.batches import Batch
-from rbtools.evaluation.counting import CountingModel
-from rbtools.evaluation.fast_model import make_fast_model
+from rbtools.evaluation.fast_model import CountingModel, make_fast_model
 from rbtools.execution import precision
 from rbtools.execution.context import RunContext
 from rbtools.models.normalize import Normalized
@@ -46,7 +45,7 @@ def network(name: str) -> nn.Module:
 def test_folding_and_layout_change_no_decision(name: str) -> None:
     model = network(name)
     ready = make_fast_model(model, "fp32", SHAPE)
-    assert set(ready.how) >= {"channels-last"} and (name == "simplecnn" or "folded" in ready.how)
+    assert set(ready.steps) >= {"channels-last"} and (name == "simplecnn" or "folded" in ready.steps)
     images = torch.rand(64, *SHAPE, generator=torch.Generator().manual_seed(1))
     before, after = model(images), ready.model(images)
     assert (before - after).abs().max() <= 1e-4 * before.abs().max()
@@ -61,7 +60,7 @@ def test_bf16_leaves_the_model_alone_and_gives_float32() -> None:
     ready = make_fast_model(model, "bf16", SHAPE)
     images = torch.rand(4, *SHAPE)
     found = ready.model(images)
-    assert found.dtype == torch.float32 and "bf16" in ready.how
+    assert found.dtype == torch.float32 and "bf16" in ready.steps
     assert 0 < (found - model(images)).abs().max() < 0.1 * model(images).abs().max()
     assert all(p.dtype == torch.float32 for p in model.parameters())
 
@@ -81,7 +80,7 @@ class Branches(nn.Module):
 def test_what_cannot_be_traced_is_not_folded() -> None:
     model = Branches().eval().requires_grad_(False)
     ready = make_fast_model(model, "fp32", SHAPE)
-    assert ready.how == ("channels-last",)
+    assert ready.steps == ("channels-last",)
     images = torch.rand(3, *SHAPE)
     torch.testing.assert_close(ready.model(images), model(images))
 
@@ -163,7 +162,7 @@ class InFloat32(nn.Module):
 )
 def test_a_network_that_is_searched_as_it_is_says_why(network: nn.Module, precision: str, why: str) -> None:
     ready = make_fast_model(network, precision, SHAPE)
-    assert ready.model is network and ready.how == ()
+    assert ready.model is network and ready.steps == ()
     assert ready.refusal is not None and f"a copy of it fails ({why}" in ready.refusal
 
 

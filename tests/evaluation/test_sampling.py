@@ -98,7 +98,7 @@ def test_an_early_stop_counts_the_same_draws_whatever_the_batch(batch: int) -> N
         wrong = samples - all_.right
         for place, rho in enumerate(rhos):
             passes = wrong <= sequential.allowed(samples, rho)
-            assert torch.equal(early.verdicts[:, place], passes.long())
+            assert torch.equal(early.decisions[:, place], passes.long())
         assert bool((early.drawn <= samples).all()) and int(early.drawn.sum()) < 20 * samples
         # What is drawn is a beginning of the full run: the decision falls on its last draw.
         failed = early.drawn - early.right

@@ -13,7 +13,7 @@ from torch.func import functional_call, jacrev
 
 from rbtools import models
 from rbtools.errors import RbError
-from rbtools.measures import MEASURES, codes, kernel, layer_counts, memory
+from rbtools.measures import MEASURES, codes, jacobian, kernel
 from rbtools.measures.base import MeasureBatch, Value, measured
 from rbtools.rng.draws import Draws
 
@@ -231,7 +231,7 @@ def test_projections_are_unbiased_for_the_squared_norm() -> None:
 
 
 def test_a_jacobian_that_does_not_fit_says_how_much_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "free", lambda device: 1000)
+    monkeypatch.setattr(jacobian, "free_memory", lambda device: 1000)
     with pytest.raises(RbError, match=r"5 logits and takes .* GiB; .* are free\. Leave out --exact"):
         value("jacobian", cells(), batch_of(), exact=True)
 
@@ -329,7 +329,7 @@ def test_params_and_macs_are_those_of_the_paper(name: str, params: int, macs: in
     ids = torch.zeros(1, dtype=torch.int64)
     batch = MeasureBatch(torch.zeros(1, 3, 32, 32), ids, None, None)
     assert value("params", model, batch) == params
-    assert layer_counts.macs(model, batch.images) == pytest.approx(macs, abs=30)
+    assert value("macs", model, batch) == pytest.approx(macs, abs=30)
 
 
 def test_margin_is_the_labels_lead() -> None:
