@@ -1,4 +1,4 @@
-"""What every format is made of: where published results come from, units, and how files are put together."""
+"""The parts that formats share: sources of published results, units, and the writing of files."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from rbtools.formats import numbers
 from rbtools.formats.conversion_report import ConversionReport
 
 Record = dict[str, Any]
-_LONGEST = 200  # bytes of a file's name, with room for what is put behind it
+_LONGEST = 200  # bytes of a file's name, with room for suffixes
 
 
 class Published(NamedTuple):
-    """A published file or folder, or what stands on standard input (`path` None)."""
+    """A published file or folder, or standard input (`path` None)."""
 
     path: Path | None
     name: str
@@ -40,14 +40,14 @@ class Published(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """What one record is made of, in the format's own terms, and where it stands."""
+    """The content of one record in the format's own terms, and its place in the source."""
 
     where: str
     content: Any
 
 
 class Bad(NamedTuple):
-    """A unit of which no record can be made. `problem` is a finished sentence."""
+    """A unit that cannot become a record. `problem` is a finished sentence."""
 
     where: str
     problem: str
@@ -67,31 +67,31 @@ class Format(Protocol):
     name: ClassVar[str]
     one_file: ClassVar[bool]
 
-    def units(self, source: Published, told: ConversionReport) -> Iterator[Unit | Bad]:
-        """Take a file apart. Raises Broken where the rest cannot be read, RbError where nothing can."""
+    def units(self, source: Published, report: ConversionReport) -> Iterator[Unit | Bad]:
+        """The units of a file. Raises Broken where the rest cannot be read, RbError where nothing can."""
 
-    def record(self, unit: Any, told: ConversionReport, where: str) -> Record:
-        """The record of a unit. Raises RbError, a finished sentence, where there is none."""
+    def record(self, unit: Any, report: ConversionReport, where: str) -> Record:
+        """The record of a unit. Raises RbError, a finished sentence, for a unit that has none."""
 
     def unit(self, record: Record) -> Any:
         """The unit of a record, with all that the format can express. Raises RbError likewise."""
 
-    def documents(self, units: Iterable[Unit], told: ConversionReport) -> Iterator[Document]:
-        """Files that hold these units; of two that stand for the same thing the last one counts."""
+    def documents(self, units: Iterable[Unit], report: ConversionReport) -> Iterator[Document]:
+        """Files that hold these units; of two with the same place in a file the last one is written."""
 
 
 def text_field(row: Mapping[str, Any], key: str) -> str:
     """A text that a row must have. Raises RbError."""
-    found = row.get(key)
-    if not isinstance(found, str) or not found.strip():
+    text = row.get(key)
+    if not isinstance(text, str) or not text.strip():
         listed = ", ".join(map(str, list(row)[:8])) or "nothing"
-        kind = f"that is {found!r}" if key in row else f"missing (the row has: {listed})"
+        kind = f"that is {text!r}" if key in row else f"missing (the row has: {listed})"
         raise RbError(f'The row\'s "{key}" is {kind}. Expected a text.'.replace("is that is", "is"))
-    return found
+    return text
 
 
 def own_part(value: Any) -> dict[str, Any]:
-    """A copy of what a format put into a record; empty where that is no object."""
+    """A copy of the format's own field of a record; empty where that is no object."""
     return dict(value) if isinstance(value, dict) else {}
 
 
@@ -103,12 +103,12 @@ def an_object(value: Any, what: str) -> dict[str, Any]:
 
 
 def dumps(value: Any, *, indent: bool = False) -> bytes:
-    """JSON, in which a Decimal stands with all its digits."""
-    how = orjson.OPT_NON_STR_KEYS | (orjson.OPT_INDENT_2 if indent else 0)
+    """JSON bytes, with all digits of a Decimal."""
+    options = orjson.OPT_NON_STR_KEYS | (orjson.OPT_INDENT_2 if indent else 0)
     try:
-        return orjson.dumps(value, default=_digits, option=how)
+        return orjson.dumps(value, default=_digits, option=options)
     except TypeError:  # an integer beyond 64 bits
-        return orjson.dumps(_with_digits(value), default=_digits, option=how)
+        return orjson.dumps(_with_digits(value), default=_digits, option=options)
 
 
 def _digits(value: Any) -> Any:
@@ -136,7 +136,7 @@ def joined(rows: Iterable[Any]) -> Iterator[bytes]:
 
 
 def as_text(value: Any) -> str:
-    """What an unreadable unit looked like, for its error record."""
+    """The text of an unreadable unit, for its error record."""
     value = value._asdict() if hasattr(value, "_asdict") else value
     try:
         return dumps(numbers.plain(value)).decode()
@@ -144,20 +144,20 @@ def as_text(value: Any) -> str:
         return ascii(value)
 
 
-def latest(units: Iterable[Unit], key: Callable[[Any], Any], told: ConversionReport) -> list[Any]:
-    """The units' contents, of those with an equal key the last one only."""
-    kept: dict[Any, Any] = {}
+def latest(units: Iterable[Unit], key: Callable[[Any], Any], report: ConversionReport) -> list[Any]:
+    """The units' contents; of several with an equal key only the last."""
+    contents: dict[Any, Any] = {}
     for unit in units:
         name = key(unit.content)
-        if name in kept:
-            told.note("two records stand for the same row of the file; the last one is written", unit.where)
-            del kept[name]
-        kept[name] = unit.content
-    return list(kept.values())
+        if name in contents:
+            report.note("two records stand for the same row of the file; the last one is written", unit.where)
+            del contents[name]
+        contents[name] = unit.content
+    return list(contents.values())
 
 
 def file_name(text: str) -> str:
-    """A name that can be a file's. Raises RbError for one that would lead elsewhere, or is too long."""
+    """A valid name of a file. Raises RbError for one that leaves the folder, or is too long."""
     if text in ("", ".", "..") or any(mark in text for mark in "/\\\0:") or len(text.encode()) > _LONGEST:
         raise RbError(
             f"'{shown(text)}' cannot be the name of a file. Expected one without slashes and colons, of at"
@@ -168,5 +168,5 @@ def file_name(text: str) -> str:
 
 def files_below(folder: Path, suffix: str) -> list[Path]:
     """The files of a folder and those below it, sorted."""
-    found = [Path(top, name) for top, _, names in os.walk(folder) for name in names if name.endswith(suffix)]
-    return sorted(found)
+    paths = [Path(top, name) for top, _, names in os.walk(folder) for name in names if name.endswith(suffix)]
+    return sorted(paths)

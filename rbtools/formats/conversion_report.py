@@ -1,4 +1,4 @@
-"""What a conversion has to tell people: every kind once, with its count and where it was met first."""
+"""Report of a conversion: errors, notes and losses, each kind once with its count and first place."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ SHOWN = 24  # kinds in one line
 
 
 class ConversionReport:
-    """Collects. `wrong` is what a file should not hold, `notes` what went another way than one might
-    think, `lost` what the other side has no place for: group -> kind -> count. `ours` says that units were
-    made of records, so that nothing of them is in doubt.
+    """Messages of a conversion. `wrong`: invalid contents of a file; `notes`: harmless but unexpected ones;
+    `lost`: contents that the target format cannot express, group -> kind -> count. `ours`: the units were
+    made from records, so that their scale is certain.
     """
 
     def __init__(self, *, ours: bool = False) -> None:
@@ -21,15 +21,15 @@ class ConversionReport:
         self.lost: dict[str, dict[str, int]] = {}
 
     def error(self, problem: str, where: str) -> None:
-        """Something could not be read. `problem` is a clause without a full stop."""
+        """Add contents that could not be read. `problem` is a clause without a full stop."""
         _count(self.wrong, problem, where)
 
     def note(self, notify: str, where: str) -> None:
-        """Something is worth knowing and harmless."""
+        """Add a harmless note, a clause without a full stop."""
         _count(self.notes, notify, where)
 
     def lose(self, group: str, kind: str) -> None:
-        """Something cannot be expressed: `group` is "metrics", "evals" or "fields"."""
+        """Add contents that cannot be expressed: `group` is "metrics", "evals" or "fields"."""
         kinds = self.lost.setdefault(group, {})
         kinds[kind] = kinds.get(kind, 0) + 1
 
@@ -51,8 +51,8 @@ class ConversionReport:
 
 
 def _count(kinds: dict[str, list[Any]], text: str, where: str) -> None:
-    found = kinds.setdefault(text, [0, where])
-    found[0] += 1
+    count = kinds.setdefault(text, [0, where])
+    count[0] += 1
 
 
 def _sentence(item: tuple[str, list[Any]]) -> str:
@@ -61,28 +61,28 @@ def _sentence(item: tuple[str, list[Any]]) -> str:
     return f"{text} ({often} in {where})."
 
 
-def losses(record: Mapping[str, Any], again: Mapping[str, Any], told: ConversionReport) -> None:
-    """Tell what a record has and the record read back from the file would not have."""
-    kept = again.get("metrics") or {}
+def losses(record: Mapping[str, Any], again: Mapping[str, Any], report: ConversionReport) -> None:
+    """Report the contents of a record that the record read back from the file lacks."""
+    metrics = again.get("metrics") or {}
     for name, value in (record.get("metrics") or {}).items():
-        if kept.get(name) != value:
-            told.lose("metrics", name)
+        if metrics.get(name) != value:
+            report.lose("metrics", name)
     entries = {entry.get("metric"): entry for entry in again.get("evals") or ()}
     for entry in record.get("evals") or ():
         other = entries.get(entry.get("metric"))
         if other is None:
             if entry.get("value") is None:
-                told.lose("evals", f"entry of {entry.get('metric')} without a value")
+                report.lose("evals", f"entry of {entry.get('metric')} without a value")
             continue
         for path in _lost(entry, other):
-            told.lose("evals", path)
+            report.lose("evals", path)
     rest = {key: value for key, value in record.items() if key not in ("metrics", "evals", "schema")}
     for path in _lost(rest, again):
-        told.lose("fields", path)
+        report.lose("fields", path)
 
 
 def _lost(have: Mapping[str, Any], other: Mapping[str, Any], above: str = "") -> Iterator[str]:
-    """Dotted paths of what `other` lacks or has otherwise; lists are compared whole."""
+    """Dotted paths of fields that `other` lacks or that differ there; lists are compared whole."""
     for key, value in have.items():
         if isinstance(value, Mapping) and value:
             there = other.get(key)

@@ -33,7 +33,7 @@ _NOT_FINITE = re.compile(r"[+-]?(nan|inf|infinity)", re.I)
 
 
 class CsvColumn(NamedTuple):
-    """What a column means: the name of a metric, or the path of a field; and in which unit it is."""
+    """The meaning of a column: the name of a metric or the path of a field, and its unit."""
 
     name: str
     percent: bool = False
@@ -74,7 +74,7 @@ class CSV:
     scale: str = param("fraction", "What accuracies are in.", choices=numbers.SCALES)
     delimiter: str = param(",", "What stands between cells: one character, or tab.")
 
-    def units(self, source: Published, told: ConversionReport) -> Iterator[Unit | Bad]:
+    def units(self, source: Published, report: ConversionReport) -> Iterator[Unit | Bad]:
         mapped, constants = self._mapped(), self._constants()
         with source.opened() as opened:
             text = io.TextIOWrapper(opened, "utf-8-sig", newline="")
@@ -104,9 +104,9 @@ class CSV:
             finally:
                 text.detach()
 
-    def record(self, unit: Any, told: ConversionReport, where: str) -> Record:
-        row, record = PublishedRow("csv", told, where, percent=self.scale == "percent"), self._constants()
-        kept: dict[str, str] = {}
+    def record(self, unit: Any, report: ConversionReport, where: str) -> Record:
+        row, record = PublishedRow("csv", report, where, percent=self.scale == "percent"), self._constants()
+        texts: dict[str, str] = {}
         mapped = self._mapped()
         for header, cell in unit.items():
             column = mapped.get(header, CsvColumn(header))
@@ -118,7 +118,7 @@ class CSV:
             elif column.given or _is_number(cell):
                 self._metric(row, column, cell)
             else:
-                kept[header] = cell
+                texts[header] = cell
         arch = record.pop("arch", None)
         if not isinstance(arch, dict):
             raise RbError("The row's architecture is empty. Expected a text or number in a column arch.NAME.")
@@ -126,7 +126,7 @@ class CSV:
         ours = (
             dataset_name(dataset) if isinstance(dataset, str) and dataset_name(dataset) in SIZES else dataset
         )
-        return row.record(_arch(arch, ours), **{"dataset": ours, **record, "csv": kept})
+        return row.record(_arch(arch, ours), **{"dataset": ours, **record, "csv": texts})
 
     def _metric(self, row: PublishedRow, column: CsvColumn, cell: str) -> None:
         percent = True if column.percent else row.percent
@@ -142,14 +142,14 @@ class CSV:
         back = {one.name: (header, one) for header, one in self._mapped().items()}
         values = MetricValues(record, percent=False)
         constants = self._constants()
-        found: dict[str, str] = {}
+        cells: dict[str, str] = {}
         rest = {
             key: value for key, value in record.items() if key not in ("metrics", "evals", "schema", "csv")
         }
         for path, value in _leaves(rest):
             name = path if path in FIELDS or path.startswith(("arch.", "train.")) else f"record.{path}"
             if _got(constants, path) != value:
-                found[back[name][0] if name in back else name] = _written(value, name)
+                cells[back[name][0] if name in back else name] = _written(value, name)
         for metric in values.metrics:
             name = (
                 metric
@@ -160,10 +160,10 @@ class CSV:
             percent = column.percent or (self.scale == "percent" and _in_scale(metric))
             number = MetricValues(record, percent=percent).scaled(metric)
             if number is not None:
-                found[header] = str(number)
-        return found | {key: str(value) for key, value in own_part(record.get("csv")).items()}
+                cells[header] = str(number)
+        return cells | {key: str(value) for key, value in own_part(record.get("csv")).items()}
 
-    def documents(self, units: Iterable[Unit], told: ConversionReport) -> Iterator[Document]:
+    def documents(self, units: Iterable[Unit], report: ConversionReport) -> Iterator[Document]:
         rows = [unit.content for unit in units]
         met = list(dict.fromkeys(itertools.chain.from_iterable(rows)))
         header = sorted(met, key=lambda name: (_rank(name), met.index(name)))
@@ -176,13 +176,13 @@ class CSV:
         return delimiter
 
     def _mapped(self) -> dict[str, CsvColumn]:
-        found = {}
+        columns = {}
         for header, text in _pairs(self.columns, "--map", "'Clean=acc:percent'"):
             name, colon, unit = text.rpartition(":")
             if colon and unit not in numbers.SCALES:
                 raise RbError(f"--map {header}={text}: '{unit}' is no unit. Expected percent or fraction.")
-            found[header] = CsvColumn(name if colon else text, unit == "percent", True)
-        return found
+            columns[header] = CsvColumn(name if colon else text, unit == "percent", True)
+        return columns
 
     def _constants(self) -> Record:
         record: Record = {}
@@ -243,7 +243,7 @@ def _in_scale(metric: str) -> bool:
 
 
 def _typed(cell: str, name: str) -> Any:
-    """A cell as a value: texts stay, what is JSON is read, all else is a text."""
+    """A cell as a value: JSON where it parses, else a text."""
     if name in TEXTS:
         return cell
     try:
@@ -290,7 +290,7 @@ def _got(record: Any, path: str) -> Any:
 
 
 def _arch(arch: Record, dataset: Any) -> Record:
-    """The architecture, with its space and what that tells of it; what columns say stays as they say it."""
+    """The architecture with the description of its space; values from columns take precedence."""
     arch = dict(arch)
     dataset = dataset if isinstance(dataset, str) else None
     if "space" not in arch:

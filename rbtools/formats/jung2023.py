@@ -63,10 +63,10 @@ class Jung2023:
     version: ClassVar[int] = 1
     one_file: ClassVar[bool] = False
 
-    def units(self, source: Published, told: ConversionReport) -> Iterator[Unit | Bad]:
+    def units(self, source: Published, report: ConversionReport) -> Iterator[Unit | Bad]:
         if not source.path or not source.folder:
             raise RbError(f"{source.name} is a file. Expected the dataset's folder, with {META} in it.")
-        epsilons = _epsilons(source.path, told)
+        epsilons = _epsilons(source.path, report)
         folders = [path for path in sorted(source.path.iterdir()) if path.is_dir() and _files(path)]
         if not folders:
             raise RbError(
@@ -74,21 +74,21 @@ class Jung2023:
                 f" beside {META}."
             )
         for folder in folders:
-            yield from _merged(folder, _files(folder), epsilons, told)
+            yield from _merged(folder, _files(folder), epsilons, report)
 
-    def record(self, unit: Any, told: ConversionReport, where: str) -> Record:
+    def record(self, unit: Any, report: ConversionReport, where: str) -> Record:
         ours = dataset_name(unit.data)
         arch = cell(unit.arch, ours)
-        row = PublishedRow("jung2023", told, where, percent=False)
+        row = PublishedRow("jung2023", report, where, percent=False)
         over: Record = {}
         for key, values in unit.values.items():
             try:
                 places = _places(key, unit.epsilons)
-                for made, found in zip(places, _taken_apart(key, values, len(places)), strict=True):
-                    row.accuracy(raw=found.get("accuracy"), **made)
-                    _detail(row, made, found)
+                for protocol, measures in zip(places, _taken_apart(key, values, len(places)), strict=True):
+                    row.accuracy(raw=measures.get("accuracy"), **protocol)
+                    _detail(row, protocol, measures)
             except RbError as wrong:
-                told.error(f"{key}: {str(wrong).rstrip('.')}; it is left out", where)
+                report.error(f"{key}: {str(wrong).rstrip('.')}; it is left out", where)
         if unit.data != DATA.get(ours, ours):
             over["data"] = unit.data
         return row.record(arch, dataset=ours, train=dict(TRAIN), jung2023=over)
@@ -101,7 +101,7 @@ class Jung2023:
                 " with arch.space nasbench201 and dataset."
             )
         values = MetricValues(record, percent=False)
-        found: dict[str, dict[str, Any]] = {}
+        levels_of: dict[str, dict[str, Any]] = {}
         epsilons: dict[str, list[float]] = {}
         for metric in dict.fromkeys([*values.metrics, *values.entries]):
             place = _place(metric)
@@ -113,30 +113,34 @@ class Jung2023:
             measured |= {measure: detail.get(name) for measure, name in DETAILS.items()}
             for measure, value in measured.items():
                 if value is not None:
-                    found.setdefault(key, {}).setdefault(measure, {})[level] = value
-            if key in found and level is not None and (key in ATTACKS or key.endswith(LINF)):
+                    levels_of.setdefault(key, {}).setdefault(measure, {})[level] = value
+            if key in levels_of and level is not None and (key in ATTACKS or key.endswith(LINF)):
                 epsilons.setdefault(key, []).append(level)
         epsilons = {key: sorted(set(levels)) for key, levels in epsilons.items()}
         data = str(own_part(record.get("jung2023")).get("data", DATA.get(dataset, dataset)))
-        return JungResult(file_name(data), str(index), _listed(found, epsilons), epsilons)
+        return JungResult(file_name(data), str(index), _listed(levels_of, epsilons), epsilons)
 
-    def documents(self, units: Iterable[Unit], told: ConversionReport) -> Iterator[Document]:
-        kept: dict[tuple[str, str], JungResult] = {}
+    def documents(self, units: Iterable[Unit], report: ConversionReport) -> Iterator[Document]:
+        results: dict[tuple[str, str], JungResult] = {}
         for unit in units:
-            one: JungResult = unit.content
-            if (one.data, one.arch) in kept:
-                told.note("two records stand for one architecture; the last one is written", unit.where)
-            kept[one.data, one.arch] = one
+            result: JungResult = unit.content
+            if (result.data, result.arch) in results:
+                report.note("two records stand for one architecture; the last one is written", unit.where)
+            results[result.data, result.arch] = result
         epsilons: dict[str, list[float]] = {}
-        for one in kept.values():
-            for key, levels in one.epsilons.items():
+        for result in results.values():
+            for key, levels in result.epsilons.items():
                 epsilons[key] = sorted({*epsilons.get(key, ()), *levels})
         yield Document(META, [dumps({"ids": _ids(), "epsilons": epsilons})])
-        found = dict.fromkeys((o.data, k, m) for o in kept.values() for k, of in o.values.items() for m in of)
-        ordered = sorted(kept.values(), key=lambda one: int(one.arch))
-        for data, key, measure in found:
+        files = dict.fromkeys(
+            (o.data, k, m) for o in results.values() for k, of in o.values.items() for m in of
+        )
+        ordered = sorted(results.values(), key=lambda result: int(result.arch))
+        for data, key, measure in files:
             path = f"{data}/{file_name(key)}_{measure}.json"
-            rows = (one for one in ordered if one.data == data and measure in one.values.get(key, {}))
+            rows = (
+                result for result in ordered if result.data == data and measure in result.values.get(key, {})
+            )
             yield Document(path, _file(data, key, measure, rows, epsilons))
 
 
@@ -145,16 +149,16 @@ class Jung2023:
 
 def _files(folder: Path) -> list[tuple[Path, str, str]]:
     """The result files of a data set's folder: path, key and measure."""
-    found = []
+    files = []
     for path in sorted(folder.glob("*.json")):
         key, _, measure = path.stem.rpartition("_")
         if key and measure in MEASURES:
-            found.append((path, key, measure))
-    return found
+            files.append((path, key, measure))
+    return files
 
 
-def _epsilons(folder: Path, told: ConversionReport) -> dict[str, list[float]]:
-    """The distances of meta.json, which is checked against NAS-Bench-201's own numbering."""
+def _epsilons(folder: Path, report: ConversionReport) -> dict[str, list[float]]:
+    """The values of eps in meta.json, whose numbering is checked against that of NAS-Bench-201."""
     path = folder / META
     try:
         text = path.read_bytes()
@@ -166,50 +170,53 @@ def _epsilons(folder: Path, told: ConversionReport) -> dict[str, list[float]]:
     try:
         meta = an_object(stream.loads(text), "It")
         given = an_object(meta.get("epsilons"), 'Its "epsilons"')
-        found = {}
+        epsilons = {}
         for key, levels in given.items():
             if not isinstance(levels, list):
                 raise RbError(f'Its "epsilons" has {numbers.kind(levels)} for {key}. Expected a list.')
-            found[key] = [_level(key, level) for level in levels]
+            epsilons[key] = [_level(key, level) for level in levels]
     except RbError as wrong:
         raise RbError(f"{path}: {wrong}") from None
     ours, ids = _ids(), meta.get("ids")
     for index, row in ids.items() if isinstance(ids, dict) else ():
         if ours.get(index) != row:
-            told.error(
+            report.error(
                 f"{META} numbers an architecture otherwise than NAS-Bench-201 does", f"{path}: {index}"
             )
-    return found
+    return epsilons
 
 
 def _level(key: str, raw: Any) -> float:
     try:
-        found = numbers.number(raw)
+        distance = numbers.number(raw)
     except numbers.NoNumber as wrong:
         raise RbError(f'Its "epsilons" of {key}: {wrong}.') from None
-    if found is None:
+    if distance is None:
         raise RbError(f'Its "epsilons" of {key} has null. Expected distances in 1/255.')
-    return float(found.value)
+    return float(distance.value)
 
 
 def _merged(
-    folder: Path, files: list[tuple[Path, str, str]], epsilons: dict[str, list[float]], told: ConversionReport
+    folder: Path,
+    files: list[tuple[Path, str, str]],
+    epsilons: dict[str, list[float]],
+    report: ConversionReport,
 ) -> Iterator[Unit | Bad]:
-    """The files of one data set side by side: an architecture is given when all files had it."""
-    readers = {(key, measure): _reader(folder, path, key, measure, told) for path, key, measure in files}
-    for index, found, whole in side_by_side(readers):
+    """The units of one data set from all its files; an architecture is given once all files had it."""
+    readers = {(key, measure): _reader(folder, path, key, measure, report) for path, key, measure in files}
+    for index, by_file, whole in side_by_side(readers):
         if not whole:
-            told.note("an architecture is in some files only", f"{folder}: {index}")
+            report.note("an architecture is in some files only", f"{folder}: {index}")
         values: dict[str, dict[str, Any]] = {}
-        for (key, measure), value in found.items():
+        for (key, measure), value in by_file.items():
             values.setdefault(key, {})[measure] = value
         yield Unit(f"{folder}: {index}", JungResult(folder.name, index, values, epsilons))
 
 
 def _reader(
-    folder: Path, path: Path, key: str, measure: str, told: ConversionReport
+    folder: Path, path: Path, key: str, measure: str, report: ConversionReport
 ) -> Iterator[tuple[str, Any]]:
-    """(id, value) of one file; a file that goes wrong is said, and ends there."""
+    """(id, value) of one file; an error in a file is reported and ends it."""
     wanted = (folder.name, key, measure)
     try:
         with path.open("rb") as opened:
@@ -218,14 +225,14 @@ def _reader(
                     yield str(place[3]), value
                     continue
                 holds = ".".join(map(str, place[:3])) or numbers.kind(value)
-                told.error(f"it holds {holds}, expected {'.'.join(wanted)}", str(path))
+                report.error(f"it holds {holds}, expected {'.'.join(wanted)}", str(path))
                 return
     except stream.Broken as wrong:
-        told.error(f"it {wrong}; the architectures before that stand", str(path))
+        report.error(f"it {wrong}; the architectures before that stand", str(path))
 
 
 def _places(key: str, epsilons: dict[str, list[float]]) -> list[Record]:
-    """The metrics of a key in the order of its list, and how each was measured."""
+    """The metrics of a key in the order of its list, with their protocols."""
     if key == CLEAN:
         return [{"metric": "acc", "split": "test"}]
     if key in epsilons:
@@ -240,18 +247,21 @@ def _places(key: str, epsilons: dict[str, list[float]]) -> list[Record]:
 
 def _attacked(key: str, level: float) -> Record:
     stem = ATTACKS.get(key, key.removesuffix(LINF))
-    made: Record = {"metric": metric_name.attack_name(stem, level / 255), "attack": stem.rstrip("0123456789")}
+    protocol: Record = {
+        "metric": metric_name.attack_name(stem, level / 255),
+        "attack": stem.rstrip("0123456789"),
+    }
     steps = stem.removeprefix("pgd")
     if key == "pgd@Linf":
-        made["steps"] = int(steps)
-    return {**made, "norm": "linf", "eps": level / 255, "split": "test"}
+        protocol["steps"] = int(steps)
+    return {**protocol, "norm": "linf", "eps": level / 255, "split": "test"}
 
 
 def _taken_apart(key: str, values: dict[str, Any], count: int) -> list[dict[str, Any]]:
-    """A key's measures, one object for each distance or severity. Raises RbError for another length."""
+    """A key's measures, one object for each eps or severity. Raises RbError for another length."""
     if key == CLEAN:
         return [values]
-    found: list[dict[str, Any]] = [{} for _ in range(count)]
+    measures: list[dict[str, Any]] = [{} for _ in range(count)]
     for measure, value in values.items():
         parts = value
         if isinstance(value, dict):  # schemes outside, distances inside
@@ -261,22 +271,22 @@ def _taken_apart(key: str, values: dict[str, Any], count: int) -> list[dict[str,
         if not isinstance(parts, list) or len(parts) != count:
             length = f"a list of {len(parts)}" if isinstance(parts, list) else numbers.kind(parts)
             raise RbError(f"its {measure} is {length} where {count} distances or severities are known")
-        for into, part in zip(found, parts, strict=True):
+        for into, part in zip(measures, parts, strict=True):
             into[measure] = part
-    return found
+    return measures
 
 
-def _detail(row: PublishedRow, made: Record, found: dict[str, Any]) -> None:
-    """Confidence and confusion, inside the entry of their accuracy."""
+def _detail(row: PublishedRow, protocol: Record, measures: dict[str, Any]) -> None:
+    """Add confidence and confusion to the entry of their accuracy."""
     detail = {
-        name: numbers.plain(found[measure])
+        name: numbers.plain(measures[measure])
         for measure, name in DETAILS.items()
-        if found.get(measure) is not None
+        if measures.get(measure) is not None
     }
     if not detail:
         return
-    if not row.entries or row.entries[-1]["metric"] != made["metric"]:
-        row.absent(made, "no accuracy was published")
+    if not row.entries or row.entries[-1]["metric"] != protocol["metric"]:
+        row.absent(protocol, "no accuracy was published")
     row.entries[-1]["detail"] = detail
 
 
@@ -284,7 +294,7 @@ def _detail(row: PublishedRow, made: Record, found: dict[str, Any]) -> None:
 
 
 def _place(metric: str) -> tuple[str, Any] | None:
-    """The key of a metric, and its distance or severity (None for clean); None where it has no key."""
+    """The key of a metric, and its eps or severity (None for clean); None where it has no key."""
     if metric == "acc":
         return CLEAN, None
     parts = metric_name.parse(metric)
@@ -296,10 +306,12 @@ def _place(metric: str) -> tuple[str, Any] | None:
     return None
 
 
-def _listed(found: dict[str, dict[str, Any]], epsilons: dict[str, list[float]]) -> dict[str, dict[str, Any]]:
-    """Levels as the lists that files have, null where there is no value."""
+def _listed(
+    levels_of: dict[str, dict[str, Any]], epsilons: dict[str, list[float]]
+) -> dict[str, dict[str, Any]]:
+    """Levels as lists in the order of the files, null where there is no value."""
     listed: dict[str, dict[str, Any]] = {}
-    for key, measures in found.items():
+    for key, measures in levels_of.items():
         levels: list[Any] = [None] if key == CLEAN else [*epsilons.get(key, SEVERITIES)]
         for measure, by in measures.items():
             row = [by.get(level) for level in levels]
@@ -311,13 +323,13 @@ def _file(
     data: str, key: str, measure: str, rows: Iterable[JungResult], epsilons: dict[str, list[float]]
 ) -> Iterator[bytes]:
     before = b"{" + dumps(data) + b": {" + dumps(key) + b": {" + dumps(measure) + b": {\n"
-    for one in rows:
-        value = one.values[key][measure]
-        own = one.epsilons.get(key)
+    for result in rows:
+        value = result.values[key][measure]
+        own = result.epsilons.get(key)
         if own is not None and own != epsilons[key]:
             by = dict(zip(own, value, strict=True))
             value = [by.get(level) for level in epsilons[key]]
-        yield before + dumps(one.arch) + b": " + dumps(value)
+        yield before + dumps(result.arch) + b": " + dumps(value)
         before = b",\n"
     yield b"\n}}}}\n"
 

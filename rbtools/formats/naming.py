@@ -1,4 +1,4 @@
-"""Names of data sets and networks as files spell them, and what is known of the architectures they mean."""
+"""Published names of data sets and networks, and descriptions of their architectures."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SIZES: dict[str, tuple[int, tuple[int, int, int]]] = {
 
 
 def simple(text: str) -> str:
-    """A name without what spellings differ in: case, hyphens, blanks."""
+    """A name in lower case without hyphens and blanks, for comparison."""
     return "".join(letter for letter in text.lower() if letter.isalnum())
 
 
@@ -34,12 +34,12 @@ _DATASETS = {simple(name): name for name in SIZES}
 
 
 def dataset_name(text: str) -> str:
-    """`CIFAR-10` as `cifar10`; a name that is not known stays."""
+    """`CIFAR-10` as `cifar10`; an unknown name is returned unchanged."""
     return _DATASETS.get(simple(text), text)
 
 
 class NameMap:
-    """Published names and those of records, both ways; a name that neither side knows stays."""
+    """Published names and those of records, both ways; unknown names are returned unchanged."""
 
     def __init__(self, known: Mapping[str, str]) -> None:
         self.known = {simple(published): ours for published, ours in known.items()}
@@ -53,15 +53,17 @@ class NameMap:
 
 
 def described(arch: Record, dataset: str | None) -> Record:
-    """`arch` with all that its space tells of it, counted for the data set where its images are known."""
+    """`arch` with the description of its space; params and macs only for a known data set or if given."""
     sizes = SIZES.get(dataset or "", SIZES["cifar10"])
     try:
-        found = spaces.describe(arch, *sizes)
+        description = spaces.describe(arch, *sizes)
     except RbError:
         return arch
     if dataset not in SIZES:
-        found = {key: value for key, value in found.items() if key not in ("params", "macs") or key in arch}
-    return found
+        description = {
+            key: value for key, value in description.items() if key not in ("params", "macs") or key in arch
+        }
+    return description
 
 
 def cell(index: Any, dataset: str | None) -> Record:
@@ -77,7 +79,7 @@ def cell(index: Any, dataset: str | None) -> Record:
 def class_of(arch: Mapping[str, Any]) -> int | None:
     """The representative of an architecture's class, under which published files list it.
 
-    None for an architecture of another space. Raises RbError where it does not tell its cell.
+    None for an architecture of another space. Raises RbError where `arch` does not determine its cell.
     """
     if arch.get("space") != "nasbench201":
         return None

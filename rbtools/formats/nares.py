@@ -52,7 +52,7 @@ TRAIN = {"method": "pgd", "config": {"attack_steps": 7, "eps": EPS, "step_size":
 
 
 class Training(NamedTuple):
-    """One training of an architecture: what its line has beside the trainings, and its own two parts."""
+    """One training of an architecture: the shared fields of its line, and its `train` and `test_best`."""
 
     line: dict[str, Any]
     train: dict[str, Any]
@@ -75,7 +75,7 @@ class NARes:
 
     scale: str = param("percent", "What accuracies are in.", choices=numbers.SCALES)
 
-    def units(self, source: Published, told: ConversionReport) -> Iterator[Unit | Bad]:
+    def units(self, source: Published, report: ConversionReport) -> Iterator[Unit | Bad]:
         with source.opened() as opened:
             for number, text, readable in texts(opened):
                 where = f"{source.name}: line {number}"
@@ -92,20 +92,20 @@ class NARes:
                 rest = {key: value for key, value in line.items() if key not in ("train", "test_best")}
                 yield from (Unit(where, Training(rest, train, test)) for train, test in pairs)
 
-    def record(self, unit: Any, told: ConversionReport, where: str) -> Record:
-        row = PublishedRow("nares", told, where, percent=self.scale == "percent")
+    def record(self, unit: Any, report: ConversionReport, where: str) -> Record:
+        row = PublishedRow("nares", report, where, percent=self.scale == "percent")
         over: Record = {}
         test = dict(unit.test)
         for table, add in ((ACCURACIES, row.accuracy), (NUMBERS, row.plain)):
-            for key, made in table.items():
-                add(raw=test.pop(key, None), **made, split="test")
+            for key, protocol in table.items():
+                add(raw=test.pop(key, None), **protocol, split="test")
         test_over = _corruptions(row, test.pop("corruptions", None)) | test
         row.check_scale()
         best = unit.train.get("best_epoch")
-        for key, made in VALIDATION.items():
+        for key, protocol in VALIDATION.items():
             history = unit.train.get(key)
             if isinstance(best, int) and isinstance(history, list) and 0 <= best < len(history):
-                row.accuracy(raw=history[best], **made, split="val", epoch=best)
+                row.accuracy(raw=history[best], **protocol, split="val", epoch=best)
         line = dict(unit.line)
         arch = _arch(line)
         history = {key: value for key, value in unit.train.items() if key != "seed"}
@@ -127,9 +127,9 @@ class NARes:
             )
         values = MetricValues(record, percent=self.scale == "percent")
         test = own_part(over.pop("test_best", None))
-        found = {key: values.scaled(made["metric"]) for key, made in ACCURACIES.items()}
-        found |= {key: values.plain(made["metric"]) for key, made in NUMBERS.items()}
-        test |= {key: value for key, value in found.items() if value is not None}
+        published = {key: values.scaled(protocol["metric"]) for key, protocol in ACCURACIES.items()}
+        published |= {key: values.plain(protocol["metric"]) for key, protocol in NUMBERS.items()}
+        test |= {key: value for key, value in published.items() if value is not None}
         corruptions = _merged(test.pop("corruptions", {}), _of_corruptions(values))
         if corruptions:
             test["corruptions"] = corruptions
@@ -142,20 +142,20 @@ class NARes:
         line |= {"MACs": arch.get("macs"), "Params": arch.get("params"), **over}
         return Training({key: value for key, value in line.items() if value is not None}, train, test)
 
-    def documents(self, units: Iterable[Unit], told: ConversionReport) -> Iterator[Document]:
+    def documents(self, units: Iterable[Unit], report: ConversionReport) -> Iterator[Document]:
         lines: dict[str, tuple[dict[str, Any], dict[bytes, Training]]] = {}
         for unit in units:
-            one: Training = unit.content
-            line = lines.setdefault(dumps(one.line["arch"]).decode(), (one.line, {}))
-            seed = dumps(one.train.get("seed"))  # which may be anything
+            training: Training = unit.content
+            line = lines.setdefault(dumps(training.line["arch"]).decode(), (training.line, {}))
+            seed = dumps(training.train.get("seed"))  # which may be anything
             if seed in line[1]:
-                told.note("two records stand for one training; the last one is written", unit.where)
-            line[1][seed] = one
+                report.note("two records stand for one training; the last one is written", unit.where)
+            line[1][seed] = training
         yield Document("", map(_line, lines.values()))
 
 
-def _line(found: tuple[dict[str, Any], dict[bytes, Training]]) -> bytes:
-    line, trainings = found
+def _line(trainings_of: tuple[dict[str, Any], dict[bytes, Training]]) -> bytes:
+    line, trainings = trainings_of
     pairs = list(trainings.values())
     return dumps({**line, "train": [p.train for p in pairs], "test_best": [p.test for p in pairs]}) + b"\n"
 
@@ -173,7 +173,7 @@ def _trainings(line: Record) -> Iterator[tuple[Record, Record]]:
 
 
 def _arch(line: Record) -> Record:
-    """The architecture; what it says is taken out of the line. Raises RbError."""
+    """The architecture; its fields are removed from the line. Raises RbError."""
     parts = an_object(line.pop("arch", None), 'Its "arch"')
     if set(parts) != set(PARTS) or not all(isinstance(parts[key], int) for key in PARTS):
         raise RbError(
@@ -193,20 +193,20 @@ def _arch(line: Record) -> Record:
     return {key: value for key, value in arch.items() if value is not None}
 
 
-def _corruptions(row: PublishedRow, found: Any) -> Record:
-    """Add accuracies and losses under corruptions; what is neither is given back."""
-    if not isinstance(found, dict):
-        return {} if found is None else {"corruptions": found}
+def _corruptions(row: PublishedRow, results: Any) -> Record:
+    """Add accuracies and losses under corruptions; return the remaining fields."""
+    if not isinstance(results, dict):
+        return {} if results is None else {"corruptions": results}
     over: Record = {}
-    for name, levels in found.items():
+    for name, levels in results.items():
         for level, both in levels.items() if isinstance(levels, dict) else ():
             if level not in ("1", "2", "3", "4", "5") or not isinstance(both, dict):
                 over.setdefault(name, {})[level] = both
                 continue
             metric = metric_name.corrupt_name(name, level)
-            made = {"corruption": name, "severity": int(level), "split": "test"}
-            row.accuracy(metric, both.get("acc"), **made)
-            row.plain(f"{metric}.loss", both.get("loss"), **made)
+            protocol = {"corruption": name, "severity": int(level), "split": "test"}
+            row.accuracy(metric, both.get("acc"), **protocol)
+            row.plain(f"{metric}.loss", both.get("loss"), **protocol)
             rest = {key: value for key, value in both.items() if key not in ("acc", "loss")}
             if rest:
                 over.setdefault(name, {})[level] = rest
@@ -214,17 +214,17 @@ def _corruptions(row: PublishedRow, found: Any) -> Record:
 
 
 def _of_corruptions(values: MetricValues) -> Record:
-    found: Record = {}
+    results: Record = {}
     for metric in values.metrics:
         parts = metric_name.parse(metric)
         if parts.stem != "corrupt" or parts.prefixes or not parts.number:
             continue
-        into = found.setdefault(parts.of, {}).setdefault(parts.number, {})
+        into = results.setdefault(parts.of, {}).setdefault(parts.number, {})
         if not parts.suffix:
             into["acc"] = values.scaled(metric)
         elif parts.suffix == "loss":
             into["loss"] = values.plain(metric)
-    return found
+    return results
 
 
 def _merged(first: Any, second: Any) -> Any:

@@ -62,11 +62,11 @@ class NASRobBench201:
 
     seeds: str = param("all", "Which seeds to read: all, mean (over the three), or the number of one.")
 
-    def units(self, source: Published, told: ConversionReport) -> Iterator[Unit | Bad]:
+    def units(self, source: Published, report: ConversionReport) -> Iterator[Unit | Bad]:
         if self.seeds not in ("all", "mean") and not self.seeds.isdecimal():
             raise RbError(f"--seeds is '{self.seeds}'. Expected all, mean, or the number of one seed.")
         with source.opened() as stream:
-            for path, found in members(stream, 2):
+            for path, values in members(stream, 2):
                 where = f"{source.name}: {' '.join(map(str, path))}"
                 if len(path) < 2 or not all(isinstance(part, str) for part in path):
                     raise RbError(
@@ -74,15 +74,15 @@ class NASRobBench201:
                         " and in each an object of architecture ids."
                     )
                 dataset, index = str(path[0]), str(path[1])
-                if not isinstance(found, dict):
-                    yield Bad(where, f"It is {numbers.kind(found)}. Expected an object.", as_text(found))
+                if not isinstance(values, dict):
+                    yield Bad(where, f"It is {numbers.kind(values)}. Expected an object.", as_text(values))
                     continue
-                yield from (Unit(where, one) for one in self._by_seed(dataset, index, found))
+                yield from (Unit(where, result) for result in self._by_seed(dataset, index, values))
 
-    def _by_seed(self, dataset: str, index: str, found: Record) -> Iterator[RobBenchResult]:
+    def _by_seed(self, dataset: str, index: str, values: Record) -> Iterator[RobBenchResult]:
         seeds: dict[str | None, dict[str, Any]] = {}
         lone: dict[str, Any] = {}
-        for name, by in found.items():
+        for name, by in values.items():
             if isinstance(by, dict):
                 for seed, raw in by.items():
                     seeds.setdefault(seed, {})[name] = raw
@@ -98,22 +98,22 @@ class NASRobBench201:
             beside = means if seed is not None else {}
             yield RobBenchResult(dataset, index, seed, seeds[seed], beside, {} if number else lone)
 
-    def record(self, unit: Any, told: ConversionReport, where: str) -> Record:
+    def record(self, unit: Any, report: ConversionReport, where: str) -> Record:
         ours = dataset_name("imagenet16-120" if unit.dataset == "imagenet" else unit.dataset)
         arch = cell(unit.arch, ours)
-        row = PublishedRow("nasrobbench201", told, where, percent=False)
+        row = PublishedRow("nasrobbench201", report, where, percent=False)
         over: Record = {} if unit.dataset == ours else {"dataset": unit.dataset}
         beside_it: set[str] = set()
         for name, raw in unit.values.items():
-            made = _protocol(name)
-            if made is None:
+            protocol = _protocol(name)
+            if protocol is None:
                 over.setdefault("values", {})[name] = raw
                 continue
             beside = unit.means.get(name)
             if beside is not None:
-                made[MEAN] = numbers.plain(beside)
+                protocol[MEAN] = numbers.plain(beside)
                 beside_it.add(name)
-            row.accuracy(raw=raw, **made)
+            row.accuracy(raw=raw, **protocol)
         lone = {name: raw for name, raw in unit.means.items() if name not in beside_it}
         if lone:
             over["means"] = lone
@@ -135,13 +135,13 @@ class NASRobBench201:
                 " arch.space nasbench201 and dataset."
             )
         values = MetricValues(record, percent=False)
-        found, means = own_part(over.get("values")), own_part(over.get("means"))
+        published, means = own_part(over.get("values")), own_part(over.get("means"))
         for metric in values.metrics:
             entry = values.entries.get(metric, {})
             name = entry.get("key") or _published(metric)
             if name is None or (_protocol(name) or {}).get("metric") != metric:
                 continue
-            found[name] = values.plain(metric)
+            published[name] = values.plain(metric)
             beside = entry.get(MEAN)
             if beside is not None:
                 means[name] = beside
@@ -150,30 +150,30 @@ class NASRobBench201:
             str(over.get("dataset", record["dataset"])),
             str(index),
             seed,
-            found,
+            published,
             means,
             own_part(over.get("lone")),
         )
 
-    def documents(self, units: Iterable[Unit], told: ConversionReport) -> Iterator[Document]:
+    def documents(self, units: Iterable[Unit], report: ConversionReport) -> Iterator[Document]:
         whole: dict[str, dict[str, dict[str, Any]]] = {}
         for unit in units:
-            one: RobBenchResult = unit.content
-            into = whole.setdefault(one.dataset, {}).setdefault(one.arch, {})
-            into.update(one.lone)
-            for name, raw in one.values.items():
-                if one.seed is None:
+            result: RobBenchResult = unit.content
+            into = whole.setdefault(result.dataset, {}).setdefault(result.arch, {})
+            into.update(result.lone)
+            for name, raw in result.values.items():
+                if result.seed is None:
                     into[name] = raw
                     continue
                 by = into.setdefault(name, {})
                 if not isinstance(by, dict):
                     by = into[name] = {}
-                if one.seed in by:
-                    told.note(
+                if result.seed in by:
+                    report.note(
                         "two records stand for one place in the file; the last one is written", unit.where
                     )
-                by[one.seed] = raw
-            for name, raw in one.means.items():
+                by[result.seed] = raw
+            for name, raw in result.means.items():
                 by = into.setdefault(name, {})
                 if isinstance(by, dict):
                     by.setdefault(MEAN, raw)
@@ -183,9 +183,9 @@ class NASRobBench201:
 def _pieces(whole: dict[str, dict[str, dict[str, Any]]]) -> Iterator[bytes]:
     """One architecture a line."""
     outer = b"{\n"
-    for dataset, found in whole.items():
+    for dataset, archs in whole.items():
         inner = outer + dumps(dataset) + b": {\n"
-        for index, values in sorted(found.items(), key=lambda item: int(item[0])):
+        for index, values in sorted(archs.items(), key=lambda item: int(item[0])):
             yield inner + dumps(index) + b": " + dumps(values)
             inner = b",\n"
         outer = b"\n},\n"
@@ -193,23 +193,23 @@ def _pieces(whole: dict[str, dict[str, dict[str, Any]]]) -> Iterator[bytes]:
 
 
 def _protocol(name: str) -> Record | None:
-    """The metric of a published name and how it was measured; None for a name that is not known."""
-    found = _METRIC.fullmatch(name)
-    if found is None or found[1] != "val" or (found[2] and found[2] not in ATTACKS):
+    """The metric of a published name and its protocol; None for an unknown name."""
+    match = _METRIC.fullmatch(name)
+    if match is None or match[1] != "val" or (match[2] and match[2] not in ATTACKS):
         return None
-    if not found[2]:
+    if not match[2]:
         return {"metric": "acc", "split": "test"}
-    eps = float(found[3]) / 255
-    made: Record = {
-        "metric": metric_name.attack_name(ATTACKS[found[2]], eps),
-        "attack": ATTACKS[found[2]].rstrip("0123456789"),
+    eps = float(match[3]) / 255
+    protocol: Record = {
+        "metric": metric_name.attack_name(ATTACKS[match[2]], eps),
+        "attack": ATTACKS[match[2]].rstrip("0123456789"),
         "norm": "linf",
         "eps": eps,
     }
-    if found[2] in STEPS:
-        made["steps"] = STEPS[found[2]]
-    made["split"] = "test"
-    return made if _published(made["metric"]) == name else {**made, "key": name}
+    if match[2] in STEPS:
+        protocol["steps"] = STEPS[match[2]]
+    protocol["split"] = "test"
+    return protocol if _published(protocol["metric"]) == name else {**protocol, "key": name}
 
 
 def _published(metric: str) -> str | None:

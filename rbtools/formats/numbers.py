@@ -10,12 +10,12 @@ from rbtools.errors import RbError
 from rbtools.formats.stream import NotFinite
 
 SCALES = ("percent", "fraction")
-NOTHING = ("", "-", "null", "none", "n/a")  # texts that say that there is no number
-UNROUNDED = 8  # so many decimals are no rounding for readers, but all that a float had
+NOTHING = ("", "-", "null", "none", "n/a")  # texts for a missing number
+UNROUNDED = 8  # numbers with this many decimals count as not rounded
 
 
 class NoNumber(RbError):
-    """What stands where a number should be, as a clause."""
+    """No number could be read; the message is a clause."""
 
 
 class Number(NamedTuple):
@@ -54,7 +54,7 @@ def number(raw: Any, *, percent: bool = False) -> Number | None:
 def _exact(text: str) -> tuple[Decimal, int]:
     top, slash, bottom = text.partition("/")
     try:
-        if "_" in text:  # Python's own, and nobody's number
+        if "_" in text:  # Python's own notation
             raise InvalidOperation
         exact = Decimal(top) / Decimal(bottom) if slash else Decimal(top)
     except (InvalidOperation, ZeroDivisionError):
@@ -66,13 +66,13 @@ def _exact(text: str) -> tuple[Decimal, int]:
 
 
 def printed(value: float | int, *, percent: bool = False) -> Decimal:
-    """The exact decimal that `number` reads as this very value."""
+    """The exact decimal that `number` reads as this value."""
     exact = Decimal(repr(value))
     return Decimal(shown(exact.scaleb(2))) if percent else exact
 
 
 def shown(value: float | int | Decimal) -> str:
-    """The shortest text of a float, all digits of a Decimal; no exponent where it can be helped."""
+    """The shortest text of a float, all digits of a Decimal; without an exponent where possible."""
     exact = value if isinstance(value, Decimal) else Decimal(repr(value))
     return f"{exact:f}" if -20 < exact.adjusted() < 20 else str(exact)
 
@@ -93,12 +93,12 @@ def distance(raw: Any, norm: str) -> float:
 
     Raises NoNumber.
     """
-    found = number(raw)
-    if found is None or found.value < 0:
+    parsed = number(raw)
+    if parsed is None or parsed.value < 0:
         raise NoNumber(f"the distance is {raw!r}")
     written_out = isinstance(raw, str) and _FRACTION.fullmatch(raw)
-    whole = norm == "linf" and not written_out and found.value >= 1
-    return float(found.value) / 255 if whole else float(found.value)
+    whole = norm == "linf" and not written_out and parsed.value >= 1
+    return float(parsed.value) / 255 if whole else float(parsed.value)
 
 
 def plain(value: Any) -> Any:

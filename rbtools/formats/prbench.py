@@ -110,7 +110,7 @@ class PRBench:
         choices=("text", "code"),
     )
 
-    def units(self, source: Published, told: ConversionReport) -> Iterator[Unit | Bad]:
+    def units(self, source: Published, report: ConversionReport) -> Iterator[Unit | Bad]:
         with source.opened() as stream:
             seen: set[tuple[Any, ...]] = set()
             for path, row in members(stream, 1):
@@ -121,31 +121,31 @@ class PRBench:
                     yield Bad(where, f"It is {numbers.kind(row)}. Expected an object.", as_text(row))
                     continue
                 if (key := _key(row)) in seen:
-                    told.note(
+                    report.note(
                         "a row is of the data set, network and method of an earlier one; both are kept", where
                     )
                 seen.add(key)
                 yield Unit(where, row)
 
-    def record(self, unit: Any, told: ConversionReport, where: str) -> Record:
+    def record(self, unit: Any, report: ConversionReport, where: str) -> Record:
         dataset, model, method = (text_field(unit, key) for key in ("dataset", "model", "method"))
         ours = DATASETS.ours(dataset)
         keys = _Keys(ours, self.radius)
-        row = PublishedRow("prbench", told, where, percent=self.scale == "percent")
+        row = PublishedRow("prbench", report, where, percent=self.scale == "percent")
         over: Record = {key: value for key, value in unit.items() if key not in KNOWN}
         for key in over:
-            told.note(_UNREAD.format(key), where)
+            report.note(_UNREAD.format(key), where)
         row.accuracy("acc", unit.get("acc"), split="test")
         for group in GROUPS:
             for key, raw in an_object(unit.get(group) or {}, f'The row\'s "{group}"').items():
-                found = keys.protocol(group, key)
-                if found is None or found["metric"] in row.known:
+                protocol = keys.protocol(group, key)
+                if protocol is None or protocol["metric"] in row.known:
                     over.setdefault(group, {})[key] = raw
-                    told.note(_UNREAD.format(f"{group}.{key}"), where)
+                    report.note(_UNREAD.format(f"{group}.{key}"), where)
                 elif group.startswith("ge"):
-                    row.difference(raw=raw, **found)
+                    row.difference(raw=raw, **protocol)
                 else:
-                    row.accuracy(raw=raw, **found)
+                    row.accuracy(raw=raw, **protocol)
         row.plain("seconds_per_epoch", unit.get("time_s_per_ep"))
         row.check_scale()
         train, arch = _train(method), _arch(model, ours)
@@ -182,8 +182,8 @@ class PRBench:
         known = {key: row.pop(key, None) for key in KNOWN}
         return {key: value for key, value in known.items() if value is not None} | row
 
-    def documents(self, units: Iterable[Unit], told: ConversionReport) -> Iterator[Document]:
-        yield Document("", joined(latest(units, _key, told)))
+    def documents(self, units: Iterable[Unit], report: ConversionReport) -> Iterator[Document]:
+        yield Document("", joined(latest(units, _key, report)))
 
 
 _UNREAD = "the key '{}' is not read: it is kept under \"prbench\""
@@ -218,7 +218,7 @@ def _model(arch: Record) -> str:
 
 
 class _Keys:
-    """The keys inside a row and the metrics they mean, on one data set."""
+    """The keys inside a row and their metrics, on one data set."""
 
     def __init__(self, dataset: str, radius: str) -> None:
         mnist = dataset == "mnist"
@@ -228,7 +228,7 @@ class _Keys:
         self.smallest = self.radii["0.03"]
 
     def protocol(self, group: str, key: str) -> Record | None:
-        """The metric of a key and how it was measured; None for a key that is not known.
+        """The metric of a key and its protocol; None for an unknown key.
 
         A key that is spelled otherwise than here ("0.1"), or that stands in another group, is kept:
         "KEY" or "GROUP/KEY".
@@ -245,8 +245,8 @@ class _Keys:
             if rho is None:
                 return None
             name = metric_name.prob_acc_name("uniform", self.smallest, rho)
-            how = {"gamma": self.smallest, "rho": rho, "noise": "uniform", "criterion": CRITERION}
-            return {"metric": name, **how, "split": "test"}
+            settings = {"gamma": self.smallest, "rho": rho, "noise": "uniform", "criterion": CRITERION}
+            return {"metric": name, **settings, "split": "test"}
         if group == "ge":
             return self._gap(GE_NOISES[key], self.smallest) if key in GE_NOISES else None
         if group in PR_GROUPS or group == "ge_pr":
@@ -283,14 +283,18 @@ class _Keys:
 
     def place(self, metric: str, spelled: str | None = None) -> tuple[str, str] | None:
         """The group and key of a metric; None where a row has no place for it."""
-        found_in = list(self._candidates(metric))
+        candidates = list(self._candidates(metric))
         if spelled is not None:
             group, slash, key = spelled.partition("/")
-            own = [(group, key)] if slash and group in GROUPS else [(one, spelled) for one, _ in found_in]
-            found_in = [*own, *found_in]
-        for group, key in found_in:
-            found = self._meant(group, key)
-            if found is not None and found["metric"] == metric:
+            own = (
+                [(group, key)]
+                if slash and group in GROUPS
+                else [(candidate, spelled) for candidate, _ in candidates]
+            )
+            candidates = [*own, *candidates]
+        for group, key in candidates:
+            protocol = self._meant(group, key)
+            if protocol is not None and protocol["metric"] == metric:
                 return group, key
         return None
 

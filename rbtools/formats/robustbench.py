@@ -46,7 +46,7 @@ ORDER = (
 
 
 class Info(NamedTuple):
-    """One file: what its path says (DATASET/THREAT/MODEL.json), and what is in it."""
+    """One file: the parts of its path (DATASET/THREAT/MODEL.json), and its content."""
 
     dataset: str
     threat: str
@@ -73,7 +73,7 @@ class RobustBench:
         None, "Which results to write, where a record has several.", choices=tuple(THREATS)
     )
 
-    def units(self, source: Published, told: ConversionReport) -> Iterator[Unit | Bad]:
+    def units(self, source: Published, report: ConversionReport) -> Iterator[Unit | Bad]:
         files = files_below(source.path, ".json") if source.path and source.folder else [source.path]
         if not files:
             raise RbError(
@@ -91,12 +91,12 @@ class RobustBench:
                 problem = f"It {wrong}." if isinstance(wrong, stream.Broken) else str(wrong)
                 yield Bad(where, problem, text.decode("utf-8", "replace"))
 
-    def record(self, unit: Any, told: ConversionReport, where: str) -> Record:
+    def record(self, unit: Any, report: ConversionReport, where: str) -> Record:
         fields, norm = unit.fields, THREATS[unit.threat]
         ours = dataset_name(unit.dataset)
         if dataset_name(text_field(fields, "dataset")) != ours:
-            told.note('a file\'s "dataset" is not that of its folder, which counts', where)
-        row = PublishedRow("robustbench", told, where, percent=True)
+            report.note('a file\'s "dataset" is not that of its folder, which counts', where)
+        row = PublishedRow("robustbench", report, where, percent=True)
         row.accuracy("acc", fields.get("clean_acc"), split="test")
         taken = {"clean_acc": "acc"}
         if norm is None:
@@ -109,7 +109,7 @@ class RobustBench:
         else:
             eps = _distance(fields.get("eps"), norm)
             if norm == "linf" and eps == ROUNDED:
-                told.note(
+                report.note(
                     "a model was attacked at 0.031; its metric is aa.8, and evals has the distance", where
                 )
             at: Record = {"norm": norm, "eps": eps, "split": "test"}
@@ -119,7 +119,7 @@ class RobustBench:
             taken |= {key: _name(key, eps, norm) for key in ("reported", "external")}
             taken["autoattack_acc"] = _name("aa", eps, norm)
         arch = _arch(fields.get("architecture"), ours)
-        # What the record says otherwise already is left out; an empty text is no number, and stays.
+        # Fields that the record expresses already are left out; an empty text is no number, and is kept.
         said = {"dataset": ours, "architecture": _published(arch)}
         if norm is not None and taken["autoattack_acc"] in row.metrics:
             said["eps"] = _eps_text(eps, norm)
@@ -151,26 +151,26 @@ class RobustBench:
             "clean_acc": _text(values.scaled("acc")),
         }
         if norm is None:
-            found = {**CORRUPTIONS, **MCE, "reported": "reported"}
+            metrics = {**CORRUPTIONS, **MCE, "reported": "reported"}
         else:
             eps = over.pop("eps", None) or _eps_of(values, threat)
             fields["eps"] = eps
             place = _distance(eps, norm)
-            found = {"autoattack_acc": _name("aa", place, norm)}
-            found |= {key: _name(key, place, norm) for key in ("reported", "external")}
-        fields |= {key: text for key, metric in found.items() if (text := _text(values.scaled(metric)))}
+            metrics = {"autoattack_acc": _name("aa", place, norm)}
+            metrics |= {key: _name(key, place, norm) for key in ("reported", "external")}
+        fields |= {key: text for key, metric in metrics.items() if (text := _text(values.scaled(metric)))}
         fields = {**over, **{key: value for key, value in fields.items() if value is not None}}
         known = {key: fields.pop(key) for key in ORDER if key in fields}
         return Info(file_name(dataset), threat, file_name(model), known | fields)
 
-    def documents(self, units: Iterable[Unit], told: ConversionReport) -> Iterator[Document]:
-        for info in latest(units, lambda one: one[:3], told):
+    def documents(self, units: Iterable[Unit], report: ConversionReport) -> Iterator[Document]:
+        for info in latest(units, lambda one: one[:3], report):
             path = f"{info.dataset}/{info.threat}/{info.model}.json"
             yield Document(path, [dumps(info.fields, indent=True) + b"\n"])
 
 
 def _info(path: PurePath, fields: Record) -> Info:
-    """A file's content, with what its path says; a file by itself says it, too. Raises RbError."""
+    """A file's content, with data set, threat and model from its path or its fields. Raises RbError."""
     threat = _threat(path, fields)
     folder = path.parent.parent.name if path.parent.name == threat else ""
     return Info(folder or text_field(fields, "dataset"), threat, path.stem, fields)
@@ -223,7 +223,7 @@ def _eps_text(eps: float, norm: str) -> str:
 
 
 def _eps_of(values: MetricValues, threat: str) -> str:
-    """The distance to write: the usual one where the record has it, else the first."""
+    """The eps to write: the usual one where the record has it, else the first."""
     norm = THREATS[threat] or "linf"
     names = [parts for parts in map(metric_name.parse, values.metrics) if parts.over == "eps"]
     with_norm = metric_name.MetricName("aa", norm="" if norm == "linf" else norm)
@@ -248,5 +248,5 @@ _FAMILIES = {"wrn": "WideResNet", "resnet": "ResNet", "preactresnet": "PreActRes
 
 def _published(arch: Record) -> str:
     name = str(arch.get("name"))
-    found = re.fullmatch(r"(wrn-|resnet|preactresnet)([\d-]+)", name)
-    return f"{_FAMILIES[found[1].rstrip('-')]}-{found[2]}" if found and arch.get("space") == "zoo" else name
+    match = re.fullmatch(r"(wrn-|resnet|preactresnet)([\d-]+)", name)
+    return f"{_FAMILIES[match[1].rstrip('-')]}-{match[2]}" if match and arch.get("space") == "zoo" else name

@@ -1,4 +1,4 @@
-"""Published numbers as metrics of a record, with entries that say how they were published, and back."""
+"""Published numbers as metrics and entries of a record, and back."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from rbtools.formats.conversion_report import ConversionReport
 from rbtools.records import SCHEMA
 
 TOOL = "rb-convert"
-ENOUGH = 4  # JSON numbers of one row: that all of them lost a zero happens once in 10,000 rows
+ENOUGH = 4  # JSON numbers of one row: all of them end in a zero in 1 of 10,000 rows
 NO_NUMBER = "the metric is left out, and its entry in evals says why"
 
 
 class PublishedRow:
     """The metrics of one published row. `percent` is the scale of its accuracies."""
 
-    def __init__(self, source: str, told: ConversionReport, where: str, *, percent: bool) -> None:
-        self.source, self.told, self.where, self.percent = source, told, where, percent
+    def __init__(self, source: str, report: ConversionReport, where: str, *, percent: bool) -> None:
+        self.source, self.report, self.where, self.percent = source, report, where, percent
         self.metrics: dict[str, float | int] = {}
         self.entries: list[Record] = []
         self.digits: dict[int, int] = {}  # place in entries -> decimals of a JSON number
@@ -54,9 +54,11 @@ class PublishedRow:
     def _scale(self, percent: bool | None) -> bool:
         return self.percent if percent is None else percent
 
-    def absent(self, made: Record, reason: str) -> None:
+    def absent(self, protocol: Record, reason: str) -> None:
         """An entry without a value."""
-        self.entries.append({"tool": TOOL, **made, "source": self.source, "value": None, "reason": reason})
+        self.entries.append(
+            {"tool": TOOL, **protocol, "source": self.source, "value": None, "reason": reason}
+        )
 
     def _add(
         self,
@@ -66,7 +68,7 @@ class PublishedRow:
         limits: tuple[float, float] | None,
         protocol: Mapping[str, Any],
     ) -> numbers.Number | None:
-        made: Record = {"tool": TOOL, "metric": metric, **protocol, "source": self.source}
+        entry: Record = {"tool": TOOL, "metric": metric, **protocol, "source": self.source}
         try:
             got = numbers.number(raw, percent=percent)
             if got is None:
@@ -75,25 +77,25 @@ class PublishedRow:
                 raise numbers.NoNumber(_out_of_range(got, percent, limits))
         except numbers.NoNumber as wrong:
             shown = str(raw)[:20]
-            self.told.error(f"{wrong}; {NO_NUMBER}", f"{self.where}: {metric} is {shown}")
-            self.entries.append({**made, "value": None, "reason": f"published as {shown}: {wrong}"})
+            self.report.error(f"{wrong}; {NO_NUMBER}", f"{self.where}: {metric} is {shown}")
+            self.entries.append({**entry, "value": None, "reason": f"published as {shown}: {wrong}"})
             return None
         self.metrics[metric] = got.value
         if percent:
-            made |= {"published": got.text, "unit": "percent"}
+            entry |= {"published": got.text, "unit": "percent"}
         elif isinstance(raw, str):
-            made["published"] = got.text
+            entry["published"] = got.text
         if 0 < got.decimals < numbers.UNROUNDED:
-            made["rounding"] = float(f"1e-{got.decimals}")
+            entry["rounding"] = float(f"1e-{got.decimals}")
             if not isinstance(raw, str):
                 self.digits[len(self.entries)] = got.decimals
-        self.entries.append({**made, "value": got.value})
+        self.entries.append({**entry, "value": got.value})
         return got
 
     def check_scale(self) -> None:
         """Raise RbError where accuracies that should be percents look like fractions."""
         read = [got for got in self.accuracies if got.value]
-        if self.percent and not self.told.ours and read and all(got.value <= 0.01 for got in read):
+        if self.percent and not self.report.ours and read and all(got.value <= 0.01 for got in read):
             raise RbError(
                 f"No accuracy of the row is above 1 (the first is {read[0].text}): these look like"
                 f" fractions, and {self.source} has percents. If it has fractions here, say --scale fraction."
@@ -124,7 +126,7 @@ def _out_of_range(got: numbers.Number, percent: bool, limits: tuple[float, float
 
 
 class MetricValues:
-    """The metrics of a record on their way into a file: Decimals, whole numbers, or None."""
+    """The metrics of a record as numbers to write: Decimals, whole numbers, or None."""
 
     def __init__(self, record: Record, *, percent: bool) -> None:
         self.metrics = record.get("metrics") or {}
@@ -132,11 +134,11 @@ class MetricValues:
         self.percent = percent
 
     def scaled(self, metric: str) -> Decimal | int | None:
-        """In the file's scale, printed as it was published where it came from such a file."""
+        """In the file's scale, with the published digits where the value came from such a file."""
         return self._printed(metric, self.percent)
 
     def plain(self, metric: str) -> Decimal | int | None:
-        """As it is."""
+        """In its own scale."""
         return self._printed(metric, False)
 
     def _printed(self, metric: str, percent: bool) -> Decimal | int | None:

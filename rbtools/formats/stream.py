@@ -32,7 +32,7 @@ class NotFinite(str):
 
 
 class Broken(RbError):
-    """The text ends or goes wrong here; the members before it were good."""
+    """The text ends or is invalid here; the members before are valid."""
 
 
 def loads(text: bytes) -> Any:
@@ -77,10 +77,10 @@ def _walk(text: _Text, depth: int, path: Path) -> Iterator[tuple[Path, Any]]:
 
 
 class _Text:
-    """The text of a stream, of which no more is held than is being looked at."""
+    """The text of a stream, of which only the part being parsed is in memory."""
 
     def __init__(self, stream: IO[bytes], exact: bool) -> None:
-        # From a pipe what is there, not a whole chunk: the first members need not wait for the last.
+        # read1 returns what a pipe has at the moment: the first members need not wait for a whole chunk.
         self.read = getattr(stream, "read1", stream.read)
         self.decode = codecs.getincrementaldecoder("utf-8-sig")().decode
         floats = Decimal if exact else float
@@ -88,7 +88,7 @@ class _Text:
         self.held, self.at, self.line, self.ended = "", 0, 1, False
 
     def more(self) -> None:
-        """Read on, and forget what was taken."""
+        """Read more text, and drop the parsed part."""
         data = self.read(max(CHUNK, len(self.held) - self.at))
         self.line += self.held.count("\n", 0, self.at)
         try:
@@ -98,7 +98,7 @@ class _Text:
         self.ended = not data
 
     def next(self) -> str:
-        """The next character that is not blank, not taken; empty at the end."""
+        """The next character that is not blank, without taking it; empty at the end."""
         while True:
             blank = _BLANK.match(self.held, self.at)
             assert blank is not None  # it matches nothing, too
@@ -113,35 +113,35 @@ class _Text:
         self.at += 1
 
     def take(self, wanted: str, path: Path) -> None:
-        if (found := self.next()) != wanted:
-            wrong = self.wrong(f"'{found}' stands where '{wanted}' was expected")
-            raise wrong if found else self.cut(path)
+        if (character := self.next()) != wanted:
+            wrong = self.wrong(f"'{character}' stands where '{wanted}' was expected")
+            raise wrong if character else self.cut(path)
         self.skip()
 
     def value(self, path: Path) -> Any:
-        """The value that begins here. A number at the end of what is held may go on: then more is read."""
+        """The value that begins here. A number at the end of the text in memory may continue: read more."""
         if not self.next():
             raise self.cut(path)
         while True:
             try:
-                found, end = self.parse(self.held, self.at)
+                value, end = self.parse(self.held, self.at)
             except (ValueError, RecursionError) as wrong:
                 if self.ended:
                     raise (self.cut(path) if self._ends_at(wrong) else self.wrong(_reason(wrong))) from None
             else:
                 after = self.held[end : end + 1]
-                if not isinstance(found, (int, float, Decimal)) or after in _AFTER:
+                if not isinstance(value, (int, float, Decimal)) or after in _AFTER:
                     self.at = end
-                    return found
+                    return value
                 if self.ended and (path or after):  # a number may go on: what was cut off is none
                     raise self.cut(path) if _PART.fullmatch(self.held, end) else self.wrong(_no_number(after))
                 if self.ended:
                     self.at = end
-                    return found
+                    return value
             self.more()
 
     def _ends_at(self, wrong: Exception) -> bool:
-        """Whether more text might have made this a value."""
+        """Whether more text could complete the value."""
         rest = self.held[getattr(wrong, "pos", 0) :].strip()
         if "Unterminated" in str(wrong) or ("escape" in str(wrong) and len(rest) < _ESCAPE):
             return True
@@ -155,7 +155,7 @@ class _Text:
         return Broken(f"is not JSON: {why}{self._place()}")
 
     def _place(self) -> str:
-        """Where it happened, unless that is the first line."""
+        """The line of the error, unless it is the first."""
         line = self.line + self.held.count("\n", 0, self.at)
         return f", in line {line}" if line > 1 else ""
 
