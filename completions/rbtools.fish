@@ -567,7 +567,7 @@ complete -c rb-measure -n '__rbtools_at "rb-measure"' -a ntk -d 'Scores of the e
 complete -c rb-measure -n '__rbtools_at "rb-measure"' -a jacobian -d 'Root mean square over the images of the Frobenius norm of the Jacobian of the logits.'
 complete -c rb-measure -n '__rbtools_at "rb-measure"' -a hessian -d 'Largest eigenvalues and trace of the Hessian of the mean cross-entropy.'
 complete -c rb-measure -n '__rbtools_at "rb-measure"' -a wci -d 'Sum over layers of sqrt(squared Frobenius norm of the weight * trace of the Hessian).'
-complete -c rb-measure -n '__rbtools_at "rb-measure"' -a naswot -d 'log|det K| for K_ij the number of units that ReLUs set alike, on or off, for images i and j.'
+complete -c rb-measure -n '__rbtools_at "rb-measure"' -a naswot -d 'log|det K| for K_ij the number of ReLU units in the same state, on or off, for images i and j.'
 complete -c rb-measure -n '__rbtools_at "rb-measure"' -a nasi -d 'Squared length of the gradient of a batch\'s mean cross-entropy, at initialisation.'
 complete -c rb-measure -n '__rbtools_at "rb-measure"' -a synflow -d 'Sum over the weights of convolutions and linear layers of |weight * gradient of the summed logits|.'
 complete -c rb-measure -n '__rbtools_at "rb-measure"' -a snip -d 'Sum over the weights of convolutions and linear layers of |weight * gradient of a batch\'s loss|.'
