@@ -96,7 +96,9 @@ def main(
         if leads:
             with _board(tensorboard, work.screen):
                 return shared.filter_records(source, tasks, work)
-        distributed.worker_loop(work.run)
+        from rbtools.trainer.train_model import worker_loop
+
+        worker_loop(work.run)
         return shared.DONE
 
 

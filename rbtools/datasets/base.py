@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from rbtools.errors import RbError, near
 
@@ -42,6 +42,22 @@ class Description:
     skipped: int = 0
     augment: tuple[str, ...] = ("crop", "flip")
     notes: tuple[str, ...] = ()
+
+
+class Remote(NamedTuple):
+    """A file to download: where from (the first address that answers), its MD5, its size for people.
+
+    into: the folder that it is unpacked to, for an archive that is not read as it is.
+    """
+
+    urls: tuple[str, ...]
+    md5: str | None
+    size: str
+    into: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.urls[0].rpartition("/")[2]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -18,9 +18,9 @@ from http.client import HTTPException
 from pathlib import Path, PurePosixPath
 from typing import IO
 
+from rbtools.datasets.base import Remote
 from rbtools.datasets.content_hash import md5_of
 from rbtools.datasets.damage import damaged, is_html
-from rbtools.datasets.published_files import Remote
 from rbtools.errors import RbError
 from rbtools.store import lease, owner
 from rbtools.store.files import ASIDE, is_abandoned, written_whole

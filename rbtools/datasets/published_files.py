@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from rbtools.datasets import content_hash
-from rbtools.datasets.base import Cache, Dataset, DatasetSource, Description, NotHere, check_labels
+from rbtools.datasets.base import Cache, Dataset, DatasetSource, Description, NotHere, Remote, check_labels
 from rbtools.datasets.damage import damaged
 from rbtools.datasets.normalization import NORMALIZATIONS
 from rbtools.errors import RbError
@@ -32,22 +32,6 @@ class DataFile(NamedTuple):
     md5: str | None = None
     offset: int = 0
     length: int | None = None
-
-
-class Remote(NamedTuple):
-    """A file to download: where from (the first address that answers), its MD5, its size for people.
-
-    into: the folder that it is unpacked to, for an archive that is not read as it is.
-    """
-
-    urls: tuple[str, ...]
-    md5: str | None
-    size: str
-    into: str | None = None
-
-    @property
-    def name(self) -> str:
-        return self.urls[0].rpartition("/")[2]
 
 
 @dataclass(frozen=True, kw_only=True)

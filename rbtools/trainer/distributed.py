@@ -7,13 +7,11 @@ the others, which follow. Importing this imports no torch.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rbtools.errors import RbError
-from rbtools.execution.context import RunContext, discard
+from rbtools.execution.context import RunContext
 
 if TYPE_CHECKING:
     import torch
@@ -42,7 +40,7 @@ def rank() -> int:
 
 @contextlib.contextmanager
 def process_group(run: RunContext) -> Iterator[bool]:
-    """Meet the other processes. Yields whether this one leads; at its end the others are sent home."""
+    """Join the process group. Yields whether this process is the first; at its end the others end, too."""
     if count() == 1:
         yield True
         return
@@ -59,7 +57,7 @@ def process_group(run: RunContext) -> Iterator[bool]:
         if rank() == 0:
             _send(None)
     finally:
-        # After an error the others are still at work: torchrun ends them, and there is nobody to wait for.
+        # After an error the others still run: torchrun ends them, and there is nobody to wait for.
         distributed.destroy_process_group()
 
 
@@ -69,28 +67,14 @@ def broadcast(order: Order) -> None:
         _send(order)
 
 
-def worker_loop(run: RunContext) -> None:
-    """Take part in the trainings that process 0 hands out, until it has no more."""
-    import torch
-
-    from rbtools.execution import device
-    from rbtools.trainer.loop import fit
-
-    while (order := _receive()) is not None:
-        own = dataclasses.replace(run, seed=order.seed, progress=discard, notify=discard)
-        chosen = device.choose(own)
-        torch.set_num_threads(order.threads)
-        with contextlib.suppress(RbError):  # all processes meet it, and process 0 tells of it
-            fit(order.task, own, order.key, chosen, order.state)
-
-
 def _send(order: Order | None) -> None:
     from torch import distributed
 
     distributed.broadcast_object_list([order], src=0)
 
 
-def _receive() -> Order | None:
+def receive() -> Order | None:
+    """Wait for the next training that process 0 hands out; None where there are no more."""
     from torch import distributed
 
     box: list[Any] = [None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from typing import Any, NamedTuple
@@ -9,7 +10,7 @@ from typing import Any, NamedTuple
 from rbtools import datasets, registry, spaces
 from rbtools.errors import RbError
 from rbtools.execution import precision
-from rbtools.execution.context import RunContext
+from rbtools.execution.context import RunContext, discard
 from rbtools.execution.memoize import memoize
 from rbtools.inputs import resolve
 from rbtools.records import results, trained
@@ -214,3 +215,17 @@ def _trained(
     for entry in trained.entries(done):
         record = results.add(record, entry, replace=True)
     return record
+
+
+def worker_loop(run: RunContext) -> None:
+    """Take part in the trainings that process 0 hands out, until it has no more."""
+    import torch
+
+    from rbtools.execution import device
+    from rbtools.trainer.loop import fit
+
+    while (order := distributed.receive()) is not None:
+        own = dataclasses.replace(run, seed=order.seed, progress=discard, notify=discard)
+        torch.set_num_threads(order.threads)
+        with contextlib.suppress(RbError):  # all processes meet it, and process 0 reports it
+            fit(order.task, own, order.key, device.choose(own), order.state)

@@ -13,24 +13,11 @@ from __future__ import annotations
 import io
 from typing import IO, Any
 
-from rbtools.unpickle.machine import Damaged, Machine, Refused
+from rbtools.unpickle.machine import Damaged, Machine, NotTorch, Refused, UnusualTensor
 
 __all__ = ["Damaged", "NotTorch", "Refused", "UnusualTensor", "arrays", "published", "torch_file"]
 
 MOST_ARRAYS = 2**30  # bytes of a data set's pickle: the largest, CIFAR-100's, has 155 MB
-
-
-class NotTorch(Damaged):
-    """A pickle that torch.save did not write."""
-
-
-class UnusualTensor:
-    """A placeholder for a tensor that is not dense, such as a sparse one; `kind` names its kind."""
-
-    __slots__ = ("kind",)
-
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
 
 
 def arrays(file: IO[bytes]) -> Any:

@@ -38,6 +38,19 @@ class Damaged(ValueError):
     """The bytes are no pickle, are incomplete, or declare more data than there is."""
 
 
+class NotTorch(Damaged):
+    """A pickle that torch.save did not write."""
+
+
+class UnusualTensor:
+    """A placeholder for a tensor that is not dense, such as a sparse one; `kind` names its kind."""
+
+    __slots__ = ("kind",)
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+
 class NamedGlobal:
     """A placeholder for a class or a constant that a pickle only names, as an argument."""
 

@@ -7,9 +7,8 @@ from typing import Any
 
 import torch
 
-from rbtools.unpickle import UnusualTensor
 from rbtools.unpickle.containers import NAMES, constants, makers, sizes
-from rbtools.unpickle.machine import Damaged, Machine, Maker, NamedGlobal
+from rbtools.unpickle.machine import Damaged, Machine, Maker, NamedGlobal, UnusualTensor
 
 STORAGES = {
     "DoubleStorage": torch.float64,

@@ -13,9 +13,8 @@ from typing import IO, Any
 import torch
 
 from rbtools.errors import RbError
-from rbtools.unpickle import NotTorch
 from rbtools.unpickle.containers import makers
-from rbtools.unpickle.machine import Damaged, Machine
+from rbtools.unpickle.machine import Damaged, Machine, NotTorch
 from rbtools.unpickle.tensors import TORCH_NAMES, Storages
 
 MAGIC, PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
