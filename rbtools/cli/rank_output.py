@@ -13,7 +13,7 @@ from rbtools.cli.sink import counted
 from rbtools.cli.terminal import Terminal
 from rbtools.errors import RbError, UsageError
 from rbtools.records import dumps, expr, metric_name, parse_again
-from rbtools.scoring import bootstrap, pivot, rank_order, ranking, render, table
+from rbtools.scoring import bootstrap, rank_order, ranking, render, table
 
 Record = dict[str, Any]
 
@@ -147,10 +147,10 @@ def _write_pivot(
     if not wanted:
         raise UsageError("No record has a metric to show. Evaluate the models first.")
     if form == "csv":
-        _render(pivot.build(every, [*choice.within, *choice.pivot], wanted), wanted[0], form, output)
+        _render(table.pivot(every, [*choice.within, *choice.pivot], wanted), wanted[0], form, output)
         return
     for number, group in enumerate(groups):
-        built = pivot.build([entry.record for entry in group], choice.pivot, wanted)
+        built = table.pivot([entry.record for entry in group], choice.pivot, wanted)
         if number:
             output.line(b"")
         if choice.within and group:

@@ -15,7 +15,7 @@ from rbtools.cli.output import RecordWriter, Stop
 from rbtools.cli.store_selection import SelectedResults, StoreSelection, choice_options
 from rbtools.errors import UsageError
 from rbtools.records import SCHEMA, dumps
-from rbtools.store import Store, archive, listing, usage
+from rbtools.store import Store, archive, listing
 from rbtools.store import gc as collect
 from rbtools.store import verify as checking
 from rbtools.store.files import written_whole
@@ -81,7 +81,7 @@ def du(store: Store, screen: shared.Terminal) -> int:
     aside     files that are being written, or were by a process that died
     """
     with _output() as output:
-        _show(usage.usage(store), output)
+        _show(listing.usage(store), output)
     return shared.DONE
 
 

@@ -10,9 +10,9 @@ import codecs
 import io
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from decimal import Decimal
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from rbtools.errors import RbError
 
@@ -173,3 +173,28 @@ def _no_number(after: str) -> str:
 def _shown(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
+
+
+K = TypeVar("K", bound=Hashable)
+
+
+def side_by_side(readers: Mapping[K, Iterator[tuple[str, Any]]]) -> Iterator[tuple[str, dict[K, Any], bool]]:
+    """(id, reader -> value, whether all readers had it) as soon as an id is complete, then what is not.
+
+    One item of each is read in turn: where all files have one order, no more than one id is held.
+    """
+    waiting: dict[str, dict[K, Any]] = {}
+    going = dict(readers)
+    while going:
+        for name, reader in list(going.items()):
+            item = next(reader, None)
+            if item is None:
+                del going[name]
+                continue
+            index, value = item
+            values = waiting.setdefault(index, {})
+            values[name] = value
+            if len(values) == len(readers):
+                yield index, waiting.pop(index), True
+    for index, values in waiting.items():
+        yield index, values, False

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
+from rbtools.datasets import DATASETS, WITH_PATH, describe
 from rbtools.errors import RbError
-from rbtools.plots import chance, layout, record_values, style, words
+from rbtools.plots import layout, record_values, style, words
 from rbtools.plots.base import Drawing, Painted, Record
 from rbtools.records import metric_name
 from rbtools.registry import param
 
+# Classes of published data sets that rbtools does not have.
+_OTHERS = {"fashionmnist": 10, "imagenet": 1000}
 FEW = 5  # records that are points, not a box
 _BOX, _LEAST, _SIDE = 0.13, 0.42, 0.7  # inches that a box takes, a panel, and the axis beside the first
 
@@ -90,7 +93,7 @@ class Box(Drawing):
         return found
 
     def _chance(self, records: Sequence[Record]) -> float | None:
-        count = self.classes or chance.classes(records)
+        count = self.classes or classes(records)
         return None if count is None else 1 / count
 
 
@@ -179,3 +182,29 @@ def _boxes(axes: Any, columns: Sequence[Sequence[float]], places: Sequence[int])
     )
     for fliers in drawn["fliers"]:
         fliers.set_rasterized(True)  # thousands of points would make an SVG of many megabytes
+
+
+def classes(records: Sequence[dict[str, Any]]) -> int | None:
+    """The number of classes of the records' data set; None where it is unknown or they differ."""
+    counts = {_classes_of(record) for record in records}
+    return counts.pop() if len(counts) == 1 else None
+
+
+def _classes_of(record: dict[str, Any]) -> int | None:
+    name = _plain(str(record.get("dataset", "")).partition(":")[0])
+    known = next((key for key in DATASETS if _plain(key) == name and key not in WITH_PATH), None)
+    if known is not None:
+        return describe(known).classes
+    return _OTHERS.get(name) or next(_matrices(record.get("evals") or ()), None)
+
+
+def _plain(name: str) -> str:
+    """A data set's name as it is compared: rb-convert and people write CIFAR-10, too."""
+    return name.lower().replace("-", "").replace("_", "")
+
+
+def _matrices(entries: Iterable[dict[str, Any]]) -> Iterator[int]:
+    for entry in entries:
+        detail = entry.get("detail")
+        if isinstance(detail, dict) and isinstance(detail.get("confusion"), list):
+            yield len(detail["confusion"])

@@ -160,12 +160,12 @@ def can_be_retried(record: dict[str, Any]) -> bool:
 
 def _parse_slowly(text: bytes) -> dict[str, Any]:
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(items)
-        if len(found) != len(items):
+        result = dict(items)
+        if len(result) != len(items):
             keys = [key for key, _ in items]
             twice = next(key for key in keys if keys.count(key) > 1)
             raise BadLine(f'has the key "{shown(twice)}" twice. Expected every key once.')
-        return found
+        return result
 
     record: dict[str, Any] = json.loads(text, object_pairs_hook=pairs)
     return record

@@ -59,12 +59,13 @@ def config(record: Mapping[str, Any]) -> Mapping[str, Any]:
     Raises RbError where `train` or its `config` is no object.
     """
     train = record.get("train") or {}
-    found = train.get("config") if isinstance(train, Mapping) else train
-    if not isinstance(found or {}, Mapping):
+    settings = train.get("config") if isinstance(train, Mapping) else train
+    if not isinstance(settings or {}, Mapping):
         raise RbError(
-            f"The record's train.config is {shown(repr(found))}. Expected an object such as rb-train writes."
+            f"The record's train.config is {shown(repr(settings))}. Expected an object such as rb-train"
+            " writes."
         )
-    return found or {}
+    return settings or {}
 
 
 def held_out_share(record: Mapping[str, Any]) -> float:

@@ -66,12 +66,12 @@ class BootstrapDraws:
             mean: np.ndarray = np.stack(list(every.values())).mean(0)
             return mean
         listed = {name: values.tolist() for name, values in every.items()}
-        found = np.full(self.size, np.nan)
+        draws = np.full(self.size, np.nan)
         for at in range(self.size if listed else 1):
             moment = {**metrics, **{name: values[at] for name, values in listed.items()}}
             value = compiled.number({**record, "metrics": moment})
-            found[at if listed else slice(None)] = np.nan if value is None else value
-        return found
+            draws[at if listed else slice(None)] = np.nan if value is None else value
+        return draws
 
     def _metric(self, record: Record, name: str) -> np.ndarray:
         import numpy as np
@@ -79,8 +79,8 @@ class BootstrapDraws:
         value = record["metrics"][name]
         if value is None:
             return np.full(self.size, np.nan)
-        made = [one for one in record.get("evals") or [] if one.get("metric") == name]
-        entry: dict[str, Any] = made[-1] if made else {}
+        entries = [candidate for candidate in record.get("evals") or [] if candidate.get("metric") == name]
+        entry: dict[str, Any] = entries[-1] if entries else {}
         shares = self._shares(record, entry)
         rng = self._generator(
             json.dumps([record.get("checkpoint"), record.get("arch"), entry], sort_keys=True)
@@ -128,19 +128,19 @@ class BootstrapDraws:
         """
         import numpy as np
 
-        found = np.full((len(records), self.size), np.nan)
+        draws = np.full((len(records), self.size), np.nan)
         groups: dict[str, list[int]] = {}
         entries = [_score_entry(record) for record in records]
         for place, entry in enumerate(entries):
             if entry is not None:
                 weights = [(one["weight"], one["higher"]) for one in entry["terms"]]
-                made = [weights, entry.get("within"), entry.get("missing")]
-                groups.setdefault(json.dumps(made), []).append(place)
+                settings = [weights, entry.get("within"), entry.get("missing")]
+                groups.setdefault(json.dumps(settings), []).append(place)
         for places in groups.values():
-            found[places] = self._composite(
+            draws[places] = self._composite(
                 [records[place] for place in places], [entries[p] for p in places]
             )
-        return found
+        return draws
 
     def _composite(self, records: Sequence[Record], entries: Sequence[Any]) -> np.ndarray:
         import numpy as np
@@ -157,8 +157,8 @@ class BootstrapDraws:
             scaled = np.where(most > least, scaled, 0.5)
             total += np.where(known, scaled, 0) * term["weight"]
             weight += term["weight"] * (known | (entries[0].get("missing") == "worst"))
-        found: np.ndarray = np.divide(total, weight, out=np.full(total.shape, np.nan), where=weight > 0)
-        return found
+        scores: np.ndarray = np.divide(total, weight, out=np.full(total.shape, np.nan), where=weight > 0)
+        return scores
 
 
 def _with_one_more(rng: np.random.Generator, right: np.ndarray, wrong: np.ndarray) -> np.ndarray:
@@ -169,8 +169,8 @@ def _with_one_more(rng: np.random.Generator, right: np.ndarray, wrong: np.ndarra
 
 
 def _score_entry(record: Record) -> Any:
-    made = [one for one in record.get("evals") or [] if one.get("metric") == "score"]
-    return made[-1] if made and _are_terms(made[-1].get("terms")) else None
+    entries = [entry for entry in record.get("evals") or [] if entry.get("metric") == "score"]
+    return entries[-1] if entries and _are_terms(entries[-1].get("terms")) else None
 
 
 def _are_terms(terms: Any) -> bool:
@@ -193,7 +193,7 @@ def over_members(drawn: np.ndarray, members: Sequence[Sequence[int]], seed: int)
     """
     import numpy as np
 
-    found = np.full((len(members), drawn.shape[1]), np.nan)
+    means = np.full((len(members), drawn.shape[1]), np.nan)
     every = np.arange(drawn.shape[1])[:, None]
     for group, places in enumerate(members):
         some = drawn[list(places)]
@@ -203,10 +203,10 @@ def over_members(drawn: np.ndarray, members: Sequence[Sequence[int]], seed: int)
             known = ~np.isnan(picked)
             count = known.sum(1)
             total = np.where(known, picked, 0).sum(1)
-            found[group] = np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
+            means[group] = np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
         else:
-            found[group] = some[0]
-    return found
+            means[group] = some[0]
+    return means
 
 
 def intervals(drawn: np.ndarray, higher: bool) -> list[Interval]:
@@ -216,10 +216,10 @@ def intervals(drawn: np.ndarray, higher: bool) -> list[Interval]:
     """
     import numpy as np
 
-    found = [Interval(None, None)] * len(drawn)
+    result = [Interval(None, None)] * len(drawn)
     whole = [row for row in range(len(drawn)) if not np.isnan(drawn[row]).any()]
     if not whole:
-        return found
+        return result
     values = drawn[whole]
     costs = np.sort(-values if higher else values, axis=0)
     ranks = np.empty(values.shape, int)
@@ -230,8 +230,8 @@ def intervals(drawn: np.ndarray, higher: bool) -> list[Interval]:
     for number, row in enumerate(whole):
         low, high = ends[:, number].tolist()
         best, worst = places[:, number].tolist()
-        found[row] = Interval((low, high), (int(best), int(worst)))
-    return found
+        result[row] = Interval((low, high), (int(best), int(worst)))
+    return result
 
 
 def of_ranking(draws: BootstrapDraws, key: SortKey, members: Sequence[Sequence[Record]]) -> list[Interval]:
@@ -252,5 +252,7 @@ def of_ranking(draws: BootstrapDraws, key: SortKey, members: Sequence[Sequence[R
 
 def own_interval(record: Record, metric: str) -> tuple[float, float] | None:
     """The interval that a metric was measured with."""
-    made = [one for one in record.get("evals") or [] if one.get("metric") == metric and one.get("ci95")]
-    return (made[-1]["ci95"][0], made[-1]["ci95"][1]) if made else None
+    entries = [
+        entry for entry in record.get("evals") or [] if entry.get("metric") == metric and entry.get("ci95")
+    ]
+    return (entries[-1]["ci95"][0], entries[-1]["ci95"][1]) if entries else None

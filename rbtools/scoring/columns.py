@@ -79,14 +79,14 @@ class Columns:
             return [item]
         if item in self._wrong:
             raise UsageError(str(self._wrong[item]))
-        found = expr.expand(item, self._names) if expr.is_bare(item) else []
-        if not found and item in self._numbers:
+        names = expr.expand(item, self._names) if expr.is_bare(item) else []
+        if not names and item in self._numbers:
             return [item]
-        if not found and item in self._no_number:
+        if not names and item in self._no_number:
             raise UsageError(str(self._no_number[item]))
-        if not found:
+        if not names:
             raise unknown(item, self._names)
-        return found
+        return names
 
 
 def unknown(name: str, known: Iterable[str]) -> UsageError:

@@ -84,21 +84,21 @@ class Composite:
 
         A term of weight 0 is left out. Raises UsageError where no weight is above 0.
         """
-        kept = [place for place, weight in enumerate(weights) if weight]
-        terms = [replace(self.terms[place], weight=weights[place]) for place in kept]
-        return [scored.score for scored in self._scored([self._numbers[place] for place in kept], terms)]
+        places = [place for place, weight in enumerate(weights) if weight]
+        terms = [replace(self.terms[place], weight=weights[place]) for place in places]
+        return [scored.score for scored in self._scored([self._numbers[place] for place in places], terms)]
 
     def _scored(self, columns: list[array[float]], terms: Sequence[minmax.Term]) -> Iterator[minmax.Scored]:
         minmax.check_terms(terms)
         if not self._grouping.names:
             yield from minmax.composite(columns, terms, self.missing)
             return
-        found: list[Any] = [None] * self.count
+        scores: list[Any] = [None] * self.count
         for places in self._grouping.places():
             part = [array("d", [column[place] for place in places]) for column in columns]
             for place, scored in zip(places, minmax.composite(part, terms, self.missing), strict=True):
-                found[place] = scored
-        yield from found
+                scores[place] = scored
+        yield from scores
 
     def _entry(
         self, terms: list[dict[str, Any]], scored: minmax.Scored, group: dict[str, Any]
@@ -137,17 +137,17 @@ class Composite:
 
     def _named(self, warn: Callable[[str], None]) -> list[minmax.Term]:
         """What was asked for, with the metrics that a glob matches in its place."""
-        items = [one.item for one in self.asked]
+        items = [name.item for name in self.asked]
         terms = []
-        for item, how in self.asked:
-            if item in (one.item for one in self._preset.asked):
+        for item, settings in self.asked:
+            if item in (name.item for name in self._preset.asked):
                 self._check_preset(item, warn)
-                found = [item]
+                names = [item]
             else:
-                found = self._columns.resolve(item)
+                names = self._columns.resolve(item)
             if expr.is_bare(item) and expr.is_glob(item):  # what is named by itself has its own weight
-                found = [one for one in found if one not in items and one != "score"]
-            terms += [minmax.term(one + how) for one in found]
+                names = [name for name in names if name not in items and name != "score"]
+            terms += [minmax.term(name + settings) for name in names]
         return terms
 
     def _check_preset(self, item: str, warn: Callable[[str], None]) -> None:
@@ -161,14 +161,14 @@ class Composite:
     def _common(self) -> list[minmax.Term]:
         columns = self._columns
         names = [name for name in columns.metrics if name != "score"]
-        found = [name for name in names if not any(v != v for v in columns.column(name))]
-        if not found:
+        shared = [name for name in names if not any(v != v for v in columns.column(name))]
+        if not shared:
             listed = ", ".join(columns.metrics[:12]) or "none at all"
             raise RbError(
                 f"There is no metric that all {self.count} records have (they have: {listed})."
                 " Evaluate them alike, or name metrics with --metric and say --missing renormalise."
             )
-        return [minmax.term(name) for name in found]
+        return [minmax.term(name) for name in shared]
 
     def _look_at(self, warn: Callable[[str], None]) -> None:
         if len(self._datasets) > 1 and "dataset" not in self._grouping.names:

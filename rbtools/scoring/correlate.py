@@ -63,7 +63,7 @@ def matrix(
     low = high = None
     # Threads of BLAS spin while they wait: on a busy machine two took 290 s for what one does in 9.
     with threadpoolctl.threadpool_limits(1, "blas"):
-        made = _matrix(kind, numbers, left, right)
+        result = _matrix(kind, numbers, left, right)
         if bootstrap:
             rng = np.random.Generator(np.random.Philox(seed))
             drawn = np.empty((bootstrap, len(left), len(right)))
@@ -73,34 +73,34 @@ def matrix(
                 if progress is not None:
                     progress(at + 1)
             low, high = _percentiles(drawn)
-    return Matrix(kind, list(rows), list(cols), *made, low, high)
+    return Matrix(kind, list(rows), list(cols), *result, low, high)
 
 
-def lines(found: Matrix, bootstrap: int = 0, seed: int = 0) -> Iterator[dict[str, Any]]:
+def lines(matrix: Matrix, bootstrap: int = 0, seed: int = 0) -> Iterator[dict[str, Any]]:
     """A matrix as JSON objects, row by row, one for each pair: what `rb-corr` writes.
 
     `value` is null where there is no correlation, and `reason` says why.
     """
-    for i, row in enumerate(found.rows):
-        for j, col in enumerate(found.cols):
-            line: dict[str, Any] = {"tool": "rb-corr", "kind": found.kind, "row": row, "col": col}
-            value, n = float(found.value[i, j]), int(found.n[i, j])
+    for i, row in enumerate(matrix.rows):
+        for j, col in enumerate(matrix.cols):
+            line: dict[str, Any] = {"tool": "rb-corr", "kind": matrix.kind, "row": row, "col": col}
+            value, n = float(matrix.value[i, j]), int(matrix.n[i, j])
             line |= {"value": None if value != value else value, "n": n}
             if value != value:
-                line["reason"] = _reason(found, i, j)
-            elif found.low is not None and found.high is not None:
-                ends = [float(found.low[i, j]), float(found.high[i, j])]
+                line["reason"] = _reason(matrix, i, j)
+            elif matrix.low is not None and matrix.high is not None:
+                ends = [float(matrix.low[i, j]), float(matrix.high[i, j])]
                 line["ci95"] = None if ends[0] != ends[0] else ends
                 line |= {"bootstrap": bootstrap, "seed": seed}
             yield line
 
 
-def _reason(found: Matrix, i: int, j: int) -> str:
-    if found.n[i, j] < FEWEST:
-        return f"{found.n[i, j]} records have both; {FEWEST} are needed"
-    flat = [found.rows[i]] if found.flat_rows[i, j] else []
-    if found.flat_cols[i, j] and found.cols[j] not in flat:
-        flat.append(found.cols[j])
+def _reason(matrix: Matrix, i: int, j: int) -> str:
+    if matrix.n[i, j] < FEWEST:
+        return f"{matrix.n[i, j]} records have both; {FEWEST} are needed"
+    flat = [matrix.rows[i]] if matrix.flat_rows[i, j] else []
+    if matrix.flat_cols[i, j] and matrix.cols[j] not in flat:
+        flat.append(matrix.cols[j])
     return f"{' and '.join(flat)}: fewer than two distinct values"
 
 
@@ -154,9 +154,9 @@ def _matrix(
             b = a if alike else whole[:, [right[j] for j in others]]
             flat_a, flat_b = (x.max(0) == x.min(0) for x in (a, b))
             flat_rows[block], flat_cols[block] = flat_a[:, None], flat_b[None, :]
-            found = measure(a, b)
-            found[flat_a], found[:, flat_b] = np.nan, np.nan
-            value[block] = found
+            coefficients = measure(a, b)
+            coefficients[flat_a], coefficients[:, flat_b] = np.nan, np.nan
+            value[block] = coefficients
     return value, n, flat_rows, flat_cols
 
 
@@ -178,8 +178,8 @@ def _spearman(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     x = average_ranks(a) - (len(a) + 1) / 2
     y = x if b is a else average_ranks(b) - (len(b) + 1) / 2
     scale = np.sqrt(np.outer((x * x).sum(0), (y * y).sum(0)))
-    found: np.ndarray = np.divide(x.T @ y, scale, out=np.full(scale.shape, np.nan), where=scale > 0)
-    return found.clip(-1, 1)
+    coefficients: np.ndarray = np.divide(x.T @ y, scale, out=np.full(scale.shape, np.nan), where=scale > 0)
+    return coefficients.clip(-1, 1)
 
 
 def _kendall(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -198,8 +198,8 @@ def _kendall(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     surplus = _concordance(x, y)
     untied_a, untied_b = _untied(a), _untied(b)
     scale = np.sqrt(np.outer(untied_a, untied_b))
-    found: np.ndarray = np.divide(surplus, scale, out=np.full(scale.shape, np.nan), where=scale > 0)
-    return found.clip(-1, 1)
+    coefficients: np.ndarray = np.divide(surplus, scale, out=np.full(scale.shape, np.nan), where=scale > 0)
+    return coefficients.clip(-1, 1)
 
 
 def _by_sorting(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -207,14 +207,14 @@ def _by_sorting(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     import numpy as np
     from scipy.stats import kendalltau
 
-    found = np.full((a.shape[1], b.shape[1]), np.nan)
+    coefficients = np.full((a.shape[1], b.shape[1]), np.nan)
     for i in range(a.shape[1]):
         for j in range(b.shape[1]):
             if b is a and j < i:
-                found[i, j] = found[j, i]
+                coefficients[i, j] = coefficients[j, i]
             elif a[:, i].min() < a[:, i].max() and b[:, j].min() < b[:, j].max():
-                found[i, j] = kendalltau(a[:, i], b[:, j], method="asymptotic").statistic
-    return found
+                coefficients[i, j] = kendalltau(a[:, i], b[:, j], method="asymptotic").statistic
+    return coefficients
 
 
 def _dense(numbers: np.ndarray) -> np.ndarray:

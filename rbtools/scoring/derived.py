@@ -38,8 +38,8 @@ class Derived(NamedTuple):
         return results.add(record, entry, replace=replace)
 
     def _refuse_another(self, record: dict[str, Any]) -> None:
-        made = [entry for entry in record.get("evals", []) if entry.get("metric") == self.name]
-        old = made[-1].get("expression") if made else None
+        entries = [entry for entry in record.get("evals", []) if entry.get("metric") == self.name]
+        old = entries[-1].get("expression") if entries else None
         if self.name in record.get("metrics", {}) and old != self.compiled.text:
             other = f"calculated as '{old}'" if old else "which was measured"
             raise RbError(

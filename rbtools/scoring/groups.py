@@ -20,11 +20,11 @@ def fields(names: Iterable[str]) -> list[Callable[[Mapping[str, Any]], Any]]:
 
 
 def _field(compiled: expr.Expression) -> Callable[[Mapping[str, Any]], Any]:
-    def value(record: Mapping[str, Any]) -> Any:
-        found = compiled(record)
-        return repr(found) if isinstance(found, list | dict) else found
+    def hashable(record: Mapping[str, Any]) -> Any:
+        value = compiled(record)
+        return repr(value) if isinstance(value, list | dict) else value
 
-    return value
+    return hashable
 
 
 class Grouping:
@@ -54,12 +54,12 @@ class Grouping:
 
     def _value(self, name: str, field: expr.Expression, record: Mapping[str, Any]) -> Any:
         try:
-            found = field(record)
+            value = field(record)
         except expr.MissingName as reason:
             self.lacking[name] = self.lacking.get(name, 0) + 1
             self._reasons[name] = reason
             return None
-        return repr(found) if isinstance(found, list | dict) else found
+        return repr(value) if isinstance(value, list | dict) else value
 
     def check(self, option: str, count: int) -> None:
         """Raise UsageError for a field that none of `count` records has."""

@@ -77,10 +77,10 @@ class Beside:
 
         Raises UsageError for an item that no record has.
         """
-        found: dict[str, None] = {}
+        names: dict[str, None] = {}
         for item in items:
-            found.update(dict.fromkeys(self._resolved(item)))
-        return list(found)
+            names.update(dict.fromkeys(self._resolved(item)))
+        return list(names)
 
     def _resolved(self, item: str) -> list[str]:
         if not self.on:
@@ -91,17 +91,17 @@ class Beside:
         chosen = expr.expand(label, self._sets) if colon else self.labels
         if not chosen:
             raise UsageError(f"No result set is called '{label}'. There are: {', '.join(self._sets)}.")
-        found: list[str] = []
+        names: list[str] = []
         for one in chosen:
             try:
                 here = {f"{one}:{name}": (one, name) for name in self._sets[one].resolve(bare)}
             except UsageError:  # another set may have it
                 continue
             self._origin |= here
-            found += here
-        if not found:
+            names += here
+        if not names:
             raise unknown(bare, dict.fromkeys(name for one in chosen for name in self._sets[one].metrics))
-        return found
+        return names
 
     def numbers(self, names: Sequence[str]) -> Numbers:
         """These columns, as `resolve` calls them, joined."""
@@ -116,6 +116,6 @@ class Beside:
         }
         for column, name in enumerate(names):
             label, metric = self._origin[name]
-            kept = np.frombuffer(self._sets[label].column(metric))
-            values[at[label][:, 0], column] = kept[at[label][:, 1]]
+            column_values = np.frombuffer(self._sets[label].column(metric))
+            values[at[label][:, 0], column] = column_values[at[label][:, 1]]
         return Numbers(list(names), values)

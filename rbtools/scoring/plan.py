@@ -61,15 +61,15 @@ def asked(text: str) -> list[TermSpec]:
 
     Raises UsageError for a weight or a direction that is none, and for a metric that stands there twice.
     """
-    found = [split(item) for item in expr.items(text)]
-    minmax.check_terms([minmax.term(one.text) for one in found])
-    return found
+    specs = [split(item) for item in expr.items(text)]
+    minmax.check_terms([minmax.term(spec.text) for spec in specs])
+    return specs
 
 
 def split(text: str) -> TermSpec:
     """`acc:2:lower` as ("acc", ":2:lower")."""
-    item, colon, how = text.partition(":")
-    return TermSpec(item.strip(), colon + how)
+    item, colon, settings = text.partition(":")
+    return TermSpec(item.strip(), colon + settings)
 
 
 def weighted(content: Any, source: str) -> list[TermSpec]:
@@ -81,28 +81,28 @@ def weighted(content: Any, source: str) -> list[TermSpec]:
         raise UsageError(
             f"{source} holds no weights. Expected a mapping of metrics to weights, such as 'acc: 2'."
         )
-    found = []
-    for item, how in content.items():
-        if isinstance(how, bool) or not isinstance(how, int | float | str) or not isinstance(item, str):
+    specs = []
+    for item, weight in content.items():
+        if isinstance(weight, bool) or not isinstance(weight, int | float | str) or not isinstance(item, str):
             raise UsageError(
-                f"{source} gives '{item}' the weight {how!r}. Expected a number, lower, higher, or both as in"
-                " 2:lower."
+                f"{source} gives '{item}' the weight {weight!r}. Expected a number, lower, higher, or both as"
+                " in 2:lower."
             )
-        if isinstance(how, float):
-            how = repr(how)
-        one = TermSpec(item.strip(), f":{how}")
+        if isinstance(weight, float):
+            weight = repr(weight)
+        spec = TermSpec(item.strip(), f":{weight}")
         try:
-            minmax.term(one.text)
+            minmax.term(spec.text)
         except UsageError as wrong:
             raise UsageError(f"{source}: {wrong}") from None
-        found.append(one)
-    return found
+        specs.append(spec)
+    return specs
 
 
 def together(*lists: Sequence[TermSpec]) -> list[TermSpec]:
     """All that was asked for; where lists have the same item, the later one says how it counts."""
-    found: dict[str, TermSpec] = {}
+    specs: dict[str, TermSpec] = {}
     for some in lists:
-        for one in some:
-            found[one.item] = one
-    return list(found.values())
+        for spec in some:
+            specs[spec.item] = spec
+    return list(specs.values())

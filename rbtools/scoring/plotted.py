@@ -7,14 +7,16 @@ from typing import Any
 
 from rbtools.errors import unknown
 from rbtools.records import expr
-from rbtools.scoring import pareto, plan
+from rbtools.scoring import plan, rank_order
 from rbtools.scoring.columns import ABSENT
 from rbtools.scoring.composite import Composite
 
 
 def front(columns: Sequence[Sequence[float]], higher: Sequence[bool]) -> list[int]:
-    """The places that no other place beats: as good in every column, and better in one; see `pareto`."""
-    return [place for place, on in enumerate(pareto.front(list(zip(*columns, strict=True)), higher)) if on]
+    """The places that no other place beats: as good in every column, and better in one."""
+    return [
+        place for place, on in enumerate(rank_order.front(list(zip(*columns, strict=True)), higher)) if on
+    ]
 
 
 def correlations(
@@ -30,8 +32,8 @@ def correlations(
     from rbtools.scoring import correlate
 
     numbers = np.array([[ABSENT if v is None else v for v in column] for column in columns]).T
-    found: list[list[float]] = correlate.matrix(kind, names, numbers, rows, cols).value.tolist()
-    return found
+    coefficients: list[list[float]] = correlate.matrix(kind, names, numbers, rows, cols).value.tolist()
+    return coefficients
 
 
 def composite(
@@ -48,16 +50,16 @@ def composite(
     """
     if preset is not None and preset not in plan.PRESETS:
         raise unknown("preset", preset, plan.PRESETS)
-    made = Composite(
+    result = Composite(
         plan.asked(metric) if metric is not None else [],
         preset=preset,
         within=expr.items(within or ""),
         missing=missing,
     )
     for record in records:
-        made.add(record)
-    made.settle(lambda message: None)  # what it would say stands in the figure's title
-    return made
+        result.add(record)
+    result.settle(lambda message: None)  # what it would say stands in the figure's title
+    return result
 
 
 def preset_metrics(preset: str) -> list[str]:

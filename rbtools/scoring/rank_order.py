@@ -103,3 +103,54 @@ def _ranked(ordered: list[_Valued], higher: bool) -> Iterator[Ranked]:
         if costs != previous:
             place, previous = position, costs
         yield Ranked(place, -cost if higher else cost, record)
+
+
+def bands(intervals: Sequence[tuple[float, float]], higher: bool = True) -> list[int]:
+    """The band of each record, 1 the best; `intervals` are in the order of the ranking.
+
+    A band is the best record that has none yet, and those after it whose interval overlaps its interval.
+    Two records of a band may differ significantly, but each could be as good as its first.
+    """
+    places = [0] * len(intervals)
+    pending = list(range(len(intervals)))
+    band = 0
+    while pending:
+        band += 1
+        low, high = intervals[pending[0]]
+        rest = []
+        for place in pending:
+            worse = intervals[place][1] < low if higher else intervals[place][0] > high
+            if worse:
+                rest.append(place)
+            else:
+                places[place] = band
+        pending = rest
+    return places
+
+
+def front(points: Sequence[Sequence[float | None]], higher: Sequence[bool]) -> list[bool]:
+    """Which points are on the Pareto front: no other is at least as good everywhere and better somewhere.
+
+    A point that lacks a number is not on it; equal points are on it together.
+    """
+    costs = []
+    for place, point in enumerate(points):
+        values = [value for value in point if value is not None and value == value]
+        if len(values) == len(point):
+            signed = tuple(-value if up else value for value, up in zip(values, higher, strict=True))
+            costs.append((signed, place))
+    on = [False] * len(points)
+    best: list[tuple[float, ...]] = []
+    # In this order nothing is beaten by what comes after it, so comparing with the front so far is enough.
+    for cost, place in sorted(costs):
+        if not any(_beats(other, cost) for other in best):
+            on[place] = True
+            if len(cost) == 2:
+                best = [cost]  # of two numbers the last on the front has the least second one
+            elif not best or best[-1] != cost:
+                best.append(cost)
+    return on
+
+
+def _beats(costs: Sequence[float], others: Sequence[float]) -> bool:
+    return costs != others and all(cost <= other for cost, other in zip(costs, others, strict=True))

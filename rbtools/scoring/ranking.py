@@ -8,9 +8,7 @@ from typing import Any, NamedTuple
 from rbtools.errors import RbError, UsageError, near
 from rbtools.records import dumps, expr, parse_again
 from rbtools.scoring import merge, rank_order, same_model
-from rbtools.scoring.bands import bands
 from rbtools.scoring.groups import Grouping, Key
-from rbtools.scoring.pareto import front
 
 Read = tuple[bytes, dict[str, Any]]
 SPARE = 5000  # entries beside the first ones that are kept, for the case that some of these are replaced
@@ -102,15 +100,15 @@ class Latest:
 
     def ranked(self) -> list[list[rank_order.Ranked]]:
         """Each group ranked by itself, the first `top` of it; in their order where nothing ranks them."""
-        found = []
+        groups = []
         for group, entries in self.entries().items():
             if not self._higher:
-                found.append([rank_order.Ranked(None, None, entry) for entry in entries])
+                groups.append([rank_order.Ranked(None, None, entry) for entry in entries])
                 continue
             ranked = rank_order.rank(entries, lambda entry: entry.values, higher=self._higher, top=self._top)
             self._check(group, ranked)
-            found.append(ranked)
-        return found
+            groups.append(ranked)
+        return groups
 
     def _check(self, group: Key, ranked: list[rank_order.Ranked]) -> None:
         lost = self._dropped.get(group)
@@ -138,16 +136,16 @@ def one_of_each_model(records: Iterable[Read], *, weights: bool = False) -> tupl
     `weights`: only records that name their checkpoint are united. Rows of a table may describe their models
     too little to tell them apart.
     """
-    found: dict[int, bytes] = {}
+    latest: dict[int, bytes] = {}
     count = 0
     for text, record in records:
         alone = weights and "checkpoint" not in record
-        model = -1 - len(found) if alone else same_model.model(record)
-        if (old := found.get(model)) is not None:
+        model = -1 - len(latest) if alone else same_model.model(record)
+        if (old := latest.get(model)) is not None:
             count += 1
             text = dumps(merge.united(parse_again(old), record))
-        found[model] = text
-    return list(found.values()), count
+        latest[model] = text
+    return list(latest.values()), count
 
 
 def models(records: Iterable[dict[str, Any]], *, weights: bool = False) -> list[dict[str, Any]]:
@@ -194,11 +192,11 @@ def grouped(
     for text in texts:
         grouping.add(parse_again(text))
     grouping.check(option, len(texts))
-    found = []
+    merged = []
     for key, places in zip(grouping.keys(), grouping.places(), strict=True):
         about = {"group": dict(zip(fields, key, strict=True))}
-        found.append(_merged([texts[place] for place in places], about))
-    return found, grouping.lacking
+        merged.append(_merged([texts[place] for place in places], about))
+    return merged, grouping.lacking
 
 
 def _merged(texts: Sequence[bytes], about: Mapping[str, Any]) -> Merged:
@@ -235,7 +233,7 @@ def ranked(
 
 def marked_front(groups: Sequence[Sequence[rank_order.Ranked]], higher: Sequence[bool]) -> list[list[bool]]:
     """For each ranked entry of each group whether it is on the Pareto front of its group."""
-    return [front([entry.record.points for entry in group], higher) for group in groups]
+    return [rank_order.front([entry.record.points for entry in group], higher) for group in groups]
 
 
 def marked_bands(
@@ -248,10 +246,10 @@ def marked_bands(
         value = ranked[place].value
         assert value is not None
         known.append(ends[place] or (value, value))
-    found: list[int | None] = [None] * len(ranked)
-    for place, band in zip(some, bands(known, higher), strict=True):
-        found[place] = band
-    return found
+    numbers: list[int | None] = [None] * len(ranked)
+    for place, band in zip(some, rank_order.bands(known, higher), strict=True):
+        numbers[place] = band
+    return numbers
 
 
 class RankValues:
@@ -275,10 +273,10 @@ class RankValues:
         self.count += 1
         if not self.keys:
             return ()
-        found = tuple(self._value(place, record) for place in range(len(self.keys)))
-        if None in found:
+        values = tuple(self._value(place, record) for place in range(len(self.keys)))
+        if None in values:
             self.names.update(dict.fromkeys(record.get("metrics", {})))
-        return found
+        return values
 
     def forget(self, values: Sequence[Any]) -> None:
         """Take back what was counted of a record, which is now a part of another."""

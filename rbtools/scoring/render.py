@@ -113,9 +113,9 @@ def _csv_titles(table: Table, measured: list[bool], spread: list[bool]) -> list[
 def _csv_line(values: list[Any]) -> str:
     # Written with CRLF, so that the csv module quotes both characters, and ended as Unix lines end.
     # A zero byte is no text; Python's csv writes it from 3.11 on only.
-    kept = [value.replace("\0", "\ufffd") if isinstance(value, str) else value for value in values]
+    cells = [value.replace("\0", "\ufffd") if isinstance(value, str) else value for value in values]
     line = io.StringIO()
-    csv.writer(line, lineterminator="\r\n").writerow(kept)
+    csv.writer(line, lineterminator="\r\n").writerow(cells)
     return line.getvalue()[:-2] + "\n"
 
 

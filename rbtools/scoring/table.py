@@ -98,8 +98,8 @@ def choose_metrics(records: Iterable[Record], key: str, limit: int | None = None
     Where there are more than `limit`, those of other splits and of single severities go first.
     """
     known = [name for name in metric_names.names(records) if name != key]
-    kept = set(sorted(known, key=is_detail)[:limit])
-    return [name for name in known if name in kept]
+    chosen = set(sorted(known, key=is_detail)[:limit])
+    return [name for name in known if name in chosen]
 
 
 def is_detail(name: str) -> bool:
@@ -253,12 +253,12 @@ def _compiled(name: str) -> expr.Expression | None:
 
 def spreads_of(record: Record) -> dict[str, Spread]:
     """Interval and deviation of each metric that has one."""
-    found = {}
+    spreads = {}
     for entry in record.get("evals") or []:
         ends, std = _ends(entry.get("ci95")), entry.get("std")
         if ends or _is_number(std):
-            found[entry["metric"]] = Spread(ends, std if _is_number(std) else None)
-    return found
+            spreads[entry["metric"]] = Spread(ends, std if _is_number(std) else None)
+    return spreads
 
 
 def _at(record: Record, path: tuple[str, ...]) -> Any:
@@ -275,3 +275,34 @@ def _differ(values: list[Any]) -> bool:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def pivot(records: Sequence[Record], fields: Sequence[str], metrics: Sequence[str]) -> Table:
+    """The table of a paper: a row for each record under the fields that it was grouped by, a column a metric.
+
+    The best number of a column is marked, as it is printed: equal printed numbers are equally good. Where
+    records were merged, a column has their number.
+    """
+    columns = [*map(field_column, fields)]
+    if any((record.get("aggregated") or {}).get("records", 1) > 1 for record in records):
+        columns.append(RECORDS)
+    first = len(columns)
+    columns += map(metric_column, metrics)
+    rows = []
+    for record in records:
+        spreads = spreads_of(record)
+        rows.append([column.cell(Ranked(None, None, record), spreads) for column in columns])
+    for place, name in enumerate(metrics, start=first):
+        _mark([row[place] for row in rows], rows, place, metric_names.higher_is_better(name))
+    return Table([column.heading for column in columns], rows, [])
+
+
+def _mark(cells: list[TableCell], rows: list[list[TableCell]], place: int, higher: bool) -> None:
+    numbers = [cell.value for cell in cells if isinstance(cell.value, int | float)]
+    if len(numbers) < 2:
+        return
+    best = figure(max(numbers) if higher else min(numbers))
+    for row in rows:
+        value = row[place].value
+        if isinstance(value, int | float) and figure(value) == best:
+            row[place] = row[place]._replace(best=True)

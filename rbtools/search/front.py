@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rbtools.scoring import pareto
+from rbtools.scoring import rank_order
 
 Point = tuple[float, ...]
 """One number an objective, more being better."""
@@ -17,7 +17,7 @@ def dominates(first: Point, second: Point) -> bool:
 
 def front(points: Sequence[Point]) -> list[int]:
     """The places of the points that no other dominates; of equal points the first, in their order."""
-    on = pareto.front(points, [True] * len(points[0])) if points else []
+    on = rank_order.front(points, [True] * len(points[0])) if points else []
     firsts = {points[place]: place for place in reversed(range(len(points))) if on[place]}
     return sorted(firsts.values())
 

@@ -15,7 +15,7 @@ from rbtools.errors import RbError
 from rbtools.store import files, lease, listing
 from rbtools.store.checksum import unsealed
 from rbtools.store.content_store import FILE, Store, file_stamp
-from rbtools.store.usage import FOLDERS
+from rbtools.store.listing import FOLDERS
 
 STALE_STATE_SECONDS = 30 * 24 * 3600.0
 _LEFT_BEHIND = (files.ASIDE, ".stale-", ".now-")

@@ -20,6 +20,8 @@ from rbtools.store.checksum import unsealed
 from rbtools.store.content_store import Store
 
 _CHUNK = 1 << 20
+FOLDERS = ("results", "outcomes", "objects", "state", "cache", "index", "leases")
+ASIDE, TOTAL = "aside", "total"
 
 
 class ListedResult(NamedTuple):
@@ -230,3 +232,41 @@ def _named(store: Store, keys: Iterable[str]) -> Iterator[str]:
             )
         yield from (path for path in found if path not in seen)
         seen.update(found)
+
+
+def usage(store: Store) -> list[dict[str, Any]]:
+    """How much a store holds: files, their bytes and their bytes on the disk, for each kind and in total.
+
+    `aside` are files that are being written, or that a process left behind when it died.
+    """
+    base = existing(store)
+    counts = {kind: [0, 0, 0] for kind in (*FOLDERS, ASIDE)}
+    for kind in FOLDERS:
+        for entry in _files(os.path.join(base, kind)):
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:  # gone just now
+                continue
+            count = counts[ASIDE if entry.name.startswith(".") else kind]
+            count[0] += 1
+            count[1] += status.st_size
+            count[2] += getattr(status, "st_blocks", 0) * 512
+    counts[TOTAL] = [sum(column) for column in zip(*counts.values(), strict=True)]
+    return [
+        {"schema": SCHEMA, "kind": kind, "files": files, "bytes": size, "disk_bytes": disk}
+        for kind, (files, size, disk) in counts.items()
+    ]
+
+
+def _files(folder: str) -> list[os.DirEntry[str]]:
+    files = []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    files += _files(entry.path)
+                else:
+                    files.append(entry)
+    except FileNotFoundError:
+        return []
+    return files

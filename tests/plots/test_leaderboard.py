@@ -24,7 +24,7 @@ from rbtools.commands import plot, score
 from rbtools.errors import RbError
 from rbtools.plots import leaderboard
 from rbtools.scoring import plotted
-from rbtools.scoring.bands import bands as rank_bands
+from rbtools.scoring.rank_order import bands as rank_bands
 
 pytestmark = pytest.mark.xdist_group("browser")
 ROOT = Path(__file__).resolve().parents[2]

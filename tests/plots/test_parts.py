@@ -10,7 +10,7 @@ from matplotlib.text import Text
 from rbtools.attacks import ATTACKS
 from rbtools.errors import RbError
 from rbtools.measures import MEASURES
-from rbtools.plots import PLOTS, chance, label_placement, layout, style, weightings, words
+from rbtools.plots import PLOTS, box, label_placement, layout, style, weightings, words
 from rbtools.plots.board import page_columns
 from rbtools.scoring import plotted
 
@@ -88,13 +88,13 @@ def test_lines_of_a_text_fit_and_lose_no_word() -> None:
 
 
 def test_chance_is_known_for_published_sets_and_from_matrices() -> None:
-    assert chance.classes([named("a", dataset="ImageNet16-120")]) == 120
-    assert chance.classes([named("a", dataset="Fashion-MNIST")]) == 10
-    assert chance.classes([named("a", dataset="npz:some.npz")]) is None
-    assert chance.classes([named("a", dataset="CIFAR-10"), named("b", dataset="cifar10-c:fog.3")]) == 10
-    assert chance.classes([named("a", dataset="cifar10"), named("b", dataset="cifar100")]) is None
+    assert box.classes([named("a", dataset="ImageNet16-120")]) == 120
+    assert box.classes([named("a", dataset="Fashion-MNIST")]) == 10
+    assert box.classes([named("a", dataset="npz:some.npz")]) is None
+    assert box.classes([named("a", dataset="CIFAR-10"), named("b", dataset="cifar10-c:fog.3")]) == 10
+    assert box.classes([named("a", dataset="cifar10"), named("b", dataset="cifar100")]) is None
     detail = {"detail": {"confusion": [[0] * 7] * 7}}
-    assert chance.classes([named("a", dataset="mine", evals=[detail])]) == 7
+    assert box.classes([named("a", dataset="mine", evals=[detail])]) == 7
 
 
 # --- what is computed -----------------------------------------------------------------------------

@@ -11,8 +11,7 @@ import pytest
 from rbtools.errors import RbError, UsageError
 from rbtools.records import dumps
 from rbtools.scoring import merge, rank_order, ranking, same_model
-from rbtools.scoring.bands import bands
-from rbtools.scoring.pareto import front
+from rbtools.scoring.rank_order import bands, front
 
 Record = dict[str, Any]
 

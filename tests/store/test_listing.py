@@ -16,7 +16,7 @@ import pytest
 
 from rbtools.errors import RbError
 from rbtools.records import parse
-from rbtools.store import Store, digest, index, listing, usage
+from rbtools.store import Store, digest, index, listing
 from rbtools.store.checksum import sealed
 from rbtools.store.parallel_map import parallel_map
 
@@ -314,7 +314,7 @@ def test_usage_counts_files_and_bytes_of_each_kind(filled: Any) -> None:
     filled.store.keep_state(digest({}), b"state")
     (filled.store.folder / "results" / "00").mkdir(exist_ok=True)
     (filled.store.folder / "results" / "00" / ".aside-x").write_bytes(b"12345")
-    rows = {row["kind"]: row for row in usage.usage(filled.store)}
+    rows = {row["kind"]: row for row in listing.usage(filled.store)}
     counts = {kind: row["files"] for kind, row in rows.items() if row["files"]}
     kinds = {"results": 6, "outcomes": 4, "objects": 2, "state": 1, "aside": 1}
     cache = len(filled.files("cache"))

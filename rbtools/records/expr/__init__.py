@@ -24,9 +24,9 @@ from __future__ import annotations
 from typing import Any
 
 from rbtools.errors import RbError
-from rbtools.records.expr.lists import is_bare, items
 from rbtools.records.expr.names import MissingName, Record, expand, is_glob, select
 from rbtools.records.expr.parser import Parser
+from rbtools.records.expr.tokens import is_bare, items
 from rbtools.records.expr.values import kind
 
 __all__ = ["Expression", "MissingName", "compile", "expand", "is_bare", "is_glob", "items", "kind", "select"]

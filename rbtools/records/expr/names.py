@@ -105,10 +105,10 @@ def matcher(pattern: str) -> Callable[[str], bool]:
             return False
         at, end = len(first), len(name) - len(last)
         for piece in middle:
-            found = name.find(piece, at, end)
-            if found < 0:
+            place = name.find(piece, at, end)
+            if place < 0:
                 return False
-            at = found + len(piece)
+            at = place + len(piece)
         return at <= end
 
     return matches
@@ -130,8 +130,8 @@ def select(metrics: Iterable[str], text: str) -> list[str]:
         raise RbError("The list of metrics is empty. Expected names or globs with commas, such as acc,fgsm.*")
     chosen: dict[str, None] = {}
     for item in items:
-        found = expand(item, metrics)
-        if not found:
+        names = expand(item, metrics)
+        if not names:
             raise MissingName(item, {"metrics": dict.fromkeys(metrics)})
-        chosen.update(dict.fromkeys(found))
+        chosen.update(dict.fromkeys(names))
     return list(chosen)

@@ -112,18 +112,18 @@ def function(token: Token, arguments: list[Argument]) -> Node:
     places = [(argument.word, argument.node, matcher(argument.word)) for argument in arguments]
 
     def evaluate(record: Record) -> values.Number:
-        found: list[Any] = []
+        inputs: list[Any] = []
         taken = set(named)
         for word, node, matches in places:
             if node:
-                found.append(node(record))
+                inputs.append(node(record))
                 continue
             metrics = metrics_of(record)
             matching = [name for name in metrics if matches(name)]
             if not matching and token.text != "count":
                 raise MissingName(word, record)
-            found += [metrics[name] for name in matching if name not in taken]
+            inputs += [metrics[name] for name in matching if name not in taken]
             taken.update(matching)
-        return values.call(token.text, found)
+        return values.call(token.text, inputs)
 
     return _pointing(token, evaluate)

@@ -51,9 +51,9 @@ class Parser:
 
     def _take(self, sign: str) -> bool:
         """Whether the next word is this sign, which is then read."""
-        found = self._token.kind == "sign" and self._token.text == sign
-        self._at += found
-        return found
+        is_next = self._token.kind == "sign" and self._token.text == sign
+        self._at += is_next
+        return is_next
 
     def _expect(self, sign: str, wanted: str) -> None:
         if not self._take(sign):
@@ -61,9 +61,9 @@ class Parser:
 
     def _unexpected(self, wanted: str, token: Token | None = None) -> NoReturn:
         token = token or self._token
-        found = "the end" if token.kind == "end" else f"'{token.text}'"
+        actual = "the end" if token.kind == "end" else f"'{token.text}'"
         hint = f". Write '{token.text.lower()}'" if token.text in ("AND", "OR", "NOT", "IN") else ""
-        raise syntax_error(token, f"found {found}, expected {wanted}{hint}")
+        raise syntax_error(token, f"found {actual}, expected {wanted}{hint}")
 
     def _expression(self, level: int) -> Node:
         """An operand and all operators after it that bind at least as tightly as `level`."""
@@ -126,12 +126,12 @@ class Parser:
 
     def _list(self) -> Node:
         self._expect("[", "a list such as ['pgd', 'trades']")
-        found: list[Node] = []
+        elements: list[Node] = []
         while not self._take("]"):
-            if found:
+            if elements:
                 self._expect(",", "',' or ']'")
-            found.append(self._expression(OR))
-        return nodes.items(found)
+            elements.append(self._expression(OR))
+        return nodes.items(elements)
 
     def _call(self, token: Token) -> Node:
         function = token.text

@@ -11,6 +11,7 @@ from rbtools.errors import RbError
 NAMES_RULE = "A hyphen or * without spaces belongs to the name ('apgd-ce.8'); with spaces it calculates"
 KEYWORDS = frozenset(("and", "or", "not", "in", "true", "false", "null"))
 
+_CLOSING = {"(": ")", "[": "]"}
 _SPACE = re.compile(r"\s*")
 _NUMBER = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 # Ends in a letter, digit or *, so that "acc- 0.1" is a name and a minus.
@@ -29,8 +30,8 @@ _INSTEAD = {
 }
 
 
-def is_word(text: str) -> bool:
-    """Whether the text is one name or glob."""
+def is_bare(text: str) -> bool:
+    """Whether an item is nothing but a name or a glob, so that it needs no calculation."""
     return _NAME.fullmatch(text) is not None and text not in KEYWORDS
 
 
@@ -69,14 +70,14 @@ def _next(text: str, at: int, after_value: bool) -> tuple[Token, int]:
         if end < 0:
             raise syntax_error(here, f"the quoted text has no end; close it with {here.text}")
         return here._replace(kind="text", text=text[at + 1 : end]), end + 1
-    if found := _NUMBER.match(text, at):
-        return _number(here._replace(kind="number", text=found[0])), found.end()
-    if not (after_value and here.text == "*") and (found := _NAME.match(text, at)):
-        kind = "sign" if found[0] in KEYWORDS else "glob" if "*" in found[0] else "name"
-        return here._replace(kind=kind, text=found[0]), found.end()
-    if (found := _SIGN.match(text, at)) and found[0] not in _INSTEAD:
-        return here._replace(text=found[0]), found.end()
-    word = found[0] if found else here.text
+    if match := _NUMBER.match(text, at):
+        return _number(here._replace(kind="number", text=match[0])), match.end()
+    if not (after_value and here.text == "*") and (match := _NAME.match(text, at)):
+        kind = "sign" if match[0] in KEYWORDS else "glob" if "*" in match[0] else "name"
+        return here._replace(kind=kind, text=match[0]), match.end()
+    if (match := _SIGN.match(text, at)) and match[0] not in _INSTEAD:
+        return here._replace(text=match[0]), match.end()
+    word = match[0] if match else here.text
     raise syntax_error(here, f"{word!r} is no operator{_INSTEAD.get(word, '')}")
 
 
@@ -107,3 +108,24 @@ def _pointed(token: Token, verb: str, around: int = 40) -> str:
     shown = f"{'...' * (at > around)}{before}^{after}{'...' * (at + around < len(text))}"
     line = "".join(character if character.isprintable() else " " for character in shown)
     return f"'{line}' {verb} at the ^ (character {at + 1})"
+
+
+def items(text: str) -> list[str]:
+    """The items of a list such as `acc, mean(fgsm.*, pgd20.*)`; empty ones are left out.
+
+    A comma inside parentheses, brackets or quotes separates nothing.
+    """
+    parts, start, depth, quote = [], 0, 0, ""
+    for at, character in enumerate(text):
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "'\"":
+            quote = character
+        elif character in _CLOSING:
+            depth += 1
+        elif character in _CLOSING.values():
+            depth -= 1
+        elif character == "," and depth <= 0:
+            parts.append(text[start:at])
+            start = at + 1
+    return [item.strip() for item in [*parts, text[start:]] if item.strip()]
