@@ -77,20 +77,20 @@ class Box(Drawing):
         if self.metric is not None:
             return record_values.chosen(records, self.metric, "--metric")
         known = metric_name.names(records)
-        found = [
+        chosen = [
             name
             for name in known
             if words.is_share([name])
             and (words.with_number(name) or name == "acc")
             and metric_name.parse(name).split == "test"
         ]
-        if not found:
+        if not chosen:
             listed = ", ".join(known[:12]) or "none at all"
             raise RbError(
                 f"No record has an accuracy under an attack or a corruption (they have: {listed})."
                 " Name metrics with --metric."
             )
-        return found
+        return chosen
 
     def _chance(self, records: Sequence[Record]) -> float | None:
         count = self.classes or classes(records)

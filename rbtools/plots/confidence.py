@@ -33,36 +33,36 @@ class Confidence(Drawing):
     )
 
     def paint(self, figure: Any, records: Sequence[Record], scoring: Any) -> Painted:
-        found = details.of(records, self.metric, "confidence")
-        return self._by_class(figure, found) if self.view == "class" else self._over(figure, found)
+        by_metric = details.of(records, self.metric, "confidence")
+        return self._by_class(figure, by_metric) if self.view == "class" else self._over(figure, by_metric)
 
-    def _over(self, figure: Any, found: details.Details) -> Painted:
+    def _over(self, figure: Any, by_metric: details.Details) -> Painted:
         families: dict[str, list[tuple[float, str]]] = {}
-        for name in found:
+        for name in by_metric:
             parts = words.with_number(name)
             if parts is not None:
                 families.setdefault(parts.family, []).append((float(parts.number), name))
-        clean = found.get("acc")
+        clean = by_metric.get("acc")
         if not families:
             raise RbError(
-                f"None of {', '.join(found)} has a distance or a severity. Draw them with --view class."
+                f"None of {', '.join(by_metric)} has a distance or a severity. Draw them with --view class."
             )
         _refuse_many(list(families))
         grid = layout.grid(figure, len(families), least=1.25 if self.width < 4 else 1.9, share="all")
         entries: list[tuple[Any, str]] = []
         for axes, (family, names) in zip(grid.axes, families.items(), strict=True):
             steps = [(0.0, clean)] if clean and "corrupt" not in family else []
-            steps += [(value, found[name]) for value, name in sorted(names)]
+            steps += [(value, by_metric[name]) for value, name in sorted(names)]
             entries = [_line(axes, steps, place, number) for number, place in enumerate(("correct", "wrong"))]
             axes.set_title("\n".join(layout.wrapped(family, grid.width, style.SMALL)), size=style.SMALL)
             axes.set_ylim(0, 1.03)
         each = max(1.35, min(2.6, 0.62 * grid.width))
         over = dict.fromkeys(
             words.AXES[words.axis_of(parts)]
-            for name in found
+            for name in by_metric
             if (parts := words.with_number(name)) is not None
         )
-        count = max(map(len, found.values()))
+        count = max(map(len, by_metric.values()))
         return Painted(
             f"Confidence, {words.counted(count)}",
             grid.rows * (each + 0.42),
@@ -71,19 +71,19 @@ class Confidence(Drawing):
             "mean largest probability",
         )
 
-    def _by_class(self, figure: Any, found: details.Details) -> Painted:
-        names = list(found) if self.metric is not None else list(found)[-1:]
+    def _by_class(self, figure: Any, by_metric: details.Details) -> Painted:
+        names = list(by_metric) if self.metric is not None else list(by_metric)[-1:]
         _refuse_many(names)
         grid = layout.grid(figure, len(names), least=2.6, share="all")
         entries: list[tuple[Any, str]] = []
         for axes, name in zip(grid.axes, names, strict=True):
-            entries = _classes(axes, name, found[name], grid.width)
+            entries = _classes(axes, name, by_metric[name], grid.width)
             if len(names) > 1:
                 axes.set_title(name, size=style.SMALL)
         each = max(1.6, min(2.6, 0.55 * grid.width))
         which = f"Confidence: {words.setting(names[0])}" if len(names) == 1 else "Confidence by class"
         return Painted(
-            f"{which}, {words.counted(max(len(found[name]) for name in names))}",
+            f"{which}, {words.counted(max(len(by_metric[name]) for name in names))}",
             grid.rows * (each + 0.42),
             entries,
             "class",

@@ -35,27 +35,29 @@ class Confusion(Drawing):
     def paint(self, figure: Any, records: Sequence[Record], scoring: Any) -> Painted:
         import numpy as np
 
-        found = details.of(records, self.metric, "confusion")
+        by_metric = details.of(records, self.metric, "confusion")
         if self.metric is None:
-            last = next(reversed(found))
-            found = {last: found[last]}
-        if len(found) > 9:
-            raise RbError(f"--metric means {len(found)} matrices, and 9 fit: {', '.join(found)}. Name fewer.")
-        grid = layout.grid(figure, len(found), least=2.2, side=0.75)
+            last = next(reversed(by_metric))
+            by_metric = {last: by_metric[last]}
+        if len(by_metric) > 9:
+            raise RbError(
+                f"--metric means {len(by_metric)} matrices, and 9 fit: {', '.join(by_metric)}. Name fewer."
+            )
+        grid = layout.grid(figure, len(by_metric), least=2.2, side=0.75)
         drawn = None
-        for axes, (name, rows) in zip(grid.axes, found.items(), strict=True):
+        for axes, (name, rows) in zip(grid.axes, by_metric.items(), strict=True):
             matrix = _sum(name, [np.array(detail["confusion"]) for detail in rows])
             drawn = self._matrix(axes, matrix, grid.width)
-            if len(found) > 1:
+            if len(by_metric) > 1:
                 axes.set_title("\n".join(layout.wrapped(name, grid.width, style.SMALL)), size=style.SMALL)
         bar = figure.colorbar(drawn, ax=grid.axes, pad=0.02, aspect=26, shrink=0.8 if grid.rows == 1 else 0.4)
         bar.outline.set_visible(False)
         bar.ax.tick_params(labelsize=style.SMALL)
         bar.set_label("images" if self.counts else "share of the class", size=style.SIZE)
-        which = f"Confusion: {words.setting(next(iter(found)))}" if len(found) == 1 else "Confusion"
+        which = f"Confusion: {words.setting(next(iter(by_metric)))}" if len(by_metric) == 1 else "Confusion"
         height = grid.rows * (grid.width * (0.86 if grid.columns == 1 else 0.98) + 0.3)
         return Painted(
-            f"{which}, {words.counted(len(next(iter(found.values()))))}",
+            f"{which}, {words.counted(len(next(iter(by_metric.values()))))}",
             height,
             (),
             "predicted class",

@@ -65,20 +65,20 @@ class CurvesPlot(Drawing):
     )
 
     def paint(self, figure: Any, records: Sequence[Record], scoring: Any) -> Painted:
-        found = self._histories(records) if self.over == "epoch" else self._curves(records)
-        if len(found) > MOST_PANELS:
+        panels = self._histories(records) if self.over == "epoch" else self._curves(records)
+        if len(panels) > MOST_PANELS:
             raise RbError(
-                f"There would be {len(found)} panels ({', '.join(list(found)[:4])} ...), and {MOST_PANELS}"
+                f"There would be {len(panels)} panels ({', '.join(list(panels)[:4])} ...), and {MOST_PANELS}"
                 " fit. Name fewer with --metric."
             )
-        shown = sorted({place for lines in found.values() for place in lines})
+        shown = sorted({place for lines in panels.values() for place in lines})
         names = words.tags([records[place] for place in shown])
         looks = style.looks(words.differing([records[place] for place in shown]))
-        grid = layout.grid(figure, len(found), least=1.25 if self.width < 4 else 1.9, share=self._share())
+        grid = layout.grid(figure, len(panels), least=1.25 if self.width < 4 else 1.9, share=self._share())
         each = max(1.35, min(2.6, 0.62 * grid.width))
         crowd = len(shown) > MOST_LINES
         entries: list[tuple[Any, str]] = []
-        for axes, (title, lines) in zip(grid.axes, found.items(), strict=True):
+        for axes, (title, lines) in zip(grid.axes, panels.items(), strict=True):
             axes.set_title("\n".join(layout.wrapped(title, grid.width - 0.1, style.SMALL)), size=style.SMALL)
             entries = _crowd(axes, lines) if crowd else _lines(axes, lines, shown, names, looks)
             if self.over in ("epoch", "severity"):
@@ -88,13 +88,13 @@ class CurvesPlot(Drawing):
                 axes.xaxis.get_major_locator().set_params(integer=True)
         shared = words.common(records)
         title = words.counted(len(shown)) + (f" ({shared})" if shared else "")
-        return Painted(title, grid.rows * (each + 0.42), entries, self._axis(found), self._label(records))
+        return Painted(title, grid.rows * (each + 0.42), entries, self._axis(panels), self._label(records))
 
     def _share(self) -> str:
         return "none" if self.over == "epoch" else "all"
 
-    def _axis(self, found: Curves) -> str:
-        squared = self.over == "eps" and all(".l2" in title for title in found)
+    def _axis(self, panels: Curves) -> str:
+        squared = self.over == "eps" and all(".l2" in title for title in panels)
         return words.AXES["eps2" if squared else self.over]
 
     def _label(self, records: Sequence[Record]) -> str:
@@ -106,15 +106,15 @@ class CurvesPlot(Drawing):
     def _curves(self, records: Sequence[Record]) -> Curves:
         """Panels by family and by what is held fixed: ProbAcc has a panel for each gamma, or each rho."""
         wanted = self._wanted(metric_name.names(records))
-        found: Curves = {}
+        panels: Curves = {}
         for place, record in enumerate(records):
             known = record.get("metrics") or {}
             intervals = record_values.intervals(record)
             for name, (title, x) in wanted.items():
                 if known.get(name) is not None:
-                    points = found.setdefault(title, {}).setdefault(place, [])
+                    points = panels.setdefault(title, {}).setdefault(place, [])
                     points.append(Point(x, known[name], intervals.get(name)))
-        return {title: {place: sorted(line) for place, line in found[title].items()} for title in found}
+        return {title: {place: sorted(line) for place, line in panels[title].items()} for title in panels}
 
     def _wanted(self, known: Sequence[str]) -> dict[str, tuple[str, float]]:
         """Metric -> the panel it belongs to, and its place along the axis."""
@@ -122,22 +122,22 @@ class CurvesPlot(Drawing):
             names = expr.select(known, self.metric or _DEFAULT[self.over])
         except RbError as wrong:
             raise RbError(f"--metric: {wrong} Measure it, for example with {_MAKERS[self.over]}.") from None
-        found = {}
+        panel_of = {}
         for name in names:
             parts = words.with_number(name)
             if parts is None or (self.metric is None and parts.split != "test"):
                 continue
             if self.over == "rho" and parts.rho:
-                found[name] = (f"{parts.family}, γ = {float(parts.number):.3g}", float(parts.rho))
+                panel_of[name] = (f"{parts.family}, γ = {float(parts.number):.3g}", float(parts.rho))
             elif parts.over == self.over:
                 title = f"{parts.family}, ρ = {parts.rho}" if parts.rho else parts.family
-                found[name] = (title, float(parts.number))
-        if not found:
+                panel_of[name] = (title, float(parts.number))
+        if not panel_of:
             raise RbError(
                 f"No metric of --metric {self.metric or _DEFAULT[self.over]} runs over {self.over}."
                 f" Measure some, for example with {_MAKERS[self.over]}."
             )
-        return found
+        return panel_of
 
     def _histories(self, records: Sequence[Record]) -> Curves:
         histories = {}
@@ -149,29 +149,29 @@ class CurvesPlot(Drawing):
         known = list(dict.fromkeys(name for history in histories.values() for name in history))
         if not known:
             raise RbError("No record has a train.history. rb-train writes it.")
-        found: Curves = {}
+        panels: Curves = {}
         for name in self._quantities(known):
             lines = {
                 place: [Point(epoch, y) for epoch, y in enumerate(history[name], start=1) if _is_drawn(y)]
                 for place, history in histories.items()
                 if isinstance(history.get(name), list)
             }
-            found[name] = lines
-        return found
+            panels[name] = lines
+        return panels
 
     def _quantities(self, known: list[str]) -> list[str]:
         if self.metric is None:
             accuracies = [name for name in known if name.endswith("acc")]
             return accuracies or [name for name in known if name.endswith("loss")] or known[:4]
-        found: list[str] = []
+        names: list[str] = []
         for name in expr.items(self.metric):
             matching = expr.expand(name, known)
             if not matching:
                 raise RbError(
                     f"--metric: no history has '{name}'.{near(name, known)} They have: {', '.join(known)}."
                 )
-            found += matching
-        return list(dict.fromkeys(found))
+            names += matching
+        return list(dict.fromkeys(names))
 
 
 def _is_drawn(value: Any) -> bool:

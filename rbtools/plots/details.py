@@ -30,13 +30,13 @@ def _has_confusion(detail: dict[str, Any]) -> bool:
 
 def _has_confidence(detail: dict[str, Any]) -> bool:
     """Whether means of right and wrong predictions are there, and by class both matrices or none."""
-    found, images = detail.get("confidence"), detail.get("images") or {}
-    if not isinstance(found, dict) or not isinstance(images, dict):
+    confidence, images = detail.get("confidence"), detail.get("images") or {}
+    if not isinstance(confidence, dict) or not isinstance(images, dict):
         return False
-    means = found.get("prediction")
+    means = confidence.get("prediction")
     if not isinstance(means, list) or not _are_shares([mean or 0 for mean in means], 2):
         return False
-    matrices = [found[scheme] for scheme in ("label", "argmax") if found.get(scheme)]
+    matrices = [confidence[scheme] for scheme in ("label", "argmax") if confidence.get(scheme)]
     whole = len(matrices) in (0, 2) and all(map(_are_square, matrices))
     return whole and all(_are_shares(counts, len(one)) for one in matrices for counts in images.values())
 
@@ -49,28 +49,28 @@ def of(records: Sequence[Record], asked: str | None, key: str) -> Details:
 
     Raises RbError where none has, and for a metric of the list that no record has details of.
     """
-    found: Details = {}
+    by_metric: Details = {}
     for record in records:
         for entry in record.get("evals") or ():
             detail = entry.get("detail")
             if isinstance(detail, dict) and _WHOLE[key](detail):
-                found.setdefault(str(entry.get("metric")), []).append(detail)
-    if not found:
+                by_metric.setdefault(str(entry.get("metric")), []).append(detail)
+    if not by_metric:
         raise RbError(
             f"No record has the {key} of an evaluation. It is kept by --detail: rb-attack fgsm --eps 1-8"
             " --detail."
         )
     if asked is None:
-        return found
+        return by_metric
     chosen: dict[str, None] = {}
     for item in filter(None, (part.strip() for part in asked.split(","))):
-        matching = expr.expand(item, found)
+        matching = expr.expand(item, by_metric)
         if not matching:
             raise RbError(
-                f"--metric: no record has the {key} of '{item}'.{near(item, found)} There is that of:"
-                f" {', '.join(found)}."
+                f"--metric: no record has the {key} of '{item}'.{near(item, by_metric)} There is that of:"
+                f" {', '.join(by_metric)}."
             )
         chosen.update(dict.fromkeys(matching))
     if not chosen:
         raise RbError("--metric is empty. Expected metrics with commas, such as fgsm.8,pgd20.*")
-    return {name: found[name] for name in chosen}
+    return {name: by_metric[name] for name in chosen}

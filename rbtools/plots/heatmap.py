@@ -54,8 +54,8 @@ class Heatmap(Drawing):
         kind = self.kind or (str(pairs[0]["kind"]) if pairs else "spearman")
         if pairs and len(pairs) < len(records):
             raise RbError("There are records and lines of rb-corr. Draw one or the other.")
-        found = self._of_pairs(pairs, kind) if pairs else self._of_records(records, kind, scoring)
-        return _drawn(figure, found, self.width, _NAMES.get(kind, kind))
+        matrix = self._of_pairs(pairs, kind) if pairs else self._of_records(records, kind, scoring)
+        return _drawn(figure, matrix, self.width, _NAMES.get(kind, kind))
 
     def _of_pairs(self, pairs: Sequence[Record], kind: str) -> HeatmapMatrix:
         pairs = [line for line in pairs if line["kind"] == kind]
@@ -86,29 +86,29 @@ def _number(value: Any) -> float:
     return float("nan") if value is None else float(value)
 
 
-def _drawn(figure: Any, found: HeatmapMatrix, width: float, kind: str) -> Painted:
+def _drawn(figure: Any, matrix: HeatmapMatrix, width: float, kind: str) -> Painted:
     import numpy as np
 
-    table = np.array(found.value, float)
+    table = np.array(matrix.value, float)
     if np.isnan(table).all():
         raise RbError(
             "There is no correlation to draw: the metrics have the same value in all records, or too few"
             f" records have both ({FEWEST} are needed)."
         )
     most = min(1.6, 0.3 * width)  # inches of the names beside the rows
-    cell = min(0.6, (width - 0.25 - min(most, layout.widest(found.rows, style.SMALL))) / len(found.cols))
+    cell = min(0.6, (width - 0.25 - min(most, layout.widest(matrix.rows, style.SMALL))) / len(matrix.cols))
     axes = figure.add_subplot()
     axes.set_facecolor("#BDBDBD")
     drawn = axes.imshow(table, cmap="PuOr", vmin=-1, vmax=1, interpolation="nearest")
     axes.grid(visible=False)
-    high = _name(axes, found.cols, cell, most, "x")
-    _name(axes, found.rows, cell, most, "y")
+    high = _name(axes, matrix.cols, cell, most, "x")
+    _name(axes, matrix.rows, cell, most, "y")
     if cell >= _WRITTEN:
         _write(axes, table)
     bar = figure.colorbar(drawn, ax=axes, location="top", aspect=34, pad=0.01, shrink=0.7)
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=style.SMALL, pad=1)
-    return Painted(f"{kind} over {words.counted(found.records)}", cell * len(found.rows) + high + 0.55)
+    return Painted(f"{kind} over {words.counted(matrix.records)}", cell * len(matrix.rows) + high + 0.55)
 
 
 def _families(names: Sequence[str]) -> list[tuple[str, int, int]]:

@@ -41,11 +41,11 @@ class Histogram(Drawing):
                 f"--metric names {len(names)} metrics. More than {MOST} histograms in one figure cannot be"
                 " told apart: name fewer, or draw a box plot (rb-plot box)."
             )
-        found = {name: np.array(record_values.present(records, name, "--metric")) for name in names}
+        columns = {name: np.array(record_values.present(records, name, "--metric")) for name in names}
         axes = figure.add_subplot()
-        bins = self._edges(np.concatenate(list(found.values())))
+        bins = self._edges(np.concatenate(list(columns.values())))
         entries = []
-        for number, (name, numbers) in enumerate(found.items()):
+        for number, (name, numbers) in enumerate(columns.items()):
             look = style.line(number)
             axes.hist(numbers, bins, histtype="stepfilled", alpha=0.18, color=look["color"])
             (outline,) = axes.plot([], [], **look)

@@ -62,12 +62,12 @@ def _settle(axes: Any, labels: Sequence[Label], dpi: float) -> None:
     frame = tuple(edge / dpi for edge in window.extents)
     taken: list[Box] = [(x - 0.03, y - 0.03, x + 0.03, y + 0.03) for x, y in dots]
     for label, (x, y) in zip(labels, dots, strict=True):
-        found = next((box for box in _places(x, y, label.width, high) if _free(box, taken, frame)), None)
-        if found is None:
+        box = next((box for box in _places(x, y, label.width, high) if _free(box, taken, frame)), None)
+        if box is None:
             label.artist.set_visible(False)
             continue
-        taken.append(found)
-        left, low, right, top = found
+        taken.append(box)
+        left, low, right, top = box
         label.artist.set_horizontalalignment("center")
         label.artist.set_position((((left + right) / 2 - x) * 72, ((low + top) / 2 - y) * 72))
         close = abs((left + right) / 2 - x) - label.width / 2 < 0.1 and abs((low + top) / 2 - y) < 0.14
@@ -76,15 +76,15 @@ def _settle(axes: Any, labels: Sequence[Label], dpi: float) -> None:
 
 def _places(x: float, y: float, width: float, high: float) -> list[Box]:
     """Where a name may stand: rings around its point, from near to far."""
-    found = []
+    boxes = []
     for ring in range(_RINGS):
         away = _NEAR + ring * _STEP
         for right, up in _DIRECTIONS:
             middle = x + right * (away + width / 2), y + up * (away + high / 2)
-            found.append(
+            boxes.append(
                 (middle[0] - width / 2, middle[1] - high / 2, middle[0] + width / 2, middle[1] + high / 2)
             )
-    return found
+    return boxes
 
 
 def _free(box: Box, taken: Sequence[Box], frame: Sequence[float]) -> bool:

@@ -72,17 +72,17 @@ def apart(names: Sequence[str], width: float, size: float) -> list[str]:
 
     Where names without their middles are the same, their beginnings up to where they differ go instead.
     """
-    found = [fitted(name, width, size) for name in names]
-    for text in {text for text in found if found.count(text) > 1}:
-        places = [place for place, other in enumerate(found) if other == text]
+    texts = [fitted(name, width, size) for name in names]
+    for text in {text for text in texts if texts.count(text) > 1}:
+        places = [place for place, other in enumerate(texts) if other == text]
         alike = [names[place] for place in places]
         if len(set(alike)) == 1:
             continue
         start = _in_common(alike)
         end = _in_common([name[start:][::-1] for name in alike])
         for place, name in zip(places, alike, strict=True):
-            found[place] = _around(name, start, len(name) - end, width, size)
-    return found
+            texts[place] = _around(name, start, len(name) - end, width, size)
+    return texts
 
 
 def _in_common(names: Sequence[str]) -> int:
@@ -220,10 +220,10 @@ def grid(figure: Any, count: int, *, least: float, side: float = 0.65, share: st
     columns = max(1, min(count, int(room / least)))
     rows = math.ceil(count / columns)
     columns = math.ceil(count / rows)
-    made = figure.subplots(rows, columns, squeeze=False, sharex=share, sharey=share).ravel().tolist()
-    for spare in made[count:]:
+    panels = figure.subplots(rows, columns, squeeze=False, sharex=share, sharey=share).ravel().tolist()
+    for spare in panels[count:]:
         spare.remove()
     if rows > 1 and share == "all":
-        for above in made[max(0, count - columns) : count]:
+        for above in panels[max(0, count - columns) : count]:
             above.tick_params(labelbottom=True)  # also where the row below is shorter
-    return Grid(made[:count], rows, columns, room / columns)
+    return Grid(panels[:count], rows, columns, room / columns)

@@ -60,7 +60,7 @@ def page(
     return filled(page_content.content(records, title, preset_metrics), title)
 
 
-def filled(made: Mapping[str, Any], title: str) -> str:
+def filled(content: Mapping[str, Any], title: str) -> str:
     """The template with its parts."""
     style, script = _file("style.css"), bundle()
     parts = {
@@ -68,7 +68,7 @@ def filled(made: Mapping[str, Any], title: str) -> str:
         "title": html.escape(title),
         "style": style,
         "script": script,
-        "content": embedded(made),
+        "content": embedded(content),
     }
     page = _file("page.html")
     pieces = page.split("{{")

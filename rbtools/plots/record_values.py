@@ -25,20 +25,20 @@ def column(records: Sequence[Record], text: str, option: str) -> list[float | No
 
 
 def _values(records: Sequence[Record], compiled: expr.Expression) -> list[float | None]:
-    found: list[float | None] = []
+    numbers: list[float | None] = []
     wrong: RbError | None = None
     for record in records:
         try:
-            found.append(compiled.number(record))
+            numbers.append(compiled.number(record))
         except RbError as error:
-            found.append(None)
+            numbers.append(None)
             wrong = wrong or error
-    if all(value is None for value in found):
+    if all(value is None for value in numbers):
         if wrong is not None:
             raise wrong
         known = dict.fromkeys(metric_name.names(records))
         compiled({**records[0], "metrics": dict.fromkeys(known)})  # raises where a name is wrong
-    return [None if value is None else float(value) for value in found]
+    return [None if value is None else float(value) for value in numbers]
 
 
 def chosen(records: Sequence[Record], text: str | None, option: str) -> list[str]:
@@ -53,22 +53,22 @@ def chosen(records: Sequence[Record], text: str | None, option: str) -> list[str
     if not items:
         raise RbError(f"{option} is empty. Expected metrics with commas, such as acc,pgd20.*")
     known = metric_name.names(records)
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for item in items:
         bare = expr.is_bare(item) and expr.is_glob(item)
         try:
-            found.update(dict.fromkeys(expr.select(known, item) if bare else [item]))
+            names.update(dict.fromkeys(expr.select(known, item) if bare else [item]))
         except RbError as wrong:
             raise RbError(f"{option}: {wrong}") from None
-    return list(found)
+    return list(names)
 
 
 def present(records: Sequence[Record], text: str, option: str) -> list[float]:
     """The values of a metric or an expression that there are; see `column`. Raises RbError for none."""
-    found = [value for value in column(records, text, option) if value is not None]
-    if not found:
+    numbers = [value for value in column(records, text, option) if value is not None]
+    if not numbers:
         raise RbError(f"{option}: no record has a value of '{text}'.")
-    return found
+    return numbers
 
 
 def intervals(record: Record) -> dict[str, tuple[float, float]]:

@@ -153,7 +153,7 @@ def _texts(records: Sequence[Record], text: str) -> list[str] | None:
         compiled = expr.compile(text)
     except RbError as wrong:
         raise RbError(f"--colour: {wrong}") from None
-    found: list[str] = []
+    texts: list[str] = []
     for record in records:
         try:
             value = compiled(record)
@@ -161,8 +161,8 @@ def _texts(records: Sequence[Record], text: str) -> list[str] | None:
             value = None
         if value is not None and not isinstance(value, str):
             return None
-        found.append("without" if value is None else words.tidy(value))
-    return found if any(value != "without" for value in found) else None
+        texts.append("without" if value is None else words.tidy(value))
+    return texts if any(value != "without" for value in texts) else None
 
 
 def _dots(axes: Any, points: Points, places: Sequence[int], **look: Any) -> Any:

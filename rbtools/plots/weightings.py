@@ -44,12 +44,12 @@ class Own:
     @staticmethod
     def of(records: Sequence[Record]) -> Own | None:
         """The score of records that rb-score scored by the same metrics and weights; None of others."""
-        found = [_entry(record) for record in records]
-        terms = found[0].get("terms") if found else None
-        if not terms or any(entry.get("terms") != terms for entry in found):
+        entries = [_entry(record) for record in records]
+        terms = entries[0].get("terms") if entries else None
+        if not terms or any(entry.get("terms") != terms for entry in entries):
             return None
         known = [WeightedMetric(str(one["metric"]), float(one["weight"])) for one in terms]
-        return Own(known, [_scaled(entry.get("contributions") or {}, known) for entry in found])
+        return Own(known, [_scaled(entry.get("contributions") or {}, known) for entry in entries])
 
     def weighed(self, weights: Sequence[float]) -> list[float | None]:
         """The scores under these weights of `terms`, over the metrics that each record has."""
@@ -125,7 +125,7 @@ def weightings(text: str | None, usual: dict[str, float]) -> dict[str, list[floa
     Raises RbError for a weight that is no number or below 0, and a metric that is not among `usual`.
     """
     names = list(usual)
-    found: dict[str, list[float]] = {}
+    named: dict[str, list[float]] = {}
     for part in (text or "equal").split(";"):
         title, _, body = part.partition(":")
         if not title.strip():
@@ -142,10 +142,10 @@ def weightings(text: str | None, usual: dict[str, float]) -> dict[str, list[floa
             weights.update(dict.fromkeys(matching, _weight(number, item)))
         if not any(weights.values()):
             raise RbError(f"--weightings: all weights of '{title.strip()}' are 0. One must be above 0.")
-        found[words.tidy(title)] = list(weights.values())
-    if not found:
+        named[words.tidy(title)] = list(weights.values())
+    if not named:
         raise RbError("--weightings is empty. Expected such as 'equal; robust: pgd20.8=3'.")
-    return found
+    return named
 
 
 def _weight(text: str, item: str) -> float:

@@ -136,13 +136,13 @@ _PARTS = (("arch", "name"), ("dataset",), ("train", "method"), ("train", "seed")
 
 
 def _parts(record: Record) -> list[str | None]:
-    found: list[str | None] = []
+    parts: list[str | None] = []
     for path in _PARTS:
         value: Any = record
         for step in path:
             value = value.get(step) if isinstance(value, dict) else None
-        found.append(None if value is None else tidy(value))
-    return found
+        parts.append(None if value is None else tidy(value))
+    return parts
 
 
 def differing(records: Sequence[Record]) -> list[tuple[str | None, ...]]:
@@ -169,11 +169,11 @@ def tags(records: Sequence[Record]) -> list[str]:
 def _numbered(names: list[str]) -> list[str]:
     """Names that stand for several records, with a number each."""
     total, met = Counter(names), Counter[str]()
-    found = []
+    numbered = []
     for name in names:
         met[name] += 1
-        found.append(name if total[name] == 1 else f"{name} #{met[name]}")
-    return found
+        numbered.append(name if total[name] == 1 else f"{name} #{met[name]}")
+    return numbered
 
 
 def common(records: Sequence[Record]) -> str:

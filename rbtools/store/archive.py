@@ -143,8 +143,8 @@ def take(store: Store, stream: IO[bytes], name: str) -> Iterator[Taken]:
 
 def _check_first(tar: tarfile.TarFile, name: str) -> None:
     entry = tar.next()
-    found = entry is not None and entry.name == FIRST and entry.isreg() and entry.size < _SMALL
-    version = _json(tar, entry).get("format") if found and entry is not None else None
+    is_first = entry is not None and entry.name == FIRST and entry.isreg() and entry.size < _SMALL
+    version = _json(tar, entry).get("format") if is_first and entry is not None else None
     if version is None:
         raise RbError(f"{name} is no archive of a store. Expected one that rb-store export wrote.")
     if version != FORMAT:
@@ -157,8 +157,8 @@ def _check_first(tar: tarfile.TarFile, name: str) -> None:
 def _json(tar: tarfile.TarFile, entry: tarfile.TarInfo) -> dict[str, object]:
     stream = tar.extractfile(entry)
     with contextlib.suppress(orjson.JSONDecodeError):
-        found = orjson.loads(stream.read() if stream is not None else b"")
-        return found if isinstance(found, dict) else {}
+        content = orjson.loads(stream.read() if stream is not None else b"")
+        return content if isinstance(content, dict) else {}
     return {}
 
 

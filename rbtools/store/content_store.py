@@ -73,8 +73,8 @@ class Store:
 
         `about` is what people want to know besides and what no key has: names, for `rb-store ls`.
         """
-        kept = {"what": what, "value": value, **({} if about is None else {"about": about})}
-        self._try_to_write("results", key, sealed(as_json(kept)))
+        result = {"what": what, "value": value, **({} if about is None else {"about": about})}
+        self._try_to_write("results", key, sealed(as_json(result)))
 
     def outcomes(self, key: str) -> bytes | None:
         """What is known per example, or None."""
@@ -150,10 +150,10 @@ class Store:
     def hash_now(self, path: str | os.PathLike[str]) -> str:
         """ "sha256:..." of a file's bytes as they are now: a disk may spoil one and leave its time."""
         stamp = file_stamp(path)
-        found = f"sha256:{hash_of_file(os.path.abspath(path))}"
-        if self.get(stamp) != found:
-            self.put(stamp, found)
-        return found
+        name = f"sha256:{hash_of_file(os.path.abspath(path))}"
+        if self.get(stamp) != name:
+            self.put(stamp, name)
+        return name
 
     def get(self, key: str) -> str | None:
         """A cached text (hashes of files and data sets), or None."""

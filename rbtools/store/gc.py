@@ -37,21 +37,22 @@ class Cleared(NamedTuple):
 
 
 def find(store: Store, *, keep_metrics: bool = False) -> Cleared:
-    """What can go: leases of the dead, files half-written, states of trainings that nobody goes on with.
+    """What can be deleted: leases of ended processes, half-written files, states of abandoned trainings.
 
     With `keep_metrics` also checkpoints, states of trainings, and hashes of files that are gone or have
-    changed; what remains are results and what was found for each example. While anybody works on
-    anything, checkpoints stay: one that was trained just now is about to be evaluated.
+    changed; results and outcomes of single examples remain. While any process holds a lease, checkpoints
+    stay: a new one is about to be evaluated.
     """
     listing.existing(store)
     # Checkpoints are listed before leases: one made meanwhile is under a lease, or not in the list.
     objects = list(listing.paths(store, "objects")) if keep_metrics else []
     dead, live = _leases(store)
-    found = [*dead, *_asides(store), *_states(store, {os.path.basename(path) for path in live}, keep_metrics)]
+    leased = {os.path.basename(path) for path in live}
+    garbage = [*dead, *_asides(store), *_states(store, leased, keep_metrics)]
     if keep_metrics:
-        found += _cache(store)
-        found += [one for path in objects if not live for one in _garbage("objects", path)]
-    return Cleared(found, live)
+        garbage += _cache(store)
+        garbage += [unused for path in objects if not live for unused in _garbage("objects", path)]
+    return Cleared(garbage, live)
 
 
 def remove(store: Store, garbage: Garbage) -> bool:

@@ -55,13 +55,13 @@ def texts(store: Store, folder: str) -> Texts:
         entry = known.get(name)
         if entry is None or entry.stamp != stamp:
             try:
-                found = listing.record(name, listing.read(path, size), time / 1e9)
+                record = listing.record(name, listing.read(path, size), time / 1e9)
             except FileNotFoundError:  # dropped just now
                 continue
-            if found is None:
+            if record is None:
                 damaged.append(path)
                 continue
-            entry = _Entry(name, stamp, listing.checkpoint_of(found), dumps(found))
+            entry = _Entry(name, stamp, listing.checkpoint_of(record), dumps(record))
             fresh += 1
         entries.append(entry)
     if fresh >= WORTH_WRITING:
@@ -70,15 +70,15 @@ def texts(store: Store, folder: str) -> Texts:
 
 
 def _files(folder: str) -> list[tuple[str, str, list[int]]]:
-    found = []
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as files:
-        for file in files:
+    files = []
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+        for file in entries:
             if not file.name.startswith("."):
                 with contextlib.suppress(FileNotFoundError):
                     status = file.stat()
                     stamp = [status.st_size, status.st_mtime_ns, status.st_ino]
-                    found.append((file.name, file.path, stamp))
-    return sorted(found)
+                    files.append((file.name, file.path, stamp))
+    return sorted(files)
 
 
 def _line(store: Store, entry: _Entry) -> bytes:
@@ -98,12 +98,12 @@ def _read(place: Path) -> dict[str, _Entry]:
     if body is None:
         return {}
     head, *lines = body.split(b"\n")
-    found = orjson.loads(head)
-    if found["version"] != VERSION:
+    header = orjson.loads(head)
+    if header["version"] != VERSION:
         return {}
     return {
         name: _Entry(name, stamp, checkpoint, text)
-        for (name, stamp, checkpoint), text in zip(found["files"], lines, strict=True)
+        for (name, stamp, checkpoint), text in zip(header["files"], lines, strict=True)
     }
 
 

@@ -84,18 +84,18 @@ def is_alive(path: Path) -> bool:
 
 def _looked_at(path: Path) -> bytes | None:
     """The content of a lease that belongs to nobody any more; None for one that is alive."""
-    found = path.read_bytes()
+    token = path.read_bytes()
     silent = _now(path.parent) - path.stat().st_mtime
-    return found if silent >= SILENCE_SECONDS or _holder_is_gone(found) else None
+    return token if silent >= SILENCE_SECONDS or _holder_is_gone(token) else None
 
 
 def take_away(path: Path) -> bool:
     """Remove a lease that belongs to nobody any more; False where it is alive. Raises OSError."""
     try:
-        found = _looked_at(path)
+        token = _looked_at(path)
     except FileNotFoundError:
         return True
-    if found is None:
+    if token is None:
         return False
     aside = path.with_name(f".stale-{uuid.uuid4().hex}")
     try:
@@ -103,7 +103,7 @@ def take_away(path: Path) -> bool:
     except FileNotFoundError:
         return True
     try:
-        if aside.read_bytes() != found:  # somebody was quicker: this is the new holder's
+        if aside.read_bytes() != token:  # somebody was quicker: this is the new holder's
             with contextlib.suppress(OSError):
                 os.link(aside, path)
             return False
@@ -115,10 +115,10 @@ def take_away(path: Path) -> bool:
 def _holder_is_gone(token: bytes) -> bool:
     """Whether the lease names a process of this very host that does not exist."""
     try:
-        found = json.loads(token)
+        holder = json.loads(token)
     except ValueError:
         return False  # being written just now, or damaged: silence will tell
-    return isinstance(found, dict) and owner.is_gone(found)
+    return isinstance(holder, dict) and owner.is_gone(holder)
 
 
 def _now(folder: Path) -> float:

@@ -55,10 +55,10 @@ def _found(store: Store, files: Iterable[str]) -> Iterator[ListedResult]:
             data = read(path, status.st_size)
         except FileNotFoundError:  # dropped just now
             continue
-        found = record(path.rpartition("/")[2], data, status.st_mtime)
-        if found is not None and (name := checkpoint_of(found)) is not None:
-            found["stored"]["checkpoint_bytes"] = size_of(store, name)
-        yield ListedResult(path, found)
+        result = record(path.rpartition("/")[2], data, status.st_mtime)
+        if result is not None and (name := checkpoint_of(result)) is not None:
+            result["stored"]["checkpoint_bytes"] = size_of(store, name)
+        yield ListedResult(path, result)
 
 
 def folders(store: Store, kind: str) -> list[str]:
@@ -115,16 +115,16 @@ def record(key: str, data: bytes, time: float) -> dict[str, Any] | None:
     if body is None:
         return None
     try:
-        kept = orjson.loads(body)
-        what, about = kept["what"], kept.get("about", {})
+        result = orjson.loads(body)
+        what, about = result["what"], result.get("about", {})
         kind = about.get("kind") or what.get("kind", "other")
-        found = _MAKERS.get(kind, _other)(what, kept["value"], about)
+        fields = _MAKERS.get(kind, _other)(what, result["value"], about)
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError, ValueError):
         return None
     stored = {"kind": kind, "key": key, "bytes": len(data), "time": _in_words(int(time))}
     if "outcomes" in what:
         stored["outcomes"] = what["outcomes"]
-    return {"schema": SCHEMA, **found, "stored": stored}
+    return {"schema": SCHEMA, **fields, "stored": stored}
 
 
 @functools.lru_cache(maxsize=1024)
@@ -225,13 +225,13 @@ def _named(store: Store, keys: Iterable[str]) -> Iterator[str]:
         if len(key) < 4 or not set(key) <= set("0123456789abcdef"):
             raise RbError(f"'{key}' is no key. Expected 4 or more hexadecimal digits, as rb-store ls shows.")
         near = paths(store, "results", [key[:2]])
-        found = [path for path in near if os.path.basename(path).startswith(key)]
-        if not found:
+        matching = [path for path in near if os.path.basename(path).startswith(key)]
+        if not matching:
             raise RbError(
                 f"The store {store.folder} has no result with the key {key}. rb-store ls lists all."
             )
-        yield from (path for path in found if path not in seen)
-        seen.update(found)
+        yield from (path for path in matching if path not in seen)
+        seen.update(matching)
 
 
 def usage(store: Store) -> list[dict[str, Any]]:

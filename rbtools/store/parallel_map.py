@@ -58,9 +58,9 @@ def _help(
     try:
         for item in items:
             try:
-                found: tuple[Any, Exception | None] = work(item), None
+                answer: tuple[Any, Exception | None] = work(item), None
             except Exception as error:
-                found = None, error
-            answers.send(found)
+                answer = None, error
+            answers.send(answer)
     except BrokenPipeError:
         return

@@ -110,12 +110,12 @@ class RemoteStoreProxy(Store):
 
     def written(self) -> dict[File, bytes]:
         """What the work has made, but for states, which were posted."""
-        found = {}
+        files = {}
         for kind, name in self._written:
             path = self.path(kind, name)
             if path is not None and kind != "state":
-                found[kind, name] = path.read_bytes()
-        return found
+                files[kind, name] = path.read_bytes()
+        return files
 
     def path(self, kind: str, name: str) -> Path | None:
         if kind in KINDS:

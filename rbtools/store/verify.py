@@ -76,6 +76,8 @@ def _fits(kind: str, name: str, data: bytes, time: float, body: bytes) -> bool:
         return True  # outcomes and states do not say what they are
     if listing.record(name, data, time) is None:
         return False
-    kept = orjson.loads(body)
-    of = kept.get("about", {}).get("of")
-    return digest(kept["what"]) == name and (of is None or digest(of) in (name, kept["what"].get("outcomes")))
+    result = orjson.loads(body)
+    of = result.get("about", {}).get("of")
+    return digest(result["what"]) == name and (
+        of is None or digest(of) in (name, result["what"].get("outcomes"))
+    )

@@ -83,13 +83,13 @@ def _listed(names: Sequence[str]) -> str:
 
 def _merged(steps: Iterable[_Step]) -> list[str]:
     """The commands; what differs in its lists only is one."""
-    found: dict[tuple[str, tuple[str, ...]], dict[str, dict[str, None]]] = {}
+    commands: dict[tuple[str, tuple[str, ...]], dict[str, dict[str, None]]] = {}
     for step in steps:
-        lists = found.setdefault((step.command, step.rest), {})
+        lists = commands.setdefault((step.command, step.rest), {})
         for name, values in step.lists.items():
             lists.setdefault(name, {}).update(dict.fromkeys(values))
     lines = []
-    for (command, rest), lists in found.items():
+    for (command, rest), lists in commands.items():
         first = ",".join(lists.pop("", {}))
         listed = [f"--{name} {','.join(values)}" for name, values in lists.items()]
         lines.append(joined(command, [first] if first else [], listed, rest))
@@ -128,13 +128,13 @@ def _step(
     name: str, entry: Mapping[str, Any], entries: Mapping[str, Any], lacking: dict[str, None]
 ) -> _Step | None:
     """The command that an entry's protocol tells; None where it does not."""
-    made = _Step("rb-acc", (), {}) if name == "ge.acc" and "n" in entry else _question(entry, lacking)
-    if made is None:
+    step = _Step("rb-acc", (), {}) if name == "ge.acc" and "n" in entry else _question(entry, lacking)
+    if step is None:
         return None
     parts = metric_name.parse(name)
     difference = parts.is_gap or parts.is_ge
     if not difference and entry.get("split") not in (None, "test"):
-        made = made._replace(rest=(*made.rest, *option("split", entry["split"])))
+        step = step._replace(rest=(*step.rest, *option("split", entry["split"])))
     if entry.get("split") in (None, "test") and "indices" in entry:
         lacking["Chosen images were evaluated (--indices), of which the record has only a hash."] = None
     counts = _counts(entry, entries)
@@ -142,8 +142,8 @@ def _step(
         lacking["The record does not say how many images rb-pr was given."] = None
     flags = ("n", "n-train") if parts.is_gap else ("n-train", "n") if difference else ("n",)
     for flag, count in zip(flags, counts or (), strict=False):
-        made = made._replace(rest=(*made.rest, *option(flag, count)))
-    rest = [*made.rest, *option("seed", entry.get("seed"))]
+        step = step._replace(rest=(*step.rest, *option(flag, count)))
+    rest = [*step.rest, *option("seed", entry.get("seed"))]
     if entry.get("precision") in ("fp32", "bf16") and ("eps" in entry or "gamma" in entry):
         rest += option("precision", entry["precision"])  # of a search; other tools have no such option
     both = parts.is_ge and parts.stem == "pr" and parts._replace(stem="pr-all").build() in entries
@@ -152,7 +152,7 @@ def _step(
         wanted = entry.get("denominator")
         rest += option("denominator", wanted) if difference or wanted != "correct" else []
     tool = "rb-ge loss " if parts.is_gap else "rb-ge " if difference else "rb-"
-    return _Step(made.command.replace("rb-", tool, 1), tuple(rest), made.lists)
+    return _Step(step.command.replace("rb-", tool, 1), tuple(rest), step.lists)
 
 
 def _counts(entry: Mapping[str, Any], entries: Mapping[str, Any]) -> list[Any] | None:
@@ -161,8 +161,8 @@ def _counts(entry: Mapping[str, Any], entries: Mapping[str, Any]) -> list[Any] |
     Of probabilistic robustness an entry counts those that are right: the accuracy beside it has all.
     None where that does not fit together.
     """
-    found = entry.get("n")
-    counts = found if isinstance(found, list) else [found]
+    number = entry.get("n")
+    counts = number if isinstance(number, list) else [number]
     if entry.get("denominator") != "correct":
         return counts
     sides = ["train.acc", "acc"] if len(counts) == 2 else [_acc_of(entry)]
@@ -182,8 +182,8 @@ def _acc_of(entry: Mapping[str, Any]) -> str:
 
 
 def _question(entry: Mapping[str, Any], lacking: dict[str, None]) -> _Step | None:
-    told = entry.get("norm")
-    norm = told if isinstance(told, str) else "linf"
+    stated = entry.get("norm")
+    norm = stated if isinstance(stated, str) else "linf"
     attack = entry.get("attack")
     if isinstance(attack, str) and attack in ATTACKS and is_number(entry.get("eps")):
         return _attack(attack, entry, norm)

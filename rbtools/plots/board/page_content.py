@@ -73,21 +73,21 @@ def content(
 
 def at(record: Record, path: str) -> Any:
     """The value at a path with dots, None where there is none."""
-    found: Any = record
+    value: Any = record
     for step in path.split("."):
-        found = found.get(step) if isinstance(found, Mapping) else None
-    return found
+        value = value.get(step) if isinstance(value, Mapping) else None
+    return value
 
 
 def _fields(records: Sequence[Record]) -> list[dict[str, Any]]:
     """What tells records apart; of a field that all share, or none has, there is no column."""
-    found = []
+    fields = []
     for path, (title, _) in FIELDS.items():
         values = [_text(at(record, path)) for record in records]
         differs = len(set(values)) > 1
         if path == "arch.name" or (differs if path == "train.seed" else any(values)):
-            found.append({"path": path, "title": title, "values": values})
-    return found
+            fields.append({"path": path, "title": title, "values": values})
+    return fields
 
 
 def _text(value: Any) -> str | None:
@@ -99,30 +99,34 @@ def _text(value: Any) -> str | None:
 def _column(
     records: Sequence[Record], intervals: Sequence[Mapping[str, Pair]], column: board.PageColumn
 ) -> dict[str, Any]:
-    found = {
+    described = {
         **column._asdict(),
         "metric": column.name not in board.ARCH_COUNTS,
         "values": [board.value(record, column.name) for record in records],
     }
     pairs = [of.get(column.name) for of in intervals]
     if any(pairs):
-        found["lows"] = [pair and pair[0] for pair in pairs]
-        found["highs"] = [pair and pair[1] for pair in pairs]
-    return found
+        described["lows"] = [pair and pair[0] for pair in pairs]
+        described["highs"] = [pair and pair[1] for pair in pairs]
+    return described
 
 
 def _intervals(record: Record) -> dict[str, Pair]:
-    found = {}
+    intervals = {}
     for entry in record.get("evals") or ():
         pair = _pair(entry.get("ci95"))
         if pair is not None and isinstance(entry.get("metric"), str):
-            found[entry["metric"]] = pair
-    return found
+            intervals[entry["metric"]] = pair
+    return intervals
 
 
-def _pair(found: Any) -> Pair | None:
-    if isinstance(found, list) and len(found) == 2 and all(type(side) in (int, float) for side in found):
-        return found[0], found[1]
+def _pair(interval: Any) -> Pair | None:
+    if (
+        isinstance(interval, list)
+        and len(interval) == 2
+        and all(type(side) in (int, float) for side in interval)
+    ):
+        return interval[0], interval[1]
     return None
 
 
@@ -132,13 +136,13 @@ def _stored(record: Record) -> float | None:
 
 def _scopes(records: Sequence[Record], within: Sequence[str]) -> list[dict[str, Any]]:
     """The groups among which metrics can be scaled: for each choice of fields, the group of each record."""
-    found: list[dict[str, Any]] = []
+    scopes: list[dict[str, Any]] = []
     for choice in ([], ["dataset"], ["dataset", "arch.name"], list(within)):
         keys, groups = _groups(records, choice)
         useful = choice in ([], list(within)) or 0 < max(groups) < len(records) - 1
-        if useful and all(choice != other["within"] and groups != other["groups"] for other in found):
-            found.append({"within": choice, "groups": groups, "keys": keys})
-    return found
+        if useful and all(choice != other["within"] and groups != other["groups"] for other in scopes):
+            scopes.append({"within": choice, "groups": groups, "keys": keys})
+    return scopes
 
 
 def _groups(records: Sequence[Record], names: Sequence[str]) -> tuple[list[dict[str, Any]], list[int]]:
@@ -166,17 +170,17 @@ def _field(field: expr.Expression, record: Record) -> Any:
 
 def _row(record: Record, steps: TextPool, lacking: TextPool, protocols: TextPool) -> dict[str, Any]:
     """A record but for its numbers: its other fields as text, protocols, and how to make it again."""
-    kept = {key: value for key, value in record.items() if key not in _REPLACED}
-    if isinstance(kept.get("train"), Mapping):
-        kept["train"] = {key: value for key, value in kept["train"].items() if key != "history"}
-    made = again(record)
+    base = {key: value for key, value in record.items() if key not in _REPLACED}
+    if isinstance(base.get("train"), Mapping):
+        base["train"] = {key: value for key, value in base["train"].items() if key != "history"}
+    pipe = again(record)
     return {
-        "base": dumps(kept).decode(),
+        "base": dumps(base).decode(),
         "evals": [
             _entry(entry, protocols) for entry in record.get("evals") or () if entry.get("metric") != "score"
         ],
-        "steps": [steps.add(text) for text in made.steps],
-        "lacking": [lacking.add(text) for text in made.lacking],
+        "steps": [steps.add(text) for text in pipe.steps],
+        "lacking": [lacking.add(text) for text in pipe.lacking],
     }
 
 

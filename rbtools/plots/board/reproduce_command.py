@@ -113,11 +113,11 @@ def _idle(method: str, params: Mapping[str, Any]) -> Collection[str]:
     return unused
 
 
-def _normalize(found: Any) -> list[str]:
-    if found is None:
+def _normalize(setting: Any) -> list[str]:
+    if setting is None:
         return ["--normalize none"]
-    if found == "none":
-        return option("normalize", found)
-    if isinstance(found, list) and len(found) == 2 and all(isinstance(side, list) for side in found):
-        return ["--normalize", *(word(",".join(map(number, filter(is_number, side)))) for side in found)]
+    if setting == "none":
+        return option("normalize", setting)
+    if isinstance(setting, list) and len(setting) == 2 and all(isinstance(side, list) for side in setting):
+        return ["--normalize", *(word(",".join(map(number, filter(is_number, side)))) for side in setting)]
     return []

@@ -71,22 +71,22 @@ def score(records: Sequence[Record], preset_metrics: Callable[[str], Sequence[st
 def _agreed(records: Sequence[Record], preset_metrics: Callable[[str], Sequence[str]]) -> Score | None:
     """None where a record has no score, or one of another make."""
     entries = [_entry(record) for record in records]
-    made = [None if entry is None else _make(entry) for entry in entries]
-    first = made[0]
-    if first is None or any(one != first for one in made):
+    makes = [None if entry is None else _make(entry) for entry in entries]
+    first = makes[0]
+    if first is None or any(make != first for make in makes):
         return None
     try:
         for name in first[1]:
             expr.compile(name)
     except RbError:
         return None
-    found = Score([PageTerm(*term) for term in _terms(entries[0] or {})], *first[1:])
-    usual = preset_metrics(found.preset) if found.preset else ()
-    for place, term in enumerate(found.terms):
+    agreed = Score([PageTerm(*term) for term in _terms(entries[0] or {})], *first[1:])
+    usual = preset_metrics(agreed.preset) if agreed.preset else ()
+    for place, term in enumerate(agreed.terms):
         names = [str((entry or {})["terms"][place]["metric"]) for entry in entries]
         if len(set(names)) > 1:
             term.metric, term.names = next((name for name in names if name in usual), names[0]), names
-    return found
+    return agreed
 
 
 def _entry(record: Record) -> Mapping[str, Any] | None:
@@ -105,15 +105,15 @@ def _make(entry: Mapping[str, Any]) -> tuple[Any, ...] | None:
 
 def _terms(entry: Mapping[str, Any]) -> list[tuple[str, float, bool]]:
     listed = entry.get("terms")
-    found = []
-    for one in listed if isinstance(listed, list) else ():
-        if not (isinstance(one, Mapping) and isinstance(one.get("metric"), str)):
+    terms = []
+    for term in listed if isinstance(listed, list) else ():
+        if not (isinstance(term, Mapping) and isinstance(term.get("metric"), str)):
             return []
-        weight, higher = one.get("weight"), one.get("higher")
+        weight, higher = term.get("weight"), term.get("higher")
         if isinstance(weight, bool) or not isinstance(weight, int | float) or not isinstance(higher, bool):
             return []
-        found.append((one["metric"], weight, higher))
-    return found
+        terms.append((term["metric"], weight, higher))
+    return terms
 
 
 def _common(records: Sequence[Record]) -> list[PageTerm]:
@@ -126,9 +126,9 @@ def _common(records: Sequence[Record]) -> list[PageTerm]:
 
 
 def _value(record: Record, name: str) -> float | None:
-    found = (record.get("metrics") or {}).get(name)
-    if found is not None:
-        return float(found)
+    metric = (record.get("metrics") or {}).get(name)
+    if metric is not None:
+        return float(metric)
     try:
         value = expr.compile(name)(record)
     except RbError:
