@@ -29,7 +29,7 @@ class Bars(weightings.Composed):
         weights = weightings.weightings(self.weightings, usual)
         if len(weights) > MOST_WEIGHTINGS:
             raise RbError(f"--weightings names {len(weights)}, and {MOST_WEIGHTINGS} can be told apart.")
-        columns = [score.weighed(one) for one in weights.values()]
+        columns = [score.weighed(weighting) for weighting in weights.values()]
         every = weightings.grouped(records, columns, self.group)
         rows = weightings.best(every, self.top)
         axes = figure.add_subplot()

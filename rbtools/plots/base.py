@@ -23,7 +23,7 @@ _METADATA: dict[str, dict[str, None]] = {
 
 
 class Painted(NamedTuple):
-    """What a kind has painted: what it shows, how many inches high it is, and what stands around it.
+    """The result of `paint`: the title, the height in inches, and what the frame shows around it.
 
     `below` and `left` label axes that several panels share. The height is without title, legend and `below`.
     """
@@ -37,7 +37,7 @@ class Painted(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Drawing:
-    """The options of every figure; a kind adds its own and says in `paint` what is drawn."""
+    """The options of every figure; a kind adds its own, and draws in `paint`."""
 
     endings: ClassVar[tuple[str, ...]] = ENDINGS
 

@@ -199,7 +199,7 @@ def _classes_of(record: dict[str, Any]) -> int | None:
 
 
 def _plain(name: str) -> str:
-    """A data set's name as it is compared: rb-convert and people write CIFAR-10, too."""
+    """A data set's name for comparison: `cifar10` is also written CIFAR-10."""
     return name.lower().replace("-", "").replace("_", "")
 
 

@@ -26,7 +26,7 @@ _SHORT = ("none", "skip", "1x1 conv", "3x3 conv", "avg pool")
 _NODES = ((0.0, 0.0), (1.25, 0.62), (2.5, -0.62), (3.75, 0.0))
 # How far the arrow of each edge bends, in shares of its length, so that none passes over a node.
 _BENDS = (0.16, 0.2, 0.0, -0.52, -0.1, 0.12)
-# How far along its arrow the name of each edge stands, so that none lies over another's arrow.
+# Where along its arrow the name of each edge is drawn, so that no name covers another arrow.
 _PLACES = (0.6, 0.5, 0.5, 0.5, 0.45, 0.5)
 
 

@@ -38,7 +38,9 @@ def _has_confidence(detail: dict[str, Any]) -> bool:
         return False
     matrices = [confidence[scheme] for scheme in ("label", "argmax") if confidence.get(scheme)]
     whole = len(matrices) in (0, 2) and all(map(_are_square, matrices))
-    return whole and all(_are_shares(counts, len(one)) for one in matrices for counts in images.values())
+    return whole and all(
+        _are_shares(counts, len(matrix)) for matrix in matrices for counts in images.values()
+    )
 
 
 _WHOLE = {"confusion": _has_confusion, "confidence": _has_confidence}

@@ -13,7 +13,7 @@ from rbtools.registry import param
 
 FEWEST = 3  # records; two always agree or disagree
 _WRITTEN = 0.23  # inches of a cell that a number fits
-_TINY = 5.5  # points of names that stand for several rows
+_TINY = 5.5  # points: of names of several rows
 _NAMES = {"spearman": "Spearman's ρ", "kendall": "Kendall's τ-b"}
 
 

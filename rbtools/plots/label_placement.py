@@ -1,4 +1,4 @@
-"""Names beside points, where there is room for them: no name covers another, nor a point that has one."""
+"""Places names beside points so that no name covers another name or a named point."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def write(axes: Any, points: Sequence[tuple[float, float]], names: Sequence[str]
 
 
 def settle(figure: Any) -> None:
-    """Move all names so that they stand free; what finds no room in the axes is left out."""
+    """Move all names to free places; names without a free place in the axes are hidden."""
     waiting = getattr(figure, "rbtools_names", [])
     if waiting:
         figure.draw_without_rendering()
@@ -75,7 +75,7 @@ def _settle(axes: Any, labels: Sequence[Label], dpi: float) -> None:
 
 
 def _places(x: float, y: float, width: float, high: float) -> list[Box]:
-    """Where a name may stand: rings around its point, from near to far."""
+    """The candidate places of a name: rings around its point, from near to far."""
     boxes = []
     for ring in range(_RINGS):
         away = _NEAR + ring * _STEP

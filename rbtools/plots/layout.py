@@ -92,7 +92,7 @@ def _in_common(names: Sequence[str]) -> int:
 
 
 def _around(name: str, start: int, end: int, width: float, size: float) -> str:
-    """As much of a name as fits, what stands from `start` to `end` first, then what is before and after."""
+    """As much of a name as fits: first from `start` to `end`, then before and after."""
 
     def shown(first: int, last: int) -> str:
         cut = words.ELLIPSIS
@@ -172,7 +172,7 @@ def name_y(axes: Any, names: Sequence[str], height: float, size: float | None = 
 
 
 def label_size(slot: float) -> float:
-    """The size at which lines of text stand in slots so many inches high; 0 where none can be read."""
+    """The font size for lines of text in slots of this height in inches; 0 where it would be illegible."""
     size = min(style.SMALL, slot * _INCH / _SPACING)
     return size if size >= _SMALLEST else 0.0
 

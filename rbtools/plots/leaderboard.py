@@ -1,4 +1,4 @@
-"""leaderboard: the records as one self-contained web page, which sorts, filters and ranks them anew."""
+"""leaderboard: the records as one self-contained web page that sorts, filters and ranks them."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def _web(axes: Any, names: Sequence[str], width: float) -> float:
             strict=True,
         )
         axes.plot(xs, ys, color=style.PALE, linewidth=0.9 if ring == 1 else 0.5, zorder=1)
-    # What the names leave of the width is the web's; those at the sides stand beside it.
+    # The web takes the width that the names at its sides leave.
     most = 0.24 * width
     texts = ["\n".join(layout.wrapped(words.tidy(name), most, style.SMALL)) for name in names]
     wide = max(

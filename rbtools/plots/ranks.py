@@ -154,7 +154,7 @@ def _running_median(ranks: Any, numbers: Any) -> tuple[Any, Any]:
 
 
 def _ranks(column: Sequence[float | None], name: str) -> list[float]:
-    """Ranks from 1, the best; equals share theirs, as in rb-rank; NaN without a value."""
+    """Ranks from 1, the best; equal values share a rank, as in rb-rank; NaN without a value."""
     sign = -1 if metric_name.higher_is_better(name) else 1
     costs = sorted(sign * value for value in column if value is not None)
     first: dict[float, int] = {}

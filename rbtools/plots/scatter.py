@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from rbtools.errors import RbError
-from rbtools.plots import layout, record_values, style, words
+from rbtools.plots import label_placement, layout, record_values, style, words
 from rbtools.plots.base import Drawing, Painted, Record
 from rbtools.records import expr, metric_name
 from rbtools.registry import param
@@ -181,8 +181,6 @@ def _dots(axes: Any, points: Points, places: Sequence[int], **look: Any) -> Any:
 def _plain(axes: Any, points: Points) -> None:
     _dots(axes, points, range(len(points.x)), color=style.BLUE)
     if 1 < len(points.x) <= _NAMED:
-        from rbtools.plots import label_placement
-
         label_placement.write(axes, list(zip(points.x, points.y, strict=True)), words.tags(points.records))
 
 
@@ -218,8 +216,6 @@ def _at_2_and_5(value: float, _: Any = None) -> str:
 
 def _neighbourhood(axes: Any, points: Points, centre: int) -> list[tuple[Any, str]]:
     """The architecture and its neighbours, each by the index of its class; all others in grey."""
-    from rbtools.plots import label_placement
-
     at: dict[int, list[int]] = {}
     for place, record in enumerate(points.records):
         index = _index(record)

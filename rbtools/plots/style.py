@@ -1,4 +1,4 @@
-"""How figures look: one style whatever the user's matplotlibrc says, and colours that all can tell apart."""
+"""The style of all figures, which ignores the user's matplotlibrc; colours are safe for the colour-blind."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK)
 DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
-# Points: of labels, of what stands at ticks and in legends, of titles.
+# Font sizes in points: labels, ticks and legends, titles.
 SIZE, SMALL, TITLE = 8.0, 7.0, 9.0
 _SETTINGS: dict[str, Any] = {
     "font.family": "sans-serif",
@@ -57,7 +57,7 @@ def applied() -> Iterator[None]:
     from matplotlib import style
 
     with warnings.catch_warnings(), style.context(["default", _SETTINGS], after_reset=True):
-        # A name in a script that the font lacks is shown as boxes, which says enough.
+        # A name in a script that the font lacks is shown as boxes.
         warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)
         yield
 

@@ -48,7 +48,7 @@ class Own:
         terms = entries[0].get("terms") if entries else None
         if not terms or any(entry.get("terms") != terms for entry in entries):
             return None
-        known = [WeightedMetric(str(one["metric"]), float(one["weight"])) for one in terms]
+        known = [WeightedMetric(str(term["metric"]), float(term["weight"])) for term in terms]
         return Own(known, [_scaled(entry.get("contributions") or {}, known) for entry in entries])
 
     def weighed(self, weights: Sequence[float]) -> list[float | None]:
@@ -57,8 +57,8 @@ class Own:
 
 
 def _entry(record: Record) -> Record:
-    entries = (one for one in record.get("evals") or () if one.get("metric") == "score")
-    return next((one for one in entries if one.get("tool") == "rb-score"), {})
+    entries = (entry for entry in record.get("evals") or () if entry.get("metric") == "score")
+    return next((entry for entry in entries if entry.get("tool") == "rb-score"), {})
 
 
 def _scaled(contributions: Record, terms: Sequence[WeightedMetric]) -> list[float | None]:
@@ -79,7 +79,7 @@ def _weighed(row: Sequence[float | None], weights: Sequence[float]) -> float | N
 
 @dataclass(frozen=True, kw_only=True)
 class Composed(Drawing):
-    """What bars and radar ask for: a composite score, as rb-score asks for one."""
+    """The options of bars and radar for a composite score, as rb-score has them."""
 
     metric: str | None = param(
         None,

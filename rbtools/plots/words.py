@@ -1,4 +1,4 @@
-"""Names for people: what a metric is called on an axis, what tells records apart in a legend."""
+"""Names in figures: of metrics on axes, and of records in legends."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def differing(records: Sequence[Record]) -> list[tuple[str | None, ...]]:
 
 
 def tags(records: Sequence[Record]) -> list[str]:
-    """What tells each record from the others: of name, data set, method and seed those that differ."""
+    """A short name for each record: of name, data set, method and seed those that differ."""
     rows = [_parts(record) for record in records]
     differ = [place for place in range(len(_PARTS)) if len({row[place] for row in rows}) > 1]
     if not differ:
@@ -167,7 +167,7 @@ def tags(records: Sequence[Record]) -> list[str]:
 
 
 def _numbered(names: list[str]) -> list[str]:
-    """Names that stand for several records, with a number each."""
+    """The names; equal ones get a number each."""
     total, met = Counter(names), Counter[str]()
     numbered = []
     for name in names:

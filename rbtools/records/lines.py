@@ -85,7 +85,7 @@ def parse_again(text: bytes) -> dict[str, Any]:
 
 
 def _says_all(record: Any, text: bytes) -> bool:
-    """Whether a line says no more than was understood: no key twice, no number beyond 64 bits.
+    """Whether parsing a line loses nothing: no key occurs twice, no number is beyond 64 bits.
 
     False for a line of another spelling, too, which is then read slowly; the blanks that Python's own
     json writes after colons and commas are no other spelling.
@@ -130,7 +130,7 @@ def check_shape(record: dict[str, Any]) -> None:
 
 
 def _is_measured(entry: dict[str, Any]) -> bool:
-    """Whether what an entry found is of the kinds that tools work with, as far as it says."""
+    """Whether value, deviation and interval of an entry, where it has them, are numbers."""
     if not (_is_number(entry.get("value")) and _is_number(entry.get("std"))):
         return False
     ends = entry.get("ci95")

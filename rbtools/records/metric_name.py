@@ -131,7 +131,7 @@ def eps_name(eps: float, norm: str = "linf") -> str:
 
 
 def attack_name(stem: str, eps: float, norm: str = "linf") -> str:
-    """`pgd20.8` for eps 8/255; the stem of an attack in another norm says so itself (`pgd20.l2`)."""
+    """`pgd20.8` for eps 8/255; the stem of an attack in another norm includes the norm (`pgd20.l2`)."""
     return f"{stem}.{eps_name(eps, norm)}"
 
 

@@ -1,4 +1,4 @@
-"""How a finished training stands in a record, from what determined it and what came out of it."""
+"""The `train` section of a record, made from a training's configuration and its results."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class BootstrapDraws:
         if text in metrics:
             return self._metric(record, text)
         compiled = expr.compile(text)
-        used = dict.fromkeys(name for one in compiled.names for name in expr.expand(one, metrics))
+        used = dict.fromkeys(name for item in compiled.names for name in expr.expand(item, metrics))
         every = {name: self._metric(record, name) for name in used if metrics[name] is not None}
         if every and compiled.is_mean:  # of 6,466 records in seconds, not minutes
             mean: np.ndarray = np.stack(list(every.values())).mean(0)
@@ -122,7 +122,7 @@ class BootstrapDraws:
         return np.random.Generator(np.random.Philox(key=int.from_bytes(name, "big")))
 
     def composite(self, records: Sequence[Record]) -> np.ndarray:
-        """Draws (N, size) of the score that rb-score gave: its metrics drawn, then scaled and weighted anew.
+        """Draws (N, size) of the score that rb-score gave: its metrics are drawn, then scaled and weighted.
 
         NaN for a record without an entry of it.
         """
@@ -133,7 +133,7 @@ class BootstrapDraws:
         entries = [_score_entry(record) for record in records]
         for place, entry in enumerate(entries):
             if entry is not None:
-                weights = [(one["weight"], one["higher"]) for one in entry["terms"]]
+                weights = [(term["weight"], term["higher"]) for term in entry["terms"]]
                 settings = [weights, entry.get("within"), entry.get("missing")]
                 groups.setdefault(json.dumps(settings), []).append(place)
         for places in groups.values():
@@ -175,19 +175,19 @@ def _score_entry(record: Record) -> Any:
 
 def _are_terms(terms: Any) -> bool:
     """Whether these are metrics with weights and directions, as rb-score writes them."""
-    if not isinstance(terms, list) or not all(isinstance(one, dict) for one in terms):
+    if not isinstance(terms, list) or not all(isinstance(term, dict) for term in terms):
         return False
     return bool(terms) and all(
-        isinstance(one.get("metric"), str)
-        and isinstance(one.get("higher"), bool)
-        and type(one.get("weight")) in (int, float)
-        and 0 < one["weight"] < _MOST
-        for one in terms
+        isinstance(term.get("metric"), str)
+        and isinstance(term.get("higher"), bool)
+        and type(term.get("weight")) in (int, float)
+        and 0 < term["weight"] < _MOST
+        for term in terms
     )
 
 
 def over_members(drawn: np.ndarray, members: Sequence[Sequence[int]], seed: int) -> np.ndarray:
-    """Draws (G, B) of the means of groups from those (N, B) of records: members are drawn anew as well.
+    """Draws (G, B) of the means of groups from those (N, B) of records; members are resampled as well.
 
     members: the rows of each group. A group of one keeps its draws.
     """

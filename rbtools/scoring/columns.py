@@ -46,7 +46,7 @@ class Columns:
             if name not in metrics:
                 try:
                     value = computed.number(record)
-                except RbError as wrong:  # of this record; of all of them `resolve` says so
+                except RbError as wrong:  # in this record; `resolve` reports one in all records
                     self._no_number.setdefault(name, wrong)
                     continue
                 if value is not None:
@@ -71,7 +71,7 @@ class Columns:
         return list(self._names)
 
     def resolve(self, item: str) -> list[str]:
-        """The columns that an item stands for: itself, or all metrics that a glob matches.
+        """The columns that an item means: itself, or all metrics that a glob matches.
 
         Raises UsageError where no record has it, or it is a number in none.
         """

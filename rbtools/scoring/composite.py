@@ -1,4 +1,4 @@
-"""The composite score of a stream of records: which columns, which records with which, what is said of it."""
+"""The composite score of a stream of records: its terms, its groups, its warnings and its entries."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Composite:
         self.missing = missing
         self._grouping = Grouping(within)
         self._others = [name for names in self._preset.on.values() for name in names.values()]
-        self._columns = Columns([*(one.item for one in self.asked), *self._others])
+        self._columns = Columns([*(spec.item for spec in self.asked), *self._others])
         self._variants = ["", *self._preset.on]
         self._variant = array("b")  # of each record: the data set whose names it has, 0 for the usual ones
         self._datasets: dict[str, None] = {}
@@ -109,7 +109,7 @@ class Composite:
             "value": scored.score,
             **({"preset": self._preset_name} if self._preset_name else {}),
             "terms": terms,
-            "contributions": dict(zip((one["metric"] for one in terms), scored.contributions, strict=True)),
+            "contributions": dict(zip((term["metric"] for term in terms), scored.contributions, strict=True)),
             "missing": self.missing,
             **group,
         }
@@ -120,8 +120,8 @@ class Composite:
     def _listed(self, variant: str) -> list[dict[str, Any]]:
         names = self._preset.on.get(variant, {})
         return [
-            {"metric": names.get(one.metric, one.metric), "weight": one.weight, "higher": one.higher}
-            for one in self.terms
+            {"metric": names.get(term.metric, term.metric), "weight": term.weight, "higher": term.higher}
+            for term in self.terms
         ]
 
     def _column(self, name: str) -> array[float]:
@@ -145,7 +145,9 @@ class Composite:
                 names = [item]
             else:
                 names = self._columns.resolve(item)
-            if expr.is_bare(item) and expr.is_glob(item):  # what is named by itself has its own weight
+            if expr.is_bare(item) and expr.is_glob(
+                item
+            ):  # an item that is also listed alone has its own weight
                 names = [name for name in names if name not in items and name != "score"]
             terms += [minmax.term(name + settings) for name in names]
         return terms

@@ -105,7 +105,7 @@ def _reason(matrix: Matrix, i: int, j: int) -> str:
 
 
 def average_ranks(numbers: np.ndarray) -> np.ndarray:
-    """Ranks (N, M) from 1 within each column of numbers (N, M); equals share the mean of theirs."""
+    """Ranks (N, M) from 1 within each column of numbers (N, M); equal numbers share their mean rank."""
     start, end, order = _runs(numbers)
     import numpy as np
 
@@ -239,9 +239,9 @@ def _concordance(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     total = np.zeros((len(x), len(y)))
     depth = max(1, _BLOCK // (max(len(x), len(y)) * n))
     for start in range(0, n, depth):
-        one = _signs(x, start, depth)
-        other = one if y is x else _signs(y, start, depth)
-        total += one @ other.T
+        signs = _signs(x, start, depth)
+        other = signs if y is x else _signs(y, start, depth)
+        total += signs @ other.T
     return total
 
 

@@ -1,4 +1,4 @@
-"""What accuracies under single corruptions add up to: means, and errors beside a reference's (mCE).
+"""Summaries of accuracies under single corruptions: means, and errors relative to a reference's (mCE).
 
 Hendrycks and Dietterich, "Benchmarking neural network robustness to common corruptions and
 perturbations", ICLR 2019, section 4.
@@ -30,7 +30,7 @@ class Reference:
     clean: float | None
 
     def described(self) -> dict[str, Any]:
-        """As it stands in an entry: all that a result depends on."""
+        """The reference as an entry has it: everything that a result depends on."""
         return {"name": self.name, "errors": dict(self.errors), "clean": self.clean}
 
 
@@ -73,7 +73,7 @@ def summary(
     base: Reference | None = None,
     joint: Joint = lambda parts: None,
 ) -> list[Entry]:
-    """Means and mCE of the accuracies at hand, where they are complete.
+    """Means and mCE of the given accuracies, where they are complete.
 
     `corrupt.NAME.mean` takes all five severities, `corrupt.mean` and mCE all corruptions of the benchmark.
     `joint` gives the means' intervals.

@@ -80,7 +80,7 @@ class Grouping:
         return sum(len(places) == 1 for places in self._places.values())
 
     def described(self, place: int) -> dict[str, Any]:
-        """As an entry says it: the group's fields and their values, and how many records it has."""
+        """The fields of an entry that describe a record's group: `within` and `compared`."""
         if not self.names:
             return {}
         key = self._keys[place]

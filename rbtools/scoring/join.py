@@ -1,4 +1,4 @@
-"""Result sets side by side: the same architectures, measured by different people or on other data."""
+"""Joins result sets: the same architectures in several measurements or on several data sets."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Beside:
         return list(dict.fromkeys(name for some in mixed for name in some))
 
     def resolve(self, items: Iterable[str]) -> list[str]:
-        """The columns that items stand for: of all sets, or with LABEL: in front, of those it matches.
+        """The columns that items mean: of all sets, or with LABEL: in front, of those it matches.
 
         Raises UsageError for an item that no record has.
         """
@@ -84,7 +84,9 @@ class Beside:
 
     def _resolved(self, item: str) -> list[str]:
         if not self.on:
-            here = {name: (label, name) for label, one in self._sets.items() for name in one.resolve(item)}
+            here = {
+                name: (label, name) for label, columns in self._sets.items() for name in columns.resolve(item)
+            }
             self._origin |= here
             return list(here)
         label, colon, bare = item.rpartition(":")
@@ -92,15 +94,15 @@ class Beside:
         if not chosen:
             raise UsageError(f"No result set is called '{label}'. There are: {', '.join(self._sets)}.")
         names: list[str] = []
-        for one in chosen:
+        for other in chosen:
             try:
-                here = {f"{one}:{name}": (one, name) for name in self._sets[one].resolve(bare)}
+                here = {f"{other}:{name}": (other, name) for name in self._sets[other].resolve(bare)}
             except UsageError:  # another set may have it
                 continue
             self._origin |= here
             names += here
         if not names:
-            raise unknown(bare, dict.fromkeys(name for one in chosen for name in self._sets[one].metrics))
+            raise unknown(bare, dict.fromkeys(name for other in chosen for name in self._sets[other].metrics))
         return names
 
     def numbers(self, names: Sequence[str]) -> Numbers:

@@ -68,19 +68,19 @@ def check_terms(terms: Sequence[Term]) -> None:
     if not terms:
         raise UsageError("A score needs at least one metric. Name them, for example --metric acc,pgd20.8.")
     seen: set[str] = set()
-    for one in terms:
-        if not one.metric:
+    for term in terms:
+        if not term.metric:
             raise UsageError("A metric of the score has no name. Write NAME, NAME:2 or NAME:lower.")
-        if one.metric in seen:
+        if term.metric in seen:
             raise UsageError(
-                f"The score has '{one.metric}' twice. Give it once, with a weight: {one.metric}:2."
+                f"The score has '{term.metric}' twice. Give it once, with a weight: {term.metric}:2."
             )
-        if not (isfinite(one.weight) and one.weight > 0):
+        if not (isfinite(term.weight) and term.weight > 0):
             raise UsageError(
-                f"The weight of '{one.metric}' is {one.weight:g}. It must be above 0;"
+                f"The weight of '{term.metric}' is {term.weight:g}. It must be above 0;"
                 " to reverse a metric write :lower, to leave it out do not name it."
             )
-        seen.add(one.metric)
+        seen.add(term.metric)
 
 
 def composite(columns: Sequence[Column], terms: Sequence[Term], missing: str = "refuse") -> Iterator[Scored]:
@@ -97,41 +97,41 @@ def composite(columns: Sequence[Column], terms: Sequence[Term], missing: str = "
             f"--missing is '{missing}'.{near(missing, MISSING)} Choose from: {', '.join(MISSING)}."
         )
     scales = []
-    for column, one in zip(columns, terms, strict=True):
+    for column, term in zip(columns, terms, strict=True):
         if len(column) != len(columns[0]):
             raise ValueError("columns of a score must be of one length")
         present = [value for value in column if value is not None and value == value]
         if missing == "refuse":
-            check_complete([column], [one])
-        scales.append(_scale(present, one))
+            check_complete([column], [term])
+        scales.append(_scale(present, term))
     filler = 0.0 if missing == "worst" else None
-    return _rows(columns, scales, filler, fsum(one.weight for one in terms))
+    return _rows(columns, scales, filler, fsum(term.weight for term in terms))
 
 
 def check_complete(columns: Sequence[Column], terms: Sequence[Term]) -> None:
     """Raise RbError where a record lacks a metric: what `missing="refuse"` means."""
-    for column, one in zip(columns, terms, strict=True):
+    for column, term in zip(columns, terms, strict=True):
         if any(value is None or value != value for value in column):
-            raise _lacking(one.metric, column)
+            raise _lacking(term.metric, column)
 
 
 class _Scale(NamedTuple):
-    """n = |value - worst| / span; `span` 0 says that all values are equal."""
+    """n = |value - worst| / span; a `span` of 0 means that all values are equal."""
 
     worst: float
     span: float
     weight: float
 
 
-def _scale(present: list[float], one: Term) -> _Scale:
+def _scale(present: list[float], term: Term) -> _Scale:
     if not present:
-        return _Scale(0.0, 0.0, one.weight)
+        return _Scale(0.0, 0.0, term.weight)
     least, greatest = min(present), max(present)
     if not isfinite(greatest - least):
         raise RbError(
-            f"'{one.metric}' runs from {least:g} to {greatest:g}, too far to scale. Is it a metric?"
+            f"'{term.metric}' runs from {least:g} to {greatest:g}, too far to scale. Is it a metric?"
         )
-    return _Scale(least if one.higher else greatest, greatest - least, one.weight)
+    return _Scale(least if term.higher else greatest, greatest - least, term.weight)
 
 
 def _rows(

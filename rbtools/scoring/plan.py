@@ -73,7 +73,7 @@ def split(text: str) -> TermSpec:
 
 
 def weighted(content: Any, source: str) -> list[TermSpec]:
-    """What a file of weights says: metric or expression -> weight, `lower`, `higher` or both (`2:lower`).
+    """The terms of a file of weights: metric or expression -> weight, `lower`, `higher` or both (`2:lower`).
 
     content: as YAML or JSON reads it. Raises UsageError, naming the file, for anything else.
     """
@@ -100,7 +100,7 @@ def weighted(content: Any, source: str) -> list[TermSpec]:
 
 
 def together(*lists: Sequence[TermSpec]) -> list[TermSpec]:
-    """All that was asked for; where lists have the same item, the later one says how it counts."""
+    """The terms of several lists; where lists have the same item, the later one counts."""
     specs: dict[str, TermSpec] = {}
     for some in lists:
         for spec in some:

@@ -7,7 +7,7 @@ from typing import Any
 
 from rbtools.errors import unknown
 from rbtools.records import expr
-from rbtools.scoring import plan, rank_order
+from rbtools.scoring import correlate, plan, rank_order
 from rbtools.scoring.columns import ABSENT
 from rbtools.scoring.composite import Composite
 
@@ -28,8 +28,6 @@ def correlations(
 ) -> list[list[float]]:
     """Rank correlations (rows, cols) between the named columns, NaN where there is none; see `correlate`."""
     import numpy as np
-
-    from rbtools.scoring import correlate
 
     numbers = np.array([[ABSENT if v is None else v for v in column] for column in columns]).T
     coefficients: list[list[float]] = correlate.matrix(kind, names, numbers, rows, cols).value.tolist()
@@ -58,10 +56,10 @@ def composite(
     )
     for record in records:
         result.add(record)
-    result.settle(lambda message: None)  # what it would say stands in the figure's title
+    result.settle(lambda message: None)  # the figure's title has what it would report
     return result
 
 
 def preset_metrics(preset: str) -> list[str]:
     """The metrics of a preset of rb-score, under the names that they have on most data sets."""
-    return [one.item for one in plan.PRESETS[preset].asked] if preset in plan.PRESETS else []
+    return [spec.item for spec in plan.PRESETS[preset].asked] if preset in plan.PRESETS else []

@@ -11,7 +11,7 @@ from rbtools.scoring import merge, rank_order, same_model
 from rbtools.scoring.groups import Grouping, Key
 
 Read = tuple[bytes, dict[str, Any]]
-SPARE = 5000  # entries beside the first ones that are kept, for the case that some of these are replaced
+SPARE = 5000  # further entries are kept, since some of the first may be replaced
 
 
 class Entry(NamedTuple):
@@ -92,7 +92,7 @@ class Latest:
         self._limit = max(4 * (self._top + SPARE), 2 * len(self._entries))
 
     def entries(self) -> dict[Key, list[Entry]]:
-        """The entries of each group. Groups stand in the order of their values where these have one."""
+        """The entries of each group. Groups are sorted by their values where these can be ordered."""
         groups: dict[Key, list[Entry]] = {}
         for entry in self._entries.values():
             groups.setdefault(entry.group, []).append(entry)
@@ -210,9 +210,9 @@ def merged(
     """The records to rank: one of each model, their means over `aggregate`, then over all but `group`."""
     texts, _ = one_of_each_model((dumps(record), record) for record in records)
     if aggregate:
-        texts = [dumps(one.record) for one in averaged(texts, aggregate)]
+        texts = [dumps(entry.record) for entry in averaged(texts, aggregate)]
     if group:
-        return [one.record for one in grouped(texts, group)[0]]
+        return [entry.record for entry in grouped(texts, group)[0]]
     return [parse_again(text) for text in texts]
 
 
@@ -224,11 +224,11 @@ def ranked(
 ) -> list[tuple[int | None, dict[str, Any]]]:
     """Places and records, group by group. Raises UsageError where no record has a key."""
     values, grouping = RankValues(keys), Grouping(within)
-    latest = Latest([one.higher for one in keys], top)
+    latest = Latest([entry.higher for entry in keys], top)
     for number, record in enumerate(records):
         latest.add(number, Entry(dumps(record), values.of(record), (), grouping.add(record)))
     values.check("by")
-    return [(one.rank, parse_again(one.record.text)) for group in latest.ranked() for one in group]
+    return [(entry.rank, parse_again(entry.record.text)) for group in latest.ranked() for entry in group]
 
 
 def marked_front(groups: Sequence[Sequence[rank_order.Ranked]], higher: Sequence[bool]) -> list[list[bool]]:
@@ -257,7 +257,7 @@ class RankValues:
 
     def __init__(self, keys: Sequence[rank_order.SortKey]) -> None:
         self.keys = list(keys)
-        self._get: list[Callable[[Any], Any]] = [_getter(one.text) for one in keys]
+        self._get: list[Callable[[Any], Any]] = [_getter(sort_key.text) for sort_key in keys]
         self.count = 0
         self.lacking = [0] * len(keys)
         self.names: dict[str, None] = {}

@@ -81,7 +81,7 @@ def build(
     columns = [_TableColumn(Heading("rank", True), lambda entry, _: TableCell(entry.rank))]
     columns += _identity(records) if fields is None else [*map(field_column, fields), RECORDS]
     titles = {column.heading.title for column in columns}
-    columns += [one for one in map(field_column, also) if one.heading.title not in titles]
+    columns += [column for column in map(field_column, also) if column.heading.title not in titles]
     columns += [*_marks(records), _key_column(key), *map(metric_column, others)]
     rows = []
     for entry in ranked:
@@ -110,7 +110,7 @@ def is_detail(name: str) -> bool:
 
 
 def figure(value: float) -> str:
-    """A number for people: four decimals up to 1 (accuracies), else four digits; whole numbers whole."""
+    """A number as it is shown: four decimals up to 1 (accuracies), else four digits; whole numbers whole."""
     if isinstance(value, int):
         return str(value)
     if value == 0 or 5e-4 <= abs(value) <= 1:
@@ -119,7 +119,7 @@ def figure(value: float) -> str:
 
 
 def text(cell: TableCell) -> str:
-    """A cell for people, `0.5315 [0.5217, 0.5413]` or `0.53 ± 0.01`; empty where there is no value."""
+    """A cell as it is shown, `0.5315 [0.5217, 0.5413]` or `0.53 ± 0.01`; empty where there is no value."""
     if cell.value is None:
         return ""
     if isinstance(cell.value, str):
@@ -212,7 +212,7 @@ def _ranks(record: Record) -> str | None:
 
 
 def _ends(value: Any) -> tuple[float, float] | None:
-    """An interval that a record names; None for anything else that stands in its place."""
+    """An interval of a record; None for a value of another kind."""
     two_numbers = isinstance(value, list | tuple) and len(value) == 2 and all(map(_is_number, value))
     return (value[0], value[1]) if two_numbers else None
 
@@ -227,7 +227,7 @@ def _key_column(key: str) -> _TableColumn:
 
 
 def metric_column(name: str) -> _TableColumn:
-    """The column of a metric, of an expression over metrics, or of a field; texts stand as they are."""
+    """The column of a metric, of an expression over metrics, or of a field."""
     compiled = _compiled(name)
 
     def cell(entry: Ranked, spreads: Spreads) -> TableCell:

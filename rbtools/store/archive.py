@@ -179,7 +179,7 @@ def _take_one(store: Store, tar: tarfile.TarFile, entry: tarfile.TarInfo) -> Tak
 
 
 class _Refused(Exception):
-    """An entry that is not what its name says."""
+    """An entry whose content does not fit its name."""
 
 
 def _checked_in(kind: str, path: Path, stream: IO[bytes], entry: tarfile.TarInfo) -> Taken:

@@ -62,7 +62,7 @@ class Store:
         self._checked = False
 
     def result(self, key: str) -> Any | None:
-        """The finished result of that key, or None. With `force` finished work is not looked at."""
+        """The finished result of that key, or None. With `force` stored results are ignored."""
         data = None if self.force else self._sealed("results", key)
         return None if data is None else orjson.loads(data)["value"]
 
@@ -198,8 +198,8 @@ class Store:
                 held.append(got)
             yield not done()
         finally:
-            for one in held:
-                one.release()
+            for held_lease in held:
+                held_lease.release()
 
     def path(self, kind: str, name: str) -> Path | None:
         """Where a file of that kind and name lies, or would; None without a store."""
@@ -228,7 +228,7 @@ class Store:
         return body
 
     def _found_damaged(self, path: Path) -> None:
-        if path not in self.damaged:  # one file is looked at several times on the way to mending it
+        if path not in self.damaged:  # one file is read several times before it is replaced
             self.damaged.append(path)
 
     def _read(self, path: Path | None) -> bytes | None:

@@ -13,7 +13,7 @@ from rbtools.errors import RbError, UsageError
 from rbtools.store import owner
 
 ASIDE = ".aside-"
-# Longer than any pause between two writes to one file: an older one belongs to nobody any more.
+# Longer than any pause between two writes to one file: an older file has no writer any more.
 ABANDONED_SECONDS = 3600.0
 _HINT = "Free some space, or name another folder with --store (or RB_STORE)."
 
@@ -35,7 +35,7 @@ def written_whole(path: Path, *, sync: bool = True, hint: str = _HINT) -> Iterat
     Its `name` is that of the file aside. Raises RbError, with the system's reason and the hint what to
     do, where it cannot be written.
     """
-    # The name tells whose it is, so that it can be cleared up when that process is gone.
+    # The name has the process, so that the file can be removed when that process has ended.
     aside = f"{path.parent}/{ASIDE}{owner.label()}-{uuid.uuid4().hex}"
     try:
         stream = _opened(aside)
@@ -73,7 +73,7 @@ def write_all(target: Path, documents: Iterable[tuple[str, Iterable[bytes]]], *,
 
 
 def check_folder_of(path: Path) -> None:
-    """Raise UsageError where a file that somebody named would lie in a folder that is not there.
+    """Raise UsageError where a file that the user named would be in a folder that does not exist.
 
     A folder is not made for it: the name is more often mistyped than meant.
     """
@@ -97,7 +97,7 @@ def check_writable(folder: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the new name last, too. Some file systems cannot: theirs lasts by itself, or soon."""
+    """Flush the folder, so that the new name is durable too. Some file systems do not support this."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:

@@ -1,4 +1,4 @@
-"""Clearing up: what a store holds and nobody needs, or, on request, all that can be computed again."""
+"""Garbage collection: unused files of a store or, on request, everything that can be computed again."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def find(store: Store, *, keep_metrics: bool = False) -> Cleared:
 
 
 def remove(store: Store, garbage: Garbage) -> bool:
-    """Remove one; False where somebody has begun to use it, or was quicker. Raises RbError."""
+    """Remove a file; False where another process uses it or has removed it. Raises RbError."""
     path = Path(garbage.path)
     try:
         if garbage.kind == "leases":
@@ -97,7 +97,7 @@ def _in_progress(store: Store, key: str) -> bool:
 
 
 def _asides(store: Store) -> Iterator[Garbage]:
-    """Files that were to be renamed, or looked at, by processes that did not come to it."""
+    """Temporary files of processes that ended before renaming or reading them."""
     now = time.time()
     base = listing.existing(store)
     for kind in FOLDERS:

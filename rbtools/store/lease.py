@@ -33,7 +33,7 @@ class Lease:
             _held.add(self)
 
     def release(self) -> None:
-        """Give the work free. A lease that others took over meanwhile stays theirs."""
+        """Release the lease. A lease that another process has taken over meanwhile is left alone."""
         with _held_lock:
             _held.discard(self)
         with contextlib.suppress(OSError):
@@ -42,7 +42,7 @@ class Lease:
 
 
 def claim(path: Path) -> Lease | None:
-    """Take the lease at `path`, or return None where somebody else holds it. Raises OSError."""
+    """Take the lease at `path`, or return None where another process holds it. Raises OSError."""
     token = json.dumps({**owner.myself(), "token": uuid.uuid4().hex}).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
     for _ in range(2):
@@ -55,7 +55,7 @@ def claim(path: Path) -> Lease | None:
         try:
             with os.fdopen(handle, "wb") as stream:
                 stream.write(token)
-        except OSError:  # a full disk: an empty lease would make others wait for nobody
+        except OSError:  # a full disk: others would wait for an empty lease without a holder
             with contextlib.suppress(OSError):
                 path.unlink()
             raise
@@ -65,7 +65,7 @@ def claim(path: Path) -> Lease | None:
 
 
 def wait(path: Path, check_cancelled: Callable[[], None], done: Callable[[], bool]) -> Lease | None:
-    """Wait until the lease is ours, or until `done()` says that there is nothing left to do (None)."""
+    """Wait until the lease is acquired, or return None as soon as `done()` is true."""
     pause = 0.05
     while not done():
         lease = claim(path)
@@ -78,19 +78,19 @@ def wait(path: Path, check_cancelled: Callable[[], None], done: Callable[[], boo
 
 
 def is_alive(path: Path) -> bool:
-    """Whether somebody works under this lease. Raises OSError, FileNotFoundError where it is given back."""
+    """Whether a process works under this lease. Raises OSError, FileNotFoundError where it was released."""
     return _looked_at(path) is None
 
 
 def _looked_at(path: Path) -> bytes | None:
-    """The content of a lease that belongs to nobody any more; None for one that is alive."""
+    """The content of a lease whose holder has ended; None for a live lease."""
     token = path.read_bytes()
     silent = _now(path.parent) - path.stat().st_mtime
     return token if silent >= SILENCE_SECONDS or _holder_is_gone(token) else None
 
 
 def take_away(path: Path) -> bool:
-    """Remove a lease that belongs to nobody any more; False where it is alive. Raises OSError."""
+    """Remove a lease whose holder has ended; False where it is live. Raises OSError."""
     try:
         token = _looked_at(path)
     except FileNotFoundError:
@@ -103,7 +103,7 @@ def take_away(path: Path) -> bool:
     except FileNotFoundError:
         return True
     try:
-        if aside.read_bytes() != token:  # somebody was quicker: this is the new holder's
+        if aside.read_bytes() != token:  # another process was faster: this is the new holder's
             with contextlib.suppress(OSError):
                 os.link(aside, path)
             return False
@@ -148,7 +148,7 @@ def _beat() -> None:
 
 
 def touch_all() -> None:
-    """Say of every lease that this process holds that it is alive. One that others took stays theirs."""
+    """Renew every lease that this process holds. One that another process took over is left alone."""
     with _held_lock:
         leases = list(_held)
     for lease in leases:

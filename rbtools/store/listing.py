@@ -158,7 +158,7 @@ def _tracking(what: dict[str, Any], value: dict[str, Any], about: dict[str, Any]
 def _evaluation(what: dict[str, Any], value: list[dict[str, Any]], about: dict[str, Any]) -> dict[str, Any]:
     of = about["of"]
     entries, split = value, of.get("split", "test")
-    if split != "test" and of.get("kind") != "measure":  # a measure's name says on what
+    if split != "test" and of.get("kind") != "measure":  # a measure's name includes the split
         entries = [{**entry, "metric": metric_name.split_name(entry["metric"], split)} for entry in value]
     return {
         "arch": _arch(of["arch"], about),

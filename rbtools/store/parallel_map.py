@@ -53,7 +53,7 @@ def _help(
     """The life of a helper. Ctrl-C is for the process that it works for."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    for other in others:  # only who reads may keep these open, else nobody would notice that it is gone
+    for other in others:  # only the reader may hold these open, else its end would go unnoticed
         other.close()
     try:
         for item in items:

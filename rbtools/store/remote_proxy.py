@@ -38,7 +38,7 @@ def is_name(name: str) -> bool:
 
 
 def is_whole(kind: str, name: str, data: bytes) -> bool:
-    """Whether this is the content of a file of that kind and name, as far as its checksum tells."""
+    """Whether this is the content of a file of that kind and name, by its checksum."""
     if kind not in KINDS or not is_name(name):
         return False
     return hashlib.sha256(data).hexdigest() == name if kind == "objects" else unsealed(data) is not None

@@ -1,4 +1,4 @@
-"""Files that take longer to write than a process may live: they grow aside, and a later run goes on."""
+"""Files that take longer to write than one process runs: a later run continues a partial file."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def resumable_write(path: Path, head: bytes, row: int, rows: int) -> Iterator[Re
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.stat(aside)  # whoever had it may just have finished and renamed it
+            os.stat(aside)  # its writer may just have finished and renamed it
         except OSError:
             raise RbError(f"{aside} is being written by another process. Wait for it, or end it.") from None
         file = ResumableFile(path, descriptor, head, row)

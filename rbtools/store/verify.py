@@ -1,4 +1,4 @@
-"""Every file of a store held against what it says of itself: its name, or the checksum at its end."""
+"""Checks every file of a store against its name or the checksum at its end."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def verify(store: Store) -> Iterator[Checked]:
                 wrong = problem(kind, path)
                 if wrong and kind == "objects":
                     with contextlib.suppress(PermissionError):
-                        store.hash_now(path)  # who looked at it before believes otherwise
+                        store.hash_now(path)  # replaces the hash that was cached before
                 yield Checked(kind, path, wrong)
             except FileNotFoundError:  # finished and dropped just now
                 continue
@@ -69,7 +69,7 @@ def problem(kind: str, path: str, name: str | None = None) -> str | None:
 
 
 def _fits(kind: str, name: str, data: bytes, time: float, body: bytes) -> bool:
-    """Whether what a whole file says of itself gives its name."""
+    """Whether the description in an undamaged file has the hash that is its name."""
     if kind == "cache":
         return hashlib.sha256(orjson.loads(body)["key"].encode()).hexdigest() == name
     if kind != "results":

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from rbtools.commands.train import main as train_command
 from rbtools.plots.board import reproduce_command, shell_words
-from rbtools.plots.board.reproduce_command import again as make_again
+from rbtools.plots.board.reproduce_command import reproduce_command as make_again
 
 Record = dict[str, Any]
 IMPORTED: Record = {

@@ -1,1 +1,1 @@
-"""The leaderboard page: what stands in it (`columns`, `content`, `again`), and its template files."""
+"""The leaderboard page: columns, content, commands that reproduce a record, and template files."""

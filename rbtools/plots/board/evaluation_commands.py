@@ -24,7 +24,7 @@ from rbtools.records import metric_name
 Record = Mapping[str, Any]
 PR = ["noise", "norm", "clip", "samples", "denominator"]
 _OVER_ALL = ("--denominator", "all")
-# A corruption's name stands where a word could be taken for an option.
+# A corruption's name is an argument, where another word could be parsed as an option.
 _CORRUPTION = re.compile("[a-z][a-z0-9_]*")
 
 
@@ -127,7 +127,7 @@ def _beside(entry: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 def _step(
     name: str, entry: Mapping[str, Any], entries: Mapping[str, Any], lacking: dict[str, None]
 ) -> _Step | None:
-    """The command that an entry's protocol tells; None where it does not."""
+    """The command that an entry's protocol describes; None where it describes none."""
     step = _Step("rb-acc", (), {}) if name == "ge.acc" and "n" in entry else _question(entry, lacking)
     if step is None:
         return None
@@ -148,7 +148,7 @@ def _step(
         rest += option("precision", entry["precision"])  # of a search; other tools have no such option
     both = parts.is_ge and parts.stem == "pr" and parts._replace(stem="pr-all").build() in entries
     if "gamma" in entry and "particles" not in entry and not both:
-        # rb-ge gives both kinds unless told otherwise, rb-pr that over the right images.
+        # The default of rb-ge is both, that of rb-pr the images that are right without noise.
         wanted = entry.get("denominator")
         rest += option("denominator", wanted) if difference or wanted != "correct" else []
     tool = "rb-ge loss " if parts.is_gap else "rb-ge " if difference else "rb-"

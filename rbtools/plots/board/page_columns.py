@@ -1,4 +1,4 @@
-"""The columns of the leaderboard page: in which group a metric stands, and what its heading says."""
+"""The columns of the leaderboard page: the group of a metric, and its heading."""
 
 from __future__ import annotations
 

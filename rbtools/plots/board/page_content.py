@@ -12,7 +12,7 @@ from typing import Any
 from rbtools import __version__
 from rbtools.plots.board import page_columns as board
 from rbtools.plots.board import score_terms
-from rbtools.plots.board.reproduce_command import again
+from rbtools.plots.board.reproduce_command import reproduce_command
 from rbtools.records import dumps, expr, metric_name, schema
 
 Record = Mapping[str, Any]
@@ -80,7 +80,7 @@ def at(record: Record, path: str) -> Any:
 
 
 def _fields(records: Sequence[Record]) -> list[dict[str, Any]]:
-    """What tells records apart; of a field that all share, or none has, there is no column."""
+    """The fields in which records differ; one that is the same in all records has no column."""
     fields = []
     for path, (title, _) in FIELDS.items():
         values = [_text(at(record, path)) for record in records]
@@ -173,7 +173,7 @@ def _row(record: Record, steps: TextPool, lacking: TextPool, protocols: TextPool
     base = {key: value for key, value in record.items() if key not in _REPLACED}
     if isinstance(base.get("train"), Mapping):
         base["train"] = {key: value for key, value in base["train"].items() if key != "history"}
-    pipe = again(record)
+    pipe = reproduce_command(record)
     return {
         "base": dumps(base).decode(),
         "evals": [

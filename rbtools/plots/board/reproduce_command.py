@@ -1,4 +1,4 @@
-"""The command line that makes a record again, as far as the record says how it was made.
+"""The command line that reproduces a record, as far as the record says how it was made.
 
 Every word comes from a file that may be anybody's and is meant to be pasted into a shell: see `shell`.
 """
@@ -15,7 +15,7 @@ from rbtools.training import METHODS
 
 Record = Mapping[str, Any]
 
-# The options of rb-train itself that stand in `train.config`; a test holds them against the command.
+# The options of rb-train itself that `train.config` has; a test compares them with the command's.
 RECIPE = (
     "epochs batch_size lr momentum nesterov weight_decay schedule milestones decay augment val micro_batch"
     " regularize cutout_length mixup_alpha awp_gamma awp_warmup l2 label_smoothing ema filter"
@@ -23,21 +23,21 @@ RECIPE = (
 ).split()
 
 
-class Again(NamedTuple):
+class Reproduction(NamedTuple):
     """The commands of a pipe, and a sentence for each thing that the record does not say."""
 
     steps: list[str]
     lacking: list[str]
 
 
-def again(record: Record) -> Again:
-    """The pipe that makes this record again. Never raises: what cannot be said stands in `lacking`."""
+def reproduce_command(record: Record) -> Reproduction:
+    """The pipe that reproduces this record. Never raises: `lacking` lists what the record does not say."""
     lacking: dict[str, None] = {}
     try:
         steps = [*_source(record, lacking), *_training(record, lacking), *evaluations(record, lacking)]
     except Unsayable as wrong:
-        return Again([], [f"No command line is shown: {wrong}"])
-    return Again(steps, list(lacking))
+        return Reproduction([], [f"No command line is shown: {wrong}"])
+    return Reproduction(steps, list(lacking))
 
 
 def _source(record: Record, lacking: dict[str, None]) -> list[str]:
@@ -100,7 +100,7 @@ def _training(record: Record, lacking: dict[str, None]) -> list[str]:
 
 
 def _unused(name: str, config: Mapping[str, Any]) -> bool:
-    """What stands in the configuration though its option would be refused."""
+    """Whether the configuration has a value whose option would be refused."""
     return name == "momentum" and config.get("schedule") == "onecycle"
 
 

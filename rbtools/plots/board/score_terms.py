@@ -28,7 +28,7 @@ class PageTerm:
     names: list[str] = field(default_factory=list)
 
     def described(self, records: Sequence[Record], intervals: Sequence[Mapping[str, Pair]]) -> dict[str, Any]:
-        """As the page has it: with values of its own where it is no column of the table."""
+        """The term as the page has it: with its own values where it is no column of the table."""
         plain = {"metric": self.metric, "weight": self.weight, "higher": self.higher}
         known = not self.names and any(board.value(record, self.metric) is not None for record in records)
         if known:
@@ -60,7 +60,7 @@ class Score:
 
 
 def score(records: Sequence[Record], preset_metrics: Callable[[str], Sequence[str]]) -> Score:
-    """What rb-score gave to all of these records; else what it would take without being told.
+    """The score that rb-score gave to all of these records; else its default for them.
 
     That is every metric that all of them have, with equal weights. `preset_metrics` gives the metrics of a
     preset under their usual names.

@@ -75,7 +75,7 @@ def option(name: str, value: Any, norm: str = "linf") -> list[str]:
     if isinstance(value, bool):
         return [flag if value else f"--no-{flag[2:]}"]
     if isinstance(value, list):
-        value = ",".join(number(one) if is_number(one) else str(one) for one in value) or "none"
+        value = ",".join(number(item) if is_number(item) else str(item) for item in value) or "none"
     text = word(distance(value, norm) if name in distances() and is_number(value) else value)
     return [f"{flag}={text}"] if text.startswith(("-", "'-")) else [flag, text]
 

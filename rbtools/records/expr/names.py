@@ -87,7 +87,7 @@ def _walk(place: Any, name: str) -> Any:
 
 
 def is_glob(name: str) -> bool:
-    """Whether the name stands for all metrics that it matches."""
+    """Whether the name is a glob, which means all metrics that it matches."""
     return "*" in name
 
 

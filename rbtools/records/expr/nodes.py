@@ -55,7 +55,7 @@ def _pointing(token: Token, node: Node) -> Node:
 
 
 def logic(first: Node, row: Row) -> Node:
-    """The first condition that decides; those after it are not looked at."""
+    """The value of the first condition that decides; later ones are not evaluated."""
 
     def condition(token: Token, node: Node) -> Node:
         return _pointing(token, lambda record: values.truth(node(record), f"'{token.text}'"))

@@ -93,7 +93,7 @@ def _number(token: Token) -> Token:
 
 
 def syntax_error(token: Token, message: str) -> RbError:
-    """The error for an expression that does not parse: `^` stands before the place."""
+    """The error for an expression that does not parse; `^` marks the place."""
     return RbError(f"Expression {_pointed(token, 'does not parse')}: {message}.")
 
 
