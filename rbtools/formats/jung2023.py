@@ -24,7 +24,6 @@ from rbtools.formats.base import Bad, Document, Published, Record, Unit, an_obje
 from rbtools.formats.conversion_report import ConversionReport
 from rbtools.formats.naming import cell, class_of, dataset_name
 from rbtools.formats.rows import MetricValues, PublishedRow
-from rbtools.formats.side_by_side import side_by_side
 from rbtools.records import metric_name
 from rbtools.spaces import nasbench201
 from rbtools.units import SEVERITIES
@@ -204,7 +203,7 @@ def _merged(
 ) -> Iterator[Unit | Bad]:
     """The units of one data set from all its files; an architecture is given once all files had it."""
     readers = {(key, measure): _reader(folder, path, key, measure, report) for path, key, measure in files}
-    for index, by_file, whole in side_by_side(readers):
+    for index, by_file, whole in stream.side_by_side(readers):
         if not whole:
             report.note("an architecture is in some files only", f"{folder}: {index}")
         values: dict[str, dict[str, Any]] = {}

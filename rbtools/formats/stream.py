@@ -179,9 +179,9 @@ K = TypeVar("K", bound=Hashable)
 
 
 def side_by_side(readers: Mapping[K, Iterator[tuple[str, Any]]]) -> Iterator[tuple[str, dict[K, Any], bool]]:
-    """(id, reader -> value, whether all readers had it) as soon as an id is complete, then what is not.
+    """(id, reader -> value, whether all readers had it): complete ids at once, the others at the end.
 
-    One item of each is read in turn: where all files have one order, no more than one id is held.
+    One item of each reader is read in turn: if all files have the same order, only one id is in memory.
     """
     waiting: dict[str, dict[K, Any]] = {}
     going = dict(readers)
