@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
 import sys
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -145,3 +147,16 @@ def test_every_command_of_a_recipe_is_one(name: str, scale: str) -> None:
     assert len(commands) >= 6
     for command in commands:
         parses(command)
+
+
+@pytest.mark.parametrize("scale", ["mini", "full"])
+def test_the_columns_of_prbench_are_at_the_radii_of_its_recipe(
+    scale: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lists = re.findall(r"--gamma (\S+)", recipe("prbench", scale))
+    measured = {f"{float(Fraction(word)):g}" for one in lists for word in one.split(",")}
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    columns = runpy.run_path(str(ROOT / "bench" / "reproduce_prbench.py"))["metrics"](scale).values()
+    names = [name.split(".", 2) for name in columns if name.startswith(("pr.", "probacc."))]
+    shown = {re.sub(r"\.0\.0\d+$", "", radius) if kind == "probacc" else radius for kind, _, radius in names}
+    assert {f"{float(radius):g}" for radius in shown} <= measured

@@ -289,18 +289,20 @@ SEVEN = ("acc", "pgd20.8", "pr.uniform.0.08", "probacc.uniform.0.0313725.0.05", 
 SEVEN += ("ge.pr-all.uniform.0.08", "seconds_per_epoch")
 
 
-def test_the_preset_of_prbench() -> None:
+@pytest.mark.parametrize(("preset", "radius"), [("prbench", "0.0313725"), ("prbench-code", "0.03")])
+def test_the_preset_of_prbench(preset: str, radius: str) -> None:
+    names = [name.replace("0.0313725", radius) for name in SEVEN]
     lines = [
         json.dumps(
             {
                 "arch": {"name": "resnet18"},
                 "dataset": "cifar10",
-                "metrics": dict(zip(SEVEN, row, strict=True)),
+                "metrics": dict(zip(names, row, strict=True)),
             }
         )
         for row in TABLE_4.values()
     ]
-    result = run(["--preset", "prbench"], lines)
+    result = run(["--preset", preset], lines)
     found = [json.loads(text) for text in result.stdout.splitlines()]
     columns = list(zip(*TABLE_4.values(), strict=True))
     for place, record in enumerate(found):
@@ -310,7 +312,7 @@ def test_the_preset_of_prbench() -> None:
         assert list(record["evals"][0]["contributions"].values()) == pytest.approx(
             [part / 7 for part in expected]
         )
-    assert found[0]["evals"][0]["preset"] == "prbench"
+    assert found[0]["evals"][0]["preset"] == preset
 
 
 def test_the_preset_of_prbench_on_mnist_is_at_larger_distances() -> None:
