@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rbtools.errors import RbError, near, unknown
@@ -29,15 +29,20 @@ def param(
     metavar: str | None = None,
     optional: bool = False,
     elsewhere: str | None = None,
+    bounds: str | None = None,
+    typed: Any = None,
+    flags: tuple[str, ...] = (),
 ) -> Any:
     """Return a dataclass field that is also a command-line option.
 
     `unit="eps"` marks a distance in pixel units of [0, 1]: the command line reads it as `--eps` is
     read (1/255 for L-infinity). `name` is the public name where Python forbids it ("lambda").
-    `check` is one of "positive", "non-negative", "fraction". `metavar` stands for the value in the help.
+    `check` is one of RULES. `metavar` stands for the value in the help.
     `optional` leaves the field out of records and keys at its default: an option that was added after
     results without it were stored must not make them be computed again.
-    `elsewhere` is what others call it, for a hint.
+    `elsewhere` is what others call it, for a hint. `bounds` are those of a number that help shows, such as
+    "[1, inf)" or "(0, 1)". `typed` is the default on the command line, where it is not the field's own.
+    `flags` replaces the option's flags: without it they are --NAME, and --no-NAME too for a bool.
     """
     metadata = {
         "help": help,
@@ -48,6 +53,9 @@ def param(
         "metavar": metavar,
         "optional": optional,
         "elsewhere": elsewhere,
+        "bounds": bounds,
+        "typed": typed,
+        "flags": flags,
     }
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -120,20 +128,32 @@ class Registry(Mapping[str, str]):
         return cls(**values)
 
 
+# What `check` may say of a number: the rule, and the words for it.
+RULES: dict[str, tuple[Callable[[float], bool], str]] = {
+    "positive": (lambda value: value > 0, "above 0"),
+    "non-negative": (lambda value: value >= 0, "0 or more"),
+    "count": (lambda value: value >= 1, "1 or more"),
+    "fraction": (lambda value: 0 <= value <= 1, "from 0 to 1"),
+    "below one": (lambda value: 0 <= value < 1, "from 0 to below 1"),
+    "share": (lambda value: 0 <= value < 1, "a share from 0 to below 1"),
+}
+
+
 def _check(kind: str, name: str, field: dataclasses.Field[Any], value: Any) -> None:
-    choices, rule = field.metadata.get("choices"), field.metadata.get("check")
+    choices = field.metadata.get("choices")
     label = f"{public_name(field)} of {kind} '{name}'"
     if choices and value is not None and value not in choices:
         raise RbError(f"{label} is '{value}'.{near(str(value), choices)} Choose from: {', '.join(choices)}.")
     if isinstance(value, int) and abs(value) > MOST:
         raise RbError(f"{label} is {value}, which is too large. Expected {MOST} at most.")
+    check_number(field, value, label)
+
+
+def check_number(field: dataclasses.Field[Any], value: float | None, label: str) -> None:
+    """Raise RbError for a number that the field's `check` does not allow; `label` names it."""
+    rule = field.metadata.get("check")
     if rule is None or value is None:
         return
-    wanted = {
-        "positive": (value > 0, "above 0"),
-        "non-negative": (value >= 0, "0 or more"),
-        "fraction": (0 <= value <= 1, "from 0 to 1"),
-    }
-    good, words = wanted[rule]
-    if not good:
+    holds, words = RULES[rule]
+    if not holds(value):
         raise RbError(f"{label} is {value:g}. It must be {words}.")

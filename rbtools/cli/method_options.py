@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import re
 import typing
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -38,29 +38,88 @@ def _as_typed(found: re.Match[str]) -> str:
 
 
 def method_options(classes: Sequence[type]) -> list[click.Option]:
-    """The options for the fields of these classes; a field that several share is one option."""
-    found: dict[str, click.Option] = {}
+    """The options for the fields of these classes; a field that several share is one option.
+
+    Their value is None where they are not given, so that the class's own default stands.
+    """
+    options: dict[str, click.Option] = {}
     for cls in classes:
         hints = typing.get_type_hints(cls)
         for field in registry.options(cls):
-            if field.name not in found:
-                found[field.name] = _option(field, hints[field.name])
-    return list(found.values())
+            if field.name not in options:
+                settings = _settings(field, hints[field.name])
+                options[field.name] = click.Option(
+                    _names(field, hints[field.name]), default=None, help=_help(field), **settings
+                )
+    return list(options.values())
 
 
-def _option(field: dataclasses.Field[Any], hint: Any) -> click.Option:
-    kinds = [kind for kind in (typing.get_args(hint) or (hint,)) if kind is not type(None)]
-    kind, choices = kinds[0], field.metadata.get("choices")
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def spec_options(
+    cls: type, defaults: Mapping[str, object], shared: Mapping[str, Decorator]
+) -> list[Decorator]:
+    """Decorators for the fields of a dataclass that is a command's own options, with their defaults.
+
+    `defaults` replaces defaults of fields; `shared` has the options of fields that are no `param`.
+    """
+    hints = typing.get_type_hints(cls)
+    decorators = []
+    for field in dataclasses.fields(cls):
+        if field.name in shared:
+            decorators.append(shared[field.name])
+        elif "help" in field.metadata:
+            typed = field.metadata["typed"]
+            default = defaults.get(field.name, field.default if typed is None else typed)
+            settings = _settings(field, hints[field.name])
+            if typing.get_origin(hints[field.name]) is tuple and typed is None:
+                settings |= {"multiple": True}
+            decorators.append(
+                click.option(
+                    *_names(field, hints[field.name]),
+                    default=default,
+                    help=field.metadata["help"],
+                    **settings,
+                )
+            )
+    return decorators
+
+
+def _kind(hint: Any) -> type:
+    kinds: list[type] = [kind for kind in (typing.get_args(hint) or (hint,)) if kind is not type(None)]
+    return kinds[0]
+
+
+def _names(field: dataclasses.Field[Any], hint: Any) -> list[str]:
+    """The name of the value, and the flags that it is typed with."""
     flag = "--" + registry.public_name(field).replace("_", "-")
-    text = _help(field)
+    switch = [f"{flag}/--no-{flag[2:]}"] if _kind(hint) is bool else [flag]
+    return [field.name, *(field.metadata["flags"] or switch)]
+
+
+def _settings(field: dataclasses.Field[Any], hint: Any) -> dict[str, Any]:
+    """The type of an option's value, and what stands for it in the help."""
+    kind, metadata = _kind(hint), field.metadata
     if kind is bool:
-        return click.Option([field.name, f"{flag}/--no-{flag[2:]}"], default=None, help=text)
-    if field.metadata.get("unit"):
-        return click.Option([field.name, flag], type=str, metavar="DISTANCE", default=None, help=text)
-    given: Any = click.Choice(choices) if choices else kind
-    return click.Option(
-        [field.name, flag], type=given, metavar=field.metadata.get("metavar"), default=None, help=text
-    )
+        return {"is_flag": True}
+    if metadata["unit"]:
+        return {"type": str, "metavar": "DISTANCE"}
+    given: Any = kind if kind in (int, float) and not isinstance(metadata["typed"], str) else str
+    if metadata["choices"] and not metadata["metavar"]:
+        given = click.Choice(metadata["choices"])
+    elif metadata["bounds"]:
+        given = _range(metadata["bounds"], kind)
+    return {"type": given, "metavar": metadata["metavar"]}
+
+
+def _range(bounds: str, kind: type) -> click.ParamType:
+    """`[0, 1)` as click has it."""
+    least, most = (None if "inf" in end else int(end) for end in bounds[1:-1].split(","))
+    if kind is int:
+        return click.IntRange(least, most)
+    open_top = bounds[-1] == ")" and most is not None
+    return click.FloatRange(least, most, min_open=bounds[0] == "(", max_open=open_top)
 
 
 def _help(field: dataclasses.Field[Any]) -> str:

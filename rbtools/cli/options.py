@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
 
 from rbtools.cli import build_context, config, effective_config
+from rbtools.cli.method_options import Decorator, spec_options
 from rbtools.cli.python_call import record_source
 from rbtools.errors import UsageError
 from rbtools.execution import ENGINES, LOCAL
@@ -33,6 +34,20 @@ def bundle(name: str, make: Callable[..., Any], *options: Callable[[Any], Any]) 
         return command_  # type: ignore[return-value]
 
     return decorate
+
+
+def spec(
+    name: str,
+    cls: type,
+    make: Callable[..., Any] | None = None,
+    defaults: Mapping[str, object] | None = None,
+    **shared: Decorator,
+) -> Callable[[F], F]:
+    """A bundle of the fields of a dataclass; `make` takes their values in its place.
+
+    `defaults` replaces defaults of fields; `shared` has the options of fields that are no `param`.
+    """
+    return bundle(name, make or cls, *spec_options(cls, defaults or {}, shared))
 
 
 def _of_stream(*, hidden: bool) -> tuple[Any, ...]:

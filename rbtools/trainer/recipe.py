@@ -7,16 +7,8 @@ from typing import Any
 
 from rbtools.errors import RbError
 from rbtools.measures import MEASURES
+from rbtools.registry import check_number, options, param
 
-SCHEDULES = ("onecycle", "step", "piecewise", "cosine", "constant")
-AUGMENTATIONS = ("crop", "crop-reflect", "flip")
-REGULARIZERS = ("cutout", "mixup", "awp", "l2")
-FILTERS = ("chen-lee",)
-FILTER_RULES = ("batch", "example")
-INITS = ("random", "checkpoint", "timm")
-OUTPUTS = ("last", "random")
-LR_RULES = ("fixed", "theorem1")
-TRACKED = ("robust", *MEASURES.all)
 CYCLED_MOMENTUM = (0.95, 0.85, 0.95)
 VALIDATED = 0.02
 """The share of the training images that rb-train holds out where nothing else is said."""
@@ -54,80 +46,176 @@ class Recipe:
     `given` names what the user chose where a preset stands beside it.
     """
 
-    epochs: int = 10
-    batch_size: int = 128
-    lr: float = 0.1
-    momentum: float = 0.9
-    nesterov: bool = False
-    weight_decay: float = 5e-4
-    schedule: str = "onecycle"
-    milestones: tuple[int, ...] = ()
-    decay: float = 0.1
-    augment: tuple[str, ...] | None = None
-    normalize: Any = None
-    micro_batch: int | None = None
-    regularize: tuple[str, ...] = ()
-    cutout_length: int | None = None
-    mixup_alpha: float = 1.4
-    awp_gamma: float | None = None
-    awp_warmup: int = 0
-    l2: float = 5e-3
-    label_smoothing: float = 0.0
-    ema: float | None = None
-    filter: str | None = None
-    filter_rule: str = "batch"
-    warm_steps: int = 1
-    val: float = 0.0
-    patience: int | None = None
-    clean_pass: bool = False
-    init: str = "random"
-    deterministic: bool = False
-    preset: str | None = None
+    preset: str | None = param(
+        None,
+        "A paper's whole recipe, which single options override: nasbench201, nasrobbench201 (weight"
+        " decay 5e-4 as in its code; its text has 1e-4), nasrobbench201-algorithm1 (one sample a step),"
+        " prbench (its text), prbench-code (its code), rice2020 (or wci).",
+        metavar="NAME",
+    )
+    epochs: int = param(10, "Passes over the training images.", bounds="[0, inf)")
+    batch_size: int = param(128, "Images a step.", bounds="[1, inf)")
+    lr: float = param(0.1, "Learning rate, or its maximum with onecycle.")
+    lr_rule: str = param(
+        "fixed",
+        "fixed: --lr is the rate. theorem1, for fcnn and rescnn: --lr is the constant c in the step size"
+        " c sqrt(min y'K^-1 y) / (width sqrt(N)) of NAS-RobBench-201's theorem 1, by kernels at the start.",
+        choices=("fixed", "theorem1"),
+    )
+    micro_batch: int | None = param(
+        None, "Send each batch through in pieces of this size, to save memory.", bounds="[1, inf)"
+    )
+    momentum: float = param(0.9, "Of SGD; onecycle sets it.", bounds="[0, 1)")
+    nesterov: bool = param(False, "Nesterov's form of momentum.")
+    weight_decay: float = param(5e-4, "L2 penalty of SGD.", bounds="[0, inf)")
+    schedule: str = param(
+        "onecycle",
+        "How the learning rate moves. piecewise: as step, one batch earlier (Rice et al.).",
+        choices=("onecycle", "step", "piecewise", "cosine", "constant"),
+    )
+    milestones: tuple[int, ...] = param(
+        (), "Epochs at which --schedule step or piecewise lowers it.", metavar="LIST", typed=""
+    )
+    decay: float = param(0.1, "Factor at each milestone.")
+    augment: tuple[str, ...] | None = param(
+        None,
+        "crop or crop-reflect, flip, a list of both, none, or auto: what suits the data set.",
+        choices=("crop", "crop-reflect", "flip"),
+        metavar="LIST",
+        typed="auto",
+    )
+    normalize: str | tuple[tuple[float, ...], tuple[float, ...]] | None = param(
+        None,
+        "The network's first layer: numbers, none, cifar10, rice ..., or auto: what suits the data set.",
+        metavar="MEAN STD|none|NAME",
+        typed="auto",
+    )
+    regularize: tuple[str, ...] = param(
+        (),
+        "cutout, mixup, awp (adversarial weight perturbation), l2 (weight decay on weights alone).",
+        choices=("cutout", "mixup", "awp", "l2"),
+        metavar="LIST",
+        typed="",
+    )
+    cutout_length: int | None = param(
+        None, "Side of cutout's square in pixels.  [default: 14 of 32, in proportion]", check="count"
+    )
+    mixup_alpha: float = param(1.4, "mixup's lambda is from Beta(a, a).", check="positive")
+    awp_gamma: float | None = param(
+        None,
+        "Size of awp's perturbation, as a share of each weight's norm."
+        "  [default: 0.005 with trades, else 0.01]",
+        check="non-negative",
+    )
+    awp_warmup: int = param(0, "Epochs before awp sets in.", check="non-negative")
+    l2: float = param(5e-3, "Weight decay of --regularize l2.", check="non-negative")
+    label_smoothing: float = param(0.0, "Share of each label that all classes get.", check="below one")
+    filter: str | None = param(
+        None,
+        "chen-lee: where the attack has not raised the loss after --warm-steps, train on clean images.",
+        choices=("chen-lee",),
+        metavar="NAME",
+    )
+    filter_rule: str = param(
+        "batch",
+        "What the filter judges: the batch as a whole (PRBench's code), or each example for itself.",
+        choices=("batch", "example"),
+    )
+    warm_steps: int = param(
+        1,
+        "Steps of the attack before the filter looks (1 is m = 0 of PRBench's code).",
+        check="non-negative",
+    )
+    ema: float | None = param(
+        None,
+        "Average the weights, such as with 0.995 a step; these are validated and kept.",
+        check="below one",
+        metavar="DECAY",
+    )
+    val: float = param(
+        0.0,
+        "Share of the training images held out to find the best epoch, by PGD; 0 for none.",
+        check="share",
+        metavar="SHARE",
+        typed=VALIDATED,
+    )
+    patience: int | None = param(
+        None, "Stop after so many epochs without a better validation.", check="count"
+    )
+    select: str = param(
+        "last", "Which weights the record goes on with; it names both.", choices=("last", "best")
+    )
+    output: str = param(
+        "last",
+        "What a training ends with: its last weights, or those before a step drawn uniformly from all.",
+        choices=("last", "random"),
+    )
+    track: tuple[str, ...] = param(
+        (),
+        "Measure along the training, into train.history: robust (losses and errors on train and test,"
+        " their gaps), wci, or another measure of rb-measure.",
+        choices=("robust", *MEASURES.all),
+        metavar="LIST",
+        typed="",
+    )
+    every: int = param(5, "After so many epochs, and after the last, for --track.", check="count")
+    track_n: int = param(1000, "Images of train and of test for --track robust, at most.", check="count")
+    clean_pass: bool = param(
+        False, "One more pass of the clean images after each step, for BatchNorm (Rice et al.)."
+    )
+    init: str = param(
+        "random",
+        "Start anew, from the record's checkpoint (fine-tuning), or from timm's published weights.",
+        choices=("random", "checkpoint", "timm"),
+    )
+    deterministic: bool = param(
+        False,
+        "On a GPU, only algorithms that give the same bits every time; the CPU's do.",
+        flags=("--deterministic",),
+    )
     given: frozenset[str] = frozenset()
-    select: str = "last"
-    output: str = "last"
-    lr_rule: str = "fixed"
-    track: tuple[str, ...] = ()
-    every: int = 5
-    track_n: int = 1000
+
+    def without_effect(self) -> dict[str, str]:
+        """The fields that others make useless, and which option does."""
+        stepped, schedule = self.schedule in ("step", "piecewise"), f"--schedule {self.schedule}"
+        rows = (
+            ("momentum", self.schedule != "onecycle", f"{schedule}, which sets the momentum itself"),
+            ("milestones", stepped, f"{schedule}, which has none"),
+            ("decay", stepped, f"{schedule}, which has no milestones"),
+            (
+                "weight_decay",
+                "l2" not in self.regularize,
+                "--regularize l2, which has a decay of its own (--l2)",
+            ),
+            *(
+                (name, name.partition("_")[0] in self.regularize, f"no --regularize {name.partition('_')[0]}")
+                for name in ("l2", "cutout_length", "mixup_alpha", "awp_gamma", "awp_warmup")
+            ),
+            ("filter_rule", self.filter is not None, "no --filter"),
+            ("warm_steps", self.filter is not None, "no --filter"),
+            ("every", bool(self.track), "no --track"),
+            ("track_n", "robust" in self.track, "no --track robust"),
+            ("normalize", self.init != "checkpoint", "--init checkpoint, which keeps that of the file"),
+        )
+        return {name: reason for name, used, reason in rows if not used}
 
     def config(self) -> dict[str, Any]:
         """The recipe as it stands in the record; what is not used is left out."""
-        found = asdict(self)
-        # Told elsewhere, or without effect on the weights beside what is told here.
+        config = asdict(self)
+        # In other fields of the record, or without effect on the weights.
         for key in ("normalize", "given", "select", "preset", "track", "every", "track_n"):
-            del found[key]
+            del config[key]
         if self.schedule == "onecycle":
-            found["momentum"] = list(CYCLED_MOMENTUM)
+            config["momentum"] = list(CYCLED_MOMENTUM)
         for key in ("milestones", "augment", "regularize"):
-            found[key] = list(found[key] or ())
-        unused = {
-            "cutout_length": "cutout" not in self.regularize,
-            "mixup_alpha": "mixup" not in self.regularize,
-            "awp_gamma": "awp" not in self.regularize,
-            "awp_warmup": "awp" not in self.regularize,
-            "l2": "l2" not in self.regularize,
-            "weight_decay": "l2" in self.regularize,
-            "milestones": self.schedule not in ("step", "piecewise"),
-            "decay": self.schedule not in ("step", "piecewise"),
-            "filter_rule": self.filter is None,
-            "warm_steps": self.filter is None,
-            "init": self.init == "random",
-        }
+            config[key] = list(config[key] or ())
+        optional = "micro_batch regularize label_smoothing ema filter patience output lr_rule clean_pass init"
         plain = Recipe()
-        optional = (
-            "micro_batch",
-            "regularize",
-            "label_smoothing",
-            "ema",
-            "filter",
-            "patience",
-            "output",
-            "lr_rule",
-        )
-        for key in (*optional, "clean_pass", "deterministic"):
-            unused[key] = getattr(self, key) == getattr(plain, key)
-        return {key: value for key, value in found.items() if not unused.get(key, False)}
+        unused = {
+            key for key in f"{optional} deterministic".split() if getattr(self, key) == getattr(plain, key)
+        }
+        unused |= self.without_effect().keys() - {"momentum"}
+        return {key: value for key, value in config.items() if key not in unused}
 
 
 def check(recipe: Recipe, training_images: int | None = None) -> None:
@@ -135,7 +223,7 @@ def check(recipe: Recipe, training_images: int | None = None) -> None:
 
     Without the number of images, what can be told before the data are known.
     """
-    _check_names(recipe)
+    _check_fields(recipe)
     if recipe.epochs < 0:
         raise RbError(f"The number of epochs is {recipe.epochs}. It must be 0 (the initial model) or more.")
     if recipe.batch_size < 1:
@@ -151,7 +239,6 @@ def check(recipe: Recipe, training_images: int | None = None) -> None:
         raise RbError(
             f"The {recipe.schedule} schedule has no milestones. Give the epochs, such as --milestones 75,90."
         )
-    _check_numbers(recipe)
     _check_together(recipe)
     if training_images is not None:
         _check_size(recipe, training_images)
@@ -172,41 +259,18 @@ def _check_size(recipe: Recipe, images: int) -> None:
         )
 
 
-def _check_names(recipe: Recipe) -> None:
-    for what, values, known in (
-        ("schedule", (recipe.schedule,), SCHEDULES),
-        ("augmentation", recipe.augment or (), AUGMENTATIONS),
-        ("regularizer", recipe.regularize, REGULARIZERS),
-        ("filter", () if recipe.filter is None else (recipe.filter,), FILTERS),
-        ("rule of the filter", (recipe.filter_rule,), FILTER_RULES),
-        ("initialisation", (recipe.init,), INITS),
-        ("selection of weights", (recipe.select,), ("last", "best")),
-        ("output", (recipe.output,), OUTPUTS),
-        ("rule of the learning rate", (recipe.lr_rule,), LR_RULES),
-        ("measure to track", recipe.track, TRACKED),
-    ):
-        for value in values:
-            if value not in known:
-                raise RbError(f"The {what} is '{value}'. Choose from: {', '.join(known)}.")
+_CALLED = {"augment": "augmentation", "regularize": "regularizer", "track": "measure to track"}
 
 
-def _check_numbers(recipe: Recipe) -> None:
-    for option, value, good, words in (
-        ("--val", recipe.val, 0 <= recipe.val < 1, "a share from 0 to below 1"),
-        ("--label-smoothing", recipe.label_smoothing, 0 <= recipe.label_smoothing < 1, "from 0 to below 1"),
-        ("--ema", recipe.ema, recipe.ema is None or 0 <= recipe.ema < 1, "from 0 to below 1"),
-        ("--mixup-alpha", recipe.mixup_alpha, recipe.mixup_alpha > 0, "above 0"),
-        ("--awp-gamma", recipe.awp_gamma, (recipe.awp_gamma or 0) >= 0, "0 or more"),
-        ("--awp-warmup", recipe.awp_warmup, recipe.awp_warmup >= 0, "0 or more"),
-        ("--l2", recipe.l2, recipe.l2 >= 0, "0 or more"),
-        ("--warm-steps", recipe.warm_steps, recipe.warm_steps >= 0, "0 or more"),
-        ("--cutout-length", recipe.cutout_length, (recipe.cutout_length or 1) >= 1, "1 or more"),
-        ("--every", recipe.every, recipe.every >= 1, "1 or more"),
-        ("--track-n", recipe.track_n, recipe.track_n >= 1, "1 or more"),
-        ("--patience", recipe.patience, recipe.patience is None or recipe.patience >= 1, "1 or more"),
-    ):
-        if not good:
-            raise RbError(f"{option} is {value:g}. It must be {words}.")
+def _check_fields(recipe: Recipe) -> None:
+    for field in options(Recipe):
+        value = getattr(recipe, field.name)
+        known = field.metadata["choices"]
+        for name in () if known is None or value is None else value if isinstance(value, tuple) else (value,):
+            if name not in known:
+                what = _CALLED.get(field.name, field.name.replace("_", " "))
+                raise RbError(f"The {what} is '{name}'. Choose from: {', '.join(known)}.")
+        check_number(field, value, "--" + field.name.replace("_", "-"))
 
 
 def _check_together(recipe: Recipe) -> None:
