@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rbtools.cli import python_call
+from rbtools.cli.build_context import CommandContext
 from rbtools.cli.click_commands import command, group
 from rbtools.cli.exit_status import DONE, FAILED
 from rbtools.cli.options import (
@@ -38,6 +39,7 @@ from rbtools.records import dumps
 __all__ = [
     "DONE",
     "FAILED",
+    "CommandContext",
     "RecordSource",
     "Terminal",
     "allow_code_option",

@@ -99,7 +99,7 @@ def corrupt(
 @shared.source_options
 @shared.searched_splits_options
 def pr(
-    params: dict[str, Any], asked: PROptions, source: shared.RecordSource, work: Any, n_train: int | None
+    params: dict[str, Any], options: PROptions, source: shared.RecordSource, work: Any, n_train: int | None
 ) -> int:
     """Probabilistic robustness on train minus that on test.
 
@@ -107,8 +107,8 @@ def pr(
     all images, which is the one that PRBench publishes: its code takes the first 1,000 images of each
     split (--indices 0-999).
     """
-    status = _ge(source, work, asked.question(params), n_train)
-    asked.tell(work)
+    status = _ge(source, work, options.task(params), n_train)
+    options.say_undecided(work)
     return status
 
 

@@ -12,85 +12,49 @@ from click.core import ParameterSource
 from rbtools import parse_units
 from rbtools.cli import shared
 from rbtools.measures import MEASURES, presets
+from rbtools.registry import param
 
 
 @dataclass(frozen=True)
-class Options:
+class MeasureOptions:
     """Where to measure and what perturbs the images, as typed."""
 
-    preset: str | None
-    eps: str
-    attack: str
-    attack_steps: int
-    step_size: str | None
-    on: str
-    split: str | None
-    batches: int | None
-    batch_size: int | None
-    init_seed: int
-    batchnorm: str | None
-
-
-_options = (
-    click.option(
-        "--preset", metavar="NAME", help="The settings of a paper: " + ", ".join(presets.PRESETS) + "."
-    ),
-    click.option("--eps", default="8", metavar="LIST", help="Distances of perturbed images, in 1/255."),
-    click.option(
-        "--attack",
-        default="pgd",
-        metavar="LIST",
-        help="What perturbs images: pgd, fgsm, or both.",
-    ),
-    click.option("--attack-steps", default=10, type=click.IntRange(1), help="Gradient steps of PGD."),
-    click.option(
-        "--step-size", default=None, metavar="DISTANCE", help="Of PGD, in 1/255.  [default: 2.5*eps/steps]"
-    ),
-    click.option(
-        "--on",
-        default="auto",
-        type=click.Choice(("auto", "init", "trained", "both")),
-        help="Fresh weights, the record's checkpoint, or both; auto: what the measure is about, and fresh"
+    preset: str | None = param(
+        None, "The settings of a paper: " + ", ".join(presets.PRESETS) + ".", metavar="NAME"
+    )
+    eps: str = param("8", "Distances of perturbed images, in 1/255.", metavar="LIST")
+    attack: str = param("pgd", "What perturbs images: pgd, fgsm, or both.", metavar="LIST")
+    attack_steps: int = param(10, "Gradient steps of PGD.", bounds="[1, inf)")
+    step_size: str | None = param(None, "Of PGD, in 1/255.  [default: 2.5*eps/steps]", metavar="DISTANCE")
+    on: str = param(
+        "auto",
+        "Fresh weights, the record's checkpoint, or both; auto: what the measure is about, and fresh"
         " weights where a record has no checkpoint.",
-    ),
-    click.option(
-        "--split", default=None, metavar="LIST", help="train, test or both.  [default: the measure's own]"
-    ),
-    click.option(
-        "--batches",
-        default=None,
-        type=click.IntRange(1),
-        help="How many batches.  [default: the measure's own]",
-    ),
-    click.option(
-        "--batch-size",
-        default=None,
-        type=click.IntRange(1),
-        help="Images in each.  [default: the measure's own]",
-    ),
-    click.option(
-        "--init-seed",
-        default=0,
-        type=click.IntRange(0),
-        help="Fresh weights are those rb-train --seed starts from.",
-    ),
-    click.option(
-        "--batchnorm",
-        default=None,
-        type=click.Choice(("batch", "image", "running")),
-        help="Statistics that BatchNorm takes in ntk, naswot, nasi, snip, grad_norm and jacobian: of the"
+        choices=("auto", "init", "trained", "both"),
+    )
+    split: str | None = param(None, "train, test or both.  [default: the measure's own]", metavar="LIST")
+    batches: int | None = param(None, "How many batches.  [default: the measure's own]", bounds="[1, inf)")
+    batch_size: int | None = param(None, "Images in each.  [default: the measure's own]", bounds="[1, inf)")
+    init_seed: int = param(0, "Fresh weights are those rb-train --seed starts from.", bounds="[0, inf)")
+    batchnorm: str | None = param(
+        None,
+        "Statistics that BatchNorm takes in ntk, naswot, nasi, snip, grad_norm and jacobian: of the"
         " batch, of each image alone (as KNAS' code), or running ones.  [default: batch on fresh weights,"
         " running on trained ones and in jacobian]",
-    ),
-)
+        choices=("batch", "image", "running"),
+    )
 
 
 @shared.command(choose=MEASURES, many=True)
-@shared.bundle("options", Options, *_options)
+@shared.spec("options", MeasureOptions)
 @shared.source_options
 @shared.both_splits_options
 def main(
-    measures: list[str], params: dict[str, Any], options: Options, source: shared.RecordSource, work: Any
+    measures: list[str],
+    params: dict[str, Any],
+    options: MeasureOptions,
+    source: shared.RecordSource,
+    work: Any,
 ) -> int:
     """Measure what is said to predict robustness: Jacobian, Hessian, tangent kernel, Weight-Curvature Index.
 
@@ -114,7 +78,7 @@ def main(
     )
 
 
-def _asked(names: list[str], params: dict[str, Any], options: Options, warn: Any) -> Any:
+def _asked(names: list[str], params: dict[str, Any], options: MeasureOptions, warn: Any) -> Any:
     """What these options ask. Raises UsageError."""
     from rbtools.evaluation.measurement import MeasureRequest, perturbing
 
@@ -135,7 +99,7 @@ def _asked(names: list[str], params: dict[str, Any], options: Options, warn: Any
     )
 
 
-def _preset(options: Options, params: dict[str, Any]) -> tuple[Options, dict[str, Any]]:
+def _preset(options: MeasureOptions, params: dict[str, Any]) -> tuple[MeasureOptions, dict[str, Any]]:
     """The preset's settings; what was typed stands."""
     found = presets.named(str(options.preset))
     context = click.get_current_context()

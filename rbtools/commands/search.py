@@ -5,113 +5,66 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import click
-
 from rbtools.cli import shared
 from rbtools.cli.sink import direction_option, form_option, where_option
 from rbtools.errors import UsageError
+from rbtools.registry import param
 from rbtools.search import SEARCHES
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SearchOptions:
     """The options of a search, as typed."""
 
-    objective: tuple[str, ...]
-    lower: bool | None
-    budget: int
-    runs: int | None
-    charge_repeats: bool
-    table: tuple[str, ...]
-    report_table: tuple[str, ...]
-    where: str | None
-    share: bool
-    live: str | None
-    measure: str | None
-    time_limit: float | None
-    channels: int | None
-    cells: int | None
-    each: bool
-    form: str | None
-    shown: str | None
-
-
-_options = shared.bundle(
-    "asked",
-    SearchOptions,
-    click.option(
-        "--objective",
-        multiple=True,
-        metavar="EXPR[:lower|higher]",
-        help="What to find the best of: a metric, or an expression such as 'mean(fgsm.*, pgd20.*)'; several"
+    objective: tuple[str, ...] = param(
+        (),
+        "What to find the best of: a metric, or an expression such as 'mean(fgsm.*, pgd20.*)'; several"
         " with commas.",
-    ),
-    direction_option,
-    click.option("--budget", default=150, type=click.IntRange(1), help="Queries of a run."),
-    click.option(
-        "--runs",
-        default=None,
-        type=click.IntRange(1),
-        help="Independent repetitions.  [default: 100 in a table, 1 live]",
-    ),
-    click.option(
-        "--charge-repeats",
-        is_flag=True,
-        help="Charge a query of an architecture that the run knows already.  [default: it is free]",
-    ),
-    click.option("--table", multiple=True, metavar="FILE", help="Records to search in; as good as FILE."),
-    click.option(
-        "--report-table",
-        multiple=True,
+        metavar="EXPR[:lower|higher]",
+    )
+    lower: bool | None
+    budget: int = param(150, "Queries of a run.", bounds="[1, inf)")
+    runs: int | None = param(
+        None, "Independent repetitions.  [default: 100 in a table, 1 live]", bounds="[1, inf)"
+    )
+    charge_repeats: bool = param(
+        False,
+        "Charge a query of an architecture that the run knows already.  [default: it is free]",
+        flags=("--charge-repeats",),
+    )
+    table: tuple[str, ...] = param((), "Records to search in; as good as FILE.", metavar="FILE")
+    report_table: tuple[str, ...] = param(
+        (),
+        "Look what was found up in these records, too: of another data set, say.",
         metavar="FILE",
-        help="Look what was found up in these records, too: of another data set, say.",
-    ),
-    where_option,
-    click.option(
-        "--share/--no-share",
-        default=True,
-        help="Isomorphic architectures share a result, and are one architecture.",
-    ),
-    click.option(
-        "--live",
-        default=None,
+    )
+    where: str | None
+    share: bool = param(True, "Isomorphic architectures share a result, and are one architecture.")
+    live: str | None = param(
+        None,
+        "Find out what an architecture is worth by this pipe: 'rb-train ... | rb-attack ...'.",
         metavar="COMMAND",
-        help="Find out what an architecture is worth by this pipe: 'rb-train ... | rb-attack ...'.",
-    ),
-    click.option(
-        "--measure",
-        default=None,
-        metavar="METRIC",
-        help="Search without training, by what rb-measure says of fresh networks: ntk.robust.fro.pgd.8,"
+    )
+    measure: str | None = param(
+        None,
+        "Search without training, by what rb-measure says of fresh networks: ntk.robust.fro.pgd.8,"
         " naswot ...; --objective is then this metric.",
-    ),
-    click.option(
-        "--time-limit",
-        default=None,
-        type=click.FloatRange(0, min_open=True),
-        help="Seconds that the pipe of --live may take for an architecture.",
-    ),
-    click.option(
-        "--channels", default=None, type=click.IntRange(1), help="Live: width of the networks.  [default: 16]"
-    ),
-    click.option(
-        "--cells", default=None, type=click.IntRange(1), help="Live: cells of a stage.  [default: 5]"
-    ),
-    click.option("--each", is_flag=True, help="Write what each run found, not what all have in common."),
-    click.option(
-        "--metric",
-        "--metrics",
-        "shown",
-        default=None,
-        metavar="LIST",
-        help="Columns of the table: names and globs.",
-    ),
-    form_option,
-)
+        metavar="METRIC",
+    )
+    time_limit: float | None = param(
+        None, "Seconds that the pipe of --live may take for an architecture.", bounds="(0, inf)"
+    )
+    channels: int | None = param(None, "Live: width of the networks.  [default: 16]", bounds="[1, inf)")
+    cells: int | None = param(None, "Live: cells of a stage.  [default: 5]", bounds="[1, inf)")
+    each: bool = param(False, "Write what each run found, not what all have in common.", flags=("--each",))
+    shown: str | None = param(
+        None, "Columns of the table: names and globs.", metavar="LIST", flags=("--metric", "--metrics")
+    )
+    form: str | None
 
 
 @shared.command(choose=SEARCHES)
-@_options
+@shared.spec("asked", SearchOptions, lower=direction_option, where=where_option, form=form_option)
 @shared.sink_options
 @shared.seeking_options
 def main(
