@@ -265,6 +265,54 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     assert {name for name in circles if room_of(name) not in CIRCULAR} == set()
 
 
+# --- names and types -----------------------------------------------------------------------------
+
+
+TREES = {name: ast.parse(path.read_text("utf-8")) for name, path in MODULES.items()}
+SHARED_NAMES = {"base", "presets"}  # modules of several rooms are called so
+
+
+def classes() -> dict[str, list[str]]:
+    """Class name -> the modules that have it; protocols, which say what others have, aside."""
+    places: dict[str, list[str]] = {}
+    for module, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and "Protocol" not in map(ast.unparse, node.bases):
+                places.setdefault(node.name, []).append(module)
+    return places
+
+
+def test_a_class_name_and_a_module_name_stand_once() -> None:
+    assert {name: where for name, where in classes().items() if len(where) > 1} == {}
+    places: dict[str, list[str]] = {}
+    for module, path in MODULES.items():
+        if path.stem not in SHARED_NAMES | {"__init__"}:
+            places.setdefault(path.stem, []).append(module)
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
+def typed_any(tree: ast.AST) -> list[str]:
+    """The parameters that are typed plain `Any`, each as "function: parameter"."""
+    parameters = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+            given += filter(None, (node.args.vararg, node.args.kwarg))
+            plain = [one.arg for one in given if one.annotation and ast.unparse(one.annotation) == "Any"]
+            parameters += [f"{node.name}: {name}" for name in plain]
+    return parameters
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if room_of(name) in ("cli", "commands")])
+def test_no_parameter_of_the_command_line_is_typed_any(module: str) -> None:
+    assert typed_any(TREES[module]) == []
+
+
+def test_a_parameter_typed_any_is_seen() -> None:
+    source = "class A:\n    async def f(self, a: Any, *b: int, **c: Any) -> Any: ...\n"
+    assert typed_any(ast.parse(source)) == ["f: a", "f: c"]
+
+
 # --- the test itself ------------------------------------------------------------------------------
 
 

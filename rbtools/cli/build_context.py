@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -26,7 +26,7 @@ class CommandContext:
 def terminal(quiet: bool, verbose: bool, log: str | None) -> Terminal:
     """Where the words of the tool that runs go."""
     tool = click.get_current_context().find_root().info_name or "rbtools"
-    return python_call.terminal(tool, quiet=quiet, verbose=verbose, log=events.opened(log, tool))
+    return python_call.terminal(tool, quiet, verbose, events.opened(log, tool))
 
 
 def build_context(
@@ -37,30 +37,46 @@ def build_context(
     no_store: bool,
     force: bool,
     dry_run: bool,
-    **own: Any,
+    jobs: str | None,
+    jobs_per_gpu: int,
+    threads: int | None,
+    device: str,
+    engine: str,
+    **fields: object,
 ) -> CommandContext:
     """The run that the options mean, checked before the first record and not once for each.
 
     Raises UsageError for options that contradict each other, and for a data set, weights, a store or a file
-    that cannot be had.
+    that cannot be had. `fields` are further ones of RunContext.
     """
     from rbtools.execution import resources
     from rbtools.execution.context import RunContext
     from rbtools.store import Store
 
-    words = terminal(quiet, verbose, log)
-    resources.check(own["threads"], own["device"])
-    jobs = resources.jobs(own.pop("jobs"), own["threads"], own["jobs_per_gpu"], own["device"], own["engine"])
-    kept = Store(None if no_store else store, force=force, dry=dry_run)
+    screen = terminal(quiet, verbose, log)
+    resources.check(threads, device)
+    processes = resources.jobs(jobs, threads, jobs_per_gpu, device, engine)
+    finished = Store(None if no_store else store, force=force, dry=dry_run)
     if dry_run:
         from rbtools.execution.dry_run import DryRun
 
-        own |= {"plan": DryRun(kept, max(jobs, 1), tell=words.detail), "engine": LOCAL}
-        jobs = 1
-    run = RunContext(tool=words.tool, store=kept, jobs=jobs, progress=words.status, notify=words.once, **own)
-    run.event = words.tell
+        fields["plan"] = DryRun(finished, max(processes, 1), tell=screen.detail)
+        engine, processes = LOCAL, 1
+    run = RunContext(
+        tool=screen.tool,
+        store=finished,
+        jobs=processes,
+        jobs_per_gpu=jobs_per_gpu,
+        threads=threads,
+        device=device,
+        engine=engine,
+        progress=screen.status,
+        notify=screen.once,
+        event=screen.tell,
+        **fields,  # type: ignore[arg-type]
+    )
     try:
-        kept.check()
+        finished.check()
         if run.dataset is not None:
             from rbtools import datasets
 
@@ -77,10 +93,10 @@ def build_context(
         raise UsageError(str(wrong)) from None
     if run.class_map is not None and not os.path.isfile(run.class_map):
         raise UsageError(f"The class map {run.class_map} does not exist. Expected a file.")
-    return CommandContext(run, words)
+    return CommandContext(run, screen)
 
 
-def alone(**own: Any) -> CommandContext:
+def alone(**fields: object) -> CommandContext:
     """A run in this process that looks at images and keeps nothing."""
     return build_context(
         store="",
@@ -92,5 +108,5 @@ def alone(**own: Any) -> CommandContext:
         jobs_per_gpu=1,
         threads=None,
         engine=LOCAL,
-        **own,
+        **fields,  # type: ignore[arg-type]
     )

@@ -38,8 +38,8 @@ class _Main:
         prog_name: str | None = None,
         complete_var: str | None = None,
         standalone_mode: bool = True,
-        **extra: Any,
-    ) -> Any:
+        **extra: object,
+    ) -> typing.NoReturn:
         command = typing.cast(click.Command, self)
         arguments = list(sys.argv[1:] if args is None else args)
         name = prog_name or str(command.name)
@@ -52,9 +52,6 @@ class _Main:
             exit_status.flush()
             os._exit(found)
         sys.exit(found)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.main(*args, **kwargs)
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         return legible(super().get_params(ctx))  # type: ignore[misc]
@@ -123,9 +120,6 @@ class Group(_Main, click.Group):
 
     kind = "command"
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **{**kwargs, "no_args_is_help": False})
-
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         names, typed = self.list_commands(ctx), list(args)
         if not args and not ctx.resilient_parsing:
@@ -171,10 +165,9 @@ class Chooser(Group):
     registry's names; `--NAME VALUE` in front is the same as the command NAME.
     """
 
-    def __init__(self, *args: Any, registry: registry.Registry, many: bool, work: Any, **kwargs: Any):
-        super().__init__(*args, **kwargs)
-        self.registry, self.many, self.work = registry, many, work
-        self.kind = registry.kind
+    registry: registry.Registry
+    work: Callable[..., int]
+    many = False
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*self.registry, *(["all"] if self.many else []), *self.commands]
@@ -243,17 +236,9 @@ class OptionChooser(_Main, click.Command):
     covers: str | None = None
     resolve: Callable[[click.Context], dict[str, tuple[Any, str]]] | None = None
 
-    def __init__(
-        self,
-        *args: Any,
-        registry: registry.Registry,
-        option: str,
-        default: str | Callable[[Sequence[str]], str],
-        **kwargs: Any,
-    ):
-        super().__init__(*args, **kwargs)
-        self.registry, self.option, self.choose = registry, option, default
-        self.default = default if isinstance(default, str) else default(())
+    registry: registry.Registry
+    option: str
+    choose: Callable[[Sequence[str]], str]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         named: list[str] = []
@@ -268,7 +253,7 @@ class OptionChooser(_Main, click.Command):
                 named = word.partition("=")[2].split(",")
         names = [name for name in (part.strip() for part in named) if name]
         try:
-            default = self.choose if isinstance(self.choose, str) else self.choose([*args, *said])
+            default = self.choose([*args, *said])
             ctx.meta["rbtools.named"] = {name: self.registry.load(name) for name in names}
             ctx.meta["rbtools.classes"] = [self.registry.load(name) for name in names or [default]]
         except RbError as wrong:
@@ -308,7 +293,7 @@ class OptionChooser(_Main, click.Command):
                 formatter.write_text(for_people(cls))
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        classes = ctx.meta.get("rbtools.classes") or [self.registry.load(self.default)]
+        classes = ctx.meta.get("rbtools.classes") or [self.registry.load(self.choose(()))]
         return legible([*method_options(classes), *super().get_params(ctx)])
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -325,10 +310,12 @@ def params_of(function: Callable[..., Any]) -> list[click.Parameter]:
     return list(reversed(getattr(function, "__click_params__", [])))
 
 
-def _with_params(work: Any, choice: dict[str, Any], classes: Sequence[type]) -> Callable[..., Any]:
+def _with_params(
+    work: Callable[..., int], choice: dict[str, Any], classes: Sequence[type]
+) -> Callable[..., int]:
     fields = [str(option.name) for option in method_options(classes)]
 
-    def callback(**kwargs: Any) -> Any:
+    def callback(**kwargs: object) -> int:
         given = {name: kwargs.pop(name) for name in fields}
         chosen = {name: value for name, value in given.items() if value is not None}
         return work(**choice, params=chosen, **kwargs)
@@ -362,21 +349,16 @@ def command(
         common: dict[str, Any] = {"context_settings": CONTEXT, "help": function.__doc__}
         params = params_of(function)
         if choose is None:
-            made: Any = Command(name, params=params, callback=function, **common)
-        elif option is not None:
-            made = OptionChooser(
-                name,
-                params=params,
-                callback=function,
-                registry=choose,
-                option=option,
-                default=default,
-                **common,
-            )
-        else:
-            made = Chooser(name, registry=choose, many=many, work=function, **common)
-        named: click.Command = version_option(made)
-        return named
+            return version_option(Command(name, params=params, callback=function, **common))
+        if option is None:
+            chooser = Chooser(name, no_args_is_help=False, **common)
+            chooser.registry, chooser.many, chooser.work = choose, many, function
+            chooser.kind = choose.kind
+            return version_option(chooser)
+        by_option = OptionChooser(name, params=params, callback=function, **common)
+        by_option.registry, by_option.option = choose, option
+        by_option.choose = default if callable(default) else lambda words: default
+        return version_option(by_option)
 
     return decorate
 
@@ -389,5 +371,6 @@ def _tool_name(function: Callable[..., Any]) -> str:
 def group(function: Callable[..., Any]) -> click.Group:
     """Make a command that only holds other commands."""
     name = _tool_name(function)
-    made = Group(name, callback=function, help=function.__doc__, context_settings=CONTEXT)
-    return version_option(made)
+    return version_option(
+        Group(name, callback=function, help=function.__doc__, context_settings=CONTEXT, no_args_is_help=False)
+    )

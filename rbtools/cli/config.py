@@ -282,7 +282,7 @@ def _check_path(param: click.Option, text: str, where: str) -> None:
         )
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     """A value as one would type it."""
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
@@ -297,13 +297,13 @@ def _expected(param: click.Option) -> str:
     return "a number" if isinstance(param.type, click.types.FloatParamType) else "text or a number"
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     kinds = {dict: "a mapping", list: "a list", str: "text", bool: "true or false", type(None): "empty"}
     kinds |= {int: "a number", float: "a number"}
     return next((name for kind, name in kinds.items() if isinstance(value, kind)), type(value).__name__)
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     if isinstance(value, str):
         return f"'{value}'" if len(value) <= 60 else f"'{value[:57]}...'"
     return str(value).lower() if isinstance(value, bool | int | float) else _kind(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -50,11 +51,11 @@ def _defaults(ctx: click.Context) -> dict[str, Any]:
     return {field.name: as_typed(field, field.default, norm) for field in reversed(fields)}
 
 
-def as_typed(field: Any, value: Any, norm: str = "linf") -> Any:
+def as_typed(field: dataclasses.Field[Any], value: object, norm: str = "linf") -> Any:
     """A field's value as the command line takes it: distances in 1/255 where the norm is L-infinity."""
     if value == () or value is None:
         return None
-    if field.metadata.get("unit") != "eps" or norm != "linf":
+    if field.metadata.get("unit") != "eps" or norm != "linf" or not isinstance(value, (int, float)):
         return value
     number = float(f"{value * 255:g}")
     return int(number) if number.is_integer() else number

@@ -10,7 +10,6 @@ import os
 import sys
 import time
 from datetime import datetime, timezone
-from typing import Any
 
 from rbtools import __version__
 from rbtools.errors import UsageError
@@ -29,7 +28,7 @@ class Log:
             raise UsageError(f"Cannot write the log {path}: {error.strerror}. Name another file.") from None
         self.tell("start", arguments=sys.argv[1:], version=__version__)
 
-    def tell(self, event: str, **fields: Any) -> None:
+    def tell(self, event: str, **fields: object) -> None:
         """Append an event. A log that cannot be written any more ends here; the work goes on."""
         if self._handle is None:
             return

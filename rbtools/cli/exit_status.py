@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import traceback
+from types import FrameType
 from typing import Any
 
 import click
@@ -73,7 +74,7 @@ def _stores(command: click.Command) -> bool:
     return any(param.name == "no_store" for param in params) or any(map(_stores, held))
 
 
-def _terminate(number: int, frame: Any) -> None:
+def _terminate(number: int, frame: FrameType | None) -> None:
     raise Terminated
 
 

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rbtools.cli.exit_status import DONE, FAILED
 from rbtools.cli.output import ReaderGone, RecordWriter, Stop, Terminated
@@ -24,11 +24,19 @@ from rbtools.execution.executor import Executor, Finished, Job, LineRead, execut
 from rbtools.execution.job import JobFunction, JobReport
 from rbtools.records import SCHEMA, Line, can_be_retried, dumps
 
+if TYPE_CHECKING:
+    from rbtools.execution.context import RunContext
+
 WINDOW_PER_JOB = 4
 
 
 def filter_records(
-    source: RecordSource, functions: Sequence[JobFunction], screen: Terminal, *, run: Any, start: Any = None
+    source: RecordSource,
+    functions: Sequence[JobFunction],
+    screen: Terminal,
+    *,
+    run: RunContext,
+    start: Callable[[], dict[str, Any]] | None = None,
 ) -> int:
     """Put every record through all `functions` (one output each) and write each result.
 
@@ -63,7 +71,7 @@ class _Loop:
         functions: Sequence[JobFunction],
         screen: Terminal,
         output: RecordWriter,
-        run: Any,
+        run: RunContext,
     ) -> None:
         self.source, self.functions, self.screen, self.output = source, functions, screen, output
         self.run = run

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from rbtools import parse_units, registry
 from rbtools.cli import shared
@@ -10,10 +11,13 @@ from rbtools.errors import UsageError, unknown
 from rbtools.measures import MEASURES
 from rbtools.records import metric_name
 
+if TYPE_CHECKING:
+    from rbtools.evaluation.measurement import MeasureRequest
+
 ATTACK, EPS, STEPS = "pgd", "8", 10
 
 
-def asked(metric: str, warn: Any) -> Any:
+def request_of(metric: str, warn: Callable[[str], object]) -> MeasureRequest:
     """What rb-measure would be asked to give this metric, with its defaults where the name is silent.
 
     Raises UsageError for a name that begins with no measure.

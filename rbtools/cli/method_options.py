@@ -86,19 +86,19 @@ def spec_options(
     return decorators
 
 
-def _kind(hint: Any) -> type:
+def _kind(hint: object) -> type:
     kinds: list[type] = [kind for kind in (typing.get_args(hint) or (hint,)) if kind is not type(None)]
     return kinds[0]
 
 
-def _names(field: dataclasses.Field[Any], hint: Any) -> list[str]:
+def _names(field: dataclasses.Field[Any], hint: object) -> list[str]:
     """The name of the value, and the flags that it is typed with."""
     flag = "--" + registry.public_name(field).replace("_", "-")
     switch = [f"{flag}/--no-{flag[2:]}"] if _kind(hint) is bool else [flag]
     return [field.name, *(field.metadata["flags"] or switch)]
 
 
-def _settings(field: dataclasses.Field[Any], hint: Any) -> dict[str, Any]:
+def _settings(field: dataclasses.Field[Any], hint: object) -> dict[str, Any]:
     """The type of an option's value, and what stands for it in the help."""
     kind, metadata = _kind(hint), field.metadata
     if kind is bool:

@@ -22,7 +22,7 @@ def bundle(name: str, make: Callable[..., Any], *options: Callable[[Any], Any]) 
 
     def decorate(function: F) -> F:
         @functools.wraps(function)
-        def command_(**kwargs: Any) -> Any:
+        def command_(**kwargs: object) -> object:
             own = {key: kwargs.pop(key) for key in keys}
             return function(**kwargs, **{name: make(**own)})
 

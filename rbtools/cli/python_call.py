@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from inspect import Parameter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import orjson
@@ -23,6 +23,9 @@ from rbtools.cli.source import RecordSource, file_path
 from rbtools.cli.terminal import Terminal
 from rbtools.errors import RbError, UsageError
 from rbtools.records import Line, dumps, lines, read
+
+if TYPE_CHECKING:
+    from rbtools.cli.events import Log
 
 Record = dict[str, Any]
 # What only a stream, a terminal, a file that is drawn or several processes have.
@@ -112,9 +115,11 @@ class _Warnings(Terminal):
             warnings.warn(rest, stacklevel=2)
 
 
-def terminal(tool: str, **options: Any) -> Terminal:
+def terminal(tool: str, quiet: bool, verbose: bool, log: Log | None) -> Terminal:
     """Where the messages of the command go."""
-    return Terminal(tool, **options) if current() is None else _Warnings(tool, quiet=True)
+    if current() is not None:
+        return _Warnings(tool, quiet=True)
+    return Terminal(tool, quiet=quiet, verbose=verbose, log=log)
 
 
 @dataclass(frozen=True)
@@ -139,10 +144,11 @@ class _GivenRecords(RecordSource):
         yield from lines(map(dumps, records), "the records" if name == "-" else name)
 
 
-def record_source(**options: Any) -> RecordSource:
+def record_source(**options: object) -> RecordSource:
     """The records that the command works on."""
     call = current()
-    return RecordSource(**options) if call is None else _GivenRecords(**options, call=call)
+    source = RecordSource(**options) if call is None else _GivenRecords(**options, call=call)  # type: ignore[arg-type]
+    return source
 
 
 def given_file(name: str) -> Any:
@@ -223,7 +229,7 @@ def arguments(
     return tokens
 
 
-def _tokens(name: str, option: click.Option | None, value: Any, call: PythonCall) -> list[str]:
+def _tokens(name: str, option: click.Option | None, value: object, call: PythonCall) -> list[str]:
     flag = f"--{name.rstrip('_').replace('_', '-')}"
     if option is None:
         return [flag] if isinstance(value, bool) else [f"{flag}={as_typed(value)}"]
@@ -240,17 +246,18 @@ def _tokens(name: str, option: click.Option | None, value: Any, call: PythonCall
     elif _holds_records(value):
         call.files[name] = value
         value = name
-    values = value if option.multiple and not isinstance(value, str) else [value]
-    return [f"{flag}={as_typed(one)}" for one in values]
+    if option.multiple and isinstance(value, Iterable) and not isinstance(value, str):
+        return [f"{flag}={as_typed(item)}" for item in value]
+    return [f"{flag}={as_typed(value)}"]
 
 
-def _holds_records(value: Any) -> bool:
+def _holds_records(value: object) -> bool:
     return isinstance(value, Mapping) or (
         isinstance(value, (list, tuple)) and any(isinstance(item, Mapping) for item in value)
     )
 
 
-def as_typed(value: Any) -> str:
+def as_typed(value: object) -> str:
     """A value as the command line takes it: lists with commas, pairs of lists with a space between."""
     if isinstance(value, (str, int, float)):
         return str(value)
@@ -259,6 +266,7 @@ def as_typed(value: Any) -> str:
     folder = getattr(value, "folder", None)  # a store
     if folder is not None:
         return str(folder)
+    assert isinstance(value, Iterable)
     items = [as_typed(item) for item in value]
     nested = any(not isinstance(item, (str, int, float)) for item in value)
     return (" " if nested else ",").join(items)

@@ -66,7 +66,7 @@ def _is_given(name: str, in_file: bool = False) -> bool:
     return source is sources.COMMANDLINE or (in_file and source is sources.DEFAULT_MAP)
 
 
-def params(name: str, given: dict[str, Any], how: Any) -> dict[str, Any]:
+def params(name: str, given: dict[str, Any], how: Recipe) -> dict[str, Any]:
     """The method's own options, those of the preset under those that were given."""
     if how.preset is None:
         return given

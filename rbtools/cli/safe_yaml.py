@@ -19,7 +19,7 @@ def parse(text: str) -> Any:
 
         depth = 0
 
-        def compose_node(self, parent: Any, index: Any) -> Any:
+        def compose_node(self, parent: yaml.Node | None, index: yaml.Node | int) -> Any:
             event = self.peek_event()
             if self.check_event(yaml.AliasEvent):
                 raise yaml.MarkedYAMLError(None, None, f"'*{event.anchor}' is an alias", event.start_mark)
@@ -30,7 +30,7 @@ def parse(text: str) -> Any:
             self.depth -= 1
             return node
 
-        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:
             seen: set[str] = set()
             for key, _ in node.value:
                 if isinstance(key, yaml.ScalarNode) and key.value in seen:

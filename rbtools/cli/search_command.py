@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
 
 import click
 
@@ -13,20 +14,82 @@ from rbtools.cli.output import RecordWriter
 from rbtools.cli.search_report import print_result, print_summary, write
 from rbtools.cli.search_tables import TableReader, read_table
 from rbtools.errors import UsageError
+from rbtools.registry import param
 
 if TYPE_CHECKING:
-    from rbtools.search.objective import Objective
+    from rbtools.execution.context import RunContext
+    from rbtools.execution.shell_pipe import ShellPipe
+    from rbtools.search.driver import Algorithm, Rules
+    from rbtools.search.executor_evaluator import ExecutorEvaluator
+    from rbtools.search.objective import SearchObjective
     from rbtools.search.outcome import Searched
     from rbtools.search.result_table import ResultTable
+    from rbtools.spaces.nasbench201 import NASBench201
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions:
+    """The options of a search, as typed."""
+
+    objective: tuple[str, ...] = param(
+        (),
+        "What to find the best of: a metric, or an expression such as 'mean(fgsm.*, pgd20.*)'; several"
+        " with commas.",
+        metavar="EXPR[:lower|higher]",
+    )
+    lower: bool | None
+    budget: int = param(150, "Queries of a run.", bounds="[1, inf)")
+    runs: int | None = param(
+        None, "Independent repetitions.  [default: 100 in a table, 1 live]", bounds="[1, inf)"
+    )
+    charge_repeats: bool = param(
+        False,
+        "Charge a query of an architecture that the run knows already.  [default: it is free]",
+        flags=("--charge-repeats",),
+    )
+    table: tuple[str, ...] = param((), "Records to search in; as good as FILE.", metavar="FILE")
+    report_table: tuple[str, ...] = param(
+        (),
+        "Look what was found up in these records, too: of another data set, say.",
+        metavar="FILE",
+    )
+    where: str | None
+    share: bool = param(True, "Isomorphic architectures share a result, and are one architecture.")
+    live: str | None = param(
+        None,
+        "Find out what an architecture is worth by this pipe: 'rb-train ... | rb-attack ...'.",
+        metavar="COMMAND",
+    )
+    measure: str | None = param(
+        None,
+        "Search without training, by what rb-measure says of fresh networks: ntk.robust.fro.pgd.8,"
+        " naswot ...; --objective is then this metric.",
+        metavar="METRIC",
+    )
+    time_limit: float | None = param(
+        None, "Seconds that the pipe of --live may take for an architecture.", bounds="(0, inf)"
+    )
+    channels: int | None = param(None, "Live: width of the networks.  [default: 16]", bounds="[1, inf)")
+    cells: int | None = param(None, "Live: cells of a stage.  [default: 5]", bounds="[1, inf)")
+    each: bool = param(False, "Write what each run found, not what all have in common.", flags=("--each",))
+    shown: str | None = param(
+        None, "Columns of the table: names and globs.", metavar="LIST", flags=("--metric", "--metrics")
+    )
+    form: str | None
 
 
 class SearchCommand:
     """One call of rb-search."""
 
     def __init__(
-        self, algorithm: Any, asked: Any, source: shared.RecordSource, work: Any, output: RecordWriter
+        self,
+        algorithm: Algorithm,
+        options: SearchOptions,
+        source: shared.RecordSource,
+        work: shared.CommandContext,
+        output: RecordWriter,
     ) -> None:
-        self.algorithm, self.asked, self.output = algorithm, asked, output
+        self.algorithm, self.options, self.output = algorithm, options, output
         self.source, self.run, self.screen = source, work.run, work.screen
         self.status = shared.DONE
 
@@ -34,41 +97,43 @@ class SearchCommand:
         """Search in the records that come in."""
         from rbtools.search import parallel_runs
 
-        wanted = self._objectives(self.asked.objective)
-        if self.asked.time_limit is not None:
+        wanted = self._objectives(self.options.objective)
+        if self.options.time_limit is not None:
             raise UsageError("--time-limit is for the pipe of --live, and there is none.")
-        table, reading = self._read((*self.source.files, *self.asked.table), wanted)
+        table, reading = self._read((*self.source.files, *self.options.table), wanted)
         if not table.results:
             reading.tell()
             return self.status
         tables = {"table": table, **self._report_tables()}
-        runs, run = self.asked.runs or 100, self._with_jobs()
+        runs, run = self.options.runs or 100, self._with_jobs()
         done = parallel_runs.in_table(self.algorithm, wanted, tables, self._rules(), runs, run)
         reading.tell()
         return self._finish(done)
 
-    def live(self) -> int:
+    def live(self, pipe: str) -> int:
         """Search by the pipe of --live."""
         from rbtools.execution.shell_pipe import ShellPipe
 
-        wanted = self._objectives(self.asked.objective)
-        return self._found_out(wanted, ShellPipe(self.asked.live, self.run, self.asked.time_limit))
+        wanted = self._objectives(self.options.objective)
+        return self._found_out(wanted, ShellPipe(pipe, self.run, self.options.time_limit))
 
-    def measured(self) -> int:
+    def measured(self, metric: str) -> int:
         """Search by the measure of --measure, on freshly initialised networks."""
-        from rbtools.cli.measure_names import asked
+        from rbtools.cli.measure_names import request_of
         from rbtools.jobs import MeasureJob
         from rbtools.search.executor_evaluator import ExecutorEvaluator
 
-        if self.asked.live is not None or self.asked.time_limit is not None:
+        if self.options.live is not None or self.options.time_limit is not None:
             raise UsageError("Both --measure and --live say how to find a value. Give one of them.")
-        wanted = self._objectives(self.asked.objective or (self.asked.measure,))
-        work = MeasureJob(asked(self.asked.measure, self.screen.warn), self.run)
+        wanted = self._objectives(self.options.objective or (metric,))
+        work = MeasureJob(request_of(metric, self.screen.warn), self.run)
         with ExecutorEvaluator(work, self.run) as through:
             return self._found_out(wanted, through)
 
-    def _found_out(self, wanted: tuple[Objective, ...], work: Any) -> int:
-        """Search by asking `work` for what is not known yet."""
+    def _found_out(
+        self, wanted: tuple[SearchObjective, ...], evaluator: ShellPipe | ExecutorEvaluator
+    ) -> int:
+        """Search by asking `evaluator` for what is not known yet."""
         from rbtools.search import driver, outcome
         from rbtools.search.sources import Live
 
@@ -77,8 +142,8 @@ class SearchCommand:
                 "FILE is searched in, and --live or --measure finds values out. Name tables to look the"
                 " findings up in with --table."
             )
-        tables = {name: self._read((name,), ())[0] for name in self.asked.table} | self._report_tables()
-        source = Live(wanted, work, self._space(), share=self.asked.share)
+        tables = {name: self._read((name,), ())[0] for name in self.options.table} | self._report_tables()
+        source = Live(wanted, evaluator, self._space(), share=self.options.share)
         rules, seed = self._rules(), self.run.seed
         traces = driver.search(
             self.algorithm,
@@ -86,7 +151,7 @@ class SearchCommand:
             source,
             rules,
             seed=seed,
-            runs=range(self.asked.runs or 1),
+            runs=range(self.options.runs or 1),
             objectives=len(wanted),
         )
         for key, reason in source.failed.items():
@@ -96,10 +161,11 @@ class SearchCommand:
             outcome.Searched(self.algorithm, wanted, rules, seed, source, traces, None, tables)
         )
 
-    def _space(self) -> Any:
+    def _space(self) -> NASBench201:
         from rbtools.spaces import sized
 
-        return sized("nasbench201", channels=self.asked.channels, cells=self.asked.cells)
+        space = sized("nasbench201", channels=self.options.channels, cells=self.options.cells)
+        return cast("NASBench201", space)
 
     def by_supernet(self) -> int:
         """Derive cells by a differentiable search, and look them up."""
@@ -110,15 +176,15 @@ class SearchCommand:
         from rbtools.trainer import supernet_search
 
         given = {
-            "--live": self.asked.live,
-            "--measure": self.asked.measure,
-            "--time-limit": self.asked.time_limit,
+            "--live": self.options.live,
+            "--measure": self.options.measure,
+            "--time-limit": self.options.time_limit,
         }
-        for option, value in given.items():
-            if value is not None:
+        for option, setting in given.items():
+            if setting is not None:
                 raise UsageError(f"rb-search {self.algorithm.name} asks for no values: leave out {option}.")
-        wanted = self._objectives(self.asked.objective) if self.asked.objective else ()
-        files = (*self.source.files, *self.asked.table)
+        wanted = self._objectives(self.options.objective) if self.options.objective else ()
+        files = (*self.source.files, *self.options.table)
         if wanted and not files:
             raise UsageError("--objective is looked up in a table. Name one with --table.")
         table = self._read(files, wanted)[0] if files else None
@@ -126,7 +192,7 @@ class SearchCommand:
         space = self._space()
         found = DerivedSource(table, space)
         cells, traces = [], []
-        for number in range(self.asked.runs or 1):
+        for number in range(self.options.runs or 1):
             run = dataclasses.replace(self.run, seed=self.run.seed + number)
             cell = supernet_search.search(self.algorithm, run, space.channels, space.cells)
             index = nasbench201.index_by_ops()[tuple(cell["ops"])]
@@ -141,22 +207,22 @@ class SearchCommand:
         records = outcome.derived(done, cells)
         if wanted:
             print_result(done, records, self.screen)
-        elif self.asked.form not in (None, "jsonl"):
-            raise UsageError(f"--format {self.asked.form} needs an --objective for its main column.")
-        write(done, records, self.asked.form if wanted else "jsonl", self.asked.shown, self.output)
+        elif self.options.form not in (None, "jsonl"):
+            raise UsageError(f"--format {self.options.form} needs an --objective for its main column.")
+        write(done, records, self.options.form if wanted else "jsonl", self.options.shown, self.output)
         return self.status
 
-    def _objectives(self, texts: Sequence[str]) -> tuple[Objective, ...]:
+    def _objectives(self, texts: Sequence[str]) -> tuple[SearchObjective, ...]:
         from rbtools.search.objective import asked_of
 
-        return asked_of(self.algorithm, texts, self.asked.lower)
+        return asked_of(self.algorithm, texts, self.options.lower)
 
-    def _rules(self) -> Any:
+    def _rules(self) -> Rules:
         from rbtools.search.driver import Rules
 
-        return Rules(self.asked.budget, self.asked.charge_repeats)
+        return Rules(self.options.budget, self.options.charge_repeats)
 
-    def _with_jobs(self) -> Any:
+    def _with_jobs(self) -> RunContext:
         """The run, with a process for each core where the algorithm calculates much and nobody said."""
         from rbtools.execution import cores
 
@@ -165,20 +231,22 @@ class SearchCommand:
         heavy = getattr(self.algorithm, "heavy", False)
         return dataclasses.replace(self.run, jobs=self.run.jobs if named or not heavy else cores.count())
 
-    def _read(self, files: Sequence[str], wanted: Sequence[Objective]) -> tuple[ResultTable, TableReader]:
+    def _read(
+        self, files: Sequence[str], wanted: Sequence[SearchObjective]
+    ) -> tuple[ResultTable, TableReader]:
         reading = TableReader(dataclasses.replace(self.source, files=tuple(files)), self.screen, self.output)
-        table = read_table(reading, wanted, self.asked.where, share=self.asked.share)
+        table = read_table(reading, wanted, self.options.where, share=self.options.share)
         self.status = max(self.status, reading.status())
         return table, reading
 
     def _report_tables(self) -> dict[str, ResultTable]:
-        return {name: self._read((name,), ())[0] for name in self.asked.report_table}
+        return {name: self._read((name,), ())[0] for name in self.options.report_table}
 
     def _finish(self, done: Searched) -> int:
         from rbtools.search import outcome
 
-        records = outcome.each(done) if self.asked.each else outcome.summed_up(done)
+        records = outcome.each(done) if self.options.each else outcome.summed_up(done)
         print_summary(done, self.screen)
         print_result(done, records, self.screen)
-        write(done, records, self.asked.form, self.asked.shown, self.output)
+        write(done, records, self.options.form, self.options.shown, self.output)
         return self.status

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from rbtools.cli import python_call
 from rbtools.cli.build_context import CommandContext
@@ -35,6 +35,12 @@ from rbtools.cli.terminal import Terminal
 from rbtools.errors import RbError, UsageError
 from rbtools.parse_units import build
 from rbtools.records import dumps
+
+if TYPE_CHECKING:
+    from rbtools.evaluation.tasks import EvalTask
+    from rbtools.execution.context import RunContext
+    from rbtools.execution.job import JobFunction
+    from rbtools.inputs.checkpoints import CheckpointHints
 
 __all__ = [
     "DONE",
@@ -75,7 +81,12 @@ __all__ = [
 ]
 
 
-def filter_records(source: RecordSource, works: Sequence[Any], work: Any, start: Any = None) -> int:
+def filter_records(
+    source: RecordSource,
+    works: Sequence[JobFunction],
+    work: CommandContext,
+    start: Callable[[], dict[str, Any]] | None = None,
+) -> int:
     """Put every record through all works, one output each; see `rbtools.cli.filter_loop`."""
     from rbtools.cli.filter_loop import filter_records as loop
 
@@ -86,15 +97,15 @@ def filter_records(source: RecordSource, works: Sequence[Any], work: Any, start:
     return loop(source, works, work.screen, run=work.run, start=start)
 
 
-def evaluate(source: RecordSource, work: Any, question: Any) -> int:
-    """Ask a question about every record's model, or about the one of `--checkpoint`."""
+def evaluate(source: RecordSource, work: CommandContext, task: EvalTask) -> int:
+    """Evaluate every record's model, or the one of `--checkpoint`."""
     from rbtools.jobs import EvaluateJob
 
-    return filter_models(source, work, EvaluateJob(question, work.run))
+    return filter_models(source, work, EvaluateJob(task, work.run))
 
 
-def filter_models(source: RecordSource, work: Any, task: Any) -> int:
-    """Put every record, or the one made of `--checkpoint`, through a task that needs its model.
+def filter_models(source: RecordSource, work: CommandContext, job: JobFunction) -> int:
+    """Put every record, or the one made of `--checkpoint`, through a job that needs its model.
 
     Returns the exit status. Raises UsageError for options that contradict each other.
     """
@@ -106,7 +117,7 @@ def filter_models(source: RecordSource, work: Any, task: Any) -> int:
                 )
         if work.run.member is not None and work.run.weights is None:
             raise UsageError("--member chooses in a --checkpoint or in --weights, but neither is given.")
-        return filter_records(source, [task], work)
+        return filter_records(source, [job], work)
     if source.files:
         raise UsageError("Both --checkpoint and FILE are given. Evaluate one or the other.")
     if work.run.weights is not None:
@@ -116,10 +127,10 @@ def filter_models(source: RecordSource, work: Any, task: Any) -> int:
 
     hints = checkpoints.CheckpointHints(source.arch, source.normalize)
     checked(hints, work.run)
-    return filter_records(source, [task], work, lambda: checkpoints.record_of(path, hints, work.run))
+    return filter_records(source, [job], work, lambda: checkpoints.record_of(path, hints, work.run))
 
 
-def checked(hints: Any, run: Any) -> None:
+def checked(hints: CheckpointHints, run: RunContext) -> None:
     """Raise UsageError where the options that describe a file are wrong by themselves."""
     try:
         arch = hints.given(run)

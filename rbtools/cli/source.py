@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TextIO
 
 import click
 import orjson
@@ -100,7 +100,7 @@ class RecordSource:
         return f"{ways}."
 
 
-def _bytes(stream: Any) -> Iterator[bytes]:
+def _bytes(stream: TextIO) -> Iterator[bytes]:
     """The lines of a text stream as bytes: what they encode is judged line by line."""
     try:
         handle = os.dup(stream.fileno())

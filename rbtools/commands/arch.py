@@ -131,9 +131,18 @@ def main(
     """
     if checkpoints:
         _refuse_with_files()
-        run = {"dataset": dataset, "data_dir": data_dir, "member": member, "allow_code": allow_code}
-        found = checkpoint_records.records([*checkpoints, *files], arch, normalize, screen, **run)
-        return _write(holding(found, choice["where"]), screen)
+        from rbtools.execution.context import RunContext
+
+        run = RunContext(
+            tool=screen.tool,
+            notify=screen.once,
+            dataset=dataset,
+            data_dir=data_dir,
+            member=member,
+            allow_code=allow_code,
+        )
+        recognised = checkpoint_records.records([*checkpoints, *files], arch, normalize, screen, run)
+        return _write(holding(recognised, choice["where"]), screen)
     _refuse_without_files(files)
     if sum(option is not None for option in (arch, index, string, neighbours)) > 1:
         raise UsageError(

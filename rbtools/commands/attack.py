@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +13,9 @@ from rbtools.cli.python_call import given_file, one_record
 from rbtools.cli.source import file_path
 from rbtools.errors import RbError, UsageError
 from rbtools.records import dumps
+
+if TYPE_CHECKING:
+    from rbtools.execution.context import RunContext
 
 
 @shared.command(choose=ATTACKS)
@@ -39,7 +42,7 @@ def main(
     detail: bool,
     save_adv: str | None,
     source: shared.RecordSource,
-    work: Any,
+    work: shared.CommandContext,
 ) -> int:
     """Measure each model's accuracy under an attack.
 
@@ -70,7 +73,7 @@ def main(
 )
 @shared.source_options
 @shared.search_options
-def preset(preset: str, eps: str | None, source: shared.RecordSource, work: Any) -> int:
+def preset(preset: str, eps: str | None, source: shared.RecordSource, work: shared.CommandContext) -> int:
     """Run the attacks of a paper at its distances: jung2023, nasrobbench201, prbench, rice2020.
 
     jung2023: FGSM, PGD-40, APGD-CE and Square on the grid of the robustness dataset. nasrobbench201: FGSM
@@ -102,7 +105,9 @@ def preset(preset: str, eps: str | None, source: shared.RecordSource, work: Any)
 @click.option("--samples", default=100, type=click.IntRange(1), help="Random points of each ball.")
 @shared.source_options
 @shared.search_options
-def check(eps: str, steps: int, queries: int, samples: int, source: shared.RecordSource, work: Any) -> int:
+def check(
+    eps: str, steps: int, queries: int, samples: int, source: shared.RecordSource, work: shared.CommandContext
+) -> int:
     """Check that a model is robust, and not only hard to attack by gradients.
 
     Five tests: (a) FGSM is no stronger than PGD; (b) nor is Square, which needs no gradients; (c) PGD
@@ -142,7 +147,12 @@ def check(eps: str, steps: int, queries: int, samples: int, source: shared.Recor
 @shared.source_options
 @shared.run_options
 def transfer(
-    attack: str, params: dict[str, Any], origin: str, eps: str, source: shared.RecordSource, work: Any
+    attack: str,
+    params: dict[str, Any],
+    origin: str,
+    eps: str,
+    source: shared.RecordSource,
+    work: shared.CommandContext,
 ) -> int:
     """Measure accuracy on the adversarial examples of another model.
 
@@ -160,7 +170,7 @@ def transfer(
     return shared.evaluate(source, work, TransferTask(method, distances, record, work.run))
 
 
-def _model_of(path: str, run: Any) -> dict[str, Any]:
+def _model_of(path: str, run: RunContext) -> dict[str, Any]:
     """The record of a file: the one that it holds, or that of the checkpoint that it is."""
     from rbtools.inputs import checkpoints, resolve
 

@@ -51,7 +51,7 @@ def main(
     write: str | None,
     show: str | None,
     source: shared.RecordSource,
-    work: Any,
+    work: shared.CommandContext,
 ) -> int:
     """Measure each model's accuracy under common corruptions.
 
@@ -89,7 +89,11 @@ def main(
 
 
 def _made(
-    chosen: Sequence[Any], severities: tuple[int, ...], write: str | None, show: str | None, work: Any
+    chosen: Sequence[Any],
+    severities: tuple[int, ...],
+    write: str | None,
+    show: str | None,
+    work: shared.CommandContext,
 ) -> int:
     """Write and draw what is asked for, and say so."""
     if write is not None and severities != units.SEVERITIES:

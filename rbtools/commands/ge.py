@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,6 +15,9 @@ from rbtools.commands.pr import PROptions, pr_options
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.probabilistic import NOISES
 
+if TYPE_CHECKING:
+    from rbtools.evaluation.tasks import EvalTask
+
 n_train_option = click.option(
     "--n-train",
     type=click.IntRange(1),
@@ -23,10 +26,10 @@ n_train_option = click.option(
 )
 
 
-def _ge(source: shared.RecordSource, work: Any, question: Any, n_train: int | None) -> int:
+def _ge(source: shared.RecordSource, work: shared.CommandContext, task: EvalTask, n_train: int | None) -> int:
     from rbtools.jobs import TrainTestGapJob
 
-    return shared.filter_models(source, work, TrainTestGapJob(question, n_train, work.run))
+    return shared.filter_models(source, work, TrainTestGapJob(task, n_train, work.run))
 
 
 @shared.group
@@ -51,7 +54,7 @@ def main() -> None:
 @n_train_option
 @shared.source_options
 @shared.both_splits_options
-def acc(source: shared.RecordSource, work: Any, n_train: int | None) -> int:
+def acc(source: shared.RecordSource, work: shared.CommandContext, n_train: int | None) -> int:
     """Clean accuracy on train minus that on test."""
     from rbtools.evaluation.tasks import AccuracyTask
 
@@ -64,7 +67,12 @@ def acc(source: shared.RecordSource, work: Any, n_train: int | None) -> int:
 @shared.source_options
 @shared.searched_splits_options
 def attack(
-    attack: str, params: dict[str, Any], eps: str, source: shared.RecordSource, work: Any, n_train: int | None
+    attack: str,
+    params: dict[str, Any],
+    eps: str,
+    source: shared.RecordSource,
+    work: shared.CommandContext,
+    n_train: int | None,
 ) -> int:
     """Accuracy under an attack, on train minus on test."""
     from rbtools.evaluation.tasks import AttackTask
@@ -83,7 +91,7 @@ def corrupt(
     params: dict[str, Any],
     severity: str,
     source: shared.RecordSource,
-    work: Any,
+    work: shared.CommandContext,
     n_train: int | None,
 ) -> int:
     """Accuracy under corruptions, on train minus on test."""
@@ -99,7 +107,11 @@ def corrupt(
 @shared.source_options
 @shared.searched_splits_options
 def pr(
-    params: dict[str, Any], options: PROptions, source: shared.RecordSource, work: Any, n_train: int | None
+    params: dict[str, Any],
+    options: PROptions,
+    source: shared.RecordSource,
+    work: shared.CommandContext,
+    n_train: int | None,
 ) -> int:
     """Probabilistic robustness on train minus that on test.
 
@@ -132,7 +144,12 @@ def loss() -> None:
 @shared.source_options
 @shared.searched_splits_options
 def loss_attack(
-    attack: str, params: dict[str, Any], eps: str, source: shared.RecordSource, work: Any, n_train: int | None
+    attack: str,
+    params: dict[str, Any],
+    eps: str,
+    source: shared.RecordSource,
+    work: shared.CommandContext,
+    n_train: int | None,
 ) -> int:
     """Cross-entropy and error where an attack ends, on test minus on train."""
     from rbtools.evaluation.robust_loss import RobustLossTask

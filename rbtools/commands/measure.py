@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -13,6 +14,9 @@ from rbtools import parse_units
 from rbtools.cli import shared
 from rbtools.measures import MEASURES, presets
 from rbtools.registry import param
+
+if TYPE_CHECKING:
+    from rbtools.evaluation.measurement import MeasureRequest
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,7 @@ def main(
     params: dict[str, Any],
     options: MeasureOptions,
     source: shared.RecordSource,
-    work: Any,
+    work: shared.CommandContext,
 ) -> int:
     """Measure what is said to predict robustness: Jacobian, Hessian, tangent kernel, Weight-Curvature Index.
 
@@ -78,7 +82,9 @@ def main(
     )
 
 
-def _asked(names: list[str], params: dict[str, Any], options: MeasureOptions, warn: Any) -> Any:
+def _asked(
+    names: list[str], params: dict[str, Any], options: MeasureOptions, warn: Callable[[str], object]
+) -> MeasureRequest:
     """What these options ask. Raises UsageError."""
     from rbtools.evaluation.measurement import MeasureRequest, perturbing
 

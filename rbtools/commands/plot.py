@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,6 +17,9 @@ from rbtools.commands.corrupt import severity_option
 from rbtools.errors import UsageError
 from rbtools.plots import PLOTS, Plot
 from rbtools.scoring import plotted
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _output_option = click.option(
     "--output", "-o", required=True, metavar="FILE", help="The file to write; its ending says how."
@@ -77,7 +80,9 @@ def main(
 @click.option("--width", default=6.5, help="Width of the figure in inches.")
 @click.option("--title", default=None, help="What stands above the figure.  [default: what it shows]")
 @shared.image_options
-def corruptions(names: str, output: str, severity: str, width: float, title: str | None, work: Any) -> int:
+def corruptions(
+    names: str, output: str, severity: str, width: float, title: str | None, work: shared.CommandContext
+) -> int:
     """Draw one image of a data set under corruptions, one, several with commas, or all.
 
     The first image that rb-corrupt evaluates, corrupted as there. No records are read.
@@ -106,7 +111,7 @@ def corruptions(names: str, output: str, severity: str, width: float, title: str
 main.add_command(corruptions, "corruptions")  # type: ignore[attr-defined]
 
 
-def _save(drawn: Any, file: Path, ending: str) -> None:
+def _save(drawn: Figure | str, file: Path, ending: str) -> None:
     """Write the file, whole or not at all."""
     from rbtools.plots.base import encode
     from rbtools.store.files import written_whole

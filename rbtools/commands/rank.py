@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
-
-import click
 
 from rbtools.cli import shared
 from rbtools.cli.rank_output import Made, RankOptions, write
@@ -22,6 +21,7 @@ from rbtools.cli.sink import (
 )
 from rbtools.errors import UsageError
 from rbtools.records import dumps, metric_name, parse_again
+from rbtools.registry import param
 from rbtools.scoring import merge, rank_order, same_model
 from rbtools.scoring.groups import Grouping
 from rbtools.scoring.ranking import (
@@ -36,75 +36,61 @@ from rbtools.scoring.ranking import (
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class RankingOptions:
+    """The options of a ranking, as typed."""
+
+    by: tuple[str, ...] = param(
+        (),
+        "Metric, or an expression such as 'mean(pgd20.*)'; several with commas, where later ones decide"
+        " between equals.",
+        metavar="EXPR[:lower|higher]",
+    )
+    top: int | None = param(None, "Only the first N (of each).", bounds="[1, inf)", metavar="N")
+    lower: bool | None
+    where: str | None
+    within: str | None = param(None, "Rank records that agree in these fields by themselves.", metavar="LIST")
+    aggregate: str | None = param(
+        None,
+        "One record, with means and deviations, for those that differ in these fields alone: seed.",
+        metavar="LIST",
+    )
+    group: str | None = param(
+        None,
+        "One record, with means and deviations over all else, for each value of these fields.",
+        metavar="LIST",
+    )
+    pareto: str | None = param(
+        None, "Mark the Pareto front of these metrics: acc,pgd20.8,params:lower.", metavar="LIST"
+    )
+    ci: bool = param(
+        False,
+        "Rank bands of overlapping intervals, and 95 % intervals of ranks, by resampling test images (and"
+        " seeds).",
+        flags=("--ci",),
+    )
+    bootstrap: int = param(1000, "Resamples of --ci.", bounds="[20, inf)", metavar="N")
+    seed: int = param(0, "Seed of --ci.", bounds="[0, inf)")
+    pivot: str | None = param(
+        None,
+        "A table with the values of these fields as rows and --metric as columns, the best in bold.",
+        metavar="LIST",
+    )
+    shown: str | None = param(
+        None,
+        "Columns of the table: names, globs and expressions.",
+        metavar="LIST",
+        flags=("--metric", "--metrics"),
+    )
+    form: str | None
+
+
 @shared.command()
-@click.option(
-    "--by",
-    multiple=True,
-    metavar="EXPR[:lower|higher]",
-    help="Metric, or an expression such as 'mean(pgd20.*)'; several with commas, where later ones decide"
-    " between equals.",
-)
-@click.option("--top", default=None, type=click.IntRange(1), metavar="N", help="Only the first N (of each).")
-@direction_option
-@where_option
-@click.option(
-    "--within", default=None, metavar="LIST", help="Rank records that agree in these fields by themselves."
-)
-@click.option(
-    "--aggregate",
-    default=None,
-    metavar="LIST",
-    help="One record, with means and deviations, for those that differ in these fields alone: seed.",
-)
-@click.option(
-    "--group",
-    default=None,
-    metavar="LIST",
-    help="One record, with means and deviations over all else, for each value of these fields.",
-)
-@click.option(
-    "--pareto",
-    default=None,
-    metavar="LIST",
-    help="Mark the Pareto front of these metrics: acc,pgd20.8,params:lower.",
-)
-@click.option(
-    "--ci",
-    is_flag=True,
-    help="Rank bands of overlapping intervals, and 95 % intervals of ranks, by resampling test images (and"
-    " seeds).",
-)
-@click.option("--bootstrap", default=1000, type=click.IntRange(20), metavar="N", help="Resamples of --ci.")
-@click.option("--seed", default=0, type=click.IntRange(0), help="Seed of --ci.")
-@click.option(
-    "--pivot",
-    default=None,
-    metavar="LIST",
-    help="A table with the values of these fields as rows and --metric as columns, the best in bold.",
-)
-@click.option(
-    "--metric",
-    "--metrics",
-    "shown",
-    default=None,
-    metavar="LIST",
-    help="Columns of the table: names, globs and expressions.",
-)
-@form_option
+@shared.spec("options", RankingOptions, lower=direction_option, where=where_option, form=form_option)
 @shared.store_option
 @shared.sink_options
 @shared.screen_options
-def main(
-    by: tuple[str, ...],
-    lower: bool | None,
-    where: str | None,
-    shown: str | None,
-    form: str | None,
-    store: str,
-    source: shared.RecordSource,
-    screen: shared.Terminal,
-    **rest: Any,
-) -> int:
+def main(options: RankingOptions, store: str, source: shared.RecordSource, screen: shared.Terminal) -> int:
     """Order records by a metric, the best first.
 
     Without --by: by "score" where there is one, else by the metric that was evaluated last. Equal
@@ -122,42 +108,51 @@ def main(
     """
     if source.in_place:
         raise UsageError("--in-place would lose what a ranking leaves out. Write to another file.")
-    choice = _choice(by, lower, rest)
+    choice = _choice(options)
     with shared.opened_output(source, screen) as output:
-        sink = Sink(source, screen, output, where)
+        sink = Sink(source, screen, output, options.where)
         made = _made(sink, choice)
         if made is not None:
             made.store = store
-            write(made, choice, shown, form, output, screen)
+            write(made, choice, options.shown, options.form, output, screen)
         sink.tell()
         if made is not None and made.missing:
             screen.say(f"{counted(made.missing, 'record')} without {made.keys[0].text}, ranked last.")
         return shared.FAILED if sink.bad else shared.DONE
 
 
-def _choice(by: Sequence[str], lower: bool | None, rest: dict[str, Any]) -> RankOptions:
-    items = names(",".join(by), "--by") if by else []
-    if lower is not None and len(items) > 1:
+def _choice(options: RankingOptions) -> RankOptions:
+    items = names(",".join(options.by), "--by") if options.by else []
+    higher = None if options.lower is None else not options.lower
+    if higher is not None and len(items) > 1:
         raise UsageError(
             "--lower and --higher are for one key. With several, write them behind it: acc:lower."
         )
-    keys = [rank_order.key(item, None if lower is None else not lower) for item in items]
-    front = [rank_order.key(item) for item in names(rest.pop("pareto"), "--pareto")]
-    for option, some in (("--by", keys), ("--pareto", front)):
-        for one in some:
-            compiled(one.text, option)
-    for option in ("within", "aggregate", "group", "pivot"):
-        rest[option] = names(rest[option], f"--{option}")
-        for name in rest[option]:
-            compiled(name, f"--{option}")
-    if rest["pivot"] and rest["group"]:
+    keys = [rank_order.key(item, higher) for item in items]
+    front = [rank_order.key(item) for item in names(options.pareto, "--pareto")]
+    for option, sort_keys in (("--by", keys), ("--pareto", front)):
+        for key in sort_keys:
+            compiled(key.text, option)
+    lists: dict[str, list[str]] = {}
+    for field in ("within", "aggregate", "group", "pivot"):
+        lists[field] = names(getattr(options, field), f"--{field}")
+        for name in lists[field]:
+            compiled(name, f"--{field}")
+    if lists["pivot"] and lists["group"]:
         raise UsageError("--pivot and --group both say what the rows are. Give one of them.")
-    for option in ("top", "ci") if rest["pivot"] and not keys else ():
-        if rest[option]:
-            raise UsageError(
-                f"--{option} needs a ranking, but --pivot keeps the order. Say --by what to rank."
-            )
-    return RankOptions(keys=keys, front=front, higher=None if lower is None else not lower, **rest)
+    for option, given in (("--top", options.top), ("--ci", options.ci)):
+        if given and lists["pivot"] and not keys:
+            raise UsageError(f"{option} needs a ranking, but --pivot keeps the order. Say --by what to rank.")
+    return RankOptions(
+        keys=keys,
+        front=front,
+        higher=higher,
+        **lists,
+        top=options.top,
+        ci=options.ci,
+        bootstrap=options.bootstrap,
+        seed=options.seed,
+    )
 
 
 def _made(sink: Sink, choice: RankOptions) -> Made | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,6 +15,9 @@ from rbtools.execution import LOCAL
 from rbtools.trainer import distributed
 from rbtools.training import METHODS
 from rbtools.units import whole_numbers
+
+if TYPE_CHECKING:
+    from rbtools.execution.context import RunContext
 
 
 @shared.command(choose=METHODS, option="--method", default=recipe_options.default_method)
@@ -41,7 +44,7 @@ def main(
     tensorboard: str | None,
     seed: str,
     source: shared.RecordSource,
-    work: Any,
+    work: shared.CommandContext,
 ) -> int:
     """Train each record's architecture and write the record on with its checkpoint.
 
@@ -118,7 +121,7 @@ def _board(folder: str | None, screen: shared.Terminal) -> Iterator[None]:
 main.covers, main.resolve = "--preset", recipe_options.set_by_preset  # type: ignore[attr-defined]
 
 
-def _refuse_together(run: Any) -> None:
+def _refuse_together(run: RunContext) -> None:
     """Raise UsageError for what several processes of one training (torchrun) cannot do."""
     if distributed.count() == 1:
         return

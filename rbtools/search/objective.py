@@ -10,7 +10,7 @@ from rbtools.errors import RbError, UsageError
 from rbtools.records import expr, metric_name
 
 
-class Objective(NamedTuple):
+class SearchObjective(NamedTuple):
     """One quantity to find the best of. `text` is what the user wrote; `higher` says that more is better."""
 
     text: str
@@ -33,12 +33,12 @@ class Objective(NamedTuple):
         return "higher" if self.higher else "lower"
 
 
-def objectives(texts: Sequence[str], lower: bool | None = None) -> tuple[Objective, ...]:
+def objectives(texts: Sequence[str], lower: bool | None = None) -> tuple[SearchObjective, ...]:
     """Read `EXPR[:lower|higher]`, several with commas; the direction is the metric's own unless given.
 
     Raises UsageError for none, one twice, or an expression that does not parse.
     """
-    found: dict[str, Objective] = {}
+    found: dict[str, SearchObjective] = {}
     for piece in [piece for text in texts for piece in _pieces(text)]:
         text, colon, word = piece.rpartition(":")
         directed = bool(colon) and word in ("lower", "higher")
@@ -50,13 +50,13 @@ def objectives(texts: Sequence[str], lower: bool | None = None) -> tuple[Objecti
             raise UsageError(f"--objective: {wrong}") from None
         if text in found:
             raise UsageError(f"--objective names '{text}' twice. Name it once.")
-        found[text] = Objective(text, word == "higher" if directed else higher, compiled)
+        found[text] = SearchObjective(text, word == "higher" if directed else higher, compiled)
     if not found:
         raise UsageError("--objective is missing. Expected a metric such as pgd20.8, or an expression.")
     return tuple(found.values())
 
 
-def asked_of(algorithm: Any, texts: Sequence[str], lower: bool | None = None) -> tuple[Objective, ...]:
+def asked_of(algorithm: Any, texts: Sequence[str], lower: bool | None = None) -> tuple[SearchObjective, ...]:
     """The `objectives`, as many as the algorithm takes. Raises UsageError where there are more."""
     wanted = objectives(texts, lower)
     if len(wanted) > 1 and not algorithm.many:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from rbtools import registry
 from rbtools.search import front, summary
 from rbtools.search.driver import Rules, Trace, Value
-from rbtools.search.objective import Objective
+from rbtools.search.objective import SearchObjective
 from rbtools.search.result_table import ResultTable
 from rbtools.search.search_space import SearchSpace
 from rbtools.search.sources import ValueSource
@@ -23,7 +23,7 @@ class Searched(NamedTuple):
     """
 
     algorithm: Any
-    objectives: tuple[Objective, ...]
+    objectives: tuple[SearchObjective, ...]
     rules: Rules
     seed: int
     source: ValueSource
@@ -106,7 +106,7 @@ def _cost(trace: Trace) -> Record:
     }
 
 
-def _steps(trace: Trace, objective: Objective) -> list[list[float]]:
+def _steps(trace: Trace, objective: SearchObjective) -> list[list[float]]:
     """Where the incumbent changed: [query, value] pairs."""
     steps: list[list[float]] = []
     last: float | None = None
@@ -170,7 +170,7 @@ def _optima(table: ResultTable) -> Record:
     return found
 
 
-def _gap(done: Searched, objective: Objective, values: list[float]) -> Record:
+def _gap(done: Searched, objective: SearchObjective, values: list[float]) -> Record:
     """The best there is, and how far from it the runs stayed."""
     if not done.known:
         return {}

@@ -11,7 +11,7 @@ from rbtools.execution.context import RunContext
 from rbtools.execution.executor import executor_for
 from rbtools.execution.job import JobFunction
 from rbtools.search import driver
-from rbtools.search.objective import Objective
+from rbtools.search.objective import SearchObjective
 from rbtools.search.outcome import Searched
 from rbtools.search.result_table import ResultTable
 from rbtools.search.search_space import SearchSpace
@@ -64,7 +64,7 @@ def search(work: ParallelRuns, runs: int, run: RunContext) -> list[driver.Trace]
 
 def in_table(
     algorithm: Any,
-    objectives: tuple[Objective, ...],
+    objectives: tuple[SearchObjective, ...],
     tables: Mapping[str, ResultTable],
     rules: driver.Rules,
     runs: int,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from rbtools.errors import RbError, UsageError, shown
 from rbtools.records import expr, parse_again
 from rbtools.search.driver import Value
-from rbtools.search.objective import Objective
+from rbtools.search.objective import SearchObjective
 from rbtools.search.search_space import CellSpace, ListedSpace, SearchSpace
 from rbtools.spaces import nasbench201
 
@@ -51,7 +51,7 @@ class ResultTable:
     are one architecture. `lacking` counts records that have no value of the objective.
     """
 
-    def __init__(self, objectives: Sequence[Objective] = (), *, share: bool = True) -> None:
+    def __init__(self, objectives: Sequence[SearchObjective] = (), *, share: bool = True) -> None:
         self.objectives, self.share = tuple(objectives), share
         self.results: dict[Hashable, TableEntry] = {}
         self.lacking = 0
@@ -106,7 +106,7 @@ class ResultTable:
         index = nasbench201.index_by_ops()[nasbench201.ops_of(arch)]
         return (nasbench201.classes()[index] if self.share else index), index
 
-    def _value(self, objective: Objective, record: Record) -> float | None:
+    def _value(self, objective: SearchObjective, record: Record) -> float | None:
         try:
             value = objective.of(record)
         except RbError as wrong:

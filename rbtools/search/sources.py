@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from rbtools.errors import RbError, UsageError
 from rbtools.records import SCHEMA, expr
 from rbtools.search.driver import Value
-from rbtools.search.objective import Objective
+from rbtools.search.objective import SearchObjective
 from rbtools.search.result_table import ResultTable
 from rbtools.search.search_space import CellSpace, SearchSpace
 from rbtools.spaces import Space
@@ -53,7 +53,7 @@ class Live:
     """
 
     def __init__(
-        self, objectives: Sequence[Objective], work: Work, space: Space, *, share: bool = True
+        self, objectives: Sequence[SearchObjective], work: Work, space: Space, *, share: bool = True
     ) -> None:
         self.objectives, self.work, self.space = tuple(objectives), work, space
         self.field = CellSpace(share=share)

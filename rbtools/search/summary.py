@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from rbtools.search.driver import Trace, Value
-from rbtools.search.objective import Objective
+from rbtools.search.objective import SearchObjective
 from rbtools.search.result_table import ResultTable
 from rbtools.search.search_space import SearchSpace
 
@@ -53,7 +53,7 @@ def best(trace: Trace) -> Best | None:
     return found
 
 
-def trajectory(traces: Sequence[Trace], objective: Objective, budget: int) -> Entry:
+def trajectory(traces: Sequence[Trace], objective: SearchObjective, budget: int) -> Entry:
     """The incumbent after each charged query, its mean over runs with the interval of the mean.
 
     A run that ended early keeps its last incumbent. Before every run has one there is no number (null).
@@ -91,7 +91,7 @@ def looked_up(found: Sequence[int], field: SearchSpace, table: ResultTable) -> E
     return {"metrics": metrics, "missing": sum(one is None for one in results)}
 
 
-def optimum(values: Mapping[Hashable, Value], objective: Objective) -> tuple[Hashable, float]:
+def optimum(values: Mapping[Hashable, Value], objective: SearchObjective) -> tuple[Hashable, float]:
     """The key of the best architecture there is, and its value."""
     key, value = max(((k, v) for k, v in values.items() if v is not None), key=lambda pair: pair[1])
     return key, objective.upward(value[0])

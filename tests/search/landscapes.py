@@ -9,7 +9,7 @@ from typing import Any
 
 from rbtools.records import dumps
 from rbtools.search.driver import Value
-from rbtools.search.objective import Objective
+from rbtools.search.objective import SearchObjective
 from rbtools.search.result_table import ResultTable
 from rbtools.search.search_space import CellSpace
 from rbtools.spaces import nasbench201
@@ -70,7 +70,7 @@ class Counting:
 
 
 def of_records(
-    records: Iterable[dict[str, Any]], objectives: Sequence[Objective], *, share: bool = True
+    records: Iterable[dict[str, Any]], objectives: Sequence[SearchObjective], *, share: bool = True
 ) -> ResultTable:
     """The table of these records."""
     table = ResultTable(objectives, share=share)
