@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rbtools.cli import shared
-from rbtools.cli.output import RecordWriter
-from rbtools.cli.sink import compiled
+from rbtools.cli.sink import RecordReader, compiled
 from rbtools.cli.source import where as place_of
 from rbtools.errors import RbError, UsageError
 from rbtools.records import expr
@@ -16,22 +15,16 @@ if TYPE_CHECKING:
     from rbtools.search.result_table import ResultTable
 
 
-class TableReader:
-    """One source of records, and what came of its lines."""
-
-    def __init__(self, source: shared.RecordSource, screen: shared.Terminal, output: RecordWriter) -> None:
-        self.source, self.screen, self.output = source, screen, output
-        self.good = self.bad = self.failed = self.other = 0
+class TableReader(RecordReader):
+    """Reads records into a table of results."""
 
     def tell(self) -> None:
         """Say what was left out."""
-        if self.good + self.bad + self.failed + self.other == 0:
+        if not self.came:
             self.screen.say("no records came in.")
         elif not self.good:
-            self.screen.say(f"none of {self.bad + self.failed + self.other} records can be searched.")
-        for number, noun in ((self.failed, "failed record"), (self.bad, "bad line")):
-            if number:
-                self.screen.say(f"{number} {noun}{'s' * (number != 1)} left out.")
+            self.screen.say(f"none of {self.came} records can be searched.")
+        self.say_left_out()
 
     def status(self) -> int:
         """How the reading went."""
@@ -45,20 +38,16 @@ def read_table(
     from rbtools.search.result_table import ResultTable
 
     table, condition = ResultTable(objectives, share=share), None if where is None else Condition(where)
-    for line in shared.read_all(reading.source, reading.screen, reading.output):
-        if line.record is None:
-            reading.bad += 1
-        elif reading.source.passes(line.record):
-            reading.failed += 1
-        elif condition is not None and not condition.holds(line.record):
-            reading.other += 1
-        else:
-            try:
-                table.add(line.record, line.text)
-                reading.good += 1
-            except RbError as wrong:
-                reading.bad += 1
-                reading.screen.error(f"{place_of(line)} {wrong}")
+    for line in reading.lines():
+        assert line.record is not None
+        if condition is not None and not condition.holds(line.record):
+            continue
+        try:
+            table.add(line.record, line.text)
+            reading.good += 1
+        except RbError as wrong:
+            reading.read, reading.bad = reading.read - 1, reading.bad + 1
+            reading.screen.error(f"{place_of(line)} {wrong}")
     if condition is not None:
         condition.check()
     table.check()

@@ -58,7 +58,47 @@ class Edited:
             )
 
 
-class Sink:
+class RecordReader:
+    """Reads all lines of a source, and counts lines that are no records (`bad`) and failed records.
+
+    `read` counts the other records; `good` is for those that a tool works on.
+    """
+
+    def __init__(self, source: shared.RecordSource, screen: shared.Terminal, output: RecordWriter) -> None:
+        self.source, self.screen, self.output = source, screen, output
+        self.bad = self.failed = self.read = self.good = 0
+
+    @property
+    def came(self) -> int:
+        """How many lines there were."""
+        return self.read + self.failed + self.bad
+
+    def every_line(self) -> Iterator[Line]:
+        """All lines. One that is no record has its `problem`; a failed record is there as text alone."""
+        for line in shared.read_all(self.source, self.screen, self.output):
+            if line.record is None:
+                self.bad += 1
+                yield line
+            elif self.source.passes(line.record):
+                self.failed += 1
+                yield line._replace(record=None)
+            else:
+                self.read += 1
+                yield line
+
+    def lines(self) -> Iterator[Line]:
+        """The lines that hold a record which did not fail."""
+        return (line for line in self.every_line() if line.record is not None)
+
+    def say_left_out(self) -> None:
+        """Say how many failed records and bad lines there were."""
+        if self.failed:
+            self.screen.say(f"{counted(self.failed, 'failed record')} left out.")
+        if self.bad:
+            self.screen.say(f"{counted(self.bad, 'bad line')} left out.")
+
+
+class Sink(RecordReader):
     """The records to work on. Lines that are none, failed records and what `where` does not hold for
     are left out and counted, and so are records that lack what `where` asks for.
 
@@ -72,23 +112,18 @@ class Sink:
         output: RecordWriter,
         where: str | None = None,
     ) -> None:
-        self.source, self.screen, self.output = source, screen, output
+        super().__init__(source, screen, output)
         self.where = None if where is None else compiled(where, "--where")
-        self.bad = self.failed = self.read = self.good = self.other = self.lacking = self.united = 0
+        self.other = self.lacking = self.united = 0
         self.edited = Edited()
         self._reason: RbError | None = None
 
     def lines(self) -> Iterator[Line]:
         """The lines that hold a record which did not fail, whatever `where` says."""
-        for line in shared.read_all(self.source, self.screen, self.output):
-            if line.record is None:
-                self.bad += 1
-            elif self.source.passes(line.record):
-                self.failed += 1
-            else:
-                self.read += 1
-                self.edited.look(line.record)
-                yield line
+        for line in super().lines():
+            assert line.record is not None
+            self.edited.look(line.record)
+            yield line
 
     def stream(self) -> Iterator[Read]:
         """The records as text and record, as they come where nothing has to be known of all of them.
@@ -136,11 +171,6 @@ class Sink:
         self.other += not holds
         return holds
 
-    @property
-    def came(self) -> int:
-        """How many lines there were."""
-        return self.read + self.failed + self.bad
-
     def tell(self) -> None:
         """Say what was left out, and why nothing came out where nothing did."""
         tell_united(self.united, self.screen)
@@ -151,10 +181,7 @@ class Sink:
             self.screen.say(f"--where '{self.where.text}' holds for no record.")
         if self.lacking:
             self.screen.say(f"{counted(self.lacking, 'record')} without what --where asks for left out.")
-        if self.failed:
-            self.screen.say(f"{counted(self.failed, 'failed record')} left out.")
-        if self.bad:
-            self.screen.say(f"{counted(self.bad, 'bad line')} left out.")
+        self.say_left_out()
 
 
 def tell_united(count: int, screen: shared.Terminal) -> None:

@@ -12,6 +12,7 @@ import click
 from rbtools.cli import shared
 from rbtools.cli.output import RecordWriter
 from rbtools.cli.python_call import record_source, record_writer
+from rbtools.cli.sink import RecordReader, counted
 from rbtools.cli.source import name_of, stop_if_strict, where
 from rbtools.errors import RbError, UsageError
 from rbtools.formats import FORMATS, Bad, Broken, ConversionReport, Format, Published, Unit
@@ -159,7 +160,6 @@ class _Writing:
 
     def __init__(self, chosen: Format, told: ConversionReport, screen: shared.Terminal, strict: bool) -> None:
         self.format, self.told, self.screen, self.strict = chosen, told, screen, strict
-        self.good = self.bad = self.passed = 0
 
     def run(self, files: tuple[str, ...], target: str) -> int:
         if target == "-" and not self.format.one_file:
@@ -170,9 +170,10 @@ class _Writing:
             check_folder_of(Path(target))
         output = record_writer()
         try:
-            units = list(self._units(record_source(files=files, strict=self.strict), output))
+            reader = RecordReader(record_source(files=files, strict=self.strict), self.screen, output)
+            units = list(self._units(reader))
             documents = self.format.documents(units, self.told)
-            nothing = not units and target != "-" and bool(self.bad or self.passed)
+            nothing = not units and target != "-" and reader.came > 0
             if not units and not nothing:
                 self.screen.say("no records came in; nothing is written.")
             elif not units:  # whoever asked for a file goes on with it
@@ -185,33 +186,26 @@ class _Writing:
         finally:
             self.screen.clear()
             output.restore()
-        if self.passed:
-            self.screen.say(f"{self.passed} failed record{'s' * (self.passed != 1)} left out.")
-        self.screen.detail(f"{self.good} record{'s' * (self.good != 1)} written.")
-        return shared.FAILED if self.bad or nothing else shared.DONE
+        if reader.failed:
+            self.screen.say(f"{counted(reader.failed, 'failed record')} left out.")
+        self.screen.detail(f"{counted(reader.good, 'record')} written.")
+        return shared.FAILED if reader.bad or nothing else shared.DONE
 
-    def _units(self, source: shared.RecordSource, output: RecordWriter) -> Iterator[Unit]:
-        for line in shared.read_all(source, self.screen, output):
-            if line.record is None:
-                self.bad += 1
-            elif source.passes(line.record):
-                self.passed += 1
-            else:
-                place = f"{where(line)} ({name_of(line.record)})"
-                try:
-                    content = self.format.unit(line.record)
-                    losses(
-                        line.record,
-                        self.format.record(content, ConversionReport(ours=True), place),
-                        self.told,
-                    )
-                except RbError as wrong:
-                    self.bad += 1
-                    stop_if_strict(self.strict, f"{place}: {wrong}")
-                    self.screen.error(f"{place}: {wrong}")
-                    continue
-                self.good += 1
-                yield Unit(place, content)
+    def _units(self, reader: RecordReader) -> Iterator[Unit]:
+        for line in reader.lines():
+            assert line.record is not None
+            place = f"{where(line)} ({name_of(line.record)})"
+            try:
+                content = self.format.unit(line.record)
+                again = self.format.record(content, ConversionReport(ours=True), place)
+                losses(line.record, again, self.told)
+            except RbError as wrong:
+                reader.bad += 1
+                stop_if_strict(self.strict, f"{place}: {wrong}")
+                self.screen.error(f"{place}: {wrong}")
+                continue
+            reader.good += 1
+            yield Unit(place, content)
 
 
 if __name__ == "__main__":

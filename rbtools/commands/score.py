@@ -10,7 +10,7 @@ import click
 from rbtools.cli import shared
 from rbtools.cli.output import RecordWriter
 from rbtools.cli.python_call import given_file
-from rbtools.cli.sink import Edited, counted, names, tell_united
+from rbtools.cli.sink import Edited, RecordReader, counted, names, tell_united
 from rbtools.cli.source import name_of, stop_if_strict, where
 from rbtools.errors import RbError, UsageError
 from rbtools.records import Line, dumps, parse_again, results
@@ -156,17 +156,14 @@ class _Held:
 
     def read(self, source: shared.RecordSource, output: RecordWriter, *, stream: bool) -> bool:
         """Take all lines in; True if some were no records or failed. `stream`: write them at once."""
-        failed = False
-        lines = shared.read_all(source, self.screen, output)
-        for line in lines if stream else self._united(lines, source):
+        reader, failed = RecordReader(source, self.screen, output), False
+        lines = reader.every_line()
+        for line in lines if stream else self._united(lines):
             self.count += 1
             text, record = line.text, line.record
-            if record is None:
-                failed = True
+            if line.problem is not None:
                 text = dumps(shared.bad_line_record(self.screen.tool, line))
-            elif source.passes(record):
-                record = None
-            else:
+            elif record is not None:
                 self.edited.look(record)
                 if self.adds:
                     text, record = self._added(line, record)
@@ -178,27 +175,26 @@ class _Held:
         self.edited.tell(self.screen)
         for name, count in self.without.items():
             self.screen.warn(f"{counted(count, 'record')} without {name}: the record says why.")
-        return failed
+        return failed or bool(reader.bad)
 
-    def _united(self, lines: Iterable[Line], source: shared.RecordSource) -> Iterator[Line]:
+    def _united(self, lines: Iterable[Line]) -> Iterator[Line]:
         """All lines, those of one checkpoint as one where the first of them stood."""
-        held: dict[int, Line] = {}
+        held: dict[tuple[bool, int], Line] = {}
         count = 0
         for place, line in enumerate(lines):
             record = line.record
-            if record is None or source.passes(record) or "checkpoint" not in record:
-                held[-1 - place] = line
+            if record is None or "checkpoint" not in record:
+                held[False, place] = line
                 continue
-            model = same_model.model(record)
+            model = True, same_model.model(record)
             if model in held:
                 count += 1
                 record = merge.united(parse_again(held[model].text), record)
                 line = held[model]._replace(text=dumps(record))
             held[model] = line._replace(record=None)
         tell_united(count, self.screen)
-        for line in held.values():
-            known = line.problem is not None or line.record is not None
-            yield line if known else line._replace(record=parse_again(line.text))
+        for (of_model, _), line in held.items():
+            yield line._replace(record=parse_again(line.text)) if of_model else line
 
     def _added(self, line: Line, record: dict[str, Any]) -> tuple[bytes, dict[str, Any] | None]:
         """The record with the metrics of --add; one that has them already, made otherwise, fails."""
