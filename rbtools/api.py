@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rbtools.cli import options as tool_options
 from rbtools.cli import python_call
 from rbtools.cli.build_context import CommandContext
-from rbtools.cli.click_commands import Command, params_of
+from rbtools.cli.click_commands import Command
 from rbtools.cli.python_call import PythonCall, as_typed
+from rbtools.cli.tools import params_of
 from rbtools.errors import RbError, UsageError
 from rbtools.records.lines import check_shape
 

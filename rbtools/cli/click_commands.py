@@ -20,13 +20,8 @@ import click
 from rbtools import __version__, registry
 from rbtools.cli import config, effective_config, events, exit_status
 from rbtools.cli.method_options import for_people, legible, method_options
+from rbtools.cli.tools import CONTEXT, params_of
 from rbtools.errors import RbError, unknown
-
-CONTEXT: dict[str, Any] = {
-    "help_option_names": ["-h", "--help"],
-    "max_content_width": 100,
-    "show_default": True,
-}
 
 
 class _Main:
@@ -303,11 +298,6 @@ class OptionChooser(_Main, click.Command):
         given = {name: ctx.params.pop(str(name)) for name in fields}
         ctx.params["params"] = {name: value for name, value in given.items() if value is not None}
         return super().invoke(ctx)
-
-
-def params_of(function: Callable[..., Any]) -> list[click.Parameter]:
-    """The options and arguments that decorators gave a function, in the order of its help."""
-    return list(reversed(getattr(function, "__click_params__", [])))
 
 
 def _with_params(

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from rbtools.cli import safe_yaml, tools
 from rbtools.datasets import WITH_PATH
 from rbtools.errors import UsageError, near, unknown
 
@@ -40,6 +41,8 @@ FORBIDDEN = {
     "version": "",
 }
 _PATHS = ("FILE", "DIR", "PATH")
+SHARED: set[str] = set()
+"""The long options that mean the same in every tool, which `all` may set; cli/options.py adds them."""
 
 
 class ConfigFile(NamedTuple):
@@ -98,8 +101,6 @@ def _read(path: str) -> ConfigFile:
     """A file, whole and well-formed. Raises UsageError."""
     import yaml  # only where there is a file: --help and most runs do without
 
-    from rbtools.cli import safe_yaml
-
     try:
         if os.path.getsize(path) > LARGEST:
             raise UsageError(f"{path} has more than {LARGEST} bytes. Expected a few lines of defaults.")
@@ -119,9 +120,7 @@ def _read(path: str) -> ConfigFile:
 
 
 def _check_sections(path: str, sections: Mapping[Any, Any]) -> None:
-    from rbtools.cli.tools import TOOLS
-
-    names = [ALL, *(f"rb-{tool.replace('_', '-')}" for tool in TOOLS)]
+    names = [ALL, *(f"rb-{tool.replace('_', '-')}" for tool in tools.TOOLS)]
     for name, value in sections.items():
         if name not in names:
             raise unknown(f"section in {path}:", str(name), names, UsageError)
@@ -164,11 +163,11 @@ def apply(ctx: click.Context, params: Sequence[click.Parameter], arguments: Sequ
             reason = f": {why}. Say it on the command line" if why else ""
             raise UsageError(f"{key.path}: {key.name} cannot be set by a file{reason}.")
         param = options.get(key.name)
-        if param is None or (key.shared and key.name not in shared_options()):
+        if param is None or (key.shared and key.name not in SHARED):
             _check_elsewhere(ctx, key, options)
             continue
         value = _value(param, key)
-        if param.name is not None and not (covered and key.name not in shared_options()):
+        if param.name is not None and not (covered and key.name not in SHARED):
             found[param.name], origins[param.name] = value, key.path
     ctx.default_map = found
     ctx.meta[ORIGINS] = origins
@@ -215,7 +214,7 @@ def _check_subcommand(ctx: click.Context, key: ConfigKey) -> None:
 
 def _check_elsewhere(ctx: click.Context, key: ConfigKey, options: Iterable[str]) -> None:
     """Raises UsageError for an option that no command of the tool has (of `all`: that tools do not share)."""
-    known = shared_options() if key.shared else _options_of(key.place)
+    known = SHARED if key.shared else _options_of(key.place)
     if key.name not in known:
         names = known if key.shared else {*known, *options}
         what = "" if not key.shared else " that tools share"
@@ -227,18 +226,9 @@ def _check_elsewhere(ctx: click.Context, key: ConfigKey, options: Iterable[str])
 
 def _options_of(name: str) -> set[str]:
     """All long options of a tool and of everything below it."""
-    from rbtools.cli import tools
-
     pages = tools.pages(tools.tool(name.removeprefix("rb-").replace("-", "_")))
     params = [param for page in pages for param in page.command.get_params(page.context)]
     return {flag[2:] for param in params for flag in param.opts if flag.startswith("--")}
-
-
-def shared_options() -> frozenset[str]:
-    """The long options that several tools have, which `all` may set."""
-    from rbtools.cli import options
-
-    return options.SHARED
 
 
 def _value(param: click.Option, key: ConfigKey) -> Any:

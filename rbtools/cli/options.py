@@ -367,8 +367,7 @@ def _long_options(*groups: Sequence[Any]) -> frozenset[str]:
     return frozenset(flag[2:] for param in params for flag in param.opts if flag.startswith("--"))
 
 
-# What a configuration may set for all tools at once: options that mean the same in each.
-SHARED = _long_options(
+config.SHARED |= _long_options(
     _stream_options,
     _word_options,
     _machine_options,

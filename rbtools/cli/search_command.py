@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
+from rbtools import parse_units, registry
 from rbtools.cli import shared
 from rbtools.cli.output import RecordWriter
 from rbtools.cli.search_report import print_result, print_summary, write
 from rbtools.cli.search_tables import TableReader, read_table
-from rbtools.errors import UsageError
+from rbtools.errors import UsageError, unknown
+from rbtools.measures import MEASURES
+from rbtools.records import metric_name
 from rbtools.registry import param
 
 if TYPE_CHECKING:
+    from rbtools.evaluation.measurement import MeasureRequest
     from rbtools.execution.context import RunContext
     from rbtools.execution.shell_pipe import ShellPipe
     from rbtools.search.driver import Algorithm, Rules
@@ -25,6 +29,9 @@ if TYPE_CHECKING:
     from rbtools.search.outcome import Searched
     from rbtools.search.result_table import ResultTable
     from rbtools.spaces.nasbench201 import NASBench201
+
+
+ATTACK, EPS, STEPS = "pgd", "8", 10  # of a measure, where its name has none
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +126,6 @@ class SearchCommand:
 
     def measured(self, metric: str) -> int:
         """Search by the measure of --measure, on freshly initialised networks."""
-        from rbtools.cli.measure_names import request_of
         from rbtools.jobs import MeasureJob
         from rbtools.search.executor_evaluator import ExecutorEvaluator
 
@@ -250,3 +256,31 @@ class SearchCommand:
         print_result(done, records, self.screen)
         write(done, records, self.options.form, self.options.shown, self.output)
         return self.status
+
+
+def request_of(metric: str, warn: Callable[[str], object]) -> MeasureRequest:
+    """What rb-measure would be asked to give this metric, with its defaults where the name is silent.
+
+    Raises UsageError for a name that begins with no measure.
+    """
+    from rbtools.evaluation.measurement import BY_GRADIENT, MeasureRequest, perturbing
+
+    parts = metric_name.parse(metric)
+    name, *words = parts.words
+    if name not in MEASURES:
+        raise unknown("measure", name, MEASURES, UsageError)
+    attack, eps = ATTACK, EPS
+    for place, word in enumerate(words):
+        if word in BY_GRADIENT:
+            after = [*words[place + 1 :], parts.number, parts.suffix]
+            attack, eps = word, ".".join(filter(None, after)) or EPS
+    params: dict[str, Any] = {}
+    for field in registry.options(MEASURES.load(name)):
+        named = [word for word in words if word in (field.metadata.get("choices") or ())]
+        params |= {field.name: named[0]} if named else {}
+    distances = parse_units.distances(eps, "linf", warn)
+    return MeasureRequest(
+        measures=(shared.build(MEASURES, name, params),),
+        attacks=perturbing([attack], distances, STEPS, None),
+        eps=distances,
+    )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import click
 
-from rbtools.cli.click_commands import CONTEXT, Chooser, OptionChooser, params_of
 from rbtools.cli.method_options import for_people, method_options
+
+if TYPE_CHECKING:
+    from rbtools.cli.click_commands import OptionChooser
 
 TOOLS = (
     "arch",
@@ -27,6 +29,13 @@ TOOLS = (
     "search",
     "store",
 )
+
+
+CONTEXT: dict[str, Any] = {
+    "help_option_names": ["-h", "--help"],
+    "max_content_width": 100,
+    "show_default": True,
+}
 
 
 class Page(NamedTuple):
@@ -49,11 +58,16 @@ def tool(name: str | click.Command) -> Page:
 def pages(page: Page) -> Iterator[Page]:
     """The command itself, then everything below it."""
     yield page
-    if isinstance(page.command, OptionChooser):
+    if chooses_by_option(page.command):
         yield from _chosen(page, page.command)
     if isinstance(page.command, click.Group):
         for name in page.command.list_commands(page.context):
             yield from pages(_below(page, page.command, name))
+
+
+def params_of(function: Callable[..., Any]) -> list[click.Parameter]:
+    """The options and arguments that decorators gave a function, in the order of its help."""
+    return list(reversed(getattr(function, "__click_params__", [])))
 
 
 def find(page: Page, words: Sequence[str]) -> Page:
@@ -70,12 +84,17 @@ def find(page: Page, words: Sequence[str]) -> Page:
 def own_params(page: Page) -> list[click.Parameter]:
     """The parameters of a command and of all below it, without those of registered classes."""
     command = page.command
-    if isinstance(command, Chooser):
+    if hasattr(command, "work"):  # a Chooser, whose subcommands share them
         return params_of(command.work)
     if isinstance(command, click.Group):
         below = (_below(page, command, name) for name in command.list_commands(page.context))
         return [param for one in below for param in own_params(one)]
     return command.params
+
+
+def chooses_by_option(command: click.Command) -> TypeGuard[OptionChooser]:
+    """Whether an option of the command chooses among the names of a registry."""
+    return hasattr(command, "registry") and not isinstance(command, click.Group)
 
 
 def _below(page: Page, group: click.Group, name: str) -> Page:
@@ -96,6 +115,6 @@ def _chosen(page: Page, command: OptionChooser) -> Iterator[Page]:
 
 def _context(command: click.Command, name: str, parent: click.Context | None) -> click.Context:
     context = command.context_class(command, info_name=name, parent=parent, **CONTEXT)
-    if isinstance(command, OptionChooser):
+    if chooses_by_option(command):
         context.meta["rbtools.classes"] = [command.registry.load(one) for one in command.registry]
     return context

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from rbtools import units
-from rbtools.cli import checkpoint_records, shared
+from rbtools.cli import shared
 from rbtools.cli.python_call import record_writer
-from rbtools.errors import UsageError
+from rbtools.errors import RbError, UsageError
 from rbtools.records import SCHEMA, dumps
 from rbtools.spaces import SPACES, Space, sized
 from rbtools.spaces.choose import CLASSES, SHAPE, holding, records, these
+
+if TYPE_CHECKING:
+    from rbtools.execution.context import RunContext
 
 _size_options = shared.bundle(
     "sizes",
@@ -141,7 +144,7 @@ def main(
             member=member,
             allow_code=allow_code,
         )
-        recognised = checkpoint_records.records([*checkpoints, *files], arch, normalize, screen, run)
+        recognised = _of_files([*checkpoints, *files], arch, normalize, screen, run)
         return _write(holding(recognised, choice["where"]), screen)
     _refuse_without_files(files)
     if sum(option is not None for option in (arch, index, string, neighbours)) > 1:
@@ -161,6 +164,33 @@ def main(
     kept = sized(space, **sizes)
     numbers = _numbers(kept, index, string, neighbours)
     return _write(records(kept, numbers, about, extra, unique=unique, **choice, warn=screen.warn), screen)
+
+
+def _of_files(
+    files: Sequence[str], arch: str | None, normalize: str | None, screen: shared.Terminal, run: RunContext
+) -> Iterator[dict[str, Any]]:
+    """A record for each file, in their order; with an `error` where its network cannot be told.
+
+    Raises UsageError for what is no file, before any is read.
+    """
+    from rbtools.inputs import checkpoints
+
+    hints = checkpoints.CheckpointHints(arch, normalize)
+    shared.checked(hints, run)
+    paths = [shared.file_path(name) for name in files]
+
+    def made() -> Iterator[dict[str, Any]]:
+        for path in paths:
+            try:
+                yield checkpoints.record_of(path, hints, run, with_data=run.dataset is not None)
+            except UsageError:
+                raise
+            except RbError as wrong:
+                screen.error(str(wrong))
+                error = {"tool": screen.tool, "message": str(wrong)}
+                yield {"schema": SCHEMA, "checkpoint_file": path, "error": error}
+
+    return made()
 
 
 FOR_FILES = ("normalize", "member", "allow_code")

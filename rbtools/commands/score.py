@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from rbtools.cli import shared
+from rbtools.cli import safe_yaml, shared
 from rbtools.cli.output import RecordWriter
 from rbtools.cli.python_call import given_file
 from rbtools.cli.sink import Edited, RecordReader, counted, names, tell_united
@@ -121,8 +121,6 @@ def _of_file(path: str) -> list[plan.TermSpec]:
     if (given := given_file(path)) is not None:
         return plan.weighted(given, path)
     import yaml
-
-    from rbtools.cli import safe_yaml
 
     try:
         with open(path, encoding="utf-8") as stream:

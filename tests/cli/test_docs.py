@@ -15,13 +15,13 @@ import pytest
 from click.testing import CliRunner
 
 from rbtools.attacks import ATTACKS
-from rbtools.cli import tools
+from rbtools.cli import docs, tools
 from rbtools.cli.click_commands import OptionChooser
-from rbtools.cli.docs import completion, manual, write
+from rbtools.cli.docs import completion, manual
 from rbtools.training import METHODS
 
 ROOT = Path(__file__).resolve().parents[2]
-GENERATED = write.files()
+GENERATED = docs.files()
 PAGES = [page for name in tools.TOOLS for page in tools.pages(tools.tool(name))]
 MAN_PAGES = [path for path in GENERATED if path.startswith("man/")]
 TOOL_PAGES = [path for path in MAN_PAGES if path.endswith(".1")]
@@ -48,7 +48,7 @@ def test_no_file_is_left_of_a_tool_that_is_gone() -> None:
 
 
 def test_files_are_written_below_a_folder_of_choice() -> None:
-    write.main("elsewhere")
+    docs.main("elsewhere")
     written = {str(path.relative_to("elsewhere")) for path in Path("elsewhere").rglob("*.*")}
     assert written | {"completions/_rbtools"} == set(GENERATED)
 

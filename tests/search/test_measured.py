@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from rbtools.cli.measure_names import asked
+from rbtools.cli.search_command import request_of
 from rbtools.commands import measure as rb_measure
 from rbtools.commands.search import main
 from rbtools.spaces import nasbench201
@@ -35,7 +35,7 @@ def search(*arguments: str) -> Result:
 def test_the_name_of_a_metric_says_what_to_measure(
     metric: str, attack: str, eps: float, params: dict[str, Any]
 ) -> None:
-    found = asked(metric, lambda text: None)
+    found = request_of(metric, lambda text: None)
     assert found.measures[0].name == metric.split(".")[0]
     assert all(getattr(found.measures[0], name) == value for name, value in params.items())
     assert found.attacks[0].name == attack and found.attacks[0].eps == pytest.approx(eps)

@@ -1,1 +1,36 @@
-"""Man pages and completions, made from the commands themselves."""
+"""Writes man pages and completions from the commands themselves: `make docs`.
+
+`python -m rbtools.cli.docs [FOLDER]` writes `man/` and `completions/` below the folder (here by
+default). A test holds the files in the repository against what this writes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rbtools.cli import tools
+from rbtools.cli.docs import completion, manual, pages
+
+
+def files() -> dict[str, str]:
+    """All generated files: path in the repository -> text."""
+    texts = {}
+    of_tools = [list(tools.pages(tools.tool(name))) for name in tools.TOOLS]
+    names = [of_tool[0].words for of_tool in of_tools]
+    for of_tool in of_tools:
+        texts[f"man/{of_tool[0].words}.1"] = manual.page(of_tool, names)
+    for page in pages.pages({one[0].words: one[0].command.get_short_help_str() for one in of_tools}):
+        texts[f"man/{page.name}.{page.section}"] = manual.prose_page(page, names)
+    typed = [[page for page in of_tool if "--" not in page.words] for of_tool in of_tools]
+    texts["completions/rbtools.bash"] = completion.bash(typed)
+    texts["completions/_rbtools"] = completion.zsh(typed)
+    texts["completions/rbtools.fish"] = completion.fish(typed)
+    return texts
+
+
+def main(folder: str = ".") -> None:
+    """Write all files below the folder."""
+    for path, text in files().items():
+        target = Path(folder, path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text, encoding="utf-8")

@@ -2,6 +2,6 @@
 
 import sys
 
-from rbtools.cli.docs.write import main
+from rbtools.cli.docs import main
 
 main(*sys.argv[1:2])
