@@ -36,9 +36,9 @@ from torch import Tensor, nn
 from rbtools import datasets, units
 from rbtools.attacks import ATTACKS
 from rbtools.evaluation import evaluate
-from rbtools.evaluation.tasks import AttackTask
+from rbtools.evaluation.tasks import AttackTask, EvalTask
 from rbtools.execution.context import RunContext
-from rbtools.inputs import resolve
+from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.models.torchvision_import import torchvision
 from rbtools.store import Store
 
@@ -153,7 +153,7 @@ class Kept:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.column, name)
 
-    def reading(self) -> dict[str, Any]:
+    def postprocess_key(self) -> dict[str, Any]:
         return {"each image": True}
 
     def entries(self, outcomes: np.ndarray, totals: Any) -> list[dict[str, Any]]:
@@ -161,7 +161,7 @@ class Kept:
         return []
 
 
-class KeptQuestion:
+class KeptTask(EvalTask):
     """What an attack left right, from the store alone."""
 
     title = "verdicts"
@@ -169,10 +169,10 @@ class KeptQuestion:
     def __init__(self, method: Any, distances: tuple[float, ...]) -> None:
         self.kept = [Kept(column) for column in AttackTask(method, distances).outputs()]
 
-    def columns(self) -> list[Kept]:
+    def outputs(self) -> list[Any]:
         return self.kept
 
-    def measure(self, *_: Any) -> list[Tensor]:
+    def run(self, *_: Any) -> list[Tensor]:
         raise AssertionError("the store does not hold what rb-attack has just computed")
 
 
@@ -180,11 +180,12 @@ def stored_verdicts(
     record: dict[str, Any], method: Any, distances: tuple[float, ...], run: RunContext, n: int
 ) -> tuple[list[int], list[np.ndarray]]:
     """The images that were met, and for clean and every distance which of them were right: bool (n,)."""
-    question = KeptQuestion(method, distances)
-    evaluate.task_entries(record, question, run)  # type: ignore[arg-type]
-    data = resolve.data_of(record, run)
+    task = KeptTask(method, distances)
+    inputs = resolve_inputs(record, run)
+    evaluate.task_entries(inputs, task)
+    data = inputs.data
     positions = datasets.subset(data.load().labels, data.size, seed=0)[:n].tolist()
-    return positions, [one.outcomes == 1 for one in question.kept]
+    return positions, [one.outcomes == 1 for one in task.kept]
 
 
 # --- side by side -----------------------------------------------------------------------------------

@@ -355,8 +355,8 @@ def attack(bench: Bench) -> None:
     reference = seconds(lambda: plain_attack(model, images, labels), bench.device)
     for words, iterate in (("the last iterate", "last"), ("any iterate", "any")):
         options = bench.options(n=bench.sizes.attacked, steps=20, start="zero", iterate=iterate, force=True)
-        rbtools.attack(record, "pgd", 8, **options)
-        done = rbtools.attack(record, "pgd", 8, **options)
+        rbtools.attack(record, "pgd", eps=8, **options)
+        done = rbtools.attack(record, "pgd", eps=8, **options)
         entry = next(one for one in done["evals"] if one["metric"] == "pgd20.8")
         found = {"points": round(100 * (entry["value"] - plain), 3), "robust": entry["value"]}
         good = abs(found["points"]) <= 0.3 if iterate == "last" else found["points"] <= 0.3

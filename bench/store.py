@@ -35,6 +35,7 @@ from rbtools.evaluation import evaluate
 from rbtools.evaluation.outcomes import encoded
 from rbtools.evaluation.tasks import AttackTask
 from rbtools.execution.context import RunContext
+from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.records import dumps
 from rbtools.spaces import sized
 from rbtools.store import Store
@@ -77,7 +78,7 @@ def fill(folder: Path, count: int) -> None:
     sync, os.fsync = os.fsync, lambda handle: None  # a power cut would only cost the bench
     try:
         for record in models(count // 2):
-            evaluate.task_entries(record, question, run)
+            evaluate.task_entries(resolve_inputs(record, run), question)
     finally:
         os.fsync = sync
 
