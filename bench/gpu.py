@@ -385,7 +385,7 @@ def aa(bench: Bench) -> None:
     found = {}
     for backend in ("rbtools", "pyautoattack"):
         chosen = {} if backend == "rbtools" else {"backend": backend}
-        done = rbtools.attack(record, "aa", 8, **bench.options(n=n, force=True, **short, **chosen))
+        done = rbtools.attack(record, "aa", eps=8, **bench.options(n=n, force=True, **short, **chosen))
         found[backend] = next(one for one in done["evals"] if one["metric"].startswith("aa"))
     ours, theirs = found["rbtools"], found["pyautoattack"]
     points = round(100 * (ours["value"] - theirs["value"]), 3)

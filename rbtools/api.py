@@ -70,13 +70,22 @@ def arch(
 
 
 @_tool("attack")
-def attack(record: Record, attack: str | None = None, *, preset: str | None = None, **options: Any) -> Record:
+def attack(
+    record: Record,
+    attack: str | None = None,
+    eps: Any = None,
+    *,
+    preset: str | None = None,
+    **options: Any,
+) -> Record:
     """The record with its accuracy under an attack at every distance; see rb-attack.
 
     With `preset` it is the attacks of a paper, at its distances unless `eps` names others.
     """
     if (attack is None) == (preset is None):
         raise UsageError("Expected the name of an attack, or preset= with that of a paper, and not both.")
+    if eps is not None:
+        options["eps"] = eps
     return _of_record("attack", [attack] if attack is not None else ["preset", str(preset)], options, record)
 
 
