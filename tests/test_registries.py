@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 from rbtools import datasets, registry
 from rbtools.attacks import ATTACKS
+from rbtools.cli.config import SHARED
 from rbtools.cli.method_options import method_options
-from rbtools.cli.options import SHARED
+from rbtools.cli.shared import RecordSource  # noqa: F401  # with the options that fill SHARED
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.datasets import DATASETS, WITH_PATH
 from rbtools.errors import RbError
