@@ -78,10 +78,9 @@ def main(
             if name in params:
                 option = "--" + name.replace("_", "-")
                 raise UsageError(f"{option} has no effect with {why}. Leave out one.")
-        if hasattr(one, "step_size"):
-            parse_units.tell_reach(one, "--step-size", "--attack-steps", slips.setdefault)
-        elif hasattr(one, "reach"):
-            parse_units.tell_reach(one, "--step-max", "--steps-max", slips.setdefault)
+        if one.reach_options is not None:
+            step, count = one.reach_options
+            parse_units.tell_reach(one, step, count, slips.setdefault)
     for slip in slips:
         work.screen.warn(slip)
     try:

@@ -142,8 +142,15 @@ class ATPR(Method):
 
     @property
     def reach(self) -> float:
-        """The largest sum of step lengths of an attack, in pixel units of [0, 1]."""
-        return self.steps_max * self.step_max
+        """The largest sum of step lengths of an attack, of the shorter kind, in pixel units of [0, 1]."""
+        drawn = self.steps_max * self.step_max
+        return min(drawn, self.plain_steps * self.plain_step) if self.first == "plain" else drawn
+
+    @property
+    def reach_options(self) -> tuple[str, str]:
+        if self.reach < self.steps_max * self.step_max:
+            return "--plain-step", "--plain-steps"
+        return "--step-max", "--steps-max"
 
     @property
     def passes(self) -> tuple[int, int]:

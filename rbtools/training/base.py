@@ -63,6 +63,11 @@ class Method:
 
     inner: ClassVar[str | None] = None
 
+    @property
+    def reach_options(self) -> tuple[str, str] | None:
+        """The options for the length and the number of the steps that limit `reach`; None without steps."""
+        return None
+
     def solve(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Any) -> Any:
         """The solution of the inner problem, without a graph; the model's gradients are unchanged."""
         return None
@@ -129,6 +134,10 @@ class Adversarial(Method):
             reaches = units.reaches(self.attack_steps * STEP, self.eps)
             step = STEP if reaches else 2.5 * self.eps / self.attack_steps
             object.__setattr__(self, "step_size", step)
+
+    @property
+    def reach_options(self) -> tuple[str, str]:
+        return "--step-size", "--attack-steps"
 
     @property
     def reach(self) -> float:

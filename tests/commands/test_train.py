@@ -287,6 +287,11 @@ SHORT = (
 )
 
 
+def test_a_plain_attack_of_at_pr_that_cannot_reach_the_border_is_warned_about() -> None:
+    said = run(["--preset", "prbench-code", "--method", "at-pr", "--eps", "32", "--dry-run"]).stderr
+    assert "rb-train: " + SHORT.format("--plain-step", "--plain-steps") in said
+
+
 def test_a_step_that_cannot_reach_the_border_is_warned_about_once() -> None:
     words = ["--method", "pgd,trades", "--eps", "32", "--dry-run"]
     assert "warning" not in run(words).stderr
