@@ -63,10 +63,12 @@ class Bench:
         """Robust accuracy by our engine: how is "fp32" or "bf16"."""
         search = make_fast_model(self.model, how, self.shape).model
         method = ATTACKS.build(name, **params)
-        standing = 0
+        still_correct = 0
         for start in range(0, len(self.ids), self.together):
-            standing += int(adversarial.run_attack(self.tile(start, search, seed), method).survived.sum())
-        return standing / len(self.ids)
+            still_correct += int(
+                adversarial.run_attack(self.tile(start, search, seed), method).survived.sum()
+            )
+        return still_correct / len(self.ids)
 
     def tile(self, start: int, search: nn.Module, seed: int) -> Batch:
         rows = slice(start, start + self.together)
@@ -84,12 +86,12 @@ class Bench:
         """Robust accuracy by a torchattacks attack."""
         torch.manual_seed(seed)
         attack = make(self.model)
-        standing = 0
+        still_correct = 0
         for images, labels in zip(self.images.split(128), self.labels.split(128), strict=True):
             perturbed = attack(images, labels)
             with torch.no_grad():
-                standing += int((self.model(perturbed).argmax(1) == labels).sum())
-        return standing / len(self.ids)
+                still_correct += int((self.model(perturbed).argmax(1) == labels).sum())
+        return still_correct / len(self.ids)
 
     def compare(self, figure: str, goal: float, ours: Callable[[int], float], peer: Any, name: str) -> None:
         """Time both sides in turn and print the line."""
@@ -176,7 +178,7 @@ class Bench:
         search = make_fast_model(self.model, self.bf16, self.shape).model
 
         def grid(seed: int) -> float:
-            standing = 0
+            still_correct = 0
             for start in range(0, len(self.ids), self.together):
                 before = None
                 tile = self.tile(start, search, seed)
@@ -185,8 +187,8 @@ class Bench:
                     left = None if before is None else before.survived
                     before = adversarial.run_attack(tile, method, before, left)
                 assert before is not None
-                standing += int(before.survived.sum())
-            return standing / len(self.ids)
+                still_correct += int(before.survived.sum())
+            return still_correct / len(self.ids)
 
         self.compare(
             f"8 distances of PGD-40 with --ladder, {iterate} iterate; the peer is the largest alone",

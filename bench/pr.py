@@ -79,8 +79,8 @@ def tile_of(args: argparse.Namespace, model: nn.Module, images: Tensor, labels: 
 def compare_sampling(args: argparse.Namespace, model: nn.Module, images: Tensor, labels: Tensor) -> None:
     noise = NOISES.build("uniform")
     exact, fast = (tile_of(args, model, images, labels, one) for one in (False, True))
-    standing = exact.take(exact.clean)
-    count = len(standing.ids)
+    still_correct = exact.take(exact.clean)
+    count = len(still_correct.ids)
     few = 1 if args.device == "cpu" else args.samples
     sampling.copies(fast, noise, GAMMAS, 1)  # warm
     # Both alternate, so that what else the machine does falls on both.
@@ -95,7 +95,7 @@ def compare_sampling(args: argparse.Namespace, model: nn.Module, images: Tensor,
     plain *= args.samples / few
     drawing, _ = seconds_of(
         lambda: [
-            noise.unit(Draws(0, "bench", standing.ids), tuple(images.shape[1:]), i)
+            noise.unit(Draws(0, "bench", still_correct.ids), tuple(images.shape[1:]), i)
             for i in range(args.samples)
         ]
     )

@@ -16,7 +16,7 @@ from torch import Tensor
 from rbtools.attacks.losses import AttackObjective
 from rbtools.attacks.steps import Model, differentiate, fooled, logits_of
 
-STANDING, CLEAN = -1, -2
+STILL_CORRECT, CLEAN = -1, -2
 """Instead of the number of a stage: no stage broke the example; it is misclassified without an attack."""
 
 
@@ -62,7 +62,7 @@ def run_stages(
     that they are broken.
     """
     perturbed = batch.images.clone()
-    by = torch.full_like(batch.labels, STANDING)
+    by = torch.full_like(batch.labels, STILL_CORRECT)
     left = torch.arange(len(batch), device=batch.labels.device)
     with torch.no_grad():
         classes = 0
@@ -89,7 +89,7 @@ class Evaluated(NamedTuple):
     """The outcome at some points: which are still classified right (N,) and, for these only (or for all
     with `everyone`), the value (S,) and the gradient (S, C, H, W) of the loss."""
 
-    standing: Tensor
+    still_correct: Tensor
     loss: Tensor
     gradient: Tensor
 
@@ -135,24 +135,24 @@ def _loss_and_gradient(
     if passes > 1:
         return _averaged(model, points, goal, passes)
     if everyone:
-        standing = logits.detach().argmax(1) == goal.labels
+        still_correct = logits.detach().argmax(1) == goal.labels
     else:
-        standing = ~fooled(model, points, logits, goal.labels)
-    count = len(standing) if everyone else int(standing.sum())
+        still_correct = ~fooled(model, points, logits, goal.labels)
+    count = len(still_correct) if everyone else int(still_correct.sum())
     if count == 0:
-        return Evaluated(standing, logits.detach()[:0, 0], points[:0])
-    if count < _WORTH_A_SECOND_FORWARD * len(standing):
+        return Evaluated(still_correct, logits.detach()[:0, 0], points[:0])
+    if count < _WORTH_A_SECOND_FORWARD * len(still_correct):
         del logits
-        goal = goal.take(standing)
+        goal = goal.take(still_correct)
         with torch.enable_grad():
-            inputs = points[standing].detach().requires_grad_(True)
+            inputs = points[still_correct].detach().requires_grad_(True)
             logits = logits_of(model, inputs)
         loss, gradient = differentiate(model, inputs, logits, goal)
-        return Evaluated(standing, loss, gradient)
+        return Evaluated(still_correct, loss, gradient)
     loss, gradient = differentiate(model, inputs, logits, goal)
-    if count < len(standing):
-        loss, gradient = loss[standing], gradient[standing]
-    return Evaluated(standing, loss, gradient)
+    if count < len(still_correct):
+        loss, gradient = loss[still_correct], gradient[still_correct]
+    return Evaluated(still_correct, loss, gradient)
 
 
 def _averaged(model: Model, points: Tensor, goal: AttackObjective, passes: int) -> Evaluated:
@@ -163,8 +163,8 @@ def _averaged(model: Model, points: Tensor, goal: AttackObjective, passes: int) 
             one = logits_of(model, inputs)
         value, slope = differentiate(model, inputs, one, goal)
         logits, loss, gradient = logits + one.detach(), loss + value, gradient + slope
-    standing = logits.argmax(1) == goal.labels
-    return Evaluated(standing, loss[standing] / passes, gradient[standing] / passes)
+    still_correct = logits.argmax(1) == goal.labels
+    return Evaluated(still_correct, loss[still_correct] / passes, gradient[still_correct] / passes)
 
 
 def misclassified(model: Model, points: Tensor, labels: Tensor, *, passes: int = 1) -> Tensor:

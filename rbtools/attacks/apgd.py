@@ -81,7 +81,7 @@ def apgd(
     result = batch.images.clone()
     start = border_start(batch.images, batch.draws, eps, norm, draw)
     seen = active_batch.loss_and_gradient(model, start, goal, passes=passes)
-    broken = ~seen.standing
+    broken = ~seen.still_correct
     result[broken] = start[broken]
     state = _start(batch.images, start, goal, seen, eps)
     marks, last_mark = checkpoints(count), 0
@@ -94,11 +94,11 @@ def apgd(
             result[state.row[fooled]], broken[state.row[fooled]] = point[fooled], True
             break
         seen = active_batch.loss_and_gradient(model, point, state.goal, passes=passes)
-        fooled = ~seen.standing
+        fooled = ~seen.still_correct
         state.previous, state.point = state.point, point
         if fooled.any():
             result[state.row[fooled]], broken[state.row[fooled]] = point[fooled], True
-            active_batch.keep_rows(state, seen.standing)
+            active_batch.keep_rows(state, seen.still_correct)
         _note(state, seen)
         if number in marks:
             _check(state, number - last_mark)
@@ -125,7 +125,7 @@ def border_start(images: Tensor, draws: object, eps: float, norm: str, draw: int
 def _start(
     images: Tensor, start: Tensor, goal: AttackObjective, seen: active_batch.Evaluated, eps: float
 ) -> _APGDState:
-    on, loss, gradient = seen.standing, seen.loss, seen.gradient
+    on, loss, gradient = seen.still_correct, seen.loss, seen.gradient
     point = start[on]
     return _APGDState(
         row=on.nonzero()[:, 0],

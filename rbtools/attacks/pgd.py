@@ -159,8 +159,8 @@ class PGD(SequentialAttack):
         broken = torch.zeros_like(batch.labels, dtype=torch.bool)
         for step in range(self.steps):
             seen = active_batch.loss_and_gradient(model, current, goal, everyone=self.iterate == "last")
-            if self.iterate == "any" and not seen.standing.all():
-                on, fooled = seen.standing, ~seen.standing
+            if self.iterate == "any" and not seen.still_correct.all():
+                on, fooled = seen.still_correct, ~seen.still_correct
                 result[active[fooled]] = current[fooled]
                 broken[active[fooled]] = True
                 active, images, current, goal = active[on], images[on], current[on], goal.take(on)

@@ -86,7 +86,7 @@ class _MemoryWriter(RecordWriter):
         self._kept.append(text)
 
     def poll(self) -> None:
-        """Nobody can go away."""
+        """Memory has no reader that could close."""
 
     def is_terminal(self) -> bool:
         return False

@@ -153,7 +153,7 @@ def test_it_says_which_attack_broke_what():
     by = told["broken_by"]
     assert [part.name for part in made.parts] == ["noise", "apgd-ce", "apgd-t"]
     assert (by[:3] == active_batch.CLEAN).all() and set(by[3:].tolist()) >= {-1, 1}
-    assert torch.equal(model(found).argmax(1) == labels, by == active_batch.STANDING)
+    assert torch.equal(model(found).argmax(1) == labels, by == active_batch.STILL_CORRECT)
 
 
 def test_each_attack_gets_what_the_ones_before_left(monkeypatch):
