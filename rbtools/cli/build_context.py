@@ -1,4 +1,4 @@
-"""What the values of shared options begin: the screen that words go to, and the run."""
+"""Makes the run and the terminal of a command from the values of shared options."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class CommandContext:
-    """A run and the screen that its words go to."""
+    """A run and the terminal that its messages go to."""
 
     def __init__(self, run: RunContext, screen: Terminal) -> None:
         self.run, self.screen = run, screen
 
 
 def terminal(quiet: bool, verbose: bool, log: str | None) -> Terminal:
-    """Where the words of the tool that runs go."""
+    """The terminal that the messages of the running tool go to."""
     tool = click.get_current_context().find_root().info_name or "rbtools"
     return python_call.terminal(tool, quiet, verbose, events.opened(log, tool))
 

@@ -39,14 +39,14 @@ class _Main:
         arguments = list(sys.argv[1:] if args is None else args)
         name = prog_name or str(command.name)
         command._main_shell_completion(extra, name, complete_var)
-        found = exit_status.status(command, name, arguments, extra)
-        events.ended(found)
-        if args is None and found in (exit_status.INTERRUPTED, exit_status.TERMINATED, exit_status.GONE):
+        status = exit_status.status(command, name, arguments, extra)
+        events.ended(status)
+        if args is None and status in (exit_status.INTERRUPTED, exit_status.TERMINATED, exit_status.GONE):
             # Everything is written and released. What is left is torch's taking itself apart, half a
             # second of it (three on a busy machine), and whoever stopped us should not wait for that.
             exit_status.flush()
-            os._exit(found)
-        sys.exit(found)
+            os._exit(status)
+        sys.exit(status)
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         return legible(super().get_params(ctx))  # type: ignore[misc]
@@ -94,16 +94,16 @@ PAIR = "--normalize"  # the option whose value may be two words
 
 def with_pairs(args: Sequence[str]) -> list[str]:
     """`--normalize MEAN STD` with its two words as one: click's options take one or two, not either."""
-    found = list(args)
-    end = found.index("--") if "--" in found else len(found)
-    for place, word in enumerate(found[:end]):
+    words = list(args)
+    end = words.index("--") if "--" in words else len(words)
+    for place, word in enumerate(words[:end]):
         word, equals, value = word.partition("=")
         second = place + 1 if equals else place + 2
-        first = value if equals else found[place + 1] if place + 1 < end else ""
-        if word == PAIR and second < end and _is_number(first) and _is_number(found[second]):
-            found[second - 1] = f"{found[second - 1]} {found.pop(second)}"
+        first = value if equals else words[place + 1] if place + 1 < end else ""
+        if word == PAIR and second < end and _is_number(first) and _is_number(words[second]):
+            words[second - 1] = f"{words[second - 1]} {words.pop(second)}"
             break
-    return found
+    return words
 
 
 def _is_number(text: str) -> bool:
@@ -183,18 +183,18 @@ class Chooser(Group):
         if name in self.commands:
             return self.commands[name]
         names = self._names(name)
-        classes = [self.registry.load(one) for one in names]
+        classes = [self.registry.load(item) for item in names]
         help_text = for_people(classes[0]) if len(names) == 1 else f"Every one of: {', '.join(names)}."
         choice = {self._dest(): names if self.many else names[0]}
-        made = Command(
+        command = Command(
             name,
             params=[*method_options(classes), *params_of(self.work)],
             callback=_with_params(self.work, choice, classes),
             help=help_text,
             context_settings=CONTEXT,
         )
-        made.classes = classes
-        return made
+        command.classes = classes
+        return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -202,7 +202,7 @@ class Chooser(Group):
         name = args[0]
         if name.startswith("-"):
             return super().resolve_command(ctx, args)
-        other = next((one for one in self._names(name) if one not in self.registry), None)
+        other = next((item for item in self._names(name) if item not in self.registry), None)
         if name not in self.commands and other is not None:
             raise click.UsageError(str(unknown(self.kind, other, self.list_commands(ctx))), ctx)
         try:
@@ -277,8 +277,8 @@ class OptionChooser(_Main, click.Command):
 
     def _flags(self, name: str) -> list[str]:
         """The options that a choice brings with it."""
-        found = method_options([self.registry.load(name)])
-        return [flag for option in found for flag in [*option.opts, *option.secondary_opts]]
+        options = method_options([self.registry.load(name)])
+        return [flag for option in options for flag in [*option.opts, *option.secondary_opts]]
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The command's own help, then that of each thing that was chosen by name."""

@@ -64,13 +64,13 @@ class ConfigKey(NamedTuple):
 
 def files(ctx: click.Context, arguments: Sequence[str]) -> list[ConfigFile]:
     """The files that count for this command line, the one that wins last. Raises UsageError."""
-    found: list[ConfigFile] | None = ctx.meta.get(META)
-    if found is None:
+    config_files: list[ConfigFile] | None = ctx.meta.get(META)
+    if config_files is None:
         from_python = ctx.find_root().obj is not None  # whose defaults are those of the functions
         unread = ctx.resilient_parsing or from_python
-        found = [] if unread else [_read(path) for path in _paths(arguments)]
-        ctx.meta[META] = found
-    return found
+        config_files = [] if unread else [_read(path) for path in _paths(arguments)]
+        ctx.meta[META] = config_files
+    return config_files
 
 
 def _paths(arguments: Sequence[str]) -> list[str]:
@@ -133,13 +133,13 @@ def words(ctx: click.Context, arguments: Sequence[str], covers: str | None = Non
 
     Nothing where the command line has the option that `covers` all of it.
     """
-    found: list[str] = []
+    tokens: list[str] = []
     if covers is not None and any(word.partition("=")[0] == covers for word in arguments):
-        return found
+        return tokens
     for key in _keys(ctx, arguments):
         if not isinstance(key.value, dict | bool) and key.value is not None:
-            found += [f"--{key.name}", _text(key.value)]
-    return found
+            tokens += [f"--{key.name}", _text(key.value)]
+    return tokens
 
 
 def apply(ctx: click.Context, params: Sequence[click.Parameter], arguments: Sequence[str]) -> None:
@@ -152,7 +152,7 @@ def apply(ctx: click.Context, params: Sequence[click.Parameter], arguments: Sequ
         if flag.startswith("--")
     }
     covered = _covered(ctx, arguments)
-    found: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for key in _keys(ctx, arguments):
         if isinstance(key.value, dict):
@@ -168,8 +168,8 @@ def apply(ctx: click.Context, params: Sequence[click.Parameter], arguments: Sequ
             continue
         value = _value(param, key)
         if param.name is not None and not (covered and key.name not in SHARED):
-            found[param.name], origins[param.name] = value, key.path
-    ctx.default_map = found
+            defaults[param.name], origins[param.name] = value, key.path
+    ctx.default_map = defaults
     ctx.meta[ORIGINS] = origins
 
 
@@ -239,7 +239,7 @@ def _value(param: click.Option, key: ConfigKey) -> Any:
         raise UsageError(f"{where} {_shown(key.value)}. Expected {_expected(param)}.")
     if flag:
         return key.value
-    several = isinstance(key.value, list) and all(isinstance(one, str | int | float) for one in key.value)
+    several = isinstance(key.value, list) and all(isinstance(item, str | int | float) for item in key.value)
     if not isinstance(key.value, str | int | float) and not (several and isinstance(param.type, _TEXT)):
         raise UsageError(f"{where} {_kind(key.value)}. Expected {_expected(param)}.")
     text = _text(key.value)
@@ -251,7 +251,7 @@ def _value(param: click.Option, key: ConfigKey) -> Any:
         ) from None
     _check_path(param, text, where)
     if param.multiple:
-        return [str(one) for one in key.value] if isinstance(key.value, list) else [text]
+        return [str(item) for item in key.value] if isinstance(key.value, list) else [text]
     return text
 
 

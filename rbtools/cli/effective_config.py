@@ -1,4 +1,4 @@
-"""What a command would run with: every option, its value and who said so, for `--print-config`."""
+"""Every option of a command, its value and where the value comes from, for `--print-config`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def effective_config(ctx: click.Context) -> list[EffectiveOption]:
     resolve: Callable[[click.Context], dict[str, tuple[Any, str]]] | None
     resolve = getattr(ctx.command, "resolve", None)
     resolved = resolve(ctx) if resolve else {}
-    found = []
+    options = []
     defaults = _defaults(ctx)
     for param in ctx.command.get_params(ctx):
         flags = [flag[2:] for flag in param.opts if flag.startswith("--")]
@@ -39,8 +39,8 @@ def effective_config(ctx: click.Context) -> list[EffectiveOption]:
         if origin == "default":
             value = defaults.get(str(param.name), value) if value is None else value
             value, origin = resolved.get(str(param.name), (value, origin))
-        found.append(EffectiveOption(flags[0], value, origin))
-    return found
+        options.append(EffectiveOption(flags[0], value, origin))
+    return options
 
 
 def _defaults(ctx: click.Context) -> dict[str, Any]:
@@ -80,28 +80,28 @@ def asked(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 
 
 def shown(ctx: click.Context) -> str:
-    """What is in force, as a file that --config reads, with a comment on where each value comes from."""
+    """The effective configuration as a file that --config reads; a comment gives the origin of each value."""
     tool, *below = ctx.command_path.split()
     lines = [f"# {ctx.command_path}: what is in force, and where it comes from."]
     heads = [os.path.basename(tool), *below]
     lines += [f"{'  ' * depth}{head}:" for depth, head in enumerate(heads)]
     indent = "  " * len(heads)
-    entries = [(_line(one), one.origin) for one in effective_config(ctx)]
+    entries = [(_line(option), option.origin) for option in effective_config(ctx)]
     width = min(max((len(line) for line, _ in entries), default=0), 48)
     lines += [f"{indent}{line:<{width}}  # {origin}" for line, origin in entries]
     return "\n".join(lines)
 
 
-def _line(one: EffectiveOption) -> str:
-    if one.value is None:
-        return f"# {one.name}: not set"
-    if isinstance(one.value, bool):
-        return f"{one.name}: {str(one.value).lower()}"
-    if isinstance(one.value, int | float):
-        return f"{one.name}: {one.value!r}"
-    if isinstance(one.value, list | tuple):
-        return f"{one.name}: {_quoted(','.join(map(str, one.value)))}"
-    return f"{one.name}: {_quoted(str(one.value))}"
+def _line(option: EffectiveOption) -> str:
+    if option.value is None:
+        return f"# {option.name}: not set"
+    if isinstance(option.value, bool):
+        return f"{option.name}: {str(option.value).lower()}"
+    if isinstance(option.value, int | float):
+        return f"{option.name}: {option.value!r}"
+    if isinstance(option.value, list | tuple):
+        return f"{option.name}: {_quoted(','.join(map(str, option.value)))}"
+    return f"{option.name}: {_quoted(str(option.value))}"
 
 
 def _quoted(text: str) -> str:

@@ -1,4 +1,4 @@
-"""What happens, for programs: `--log FILE`, one JSON object a line.
+"""Events for programs: `--log FILE` has one JSON object a line.
 
 Every event has `time` (UTC), `tool`, `pid` and `event`: start, record, epoch, warning, error or end. The
 stages of a pipe may write one file: each line is appended at once.
@@ -45,7 +45,7 @@ class Log:
         self.close()
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None

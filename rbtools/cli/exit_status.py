@@ -1,4 +1,4 @@
-"""How a command ends: with the status that says how it went, and one line for what went wrong."""
+"""The exit status of a command, and the one line on standard error for an error."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DONE, FAILED, USAGE, INTERRUPTED, GONE, TERMINATED = 0, 1, 2, 130, 141, 143
 
 
 def status(command: click.Command, name: str, arguments: list[str], extra: dict[str, Any]) -> int:
-    """Run the command; the status that it ends with. What went wrong is said on stderr."""
+    """Run the command and return its exit status. Errors are printed on stderr."""
     screen = Terminal(name)
     try:
         if _in_main_thread():

@@ -19,22 +19,22 @@ def for_people(cls: type) -> str:
 
     `steps=20` in it becomes --steps 20, the way to say it here; other backticks go.
     """
-    kept: list[str] = []
+    paragraphs: list[str] = []
     for paragraph in inspect.cleandoc(cls.__doc__ or "").split("\n\n"):
         if paragraph.startswith(("Shape:", "Args:", "Raises", "Returns")):
             break
-        kept.append(_QUOTED.sub(_as_typed, paragraph))
-    return "\n\n".join(kept)
+        paragraphs.append(_QUOTED.sub(_as_typed, paragraph))
+    return "\n\n".join(paragraphs)
 
 
 _QUOTED = re.compile(r"`([^`]+)`")
 
 
-def _as_typed(found: re.Match[str]) -> str:
-    name, equals, value = found[1].partition("=")
+def _as_typed(match: re.Match[str]) -> str:
+    name, equals, value = match[1].partition("=")
     if equals and name.isidentifier():
         return f"--{name.replace('_', '-')} " + value.strip("'\"")
-    return found[1]
+    return match[1]
 
 
 def method_options(classes: Sequence[type]) -> list[click.Option]:

@@ -361,7 +361,7 @@ def _long_options(*groups: Sequence[Any]) -> frozenset[str]:
 
     def holder() -> None: ...
 
-    for option in (one for group in groups for one in group):
+    for option in (declared for group in groups for declared in group):
         option(holder)
     params = getattr(holder, "__click_params__", [])
     return frozenset(flag[2:] for param in params for flag in param.opts if flag.startswith("--"))

@@ -1,4 +1,4 @@
-"""Where records and words go: standard output is for records alone.
+"""Standard output, which is for records alone.
 
 A real process gets its standard output pointed at standard error as soon as it starts, and records
 are written to a private copy: whatever a library prints cannot end up among them.
@@ -22,7 +22,7 @@ class Stop(RbError):
 
 
 class ReaderGone(BaseException):
-    """Nobody reads our standard output any more (status 141)."""
+    """The reader of our standard output has closed it (status 141)."""
 
 
 class Terminated(BaseException):

@@ -76,8 +76,8 @@ def current() -> PythonCall | None:
 class _MemoryWriter(RecordWriter):
     """Keeps the lines of a call."""
 
-    def __init__(self, kept: list[bytes]) -> None:
-        self._kept = kept
+    def __init__(self, lines: list[bytes]) -> None:
+        self._kept = lines
 
     def restore(self) -> None:
         """Standard output was never taken."""

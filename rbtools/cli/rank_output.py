@@ -20,7 +20,7 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True)
 class RankOptions:
-    """What the command line asks for."""
+    """The options of a ranking, parsed."""
 
     keys: list[rank_order.SortKey]
     front: list[rank_order.SortKey]
@@ -117,9 +117,9 @@ def _write_table(
     form: str,
     output: RecordWriter,
 ) -> None:
-    key, *others = [one.text for one in keys]
+    key, *others = [sort_key.text for sort_key in keys]
     records = [entry.record for entry in ranked]
-    points = [one.text for one in choice.front if one.text != key]
+    points = [sort_key.text for sort_key in choice.front if sort_key.text != key]
     first = list(dict.fromkeys([*others, *points]))
     known = metric_name.names(records)
     rest = [name for name in known if name not in first] if shown is None else chosen(shown, records)
@@ -177,16 +177,16 @@ def chosen(text: str, records: Sequence[Record]) -> list[str]:
         raise UsageError(
             "--metric: The list of metrics is empty. Expected names or globs with commas, such as acc,fgsm.*"
         )
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for item in items:
         try:
             if item in known or (expr.is_bare(item) and not _has(records, item)):
-                found.update(dict.fromkeys(expr.select(known, item)))
+                names.update(dict.fromkeys(expr.select(known, item)))
             else:
-                found[expr.compile(item).text] = None
+                names[expr.compile(item).text] = None
         except RbError as wrong:
             raise UsageError(f"--metric: {wrong}") from None
-    return list(found)
+    return list(names)
 
 
 def _has(records: Sequence[Record], item: str) -> bool:
@@ -202,7 +202,7 @@ def _has(records: Sequence[Record], item: str) -> bool:
 
 
 def _marks(made: Made, choice: RankOptions, screen: Terminal) -> list[list[Record]]:
-    """What is written beside the rank of each entry: Pareto front, band, interval of its rank."""
+    """The fields beside the rank of each entry: Pareto front, band, interval of its rank."""
     marks: list[list[Record]] = [[{} for _ in group] for group in made.groups]
     if choice.front:
         fronts = ranking.marked_front(made.groups, [one.higher for one in choice.front])

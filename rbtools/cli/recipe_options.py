@@ -1,4 +1,4 @@
-"""The recipe of a training on the command line: its options, the preset behind them, what has no effect."""
+"""The recipe of a training on the command line: its options, its preset, and options without effect."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def default_method(arguments: Sequence[str]) -> str:
 
 
 def set_by_preset(context: click.Context) -> dict[str, tuple[Any, str]]:
-    """What the preset in force sets, as it is typed, and that it does."""
+    """The values that the chosen preset sets, as they are typed, and their origin."""
     name = context.params.get("preset")
     if name is None:
         return {}
@@ -51,12 +51,12 @@ def recipe(options: dict[str, Any], given_params: frozenset[str]) -> Recipe:
     """The recipe that options and preset make. Raises UsageError for what has no effect."""
     given = frozenset(name for name in options if _is_given(name))
     in_file = frozenset(name for name in options if _is_given(name, in_file=True))
-    made = presets.recipe(options, given_params, in_file)
-    for name, reason in made.without_effect().items():
+    result = presets.recipe(options, given_params, in_file)
+    for name, reason in result.without_effect().items():
         if name in given:
             option = "--" + name.replace("_", "-")
             raise UsageError(f"{option} has no effect with {reason}. Leave out one, or change the other.")
-    return made
+    return result
 
 
 def _is_given(name: str, in_file: bool = False) -> bool:
@@ -66,8 +66,8 @@ def _is_given(name: str, in_file: bool = False) -> bool:
     return source is sources.COMMANDLINE or (in_file and source is sources.DEFAULT_MAP)
 
 
-def params(name: str, given: dict[str, Any], how: Recipe) -> dict[str, Any]:
+def params(name: str, given: dict[str, Any], recipe: Recipe) -> dict[str, Any]:
     """The method's own options, those of the preset under those that were given."""
-    if how.preset is None:
+    if recipe.preset is None:
         return given
-    return presets.params(presets.named(how.preset), METHODS.load(name), given)
+    return presets.params(presets.named(recipe.preset), METHODS.load(name), given)

@@ -1,4 +1,4 @@
-"""What rb-search does: find values in a table or live, run the search, say and write what came out."""
+"""The run of rb-search: values from a table or from new evaluations, the search, and its output."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ class SearchCommand:
         table = self._read(files, wanted)[0] if files else None
         tables = ({} if table is None else {"table": table}) | self._report_tables()
         space = self._space()
-        found = DerivedSource(table, space)
+        source = DerivedSource(table, space)
         cells, traces = [], []
         for number in range(self.options.runs or 1):
             run = dataclasses.replace(self.run, seed=self.run.seed + number)
@@ -205,11 +205,13 @@ class SearchCommand:
             self.screen.say(
                 f"{self.algorithm.name}, seed {run.seed}: nb201-{index} {nasbench201.strings()[index]}"
             )
-            value = found([index])[index] if wanted else None
+            value = source([index])[index] if wanted else None
             cells.append(cell)
             traces.append(Trace(number, [(index, value)], 1, 0, "derived"))
         known = table.values() if table is not None and wanted else None
-        done = outcome.Searched(self.algorithm, wanted, Rules(1), self.run.seed, found, traces, known, tables)
+        done = outcome.Searched(
+            self.algorithm, wanted, Rules(1), self.run.seed, source, traces, known, tables
+        )
         records = outcome.derived(done, cells)
         if wanted:
             print_result(done, records, self.screen)

@@ -1,4 +1,4 @@
-"""What rb-search says and writes at its end: words for people, a table, or records."""
+"""The output of rb-search: a summary for people, a table, or records."""
 
 from __future__ import annotations
 
@@ -146,11 +146,11 @@ def _summary(done: Searched, section: Record, shown: str | None) -> table.Table:
     return table.Table(headings, rows, [])
 
 
-def _mean(found: Record | None) -> table.TableCell:
-    if found is None:
+def _mean(values: Record | None) -> table.TableCell:
+    if values is None:
         return table.TableCell(None)
-    low, high = found.get("ci95", (None, None))
-    return table.TableCell(found["mean"], None if low is None else (low, high))
+    low, high = values.get("ci95", (None, None))
+    return table.TableCell(values["mean"], None if low is None else (low, high))
 
 
 def _spread(found: Record | None) -> table.TableCell:

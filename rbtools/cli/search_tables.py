@@ -64,13 +64,13 @@ class Condition:
 
     def holds(self, record: dict[str, Any]) -> bool:
         try:
-            found = self.expression.holds(record)
+            result = self.expression.holds(record)
         except RbError as reason:  # the name is not there, or its value is of another kind
             if not isinstance(reason, expr.MissingName):
                 self._reason = self._reason or reason
             return False
         self.answers += 1
-        return found
+        return result
 
     def check(self) -> None:
         """Raise UsageError where the condition fits no record."""

@@ -1,4 +1,4 @@
-"""What every command shares, in one place: options, the filter loop, and how a method is built."""
+"""The names that every command imports: options, the filter loop, and how a method is built."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the sinks share: tools that take all records in and write something else than records with more."""
+"""Shared code of tools that read all records and write something else: rankings, figures, correlations."""
 
 from __future__ import annotations
 
@@ -140,9 +140,9 @@ class Sink(RecordReader):
 
     def records(self) -> list[dict[str, Any]]:
         """One record of each checkpoint. Raises UsageError for a --where that no record answers."""
-        found = [record for _, record in self.models(map(_read, self.lines()), weights=True)]
+        models = [record for _, record in self.models(map(_read, self.lines()), weights=True)]
         self.check()
-        return found
+        return models
 
     def models(self, records: Iterable[Read], *, weights: bool = False) -> Iterator[Read]:
         """One record of each model, as text and record, that `where` holds for."""
@@ -210,10 +210,10 @@ def names(text: str | None, option: str) -> list[str]:
     """The items of a list of fields or metrics. Raises UsageError where the list is empty."""
     if text is None:
         return []
-    found = expr.items(text)
-    if not found:
+    items = expr.items(text)
+    if not items:
         raise UsageError(f"{option} is an empty list. Expected names with commas, such as dataset,arch.name.")
-    return found
+    return items
 
 
 def counted(number: int, noun: str) -> str:

@@ -22,7 +22,7 @@ from rbtools.records import Line, can_be_retried, lines
 
 @dataclass(frozen=True)
 class RecordSource:
-    """The records that a tool works on, and what it does with lines that are none."""
+    """The records that a tool works on, and how it treats lines that are no records."""
 
     files: tuple[str, ...] = ()
     strict: bool = False
@@ -122,7 +122,7 @@ def shard(text: str) -> tuple[int, int]:
 
 
 def name_of(record: dict[str, Any]) -> str:
-    """What people call this record in a message."""
+    """The name of a record in messages."""
     arch = record.get("arch")
     name = arch.get("name") or arch.get("str") if isinstance(arch, dict) else None
     method = record.get("train", {}).get("method") if isinstance(record.get("train"), dict) else None
@@ -149,7 +149,7 @@ def file_path(path: str) -> str:
 
 
 def bad_line_record(tool: str, line: Line) -> dict[str, Any]:
-    """The record that carries a line that was none through the pipe."""
+    """The record that carries a line that is no record through the pipe."""
     return {
         "schema": 1,
         "error": {

@@ -57,17 +57,17 @@ class SelectedResults:
 
     def records(self) -> Iterator[listing.ListedResult]:
         """Their files and records."""
-        for found in listing.records(self.store, self.choice.keys or None):
-            self.seen += found.record is not None
-            if found.record is None:
-                self._say_damaged(found.path)
-            elif self._counted_fit(found.record):
-                yield found
+        for result in listing.records(self.store, self.choice.keys or None):
+            self.seen += result.record is not None
+            if result.record is None:
+                self._say_damaged(result.path)
+            elif self._counted_fit(result.record):
+                yield result
 
     def lines(self) -> Iterator[bytes]:
         """Their records as JSON, many lines at once and without a newline at the end."""
         if self.choice.keys:
-            yield from (dumps(found.record) for found in self.records() if found.record is not None)
+            yield from (dumps(result.record) for result in self.records() if result.record is not None)
             return
         folders = listing.folders(self.store, "results")
         for part in parallel_map(self._part, folders, self._processes(folders)):

@@ -1,4 +1,4 @@
-"""Words for people, on standard error.
+"""Messages for people, on standard error.
 
 The stages of a pipe share one terminal. A status line is transient: it is erased before anything
 else is said, and only one process of a pipeline shows one at a time, so that stages do not paint
@@ -41,7 +41,7 @@ class Terminal:
         self._wrong_lines = 0
 
     def say(self, text: str) -> None:
-        """A line that people asked for or should know of; `-q` leaves it out."""
+        """Print a line; `-q` leaves it out."""
         if not self.quiet:
             self._line(text)
 
@@ -83,14 +83,14 @@ class Terminal:
             )
 
     def tell(self, event: dict[str, Any], record: dict[str, Any] | None = None) -> None:
-        """An event for programs: `event["event"]` says of what kind; `record`, what it is about."""
+        """Pass an event to the log and the listeners: `event["event"]` is its kind, `record` its record."""
         if self.log is not None:
             self.log.tell(**event)
         for listener in self.listeners:
             listener(event, record)
 
     def status(self, text: str) -> None:
-        """What is going on just now; on a terminal only, and only in one stage at a time."""
+        """Show a transient status line; on a terminal only, and only in one stage at a time."""
         if not self.terminal or self.quiet:
             return
         now = time.monotonic()

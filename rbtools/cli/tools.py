@@ -88,7 +88,7 @@ def own_params(page: Page) -> list[click.Parameter]:
         return params_of(command.work)
     if isinstance(command, click.Group):
         below = (_below(page, command, name) for name in command.list_commands(page.context))
-        return [param for one in below for param in own_params(one)]
+        return [param for page_below in below for param in own_params(page_below)]
     return command.params
 
 
@@ -116,5 +116,5 @@ def _chosen(page: Page, command: OptionChooser) -> Iterator[Page]:
 def _context(command: click.Command, name: str, parent: click.Context | None) -> click.Context:
     context = command.context_class(command, info_name=name, parent=parent, **CONTEXT)
     if chooses_by_option(command):
-        context.meta["rbtools.classes"] = [command.registry.load(one) for one in command.registry]
+        context.meta["rbtools.classes"] = [command.registry.load(choice) for choice in command.registry]
     return context

@@ -161,15 +161,17 @@ def main(
     if arch is not None:
         named = _named(arch, sizes, about, extra)
         return _write(these(named, **choice, warn=screen.warn), screen)
-    kept = sized(space, **sizes)
-    numbers = _numbers(kept, index, string, neighbours)
-    return _write(records(kept, numbers, about, extra, unique=unique, **choice, warn=screen.warn), screen)
+    sized_space = sized(space, **sizes)
+    numbers = _numbers(sized_space, index, string, neighbours)
+    return _write(
+        records(sized_space, numbers, about, extra, unique=unique, **choice, warn=screen.warn), screen
+    )
 
 
 def _of_files(
     files: Sequence[str], arch: str | None, normalize: str | None, screen: shared.Terminal, run: RunContext
 ) -> Iterator[dict[str, Any]]:
-    """A record for each file, in their order; with an `error` where its network cannot be told.
+    """A record for each file, in their order; with an `error` where its network is not recognised.
 
     Raises UsageError for what is no file, before any is read.
     """
@@ -240,22 +242,22 @@ def _named(
 
 
 def _numbers(
-    kept: Space, index: str | None, string: str | None, neighbours: str | None
+    space: Space, index: str | None, string: str | None, neighbours: str | None
 ) -> Iterable[int] | None:
-    """The indices that are asked for by themselves, if any are."""
+    """The indices of --index, --str or --neighbours; None where none is given."""
     if index is not None:
-        return [kept.find(str(number)) for number in _whole_numbers(index)]
+        return [space.find(str(number)) for number in _whole_numbers(index)]
     if string is not None:
-        return [kept.find(string)]
-    return None if neighbours is None else kept.neighbours(kept.find(neighbours))
+        return [space.find(string)]
+    return None if neighbours is None else space.neighbours(space.find(neighbours))
 
 
 def _whole_numbers(text: str) -> list[int]:
-    found = units.number_list(text, "--index")
-    wrong = [value for value in found if value != int(value)]
+    numbers = units.number_list(text, "--index")
+    wrong = [value for value in numbers if value != int(value)]
     if wrong:
         raise UsageError(f"--index has {wrong[0]:g}. Expected whole numbers, such as 13714 or 0-9,50.")
-    return [int(value) for value in found]
+    return [int(value) for value in numbers]
 
 
 def _write(records: Iterator[dict[str, Any]], screen: shared.Terminal) -> int:

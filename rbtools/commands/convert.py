@@ -58,23 +58,25 @@ def main(
       rb-convert csv --map 'pgd20.8=robust' table.csv
     """
     chosen: Format = shared.build(FORMATS, format, params)
-    told = ConversionReport()
+    report = ConversionReport()
     if target is None:
-        status = _Reading(chosen, told, screen, strict).run(files)
+        status = _Reading(chosen, report, screen, strict).run(files)
     else:
-        status = _Writing(chosen, told, screen, strict).run(files, target)
-    for line in told.errors():
+        status = _Writing(chosen, report, screen, strict).run(files, target)
+    for line in report.errors():
         screen.error(line)
-    for line in (*told.remarks(), *told.losses(format)):
+    for line in (*report.remarks(), *report.losses(format)):
         screen.say(line)
-    return shared.FAILED if told.wrong else status
+    return shared.FAILED if report.wrong else status
 
 
 class _Reading:
     """From published files to records on standard output."""
 
-    def __init__(self, chosen: Format, told: ConversionReport, screen: shared.Terminal, strict: bool) -> None:
-        self.format, self.told, self.screen, self.strict = chosen, told, screen, strict
+    def __init__(
+        self, chosen: Format, report: ConversionReport, screen: shared.Terminal, strict: bool
+    ) -> None:
+        self.format, self.report, self.screen, self.strict = chosen, report, screen, strict
         self.good = self.bad = 0
 
     def run(self, files: tuple[str, ...]) -> int:
@@ -94,8 +96,8 @@ class _Reading:
 
     def _file(self, source: Published, output: RecordWriter) -> None:
         try:
-            for found in self.format.units(source, self.told):
-                output.line(self._record(found))
+            for unit in self.format.units(source, self.report):
+                output.line(self._record(unit))
         except Broken as wrong:
             rest = f" Expected what rb-convert {self.format.name} --help describes."
             if self.good:
@@ -106,19 +108,19 @@ class _Reading:
         except OSError as error:
             raise UsageError(f"Cannot read {error.filename or source.name}: {error.strerror}.") from None
 
-    def _record(self, found: Unit | Bad) -> bytes:
-        if isinstance(found, Unit):
+    def _record(self, unit: Unit | Bad) -> bytes:
+        if isinstance(unit, Unit):
             try:
-                line = dumps(self.format.record(found.content, self.told, found.where))
+                line = dumps(self.format.record(unit.content, self.report, unit.where))
                 self.good += 1
                 return line
             except RbError as wrong:
-                found = Bad(found.where, str(wrong), as_text(found.content))
+                unit = Bad(unit.where, str(wrong), as_text(unit.content))
             except UnicodeEncodeError:
                 problem = "It holds half of a surrogate pair, which is no text. Expected Unicode."
-                found = Bad(found.where, problem, as_text(found.content))
-        self._say(f"{found.where}: {found.problem}")
-        return dumps(_failed(f"{found.where}: {found.problem}", found.text))
+                unit = Bad(unit.where, problem, as_text(unit.content))
+        self._say(f"{unit.where}: {unit.problem}")
+        return dumps(_failed(f"{unit.where}: {unit.problem}", unit.text))
 
     def _say(self, message: str) -> None:
         self.bad += 1
@@ -158,8 +160,10 @@ def _sources(files: tuple[str, ...], chosen: Format, output: RecordWriter) -> It
 class _Writing:
     """From records to published files."""
 
-    def __init__(self, chosen: Format, told: ConversionReport, screen: shared.Terminal, strict: bool) -> None:
-        self.format, self.told, self.screen, self.strict = chosen, told, screen, strict
+    def __init__(
+        self, chosen: Format, report: ConversionReport, screen: shared.Terminal, strict: bool
+    ) -> None:
+        self.format, self.report, self.screen, self.strict = chosen, report, screen, strict
 
     def run(self, files: tuple[str, ...], target: str) -> int:
         if target == "-" and not self.format.one_file:
@@ -172,7 +176,7 @@ class _Writing:
         try:
             reader = RecordReader(record_source(files=files, strict=self.strict), self.screen, output)
             units = list(self._units(reader))
-            documents = self.format.documents(units, self.told)
+            documents = self.format.documents(units, self.report)
             nothing = not units and target != "-" and reader.came > 0
             if not units and not nothing:
                 self.screen.say("no records came in; nothing is written.")
@@ -198,7 +202,7 @@ class _Writing:
             try:
                 content = self.format.unit(line.record)
                 again = self.format.record(content, ConversionReport(ours=True), place)
-                losses(line.record, again, self.told)
+                losses(line.record, again, self.report)
             except RbError as wrong:
                 reader.bad += 1
                 stop_if_strict(self.strict, f"{place}: {wrong}")

@@ -107,17 +107,17 @@ def main(
         if sink.good:
             _check(beside, sink.good)
             for one_kind in wanted:
-                found = _matrix(one_kind, beside, (left, right), bootstrap, seed, screen)
-                _write(found, form, (bootstrap, seed), output)
+                matrix = _matrix(one_kind, beside, (left, right), bootstrap, seed, screen)
+                _write(matrix, form, (bootstrap, seed), output)
         return shared.FAILED if sink.bad else shared.DONE
 
 
 def _kinds(text: str) -> list[str]:
-    found = names(text, "--kind")
-    for kind in found:
+    kinds = names(text, "--kind")
+    for kind in kinds:
         if kind not in correlate.KINDS:
             raise UsageError(f"--kind is '{kind}'. Choose from: {', '.join(correlate.KINDS)}.")
-    return found
+    return kinds
 
 
 def _read(
@@ -150,7 +150,7 @@ def _read(
     for label in list(sets):
         models = sink.models((text, parse_again(text)) for text in sets.pop(label))
         if aggregate:
-            models = ((b"", one.record) for one in averaged((text for text, _ in models), aggregate))
+            models = ((b"", mean.record) for mean in averaged((text for text, _ in models), aggregate))
         for _, record in models:
             yield label, record
     sink.check()
@@ -197,54 +197,54 @@ def _check(beside: Beside, good: int) -> None:
 def _matrix(
     kind: str,
     beside: Beside,
-    asked: tuple[list[str], list[str]],
+    axes: tuple[list[str], list[str]],
     bootstrap: int,
     seed: int,
     screen: shared.Terminal,
 ) -> correlate.Matrix:
-    rows, cols = (beside.resolve(items) for items in asked)
+    rows, cols = (beside.resolve(items) for items in axes)
     numbers = beside.numbers(list(dict.fromkeys([*rows, *cols])))
 
     def progress(done: int) -> None:
         screen.status(f"{kind}  {done}/{bootstrap} resamples")
 
-    found = correlate.matrix(
+    matrix = correlate.matrix(
         kind, *numbers, rows, cols, bootstrap=bootstrap, seed=seed, progress=progress if bootstrap else None
     )
-    flat = {row for i, row in enumerate(rows) if found.flat_rows[i].all()}
-    flat |= {col for j, col in enumerate(cols) if found.flat_cols[:, j].all()}
+    flat = {row for i, row in enumerate(rows) if matrix.flat_rows[i].all()}
+    flat |= {col for j, col in enumerate(cols) if matrix.flat_cols[:, j].all()}
     if flat:
         listed = ", ".join(sorted(flat)[:8]) + (", ..." if len(flat) > 8 else "")
         screen.once(f"warning: fewer than two distinct values, so no correlation: {listed}.")
-    few = int((found.n < correlate.FEWEST).sum())
+    few = int((matrix.n < correlate.FEWEST).sum())
     if few:
         screen.once(
             f"warning: {counted(few, 'pair')} of metrics with fewer than {correlate.FEWEST} records in"
             " common, so no correlation."
         )
-    return found
+    return matrix
 
 
-def _write(found: correlate.Matrix, form: str | None, drawn: tuple[int, int], output: RecordWriter) -> None:
+def _write(matrix: correlate.Matrix, form: str | None, drawn: tuple[int, int], output: RecordWriter) -> None:
     form = form or ("table" if output.is_terminal() else "jsonl")
     if form == "jsonl":
-        for line in correlate.lines(found, *drawn):
+        for line in correlate.lines(matrix, *drawn):
             output.line(dumps(line))
         return
-    built = _table(found)
+    built = _table(matrix)
     if form == "table":
         from rbtools.cli.rank_table import draw
 
-        text = draw(built, found.cols[0], output.width(), terminal=output.is_terminal(), fixed=1)
+        text = draw(built, matrix.cols[0], output.width(), terminal=output.is_terminal(), fixed=1)
     else:
         text = render.RENDERERS[form](built)
     output.line(text.rstrip("\n").encode())
 
 
-def _table(found: correlate.Matrix) -> table.Table:
-    headings = [table.Heading(found.kind, False), *(table.Heading(col, True) for col in found.cols)]
-    rows: dict[str, list[table.TableCell]] = {row: [table.TableCell(row)] for row in found.rows}
-    for line in correlate.lines(found):
+def _table(matrix: correlate.Matrix) -> table.Table:
+    headings = [table.Heading(matrix.kind, False), *(table.Heading(col, True) for col in matrix.cols)]
+    rows: dict[str, list[table.TableCell]] = {row: [table.TableCell(row)] for row in matrix.rows}
+    for line in correlate.lines(matrix):
         interval: Any = line.get("ci95")
         rows[line["row"]].append(table.TableCell(line["value"], tuple(interval) if interval else None))
     return table.Table(headings, list(rows.values()), [])

@@ -95,7 +95,7 @@ def _made(
     show: str | None,
     work: shared.CommandContext,
 ) -> int:
-    """Write and draw what is asked for, and say so."""
+    """Write the corrupted copy and draw the sheet, where they are requested."""
     if write is not None and severities != units.SEVERITIES:
         raise UsageError("--write makes an archive, which has all five severities. Leave --severity out.")
     if show is not None:
@@ -120,7 +120,7 @@ def _refuse_to_evaluate(source: shared.RecordSource, others: dict[str, str | Non
 
 
 def _archive(folder: str, names: Sequence[str], params: dict[str, Any]) -> Path:
-    """The archive's folder, with all files that are asked for."""
+    """The archive's folder, which has a file for each of these corruptions."""
     from rbtools.evaluation import corruption_archive
 
     if params:
@@ -134,7 +134,7 @@ def _archive(folder: str, names: Sequence[str], params: dict[str, Any]) -> Path:
 
 
 def _reference(file: str, names: Sequence[str], severities: tuple[int, ...]) -> Any:
-    """The model whose errors are the unit."""
+    """The model whose errors are the unit of mCE."""
     from rbtools.scoring import corruptions
 
     if severities != units.SEVERITIES or not set(CORRUPTIONS.all) <= set(names):

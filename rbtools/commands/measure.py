@@ -1,4 +1,4 @@
-"""rb-measure: what can be said of each model without attacking it, or with little more."""
+"""rb-measure: measures of each model that need no attack, or a short one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MeasureOptions:
-    """Where to measure and what perturbs the images, as typed."""
+    """The settings of the measures and of the attack that perturbs images, as typed."""
 
     preset: str | None = param(
         None, "The settings of a paper: " + ", ".join(presets.PRESETS) + ".", metavar="NAME"
@@ -85,7 +85,7 @@ def main(
 def _asked(
     names: list[str], params: dict[str, Any], options: MeasureOptions, warn: Callable[[str], object]
 ) -> MeasureRequest:
-    """What these options ask. Raises UsageError."""
+    """The request that these options make. Raises UsageError."""
     from rbtools.evaluation.measurement import MeasureRequest, perturbing
 
     if options.preset is not None:
@@ -106,15 +106,15 @@ def _asked(
 
 
 def _preset(options: MeasureOptions, params: dict[str, Any]) -> tuple[MeasureOptions, dict[str, Any]]:
-    """The preset's settings; what was typed stands."""
-    found = presets.named(str(options.preset))
+    """The preset's settings, with the options of the command line over them."""
+    preset = presets.named(str(options.preset))
     context = click.get_current_context()
     fresh = {
         name: value
-        for name, value in found.options.items()
+        for name, value in preset.options.items()
         if context.get_parameter_source(name) is not ParameterSource.COMMANDLINE
     }
-    return dataclasses.replace(options, **fresh), {**found.params, **params}
+    return dataclasses.replace(options, **fresh), {**preset.params, **params}
 
 
 if __name__ == "__main__":

@@ -127,8 +127,8 @@ def _ending(file: str, endings: tuple[str, ...]) -> str:
 
     ending = Path(file).suffix.lower().removeprefix(".")
     if ending not in endings:
-        found = f"ends in '.{ending}'" if ending else "has no ending"
-        raise UsageError(f"-o {file} {found}. Expected a file name that ends in .{', .'.join(endings)}.")
+        problem = f"ends in '.{ending}'" if ending else "has no ending"
+        raise UsageError(f"-o {file} {problem}. Expected a file name that ends in .{', .'.join(endings)}.")
     check_folder_of(Path(file))
     if os.path.isdir(file):
         raise UsageError(f"-o {file} is a folder. Expected the name of a file.")

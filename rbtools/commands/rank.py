@@ -176,9 +176,9 @@ def _made(sink: Sink, choice: RankOptions) -> Made | None:
 
     def united(old: Entry, new: Entry) -> Entry:
         record = merge.united(parse_again(old.text), parse_again(new.text))
-        for one in (old, new):
-            values.forget(one.values)
-            points.forget(one.points)
+        for entry in (old, new):
+            values.forget(entry.values)
+            points.forget(entry.points)
         return Entry(dumps(record), values.of(record), points.of(record), new.group)
 
     latest = Latest([one.higher for one in keys], None if keep else choice.top, united)
@@ -267,7 +267,7 @@ def _tell(
     screen: shared.Terminal,
 ) -> None:
     if keys:
-        ways = ", then ".join(f"{one.text}, {'higher' if one.higher else 'lower'} is better" for one in keys)
+        ways = ", then ".join(f"{key.text}, {'higher' if key.higher else 'lower'} is better" for key in keys)
         screen.detail(f"ranked by {ways}.")
     tell_united(duplicates, screen)
     if latest.lost:
@@ -287,8 +287,8 @@ def _scaled_apart(latest: Latest, key: rank_order.SortKey) -> bool:
     if key.text != "score":
         return False
     first = next((entries[0] for entries in latest.entries().values()), None)
-    made = parse_again(first.text).get("evals", []) if first else []
-    return any("dataset" in (one.get("within") or {}) for one in made if one.get("metric") == "score")
+    evals = parse_again(first.text).get("evals", []) if first else []
+    return any("dataset" in (entry.get("within") or {}) for entry in evals if entry.get("metric") == "score")
 
 
 if __name__ == "__main__":

@@ -100,9 +100,9 @@ def main(
         raise UsageError(
             "--within is for a score, but --add alone makes none. Name its metrics with --metric."
         )
-    made = [derived(text) for text in adds]
+    derived_metrics = [derived(text) for text in adds]
     with shared.opened_output(source, screen) as output:
-        held = _Held(composite, [] if dry_run else made, replace, screen, source.strict)
+        held = _Held(composite, [] if dry_run else derived_metrics, replace, screen, source.strict)
         failed = held.read(source, output, stream=only_add and not dry_run)
         if not held.count:
             screen.say("no records came in.")
@@ -197,18 +197,18 @@ class _Held:
     def _added(self, line: Line, record: dict[str, Any]) -> tuple[bytes, dict[str, Any] | None]:
         """The record with the metrics of --add; one that has them already, made otherwise, fails."""
         record.pop("error", None)
-        made = record
+        result = record
         try:
-            for one in self.adds:
-                made = one.added(made, replace=self.replace)
-                if made["evals"][-1]["value"] is None:
-                    self.without[one.name] = self.without.get(one.name, 0) + 1
+            for metric in self.adds:
+                result = metric.added(result, replace=self.replace)
+                if result["evals"][-1]["value"] is None:
+                    self.without[metric.name] = self.without.get(metric.name, 0) + 1
         except RbError as wrong:
             message = f"{where(line)} ({name_of(record)}): {wrong}"
             stop_if_strict(self.strict, message)
             self.screen.error(message)
             return dumps({**record, "error": {"tool": self.screen.tool, "message": str(wrong)}}), None
-        return dumps(made), made
+        return dumps(result), result
 
     def _hold(self, text: bytes, record: dict[str, Any] | None) -> None:
         self.texts.append(text)

@@ -1,4 +1,4 @@
-"""rb-store: a look into the store of finished work."""
+"""rb-store: list, check, clean and move stored results."""
 
 from __future__ import annotations
 
@@ -106,8 +106,8 @@ def verify(delete: bool, store: Store, screen: shared.Terminal) -> int:
             screen.clear()
             screen.error(f"{path} is damaged: {problem}.")
             deleted = delete and _deleted(path, screen)
-            found = {"kind": kind, "key": Path(path).name, "path": path, "problem": problem}
-            output.line(dumps({"schema": SCHEMA, **found, "deleted": deleted}))
+            fields = {"kind": kind, "key": Path(path).name, "path": path, "problem": problem}
+            output.line(dumps({"schema": SCHEMA, **fields, "deleted": deleted}))
     screen.clear()
     screen.say(f"{_counted(count, 'file')}, {bad or 'none'} damaged.")
     if bad and not delete:
@@ -141,9 +141,9 @@ def gc(keep_metrics: bool, dry_run: bool, store: Store, screen: shared.Terminal)
     found, and rb-train trains again when it is asked for that network. Work in progress is never
     touched; while there is any, checkpoints stay.
     """
-    found = collect.find(store, keep_metrics=keep_metrics)
+    candidates = collect.find(store, keep_metrics=keep_metrics)
     gone: dict[str, list[int]] = {}
-    for garbage in found.garbage:
+    for garbage in candidates.garbage:
         if dry_run or collect.remove(store, garbage):
             counts = gone.setdefault(garbage.kind, [0, 0])
             counts[0] += 1
@@ -157,10 +157,10 @@ def gc(keep_metrics: bool, dry_run: bool, store: Store, screen: shared.Terminal)
     files, size = gone["total"]
     verb = "would be freed" if dry_run else "freed"
     screen.say(f"{_in_bytes(size)} in {_counted(files, 'file')} {verb}.")
-    if found.live and keep_metrics:
+    if candidates.live and keep_metrics:
         screen.warn(
-            f"{_counted(len(found.live), 'piece')} of work in progress: checkpoints were kept. Run this again"
-            " when it is finished."
+            f"{_counted(len(candidates.live), 'piece')} of work in progress: checkpoints were kept. Run this"
+            " again when it is finished."
         )
     return shared.DONE
 

@@ -67,31 +67,33 @@ def main(
         )
     preset = [] if recipe["preset"] is None else ["--preset", recipe["preset"]]
     names = _names(recipe_options.default_method(preset) if method is None else method)
-    how = recipe_options.recipe(recipe, frozenset(params))
+    whole_recipe = recipe_options.recipe(recipe, frozenset(params))
     slips: dict[str, None] = {}  # of a method each, but options are shared: each is told of once
     methods = [
-        shared.build(METHODS, name, recipe_options.params(name, params, how), slips.setdefault)
+        shared.build(METHODS, name, recipe_options.params(name, params, whole_recipe), slips.setdefault)
         for name in names
     ]
-    for one in methods:
-        for name, why in one.unused.items():
+    for training_method in methods:
+        for name, why in training_method.unused.items():
             if name in params:
                 option = "--" + name.replace("_", "-")
                 raise UsageError(f"{option} has no effect with {why}. Leave out one.")
-        if one.reach_options is not None:
-            step, count = one.reach_options
-            parse_units.tell_reach(one, step, count, slips.setdefault)
+        if training_method.reach_options is not None:
+            step, count = training_method.reach_options
+            parse_units.tell_reach(training_method, step, count, slips.setdefault)
     for slip in slips:
         work.screen.warn(slip)
     try:
-        check(how)
-        for one in methods:
-            check_method(how, one)
+        check(whole_recipe)
+        for training_method in methods:
+            check_method(whole_recipe, training_method)
     except RbError as wrong:
         raise UsageError(str(wrong)) from None
 
     tasks = [
-        TrainJob(one, how, number, work.run) for one in methods for number in whole_numbers(seed, "--seed")
+        TrainJob(training_method, whole_recipe, number, work.run)
+        for training_method in methods
+        for number in whole_numbers(seed, "--seed")
     ]
     _refuse_together(work.run)
     with distributed.process_group(work.run) as leads:

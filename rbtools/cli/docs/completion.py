@@ -72,7 +72,7 @@ def _metrics() -> tuple[str, ...]:
     from rbtools.records import metric_name
 
     attacks = [ATTACKS.build(name) for name in ATTACKS]
-    stems = [(one.stem, one.norm) for one in attacks]
+    stems = [(attack.stem, attack.norm) for attack in attacks]
     under = [metric_name.attack_name(stem, 8 / 255, norm) for stem, norm in stems if norm == "linf"]
     corrupt = [metric_name.corrupt_name(name, "mean") for name in CORRUPTIONS]
     noises = [metric_name.pr_name(noise, 0.1) for noise in NOISES]
@@ -90,15 +90,15 @@ def _metrics() -> tuple[str, ...]:
 
 def _values(pages: Iterable[Page]) -> dict[str, Follows]:
     """Option, or place and option where places differ -> what may follow. The particular comes first."""
-    found: dict[str, dict[str, Follows | None]] = {}
+    values: dict[str, dict[str, Follows | None]] = {}
     for page in pages:
         for param in page.command.get_params(page.context):
             if isinstance(param, click.Option) and not param.hidden:
                 for option in param.opts:
-                    found.setdefault(option, {})[page.words] = None if param.is_flag else _value(param)
+                    values.setdefault(option, {})[page.words] = None if param.is_flag else _value(param)
     everywhere: dict[str, Follows] = {}
     somewhere: dict[str, Follows] = {}
-    for option, places in found.items():
+    for option, places in values.items():
         kinds = list(places.values())
         if len(set(kinds)) > 1:
             somewhere |= {f"{place} {option}": kind for place, kind in places.items() if kind}

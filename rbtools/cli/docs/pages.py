@@ -85,17 +85,17 @@ def _part(text: str) -> str | dict[str, str] | Code:
         lines = [line[4:] for line in text.split("\n")]
         return Code([re.sub(r"^[$ ] ", "", line) for line in lines] if "$ " in text else lines, _run(lines))
     if _TERM.match(text):
-        pairs = [one.partition(" :: ") for one in _TERM.split(text) if one]
+        pairs = [item.partition(" :: ") for item in _TERM.split(text) if item]
         return {term: " ".join(meaning.split()) for term, _, meaning in pairs}
     return " ".join(text.split())
 
 
 def _run(lines: list[str]) -> list[str]:
     """The commands of a block of code; one goes on in lines that are not marked."""
-    found: list[str] = []
+    commands: list[str] = []
     for line in lines:
         if line.startswith("$ "):
-            found.append(line[2:])
-        elif found:
-            found[-1] += " " + line.strip()
-    return found
+            commands.append(line[2:])
+        elif commands:
+            commands[-1] += " " + line.strip()
+    return commands
