@@ -1,4 +1,4 @@
-"""Where the arithmetic happens, and how much of the machine it takes."""
+"""Device selection, and the cores and memory of a computation."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def taken(run: RunContext, threads: int) -> Iterator[torch.device]:
 
 @cache
 def _keep_memory() -> None:
-    """Let the next layer have the memory of the last one: of itself glibc gives it back to the system, which
+    """Keep freed memory in the process for the next layer: by default glibc returns it to the system, which
     clears each page anew. A gradient for 512 images of 8x8 pixels took 15,000 page faults and a third of its
     time that way. Up to 1 GiB of freed memory stays with the process. Other C libraries have no such switch.
     """

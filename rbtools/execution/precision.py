@@ -1,4 +1,4 @@
-"""Which arithmetic a search runs in: told without torch, since finished work is found by it."""
+"""The arithmetic of attacks and trainings, chosen without torch: it is part of the keys of stored results."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _LEAST_SIDE = 16
 
 def of_training(run: RunContext, shape: tuple[int, int, int]) -> str:
     """ "bf16" or "fp32": what `--precision` means for a training on images of this shape (C, H, W)."""
-    found = resolve(run)
+    precision = resolve(run)
     if run.precision != "auto" or _on_gpu(run) or min(shape[1:]) >= _LEAST_SIDE:
-        return found
+        return precision
     return "fp32"
 
 

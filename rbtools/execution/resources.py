@@ -72,14 +72,13 @@ def training_threads(run: RunContext, arch: Any) -> int:
 
 def visible_gpus() -> int:
     """The GPUs that this process may use, counted without importing torch."""
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    there = _cards()
-    if named is None:
-        return there
-    return min(there, len([one for one in named.split(",") if one.strip() not in ("", "-1")]))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return _cards()
+    return min(_cards(), len([name for name in visible.split(",") if name.strip() not in ("", "-1")]))
 
 
 @cache
 def _cards() -> int:
-    """The machine's NVIDIA cards: looked for once, as every record asks for them."""
+    """The number of the machine's NVIDIA cards, counted once."""
     return len(glob.glob("/dev/nvidia[0-9]*"))

@@ -1,7 +1,7 @@
-"""Records through a command line of the user's: the tools' own way to find out what nobody knows yet.
+"""Records through a command line of the user's, such as a pipe of tools that evaluates architectures.
 
-Each share of the records goes to a shell of its own, on its standard input; what comes out is told apart
-by a mark that the tools pass through. Only a command line given by the user is ever run.
+Each share of the records goes to the standard input of a shell of its own; a mark that the tools pass through
+says which record an output line belongs to. Only a command line given by the user is ever run.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from rbtools.records import BadLine, dumps, parse
 
 Record = dict[str, Any]
 MARK = "asked"
-_SECONDS_BETWEEN_LOOKS = 0.5
+_POLL_SECONDS = 0.5
 
 
 @dataclass
 class ShellPipe:
-    """A command line that takes records and gives them back with what it found out.
+    """A command line that takes records and returns them with results.
 
-    At most `run.jobs` of it are at work at once, each for at most `seconds` (None: as long as it takes).
-    The store of the run is theirs, too (`RB_STORE`).
+    At most `run.jobs` shells run at once, each for at most `seconds` a record (None: as long as it takes).
+    They use the store of the run, too (`RB_STORE`).
     """
 
     command: str
     run: RunContext
     seconds: float | None = None
-    _working: set[Any] = field(default_factory=set)
+    _processes: set[Any] = field(default_factory=set)
     _lock: Any = field(default_factory=threading.Lock)
 
     def __call__(self, records: Sequence[Record]) -> list[Record]:
@@ -43,21 +43,21 @@ class ShellPipe:
         jobs = min(max(self.run.jobs, 1), len(records))
         marked = [{**record, MARK: place} for place, record in enumerate(records)]
         shares = [marked[start::jobs] for start in range(jobs)]
-        found: dict[int, Record] = {}
-        with ThreadPoolExecutor(jobs) as pool:
-            working = [pool.submit(self._one, share) for share in shares]
+        results: dict[int, Record] = {}
+        with ThreadPoolExecutor(jobs) as threads:
+            futures = [threads.submit(self._run_shell, share) for share in shares]
             try:
-                while wait(working, _SECONDS_BETWEEN_LOOKS).not_done:
+                while wait(futures, _POLL_SECONDS).not_done:
                     self.run.check_cancelled()
             except BaseException:
                 self._end()
                 raise
-            for done in working:
-                found.update(done.result())
-        return [found[place] for place in range(len(records))]
+            for future in futures:
+                results.update(future.result())
+        return [results[place] for place in range(len(records))]
 
-    def _one(self, share: Sequence[Record]) -> dict[int, Record]:
-        """The records of one shell, by their marks."""
+    def _run_shell(self, share: Sequence[Record]) -> dict[int, Record]:
+        """The output records of one shell, by their marks."""
         text = b"".join(dumps(record) + b"\n" for record in share)
         process = subprocess.Popen(
             self.command,
@@ -69,19 +69,19 @@ class ShellPipe:
             start_new_session=True,
         )
         with self._lock:
-            self._working.add(process)
-        out, said, reason = b"", b"", None
+            self._processes.add(process)
+        output, errors, reason = b"", b"", None
         try:
             limit = None if self.seconds is None else self.seconds * len(share)
-            out, said = process.communicate(text, timeout=limit)
+            output, errors = process.communicate(text, timeout=limit)
         except subprocess.TimeoutExpired:
             _kill(process)
-            out, said = process.communicate()
+            output, errors = process.communicate()
             reason = f"It took longer than {limit:g} seconds."
         finally:
             with self._lock:
-                self._working.discard(process)
-        return _matched(share, out, reason or _why(process.returncode, said))
+                self._processes.discard(process)
+        return _matched(share, output, reason or _reason(process.returncode, errors))
 
     def _environment(self) -> Mapping[str, str]:
         folder = self.run.store.folder
@@ -89,7 +89,7 @@ class ShellPipe:
 
     def _end(self) -> None:
         with self._lock:
-            for process in self._working:
+            for process in self._processes:
                 _kill(process)
 
 
@@ -104,19 +104,19 @@ def _kill(process: Any) -> None:
             os.killpg(process.pid, signal.SIGKILL)
 
 
-def _why(status: int, said: bytes) -> str:
+def _reason(status: int, errors: bytes) -> str:
     """Why a record did not come out."""
-    words = [line for line in said.decode("utf-8", "replace").splitlines() if line.strip()]
-    last = f" It said: {words[-1].strip()[:300]}" if words else ""
+    lines = [line for line in errors.decode("utf-8", "replace").splitlines() if line.strip()]
+    last = f" It said: {lines[-1].strip()[:300]}" if lines else ""
     return f"The command ended with status {status}, without this record.{last}"
 
 
-def _matched(share: Sequence[Record], out: bytes, reason: str) -> dict[int, Record]:
-    """What came out, by mark; what did not, with its error."""
-    found: dict[int, Record] = {}
+def _matched(share: Sequence[Record], output: bytes, reason: str) -> dict[int, Record]:
+    """The output records by mark; a record that is missing in the output has an error."""
+    results: dict[int, Record] = {}
     problems: dict[int, str] = {}
     wanted = {record[MARK] for record in share}
-    for line in out.splitlines():
+    for line in output.splitlines():
         try:
             record = parse(line)
         except BadLine as wrong:
@@ -125,13 +125,16 @@ def _matched(share: Sequence[Record], out: bytes, reason: str) -> dict[int, Reco
         place = record.pop(MARK, None)
         if place not in wanted:
             reason = "The command wrote a record that was not asked for: it has to pass unknown fields on."
-        elif place in found:
+        elif place in results:
             problems[place] = "The command gives several records for one. Choose one method, attack and seed."
         else:
-            found[place] = record
+            results[place] = record
     for record in share:
         place = record[MARK]
-        if place not in found or place in problems:
-            kept = {key: value for key, value in record.items() if key != MARK}
-            found[place] = {**kept, "error": {"tool": "rb-search", "message": problems.get(place, reason)}}
-    return found
+        if place not in results or place in problems:
+            unmarked = {key: value for key, value in record.items() if key != MARK}
+            results[place] = {
+                **unmarked,
+                "error": {"tool": "rb-search", "message": problems.get(place, reason)},
+            }
+    return results

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.registry import param
-from rbtools.search import paths
 from rbtools.search.driver import Proposals
-from rbtools.search.predictor import Fit, Shape
+from rbtools.search.predictor import Fit, Shape, features
 from rbtools.search.run_draws import RunDraws
 from rbtools.search.search_space import SearchSpace
 
@@ -64,8 +63,8 @@ class Bananas:
             if len(others) <= self.per_round or len(those) < 2:
                 wanted = others[: self.per_round] or [field.sample(draws)]
                 continue
-            cells = [paths.features(field.ops(index)) for index, _ in those]
-            unknown = [paths.features(field.ops(index)) for index in others]
+            cells = [features(field.ops(index)) for index, _ in those]
+            unknown = [features(field.ops(index)) for index in others]
             seed = draws.below(1 << 31)
             predicted = yield Fit(shape, cells, _costs([value for _, value in those]), unknown, seed)
             order = _thompson(predicted, draws)

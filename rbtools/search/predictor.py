@@ -1,4 +1,5 @@
-"""The predictor of BANANAS: an ensemble of feed-forward networks on the path encoding.
+"""The predictor of BANANAS (White, Neiswanger and Savani, AAAI 2021): an ensemble of feed-forward networks on
+the path encoding of NAS-Bench-201's cells.
 
 Many small networks are trained side by side, those of several runs too: one after another they would
 spend their time in calls. A network's numbers do not depend on its company, since numpy multiplies the
@@ -11,16 +12,35 @@ import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rbtools.search import paths
+from rbtools.spaces.nasbench201 import OPS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Array = NDArray[Any]
 
+PATHS = ((3,), (0, 4), (1, 5), (0, 2, 5))
+"""The edges of each path from the input to the output."""
+WIDTH = len(OPS) + len(OPS) ** 2 + len(OPS) ** 3
+"""One feature for each sequence of one, two or three operations: 155."""
 BETAS = (0.9, 0.99)
 TINY = 1e-7
 SIDE_BY_SIDE = 10  # fits: more of them leave the caches
+
+
+def features(ops: Sequence[int]) -> list[int]:
+    """The features that a cell has: the sequences of operations along its paths.
+
+    The two paths of two edges share their features, so a cell has three or four of them.
+    """
+    indices = set()
+    for path in PATHS:
+        number = 0
+        for edge in reversed(path):
+            number = number * len(OPS) + ops[edge]
+        shorter = sum(len(OPS) ** length for length in range(1, len(path)))
+        indices.add(shorter + number)
+    return sorted(indices)
 
 
 class Shape(NamedTuple):
@@ -64,7 +84,7 @@ def encoded(cells: Sequence[Sequence[int]]) -> Array:
     """Cells as rows of zeros and ones, (cells, 155)."""
     import numpy as np
 
-    rows = np.zeros((len(cells), paths.WIDTH), np.float32)
+    rows = np.zeros((len(cells), WIDTH), np.float32)
     for row, present in zip(rows, cells, strict=True):
         row[list(present)] = 1
     return rows
@@ -88,7 +108,7 @@ def _fitted(works: Sequence[Fit]) -> list[Array]:
             chosen = orders[:, start : start + shape.batch]
             networks.step(inputs[run, chosen], costs[run, chosen])
     longest = max(len(work.predict) for work in works)
-    others = np.zeros((len(works), longest, paths.WIDTH), np.float32)
+    others = np.zeros((len(works), longest, WIDTH), np.float32)
     for rows, work in zip(others, works, strict=True):
         rows[: len(work.predict)] = encoded(work.predict)
     predicted = networks.outputs(others[run[:, 0]]).reshape(len(works), shape.networks, longest)
@@ -106,7 +126,7 @@ class _Networks:
         import numpy as np
 
         self.shape, self.count = shape, len(chances) * shape.networks
-        sizes = [paths.WIDTH, *[shape.width] * shape.layers, 1]
+        sizes = [WIDTH, *[shape.width] * shape.layers, 1]
         self.pairs = list(itertools.pairwise(sizes))
         total = sum(before * after + after for before, after in self.pairs)
         self.params, self.grads = (np.zeros((self.count, total), np.float32) for _ in range(2))

@@ -44,8 +44,8 @@ class EvalCopy(nn.Module):
         return bool(self._folded)
 
     @torch.no_grad()
-    def follow(self) -> None:
-        """Take over the weights of the network under training."""
+    def update(self) -> None:
+        """Copy the weights of the network under training."""
         for name, module in self.network.named_modules():
             source = self._live.get(name)
             if source is None:
@@ -78,7 +78,7 @@ def of(model: nn.Module, shape: tuple[int, int, int], *, bf16: bool) -> EvalCopy
             wanted = model(probe)
             network, folded = folding.fold(own)
             plain = EvalCopy(model, network, folded, bf16=False)
-            plain.follow()
+            plain.update()
             if not folding.is_same(wanted, plain(probe)):
                 return None
     except Exception:  # tracing fails in as many ways as there are models

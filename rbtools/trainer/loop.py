@@ -103,11 +103,11 @@ class _Training:
         self.half = task.precision == "bf16"
         if self.half:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.shadow = None
+        self.eval_copy = None
         if task.prepare and self.step_method.inner is not None and self.step_method.solves_in_eval:
-            self.shadow = eval_copy.of(self.model, self.about.shape, bf16=self.half)
-            if self.shadow is not None:
-                self.passes.watch(self.shadow)
+            self.eval_copy = eval_copy.of(self.model, self.about.shape, bf16=self.half)
+            if self.eval_copy is not None:
+                self.passes.watch(self.eval_copy)
         if self.how.lr_rule == "theorem1":
             self.how = dataclasses.replace(self.how, lr=self.how.lr * self._theory(task))
         groups: Any = self.model.parameters()
@@ -279,7 +279,7 @@ class _Training:
                 value = distributed.sum_gradients(self.model, value)
             self.optimizer.step()
         if self.averaged is not None:
-            self.averaged.follow(self.model)
+            self.averaged.update(self.model)
         if self.how.clean_pass:
             with torch.no_grad(), self._precision():
                 for part in pieces:
@@ -315,16 +315,16 @@ class _Training:
         `weight`: the images' share of the batch.
         """
         method, awp = self.step_method, self._awp_now()
-        if self.shadow is None and not awp:
+        if self.eval_copy is None and not awp:
             with self._precision():
                 found: Loss = method(self.model, images, targets, draws)
                 return found
-        if self.shadow is None:
+        if self.eval_copy is None:
             with self._precision():
                 solved = method.solve(self.model, images, targets, draws)
         else:
-            self.shadow.follow()
-            solved = method.solve(self.shadow, images, targets, draws)
+            self.eval_copy.update()
+            solved = method.solve(self.eval_copy, images, targets, draws)
 
         def loss() -> Loss:
             with self._precision():
@@ -422,7 +422,7 @@ class _Training:
             "device": self.device.type,
             "threads": torch.get_num_threads() if self.device.type == "cpu" else None,
             "normalize": self._normalization(),
-            **({} if self.shadow is None else {"prepared": self._prepared()}),
+            **({} if self.eval_copy is None else {"prepared": self._prepared()}),
             **({"trained_on": self.places} if len(self.places) > 1 else {}),
         }
         if self.draw is not None:
@@ -450,8 +450,12 @@ class _Training:
         return self.run.store.keep_object(checkpoint.to_bytes(model, facts))
 
     def _prepared(self) -> list[str]:
-        assert self.shadow is not None
-        return [*(["folded"] if self.shadow.folds else []), "channels-last", *(["bf16"] if self.half else [])]
+        assert self.eval_copy is not None
+        return [
+            *(["folded"] if self.eval_copy.folds else []),
+            "channels-last",
+            *(["bf16"] if self.half else []),
+        ]
 
     def _normalization(self) -> list[list[float]] | str | None:
         if isinstance(self.model, PerImageStandardization):

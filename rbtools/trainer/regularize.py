@@ -77,12 +77,12 @@ class Averaged:
         self.decay = decay
 
     @torch.no_grad()
-    def follow(self, model: nn.Module) -> None:
-        """Take in the model's weights after a step."""
-        for mine, theirs in zip(self.model.parameters(), model.parameters(), strict=True):
-            mine.lerp_(theirs, 1 - self.decay)
-        for kept, new in zip(self.model.buffers(), model.buffers(), strict=True):
-            kept.copy_(new)
+    def update(self, model: nn.Module) -> None:
+        """Move the average towards the model's weights after a step; copy its buffers."""
+        for average, weights in zip(self.model.parameters(), model.parameters(), strict=True):
+            average.lerp_(weights, 1 - self.decay)
+        for own, buffer in zip(self.model.buffers(), model.buffers(), strict=True):
+            own.copy_(buffer)
 
 
 def decayed(model: nn.Module, l2: float) -> list[dict[str, object]]:

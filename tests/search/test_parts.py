@@ -12,8 +12,7 @@ from click.testing import CliRunner
 from rbtools.errors import UsageError
 from rbtools.search import front, predictor
 from rbtools.search.objective import objectives
-from rbtools.search.paths import WIDTH, features
-from rbtools.search.predictor import Fit, Shape
+from rbtools.search.predictor import WIDTH, Fit, Shape, features
 from rbtools.search.run_draws import RunDraws
 from rbtools.search.search_space import CellSpace
 from rbtools.search.summary import spread

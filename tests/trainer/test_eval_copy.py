@@ -46,7 +46,7 @@ def test_the_shadow_follows_the_network(name: str) -> None:
     images = torch.rand(5, *SHAPE)
     for _ in range(2):
         moved(model)
-        made.follow()
+        made.update()
         with torch.no_grad():
             wanted = copy.deepcopy(model).eval()(images)
             torch.testing.assert_close(made(images), wanted, rtol=1e-3, atol=1e-4)
@@ -60,7 +60,7 @@ def test_in_bfloat16_the_logits_are_near_and_float32() -> None:
     made = eval_copy.of(model, SHAPE, bf16=True)
     assert made is not None
     moved(model)
-    made.follow()
+    made.update()
     images = torch.rand(5, *SHAPE)
     found = made(images)
     assert found.dtype == torch.float32
@@ -87,7 +87,7 @@ def test_an_attack_on_the_shadow_is_that_on_the_network() -> None:
     moved(model)
     made = eval_copy.of(model, SHAPE, bf16=False)
     assert made is not None
-    made.follow()
+    made.update()
     images, labels, draws = torch.rand(6, *SHAPE), torch.arange(6), Draws(0, "t", torch.arange(6))
     for name in ("pgd", "trades"):
         method = METHODS.build(name, attack_steps=2)

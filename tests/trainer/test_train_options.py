@@ -292,7 +292,7 @@ def test_averaged_weights_follow_and_are_the_ones_that_are_kept() -> None:
     with torch.no_grad():
         net[0].weight += 1
         net[1].running_mean += 5  # type: ignore[operator]
-    averaged.follow(net)
+    averaged.update(net)
     assert torch.allclose(averaged.model[0].weight, start[0].weight + 0.25)  # type: ignore[index]
     assert torch.equal(averaged.model[1].running_mean, net[1].running_mean)  # type: ignore[index,arg-type]
     last, frozen = go(FAST), go(changed(ema=0.0))  # a decay of 0 is the last step's weights

@@ -27,8 +27,8 @@ _PLACE = re.compile(r"^\[[^\]]*\] *\S+:\d+: *")  # "[time W pid thread] file.cc:
 class Share(NamedTuple):
     """What one task takes of a node, and how many such tasks the cluster carries at once.
 
-    `threads` is what a large network gets where nobody said how many: what every node has, so that a
-    result does not depend on where it was computed.
+    `threads` is what a large network gets without --threads: what every node has, so that a result does not
+    depend on where it was computed.
     """
 
     device: str
@@ -60,7 +60,7 @@ class Membership:
         self._ray = _imported()
         if self.address:
             _ask(self.address)
-        with _hushed() as said:
+        with _captured_errors() as errors:
             self._thread.start()
             limit = _SECONDS_TO_START if self.address in (None, "local") else _SECONDS_TO_JOIN
             in_time = self._joined.wait(limit)
@@ -72,12 +72,12 @@ class Membership:
             raise RbError(
                 f"The Ray cluster at {where} did not take us in within {limit:.0f} seconds. Check that"
                 " this is its address (ray start --head says it), and that this machine is part of it"
-                f" (ray start --address=...).{said.last()}"
+                f" (ray start --address=...).{errors.last()}"
             )
         if self._failed is not None:
             reason = " ".join(str(self._failed).split()) or type(self._failed).__name__
             raise RbError(
-                f"Joining the Ray cluster at {where} failed: {reason}{said.last()}"
+                f"Joining the Ray cluster at {where} failed: {reason}{errors.last()}"
             ) from self._failed
         return self._ray
 
@@ -112,8 +112,8 @@ class Membership:
         self._holder = None
 
 
-class _Said:
-    """What was written to standard error while nobody was to see it."""
+class _Captured:
+    """What was written to standard error while it was captured."""
 
     text = ""
 
@@ -124,23 +124,23 @@ class _Said:
 
 
 @contextlib.contextmanager
-def _hushed() -> Iterator[_Said]:
-    """Nothing on standard error: what Ray writes there while it joins is for the message, if it fails."""
-    said = _Said()
+def _captured_errors() -> Iterator[_Captured]:
+    """Capture standard error: what Ray writes there while it joins is for the message, if it fails."""
+    captured = _Captured()
     try:
-        kept = os.dup(2)
+        stderr = os.dup(2)
     except OSError:
-        yield said
+        yield captured
         return
     with tempfile.TemporaryFile() as aside:
         os.dup2(aside.fileno(), 2)
         try:
-            yield said
+            yield captured
         finally:
-            os.dup2(kept, 2)
-            os.close(kept)
+            os.dup2(stderr, 2)
+            os.close(stderr)
             aside.seek(0)
-            said.text = aside.read().decode("utf-8", "replace")
+            captured.text = aside.read().decode("utf-8", "replace")
 
 
 def _imported() -> Any:
@@ -164,13 +164,13 @@ def _ask(address: str) -> None:
             f"The Ray address {address} is one for Ray's client. Run the tool on a machine of the cluster,"
             " with the cluster's own address, such as 10.0.0.1:6379."
         )
-    found = re.fullmatch(r"(\[[0-9a-fA-F:]+\]|[^:/\s]+):(\d+)", address)
-    if found is None or not 0 < int(found[2]) < 65536:
+    match = re.fullmatch(r"(\[[0-9a-fA-F:]+\]|[^:/\s]+):(\d+)", address)
+    if match is None or not 0 < int(match[2]) < 65536:
         raise UsageError(
             f"The Ray address is '{address}'. Expected HOST:PORT, such as 10.0.0.1:6379, or auto."
         )
     try:
-        socket.create_connection((found[1].strip("[]"), int(found[2])), _SECONDS_TO_ANSWER).close()
+        socket.create_connection((match[1].strip("[]"), int(match[2])), _SECONDS_TO_ANSWER).close()
     except OSError as error:
         reason = error.strerror or str(error) or type(error).__name__
         raise RbError(
@@ -199,4 +199,4 @@ def share(ray: Any, run: RunContext) -> Share:
     if cards and run.device in ("auto", "cuda"):
         return Share("cuda", 1 / run.jobs_per_gpu, run.threads or 1, cards * run.jobs_per_gpu)
     device = "cpu" if run.device == "auto" else run.device
-    return Share(device, 0.0, run.threads or cores[0], sum(one // (run.threads or 1) for one in cores))
+    return Share(device, 0.0, run.threads or cores[0], sum(count // (run.threads or 1) for count in cores))
