@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from rbtools.datasets import DATASETS, WITH_PATH, describe
 from rbtools.errors import RbError
-from rbtools.plots import layout, record_values, style, words
-from rbtools.plots.base import Drawing, Painted, Record
+from rbtools.plots import layout, record_values, style, weightings, words
+from rbtools.plots.base import Painted, Record
 from rbtools.records import metric_name
 from rbtools.registry import param
 
@@ -21,57 +21,115 @@ _BOX, _LEAST, _SIDE = 0.13, 0.42, 0.7  # inches that a box takes, a panel, and t
 
 
 class BoxPanel(NamedTuple):
-    """One panel: an attack over its distances, a corruption over its severities, or single metrics."""
+    """One panel: an attack over its distances, a corruption over its severities, single metrics, or groups.
+
+    columns: the numbers of each box. looks: the colour of each box, where the boxes are groups.
+    """
 
     title: str
     over: str
-    names: list[str]
     ticks: list[str]
+    columns: list[list[float]]
+    level: float | None = None
+    colours: list[str] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Box(Drawing):
+class Box(weightings.Composed):
     """How metrics are distributed over records: a panel for each attack or corruption.
 
     A box holds the middle half of the records, its line is their median; whiskers reach the last
     record within 1.5 times the box's height. Up to five records are shown as points.
+
+    With --group the boxes of a panel are groups of records, and each metric has a panel. With --weightings
+    each weighting of the composite score (see rb-score) has one: PRBench's figure 6 is --preset prbench
+    --weightings prbench --within dataset,arch.name.
     """
 
     name: ClassVar[str] = "box"
 
     metric: str | None = param(
         None,
-        "Metrics and expressions with commas, globs among them.  [default: acc, and all accuracies under"
-        " attacks and corruptions]",
+        "Metrics and expressions with commas, globs among them; with --weightings those of the score, as"
+        " rb-score takes them.  [default: acc, and all accuracies under attacks and corruptions]",
         metavar="EXPR",
+    )
+    group: str | None = param(
+        None,
+        "A box for the records that agree in this, such as train.method.  [default: with --weightings"
+        " train.method]",
+        metavar="EXPR",
+    )
+    facet: str | None = param(
+        None, "Panels for the records that agree in these, such as dataset,arch.name.", metavar="LIST"
     )
     classes: int | None = param(
         None, "Classes of the data set, for the line of chance.  [default: the data set's]", check="positive"
     )
 
     def paint(self, figure: Any, records: Sequence[Record], scoring: Any) -> Painted:
-        rows = _rows(_groups(self._names(records)), self.width - _SIDE)
-        every = [name for row in rows for group in row for name in group.names]
-        level = self._chance(records) if words.is_share(every) else None
+        facets, axis = self._facets(records, scoring)
+        panels = [panel for facet in facets for panel in facet]
+        if len(facets) == len(panels):  # one panel each: they stand side by side
+            facets = [panels]
+        rows = [row for facet in facets if facet for row in _rows(facet, self.width - _SIDE)]
         each = 1.2 if len(rows) > 1 else max(1.5, min(2.4, 0.35 * self.width))
         scale = min((self.width - _SIDE) / sum(map(_needed, row)) for row in rows)
         outer = figure.add_gridspec(len(rows), 1)
-        first, lines, high = None, [], 0.0
+        first, line, height = None, None, 0.0
         for number, row in enumerate(rows):
             widths = [scale * _needed(group) for group in row]
             rest = self.width - _SIDE - sum(widths)
             inner = outer[number].subgridspec(1, len(row) + (rest > 0.05), width_ratios=_with(widths, rest))
-            for place, group in enumerate(row):
+            high = 0.0
+            for place, panel in enumerate(row):
                 axes = figure.add_subplot(inner[place], sharey=first)
                 first = first or axes
                 axes.tick_params(labelleft=place == 0)
-                high = max(high, _panel(axes, group, records, widths[place]))
-                if level is not None:
-                    lines.append(axes.axhline(level, color=style.BLACK, linestyle=(0, (4, 2)), linewidth=0.9))
-        entries = [] if level is None else [(lines[0], f"chance ({level:.3g})")]
+                high = max(high, _panel(axes, panel, widths[place]))
+                if panel.level is not None:
+                    line = axes.axhline(panel.level, color=style.BLACK, linestyle=(0, (4, 2)), linewidth=0.9)
+            height += each + 0.3 + high
+        levels = {panel.level for panel in panels} - {None}
+        chance = f"chance ({levels.pop():.3g})" if len(levels) == 1 else "chance"
         shared = words.common(records)
         title = words.counted(len(records)) + (f" ({shared})" if shared else "")
-        return Painted(title, len(rows) * (each + 0.3 + high), entries, "", words.axis(every))
+        return Painted(title, height, [] if line is None else [(line, chance)], "", axis)
+
+    def _facets(self, records: Sequence[Record], scoring: Any) -> tuple[list[list[BoxPanel]], str]:
+        """The panels of each facet, and what the axis says."""
+        parts: dict[str, Sequence[int]] = {"": range(len(records))}
+        if self.facet is not None:
+            parts = {**record_values.groups(records, self.facet, "--facet")}
+        if self.weightings is not None:
+            scores = self._scores(records, scoring)
+            group = self.group or "train.method"
+            drawn = [_by_group(records, parts[facet], facet, scores, group) for facet in parts]
+            return drawn, "composite score (1 is best)"
+        names = self._names(records)
+        share = words.is_share(names)
+        levels = {
+            facet: self._chance([records[place] for place in parts[facet]]) if share else None
+            for facet in parts
+        }
+        if self.group is not None:
+            measured = {name: record_values.column(records, name, "--metric") for name in names}
+            drawn = [
+                _by_group(records, parts[facet], facet, measured, self.group, levels[facet])
+                for facet in parts
+            ]
+        else:
+            drawn = [
+                _by_family(names, [records[place] for place in parts[facet]], facet, levels[facet])
+                for facet in parts
+            ]
+        return drawn, words.axis(names)
+
+    def _scores(self, records: Sequence[Record], scoring: Any) -> dict[str, list[float | None]]:
+        """Weighting -> the composite score of each record."""
+        score = self.scored(records, scoring)
+        some = weightings.weightings(self.weightings, {term.metric: term.weight for term in score.terms})
+        return {title: score.weighed(weights) for title, weights in some.items()}
 
     def _names(self, records: Sequence[Record]) -> list[str]:
         if self.metric is not None:
@@ -97,7 +155,33 @@ class Box(Drawing):
         return None if count is None else 1 / count
 
 
-def _groups(names: Sequence[str]) -> list[BoxPanel]:
+def _by_group(
+    records: Sequence[Record],
+    places: Sequence[int],
+    facet: str,
+    columns: Mapping[str, Sequence[float | None]],
+    group: str,
+    level: float | None = None,
+) -> list[BoxPanel]:
+    """A panel for each metric or score over some of the records, a box for each group of them."""
+    groups = record_values.groups([records[place] for place in places], group, "--group")
+    colours = [look["color"] for look in style.look([*groups])]
+    if not groups.keys() <= style.METHODS.keys():
+        colours = [style.BLUE] * len(groups)
+    panels = []
+    for name, column in columns.items():
+        boxes = [
+            [value for at in inside if (value := column[places[at]]) is not None]
+            for inside in groups.values()
+        ]
+        title = ", ".join(filter(None, (facet, words.tidy(name))))
+        panels.append(BoxPanel(title, "", [*groups], boxes, level, colours))
+    return panels
+
+
+def _by_family(
+    names: Sequence[str], records: Sequence[Record], facet: str, level: float | None
+) -> list[BoxPanel]:
     """Families in the order in which they are met, each sorted by distance; single metrics together."""
     families: dict[tuple[str, str], dict[str, float]] = {}
     for name in names:
@@ -110,11 +194,27 @@ def _groups(names: Sequence[str]) -> list[BoxPanel]:
     families = {family: values for family, values in families.items() if len(values) > 1}
     several = {name for values in families.values() for name in values}
     single = [name for name in names if name not in several]
-    panels = [BoxPanel("", "", single, [words.shortened(words.tidy(name), 24) for name in single])]
+
+    def panel(title: str, over: str, chosen: Sequence[str], ticks: list[str]) -> BoxPanel:
+        heading = ", ".join(filter(None, (facet, title)))
+        columns = [_present(records, name, bool(facet)) for name in chosen]
+        return BoxPanel(heading, over, ticks, columns, level)
+
+    panels = [panel("", "", single, [words.shortened(words.tidy(name), 24) for name in single])]
     for (title, over), values in families.items():
         ordered = [name for _, name in sorted((value, name) for name, value in values.items())]
-        panels.append(BoxPanel(title, over, ordered, [f"{values[name]:.3g}" for name in ordered]))
-    return [panel for panel in panels if panel.names]
+        panels.append(panel(title, over, ordered, [f"{values[name]:.3g}" for name in ordered]))
+    return [panel for panel in panels if any(panel.columns)]
+
+
+def _present(records: Sequence[Record], name: str, may_lack: bool) -> list[float]:
+    """The values of a metric; a facet may lack what others have."""
+    try:
+        return record_values.present(records, name, "--metric")
+    except RbError:
+        if may_lack:
+            return []
+        raise
 
 
 def _rows(groups: Sequence[BoxPanel], room: float) -> list[list[BoxPanel]]:
@@ -134,26 +234,27 @@ def _rows(groups: Sequence[BoxPanel], room: float) -> list[list[BoxPanel]]:
 
 
 def _needed(group: BoxPanel) -> float:
-    return max(_LEAST, len(group.names) * _BOX + 0.15)
+    return max(_LEAST, len(group.columns) * _BOX + 0.15)
 
 
 def _with(widths: list[float], rest: float) -> list[float]:
     return [*widths, rest] if rest > 0.05 else widths
 
 
-def _panel(axes: Any, group: BoxPanel, records: Sequence[Record], width: float) -> float:
-    """Draw one group; returns the inches that the names below it are high."""
-    columns = [record_values.present(records, name, "--metric") for name in group.names]
-    many = [place for place, column in enumerate(columns) if len(column) > FEW]
-    if many:
-        _boxes(axes, [columns[place] for place in many], many)
-    for place, column in enumerate(columns):
-        if len(column) <= FEW:
-            axes.plot([place] * len(column), column, linestyle="", marker="o", color=style.BLUE, markersize=3)
-    axes.set_xlim(-0.7, len(columns) - 0.3)
+def _panel(axes: Any, group: BoxPanel, width: float) -> float:
+    """Draw one group; returns the inches that the names below it and what its title has more of are high."""
+    colours = group.colours or [style.BLUE] * len(group.columns)
+    for place, (column, colour) in enumerate(zip(group.columns, colours, strict=True)):
+        if len(column) > FEW:
+            _box(axes, column, place, colour)
+        else:
+            axes.plot([place] * len(column), column, linestyle="", marker="o", color=colour, markersize=3)
+    axes.set_xlim(-0.7, len(group.columns) - 0.3)
     axes.grid(visible=False, axis="x")
-    axes.set_title("\n".join(layout.wrapped(group.title, width, style.SMALL)), fontsize=style.SMALL)
+    title = layout.wrapped(group.title, width, style.SMALL)
+    axes.set_title("\n".join(title), fontsize=style.SMALL)
     high = layout.name_x(axes, group.ticks, width - 0.1)
+    high += max(0, len(title) - 1) * layout.line_height(style.SMALL)
     if not group.over:
         return high
     lines = layout.wrapped(words.AXES[group.over], width, style.SMALL)
@@ -161,17 +262,21 @@ def _panel(axes: Any, group: BoxPanel, records: Sequence[Record], width: float) 
     return high + len(lines) * layout.line_height(style.SMALL)
 
 
-def _boxes(axes: Any, columns: Sequence[Sequence[float]], places: Sequence[int]) -> None:
+def _box(axes: Any, column: Sequence[float], place: int, colour: str) -> None:
+    line = {"color": colour, "linewidth": 0.8}
     drawn = axes.boxplot(
-        columns,
-        positions=places,
+        [column],
+        positions=[place],
         widths=0.62,
         patch_artist=True,
         manage_ticks=False,
-        boxprops={"facecolor": "#CFE3F1", "edgecolor": style.BLUE, "linewidth": 0.8},
-        whiskerprops={"color": style.BLUE, "linewidth": 0.8},
-        capprops={"color": style.BLUE, "linewidth": 0.8},
-        medianprops={"color": style.VERMILLION, "linewidth": 1.4},
+        boxprops={"facecolor": colour + "33", "edgecolor": colour, "linewidth": 0.8},
+        whiskerprops=line,
+        capprops=line,
+        medianprops={
+            "color": style.BLACK if colour == style.VERMILLION else style.VERMILLION,
+            "linewidth": 1.4,
+        },
         flierprops={
             "marker": ".",
             "markersize": 3.2,

@@ -1,4 +1,4 @@
-"""cells: which operations the best cells of NAS-Bench-201 have on which edge, and a cell as a graph."""
+"""cells: operations of the best cells of NAS-Bench-201 by edge, cells as graphs, the network around them."""
 
 from __future__ import annotations
 
@@ -7,27 +7,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rbtools.errors import RbError
-from rbtools.plots import layout, record_values, style, words
+from rbtools.plots import cell_pictures, layout, record_values, style, words
 from rbtools.plots.base import Drawing, Painted, Record
+from rbtools.plots.cell_pictures import OP_LOOKS
 from rbtools.records import metric_name
 from rbtools.registry import param
 from rbtools.spaces import nasbench201
 
-MOST_GRAPHS = 12
-# By place in nasbench201.OPS: none, skip, 1x1, 3x3, pooling.
-_LOOKS = (
-    ("none", "#BDBDBD"),
-    ("skip connection", style.SKY),
-    ("1x1 convolution", style.ORANGE),
-    ("3x3 convolution", style.BLUE),
-    ("3x3 average pooling", style.GREEN),
-)
-_SHORT = ("none", "skip", "1x1 conv", "3x3 conv", "avg pool")
-_NODES = ((0.0, 0.0), (1.25, 0.62), (2.5, -0.62), (3.75, 0.0))
-# How far the arrow of each edge bends, in shares of its length, so that none passes over a node.
-_BENDS = (0.16, 0.2, 0.0, -0.52, -0.1, 0.12)
-# Where along its arrow the name of each edge is drawn, so that no name covers another arrow.
-_PLACES = (0.6, 0.5, 0.5, 0.5, 0.45, 0.5)
+MOST_ROWS = 60
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,14 +36,19 @@ class CellsPlot(Drawing):
     top: int | None = param(None, "Only so many of the best.  [default: all]", check="positive")
     view: str | None = param(
         None,
-        "A count of operations, or a graph of each cell.  [default: graph for one record]",
-        choices=("operations", "graph"),
+        "A count of operations, a graph of each cell, a grid with a row for each cell and a column for each"
+        " edge, or the network that the cells are stacked to.  [default: graph for one record]",
+        choices=("operations", "graph", "grid", "network"),
     )
 
     def paint(self, figure: Any, records: Sequence[Record], scoring: Any) -> Painted:
         chosen, which = self._best([record for record in records if _is_cell(record)])
         if self.view == "graph" or (self.view is None and len(chosen) == 1):
-            return _graphs(figure, chosen)
+            return cell_pictures.graphs(figure, chosen)
+        if self.view == "grid":
+            return self._grid(figure, chosen, which)
+        if self.view == "network":
+            return cell_pictures.network(figure, chosen[0], self.width)
         return self._operations(figure, chosen, which)
 
     def _best(self, cells: list[Record]) -> tuple[list[Record], str]:
@@ -81,20 +73,53 @@ class CellsPlot(Drawing):
         ops = [nasbench201.ops_of(record["arch"]) for record in cells]
         entries: list[tuple[Any, str]] = []
         low = [0.0] * count
-        for op, (words_, colour) in enumerate(_LOOKS):
+        for op, (words_, colour) in enumerate(OP_LOOKS):
             share = [sum(cell[edge] == op for cell in ops) / len(ops) for edge in range(count)]
             bars = axes.bar(range(count), share, 0.72, low, color=colour, edgecolor="white", linewidth=0.6)
             _write_shares(axes, share, low, colour)
             entries.append((bars, words_))
             low = [a + b for a, b in zip(low, share, strict=True)]
-        names = [f"{number + 1}: {a}→{b}" for number, (a, b) in enumerate(nasbench201.EDGES)]
-        layout.name_x(axes, names, self.width - 0.7)
+        layout.name_x(axes, _edge_names(), self.width - 0.7)
         axes.set_ylim(0, 1)
         axes.set_xlim(-0.5, count - 0.5)
         axes.grid(visible=False)
         height = max(2.1, 0.45 * self.width)
         layout.label(axes, x="edge of the cell", y="share of cells", room=(self.width - 0.7, height - 0.4))
         return Painted(which, height, entries)
+
+    def _grid(self, figure: Any, cells: Sequence[Record], which: str) -> Painted:
+        """A row for each cell, by its index and class, a column for each edge."""
+        if len(cells) > MOST_ROWS:
+            raise RbError(
+                f"There are {len(cells):,} cells, and {MOST_ROWS} rows fit. Choose with --top {MOST_ROWS} or"
+                " --where."
+            )
+        from matplotlib.colors import ListedColormap
+        from matplotlib.patches import Patch
+
+        axes = figure.add_subplot()
+        ops = [nasbench201.ops_of(record["arch"]) for record in cells]
+        colours = ListedColormap([colour for _, colour in OP_LOOKS])
+        axes.imshow(ops, cmap=colours, vmin=0, vmax=len(OP_LOOKS) - 1, aspect="auto", interpolation="nearest")
+        for edge in range(len(nasbench201.EDGES) + 1):
+            axes.axvline(edge - 0.5, color="white", linewidth=1.2)
+        for row in range(len(cells) + 1):
+            axes.axhline(row - 0.5, color="white", linewidth=1.2)
+        each = 0.17 if len(cells) <= 30 else 0.12
+        names = [f"#{nasbench201.index_of(nasbench201.to_string(cell))}" for cell in ops]
+        layout.name_x(axes, _edge_names(), self.width - 0.9)
+        layout.name_y(axes, names, each * len(cells), min(style.SMALL, layout.label_size(each)))
+        axes.grid(visible=False)
+        axes.tick_params(length=0)
+        for side in ("left", "bottom"):
+            axes.spines[side].set_visible(False)
+        layout.label(axes, x="edge of the cell", y="architecture, best first", room=(self.width - 0.7, 3))
+        entries = [(Patch(color=colour), words_) for words_, colour in OP_LOOKS]
+        return Painted(which, each * len(cells) + 0.55, entries)
+
+
+def _edge_names() -> list[str]:
+    return [f"{number + 1}: {a}→{b}" for number, (a, b) in enumerate(nasbench201.EDGES)]
 
 
 def _is_cell(record: Record) -> bool:
@@ -116,97 +141,3 @@ def _write_shares(axes: Any, share: Sequence[float], low: Sequence[float], colou
         if part >= 0.09:
             look = {"ha": "center", "va": "center", "size": style.SMALL - 0.5, "color": ink}
             axes.text(edge, start + part / 2, f"{100 * part:.0f} %", **look)
-
-
-def _graphs(figure: Any, cells: Sequence[Record]) -> Painted:
-    if len(cells) > MOST_GRAPHS:
-        raise RbError(
-            f"There are {len(cells)} cells to draw as graphs, and {MOST_GRAPHS} fit. Choose with --top"
-            f" {MOST_GRAPHS} or --where."
-        )
-    grid = layout.grid(figure, len(cells), least=2.6, side=0.1)
-    names = words.tags(cells)
-    for axes, record, name in zip(grid.axes, cells, names, strict=True):
-        _graph(axes, nasbench201.ops_of(record["arch"]))
-        if len(cells) > 1:
-            axes.set_title(name, size=style.SMALL)
-    from matplotlib.lines import Line2D
-
-    entries = [
-        (Line2D([], [], color=colour, linewidth=2, linestyle=_stroke(op)), words_)
-        for op, (words_, colour) in enumerate(_LOOKS)
-    ]
-    each = 0.48 * grid.width
-    title = names[0] if len(cells) == 1 else words.counted(len(cells), "cell")
-    return Painted(title, grid.rows * (each + 0.25 * (len(cells) > 1)), entries)
-
-
-def _stroke(op: int) -> Any:
-    return (0, (2, 2)) if op == 0 else "-"
-
-
-def _along(
-    start: tuple[float, float], end: tuple[float, float], bend: float, share: float
-) -> tuple[float, float]:
-    """The point at a share of a quadratic curve whose handle is off the chord's middle by `bend` of it."""
-    (x0, y0), (x1, y1) = start, end
-    handle = (x0 + x1) / 2 + bend * (y1 - y0), (y0 + y1) / 2 - bend * (x1 - x0)
-    weights = (1 - share) ** 2, 2 * share * (1 - share), share**2
-    x, y = (
-        sum(weight * at for weight, at in zip(weights, along, strict=True))
-        for along in zip(start, handle, end, strict=True)
-    )
-    return x, y
-
-
-def _graph(axes: Any, ops: Sequence[int]) -> None:
-    """Nodes 0 to 3 and an arrow for each edge; an edge that reaches nothing is pale."""
-    from matplotlib.patches import FancyArrowPatch
-
-    axes.set_axis_off()
-    axes.set_xlim(-0.35, 4.1)
-    axes.set_ylim(-0.95, 1.15)
-    axes.set_aspect("equal")  # bends are in shares of a length, whatever its direction
-    live = nasbench201.live_edges(tuple(ops))
-    for edge, (start, end) in enumerate(nasbench201.EDGES):
-        colour = _LOOKS[ops[edge]][1]
-        (x0, y0), (x1, y1), bend = _NODES[start], _NODES[end], _BENDS[edge]
-        axes.add_patch(
-            FancyArrowPatch(
-                (x0, y0),
-                (x1, y1),
-                connectionstyle=f"arc3,rad={bend}",
-                arrowstyle="-|>",
-                mutation_scale=9,
-                color=colour,
-                linewidth=1.1 if ops[edge] == 0 else 1.9,
-                linestyle=_stroke(ops[edge]),
-                alpha=1.0 if live[edge] or ops[edge] == 0 else 0.4,
-                shrinkA=9,
-                shrinkB=9,
-            )
-        )
-        axes.text(
-            *_along((x0, y0), (x1, y1), bend, _PLACES[edge]),
-            f"{edge + 1}: {_SHORT[ops[edge]]}",
-            size=style.SMALL - 0.5,
-            ha="center",
-            va="center",
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
-        )
-    for number, (x, y) in enumerate(_NODES):
-        axes.text(
-            x,
-            y,
-            ("input", "1", "2", "output")[number] if number in (0, 3) else str(number),
-            size=style.SMALL,
-            ha="center",
-            va="center",
-            zorder=5,
-            bbox={
-                "boxstyle": "round,pad=0.35",
-                "facecolor": "white",
-                "edgecolor": style.BLACK,
-                "linewidth": 0.9,
-            },
-        )

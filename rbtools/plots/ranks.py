@@ -24,6 +24,9 @@ class Ranks(Drawing):
     `view=shared`: all in the order of --by, so that what follows a curve agrees with it; over many
     records points, with their running median. `view=own`: each metric in its own order. `view=changes`:
     the ranks themselves, a line for each record from metric to metric.
+
+    With --join the sets of records are compared in one metric, such as the same architectures on several data
+    sets: each one's rank in a set over its rank in the first.
     """
 
     name: ClassVar[str] = "ranks"
@@ -39,8 +42,15 @@ class Ranks(Drawing):
     )
     view: str = param("shared", "Whose order, or how it changes.", choices=("shared", "own", "changes"))
 
+    join: str | None = param(
+        None, "Join sets of records by this, such as arch.index, and rank them in each set.", metavar="EXPR"
+    )
+    sets: str = param("dataset", "With --join: what the sets differ in.", metavar="EXPR")
+
     def paint(self, figure: Any, records: Sequence[Record], scoring: Any) -> Painted:
         names = self._names(records)
+        if self.join is not None:
+            return self._joined(figure, records, names)
         if self.view == "changes":
             return self._changes(figure, records, names)
         if len(names) > MOST_CURVES:
@@ -75,6 +85,47 @@ class Ranks(Drawing):
         most = max((having[name] for name in others), default=0)
         last = [name for name in others if having[name] == most][-1:]
         return [*(["acc"] if "acc" in accuracies else []), *last]
+
+    def _joined(self, figure: Any, records: Sequence[Record], names: Sequence[str]) -> Painted:
+        """Each record's rank in the other sets over its rank in the first, of those that all sets have."""
+        name = names[0] if self.metric is None else names[-1]
+        if self.metric is not None and len(names) > 1:
+            raise RbError(f"--join compares sets in one metric, and --metric names {len(names)}. Name one.")
+        at: dict[str, dict[str, float]] = {}
+        column = record_values.column(records, name, "--metric")
+        labels = record_values.keys(records, self.sets, "--sets")
+        for key, label, value in zip(
+            record_values.keys(records, str(self.join), "--join"), labels, column, strict=True
+        ):
+            if value is not None:
+                at.setdefault(label, {})[key] = value
+        if len(at) < 2:
+            raise RbError(
+                f"--join compares sets, and {self.sets} is {next(iter(at), 'nothing')} for all records. Name"
+                " what they differ in with --sets."
+            )
+        if len(at) > MOST_CURVES:
+            raise RbError(
+                f"{self.sets} has {len(at)} values, and {MOST_CURVES} sets can be told apart (--where)."
+            )
+        shared = [key for key in next(iter(at.values())) if all(key in other for other in at.values())]
+        if not shared:
+            raise RbError(f"No {self.join} is in all of {', '.join(at)}: there is nothing to compare.")
+        ranks = {label: _ranks([values[key] for key in shared], name) for label, values in at.items()}
+        first = next(iter(ranks))
+        order = sorted(range(len(shared)), key=lambda place: ranks[first][place])
+        axes = figure.add_subplot()
+        entries = []
+        for number, label in enumerate(ranks):
+            line = _curve(axes, [ranks[label][place] for place in order], number, smooth=label != first)
+            entries.append((line, label))
+        axes.invert_yaxis()
+        height = max(2.0, 0.62 * self.width)
+        room = (self.width - 0.8, height - 0.4)
+        layout.label(axes, x=f"rank on {first} (1 is best)", y="rank on each", room=room)
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.get_major_locator().set_params(integer=True)
+        return Painted(f"{words.axis([name])}: {len(shared):,} joined by {self.join}", height, entries)
 
     def _order(self, records: Sequence[Record], by: str) -> list[int]:
         """The places of the records that have a value of `by`, the best first."""

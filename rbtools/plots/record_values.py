@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rbtools.errors import RbError
+from rbtools.plots import style, words
 from rbtools.records import expr, metric_name
 
 Record = dict[str, Any]
@@ -69,6 +70,58 @@ def present(records: Sequence[Record], text: str, option: str) -> list[float]:
     if not numbers:
         raise RbError(f"{option}: no record has a value of '{text}'.")
     return numbers
+
+
+def keys(records: Sequence[Record], text: str, option: str) -> list[str]:
+    """What an expression, or each of a list of them, is for every record; texts of one line.
+
+    A record that lacks one is `without`. Raises RbError, naming the option, where an expression does not
+    parse, where no record has it, and for an empty list.
+    """
+    items = expr.items(text)
+    if not items:
+        raise RbError(f"{option} is empty. Expected fields with commas, such as dataset,arch.name")
+    columns = []
+    for item in items:
+        try:
+            columns.append(_texts(records, expr.compile(item)))
+        except RbError as wrong:
+            raise RbError(f"{option}: {wrong}") from None
+    return [", ".join(row) for row in zip(*columns, strict=True)]
+
+
+def _texts(records: Sequence[Record], compiled: expr.Expression) -> list[str]:
+    texts: list[str] = []
+    wrong: RbError | None = None
+    for record in records:
+        try:
+            texts.append(words.shortened(words.tidy(_plain(compiled(record)))))
+        except RbError as error:
+            texts.append("without")
+            wrong = wrong or error
+    if wrong is not None and set(texts) == {"without"}:
+        raise wrong
+    return texts
+
+
+def _plain(value: Any) -> str:
+    """A value of a record as text; of a list its parts."""
+    if isinstance(value, list):
+        return "+".join(map(str, value)) or "none"
+    return "none" if value is None else str(value)
+
+
+def groups(records: Sequence[Record], text: str, option: str) -> dict[str, list[int]]:
+    """The places of the records that agree in an expression or a list of them, by what it is; see `keys`.
+
+    Training methods come in the order in which figures have them, others as they are met.
+    """
+    at: dict[str, list[int]] = {}
+    for place, key in enumerate(keys(records, text, option)):
+        at.setdefault(key, []).append(place)
+    if at.keys() <= style.METHODS.keys():
+        return {name: at[name] for name in style.METHODS if name in at}
+    return at
 
 
 def intervals(record: Record) -> dict[str, tuple[float, float]]:

@@ -52,6 +52,9 @@ class Scatter(Drawing):
     colour: str | None = param(
         None, "Metric or expression for the colour, or a text such as train.method.", metavar="EXPR"
     )
+    highlight: str | None = param(
+        None, "Condition of the records that are marked: 'live_kernel_params == 18'.", metavar="EXPR"
+    )
     pareto: bool = param(False, "Mark the records that no other beats in both metrics.")
     neighbours: str | None = param(
         None, "Index, name or string of an architecture whose neighbours are marked.", metavar="ARCH"
@@ -59,8 +62,14 @@ class Scatter(Drawing):
     log_x: bool = param(False, "Horizontal axis with equal ratios, for parameters and times.")
 
     def paint(self, figure: Any, records: Sequence[Record], scoring: Any) -> Painted:
-        if self.colour is not None and self.neighbours is not None:
-            raise RbError("--colour and --neighbours both give points a colour. Leave one out.")
+        colours = (
+            ("--colour", self.colour),
+            ("--neighbours", self.neighbours),
+            ("--highlight", self.highlight),
+        )
+        asked = [option for option, text in colours if text is not None]
+        if len(asked) > 1:
+            raise RbError(f"{' and '.join(asked)} both give points a colour. Leave one out.")
         y = self.y or metric_name.default_rank_key(records)
         points = _points(records, self.x, y)
         axes = figure.add_subplot()
@@ -69,6 +78,8 @@ class Scatter(Drawing):
         entries: list[tuple[Any, str]] = []
         if self.neighbours is not None:
             entries = _neighbourhood(axes, points, nasbench201.find(self.neighbours))
+        elif self.highlight is not None:
+            entries = _highlighted(axes, points, self.highlight)
         elif self.colour is not None:
             entries = self._coloured(figure, axes, points)
         else:
@@ -184,6 +195,22 @@ def _plain(axes: Any, points: Points) -> None:
         label_placement.write(axes, list(zip(points.x, points.y, strict=True)), words.tags(points.records))
 
 
+def _highlighted(axes: Any, points: Points, condition: str) -> list[tuple[Any, str]]:
+    """The records for which a condition holds in colour, over the others in grey."""
+    try:
+        compiled = expr.compile(condition)
+        holds = [compiled.holds(record) for record in points.records]
+    except RbError as wrong:
+        raise RbError(f"--highlight: {wrong}") from None
+    inside = [place for place, on in enumerate(holds) if on]
+    rest = [place for place, on in enumerate(holds) if not on]
+    entries = []
+    for places, text, colour in ((inside, condition, style.VERMILLION), (rest, "others", "#C4C4C4")):
+        dots = _dots(axes, points, places, color=colour, zorder=4 if places is inside else 2)
+        entries.append((dots, f"{words.tidy(text)} ({len(places):,})"))
+    return entries
+
+
 def _grouped(axes: Any, points: Points, texts: Sequence[str], option: str) -> list[tuple[Any, str]]:
     groups: dict[str, list[int]] = {}
     for place, text in enumerate(texts):
@@ -193,21 +220,20 @@ def _grouped(axes: Any, points: Points, texts: Sequence[str], option: str) -> li
             f"--colour {option} has {len(groups)} different values, and {MOST_GROUPS} can be told apart."
             " Use a number, or fewer records (--where)."
         )
+    looks = style.look(sorted(groups))
     return [
         (
-            _dots(axes, points, places, marker=style.MARKERS[number % 8], s=_size(places), **_colour(number)),
+            _dots(
+                axes, points, groups[text], marker=look["marker"], s=_size(groups[text]), color=look["color"]
+            ),
             text,
         )
-        for number, (text, places) in enumerate(sorted(groups.items()))
+        for text, look in zip(sorted(groups), looks, strict=True)
     ]
 
 
 def _size(places: Sequence[int]) -> int:
     return 20 if len(places) <= 200 else 8
-
-
-def _colour(number: int) -> dict[str, Any]:
-    return {"color": style.COLOURS[number % len(style.COLOURS)]}
 
 
 def _at_2_and_5(value: float, _: Any = None) -> str:

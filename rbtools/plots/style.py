@@ -15,6 +15,25 @@ COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK)
 DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
+# Of each training method colour, dashes and marker, the same in every figure: adversarial training is drawn
+# through, noise is dashed, what knows neither is dotted.
+_DASHED, _DOTTED = DASHES[1], DASHES[2]
+METHODS: dict[str, tuple[str, Any, str]] = {
+    "erm": (GREY, _DOTTED, "o"),
+    "erm-dataaug": (BLACK, _DOTTED, "s"),
+    "corruption": (GREEN, _DASHED, "^"),
+    "cvar": (PURPLE, _DASHED, "v"),
+    "evar": (ORANGE, _DASHED, "D"),
+    "at-pr": (BLACK, "-", "*"),
+    "pgd": (BLUE, "-", "o"),
+    "trades": (VERMILLION, "-", "s"),
+    "mart": (GREEN, "-", "D"),
+    "alp": (PURPLE, "-", "P"),
+    "clp": (ORANGE, "-", "X"),
+    "kl-pgd": (SKY, "-", "v"),
+    "mixed": (BLUE, DASHES[3], "^"),
+}
+
 # Font sizes in points: labels, ticks and legends, titles.
 SIZE, SMALL, TITLE = 8.0, 7.0, 9.0
 _SETTINGS: dict[str, Any] = {
@@ -70,15 +89,32 @@ def line(number: int) -> dict[str, Any]:
     }
 
 
+def look(names: Sequence[str]) -> list[dict[str, Any]]:
+    """Colour, marker and dashes of named lines or points: a method's own where all are, else in turn."""
+    if set(names) <= METHODS.keys():
+        return [dict(zip(("color", "linestyle", "marker"), METHODS[name], strict=True)) for name in names]
+    return [{**line(number), "marker": MARKERS[number % len(MARKERS)]} for number in range(len(names))]
+
+
 def looks(parts: Sequence[tuple[str | None, ...]]) -> list[dict[str, Any]]:
-    """Colour and dashes of lines that differ in these parts: the last part has the colour, the others the
-    dashes. Where there are not enough of either, and where only one part differs, simply one after the other.
+    """Colour and dashes of lines that differ in these parts: a method has its own colour everywhere, else the
+    last part has one, and the others have the dashes. Where there are not enough of either, and where only
+    one part differs, simply one after the other.
     """
-    tails = list(dict.fromkeys(part[-1:] for part in parts))
-    heads = list(dict.fromkeys(part[:-1] for part in parts))
-    if len(set(parts)) < len(parts) or len(tails) > len(COLOURS) or not 1 < len(heads) <= len(DASHES):
+    places = range(min(map(len, parts), default=0))
+    of_method = next((p for p in places if {part[p] for part in parts} <= METHODS.keys()), None)
+    at = -1 if of_method is None else of_method
+    tails = list(dict.fromkeys(part[at] for part in parts if part))
+    heads = list(dict.fromkeys(part[:at] + part[at:][1:] for part in parts))
+    colours = dict(zip(tails, COLOURS, strict=False))
+    if of_method is not None:
+        colours = {name: METHODS[str(name)][0] for name in tails}
+        if len(heads) == 1 and len(tails) == len(parts):
+            return [dict(zip(("color", "linestyle"), METHODS[str(part[at])], strict=False)) for part in parts]
+    enough = len(set(colours.values())) == len(tails) and 1 < len(heads) <= len(DASHES)
+    if len(set(parts)) < len(parts) or not enough:
         return [line(number) for number in range(len(parts))]
     return [
-        {"color": COLOURS[tails.index(part[-1:])], "linestyle": DASHES[heads.index(part[:-1])]}
+        {"color": colours[part[at]], "linestyle": DASHES[heads.index(part[:at] + part[at:][1:])]}
         for part in parts
     ]

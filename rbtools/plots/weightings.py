@@ -7,10 +7,23 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from rbtools.errors import RbError, near
-from rbtools.plots import words
+from rbtools.plots import record_values, words
 from rbtools.plots.base import Drawing, Record
 from rbtools.records import expr
 from rbtools.registry import param
+
+# The weights of PRBench's figure 6, panel by panel: of clean accuracy, PGD-20, PR, ProbAcc, the two
+# generalisation errors and the time, as rb-score's preset has them. wellzline/PRbenchwebsite shows it.
+PRESETS: dict[str, dict[str, tuple[float, ...]]] = {
+    "prbench": {
+        "equal": (1, 1, 1, 1, 1, 1, 1),
+        "acc .8, GE .8, time .4": (0.8, 1, 1, 1, 0.8, 0.8, 0.4),
+        "time .4": (1, 1, 1, 1, 1, 1, 0.4),
+        "GE .8, time .4": (1, 1, 1, 1, 0.8, 0.8, 0.4),
+        "acc .8, AR .8, GE .8, time .4": (0.8, 0.8, 1, 1, 0.8, 0.8, 0.4),
+        "AR .8, GE .8, time .4": (1, 0.8, 1, 1, 0.8, 0.8, 0.4),
+    }
+}
 
 
 class Rows(NamedTuple):
@@ -91,7 +104,8 @@ class Composed(Drawing):
     weightings: str | None = param(
         None,
         "Names and weights, such as 'equal; robust: pgd20.8=3, pr.*=2; fast: seconds_per_epoch=5'. What is"
-        " not named weighs what --metric says, else 1.  [default: equal]",
+        " not named weighs what --metric says, else 1. The six of PRBench's figure 6 are prbench."
+        "  [default: equal]",
         metavar="LIST",
     )
     group: str | None = param(
@@ -122,9 +136,12 @@ class Composed(Drawing):
 def weightings(text: str | None, usual: dict[str, float]) -> dict[str, list[float]]:
     """Read `equal; robust: pgd20.8=3, pr.*=2`: a weight for each metric, the `usual` one where none is given.
 
-    Raises RbError for a weight that is no number or below 0, and a metric that is not among `usual`.
+    A name of `PRESETS` is its weightings, for as many metrics in their order. Raises RbError for a weight
+    that is no number or below 0, and a metric that is not among `usual`.
     """
     names = list(usual)
+    if text in PRESETS:
+        return _preset(text, names)
     named: dict[str, list[float]] = {}
     for part in (text or "equal").split(";"):
         title, _, body = part.partition(":")
@@ -148,6 +165,18 @@ def weightings(text: str | None, usual: dict[str, float]) -> dict[str, list[floa
     return named
 
 
+def _preset(preset: str, names: Sequence[str]) -> dict[str, list[float]]:
+    """The weightings of a preset, for the metrics of a score in their order."""
+    some = PRESETS[preset]
+    count = len(next(iter(some.values())))
+    if len(names) != count:
+        raise RbError(
+            f"--weightings {preset} weighs {count} metrics, and the score has {len(names)}"
+            f" ({', '.join(names)}). Use --preset {preset}, or name as many in its order with --metric."
+        )
+    return {title: [*map(float, weights)] for title, weights in some.items()}
+
+
 def _weight(text: str, item: str) -> float:
     try:
         weight = float(text)
@@ -168,20 +197,12 @@ def together(records: Sequence[Record], within: str | None) -> str:
 
 def grouped(records: Sequence[Record], columns: Sequence[Sequence[float | None]], group: str | None) -> Rows:
     """Means of the columns over the records that agree in `group`, or the records themselves."""
-    keys = words.tags(records) if group is None else _keys(records, group, "--group")
-    at: dict[str, list[int]] = {}
-    for place, key in enumerate(keys):
-        at.setdefault(key, []).append(place)
+    if group is None:
+        at = {name: [place] for place, name in enumerate(words.tags(records))}
+    else:
+        at = record_values.groups(records, group, "--group")
     numbers = [[_mean([column[place] for place in places]) for column in columns] for places in at.values()]
     return Rows(list(at), numbers, [len(places) for places in at.values()])
-
-
-def _keys(records: Sequence[Record], text: str, option: str) -> list[str]:
-    try:
-        compiled = expr.compile(text)
-        return [words.shortened(words.tidy(compiled(record))) for record in records]
-    except RbError as wrong:
-        raise RbError(f"{option}: {wrong}") from None
 
 
 def _mean(numbers: Sequence[float | None]) -> float | None:

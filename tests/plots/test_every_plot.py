@@ -20,20 +20,33 @@ WEIGHTINGS = "equal; robust: pgd20.8=5, pr.*=3; fast: seconds_per_epoch=9"
 
 # What a kind is asked for, where it needs or deserves more than its defaults: typical, then crowded.
 ASKED: dict[str, list[dict[str, Any]]] = {
-    "box": [{"metric": "acc,pgd20.*"}, {}],
+    "box": [
+        {"metric": "acc,pgd20.*"},
+        {},
+        {"metric": "acc,pgd20.8", "group": "train.method"},
+        {"metric": SCORED, "weightings": WEIGHTINGS},
+        {"metric": "acc,fgsm.*", "facet": "dataset,train.seed"},
+    ],
     "hist": [{"metric": "acc"}, {"metric": "acc,fgsm.8,pgd20.*"}],
     "scatter": [
         {"y": "pgd20.8", "pareto": True},
         {"y": "mean(pgd20.*)", "neighbours": "13714"},
         {"y": "pgd20.8", "colour": "train.method"},
         {"x": "params", "y": "acc", "log_x": True, "colour": "pgd20.8"},
+        {"y": "pgd20.8", "highlight": "kernel_params > 9"},
     ],
     "heatmap": [{"metric": SCORED}, {}],
     "ranks": [{}, {"view": "own", "metric": "acc,fgsm.*"}],
     "confidence": [{}, {"view": "class"}],
     "confusion": [{}, {"metric": "fgsm.*"}],
     "curves": [{}, {"over": "severity"}, {"over": "epoch"}, {"over": "rho"}, {"over": "eps"}],
-    "cells": [{"top": 1}, {"view": "operations", "top": 5}, {"view": "graph", "top": 4}],
+    "cells": [
+        {"top": 1},
+        {"view": "operations", "top": 5},
+        {"view": "graph", "top": 4},
+        {"view": "grid"},
+        {"view": "network"},
+    ],
     "radar": [{"metric": SCORED}, {"metric": SCORED, "weightings": WEIGHTINGS}],
     "bars": [{"metric": SCORED}, {"metric": SCORED, "weightings": WEIGHTINGS}],
 }

@@ -1,0 +1,119 @@
+"""What the figures of the papers need: groups, facets, sets that are joined, one colour for a method."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from matplotlib.colors import to_hex
+
+from rbtools.errors import RbError
+from rbtools.plots import PLOTS, style, weightings
+from rbtools.scoring import plan, plotted
+from rbtools.spaces import nasbench201
+
+Records = list[dict[str, Any]]
+
+
+def drawn(name: str, records: Records, **options: Any) -> Any:
+    return PLOTS.build(name, **options).draw(records, plotted)
+
+
+def trained(method: str, **metrics: float) -> dict[str, Any]:
+    return {"arch": {"name": "x"}, "dataset": "cifar10", "train": {"method": method}, "metrics": metrics}
+
+
+def ticks(axes: Any) -> list[str]:
+    return [tick.get_text() for tick in axes.get_xticklabels()]
+
+
+def test_boxes_of_groups_are_those_of_the_methods_in_one_order_and_colour() -> None:
+    some = [trained(method, acc=0.1 * n) for n in range(6) for method in ("trades", "erm", "pgd")]
+    axes = drawn("box", some, metric="acc", group="train.method").axes[0]
+    assert ticks(axes) == ["erm", "pgd", "trades"]
+    faces = [to_hex(patch.get_edgecolor()) for patch in axes.patches]
+    assert faces == [style.METHODS[name][0].lower() for name in ("erm", "pgd", "trades")]
+    scatter = drawn("scatter", some, x="acc", y="acc", colour="train.method")
+    names = [text.get_text() for text in scatter.legends[0].get_texts()]
+    points = scatter.axes[0].collections[names.index("trades")]
+    assert to_hex(points.get_facecolor()[0]) == style.METHODS["trades"][0].lower()
+    # Between methods with the colour of a line, so that neither number nor order of the others matters.
+    assert style.looks([("trades",), ("erm",)])[0]["color"] == style.METHODS["trades"][0]
+    both = style.looks([("a", "pgd"), ("b", "pgd"), ("a", "erm"), ("b", "erm")])
+    assert [look["color"] for look in both] == [
+        style.METHODS[name][0] for name in ("pgd", "pgd", "erm", "erm")
+    ]
+    assert both[0]["linestyle"] != both[1]["linestyle"]
+
+
+def test_no_two_methods_look_alike() -> None:
+    looks = style.METHODS.values()
+    assert len({(colour, str(dashes)) for colour, dashes, _ in looks}) == len(looks)
+    assert len({(colour, marker) for colour, _, marker in looks}) == len(looks)
+
+
+def test_the_six_weightings_of_prbench_are_boxes_of_the_scores() -> None:
+    names = [spec.item for spec in plan.PRESETS["prbench"].asked]
+    some = [trained(method, **{name: float(n) for name in names}) for n, method in enumerate(("erm", "pgd"))]
+    figure = drawn("box", some, preset="prbench", weightings="prbench")
+    assert [axes.get_title().replace("\n", " ") for axes in figure.axes] == [*weightings.PRESETS["prbench"]]
+    # erm is worst in the four that should be high and best in the other three: 3 of 7, 2 of 6, 2.4 of 6.4 ...
+    low = [axes.lines[0].get_ydata()[0] for axes in figure.axes]
+    assert low == pytest.approx([3 / 7, 2 / 5.8, 2.4 / 6.4, 2 / 6, 2 / 5.6, 2 / 5.8])
+    with pytest.raises(RbError, match=r"prbench weighs 7 metrics, and the score has 1 \(acc\)"):
+        drawn("box", [trained("erm", acc=1)], metric="acc", weightings="prbench")
+
+
+def test_a_facet_has_its_own_panels_and_its_own_line_of_chance() -> None:
+    some = [
+        {**trained("erm", acc=0.1 * n), "dataset": dataset}
+        for n in range(6)
+        for dataset in ("cifar10", "cifar100")
+    ]
+    figure = drawn("box", some, metric="acc", facet="dataset")
+    assert [axes.get_title() for axes in figure.axes] == ["cifar10", "cifar100"]
+    assert [axes.lines[-1].get_ydata()[0] for axes in figure.axes] == [0.1, 0.01]
+    with pytest.raises(RbError, match=r"--facet: .*'datset'"):
+        drawn("box", some, metric="acc", facet="datset")
+
+
+def test_ranks_of_sets_are_of_the_architectures_that_all_have() -> None:
+    numbers = {"a": (1.0, 2.0, 3.0), "b": (5.0, 9.0, 7.0, 8.0)}
+    some = [
+        {"arch": {"name": f"n{n}"}, "dataset": dataset, "metrics": {"acc": value}}
+        for dataset, values in numbers.items()
+        for n, value in enumerate(values)
+    ]
+    figure = drawn("ranks", some, join="arch.name")
+    first, second = (line.get_ydata().tolist() for line in figure.axes[0].lines)
+    assert (first, second) == ([1, 2, 3], [2, 1, 3])
+    with pytest.raises(RbError, match=r"dataset is a for all records\. Name what they differ in with --sets"):
+        drawn("ranks", some[:3], join="arch.name")
+    with pytest.raises(RbError, match=r"No arch\.name is in all of a, b"):
+        drawn("ranks", [some[0], some[6]], join="arch.name")
+
+
+def test_highlighted_records_are_counted_and_conditions_checked(crowd: Records) -> None:
+    figure = drawn("scatter", crowd, y="pgd20.8", highlight="none == 0")
+    inside = sum(record["arch"]["none"] == 0 for record in crowd)
+    texts = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert texts == [f"none == 0 ({inside})", f"others ({len(crowd) - inside})"]
+    with pytest.raises(RbError, match=r"--highlight: Expression 'acc' is .*not a condition"):
+        drawn("scatter", crowd, highlight="acc")
+    with pytest.raises(RbError, match="--colour and --highlight both give points a colour"):
+        drawn("scatter", crowd, highlight="acc > 0", colour="acc")
+
+
+def test_a_grid_has_a_row_for_each_cell_with_its_number() -> None:
+    cells = [{"arch": nasbench201.arch(index), "metrics": {"acc": index / 1e5}} for index in (9, 13714)]
+    axes = drawn("cells", cells, view="grid", by="acc").axes[0]
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["#13714", "#9"]
+    assert axes.images[0].get_array().tolist() == [
+        list(nasbench201.ops_of(one["arch"])) for one in cells[::-1]
+    ]
+
+
+def test_the_network_around_a_cell_has_its_widths() -> None:
+    figure = drawn("cells", [{"arch": nasbench201.arch(9, channels=8, cells=1)}], view="network")
+    texts = " ".join(" ".join(text.get_text() for text in figure.axes[0].texts).split())
+    assert "1 × cell 8 channels residual /2 16 channels 1 × cell 16 channels residual /2 32 channels" in texts
