@@ -54,8 +54,14 @@ class Recipe:
         metavar="NAME",
     )
     epochs: int = param(10, "Passes over the training images.", bounds="[0, inf)")
-    batch_size: int = param(128, "Images a step.", bounds="[1, inf)")
-    lr: float = param(0.1, "Learning rate, or its maximum with onecycle.")
+    batch_size: int = param(
+        128, "Images a step. PRBench: 128 (text prints none), 256 (code).", bounds="[1, inf)"
+    )
+    lr: float = param(
+        0.1,
+        "Learning rate, or its maximum with onecycle. PRBench: 0.01 (text), 0.1 (code);"
+        " NAS-RobBench-201: 0.05 (text), 0.1 (code).",
+    )
     lr_rule: str = param(
         "fixed",
         "fixed: --lr is the rate. theorem1, for fcnn and rescnn: --lr is the constant c in the step size"
@@ -67,7 +73,12 @@ class Recipe:
     )
     momentum: float = param(0.9, "Of SGD; onecycle sets it.", bounds="[0, 1)")
     nesterov: bool = param(False, "Nesterov's form of momentum.")
-    weight_decay: float = param(5e-4, "L2 penalty of SGD.", bounds="[0, inf)")
+    weight_decay: float = param(
+        5e-4,
+        "L2 penalty of SGD. PRBench: 0.0035 (text), 0.0005 (code); NAS-RobBench-201: 0.0001 (text), 0.0005"
+        " (code).",
+        bounds="[0, inf)",
+    )
     schedule: str = param(
         "onecycle",
         "How the learning rate moves. piecewise: as step, one batch earlier (Rice et al.).",
@@ -79,7 +90,8 @@ class Recipe:
     decay: float = param(0.1, "Factor at each milestone.")
     augment: tuple[str, ...] | None = param(
         None,
-        "crop or crop-reflect, flip, a list of both, none, or auto: what suits the data set.",
+        "crop or crop-reflect, flip, a list of both, none, or auto: what suits the data set. PRBench: auto"
+        " (text prints none), crop-reflect,flip (code; none on svhn and mnist, crop,flip on tinyimagenet).",
         choices=("crop", "crop-reflect", "flip"),
         metavar="LIST",
         typed="auto",

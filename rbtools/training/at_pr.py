@@ -61,16 +61,34 @@ class ATPR(Method):
     eps: float = param(8 / 255, "Radius of the L-infinity ball.", unit="eps", check="non-negative")
     candidates: int = param(5, "Attacks to choose from: 5 (text), 10 (PRBench's code).", check="positive")
     step_min: float = param(
-        1 / 255, "Shortest step of an attack and its walk.", unit="eps", check="non-negative"
+        1 / 255,
+        "Shortest step of an attack: 1 (text prints none), 1.235 (PRBench's code).",
+        unit="eps",
+        check="non-negative",
     )
-    step_max: float = param(4 / 255, "Longest step.", unit="eps", check="non-negative")
-    steps_min: int = param(5, "Fewest steps of an attack (8 in PRBench's code).", check="positive")
-    steps_max: int = param(15, "Most steps of an attack (17 in PRBench's code).", check="positive")
-    walk: str = param("sign", "Direction of the walk back.", choices=("sign", "grad", "margin"))
-    walk_steps: int = param(10, "Most steps of a walk: 40 in PRBench's code.", check="positive")
+    step_max: float = param(
+        4 / 255,
+        "Longest step of an attack: 4 (text prints none), 2.765 (PRBench's code).",
+        unit="eps",
+        check="non-negative",
+    )
+    steps_min: int = param(
+        5, "Fewest steps of an attack: 5 (text prints none), 8 (PRBench's code).", check="positive"
+    )
+    steps_max: int = param(
+        15, "Most steps of an attack: 15 (text prints none), 17 (PRBench's code).", check="positive"
+    )
+    walk: str = param(
+        "sign",
+        "Direction of the walk back: grad (text), sign (PRBench's code, and both presets) or margin.",
+        choices=("sign", "grad", "margin"),
+    )
+    walk_steps: int = param(
+        10, "Most steps of a walk: 10 (text prints none), 40 (PRBench's code).", check="positive"
+    )
     inner_mode: str = param(
         "eval",
-        "Mode of the model in attacks and walks: eval, or train (PRBench's code).",
+        "Mode of the model in attacks and walks: eval (text), train (PRBench's code).",
         choices=("eval", "train"),
         optional=True,
     )
@@ -83,13 +101,14 @@ class ATPR(Method):
     )
     settings: str = param(
         "image",
-        "Draw a candidate's settings for each image (text) or once a batch (PRBench's code).",
+        "Draw a candidate's settings for each image (text), or once a batch (PRBench's code).",
         choices=("image", "batch"),
         optional=True,
     )
     first: str = param(
         "drawn",
-        "Settings of the first candidate: drawn (text), or --plain-step and --plain-steps (PRBench's code).",
+        "Settings of the first candidate: drawn (text), or --plain-step and --plain-steps, plain (PRBench's"
+        " code).",
         choices=("drawn", "plain"),
         optional=True,
     )
@@ -103,7 +122,7 @@ class ATPR(Method):
     plain_steps: int = param(10, "Number of steps of the plain attack.", check="positive", optional=True)
     walk_size: str = param(
         "own",
-        "Step of a walk: that of its candidate (text), or --plain-step for all (plain: PRBench's code).",
+        "Step of a walk: its candidate's own (text), or --plain-step for all, plain (PRBench's code).",
         choices=("own", "plain"),
         optional=True,
     )
@@ -115,13 +134,14 @@ class ATPR(Method):
     )
     fallback: str = param(
         "loss",
-        "Where no candidate is wrong, train the one of highest loss or the first (PRBench's code).",
+        "Where no candidate is wrong, train the one of highest loss (text prints none), or the first"
+        " (PRBench's code).",
         choices=("loss", "first"),
         optional=True,
     )
     walk_gradient: str = param(
         "drop",
-        "Drop the weights' gradient of the last walk's last step (text), or add it (keep: PRBench's code).",
+        "The weights' gradient of the last walk's last step: drop (text), or add it, keep (PRBench's code).",
         choices=("drop", "keep"),
         optional=True,
     )
@@ -132,12 +152,14 @@ class ATPR(Method):
             if low > high:
                 raise RbError(
                     f"{least} of training method 'at-pr' is {low:g} and {most} is {high:g}. Expected {least}"
-                    f" to be {most} or less."
+                    f" to be {most} or less: change"
+                    f" --{least.replace('_', '-')} or --{most.replace('_', '-')}."
                 )
         if self.eps_spread > self.eps:
             raise RbError(
                 f"eps_spread of training method 'at-pr' is {self.eps_spread * 255:g} and eps is"
-                f" {self.eps * 255:g}. Expected eps_spread to be eps or less: no radius is below 0."
+                f" {self.eps * 255:g}. Expected eps_spread to be eps or less, as no radius is below 0: give"
+                f" --eps-spread {self.eps * 255:g} or less, or a larger --eps."
             )
 
     @property

@@ -127,7 +127,11 @@ class Adversarial(Method):
         check="non-negative",
     )
     attack_steps: int = param(10, "Number of steps of the inner attack.", check="positive")
-    inner_mode: str = param("eval", "Mode of the model during the inner attack.", choices=("eval", "train"))
+    inner_mode: str = param(
+        "eval",
+        "Mode of the model during the inner attack: eval (text), train (PRBench's code with pgd, alp, clp).",
+        choices=("eval", "train"),
+    )
 
     def __post_init__(self) -> None:
         if self.step_size is None:

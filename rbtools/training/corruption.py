@@ -30,7 +30,7 @@ class CorruptionTraining(Method):
     noise: str = param("uniform", "Distribution of the noise.", choices=NOISES)
     scale: str = param(
         "eps",
-        "Scale of gaussian and laplace before they are clamped: eps (text) or 1 (unit: PRBench's code).",
+        "Scale of gaussian and laplace before they are clamped: eps (text), or 1, unit (PRBench's code).",
         choices=("eps", "unit"),
         optional=True,
     )

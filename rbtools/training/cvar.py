@@ -34,14 +34,14 @@ class CVaR(Sampled):
     beta: float = param(0.5, "The share of losses that counts as the tail.", check="positive")
     tail: str = param(
         "advbench",
-        "How the threshold is found: PRBench's code (advbench), its text (prl) or the best one (exact).",
+        "How the threshold is found: prl (text), advbench (PRBench's code) or exact (the best one).",
         choices=("advbench", "prl", "exact"),
     )
     rounds: int = param(5, "Moves of the threshold, unless the tail is exact.", check="positive")
     tail_lr: float = param(1.0, "Length of a move.", check="non-negative")
     tail_step: str = param(
         "batch",
-        "Divide a move by the images of the batch (PRBench's code), or not (image: its text).",
+        "Divide a move by the images of the batch: no, image (text), or yes, batch (PRBench's code).",
         choices=("batch", "image"),
     )
 

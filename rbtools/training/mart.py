@@ -30,7 +30,10 @@ class MART(Adversarial):
         5.0, "Weight of the divergence.", name="lambda", check="non-negative", elsewhere="beta"
     )
     bce: str = param(
-        "bce", "The first term: boosted by the likeliest wrong class, or plain.", choices=("bce", "ce")
+        "bce",
+        "The first term: plain, ce (text: table 2), or boosted by the likeliest wrong class, bce (PRBench's"
+        " code).",
+        choices=("bce", "ce"),
     )
 
     def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> LossTerms:

@@ -23,15 +23,21 @@ class Pairing(Adversarial):
     start: ClassVar[str] = "uniform"
     classified: ClassVar[str]
 
-    lambda_: float = param(1.0, "Weight of the distance.", name="lambda", check="non-negative")
+    lambda_: float = param(
+        1.0,
+        "Weight of the distance: 1 (text; on svhn, mnist, tinyimagenet and imagenet50 as its code),"
+        " 0.01 in alp and 0.3 in clp (PRBench's code).",
+        name="lambda",
+        check="non-negative",
+    )
     pair: str = param(
         "softmax",
-        "What is paired: probabilities (PRBench's text) or logits (its code, Kannan et al.).",
+        "What is paired: probabilities, softmax (text), or logits (PRBench's code, Kannan et al.).",
         choices=("softmax", "logits"),
     )
     distance: str = param(
         "squared",
-        "L2 distance of the pair: squared (PRBench's text, Kannan et al.) or not (l2: PRBench's code).",
+        "L2 distance of the pair: squared (text, Kannan et al.) or not, l2 (PRBench's code).",
         choices=("squared", "l2"),
         optional=True,
     )

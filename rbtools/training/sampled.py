@@ -24,7 +24,9 @@ class Sampled(Method):
     inner: ClassVar[str | None] = "noise"
 
     eps: float = param(8 / 255, "Radius of the L-infinity ball.", unit="eps", check="non-negative")
-    samples: int = param(20, "Random points of each image.", check="positive")
+    samples: int = param(
+        20, "Random points of each image: 20 (text), 10 (PRBench's code, for cvar).", check="positive"
+    )
 
     def points(self, images: Tensor, draws: Any, number: int) -> list[Tensor]:
         """The points of the round of that number, each as `images` (N, C, H, W); each is drawn once."""

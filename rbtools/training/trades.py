@@ -31,7 +31,7 @@ class TRADES(Adversarial):
     )
     extra_pass: bool = param(
         True,
-        "Send x through once more, for BatchNorm: on (TRADES' code) or off (PRBench's code).",
+        "Send x through once more, for BatchNorm: on (text: as TRADES' code), off (PRBench's code).",
         optional=True,
     )
 

@@ -1,0 +1,119 @@
+"""Where a paper's text and its authors' code differ, the help of the option names both values."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from rbtools import registry
+from rbtools.cli.effective_config import as_typed
+from rbtools.commands.train import main
+from rbtools.trainer import presets
+from rbtools.trainer.recipe import Recipe
+from rbtools.training import METHODS
+
+# (option, method, value of PRBench's text or what stands for it, value of wellzline/PRBenchmark), as typed.
+PRBENCH = [
+    ("--inner-mode", "pgd", "eval", "train"),
+    ("--inner-mode", "alp", "eval", "train"),
+    ("--inner-mode", "clp", "eval", "train"),
+    ("--inner-mode", "at-pr", "eval", "train"),
+    ("--extra-pass", "trades", "on", "off"),
+    ("--bce", "mart", "ce", "bce"),
+    *(
+        row
+        for method, weight in (("alp", "0.01"), ("clp", "0.3"))
+        for row in (
+            ("--lambda", method, "1", weight),
+            ("--pair", method, "softmax", "logits"),
+            ("--distance", method, "squared", "l2"),
+            ("--extra-pass", method, "off", "on"),
+        )
+    ),
+    ("--scale", "corruption", "eps", "unit"),
+    ("--samples", "cvar", "20", "10"),
+    ("--tail", "cvar", "prl", "advbench"),
+    ("--tail-step", "cvar", "image", "batch"),
+    ("--candidates", "at-pr", "5", "10"),
+    ("--step-min", "at-pr", "1", "1.235"),
+    ("--step-max", "at-pr", "4", "2.765"),
+    ("--steps-min", "at-pr", "5", "8"),
+    ("--steps-max", "at-pr", "15", "17"),
+    ("--eps-spread", "at-pr", "0", "5.1"),
+    ("--settings", "at-pr", "image", "batch"),
+    ("--first", "at-pr", "drawn", "plain"),
+    ("--walk", "at-pr", "grad", "sign"),
+    ("--walk-steps", "at-pr", "10", "40"),
+    ("--walk-size", "at-pr", "own", "plain"),
+    ("--walk-rest", "at-pr", "0", "0.1"),
+    ("--walk-gradient", "at-pr", "drop", "keep"),
+    ("--fallback", "at-pr", "loss", "first"),
+    ("--batch-size", "erm", "128", "256"),
+    ("--lr", "erm", "0.01", "0.1"),
+    ("--weight-decay", "erm", "0.0035", "0.0005"),
+    ("--augment", "erm", "auto", "crop-reflect,flip"),
+]
+NAS_ROBBENCH_201 = [("--lr", "pgd", "0.05", "0.1"), ("--weight-decay", "pgd", "0.0001", "0.0005")]
+
+
+@functools.cache
+def help_of(method: str) -> dict[str, str]:
+    """What rb-train --method METHOD --help says of each option, on one line."""
+    text = CliRunner().invoke(main, ["--method", method, "--help"]).output
+    text = re.sub(r"(?<=\w)-\n +(?=\w)", "-", text)  # a word that the line's end parts
+    entries = (" ".join(piece.split()) for piece in re.split(r"\n  (?=-)", text))
+    return {entry.split()[0]: entry for entry in entries}
+
+
+def named(entry: str, text: str, code: str) -> bool:
+    """Whether the text's value stands right before "(text", and the code's between that and "(code"."""
+    parts = re.search(rf"(?<![\w.-]){re.escape(text)} \(text(.*?)\((PRBench's )?code\b", entry)
+    return parts is not None and re.search(rf"(?<![\w.,-]){re.escape(code)}(?![\w.])", parts[1]) is not None
+
+
+@pytest.mark.parametrize(("option", "method", "text", "code"), PRBENCH)
+def test_the_help_names_the_value_of_text_and_code(option: str, method: str, text: str, code: str) -> None:
+    entry = help_of(method)[option]
+    assert "PRBench" in entry
+    assert named(entry, text, code), entry
+
+
+@pytest.mark.parametrize(("option", "method", "text", "code"), NAS_ROBBENCH_201)
+def test_so_it_does_for_nas_robbench_201(option: str, method: str, text: str, code: str) -> None:
+    assert named(help_of(method)[option].partition("NAS-RobBench-201: ")[2], text, code)
+
+
+def differences(method: str) -> dict[str, tuple[Any, Any]]:
+    """Options in which the presets prbench and prbench-code differ: values of both as they are typed."""
+    both, cls = [presets.named(name) for name in ("prbench", "prbench-code")], METHODS.load(method)
+    made = [METHODS.build(method, **presets.params(preset, cls, {})) for preset in both]
+    recipes = [Recipe(**preset.recipe) for preset in both]
+    return {
+        "--" + registry.public_name(field).replace("_", "-"): (
+            typed(field, getattr(first, field.name)),
+            typed(field, getattr(second, field.name)),
+        )
+        for owner, (first, second) in ((cls, made), (Recipe, recipes))
+        for field in registry.options(owner)
+        if getattr(first, field.name) != getattr(second, field.name)
+    }
+
+
+def typed(field: Any, value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    shown = as_typed(field, value)
+    if shown is None:
+        return str(field.metadata["typed"])
+    return ",".join(shown) if isinstance(shown, tuple) else f"{shown:g}" if shown != str(shown) else shown
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_difference_of_the_presets_is_in_the_table(method: str) -> None:
+    table = {option: (text, code) for option, name, text, code in PRBENCH if name in (method, "erm")}
+    for option, values in differences(method).items():
+        assert table.get(option) == values, option
