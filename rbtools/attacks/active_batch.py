@@ -58,7 +58,7 @@ def run_stages(
     Returns the images (N, C, H, W), the number of the stage that broke each (N,), and how many classes the
     model has (0 without a clean pass).
 
-    `stages` gives the stages for a number of classes. The last stage's examples are STANDING unless it knows
+    `stages` gives the stages for a number of classes. The last stage's examples are STILL_CORRECT unless it knows
     that they are broken.
     """
     perturbed = batch.images.clone()
