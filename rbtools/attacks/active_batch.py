@@ -58,8 +58,8 @@ def run_stages(
     Returns the images (N, C, H, W), the number of the stage that broke each (N,), and how many classes the
     model has (0 without a clean pass).
 
-    `stages` gives the stages for a number of classes. The last stage's examples are STILL_CORRECT unless it knows
-    that they are broken.
+    `stages` gives the stages for a number of classes. The last stage's examples are STILL_CORRECT unless it
+    knows that they are broken.
     """
     perturbed = batch.images.clone()
     by = torch.full_like(batch.labels, STILL_CORRECT)

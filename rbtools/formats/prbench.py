@@ -77,6 +77,7 @@ MNIST_EPS = 0.3
 MNIST_RADII = {"0.03": MNIST_EPS, "0.08": 0.35, "0.10": 0.4, "0.12": 0.45}
 # What passes in the published ProbAcc: wellzline/PRBenchmark, evaluate.py, which is stricter than the text.
 CRITERION = "PR > 1 - rho"
+SAMPLES = 100  # draws an image there
 ATTACKS = {"PGD": ("pgd", "pgd{}"), "CW": ("cw", "cw{}"), "AA": ("aa", "aa"), "FGSM": ("fgsm", "fgsm")}
 # Keys that hold the PR of a row under one noise, at several radii: the leaderboard's, then the other file's.
 PR_GROUPS = {"pr": "uniform", "pr_uniform": "uniform", "pr_gaussian": "gaussian", "pr_laplace": "laplace"}
@@ -95,8 +96,9 @@ class PRBench:
     printed rounded: .03 is 8/255, and on MNIST .03 .08 .10 .12 stand for .3 .35 .4 .45, as its attacks there
     are at .3. ProbAcc is at the smallest radius, and so is "ge"; an image passes with a PR above 1 - rho, as
     in the public code. The generalisation error of PR is over all images (ge.pr-all.NOISE.GAMMA): over the
-    images that are right without noise 433 of 540 published values could not be. What a row has besides is
-    kept under "prbench". Reads row by row; writes when all records are there.
+    images that are right without noise 433 of 540 published values could not be. Noise is entered as that
+    code draws it, uniform noise with "truncate". What a row has besides is kept under "prbench". Reads row
+    by row; writes when all records are there.
     """
 
     name: ClassVar[str] = "prbench"
@@ -245,7 +247,7 @@ class _Keys:
             if rho is None:
                 return None
             name = metric_name.prob_acc_name("uniform", self.smallest, rho)
-            settings = {"gamma": self.smallest, "rho": rho, "noise": "uniform", "criterion": CRITERION}
+            settings = {**_noise("uniform", self.smallest, "correct"), "rho": rho, "criterion": CRITERION}
             return {"metric": name, **settings, "split": "test"}
         if group == "ge":
             return self._gap(GE_NOISES[key], self.smallest) if key in GE_NOISES else None
@@ -256,21 +258,17 @@ class _Keys:
             if group == "ge_pr":
                 return self._gap("uniform", gamma)
             noise = PR_GROUPS[group]
-            return {
-                "metric": metric_name.pr_name(noise, gamma),
-                "gamma": gamma,
-                "noise": noise,
-                "split": "test",
-            }
+            name = metric_name.pr_name(noise, gamma)
+            return {"metric": name, **_noise(noise, gamma, "correct"), "split": "test"}
         attack = self._attack(key)
         if attack is None or group == "ar":
             return attack and {**attack, "split": "test"}
-        return {**attack, "metric": metric_name.ge_name(attack["metric"])}
+        return {**attack, "metric": metric_name.ge_name(attack["metric"]), "split": "train-test"}
 
     @staticmethod
     def _gap(noise: str, gamma: float) -> Record:
         name = metric_name.ge_name(metric_name.pr_name(noise, gamma, "all"))
-        return {"metric": name, "gamma": gamma, "noise": noise, "denominator": "all"}
+        return {"metric": name, **_noise(noise, gamma, "all"), "split": "train-test"}
 
     def _attack(self, key: str) -> Record | None:
         word = re.fullmatch(r"([A-Z]+)(\d*)", key)
@@ -309,6 +307,13 @@ class _Keys:
             yield from (("ge", key) for key in GE_NOISES if parts.is_ge)
         else:
             yield "ge_ar" if parts.is_ge else "ar", parts.words[parts.is_ge].upper()
+
+
+def _noise(noise: str, gamma: float, denominator: str) -> Record:
+    """The fields of an entry for what the code draws: uniform noise cut with [0, 1], the others clipped."""
+    cut = {"truncate": True} if noise == "uniform" else {}
+    settings = {"gamma": gamma, "samples": SAMPLES, "noise": noise, "norm": "linf", "clip": True, **cut}
+    return {**settings, "denominator": denominator}
 
 
 def _spellings(text: str) -> Iterator[str]:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from rbtools.errors import RbError
 from rbtools.formats import FORMATS, Bad, ConversionReport, Published
 from rbtools.formats.conversion_report import losses
+from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.estimate import Estimator
 
 # The first row of the published file.
@@ -102,6 +103,28 @@ def test_every_metric_has_an_entry_that_says_source_and_rounding() -> None:
     assert entries["cw20.8"]["rounding"] == 0.0001  # printed as 0.00; its row tells
     assert entries["pr.uniform.0.0313725"]["gamma"] == 8 / 255
     assert entries["probacc.uniform.0.0313725.0.05"]["criterion"] == Estimator(passes="above").criterion
+
+
+@pytest.mark.parametrize("noise", ["uniform", "gaussian", "laplace"])
+def test_an_entry_of_noise_has_the_protocol_of_rb_pr(noise: str) -> None:
+    key = "pr" if noise == "uniform" else f"pr_{noise}"
+    gaps = {} if noise == "uniform" else {"ge": {noise[:3]: 6.24}}
+    record = record_of({**ERM, key: {"0.08": 76.19}, **gaps})
+    entries = {entry["metric"]: entry for entry in record["evals"]}
+    made = NOISES.build(noise, **({"truncate": True} if noise == "uniform" else {}))
+    own = {"gamma": 0.08, "samples": 100, **made.settings, "denominator": "correct", "split": "test"}
+    del own["definition"]
+    published = {"tool", "metric", "source", "published", "unit", "rounding", "value"}
+    entry = entries[f"pr.{noise}.0.08"]
+    assert {name: value for name, value in entry.items() if name not in published} == own
+    gap = {**own, "gamma": 8 / 255, "denominator": "all", "split": "train-test"}
+    entry = entries[f"ge.pr-all.{noise}.0.0313725"]
+    assert {name: value for name, value in entry.items() if name not in published} == gap
+    passes = {"rho": 0.05, "criterion": Estimator(passes="above").criterion}
+    if noise == "uniform":
+        entry = entries["probacc.uniform.0.0313725.0.05"]
+        wanted = {**own, "gamma": 8 / 255, **passes}
+        assert {name: value for name, value in entry.items() if name not in published} == wanted
 
 
 def test_the_radii_of_mnist_are_renamed() -> None:
