@@ -17,7 +17,10 @@ _NAMED = 4  # metrics that the axis names
 
 @dataclass(frozen=True, kw_only=True)
 class Bars(weightings.Composed):
-    """Composite scores (see rb-score) of the best records, a bar for each weighting of the metrics."""
+    """Composite scores (see rb-score) of the best records, a bar for each weighting of the metrics.
+
+    With --group the means of the groups, and lines for the standard deviations of their records.
+    """
 
     name: ClassVar[str] = "bars"
 
@@ -40,7 +43,17 @@ class Bars(weightings.Composed):
             lengths = [row[number] or 0.0 for row in rows.numbers]
             bars = axes.barh(places, lengths, thick * 0.9, color=style.COLOURS[number])
             entries.append((bars, title))
-            if len(weights) == 1:
+            spread = [
+                (place, length, deviation[number])
+                for place, length, deviation in zip(places, lengths, rows.deviations, strict=True)
+                if deviation[number] is not None
+            ]
+            if spread:
+                ys, xs, errors = zip(*spread, strict=True)
+                axes.errorbar(
+                    xs, ys, xerr=errors, linestyle="", color=style.BLACK, linewidth=0.7, capsize=1.5
+                )
+            if len(weights) == 1 and not spread:
                 _write(axes, places, lengths)
         room = min(0.38 * self.width, 1.8)
         names = [layout.fitted(name, room, style.SMALL) for name in rows.names]

@@ -11,7 +11,8 @@ from rbtools.plots import details, layout, style, words
 from rbtools.plots.base import Drawing, Painted, Record
 from rbtools.registry import param
 
-MOST_PANELS = 9
+MOST_PANELS, MOST_NAMED = 9, 10
+Steps = Sequence[tuple[float, list[dict[str, Any]]]]  # distance -> the details of the records
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +21,8 @@ class Confidence(Drawing):
 
     Over the distance: the mean of the largest probability, where the network is right and where it is
     wrong. By class, of one evaluation: the probability of the true class over its images (label), and that
-    of the predicted class over the images taken for it (argmax).
+    of the predicted class over the images taken for it (argmax). By label, over the distance: the mean
+    probability of every class over the images of one of them (--class).
     """
 
     name: ClassVar[str] = "confidence"
@@ -29,12 +31,23 @@ class Confidence(Drawing):
         None, "Metrics with commas, globs among them.  [default: all with details]", metavar="LIST"
     )
     view: str = param(
-        "distance", "Correct against wrong over the distance, or by class.", choices=("distance", "class")
+        "distance",
+        "Correct against wrong over the distance, by class, or of the images of one class over the distance.",
+        choices=("distance", "class", "label"),
+    )
+    image_class: int = param(
+        0, "With --view label: the class of the images, from 0.", name="class", check="non-negative"
     )
 
     def paint(self, figure: Any, records: Sequence[Record], scoring: Any) -> Painted:
         by_metric = details.of(records, self.metric, "confidence")
         return self._by_class(figure, by_metric) if self.view == "class" else self._over(figure, by_metric)
+
+    def _drawn(self, axes: Any, steps: Steps) -> list[tuple[Any, str]]:
+        """The lines of one attack or corruption."""
+        if self.view == "label":
+            return _labels(axes, steps, self.image_class)
+        return [_line(axes, steps, place, number) for number, place in enumerate(("correct", "wrong"))]
 
     def _over(self, figure: Any, by_metric: details.Details) -> Painted:
         families: dict[str, list[tuple[float, str]]] = {}
@@ -53,7 +66,7 @@ class Confidence(Drawing):
         for axes, (family, names) in zip(grid.axes, families.items(), strict=True):
             steps = [(0.0, clean)] if clean and "corrupt" not in family else []
             steps += [(value, by_metric[name]) for value, name in sorted(names)]
-            entries = [_line(axes, steps, place, number) for number, place in enumerate(("correct", "wrong"))]
+            entries = self._drawn(axes, steps)
             axes.set_title("\n".join(layout.wrapped(family, grid.width, style.SMALL)), size=style.SMALL)
             axes.set_ylim(0, 1.03)
         each = max(1.35, min(2.6, 0.62 * grid.width))
@@ -63,12 +76,13 @@ class Confidence(Drawing):
             if (parts := words.with_number(name)) is not None
         )
         count = max(map(len, by_metric.values()))
+        of = f" of images of class {self.image_class}" if self.view == "label" else ""
         return Painted(
-            f"Confidence, {words.counted(count)}",
+            f"Confidence{of}, {words.counted(count)}",
             grid.rows * (each + 0.42),
             entries,
             "; ".join(over),
-            "mean largest probability",
+            "mean probability" if self.view == "label" else "mean largest probability",
         )
 
     def _by_class(self, figure: Any, by_metric: details.Details) -> Painted:
@@ -96,9 +110,42 @@ def _refuse_many(names: Sequence[str]) -> None:
         raise RbError(f"There would be {len(names)} panels, and {MOST_PANELS} fit. Name fewer with --metric.")
 
 
-def _line(
-    axes: Any, steps: Sequence[tuple[float, list[dict[str, Any]]]], place: str, number: int
-) -> tuple[Any, str]:
+def _labels(axes: Any, steps: Steps, label: int) -> list[tuple[Any, str]]:
+    """The mean probability of each class over the images of class `label`, medians over the records.
+
+    The class itself is drawn thick with the middle 80 % of the records; of more than ten others, the ten that
+    gain most are named and the rest grey.
+    """
+    import numpy as np
+
+    xs = [x for x, _ in steps]
+    rows = [[detail["confidence"].get("label") for detail in details] for _, details in steps]
+    sizes = {0 if not matrix else len(matrix) for row in rows for matrix in row}
+    if len(sizes) > 1 or sizes == {0}:
+        raise RbError(
+            "The confidences by class are not there, or are of different numbers of classes. Choose records"
+            " with --where."
+        )
+    if label >= min(sizes):
+        raise RbError(f"--class is {label}. The classes are 0 to {min(sizes) - 1}.")
+    middles = np.array([np.median([matrix[label] for matrix in row], axis=0) for row in rows])
+    order = [int(place) for place in np.argsort(-middles.max(0), kind="stable") if place != label]
+    entries = []
+    for number, other in enumerate([label, *order]):
+        own, named = number == 0, number <= MOST_NAMED
+        look = style.line(number) if named else {"color": style.PALE, "linestyle": "-"}
+        width = 2.0 if own else 1.0
+        (line,) = axes.plot(xs, middles[:, other], linewidth=width, zorder=3 if named else 1, **look)
+        if named:
+            entries.append((line, f"class {other}"))
+    low, high = np.array(
+        [np.quantile([matrix[label][label] for matrix in row], (0.1, 0.9)) for row in rows]
+    ).T
+    axes.fill_between(xs, low, high, color=style.COLOURS[0], alpha=0.18, linewidth=0)
+    return entries
+
+
+def _line(axes: Any, steps: Steps, place: str, number: int) -> tuple[Any, str]:
     """Median and middle over the records; where no image was right (or wrong) there is no confidence."""
     import numpy as np
 

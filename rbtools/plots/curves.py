@@ -33,21 +33,40 @@ _MAKERS = {
 
 
 class Point(NamedTuple):
-    """One value of a curve and, where it was measured so, its 95 % interval."""
+    """One value of a curve and, where it was measured so, its 95 % interval, or its standard deviation."""
 
     x: float
     y: float
     interval: tuple[float, float] | None = None
+    deviation: float | None = None
 
 
 Curves = dict[str, dict[int, list[Point]]]  # panel -> place of the record -> points, by x
+
+
+class Panel(NamedTuple):
+    """The lines of a panel, and the facet that they are of."""
+
+    title: str
+    facet: str
+    lines: dict[int, list[Point]]
+    two_axes: bool
+
+
+class Lines(NamedTuple):
+    """The records that have lines: their places, and the name and look of each."""
+
+    places: list[int]
+    names: list[str]
+    looks: list[dict[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class CurvesPlot(Drawing):
     """A line for each record: PR over gamma, ProbAcc over rho, accuracy over eps, and the like.
 
-    Shades are 95 % intervals. Of more than 16 records the median and the middle 80 % are shown.
+    Shades are 95 % intervals, and bars the standard deviations of means (rb-rank --aggregate). Of more
+    than 16 records in a panel the median and the middle 80 % are shown.
     """
 
     name: ClassVar[str] = "curves"
@@ -63,69 +82,116 @@ class CurvesPlot(Drawing):
         " such as loss,val_acc.  [default: pr.*, probacc.* ... as --over asks for]",
         metavar="LIST",
     )
+    facet: str | None = param(
+        None, "Panels for the records that agree in these, such as dataset,arch.name.", metavar="LIST"
+    )
+    right: str | None = param(
+        None,
+        "Metrics with an axis of their own on the right of each panel, their lines dashed: with --over epoch"
+        " --metric wci the gap.",
+        metavar="LIST",
+    )
 
     def paint(self, figure: Any, records: Sequence[Record], scoring: Any) -> Painted:
-        panels = self._histories(records) if self.over == "epoch" else self._curves(records)
+        keys = [""] * len(records)
+        if self.facet is not None:
+            keys = record_values.keys(records, self.facet, "--facet")
+        panels = self._panels(records, keys, self.metric)
         if len(panels) > MOST_PANELS:
             raise RbError(
-                f"There would be {len(panels)} panels ({', '.join(list(panels)[:4])} ...), and {MOST_PANELS}"
-                " fit. Name fewer with --metric."
+                f"There would be {len(panels)} panels ({', '.join(one.title for one in panels[:4])} ...), and"
+                f" {MOST_PANELS} fit. Name fewer with --metric."
             )
-        shown = sorted({place for lines in panels.values() for place in lines})
-        names = words.tags([records[place] for place in shown])
-        looks = style.looks(words.differing([records[place] for place in shown]))
-        grid = layout.grid(figure, len(panels), least=1.25 if self.width < 4 else 1.9, share=self._share())
-        each = max(1.35, min(2.6, 0.62 * grid.width))
-        crowd = len(shown) > MOST_LINES
-        entries: list[tuple[Any, str]] = []
-        for axes, (title, lines) in zip(grid.axes, panels.items(), strict=True):
-            axes.set_title("\n".join(layout.wrapped(title, grid.width - 0.1, style.SMALL)), size=style.SMALL)
-            entries = _crowd(axes, lines) if crowd else _lines(axes, lines, shown, names, looks)
+        beside = [] if self.right is None else self._panels(records, keys, self.right)
+        lines = _looks(records, keys, panels)
+        grid = layout.grid(
+            figure,
+            len(panels),
+            least=1.25 if self.width < 4 else 1.9,
+            side=0.65 if self.right is None else 1.2,
+            share=self._share(),
+        )
+        entries: dict[str, Any] = {}
+        for axes, panel in zip(grid.axes, panels, strict=True):
+            heading = layout.wrapped(panel.title, grid.width - 0.1, style.SMALL)
+            axes.set_title("\n".join(heading), size=style.SMALL)
+            crowd = len(panel.lines) > MOST_LINES
+            entries |= _crowd(axes, panel.lines) if crowd else _lines(axes, panel, lines)
+            if beside:
+                others = [other for other in beside if other.facet == panel.facet]
+                self._beside(axes, others, lines, grid.width)
             if self.over in ("epoch", "severity"):
                 low, high = axes.get_xlim()
                 if high - low < 1:  # of one epoch, ticks at its fractions
                     axes.set_xlim(round(low) - 0.5, round(low) + 0.5)
                 axes.xaxis.get_major_locator().set_params(integer=True)
+        each = max(1.35, min(2.6, 0.62 * grid.width))
         shared = words.common(records)
-        title = words.counted(len(shown)) + (f" ({shared})" if shared else "")
-        return Painted(title, grid.rows * (each + 0.42), entries, self._axis(panels), self._label(records))
+        title = words.counted(len(lines.places)) + (f" ({shared})" if shared else "")
+        legend = [(handle, name) for name, handle in entries.items()]
+        return Painted(
+            title, grid.rows * (each + 0.42), legend, self._axis(panels), self._label(records, self.metric)
+        )
+
+    def _panels(self, records: Sequence[Record], keys: Sequence[str], metric: str | None) -> list[Panel]:
+        """The panels of these metrics, those of a facet together, in the order in which facets are met."""
+        whole = (self._histories if self.over == "epoch" else self._curves)(records, metric)
+        plain = self.right is not None or len(whole) == 1  # the facet alone says which panel it is
+        panels = []
+        for key in dict.fromkeys(keys):
+            for title, drawn in whole.items():
+                inside = {place: line for place, line in drawn.items() if keys[place] == key}
+                if inside:
+                    heading = key if key and plain else ", ".join(filter(None, (key, title)))
+                    panels.append(Panel(heading, key, inside, self.right is not None))
+        return panels
+
+    def _beside(self, axes: Any, panels: Sequence[Panel], lines: Lines, width: float) -> None:
+        """Draw the metrics of --right on an axis of their own."""
+        right = axes.twinx()
+        right.grid(visible=False)
+        right.spines["right"].set_visible(True)
+        for panel in panels:
+            _lines(right, panel, lines, dashes=style.DASHES[1])
+        label = f"{(self.right or '').replace('_', ' ')} (dashed)"
+        right.set_ylabel("\n".join(layout.wrapped(label, 0.6 * width, style.SMALL)), size=style.SMALL)
 
     def _share(self) -> str:
         return "none" if self.over == "epoch" else "all"
 
-    def _axis(self, panels: Curves) -> str:
-        squared = self.over == "eps" and all(".l2" in title for title in panels)
+    def _axis(self, panels: Sequence[Panel]) -> str:
+        squared = self.over == "eps" and all(".l2" in panel.title for panel in panels)
         return words.AXES["eps2" if squared else self.over]
 
-    def _label(self, records: Sequence[Record]) -> str:
+    def _label(self, records: Sequence[Record], metric: str | None) -> str:
         if self.over == "epoch":
-            return "value"
-        names = list(self._wanted(metric_name.names(records)))
+            return metric.replace("_", " ") if self.right is not None and metric else "value"
+        names = list(self._wanted(metric_name.names(records), metric))
         return words.axis(names if len(names) > 1 else names * 2)  # what they are, not which one
 
-    def _curves(self, records: Sequence[Record]) -> Curves:
+    def _curves(self, records: Sequence[Record], metric: str | None) -> Curves:
         """Panels by family and by what is held fixed: ProbAcc has a panel for each gamma, or each rho."""
-        wanted = self._wanted(metric_name.names(records))
+        wanted = self._wanted(metric_name.names(records), metric)
         panels: Curves = {}
         for place, record in enumerate(records):
             known = record.get("metrics") or {}
-            intervals = record_values.intervals(record)
+            intervals, deviations = record_values.intervals(record), record_values.deviations(record)
             for name, (title, x) in wanted.items():
                 if known.get(name) is not None:
                     points = panels.setdefault(title, {}).setdefault(place, [])
-                    points.append(Point(x, known[name], intervals.get(name)))
+                    points.append(Point(x, known[name], intervals.get(name), deviations.get(name)))
         return {title: {place: sorted(line) for place, line in panels[title].items()} for title in panels}
 
-    def _wanted(self, known: Sequence[str]) -> dict[str, tuple[str, float]]:
+    def _wanted(self, known: Sequence[str], metric: str | None) -> dict[str, tuple[str, float]]:
         """Metric -> the panel it belongs to, and its place along the axis."""
         try:
-            names = expr.select(known, self.metric or _DEFAULT[self.over])
+            names = expr.select(known, metric or _DEFAULT[self.over])
         except RbError as wrong:
             raise RbError(f"--metric: {wrong} Measure it, for example with {_MAKERS[self.over]}.") from None
         panel_of = {}
         for name in names:
             parts = words.with_number(name)
-            if parts is None or (self.metric is None and parts.split != "test"):
+            if parts is None or (metric is None and parts.split != "test"):
                 continue
             if self.over == "rho" and parts.rho:
                 panel_of[name] = (f"{parts.family}, γ = {float(parts.number):.3g}", float(parts.rho))
@@ -134,12 +200,12 @@ class CurvesPlot(Drawing):
                 panel_of[name] = (title, float(parts.number))
         if not panel_of:
             raise RbError(
-                f"No metric of --metric {self.metric or _DEFAULT[self.over]} runs over {self.over}."
+                f"No metric of --metric {metric or _DEFAULT[self.over]} runs over {self.over}."
                 f" Measure some, for example with {_MAKERS[self.over]}."
             )
         return panel_of
 
-    def _histories(self, records: Sequence[Record]) -> Curves:
+    def _histories(self, records: Sequence[Record], metric: str | None) -> Curves:
         histories = {}
         for place, record in enumerate(records):
             train = record.get("train")
@@ -150,7 +216,7 @@ class CurvesPlot(Drawing):
         if not known:
             raise RbError("No record has a train.history. rb-train writes it.")
         panels: Curves = {}
-        for name in self._quantities(known):
+        for name in _quantities(known, metric):
             lines = {
                 place: [Point(epoch, y) for epoch, y in enumerate(history[name], start=1) if _is_drawn(y)]
                 for place, history in histories.items()
@@ -159,19 +225,21 @@ class CurvesPlot(Drawing):
             panels[name] = lines
         return panels
 
-    def _quantities(self, known: list[str]) -> list[str]:
-        if self.metric is None:
-            accuracies = [name for name in known if name.endswith("acc")]
-            return accuracies or [name for name in known if name.endswith("loss")] or known[:4]
-        names: list[str] = []
-        for name in expr.items(self.metric):
-            matching = expr.expand(name, known)
-            if not matching:
-                raise RbError(
-                    f"--metric: no history has '{name}'.{near(name, known)} They have: {', '.join(known)}."
-                )
-            names += matching
-        return list(dict.fromkeys(names))
+
+def _quantities(known: list[str], metric: str | None) -> list[str]:
+    """The quantities of a history that are drawn; without names its accuracies, else its losses."""
+    if metric is None:
+        accuracies = [name for name in known if name.endswith("acc")]
+        return accuracies or [name for name in known if name.endswith("loss")] or known[:4]
+    names: list[str] = []
+    for name in expr.items(metric):
+        matching = expr.expand(name, known)
+        if not matching:
+            raise RbError(
+                f"--metric: no history has '{name}'.{near(name, known)} They have: {', '.join(known)}."
+            )
+        names += matching
+    return list(dict.fromkeys(names))
 
 
 def _is_drawn(value: Any) -> bool:
@@ -179,29 +247,51 @@ def _is_drawn(value: Any) -> bool:
     return type(value) in (int, float) and abs(value) < 1e150
 
 
-def _lines(
-    axes: Any,
-    lines: dict[int, list[Point]],
-    shown: Sequence[int],
-    names: Sequence[str],
-    looks: Sequence[dict[str, Any]],
-) -> list[tuple[Any, str]]:
-    """A line for each record, in the same look in every panel; the entries of the legend."""
-    entries = []
+def _looks(records: Sequence[Record], keys: Sequence[str], panels: Sequence[Panel]) -> Lines:
+    """Names and looks of all records that are drawn; those of different facets may share them."""
+    shown = sorted({place for panel in panels for place in panel.lines})
+    at: dict[str, list[int]] = {}
     for number, place in enumerate(shown):
-        points, look = lines.get(place, []), looks[number]
+        at.setdefault(keys[place], []).append(number)
+    some, apart = [records[place] for place in shown], list(at.values())
+    names, parts = words.tags(some, apart), words.differing(some, apart)
+    if len(at) == 1:
+        return Lines(shown, names, style.looks(parts))
+    kinds = list(dict.fromkeys(zip(parts, names, strict=True)))
+    looks = dict(zip(kinds, style.looks([part for part, _ in kinds]), strict=True))
+    return Lines(shown, names, [looks[kind] for kind in zip(parts, names, strict=True)])
+
+
+def _lines(axes: Any, panel: Panel, lines: Lines, dashes: Any = None) -> dict[str, Any]:
+    """A line for each record, in the same look in every panel; the entries of the legend.
+
+    Where dashes tell the two axes of a panel apart, lines on the left have none, those on the right `dashes`.
+    """
+    entries = {}
+    for number, place in enumerate(lines.places):
+        points, look = panel.lines.get(place, []), dict(lines.looks[number])
+        if not points:
+            continue
+        if panel.two_axes:
+            look["linestyle"] = dashes or "-"
+            if len(panel.lines) == 1:
+                look["color"] = style.VERMILLION if dashes else style.BLUE
         marker = style.MARKERS[number % len(style.MARKERS)] if len(points) <= _MARKED else ""
         (line,) = axes.plot(
             [point.x for point in points], [point.y for point in points], marker=marker, markersize=3, **look
         )
         banded = [(point.x, *point.interval) for point in points if point.interval]
-        if banded and len(shown) <= _BANDS:
+        if banded and len(panel.lines) <= _BANDS:
             axes.fill_between(*zip(*banded, strict=True), color=look["color"], alpha=0.13, linewidth=0)
-        entries.append((line, names[number]))
-    return entries if len(shown) > 1 else []
+        spread = [(point.x, point.y, point.deviation) for point in points if point.deviation is not None]
+        if spread:
+            bars = {"linestyle": "", "color": look["color"], "linewidth": 0.8, "capsize": 2}
+            axes.errorbar(*zip(*spread, strict=True), **bars)
+        entries[lines.names[number]] = line
+    return entries if len(set(lines.names)) > 1 else {}
 
 
-def _crowd(axes: Any, lines: dict[int, list[Point]]) -> list[tuple[Any, str]]:
+def _crowd(axes: Any, lines: dict[int, list[Point]]) -> dict[str, Any]:
     """What is in the middle of all that have a value at a place, over grey lines, or over their range."""
     import numpy as np
 
@@ -235,7 +325,7 @@ def _crowd(axes: Any, lines: dict[int, list[Point]]) -> list[tuple[Any, str]]:
         (median,) = axes.plot(
             places[part], middle[part], marker=mark, markersize=4, color=style.BLUE, linewidth=1.8, zorder=4
         )
-    return [(median, "median"), (band, "middle 80 %"), (behind, "all")]
+    return {"median": median, "middle 80 %": band, "all": behind}
 
 
 def _stretches(lines: dict[int, list[Point]], places: Sequence[float]) -> list[tuple[int, int]]:

@@ -132,3 +132,13 @@ def intervals(record: Record) -> dict[str, tuple[float, float]]:
         for entry in entries
         if entry.get("ci95") and "metric" in entry
     }
+
+
+def deviations(record: Record) -> dict[str, float]:
+    """Metric -> the standard deviation over the records that it is the mean of (rb-rank --aggregate)."""
+    entries = record.get("evals") or []
+    return {
+        str(entry["metric"]): float(entry["std"])
+        for entry in entries
+        if "metric" in entry and type(entry.get("std")) in (int, float)
+    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import stdev
 from typing import Any, NamedTuple
 
 from rbtools.errors import RbError, near
@@ -29,12 +30,14 @@ PRESETS: dict[str, dict[str, tuple[float, ...]]] = {
 class Rows(NamedTuple):
     """Named rows of numbers: the means over the records of each group, and how many those are.
 
-    numbers: one list a row, one number a column, None where no record of the group has one.
+    numbers: one list a row, one number a column, None where no record of the group has one. deviations: of
+    the sample, likewise, None for fewer than two records.
     """
 
     names: list[str]
     numbers: list[list[float | None]]
     counts: list[int]
+    deviations: list[list[float | None]]
 
 
 class WeightedMetric(NamedTuple):
@@ -201,13 +204,20 @@ def grouped(records: Sequence[Record], columns: Sequence[Sequence[float | None]]
         at = {name: [place] for place, name in enumerate(words.tags(records))}
     else:
         at = record_values.groups(records, group, "--group")
-    numbers = [[_mean([column[place] for place in places]) for column in columns] for places in at.values()]
-    return Rows(list(at), numbers, [len(places) for places in at.values()])
+    values = [[[column[place] for place in places] for column in columns] for places in at.values()]
+    numbers = [[_mean(some) for some in row] for row in values]
+    deviations = [[_deviation(some) for some in row] for row in values]
+    return Rows(list(at), numbers, [len(places) for places in at.values()], deviations)
 
 
 def _mean(numbers: Sequence[float | None]) -> float | None:
     known = [number for number in numbers if number is not None]
     return sum(known) / len(known) if known else None
+
+
+def _deviation(numbers: Sequence[float | None]) -> float | None:
+    known = [number for number in numbers if number is not None]
+    return stdev(known) if len(known) > 1 else None
 
 
 def best(rows: Rows, top: int) -> Rows:
@@ -225,4 +235,5 @@ def best(rows: Rows, top: int) -> Rows:
         [rows.names[row] for row in order],
         [rows.numbers[row] for row in order],
         [rows.counts[row] for row in order],
+        [rows.deviations[row] for row in order],
     )

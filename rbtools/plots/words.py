@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rbtools.records import metric_name
@@ -145,25 +145,42 @@ def _parts(record: Record) -> list[str | None]:
     return parts
 
 
-def differing(records: Sequence[Record]) -> list[tuple[str | None, ...]]:
-    """Of name, data set, method and seed those that differ among the records, of each record."""
+def _differ(rows: Sequence[Sequence[str | None]], apart: Iterable[Sequence[int]] | None) -> list[int]:
+    """The places in which some of these rows differ; with `apart`, in which those of one part of them do."""
+    parts = [range(len(rows))] if apart is None else apart
+    return [
+        place
+        for place in range(len(_PARTS))
+        if any(len({rows[number][place] for number in part}) > 1 for part in parts)
+    ]
+
+
+def differing(
+    records: Sequence[Record], apart: Iterable[Sequence[int]] | None = None
+) -> list[tuple[str | None, ...]]:
+    """Of name, data set, method and seed those that differ among the records, of each record.
+
+    apart: parts of the records that are not compared with each other, by place.
+    """
     rows = [_parts(record) for record in records]
-    places = [place for place in range(len(_PARTS)) if len({row[place] for row in rows}) > 1]
+    places = _differ(rows, apart)
     return [tuple(row[place] for place in places) for row in rows]
 
 
-def tags(records: Sequence[Record]) -> list[str]:
-    """A short name for each record: of name, data set, method and seed those that differ."""
+def tags(records: Sequence[Record], apart: Sequence[Sequence[int]] | None = None) -> list[str]:
+    """A short name for each record: of name, data set, method and seed those that differ; see `differing`."""
     rows = [_parts(record) for record in records]
-    differ = [place for place in range(len(_PARTS)) if len({row[place] for row in rows}) > 1]
-    if not differ:
-        differ = [0]
+    differ = _differ(rows, apart) or [0]
     words = ("", "", "", "seed ")
     named = [
         " ".join(words[place] + str(row[place]) for place in differ if row[place] is not None) or "unnamed"
         for row in rows
     ]
-    return _numbered([shortened(name) for name in named])
+    names = [shortened(name) for name in named]
+    for part in [range(len(rows))] if apart is None else apart:
+        for place, name in zip(part, _numbered([names[place] for place in part]), strict=True):
+            names[place] = name
+    return names
 
 
 def _numbered(names: list[str]) -> list[str]:

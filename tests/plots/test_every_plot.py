@@ -13,7 +13,12 @@ from rbtools.plots import PLOTS, base
 from rbtools.scoring import plotted
 
 Records = list[dict[str, Any]]
-FIGURES = [name for name in PLOTS if PLOTS.load(name).endings == base.ENDINGS]  # type: ignore[attr-defined]
+FIGURES = [
+    name
+    for name in PLOTS
+    if PLOTS.load(name).endings == base.ENDINGS  # type: ignore[attr-defined]
+    and name != "search"  # of what rb-search writes: test_papers.py
+]
 STARTS = {"png": b"\x89PNG\r\n\x1a\n", "svg": b"<?xml", "pdf": b"%PDF-"}
 SCORED = "acc,pgd20.8,pr.uniform.0.08,probacc.uniform.0.0313725.0.05,ge.pr.uniform.0.08,seconds_per_epoch"
 WEIGHTINGS = "equal; robust: pgd20.8=5, pr.*=3; fast: seconds_per_epoch=9"
@@ -37,7 +42,7 @@ ASKED: dict[str, list[dict[str, Any]]] = {
     ],
     "heatmap": [{"metric": SCORED}, {}],
     "ranks": [{}, {"view": "own", "metric": "acc,fgsm.*"}],
-    "confidence": [{}, {"view": "class"}],
+    "confidence": [{}, {"view": "class"}, {"view": "label", "image_class": 3}],
     "confusion": [{}, {"metric": "fgsm.*"}],
     "curves": [{}, {"over": "severity"}, {"over": "epoch"}, {"over": "rho"}, {"over": "eps"}],
     "cells": [

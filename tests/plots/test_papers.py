@@ -117,3 +117,92 @@ def test_the_network_around_a_cell_has_its_widths() -> None:
     figure = drawn("cells", [{"arch": nasbench201.arch(9, channels=8, cells=1)}], view="network")
     texts = " ".join(" ".join(text.get_text() for text in figure.axes[0].texts).split())
     assert "1 × cell 8 channels residual /2 16 channels 1 × cell 16 channels residual /2 32 channels" in texts
+
+
+# --- curves ---------------------------------------------------------------------------------------
+
+
+def test_lines_of_facets_share_names_and_looks() -> None:
+    some = [
+        {**trained(method, **{"pr.uniform.0.1": 0.5, "pr.uniform.0.2": 0.4}), "dataset": dataset}
+        for dataset in ("cifar10", "svhn")
+        for method in ("pgd", "erm")
+    ]
+    figure = drawn("curves", some, facet="dataset")
+    assert [axes.get_title() for axes in figure.axes] == ["cifar10", "svhn"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["pgd", "erm"]
+    colours = [[line.get_color() for line in axes.lines] for axes in figure.axes]
+    assert colours == [[style.METHODS["pgd"][0], style.METHODS["erm"][0]]] * 2
+
+
+def test_a_second_axis_has_its_own_scale_and_dashes() -> None:
+    history = {"wci": [None, 200.0, 180.0], "gap": [0.1, 0.2, 0.3]}
+    record = {"arch": {"name": "x"}, "train": {"method": "pgd", "history": history}}
+    left, right = drawn("curves", [record], over="epoch", metric="wci", right="gap").axes
+    assert (left.lines[0].get_ydata().tolist(), right.lines[0].get_ydata().tolist()) == (
+        [200.0, 180.0],
+        [0.1, 0.2, 0.3],
+    )
+    assert (left.lines[0].get_linestyle(), right.lines[0].get_linestyle()) == ("-", "--")
+    assert right.get_ylabel() == "gap (dashed)"
+
+
+def test_means_have_their_deviations() -> None:
+    names = ("pr.uniform.0.1", "pr.uniform.0.2")
+    record = trained("pgd", **dict.fromkeys(names, 0.5))
+    record["evals"] = [
+        {"metric": names[0], "value": 0.5, "std": 0.1},
+        {"metric": names[1], "value": 0.5, "std": None},
+    ]
+    axes = drawn("curves", [record]).axes[0]
+    (bars,) = axes.containers
+    assert [segment.tolist() for segment in bars.lines[2][0].get_segments()] == [
+        [[0.1, pytest.approx(0.4)], [0.1, pytest.approx(0.6)]]
+    ]
+    some = [trained("pgd", acc=value) for value in (0.0, 1.0)]
+    axes = drawn("bars", some, metric="acc", group="train.method").axes[0]
+    (segment,) = next(one for one in axes.containers if hasattr(one, "lines")).lines[2][0].get_segments()
+    assert segment[:, 0].tolist() == pytest.approx([0.5 - 0.5**0.5, 0.5 + 0.5**0.5])
+
+
+# --- searches and confidences ---------------------------------------------------------------------
+
+
+def searched(algorithm: str, objective: str = "acc", **more: Any) -> dict[str, Any]:
+    trajectory = {"mean": [0.1, 0.2], "low": [0.0, 0.1], "high": [0.2, 0.3]}
+    section = {"algorithm": algorithm, "objectives": [{"objective": objective}], "runs": 3, **more}
+    return {"arch": {"name": "x"}, "search": {**section, "trajectory": trajectory, "optimum": {"value": 0.4}}}
+
+
+def test_searches_have_a_band_each_and_the_best_there_is() -> None:
+    figure = drawn("search", [searched("random"), searched("local")])
+    axes = figure.axes[0]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["random", "local", "best there is"]
+    assert [line.get_ydata()[-1] for line in axes.lines] == [0.2, 0.2, 0.4]
+    assert len(axes.collections) == 2
+    twice = [searched("local", config={"starts": 1}), searched("local", config={"starts": 9})]
+    texts = [text.get_text() for text in drawn("search", twice).legends[0].get_texts()]
+    assert texts[:2] == ["local starts 1", "local starts 9"]
+    with pytest.raises(RbError, match=r"acc and pgd20\.8, which share no axis"):
+        drawn("search", [searched("random"), searched("local", "pgd20.8")])
+    with pytest.raises(RbError, match="rb-search writes it"):
+        drawn("search", [trained("pgd", acc=1)])
+
+
+def test_the_confidence_of_a_label_is_that_of_its_images() -> None:
+    def detailed(name: str, label: list[float]) -> dict[str, Any]:
+        matrix = [[0.9, 0.1], label]
+        confidence = {"prediction": [0.9, 0.5], "label": matrix, "argmax": matrix}
+        return {"metric": name, "value": 0.5, "detail": {"confidence": confidence}}
+
+    evals = [detailed("acc", [0.0, 1.0]), detailed("fgsm.8", [0.7, 0.3])]
+    record = {"arch": {"name": "x"}, "metrics": {"acc": 1, "fgsm.8": 0.3}, "evals": evals}
+    figure = drawn("confidence", [record], view="label", image_class=1)
+    lines = {
+        name.get_text(): line
+        for name, line in zip(figure.legends[0].get_texts(), figure.axes[0].lines, strict=True)
+    }
+    assert lines["class 1"].get_xydata().tolist() == [[0, 1.0], [8, 0.3]]
+    assert lines["class 0"].get_ydata().tolist() == [0.0, 0.7]
+    with pytest.raises(RbError, match=r"--class is 2\. The classes are 0 to 1\."):
+        drawn("confidence", [record], view="label", image_class=2)

@@ -1,0 +1,97 @@
+"""search: the best that searches have met, over their queries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from rbtools.errors import RbError
+from rbtools.plots import layout, style, words
+from rbtools.plots.base import Drawing, Painted, Record
+from rbtools.registry import param
+
+MOST_LINES = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchPlot(Drawing):
+    """The best value so far over the queries of searches (rb-search), a line for each algorithm.
+
+    Lines are means over the runs, bands their 95 % intervals. The optimum of the table is dotted.
+    """
+
+    name: ClassVar[str] = "search"
+
+    log_x: bool = param(False, "Horizontal axis with equal ratios, which shows the first queries.")
+
+    def paint(self, figure: Any, records: Sequence[Record], scoring: Any) -> Painted:
+        searches = [search for record in records if (search := _search(record)) is not None]
+        if not searches:
+            raise RbError(
+                "No record has the trajectory of a search. rb-search writes it: rb-search local --objective"
+                " pgd20.8 --table FILE."
+            )
+        if len(searches) > MOST_LINES:
+            raise RbError(f"There are {len(searches)} searches, and {MOST_LINES} lines fit.")
+        wanted = list(dict.fromkeys(_objective(search) for search in searches))
+        if len(wanted) > 1:
+            raise RbError(
+                f"The searches are for {' and '.join(wanted)}, which share no axis. Choose some with --where."
+            )
+        axes = figure.add_subplot()
+        entries = []
+        names = _names(searches)
+        for number, (search, name) in enumerate(zip(searches, names, strict=True)):
+            entries.append((_line(axes, search["trajectory"], style.line(number)), name))
+        optima = {search["optimum"]["value"] for search in searches if search.get("optimum")}
+        if len(optima) == 1:
+            best = axes.axhline(optima.pop(), color=style.GREY, linestyle=style.DASHES[2], linewidth=1)
+            entries.append((best, "best there is"))
+        if self.log_x:
+            axes.set_xscale("log")
+            axes.xaxis.set_major_formatter(layout.short_number)
+        height = max(2.0, 0.62 * self.width)
+        room = (self.width - 0.9, height - 0.4)
+        label = wanted[0] if wanted[0] == "hypervolume" else words.axis([wanted[0]])
+        layout.label(axes, x="queries", y=f"best {label}", room=room)
+        runs = {int(search.get("runs") or 1) for search in searches}
+        title = f"Searches, {words.counted(runs.pop(), 'run')} each" if len(runs) == 1 else "Searches"
+        return Painted(title, height, entries)
+
+
+def _search(record: Record) -> dict[str, Any] | None:
+    """The section of a record that rb-search wrote with what it met over its queries."""
+    search = record.get("search")
+    if not isinstance(search, dict) or not isinstance(search.get("trajectory"), dict):
+        return None
+    return search if search["trajectory"].get("mean") else None
+
+
+def _objective(search: dict[str, Any]) -> str:
+    listed = search.get("objectives") or []
+    return str(listed[0]["objective"]) if len(listed) == 1 else "hypervolume"
+
+
+def _names(searches: Sequence[dict[str, Any]]) -> list[str]:
+    """The algorithms; where one comes twice, with what its configuration says."""
+    names = [str(search.get("algorithm")) for search in searches]
+    if len(set(names)) == len(names):
+        return names
+    configs = [search.get("config") or {} for search in searches]
+    differ = [key for key in configs[0] if len({str(config.get(key)) for config in configs}) > 1]
+    return [
+        " ".join([name, *(f"{key} {config[key]}" for key in differ if key in config)])
+        for name, config in zip(names, configs, strict=True)
+    ]
+
+
+def _line(axes: Any, trajectory: dict[str, list[float]], look: dict[str, Any]) -> Any:
+    mean = trajectory["mean"]
+    queries = range(1, len(mean) + 1)
+    if trajectory.get("low") and trajectory.get("high"):
+        axes.fill_between(
+            queries, trajectory["low"], trajectory["high"], color=look["color"], alpha=0.15, linewidth=0
+        )
+    (line,) = axes.plot(queries, mean, **look)
+    return line
