@@ -69,6 +69,7 @@ METHODS = NameMap(
         "AT-PR": "at-pr",
     }
 )
+LARGER = ("tinyimagenet", "imagenet50")  # data sets whose images are larger than 32 pixels
 NOISE = "Corr_"  # Corr_Uniform: the method `corruption` with uniform noise
 EPS = 8 / 255
 # Radii are printed rounded, and the rows of MNIST have the keys of the others: key -> radius.
@@ -97,8 +98,8 @@ class PRBench:
     are at .3. ProbAcc is at the smallest radius, and so is "ge"; an image passes with a PR above 1 - rho, as
     in the public code. The generalisation error of PR is over all images (ge.pr-all.NOISE.GAMMA): over the
     images that are right without noise 433 of 540 published values could not be. Noise is entered as that
-    code draws it, uniform noise with "truncate". What a row has besides is kept under "prbench". Reads row
-    by row; writes when all records are there.
+    code draws it, uniform noise with "truncate", and a ResNet for images above 32 pixels with its pool 4x4.
+    What a row has besides is kept under "prbench". Reads row by row; writes when all records are there.
     """
 
     name: ClassVar[str] = "prbench"
@@ -212,7 +213,10 @@ def _arch(model: str, dataset: str) -> Record:
     if model.startswith("nb201-"):
         return described({"space": "nasbench201", "name": model}, dataset)
     zoo = MODELS.ours(model)
-    return described({"space": "zoo" if zoo in MODELS.published else "prbench", "name": zoo}, dataset)
+    arch = {"space": "zoo" if zoo in MODELS.published else "prbench", "name": zoo}
+    if zoo in ("resnet18", "resnet34") and dataset in LARGER:  # cifar_model/resnet.py
+        arch |= {"stem": "cifar", "pool": "4x4"}
+    return described(arch, dataset)
 
 
 def _model(arch: Record) -> str:

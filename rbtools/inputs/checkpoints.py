@@ -220,7 +220,7 @@ def named_arch(text: str) -> dict[str, Any]:
     }
 
 
-VARIANTS = ("stem", "shortcut")  # fields of an architecture
+VARIANTS = ("stem", "pool", "shortcut")  # fields of an architecture
 PREFIXES = ("torchvision", "timm", "python", "fcnn", "rescnn")
 
 

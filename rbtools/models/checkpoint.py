@@ -18,6 +18,7 @@ from rbtools import models
 from rbtools.errors import RbError
 from rbtools.models import disambiguate, normalising, programs, recognise, statistics, weights_file
 from rbtools.models.families.base import Ambiguous, Inferred
+from rbtools.models.families.small import pooled_windows
 from rbtools.models.load_weights import OPTIONAL, load_into, meta_init
 from rbtools.models.normalising import (
     DATASET,
@@ -91,6 +92,8 @@ def load(
     arch, facts = _architecture(checkpoint, arch, hints)
     large = arch.get("space") in ("torchvision", "timm") and "stem" not in arch
     side = 224 if large or arch.get("stem") == "imagenet" else 32
+    if arch.get("pool") == "4x4":
+        side = 32 * pooled_windows(checkpoint.state)
     classes, shape = n_classes, shape or (channels, side, side)
     network, checkpoint = _network(checkpoint, arch, classes, shape, allow_code)
     normalization = normalising.choose_normalization(checkpoint, arch, network, classes, shape, hints)
@@ -219,7 +222,7 @@ def _sizes_in_weights(arch: Mapping[str, Any], checkpoint: Checkpoint) -> dict[s
     except RbError:
         return {}
     same = zoo.FORMS.get(str(seen.get("name"))) == zoo.FORMS[arch["name"]]
-    return {key: seen[key] for key in ("stem", "patch", "side") if same and key in seen}
+    return {key: seen[key] for key in ("stem", "pool", "patch", "side") if same and key in seen}
 
 
 def _refuse_other_cell(arch: Mapping[str, Any], noted: Any, path: Path) -> None:

@@ -50,7 +50,7 @@ def variants_of(arch: Mapping[str, Any]) -> list[dict[str, Any]]:
 def label(arch: Mapping[str, Any]) -> str:
     """The name for messages and `--arch`: NAME or NAME:FIELD=VALUE, with the space unless it is the zoo."""
     space = "" if arch.get("space") in ("zoo", "nasbench201") else f"{arch.get('space')}:"
-    fields = [f":{field}={arch[field]}" for field in VARIANT_FIELDS if field in arch]
+    fields = [f":{field}={arch[field]}" for field in (*VARIANT_FIELDS, "pool") if field in arch]
     return f"{space}{arch.get('name') or arch.get('str')}{''.join(fields)}"
 
 
@@ -65,7 +65,7 @@ def _variant_fields(arch: Mapping[str, Any]) -> list[dict[str, str]]:
     if arch.get("space") == "torchvision" and name.startswith(external.WITH_SMALL_STEM):
         return [{"stem": external.SMALL_STEM}]
     form = zoo.FORMS.get(name) if arch.get("space") == "zoo" else None
-    if isinstance(form, ResNetForm) and arch.get("stem") != "imagenet":
+    if isinstance(form, ResNetForm) and arch.get("stem") != "imagenet" and arch.get("pool") != "4x4":
         return [{"stem": "cifar"}, {"stem": "cifar-maxpool"}]
     if isinstance(form, PreActResNetForm):
         return [{"shortcut": shortcut} for shortcut in SHORTCUTS]

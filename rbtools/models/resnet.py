@@ -4,7 +4,8 @@ The shortcut is a 1x1 convolution with BatchNorm (`shortcut.0`, `shortcut.1`) an
 stem for small images is a 3x3 convolution with stride 1 and without pooling; that of the paper, for
 224x224 ones, is a 7x7 convolution with stride 2 and max-pooling; huyvnphan/PyTorch_CIFAR10 has the small
 convolution with that max-pooling. Average pooling adapts to the image, so
-that 64x64 and 8x8 images fit as well as 32x32 ones; on those it is the fixed 4x4 pooling.
+that 64x64 and 8x8 images fit as well as 32x32 ones; on those it is the fixed 4x4 pooling, which can be
+had on larger ones too (`windows`).
 """
 
 from __future__ import annotations
@@ -69,8 +70,9 @@ class ResNet(nn.Module):
     """Images (N, in_channels, H, W) -> logits (N, classes).
 
     `blocks` are the blocks in each of the four stages, (2, 2, 2, 2) for ResNet-18; `width` is the number
-    of channels in the first; `stem` is "cifar", "imagenet" or "cifar-maxpool". Weights have PyTorch's default
-    initialisation.
+    of channels in the first; `stem` is "cifar", "imagenet" or "cifar-maxpool". `windows`: None pools
+    over the whole image, a number over windows of 4x4, of which there have to be so many. Weights have
+    PyTorch's default initialisation.
     """
 
     layer1: nn.Sequential
@@ -87,6 +89,7 @@ class ResNet(nn.Module):
         width: int = 64,
         block: type[BasicBlock | Bottleneck] = BasicBlock,
         stem: str = "cifar",
+        windows: int | None = None,
     ) -> None:
         super().__init__()
         kernel, stride = (7, 2) if stem == "imagenet" else (3, 1)
@@ -100,13 +103,15 @@ class ResNet(nn.Module):
                 layers.append(block(channels, width << stage, 2 if stage and not number else 1))
                 channels = (width << stage) * block.expansion
             setattr(self, f"layer{stage + 1}", nn.Sequential(*layers))
-        self.linear = nn.Linear(channels, classes)
+        self.windows = windows
+        self.linear = nn.Linear(channels * (windows or 1), classes)
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.maxpool(F.relu(self.bn1(self.conv1(images))))
         for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
             x = stage(x)
-        logits: Tensor = self.linear(x.mean((2, 3)))
+        pooled = x.mean((2, 3)) if self.windows is None else F.avg_pool2d(x, 4).flatten(1)
+        logits: Tensor = self.linear(pooled)
         return logits
 
 
@@ -115,4 +120,7 @@ def from_form(
 ) -> ResNet:
     """The zoo's ResNet of that form: ResNet-18 has 11,173,962 parameters for 32x32 images and 10 classes."""
     block = Bottleneck if form.bottleneck else BasicBlock
-    return ResNet(form.blocks, classes=classes, in_channels=shape[0], block=block, stem=fields["stem"])
+    windows = form.windows(fields, shape) if fields.get("pool") == "4x4" else None
+    return ResNet(
+        form.blocks, classes=classes, in_channels=shape[0], block=block, stem=fields["stem"], windows=windows
+    )

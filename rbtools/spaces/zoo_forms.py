@@ -14,6 +14,7 @@ from rbtools.errors import RbError
 
 LARGEST_SMALL_IMAGE = 96  # pixels a side; up to here a ResNet has the stem for small images
 STEMS = ("cifar", "imagenet", "cifar-maxpool")
+POOLS = ("global", "4x4")
 SHORTCUTS = ("activation", "input")
 
 Shape = tuple[int, int, int]
@@ -84,7 +85,10 @@ class ResNetForm:
 
     `stem` in the record: "cifar", a 3x3 convolution of stride 1 and no pooling (kuangliu/pytorch-cifar),
     "imagenet", the paper's 7x7 one of stride 2 and max-pooling, or "cifar-maxpool", the 3x3 one with that
-    max-pooling (huyvnphan/PyTorch_CIFAR10); by the size of the images where the record does not say.
+    max-pooling (huyvnphan/PyTorch_CIFAR10); by the size of the images where the record does not say. `pool`
+    in the record: what stands before the linear layer, the mean over the image ("global", which needs no
+    field) or windows of 4x4 ("4x4": kuangliu/pytorch-cifar and wellzline/PRBenchmark), whose means are inputs
+    of their own: (side/32)^2 * 512 of ResNet-18 with the stem for small images. At 32 pixels both are one.
     """
 
     blocks: Sequence[int]
@@ -96,9 +100,32 @@ class ResNetForm:
         stem = arch.get("stem", default)
         if stem not in STEMS:
             raise RbError(f"A ResNet of the zoo has no stem {stem!r}. Choose from: {', '.join(STEMS)}.")
-        return {"stem": stem}
+        if arch.get("pool", POOLS[0]) not in POOLS:
+            raise RbError(
+                f"A ResNet of the zoo has no pool {arch['pool']!r}. Choose from: {', '.join(POOLS)}."
+            )
+        return {"stem": stem, **({"pool": arch["pool"]} if "pool" in arch else {})}
 
     def count(self, fields: Mapping[str, Any], classes: int, shape: Shape) -> tuple[int, int]:
+        tally = self._body(fields, shape)
+        tally.linear(tally.channels * self.windows(fields, shape), classes)
+        return tally.params, tally.macs
+
+    def windows(self, fields: Mapping[str, Any], shape: Shape) -> int:
+        """How many means of a channel the linear layer takes. Raises RbError for too small images."""
+        if fields.get("pool") != "4x4":
+            return 1
+        tally = self._body(fields, shape)
+        windows = (tally.height // 4) * (tally.width // 4)
+        if not windows:
+            raise RbError(
+                f"A ResNet with the stem {fields['stem']} and the pool 4x4 has no window of 4x4 left of"
+                f" images of {shape[1]}x{shape[2]} pixels. Leave out the pool, or choose larger images."
+            )
+        return windows
+
+    def _body(self, fields: Mapping[str, Any], shape: Shape) -> Tally:
+        """The costs before the linear layer."""
         tally = Tally(shape)
         large = fields["stem"] == "imagenet"
         tally.conv(64, 7 if large else 3, 2 if large else 1)
@@ -108,8 +135,7 @@ class ResNetForm:
         for stage, blocks in enumerate(self.blocks):
             for block in range(blocks):
                 self._block(tally, 64 << stage, 2 if stage and not block else 1)
-        tally.linear(tally.channels, classes)
-        return tally.params, tally.macs
+        return tally
 
     def _block(self, tally: Tally, width: int, stride: int) -> None:
         outputs = 4 * width if self.bottleneck else width

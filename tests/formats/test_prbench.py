@@ -127,6 +127,14 @@ def test_an_entry_of_noise_has_the_protocol_of_rb_pr(noise: str) -> None:
         assert {name: value for name, value in entry.items() if name not in published} == wanted
 
 
+def test_a_resnet_of_larger_images_has_the_linear_layer_of_the_code() -> None:
+    row = {**ERM, "dataset": "Tiny-ImageNet"}
+    arch = record_of(row)["arch"]
+    assert (arch["stem"], arch["pool"], arch["params"]) == ("cifar", "4x4", 11_578_632)
+    assert written([record_of(row)]) == [row]
+    assert "pool" not in record_of(ERM)["arch"]
+
+
 def test_the_radii_of_mnist_are_renamed() -> None:
     record = record_of({**ERM, "dataset": "MNIST", "model": "SimpleCNN"})
     assert [name for name in record["metrics"] if name.startswith("pr.")] == [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -34,7 +35,17 @@ def resnet(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
             " with 3x3 (small images) and 7x7 (224x224 images)."
         )
     arch = {"space": "zoo", "name": name, "stem": STEM_OF_KERNEL[kernel]}
+    if pooled_windows(state) > 1:
+        arch["pool"] = "4x4"
     return Inferred(arch, head.shape[0], stem.shape[1])
+
+
+def pooled_windows(state: State) -> int:
+    """How many windows of 4x4 a side has before a ResNet's linear layer; 1 where it pools globally."""
+    head = head_of(state)
+    channels = 2048 if "layer1.0.conv3.weight" in state else 512
+    side = 1 if head is None else math.isqrt(head.shape[1] // channels)
+    return side if head is not None and side * side * channels == head.shape[1] else 1
 
 
 def _blocks(state: State) -> tuple[int, ...]:

@@ -54,7 +54,10 @@ def _source(record: Record, lacking: dict[str, None]) -> list[str]:
     if space == "nasbench201" and isinstance(arch.get("index"), int):
         return [joined("rb-arch", option("index", arch["index"]), sizes)]
     if space == "zoo" and isinstance(name, str):
-        return [joined("rb-arch", option("arch", name))]
+        fields = ("stem", "pool") if "pool" in arch else ()  # the stem alone follows from the images
+        return [
+            joined("rb-arch", option("arch", ":".join([name, *(f"{key}={arch.get(key)}" for key in fields)])))
+        ]
     if space in ("torchvision", "timm") and isinstance(name, str):
         return [joined("rb-arch", option("arch", f"{space}:{name}"))]
     if space == "python" and isinstance(name, str):
