@@ -108,6 +108,13 @@ def test_constraints_pin_everything_that_is_asked_for() -> None:
     assert names - {name.lower() for name, _, _ in pins()} == set()
 
 
+def test_every_test_that_the_readme_names_is_there() -> None:
+    named = re.findall(r"`(\w+/\w+\.py)::(\w+)`", (ROOT / "tests" / "README.md").read_text("utf-8"))
+    assert len(named) > 20
+    for path, test in named:
+        assert f"def {test}(" in (ROOT / "tests" / path).read_text("utf-8"), f"{path} has no {test}."
+
+
 def test_version_stands_in_one_place() -> None:
     assert "version" in pyproject()["project"]["dynamic"]
     assigned = [name for name, text in tracked_texts().items() if re.search(r"^__version__ *=", text, re.M)]

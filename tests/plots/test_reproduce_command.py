@@ -109,6 +109,11 @@ def test_a_checkpoint_of_ones_own_is_named_with_its_file() -> None:
     ]
 
 
+def test_a_resnet_with_windows_is_made_with_its_stem_and_pool() -> None:
+    arch = {**IMPORTED["arch"], "stem": "cifar", "pool": "4x4"}
+    assert make_again({**IMPORTED, "arch": arch}).steps[0] == "rb-arch --arch resnet18:stem=cifar:pool=4x4"
+
+
 def test_published_numbers_are_told_by_their_names_and_what_is_missing_is_said() -> None:
     metrics = dict.fromkeys(
         (
