@@ -27,7 +27,9 @@ class CW(PGD):
     name: ClassVar[str] = "cw"
     version: ClassVar[int] = 1
 
-    kappa: float = param(50.0, "The margin that is enough.", check="non-negative")
+    kappa: float = param(
+        50.0, "The margin that is enough: 50 (text prints none), 2 (PRBench's code).", check="non-negative"
+    )
 
     @property
     def loss(self) -> str:  # type: ignore[override]

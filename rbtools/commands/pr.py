@@ -28,7 +28,8 @@ class PROptions:
     )
     gamma: str = param(
         "8/255,0.08,0.1,0.12",
-        "Radii of the noise on [0, 1]; a curve is start:stop:count, such as 0:0.15:31.",
+        "Radii of the noise on [0, 1]; a curve is start:stop:count, such as 0:0.15:31. PRBench's first is"
+        " 8/255 (text), 0.03 (code).",
         metavar="LIST",
     )
     rho: str = param("0.1,0.05,0.01", "Tolerated failure rates.", metavar="LIST")
@@ -38,7 +39,8 @@ class PROptions:
     noise: str = param("uniform", "Kind of noise.", choices=tuple(NOISES))
     passes: str = param(
         "at-least",
-        "An image passes with a PR of at least 1 - rho (PRBench's text), or above it (its code, advbench).",
+        "An image passes with a PR of 1 - rho or more, at-least (text), or above it, above (PRBench's code,"
+        " advbench).",
         choices=("at-least", "above"),
     )
     confidence: float = param(0.95, "Of intervals, and of what counts as decided.", metavar="SHARE")

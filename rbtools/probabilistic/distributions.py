@@ -96,7 +96,8 @@ class Uniform(Noise):
 
     truncate: bool = param(
         False,
-        "Draw uniformly from the part of the ball in [0, 1], as PRBench's code does, in place of clipping.",
+        "Draw uniformly from the part of the ball in [0, 1], in place of clipping: off (text prints none), on"
+        " (PRBench's code).",
         optional=True,
     )
 

@@ -6,11 +6,13 @@ import functools
 import re
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from rbtools import registry
 from rbtools.cli.effective_config import as_typed
+from rbtools.commands import attack, pr
 from rbtools.commands.train import main
 from rbtools.trainer import presets
 from rbtools.trainer.recipe import Recipe
@@ -63,7 +65,12 @@ NAS_ROBBENCH_201 = [("--lr", "pgd", "0.05", "0.1"), ("--weight-decay", "pgd", "0
 @functools.cache
 def help_of(method: str) -> dict[str, str]:
     """What rb-train --method METHOD --help says of each option, on one line."""
-    text = CliRunner().invoke(main, ["--method", method, "--help"]).output
+    return entries_of(main, "--method", method)
+
+
+def entries_of(command: click.Command, *arguments: str) -> dict[str, str]:
+    """What the command's help says of each option, on one line."""
+    text = CliRunner().invoke(command, [*arguments, "--help"]).output
     text = re.sub(r"(?<=\w)-\n +(?=\w)", "-", text)  # a word that the line's end parts
     entries = (" ".join(piece.split()) for piece in re.split(r"\n  (?=-)", text))
     return {entry.split()[0]: entry for entry in entries}
@@ -85,6 +92,21 @@ def test_the_help_names_the_value_of_text_and_code(option: str, method: str, tex
 @pytest.mark.parametrize(("option", "method", "text", "code"), NAS_ROBBENCH_201)
 def test_so_it_does_for_nas_robbench_201(option: str, method: str, text: str, code: str) -> None:
     assert named(help_of(method)[option].partition("NAS-RobBench-201: ")[2], text, code)
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "option", "text", "code"),
+    [
+        (pr.main, (), "--gamma", "8/255", "0.03"),
+        (pr.main, (), "--truncate", "off", "on"),
+        (pr.main, (), "--passes", "at-least", "above"),
+        (attack.main, ("cw",), "--kappa", "50", "2"),
+    ],
+)
+def test_so_it_does_for_evaluations(
+    command: click.Command, arguments: tuple[str, ...], option: str, text: str, code: str
+) -> None:
+    assert named(entries_of(command, *arguments)[option], text, code)
 
 
 def differences(method: str) -> dict[str, tuple[Any, Any]]:
