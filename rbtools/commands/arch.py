@@ -65,7 +65,8 @@ _choice_options = shared.bundle(
     "--arch",
     default=None,
     metavar="LIST",
-    help="These, by name: resnet18, nb201-13714, torchvision:NAME, timm:NAME, python:MODULE:FUNCTION,"
+    help="These, by name: resnet18, nb201-13714, torchvision:NAME, timm:NAME, repo:OWNER/NAME,"
+    " python:MODULE:FUNCTION,"
     " fcnn:relu/tanh+skip; with"
     " --from-checkpoint, what network the files hold.",
 )

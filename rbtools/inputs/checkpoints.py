@@ -220,8 +220,8 @@ def named_arch(text: str) -> dict[str, Any]:
     }
 
 
-VARIANTS = ("stem", "pool", "shortcut")  # fields of an architecture
-PREFIXES = ("torchvision", "timm", "python", "fcnn", "rescnn")
+VARIANTS = ("stem", "pool", "shortcut", "activation")  # fields of an architecture
+PREFIXES = ("torchvision", "timm", "repo", "python", "fcnn", "rescnn")
 
 
 def normalization(text: str) -> str | list[list[float]]:

@@ -68,7 +68,7 @@ def left_open(record: Mapping[str, Any]) -> str | None:
 
 def say(path: str, arch: Mapping[str, Any], facts: Mapping[str, Any], run: RunContext) -> None:
     """One line about what was inferred."""
-    shown = ("channels", "cells", "stem", "shortcut", "member")
+    shown = ("channels", "cells", "stem", "shortcut", "activation", "member")
     of = ", ".join(f"{key} {arch[key]}" for key in shown if key in arch)
     space, name = arch["space"], str(arch.get("name") or arch.get("str"))
     name = name if space in ("zoo", "nasbench201") else f"{space}:{name}"

@@ -25,6 +25,7 @@ SPACES = Registry(
         "fcnn": "rbtools.models.residual_network:from_arch",
         "rescnn": "rbtools.models.residual_network:from_arch",
         "timm": "rbtools.models.libraries:from_timm",
+        "repo": "rbtools.models.repositories:from_arch",
         "python": "rbtools.models.libraries:from_python",
         "checkpoint": "rbtools.models.programs:from_arch",
     },

@@ -16,7 +16,15 @@ from torch import Tensor, nn
 
 from rbtools import models
 from rbtools.errors import RbError
-from rbtools.models import disambiguate, normalising, programs, recognise, statistics, weights_file
+from rbtools.models import (
+    disambiguate,
+    normalising,
+    programs,
+    recognise,
+    repositories,
+    statistics,
+    weights_file,
+)
 from rbtools.models.families.base import Ambiguous, Inferred
 from rbtools.models.families.small import pooled_windows
 from rbtools.models.load_weights import OPTIONAL, load_into, meta_init
@@ -51,7 +59,7 @@ __all__ = [
 ]
 
 # Spaces whose networks have no constants that are computed while they are built.
-WITHOUT_CONSTANTS = ("nasbench201", "zoo", "torchvision", "fcnn", "rescnn")
+WITHOUT_CONSTANTS = ("nasbench201", "zoo", "torchvision", "repo", "fcnn", "rescnn")
 NOT_OF_THE_NETWORK = ("member", "normalize")  # fields of an architecture that belong to the file
 
 
@@ -122,6 +130,8 @@ def _checked(
     """
     arch, network = candidates[0]
     compared = str(facts["arch_from"]).startswith(("given", "weights")) and "run" not in checkpoint.origin
+    if compared and not statistics.remembers(network):
+        _refuse_to_guess(checkpoint.path, candidates, "it has no BatchNorm statistics that decide")
     if not compared or not statistics.remembers(network):
         return arch, network, normalization, {}
     if hints.images is None:
@@ -130,13 +140,36 @@ def _checked(
         return arch, network, normalization, {"unchecked": fields + ["normalize"] * by_statistics}
     images = hints.images()
     if not statistics.informative(images):
+        _refuse_to_guess(checkpoint.path, candidates, "the images have no contrast that decides")
         return arch, network, normalization, {}
+    images = images[: statistics.affordable(network)]
     normalizations = [normalization, *normalization.others]
     pairs = [_normalize_of(checkpoint, {**arch, **one.arch}) for one in normalizations]
     place, of_pairs, fit = disambiguate.choose_function(candidates, pairs, images)
     normalization = (normalization.guess or normalization) if of_pairs is None else normalizations[of_pairs]
+    if not fit["fits"]:
+        divergences = "; ".join(f"{name} {value:g}" for name, value in fit.get("divergences", {}).items())
+        _refuse_to_guess(
+            checkpoint.path,
+            candidates,
+            f"its BatchNorm statistics do not decide on these images (divergences: {divergences})",
+        )
     arch, network = candidates[place]
     return arch, network, normalization, {"fit": fit}
+
+
+def _refuse_to_guess(path: Path, candidates: Sequence[tuple[dict[str, Any], nn.Module]], why: str) -> None:
+    """Raise RbError where the candidates differ in a field that no convention decides."""
+    for field in disambiguate.NEVER_GUESSED:
+        values = list(dict.fromkeys(str(arch[field]) for arch, _ in candidates if field in arch))
+        if len(values) > 1:
+            name = disambiguate.label({key: one for key, one in candidates[0][0].items() if key != field})
+            raise RbError(
+                f"The checkpoint {path} has the names and shapes of {name}, which do not show its {field}"
+                f" ({' or '.join(values)}), and {why}. Say it with --arch {name}:{field}={values[0]} or"
+                f" --arch {name}:{field}={values[1]}, or name the data set that it was trained for with"
+                " --dataset."
+            )
 
 
 def _architecture(
@@ -212,6 +245,8 @@ def _sizes_in_weights(arch: Mapping[str, Any], checkpoint: Checkpoint) -> dict[s
     """The sizes of the weights, for an architecture that is given without them."""
     if arch.get("space") == "nasbench201":
         return dict(recognise.skeleton(checkpoint.state))
+    if arch.get("space") == "repo":
+        return repositories.arch_of(str(arch.get("name")))
     if arch.get("space") in ("fcnn", "rescnn"):
         first = checkpoint.state.get("layers.0.weight")
         return {} if first is None or not first.ndim else {"width": len(first)}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from rbtools import models
-from rbtools.models import statistics
+from rbtools.models import repositories, statistics
 from rbtools.models.cell_network import edges_to_compute
 from rbtools.models.families.base import Ambiguous, Inferred
 from rbtools.models.load_weights import load_into, meta_init
@@ -20,7 +20,13 @@ from rbtools.spaces.zoo_forms import SHORTCUTS, PreActResNetForm, ResNetForm
 if TYPE_CHECKING:
     from rbtools.models.read_checkpoint import Checkpoint
 
-VARIANT_FIELDS = ("stem", "shortcut")  # fields of an architecture record that distinguish variants
+VARIANT_FIELDS = (
+    "stem",
+    "shortcut",
+    "activation",
+)  # fields of an architecture record that distinguish variants
+
+NEVER_GUESSED = ("activation",)  # those of them that are asked for where nothing decides
 
 # How many times further from the file's statistics the second-best cell has to be than the best. With
 # images of its training the factor is 5 for a robust network of one cell a stage (skip_connect against
@@ -64,6 +70,8 @@ def _variant_fields(arch: Mapping[str, Any]) -> list[dict[str, str]]:
     name = str(arch.get("name"))
     if arch.get("space") == "torchvision" and name.startswith(external.WITH_SMALL_STEM):
         return [{"stem": external.SMALL_STEM}]
+    if arch.get("space") == "repo":
+        return repositories.variants_of(arch)
     form = zoo.FORMS.get(name) if arch.get("space") == "zoo" else None
     if isinstance(form, ResNetForm) and arch.get("stem") != "imagenet" and arch.get("pool") != "4x4":
         return [{"stem": "cifar"}, {"stem": "cifar-maxpool"}]

@@ -76,7 +76,7 @@ def choose_normalization(
         return ChosenNormalization(
             chosen(None), {"normalize_from": f"{GUESS}the network normalises by itself"}
         )
-    published = _published(network)
+    published = _published(network, classes)
     if published is not None and known:
         known = {PUBLISHED: published, **known}
     if not known:
@@ -152,8 +152,12 @@ def _fitting(known: Mapping[str, Known], channels: int) -> dict[str, Known]:
     }
 
 
-def _published(network: nn.Module) -> Known:
-    """Mean and standard deviation of the configuration that timm publishes for a network; else None."""
+def _published(network: nn.Module, classes: int) -> Known:
+    """The mean and standard deviation that a network's authors, or timm, publish for it; else None."""
+    own = getattr(network, "normalizations", None)
+    if isinstance(own, Mapping):
+        pair: Known = own.get(classes)
+        return pair
     cfg = getattr(network, "pretrained_cfg", None)
     mean, std = (cfg.get("mean"), cfg.get("std")) if isinstance(cfg, Mapping) else (None, None)
     return (tuple(mean), tuple(std)) if isinstance(mean, tuple) and isinstance(std, tuple) else None

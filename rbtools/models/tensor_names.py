@@ -39,6 +39,8 @@ UNUSED = (
     ("aux1.", "inception5b.branch4.1.conv.weight"),
     ("aux2.", "inception5b.branch4.1.conv.weight"),
 )
+# Tensors beside the weights of a network without BatchNorm weights (CARD's binary one): edge-popup's scores.
+_SCORES, _WITHOUT_WEIGHTS = ".scores", ("layer4.1.bn2.running_mean", "layer4.1.bn2.weight")
 
 
 def modern(key: str) -> str:
@@ -50,10 +52,15 @@ def translation(given: Iterable[str], wanted: Mapping[str, Any]) -> dict[str, st
     """The name among `wanted` for each given one; itself where there is none. Unused ones are left out."""
     heads = [key for key in wanted if HEAD.fullmatch(key)]
     head = heads[0].removesuffix("weight") if len(heads) == 1 else None
+    binary = _WITHOUT_WEIGHTS[0] in wanted and _WITHOUT_WEIGHTS[1] not in wanted
     return {
         key: translated(key, wanted, head)
         for key in given
-        if key in wanted or not any(key.startswith(start) and tell in wanted for start, tell in UNUSED)
+        if key in wanted
+        or not (
+            any(key.startswith(start) and tell in wanted for start, tell in UNUSED)
+            or (binary and key.endswith(_SCORES))
+        )
     }
 
 

@@ -26,6 +26,7 @@ BY_NAME = Registry(
     "space",
     {
         "timm": "rbtools.spaces.external:timm",
+        "repo": "rbtools.spaces.external:repo",
         "python": "rbtools.spaces.external:python",
         "checkpoint": "rbtools.spaces.external:checkpoint",
     },

@@ -156,6 +156,11 @@ def timm() -> Foreign:
     return Foreign(name="timm", example="timm:vit_tiny_patch16_224")
 
 
+def repo() -> Foreign:
+    """The networks of public repositories (`rbtools.models.repositories`)."""
+    return Foreign(name="repo", example="repo:deepmind/wrn-28-10")
+
+
 def python() -> Foreign:
     """What a function of the user's makes."""
     return Foreign(name="python", example="python:mymodels:make_network")

@@ -5,6 +5,7 @@ A new family is one function `(state, metadata) -> Inferred | None` (see `base.F
 
 from __future__ import annotations
 
+from rbtools.models import repositories
 from rbtools.models.families import nb201_family, small, torchvision, vit_family
 from rbtools.models.families.base import Ambiguous, Family, Inferred
 
@@ -19,4 +20,5 @@ FAMILIES: dict[str, Family] = {
     "the four-layer network for MNIST (conv1, conv2, fc1, fc2)": small.simplecnn,
     "vision transformers in torchvision's or timm's naming": vit_family.infer,
     "every classification network of torchvision": torchvision.infer,
+    "networks of public repositories (repo:OWNER/NAME)": repositories.infer,
 }

@@ -72,6 +72,8 @@ def wideresnet(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
     first = weight(state, "block1.layer.0.conv1.weight", 4)
     if head is None or stem is None or first is None or len(stem) != 16 or len(first) % 16:
         return None
+    if "block1.layer.0.activation.alpha" in state or "fc.bias" not in state:  # another activation, or head
+        return None
     count = len(numbered(state, r"block1\.layer\.(\d+)()\.conv1\.weight"))
     name = f"wrn-{6 * count + 4}-{first.shape[0] // 16}"
     return Inferred({"space": "zoo", "name": name}, head.shape[0], stem.shape[1])

@@ -1,0 +1,95 @@
+"""ResNeXt for small images (Xie et al., CVPR 2017) in the names of google-research/augmix.
+
+`augmix/resnext-29-4x32d`: 29 layers, 4 groups of 32 channels in the first stage.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rbtools.models.families.base import Inferred, State, numbered, weight
+
+NAMES = r"augmix/resnext-(?P<depth>\d+)-(?P<groups>\d+)x(?P<width>\d+)d"
+EXAMPLES = ("augmix/resnext-29-4x32d",)
+HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+
+
+class AugMixBottleneck(nn.Module):
+    """1x1, grouped 3x3 and 1x1 convolutions beside a shortcut."""
+
+    def __init__(self, channels_in: int, planes: int, groups: int, width: int, stride: int) -> None:
+        super().__init__()
+        inner, channels = planes * width // 64 * groups, 4 * planes
+        self.conv_reduce = nn.Conv2d(channels_in, inner, 1, bias=False)
+        self.bn_reduce = nn.BatchNorm2d(inner)
+        self.conv_conv = nn.Conv2d(inner, inner, 3, stride, padding=1, groups=groups, bias=False)
+        self.bn = nn.BatchNorm2d(inner)
+        self.conv_expand = nn.Conv2d(inner, channels, 1, bias=False)
+        self.bn_expand = nn.BatchNorm2d(channels)
+        self.downsample: nn.Sequential | None = None
+        if stride != 1 or channels_in != channels:
+            convolution = nn.Conv2d(channels_in, channels, 1, stride, bias=False)
+            self.downsample = nn.Sequential(convolution, nn.BatchNorm2d(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = F.relu(self.bn_reduce(self.conv_reduce(x)))
+        out = F.relu(self.bn(self.conv_conv(out)))
+        beside = x if self.downsample is None else self.downsample(x)
+        return F.relu(self.bn_expand(self.conv_expand(out)) + beside)
+
+
+class AugMixResNeXt(nn.Module):
+    """Images (N, in_channels, H, W) -> logits (N, classes); three stages of (depth - 2) / 9 blocks."""
+
+    normalizations: ClassVar[Mapping[int, Any]] = {10: HALF, 100: HALF}
+
+    def __init__(self, depth: int, groups: int, width: int, *, classes: int, in_channels: int = 3) -> None:
+        super().__init__()
+        self.conv_1_3x3 = nn.Conv2d(in_channels, 64, 3, padding=1, bias=False)
+        self.bn_1 = nn.BatchNorm2d(64)
+        channels = 64
+        for stage, planes in enumerate((64, 128, 256), 1):
+            layers: list[nn.Module] = []
+            for number in range((depth - 2) // 9):
+                stride = 2 if stage > 1 and not number else 1
+                layers.append(AugMixBottleneck(channels, planes, groups, width, stride))
+                channels = 4 * planes
+            setattr(self, f"stage_{stage}", nn.Sequential(*layers))
+        self.classifier = nn.Linear(channels, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = F.relu(self.bn_1(self.conv_1_3x3(images)))
+        for stage in (1, 2, 3):
+            x = getattr(self, f"stage_{stage}")(x)
+        logits: Tensor = self.classifier(x.mean((2, 3)))
+        return logits
+
+
+def variants(name: str) -> tuple[dict[str, str], ...]:
+    """None."""
+    return ()
+
+
+def build(
+    match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: tuple[int, int, int]
+) -> nn.Module:
+    """The network of a name."""
+    sizes = (int(match[name]) for name in ("depth", "groups", "width"))
+    return AugMixResNeXt(*sizes, classes=classes, in_channels=shape[0])
+
+
+def infer(state: State) -> Inferred | None:
+    """A ResNeXt by the shape of its first grouped convolution."""
+    stem, head = weight(state, "conv_1_3x3.weight", 4), weight(state, "classifier.weight", 2)
+    grouped = weight(state, "stage_1.0.conv_conv.weight", 4)
+    if stem is None or head is None or grouped is None:
+        return None
+    count = len(numbered(state, r"stage_1\.(\d+)()\.conv_conv\.weight"))
+    groups, width = divmod(len(grouped), grouped.shape[1])[0], grouped.shape[1]
+    name = f"augmix/resnext-{9 * count + 2}-{groups}x{width}d"
+    return Inferred({"space": "repo", "name": name}, len(head), stem.shape[1])

@@ -1,0 +1,114 @@
+"""The networks of Diffenderfer et al. 2021 (CARD): a ResNet-18 of any width, and a binary Wide PreActResNet.
+
+`card/resnet18-w128` has torchvision's names behind a 3x3 stem; `card/wide-preactresnet18-x2` has BatchNorm
+layers without weights, and a 1x1 convolution without bias as its head. The binary weights stand in the file
+as numbers; the scores of edge-popup beside them are left out, as the authors' code for evaluation does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rbtools.models.families.base import Inferred, State, numbered, weight
+from rbtools.models.resnet import ResNet
+
+NAMES = r"card/(resnet18-w(?P<width>\d+)|wide-preactresnet18-x(?P<widen>\d+))"
+EXAMPLES = ("card/resnet18-w128", "card/wide-preactresnet18-x2")
+NORMALIZATIONS = {
+    10: ((0.491, 0.482, 0.447), (0.247, 0.243, 0.262)),
+    100: ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
+}
+
+
+class CardResNet(ResNet):
+    """The zoo's ResNet-18 with another width."""
+
+    normalizations: ClassVar[Mapping[int, Any]] = NORMALIZATIONS
+
+
+class CardBlock(nn.Module):
+    """BatchNorm, ReLU, 3x3 convolution, twice; a shortcut convolution takes the activated input.
+
+    An identity shortcut takes it too.
+    """
+
+    def __init__(self, channels_in: int, channels: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels_in, channels, 3, stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels_in, affine=False)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(channels, affine=False)
+        self.shortcut = nn.Sequential()
+        if stride != 1 or channels_in != channels:
+            convolution = nn.Conv2d(channels_in, channels, 1, stride, bias=False)
+            self.shortcut = nn.Sequential(convolution, nn.BatchNorm2d(channels, affine=False))
+
+    def forward(self, x: Tensor) -> Tensor:
+        active = F.relu(self.bn1(x))
+        out: Tensor = self.conv2(F.relu(self.bn2(self.conv1(active)))) + self.shortcut(active)
+        return out
+
+
+class CardWidePreActResNet(nn.Module):
+    """Images (N, in_channels, H, W) -> logits (N, classes)."""
+
+    normalizations: ClassVar[Mapping[int, Any]] = NORMALIZATIONS
+
+    def __init__(self, widen: int, *, classes: int, in_channels: int = 3) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(in_channels, 64, 3, padding=1, bias=False)
+        channels = 64
+        for stage, width in enumerate((64, *(size * (widen + 1) for size in (64, 128, 256))), 1):
+            first = CardBlock(channels, width, 1 if stage == 1 else 2)
+            setattr(self, f"layer{stage}", nn.Sequential(first, CardBlock(width, width, 1)))
+            channels = width
+        self.bn1 = nn.BatchNorm2d(channels, affine=False)
+        self.fc = nn.Conv2d(channels, classes, 1, bias=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.conv1(images)
+        for stage in (1, 2, 3, 4):
+            x = getattr(self, f"layer{stage}")(x)
+        x = F.relu(self.bn1(x)).mean((2, 3), keepdim=True)
+        logits: Tensor = self.fc(x).flatten(1)
+        return logits
+
+
+def variants(name: str) -> tuple[dict[str, str], ...]:
+    """None."""
+    return ()
+
+
+def build(
+    match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: tuple[int, int, int]
+) -> nn.Module:
+    """The network of a name."""
+    if match["widen"]:
+        return CardWidePreActResNet(int(match["widen"]), classes=classes, in_channels=shape[0])
+    return CardResNet((2, 2, 2, 2), classes=classes, in_channels=shape[0], width=int(match["width"]))
+
+
+def infer(state: State) -> Inferred | None:
+    """A ResNet-18 behind a 3x3 stem that is not 64 wide, or the binary network by its head."""
+    stem, deep = weight(state, "conv1.weight", 4), weight(state, "layer4.1.conv2.weight", 4)
+    if stem is None or deep is None or stem.shape[-1] != 3 or "layer1.2.conv1.weight" in state:
+        return None
+    arch: dict[str, Any] = {"space": "repo"}
+    head, last = weight(state, "fc.weight", 4), weight(state, "fc.weight", 2)
+    if head is not None and "layer1.0.bn1.running_mean" in state:
+        arch["name"] = f"card/wide-preactresnet18-x{len(deep) // 256 - 1}"
+        return Inferred(arch, len(head), stem.shape[1])
+    last = weight(state, "linear.weight", 2) if last is None else last
+    plain = "layer1.0.conv3.weight" not in state and "layer2.0.bn1.running_mean" in state
+    blocks = sorted(set(numbered(state, r"layer(\d)\.(\d+)\.conv2\.weight")))
+    if blocks != [(stage, number) for stage in (1, 2, 3, 4) for number in (0, 1)] or not plain:
+        return None
+    if last is None or "bn1.running_mean" not in state or len(stem) * 8 != len(deep):
+        return None
+    arch["name"] = f"card/resnet18-w{len(stem)}"
+    return Inferred(arch, len(last), stem.shape[1])

@@ -1,0 +1,275 @@
+"""Wide and pre-activation ResNets in the names of google-deepmind/deepmind-research (adversarial_robustness).
+
+Gowal et al. 2020 and 2021, Rebuffi et al. 2021, Rade and Moosavi 2021, Pang et al. 2022, Wang et al. 2023,
+Bartoldson et al. 2024 and others publish weights in them, all with Swish (SiLU). The padding of a strided
+convolution is TensorFlow's: one row and column after the image, none before it. RaWRN (Peng et al. 2023) has
+other sizes and squeeze-and-excitation behind a block's second convolution; MeanSparse (Amini et al. 2024)
+puts a layer before every activation and behind every block.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rbtools.models.families.base import Inferred, State, numbered, weight
+
+NAMES = (
+    r"deepmind/(meansparse-)?(wrn-(?P<depth>\d+)-(?P<widen>\d+)|preactresnet(?P<blocks>18|34)|ra-wrn-70-16)"
+)
+EXAMPLES = ("deepmind/wrn-28-10", "deepmind/preactresnet18", "deepmind/ra-wrn-70-16")
+BLOCKS = {"18": (2, 2, 2, 2), "34": (3, 4, 6, 3)}
+RA_WRN = ((30, 31, 10), (96, 216, 432, 864))  # blocks of a stage, widths with the stem's
+SQUEEZE = 0.25  # squeeze-and-excitation's channels as a share of the block's
+
+CIFAR10 = ((0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616))
+CIFAR100 = ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
+ACTIVATIONS = {"silu": F.silu, "relu": F.relu}
+
+
+class MeanSparse(nn.Module):
+    """Values nearer to their channel's mean than `threshold` standard deviations become that mean.
+
+    Amini et al. 2024. Channels are dimension `axis` of the input.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+    threshold: Tensor
+
+    def __init__(self, channels: int, axis: int = 1) -> None:
+        super().__init__()
+        self.axis = axis
+        self.register_buffer("running_mean", torch.zeros(channels))
+        self.register_buffer("running_var", torch.zeros(channels))
+        for name in ("threshold", "batch_num"):
+            self.register_buffer(name, torch.tensor(0.0))
+        self.register_buffer("flag_update_statistics", torch.tensor(0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        shape = [1] * x.ndim
+        shape[self.axis] = -1
+        mean = self.running_mean.view(shape)
+        near = (x - mean).abs() < (self.threshold * self.running_var.sqrt()).view(shape)
+        return torch.where(near, mean, x)
+
+
+class SqueezeExcite(nn.Module):
+    """Channels scaled by a sigmoid of two linear layers on their means (Hu et al., CVPR 2018)."""
+
+    def __init__(self, channels: int, squeezed: int) -> None:
+        super().__init__()
+        self.fc1 = nn.Conv2d(channels, squeezed, 1)
+        self.fc2 = nn.Conv2d(squeezed, channels, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scale = self.fc2(F.relu(self.fc1(x.mean((2, 3), keepdim=True))))
+        return torch.sigmoid(scale) * x
+
+
+def same_padding(x: Tensor, stride: int) -> Tensor:
+    """The image as a 3x3 convolution of this stride (1 or 2) needs it for TensorFlow's SAME padding."""
+    return F.pad(x, (1, 1, 1, 1) if stride == 1 else (0, 1, 0, 1))
+
+
+def _sparse(channels: int, meansparse: bool) -> nn.Module:
+    return MeanSparse(channels) if meansparse else nn.Identity()
+
+
+class DeepMindBlock(nn.Module):
+    """BatchNorm, activation, 3x3 convolution, twice; a shortcut convolution takes the activated input."""
+
+    def __init__(
+        self, channels_in: int, channels: int, stride: int, activation: str, squeeze: bool, meansparse: bool
+    ) -> None:
+        super().__init__()
+        self.stride, self.activation = stride, ACTIVATIONS[activation]
+        self.batchnorm_0 = nn.BatchNorm2d(channels_in)
+        self.meansparse_0 = _sparse(channels_in, meansparse)
+        self.conv_0 = nn.Conv2d(channels_in, channels, 3, stride, bias=False)
+        self.batchnorm_1 = nn.BatchNorm2d(channels)
+        self.meansparse_1 = _sparse(channels, meansparse)
+        self.conv_1 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.shortcut: nn.Conv2d | None = None
+        if channels_in != channels:
+            self.shortcut = nn.Conv2d(channels_in, channels, 1, stride, bias=False)
+        self.se = SqueezeExcite(channels, round(SQUEEZE * channels)) if squeeze else nn.Identity()
+        self.meansparse_2 = _sparse(channels, meansparse)
+
+    def forward(self, x: Tensor) -> Tensor:
+        active = self.activation(self.meansparse_0(self.batchnorm_0(x)))
+        beside = x if self.shortcut is None else self.shortcut(active)
+        out = self.conv_0(same_padding(active, self.stride))
+        out = self.se(self.conv_1(self.activation(self.meansparse_1(self.batchnorm_1(out)))))
+        result: Tensor = self.meansparse_2(beside + out)
+        return result
+
+
+class DeepMindStage(nn.Module):
+    """`count` blocks; the first has the stride."""
+
+    def __init__(self, count: int, channels_in: int, channels: int, stride: int, *options: Any) -> None:
+        super().__init__()
+        first = DeepMindBlock(channels_in, channels, stride, *options)
+        rest = [DeepMindBlock(channels, channels, 1, *options) for _ in range(count - 1)]
+        self.block = nn.Sequential(first, *rest)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.block(x)
+        return out
+
+
+class DeepMindWideResNet(nn.Module):
+    """Images (N, in_channels, H, W) -> logits (N, classes).
+
+    `blocks` in each of three stages; `widths` are those of the stem and of the stages.
+    """
+
+    normalizations: ClassVar[Mapping[int, Any]] = {10: CIFAR10, 100: CIFAR100}
+
+    def __init__(
+        self,
+        blocks: Sequence[int],
+        widths: Sequence[int],
+        *,
+        classes: int,
+        in_channels: int = 3,
+        activation: str = "silu",
+        squeeze: bool = False,
+        meansparse: bool = False,
+    ) -> None:
+        super().__init__()
+        self.activation = ACTIVATIONS[activation]
+        self.init_conv = nn.Conv2d(in_channels, widths[0], 3, padding=1, bias=False)
+        stages = zip(blocks, widths[:-1], widths[1:], (1, 2, 2), strict=True)
+        self.layer = nn.Sequential(
+            *(DeepMindStage(*sizes, activation, squeeze, meansparse) for sizes in stages)
+        )
+        self.batchnorm = nn.BatchNorm2d(widths[-1])
+        self.meansparse_end = _sparse(widths[-1], meansparse)
+        self.logits = nn.Linear(widths[-1], classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.layer(self.init_conv(images))
+        x = self.activation(self.meansparse_end(self.batchnorm(x)))
+        logits: Tensor = self.logits(x.mean((2, 3)))
+        return logits
+
+
+class DeepMindPreActBlock(nn.Module):
+    """BatchNorm, activation, 3x3 convolution, twice; a shortcut is a 3x3 convolution of the block's input."""
+
+    def __init__(self, channels_in: int, channels: int, stride: int, activation: str) -> None:
+        super().__init__()
+        self.stride, self.activation = stride, ACTIVATIONS[activation]
+        self.batchnorm_0 = nn.BatchNorm2d(channels_in)
+        self.conv_2d_1 = nn.Conv2d(channels_in, channels, 3, stride, bias=False)
+        self.batchnorm_1 = nn.BatchNorm2d(channels)
+        self.conv_2d_2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.shortcut: nn.Conv2d | None = None
+        if stride != 1 or channels_in != channels:
+            self.shortcut = nn.Conv2d(channels_in, channels, 3, stride, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        beside = x if self.shortcut is None else self.shortcut(same_padding(x, self.stride))
+        active = self.activation(self.batchnorm_0(x))
+        out = self.conv_2d_1(same_padding(active, self.stride))
+        result: Tensor = self.conv_2d_2(self.activation(self.batchnorm_1(out))) + beside
+        return result
+
+
+class DeepMindPreActResNet(nn.Module):
+    """Images (N, in_channels, H, W) -> logits (N, classes); four stages of `blocks`, 64 to 512 wide."""
+
+    normalizations: ClassVar[Mapping[int, Any]] = {10: CIFAR10, 100: CIFAR100}
+
+    def __init__(self, blocks: Sequence[int], *, classes: int, in_channels: int, activation: str) -> None:
+        super().__init__()
+        self.activation = ACTIVATIONS[activation]
+        self.conv_2d = nn.Conv2d(in_channels, 64, 3, padding=1, bias=False)
+        channels = 64
+        for stage, count in enumerate(blocks):
+            layers: list[nn.Module] = []
+            for number in range(count):
+                stride = 2 if stage and not number else 1
+                layers.append(DeepMindPreActBlock(channels, 64 << stage, stride, activation))
+                channels = 64 << stage
+            setattr(self, f"layer_{stage}", nn.Sequential(*layers))
+        self.batchnorm = nn.BatchNorm2d(channels)
+        self.logits = nn.Linear(channels, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.conv_2d(images)
+        for stage in range(4):
+            x = getattr(self, f"layer_{stage}")(x)
+        logits: Tensor = self.logits(self.activation(self.batchnorm(x)).mean((2, 3)))
+        return logits
+
+
+def variants(name: str) -> tuple[dict[str, str], ...]:
+    """The activation leaves no trace in names and shapes."""
+    return tuple({"activation": activation} for activation in ACTIVATIONS)
+
+
+def build(
+    match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: tuple[int, int, int]
+) -> nn.Module:
+    """The network of a name: WRN-28-10 has 36,479,194 parameters for 10 classes."""
+    activation = str(fields["activation"])
+    if match["blocks"]:
+        return DeepMindPreActResNet(
+            BLOCKS[match["blocks"]], classes=classes, in_channels=shape[0], activation=activation
+        )
+    squeeze = match["depth"] is None
+    blocks, widths = RA_WRN if squeeze else _sizes(int(match["depth"]), int(match["widen"]))
+    return DeepMindWideResNet(
+        blocks,
+        widths,
+        classes=classes,
+        in_channels=shape[0],
+        activation=activation,
+        squeeze=squeeze,
+        meansparse=match[1] is not None,
+    )
+
+
+def _sizes(depth: int, widen: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return ((depth - 4) // 6,) * 3, (16, 16 * widen, 32 * widen, 64 * widen)
+
+
+def infer(state: State) -> Inferred | None:
+    """A network whose sizes are those of a name."""
+    head = weight(state, "logits.weight", 2)
+    if head is None or "batchnorm.running_mean" not in state:
+        return None
+    stem = weight(state, "conv_2d.weight", 4)
+    name = _preact_name(state) if stem is not None else _wide_name(state)
+    stem = weight(state, "init_conv.weight", 4) if stem is None else stem
+    if name is None or stem is None:
+        return None
+    return Inferred({"space": "repo", "name": name, **variants(name)[0]}, len(head), stem.shape[1])
+
+
+def _preact_name(state: State) -> str | None:
+    places = numbered(state, r"layer_(\d)\.(\d+)\.conv_2d_2\.weight")
+    blocks = tuple(sum(stage == wanted for stage, _ in places) for wanted in range(4))
+    return next((f"deepmind/preactresnet{name}" for name, one in BLOCKS.items() if one == blocks), None)
+
+
+def _wide_name(state: State) -> str | None:
+    places = numbered(state, r"layer\.(\d)\.block\.(\d+)\.conv_1\.weight")
+    blocks = tuple(sum(stage == wanted for stage, _ in places) for wanted in range(3))
+    kernels = [weight(state, "init_conv.weight", 4)]
+    kernels += [weight(state, f"layer.{stage}.block.0.conv_1.weight", 4) for stage in range(3)]
+    widths = tuple(0 if kernel is None else len(kernel) for kernel in kernels)
+    before = "meansparse-" if "meansparse_end.running_mean" in state else ""
+    if (blocks, widths) == RA_WRN and "layer.0.block.0.se.fc1.weight" in state:
+        return f"deepmind/{before}ra-wrn-70-16"
+    depth, widen = 6 * blocks[0] + 4, widths[1] // 16
+    same = blocks[0] > 0 and (blocks, widths) == _sizes(depth, widen)
+    return f"deepmind/{before}wrn-{depth}-{widen}" if same else None

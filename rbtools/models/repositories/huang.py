@@ -1,0 +1,138 @@
+"""Wide ResNets with stages of their own depth and width: Huang et al. 2021 (form r) and 2022 (form a).
+
+`huang/wrn-r-d5-5-5-w320-640-512` is that of Huang2021Exploring, and `huang/wrn-a-d27-28-13-w160-448-384` the
+WRN-A4 of Huang2022Revisiting. Both activate before they convolve, and in shortcuts too; they differ in names, and form a has a shortcut convolution wherever the stride is 2.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rbtools.models.families.base import Inferred, State, numbered, weight
+
+NAMES = r"huang/wrn-(?P<form>[ra])-d(\d+)-(\d+)-(\d+)-w(\d+)-(\d+)-(\d+)"
+EXAMPLES = ("huang/wrn-r-d5-5-5-w320-640-512", "huang/wrn-a-d27-28-13-w160-448-384")
+STEM = 16
+NORMALIZATIONS: dict[str, dict[int, Any]] = {
+    "r": {},
+    "a": {10: ((0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616))},
+}
+ACTIVATIONS = {"relu": F.relu, "silu": F.silu}
+
+
+class HuangBlock(nn.Module):
+    """BatchNorm, activation, 3x3 convolution, twice."""
+
+    def __init__(self, channels_in: int, channels: int, stride: int, form: str, activation: str) -> None:
+        super().__init__()
+        self.activation = ACTIVATIONS[activation]
+        self.bn1 = nn.BatchNorm2d(channels_in)
+        self.conv1 = nn.Conv2d(channels_in, channels, 3, stride, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        beside = nn.Conv2d(channels_in, channels, 1, stride, bias=False)
+        self.shortcut: nn.Sequential | None = None
+        self.convShortcut: nn.Conv2d | None = None
+        if form == "a" and (stride != 1 or channels_in != channels):
+            self.shortcut = nn.Sequential(beside)
+        elif form == "r" and channels_in != channels:
+            self.convShortcut = beside
+
+    def forward(self, x: Tensor) -> Tensor:
+        active = self.activation(self.bn1(x))
+        convolution = self.shortcut or self.convShortcut
+        out: Tensor = self.conv2(self.activation(self.bn2(self.conv1(active))))
+        return out + (x if convolution is None else convolution(active))
+
+
+class HuangStage(nn.Module):
+    """`count` blocks; the first has the stride."""
+
+    def __init__(self, count: int, channels_in: int, channels: int, stride: int, *options: str) -> None:
+        super().__init__()
+        first = HuangBlock(channels_in, channels, stride, *options)
+        self.layer = nn.Sequential(
+            first, *(HuangBlock(channels, channels, 1, *options) for _ in range(count - 1))
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layer(x)
+        return out
+
+
+class HuangWideResNet(nn.Module):
+    """Images (N, in_channels, H, W) -> logits (N, classes)."""
+
+    def __init__(
+        self,
+        form: str,
+        blocks: Sequence[int],
+        widths: Sequence[int],
+        *,
+        classes: int,
+        in_channels: int = 3,
+        activation: str,
+    ) -> None:
+        super().__init__()
+        self.activation = ACTIVATIONS[activation]
+        self.stem_conv = nn.Conv2d(in_channels, STEM, 3, padding=1, bias=False)
+        stages = zip(blocks, (STEM, *widths[:-1]), widths, (1, 2, 2), strict=True)
+        self.blocks = nn.ModuleList(HuangStage(*sizes, form, activation) for sizes in stages)
+        setattr(self, _last_norm(form), nn.BatchNorm2d(widths[-1]))
+        self.form = form
+        self.fc = nn.Linear(widths[-1], classes)
+        self.normalizations: dict[int, Any] = NORMALIZATIONS[form]
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.stem_conv(images)
+        for stage in self.blocks:
+            x = stage(x)
+        x = self.activation(getattr(self, _last_norm(self.form))(x))
+        logits: Tensor = self.fc(x.mean((2, 3)))
+        return logits
+
+
+def _last_norm(form: str) -> str:
+    return {"r": "bn1", "a": "norm1"}[form]
+
+
+def variants(name: str) -> tuple[dict[str, str], ...]:
+    """The activation leaves no trace; form a is published with SiLU."""
+    order = sorted(ACTIVATIONS, reverse="-a-" in name)
+    return tuple({"activation": activation} for activation in order)
+
+
+def build(
+    match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: tuple[int, int, int]
+) -> nn.Module:
+    """The network of a name."""
+    sizes = [int(number) for number in match.groups()[1:]]
+    return HuangWideResNet(
+        match["form"],
+        sizes[:3],
+        sizes[3:],
+        classes=classes,
+        in_channels=shape[0],
+        activation=str(fields["activation"]),
+    )
+
+
+def infer(state: State) -> Inferred | None:
+    """A network with three stages and this stem."""
+    stem, head = weight(state, "stem_conv.weight", 4), weight(state, "fc.weight", 2)
+    kernels = [weight(state, f"blocks.{stage}.layer.0.conv2.weight", 4) for stage in range(3)]
+    form = next((form for form in "ra" if f"{_last_norm(form)}.running_mean" in state), None)
+    if stem is None or head is None or form is None or len(stem) != STEM:
+        return None
+    places = numbered(state, r"blocks\.(\d)\.layer\.(\d+)\.conv2\.weight")
+    blocks = [sum(stage == wanted for stage, _ in places) for wanted in range(3)]
+    widths = [len(kernel) for kernel in kernels if kernel is not None]
+    if len(widths) != 3:
+        return None
+    name = f"huang/wrn-{form}-d{'-'.join(map(str, blocks))}-w{'-'.join(map(str, widths))}"
+    return Inferred({"space": "repo", "name": name, **variants(name)[0]}, len(head), stem.shape[1])

@@ -1,0 +1,231 @@
+"""Networks of public repositories: recognised under their authors' names, and their functions."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rbtools.datasets.normalization import CLASSES, NORMALIZATIONS
+from rbtools.errors import RbError
+from rbtools.inputs.checkpoints import named_arch
+from rbtools.models import build, checkpoint, repositories, statistics
+from rbtools.models.checkpoint import NormalizationHints
+from rbtools.models.load_weights import meta_init
+from rbtools.models.normalising import behind
+from rbtools.models.recognise import infer
+
+# The first four logits of the first image and the first two of the second, with weights by formula, as the
+# authors' code gives them. The networks are smaller than the published ones where the family has sizes.
+GOLDEN: dict[str, tuple[list[float], list[float]]] = {
+    "deepmind/wrn-10-2": ([1379.96, 9.56179, -1380.98, 168.765], [1408.52, 10.9179]),
+    "deepmind/wrn-10-1:activation=relu": ([53.0243, 38.4972, -0.346812, -38.9714], [59.7496, 43.262]),
+    "deepmind/preactresnet18": (
+        [25682500000.0, 25605200000.0, 23827300000.0, 20466800000.0],
+        [31501500000.0, 31425300000.0],
+    ),
+    "deepmind/meansparse-wrn-10-2": ([1077.4, 2.02334, -1077.45, 137.108], [1110.65, -3.99855]),
+    "huang/wrn-r-d1-2-1-w32-64-32": ([-47220.3, 57574.5, -58438.5, 49669.0], [-46429.9, 56577.1]),
+    "huang/wrn-a-d1-2-1-w32-32-48": ([7602.51, 17170.3, -27367.7, 14332.5], [7643.7, 16942.2]),
+    "dai/pssilu-wrn-10-2": ([-1098.38, -2615.06, 1435.78, 2429.57], [-983.079, -2312.12]),
+    "augmix/resnext-11-2x32d": ([-603.965, -207.753, 242.78, 629.911], [-605.532, -208.316]),
+    "card/resnet18-w16": (
+        [1203120000.0, -1484710000.0, -1011400000.0, 1615310000.0],
+        [1193990000.0, -1458940000.0],
+    ),
+    "card/wide-preactresnet18-x1": (
+        [-44264200000.0, -44140400000.0, -41084700000.0, -35300200000.0],
+        [-43363500000.0, -43282500000.0],
+    ),
+}
+
+
+def filled(network: nn.Module) -> nn.Module:
+    """The network with weights that depend on their names alone."""
+    for key, value in network.state_dict().items():
+        if not value.is_floating_point():
+            continue
+        phase = sum(map(ord, key)) % 97
+        wave = torch.sin(torch.arange(value.numel(), dtype=torch.float64) * 0.7 + phase).float()
+        if key.endswith("threshold"):
+            value.fill_(0.5)
+        elif value.ndim > 1:
+            value.copy_(wave.view(value.shape) * (3 / value[0].numel()) ** 0.5)
+        else:
+            base = 0.5 if key.endswith("running_var") else 1.0 if key.endswith("weight") else 0.0
+            value.copy_(wave.view(value.shape) * 0.2 + base)
+    return network.eval()
+
+
+def waves(side: int = 32) -> Tensor:
+    sizes = (torch.arange(size, dtype=torch.float64) for size in (2, 3, side, side))
+    n, c, h, w = torch.meshgrid(*sizes, indexing="ij")
+    return (0.5 + 0.3 * torch.sin(n + 2 * c + 0.4 * h) + 0.2 * torch.cos(0.9 * w * (n + 1) + c)).float()
+
+
+def network_of(name: str, classes: int = 10, shape: tuple[int, int, int] = (3, 32, 32)) -> nn.Module:
+    return build(named_arch(f"repo:{name}"), classes=classes, shape=shape)
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+@torch.no_grad()
+def test_a_network_computes_what_its_authors_code_computes(name: str) -> None:
+    logits = filled(network_of(name))(waves())
+    for found, expected in zip((logits[0, :4], logits[1, :2]), GOLDEN[name], strict=True):
+        torch.testing.assert_close(
+            found, torch.tensor(expected), rtol=5e-4, atol=5e-4 * float(logits.abs().max())
+        )
+
+
+@pytest.mark.parametrize("name", [name for _, family in repositories.families() for name in family.EXAMPLES])
+def test_an_example_is_recognised_by_its_names_and_shapes(name: str) -> None:
+    with meta_init():
+        network = network_of(name, 7, (1, 32, 32))
+    inferred = infer(dict(network.state_dict()))
+    assert inferred.arch == repositories.arch_of(name)
+    assert (inferred.classes, inferred.in_channels) == (7, 1)
+
+
+def test_a_name_that_is_not_there_is_refused_with_those_that_are() -> None:
+    with pytest.raises(RbError, match=r"no network repo:deepmind/wrn-28. Did you mean 'deepmind/wrn-28-10'"):
+        network_of("deepmind/wrn-28")
+    with pytest.raises(RbError, match=r"has no activation 'tanh'. Choose from: silu, relu"):
+        network_of("deepmind/wrn-10-1:activation=tanh")
+
+
+# --- what leaves no trace in names and shapes -----------------------------------------------------
+
+SIDE, HALF = 16, 48
+KNOWN = {
+    "none": None,
+    **{name: (pair.mean, pair.std) for name, pair in NORMALIZATIONS.items() if len(pair.mean) == 3},
+}
+OPEN = ("deepmind/wrn-10-1", "huang/wrn-r-d1-1-1-w16-24-16", "huang/wrn-a-d1-1-1-w16-24-16")
+
+
+@pytest.fixture(scope="module")
+def images() -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    fine = torch.rand(2 * HALF, 3, SIDE, SIDE, generator=generator)
+    return 0.75 * statistics.synthetic((3, SIDE, SIDE), 2 * HALF) + 0.25 * fine
+
+
+def saved(name: str, images: Tensor, normalize: object = None) -> nn.Module:
+    """The network, whose BatchNorm layers have seen the images, in the file m.pt."""
+    torch.manual_seed(0)
+    network = network_of(name, 10, (3, SIDE, SIDE))
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.momentum = None
+    with torch.no_grad():
+        behind(network, normalize).train()(images)
+    torch.save({"state_dict": {f"module.{key}": v for key, v in network.state_dict().items()}}, "m.pt")
+    return behind(network.eval(), normalize)
+
+
+def hints(images: Tensor) -> NormalizationHints:
+    return NormalizationHints(lambda: images, KNOWN, CLASSES)
+
+
+@pytest.mark.parametrize("name", OPEN)
+@pytest.mark.parametrize("activation", ["silu", "relu"])
+def test_the_activation_is_measured(name: str, activation: str, images: Tensor) -> None:
+    network = saved(f"{name}:activation={activation}", images[:HALF])
+    model, arch, facts = checkpoint.load("m.pt", shape=(3, SIDE, SIDE), hints=hints(images[HALF:]))
+    assert (arch["name"], arch["activation"], arch["normalize"]) == (name, activation, "none")
+    assert facts["fit"]["fits"] and facts["fit"]["margin"] > 3
+    torch.testing.assert_close(model(images[:2]), network(images[:2]))
+
+
+@torch.no_grad()
+def test_an_activation_that_nothing_decides_is_asked_for(images: Tensor) -> None:
+    network = saved("deepmind/wrn-10-1", images[:HALF])
+    asked = r"show its activation \(silu or relu\), and {}.*--arch repo:deepmind/wrn-10-1:activation=silu"
+    flat = torch.full((16, 3, SIDE, SIDE), 0.5)
+    with pytest.raises(RbError, match=asked.format("the images have no contrast")):
+        checkpoint.load("m.pt", shape=(3, SIDE, SIDE), hints=hints(flat))
+    stripes = (torch.arange(SIDE) % 2).expand(20, 3, SIDE, SIDE).float()
+    with pytest.raises(RbError, match=asked.format("its BatchNorm statistics do not decide on these images")):
+        checkpoint.load("m.pt", shape=(3, SIDE, SIDE), hints=hints(stripes))
+    fresh = network_of("deepmind/wrn-10-1")
+    torch.save(fresh.state_dict(), "m.pt")
+    with pytest.raises(RbError, match=asked.format("it has no BatchNorm statistics")):
+        checkpoint.load("m.pt", shape=(3, 32, 32), hints=hints(images))
+    named = named_arch("repo:deepmind/wrn-10-1:activation=relu")
+    _, arch, _ = checkpoint.load("m.pt", named, shape=(3, 32, 32), hints=hints(images))
+    assert arch["activation"] == "relu"
+    del network
+
+
+def test_the_authors_normalisation_is_taken_among_those_that_fit_alike(images: Tensor) -> None:
+    pair = [list(values) for values in ((0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616))]
+    saved("deepmind/wrn-10-1", images[:HALF], pair)
+    known = {"dataset": KNOWN["cifar10"], **KNOWN}
+    told = NormalizationHints(lambda: images[HALF:], known, CLASSES)
+    _, arch, facts = checkpoint.load("m.pt", shape=(3, SIDE, SIDE), hints=told)
+    assert arch["normalize"] == pair and facts["normalize_name"] == "published"
+
+
+def test_the_scores_of_edge_popup_are_left_out() -> None:
+    network = network_of("card/wide-preactresnet18-x2", 5)
+    state = dict(network.state_dict())
+    state |= {key.replace("weight", "scores"): v for key, v in state.items() if key.endswith("conv1.weight")}
+    torch.save(state, "m.pt")
+    model, _, _ = checkpoint.load("m.pt", shape=(3, 32, 32))
+    torch.testing.assert_close(model(waves()), network.eval()(waves()))
+
+
+# --- damaged files --------------------------------------------------------------------------------
+
+
+def without_a_block(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    block = max((key.rpartition(".")[0] for key in state if key.count(".") > 2), default="")
+    return {key: value for key, value in state.items() if not block or not key.startswith(block)}
+
+
+def reshaped(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    key = [key for key, value in state.items() if value.ndim == 4][-2]
+    return {**state, key: state[key][:-1]}
+
+
+def in_another_language(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {re.sub("^", "couche_", key): value for key, value in state.items()}
+
+
+def masked(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    key = next(key for key, value in state.items() if value.ndim == 4)
+    rest = {other: value for other, value in state.items() if other != key}
+    return {**rest, f"{key}_orig": state[key], f"{key}_mask": torch.ones_like(state[key])}
+
+
+def two(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{model}.{key}": value for key, value in state.items() for model in ("first", "second")}
+
+
+DAMAGE = (without_a_block, reshaped, in_another_language, masked, two)
+SMALL = (*OPEN, "dai/pssilu-wrn-10-1", "augmix/resnext-11-2x32d", "card/resnet18-w8")
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("name", SMALL)
+def test_a_damaged_state_dict_is_refused(name: str, damage: object) -> None:
+    damaged = damage(dict(network_of(name).state_dict()))  # type: ignore[operator]
+    torch.save(damaged, "m.pt")
+    with pytest.raises(RbError) as error:
+        checkpoint.load("m.pt", shape=(3, 32, 32))
+    assert "m.pt" in str(error.value) and len(str(error.value)) < 3000
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_half_precision_is_evaluated_as_it_is(name: str) -> None:
+    network = filled(network_of(name))
+    torch.save({key: value.half() for key, value in network.state_dict().items()}, "m.pt")
+    arch = named_arch(f"repo:{name}")
+    model, _, _ = checkpoint.load(Path("m.pt"), {**repositories.arch_of(name), **arch}, shape=(3, 32, 32))
+    with torch.no_grad():
+        expected, logits = network(waves()), model(waves())
+    assert logits.dtype == torch.float32
+    assert float((logits - expected).abs().max() / expected.abs().max()) < 0.02
