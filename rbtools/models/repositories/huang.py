@@ -1,7 +1,8 @@
 """Wide ResNets with stages of their own depth and width: Huang et al. 2021 (form r) and 2022 (form a).
 
 `huang/wrn-r-d5-5-5-w320-640-512` is that of Huang2021Exploring, and `huang/wrn-a-d27-28-13-w160-448-384` the
-WRN-A4 of Huang2022Revisiting. Both activate before they convolve, and in shortcuts too; they differ in names, and form a has a shortcut convolution wherever the stride is 2.
+WRN-A4 of Huang2022Revisiting. Both activate before they convolve, and in shortcuts too; they differ in names,
+and form a has a shortcut convolution wherever the stride is 2.
 """
 
 from __future__ import annotations
