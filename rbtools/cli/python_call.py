@@ -10,7 +10,7 @@ import keyword
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import dataclass, field
 from inspect import Parameter
 from typing import TYPE_CHECKING, Any
 
@@ -35,18 +35,17 @@ _PROCESSES = frozenset({"jobs", "jobs_per_gpu", "engine", "address", "unordered"
 _OF_CHECKPOINT = frozenset({"checkpoint", "arch", "normalize"})
 
 
-@dataclass
 class PythonCall:
     """One call. records: what the tool reads as its stream; files: what stands for files, by name.
 
     `lines` are the records that the tool writes, as text; `result` is what it makes that is no record.
     """
 
-    records: Iterable[Record] = ()
-    _: KW_ONLY
-    files: dict[str, Any] = field(default_factory=dict)
-    result: Any = None
-    lines: list[bytes] = field(default_factory=list)
+    def __init__(self, records: Iterable[Record] = (), *, files: Mapping[str, Any] | None = None) -> None:
+        self.records = records
+        self.files = dict(files or {})
+        self.result: Any = None
+        self.lines: list[bytes] = []
 
     def run(
         self, tool: str | click.Command, words: Sequence[str], options: Mapping[str, Any]

@@ -22,23 +22,11 @@ DIFFERENCES = ("test_minus_train", "loss_gap", "error_gap")  # the last two are 
 _LOWER_FAMILIES = frozenset(
     ("ge", "wci", "jacobian", "hessian", "sharpness", "nu", "params", "macs", "flops", "pfail")
 )
-_LOWER_PART = re.compile(r"seconds(_.*)?$|(.*_)?(loss|error|gap|mce|seconds|cond|bound)$")
+_LOWER_PART = r"seconds(_.*)?$|(.*_)?(loss|error|gap|mce|seconds|cond|bound)$"
 _OVER = {"correct": "", "all": "-all"}  # which images a probabilistic metric is over
-_SUMMARY = re.compile(r"(?:mean|median|min|max|sum)\((.*)\)")
-_NUMBER = r"\d+(?:\.\d+)?(?:e[-+]?\d+)?"
-_RATE = r"0(?:\.\d+)?|\d(?:\.\d+)?e-\d+|1"
-_PREFIXES = r"(?P<prefixes>(?:[a-z_]+\d*\.)*)"
-_FORMS = [
-    re.compile(_PREFIXES + form)
-    for form in (
-        rf"(?P<stem>probacc(?:-all)?)\.(?P<of>[a-z]+)\.(?P<number>{_NUMBER})\.(?P<rho>{_RATE})",
-        rf"(?P<stem>pr(?:-all)?|pfail)\.(?P<of>[a-z]+)\.(?P<number>{_NUMBER})",
-        r"(?P<stem>corrupt)(?:\.(?P<of>[^.]+)(?=\.))?(?:\.(?P<number>[1-5])(?=\.|$))?(?:\.(?P<suffix>.+))?",
-        rf"(?P<stem>(?!l2\.)[a-z][a-z-]*\d*)(?:\.(?P<norm>l2))?\.(?P<number>{_NUMBER})(?:\.(?P<suffix>[a-z_]+))?",
-    )
-]
+_SUMMARY = r"(?:mean|median|min|max|sum)\((.*)\)"
 # Where the heading of a narrow column is broken: in front of numbers (0.05 is one) and words.
-_PIECE = re.compile(r"\.\d+(?:\.\d+)?|[._]?[^._ ]+ ?|.")
+_PIECE = r"\.\d+(?:\.\d+)?|[._]?[^._ ]+ ?|."
 
 
 class MetricName(NamedTuple):
@@ -106,10 +94,23 @@ class MetricName(NamedTuple):
         return self._replace(prefixes=self.prefixes[1:])
 
 
+@lru_cache
+def _forms() -> list[re.Pattern[str]]:
+    """The forms of a name. Compiled at the first name: a tool that only says its version needs none."""
+    number, rate = r"\d+(?:\.\d+)?(?:e[-+]?\d+)?", r"0(?:\.\d+)?|\d(?:\.\d+)?e-\d+|1"
+    forms = (
+        rf"(?P<stem>probacc(?:-all)?)\.(?P<of>[a-z]+)\.(?P<number>{number})\.(?P<rho>{rate})",
+        rf"(?P<stem>pr(?:-all)?|pfail)\.(?P<of>[a-z]+)\.(?P<number>{number})",
+        r"(?P<stem>corrupt)(?:\.(?P<of>[^.]+)(?=\.))?(?:\.(?P<number>[1-5])(?=\.|$))?(?:\.(?P<suffix>.+))?",
+        rf"(?P<stem>(?!l2\.)[a-z][a-z-]*\d*)(?:\.(?P<norm>l2))?\.(?P<number>{number})(?:\.(?P<suffix>[a-z_]+))?",
+    )
+    return [re.compile(r"(?P<prefixes>(?:[a-z_]+\d*\.)*)" + form) for form in forms]
+
+
 @lru_cache(maxsize=4096)
 def parse(name: str) -> MetricName:
     """The parts of a name. Of one that has no known form all words but the known prefixes are the stem."""
-    for form in _FORMS:
+    for form in _forms():
         if match := form.fullmatch(name):
             parts = {key: text or "" for key, text in match.groupdict().items()}
             return MetricName(prefixes=tuple(parts.pop("prefixes").split(".")[:-1]), **parts)
@@ -122,7 +123,7 @@ def parse(name: str) -> MetricName:
 
 def heading_pieces(name: str) -> list[str]:
     """A name in the pieces between which a narrow column breaks it."""
-    return _PIECE.findall(name)
+    return re.findall(_PIECE, name)
 
 
 def eps_name(eps: float, norm: str = "linf") -> str:
@@ -182,13 +183,13 @@ def higher_is_better(metric: str) -> bool:
 
     Also understands `mean(ge.*, wci)` and its like: less is better if it is for every name inside.
     """
-    summary = _SUMMARY.fullmatch(metric.strip())
+    summary = re.fullmatch(_SUMMARY, metric.strip())
     if summary:
         return any(higher_is_better(part) for part in summary[1].split(","))
     parts = without_split(metric.strip()).removeprefix("arch.").split(".")
     if parts[:2] == ["bound", "robbench2"]:  # from below, on the smallest eigenvalue
         return True
-    return parts[0] not in _LOWER_FAMILIES and not any(_LOWER_PART.match(part) for part in parts)
+    return parts[0] not in _LOWER_FAMILIES and not any(re.match(_LOWER_PART, part) for part in parts)
 
 
 def last_evaluated(record: Mapping[str, Any]) -> str | None:
