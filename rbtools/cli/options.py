@@ -50,28 +50,37 @@ def spec(
     return bundle(name, make or cls, *spec_options(cls, defaults or {}, shared))
 
 
-def _of_stream(*, hidden: bool) -> tuple[Any, ...]:
-    """What every tool says of its records. `hidden`: of a sink, which works on all of them or on none."""
-    return (
-        click.argument("files", nargs=-1, metavar="[FILE]..."),
-        click.option("--strict", is_flag=True, help="Stop at the first bad line or failed record."),
-        click.option(
-            "--retry-errors", is_flag=True, hidden=hidden, help="Work again on records that failed before."
-        ),
-        click.option(
-            "--shard",
-            default=None,
-            metavar="I/N",
-            hidden=hidden,
-            help="Only every N-th record, from the I-th on (1/4 to 4/4).",
-        ),
-        click.option(
-            "--in-place", is_flag=True, hidden=hidden, help="Write the records back into the one FILE given."
-        ),
-    )
+_files = click.argument("files", nargs=-1, metavar="[FILE]...")
+_strict = click.option("--strict", is_flag=True, help="Stop at the first bad line or failed record.")
+_stream_options = (
+    _files,
+    _strict,
+    click.option("--retry-errors", is_flag=True, help="Work again on records that failed before."),
+    click.option(
+        "--shard",
+        default=None,
+        metavar="I/N",
+        help="Only every N-th record, from the I-th on (1/4 to 4/4).",
+    ),
+    click.option("--in-place", is_flag=True, help="Write the records back into the one FILE given."),
+)
 
 
-_stream_options = _of_stream(hidden=False)
+def _refused(context: click.Context, param: click.Parameter, value: object) -> None:
+    """Refuse an option of the tools that write each record on, by its name."""
+    if value:
+        raise UsageError(
+            f"{param.opts[0]} is for tools that write every record on; {context.command_path.split()[0]}"
+            " reads all records and writes something else. Leave it out."
+        )
+
+
+# Hidden, but known: a person who types them learns why they are not there.
+_refused_options = (
+    click.option("--retry-errors", is_flag=True, hidden=True, expose_value=False, callback=_refused),
+    click.option("--shard", hidden=True, expose_value=False, callback=_refused),
+    click.option("--in-place", is_flag=True, hidden=True, expose_value=False, callback=_refused),
+)
 
 arch_option = click.option(
     "--arch",
@@ -89,7 +98,7 @@ normalize_option = click.option(
 )
 
 stream_options = bundle("source", record_source, *_stream_options)
-sink_options = bundle("source", record_source, *_of_stream(hidden=True))
+sink_options = bundle("source", record_source, _files, _strict, *_refused_options)
 source_options = bundle(
     "source",
     record_source,

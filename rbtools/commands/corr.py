@@ -92,8 +92,6 @@ def main(
       rb-corr --on arch.name,train.method --metric 'acc,pgd*' leaderboard.jsonl others.jsonl
       rb-corr --join train.method --by arch.name --metric acc leaderboard.jsonl
     """
-    if source.in_place:
-        raise UsageError("--in-place would replace records by correlations. Write to another file.")
     wanted = _kinds(kind)
     left = names(metrics if rows is None else rows, "--metric" if rows is None else "--rows")
     right = names(metrics if cols is None else cols, "--metric" if cols is None else "--cols")

@@ -136,8 +136,6 @@ def _ending(file: str, endings: tuple[str, ...]) -> str:
 
 
 def _refuse_to_overwrite(source: shared.RecordSource, file: str) -> None:
-    if source.in_place:
-        raise UsageError("--in-place is for tools that write records. rb-plot writes the file of -o.")
     for name in source.files:
         if os.path.exists(file) and os.path.exists(name) and os.path.samefile(name, file):
             raise UsageError(f"{name} is both read and written. Write elsewhere.")

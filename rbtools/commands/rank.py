@@ -106,8 +106,6 @@ def main(options: RankingOptions, store: str, source: shared.RecordSource, scree
       rb-rank --pareto acc,pgd20.8 --group train.method leaderboard.jsonl
       rb-rank --pivot train.method --metric acc,pgd20.8 --format latex leaderboard.jsonl
     """
-    if source.in_place:
-        raise UsageError("--in-place would lose what a ranking leaves out. Write to another file.")
     choice = _choice(options)
     with shared.opened_output(source, screen) as output:
         sink = Sink(source, screen, output, options.where)

@@ -6,7 +6,6 @@ from typing import Any
 
 from rbtools.cli import search_command, shared
 from rbtools.cli.sink import direction_option, form_option, where_option
-from rbtools.errors import UsageError
 from rbtools.search import SEARCHES
 
 
@@ -46,8 +45,6 @@ def main(
       rb-search random --measure naswot --budget 2 --cells 1 --table results.jsonl
       rb-search nasi --steps 2 --cells 1 --channels 4 --table results.jsonl
     """
-    if source.in_place:
-        raise UsageError("--in-place would lose what a search leaves out. Write to another file.")
     algorithm = shared.build(SEARCHES, search, params)
     with shared.opened_output(source, work.screen) as output:
         work.run.check_cancelled = output.poll

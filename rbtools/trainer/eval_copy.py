@@ -17,7 +17,7 @@ class EvalCopy(nn.Module):
     """BatchNorm folded into the convolution before it, channels last, in float32 or bfloat16.
 
     Images float32 (N, C, H, W) in [0, 1] -> logits (N, K). Normalisation stays in float32, because a
-    step of 1/255 would drown in bfloat16. Call `follow` after each step of the training.
+    step of 1/255 would drown in bfloat16. Call `update` after each step of the training.
     """
 
     def __init__(self, model: nn.Module, network: nn.Module, folded: dict[str, str], *, bf16: bool) -> None:

@@ -54,6 +54,14 @@ def test_version_names_the_tool(tool: str) -> None:
     assert run(tool, ["--version"]).stdout == f"rb-{tool} (rbtools) {__version__}\n"
 
 
+@pytest.mark.parametrize("option", [["--in-place"], ["--retry-errors"], ["--shard", "1/2"]])
+@pytest.mark.parametrize("tool", sorted(READERS.keys() - FILTERS.keys()))
+def test_a_tool_that_reads_all_records_refuses_what_is_for_one_at_a_time(tool: str, option: list[str]) -> None:
+    result = run(tool, [*READERS[tool], *option], GOOD + "\n")
+    assert result.exit_code == 2 and result.stdout == ""
+    assert f"{option[0]} is for tools that write every record on" in result.stderr
+
+
 @pytest.mark.parametrize("tool", TOOLS)
 def test_unknown_option_is_one_line_and_status_2(tool: str) -> None:
     result = run(tool, [*TOOLS[tool], "--no-such-thing"])

@@ -245,8 +245,3 @@ def test_a_set_that_is_not_there() -> None:
     files = [write("a.jsonl", FOUR), write("b.jsonl", FOUR)]
     result = run([*files, "--on", "arch.index", "--metric", "c:acc"])
     assert "No result set is called 'c'. There are: a, b." in result.stderr
-
-
-def test_in_place_is_refused() -> None:
-    result = run(["--in-place", write("a.jsonl", FOUR)])
-    assert result.exit_code == 2 and "would replace records by correlations" in result.stderr

@@ -56,7 +56,6 @@ def test_the_ending_says_how_and_the_same_records_make_the_same_bytes(ending: st
         (["-o", "x.png", "--metric", "acc +"], "--metric: "),
         (["-o", "x.png", "--metric", "acc > 0"], "is true. Expected a number"),
         (["-o", "x.png", "--width", "0"], "width of plot 'hist' is 0. It must be above 0."),
-        (["-o", "x.png", "--in-place"], "--in-place is for tools that write records"),
     ],
 )
 def test_wrong_use_is_one_line_and_status_2(arguments: list[str], message: str) -> None:

@@ -180,11 +180,6 @@ def test_only_failed_records_leave_nothing(arguments: list[str]) -> None:
     assert result.stderr == "rb-rank: 1 failed record left out.\n"
 
 
-def test_retry_errors_ranks_failed_records() -> None:
-    result = run(["--by", "acc", "--retry-errors"], FAILED + "\n")
-    assert json.loads(result.stdout)["rank"] == 1
-
-
 # --- formats --------------------------------------------------------------------------------------
 
 

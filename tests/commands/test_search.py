@@ -232,7 +232,6 @@ def test_bad_lines_and_failed_records_are_left_out(tmp_path: Path) -> None:
         (["random", "--objective", "acc,acc"], "--objective names 'acc' twice"),
         (["random", "--objective", "acc >"], "--objective: Expression"),
         (["random", "--objective", "acc", "--where", "acc +"], "--where: Expression"),
-        (["random", "--objective", "acc", "--in-place"], "--in-place would lose what a search leaves out"),
         (["randon", "--objective", "acc"], "Unknown search 'randon'. Did you mean 'random'"),
         (["local", "--objective", "acc", "--starts", "0"], "starts of search 'local' is 0"),
         (["random", "--objective", "acc", "--table", "nowhere.jsonl"], "Cannot read nowhere.jsonl"),
