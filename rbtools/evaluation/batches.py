@@ -158,7 +158,7 @@ def fill(
     size = REFERENCE_BATCH if whole else batch_size(device, data.about.shape)
     chunk_size = min(run.batch or default_chunk_size(device, data.about.shape), size)
     with run.clock.stage("preparation"):
-        fast, fast_steps, _ = _searched(model, outputs, data.about.shape, run)
+        fast, fast_steps, *_ = _searched(model, outputs, data.about.shape, run)
     pace = Pace(n, min(map(len, outcomes)))
     with _kept(outcomes):
         for start in range(0, n, size):
@@ -247,6 +247,8 @@ def _searched(
             f"warning: the network is searched as it is, in float32, because {result.refusal}. Searches take"
             " longer; the float32 decisions are the same."
         )
+    if result.remark is not None:
+        run.notify(result.remark)
     return result
 
 

@@ -12,7 +12,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from rbtools.errors import shown
 from rbtools.models import folding
 from rbtools.models.normalize import Preprocessed
 from rbtools.models.programs import Program
@@ -21,11 +20,15 @@ _PROBES = 2
 
 
 class FastModel(NamedTuple):
-    """The model for attacks, the steps of its preparation as records name them, and why there are none."""
+    """The model for attacks, the steps of its preparation as records name them, and why some are missing.
+
+    refusal: why there is no fast copy; remark: a sentence that says why BatchNorm is not folded.
+    """
 
     model: nn.Module
     steps: tuple[str, ...]
     refusal: str | None = None
+    remark: str | None = None
 
 
 def make_fast_model(
@@ -43,7 +46,13 @@ def make_fast_model(
     if any(isinstance(module, Program) for module in model.modules()):
         return FastModel(model, ())
     bf16 = precision == "bf16"
-    folded = _folded(network, shape)
+    folded, remark = None, None
+    try:
+        folded = _folded(network, shape)
+    except Exception as wrong:  # tracing a network may raise anything
+        remark = (
+            f"BatchNorm is not folded into the convolutions: passes take longer ({folding.reason(wrong)})."
+        )
     steps = [*(["folded"] if folded is not None else []), "channels-last", *(["bf16"] if bf16 else [])]
     normalization, probe = _normalization(model), _probe(network, shape)
     try:
@@ -53,11 +62,11 @@ def make_fast_model(
         with torch.no_grad():
             fast(probe)
     except Exception as wrong:  # raised by the network's own code: it cannot be copied, or needs float32
-        return FastModel(model, (), f"a copy of it fails ({type(wrong).__name__}: {shown(str(wrong), 200)})")
+        return FastModel(model, (), f"a copy of it fails ({folding.reason(wrong)})")
     if compiled:
         fast = torch.compile(fast, dynamic=True)  # type: ignore[assignment]
         steps.append("compiled")
-    return FastModel(fast, tuple(steps))
+    return FastModel(fast, tuple(steps), remark=remark)
 
 
 class _Fast(nn.Module):
@@ -96,22 +105,22 @@ def _probe(network: nn.Module, shape: tuple[int, int, int]) -> Tensor:
 
 
 def _folded(network: nn.Module, shape: tuple[int, int, int]) -> nn.Module | None:
-    """The network with BatchNorm folded into its convolutions; None where that fails or changes logits."""
+    """The network with BatchNorm folded into its convolutions; None where it has none.
+
+    Raises ValueError where that changes the logits, and whatever tracing the network raises.
+    """
     if not any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in network.modules()):
         return None
     probe = _probe(network, shape)
-    try:
-        with torch.no_grad():
-            folded, pairs = folding.fold(network)
-            live, copied = dict(network.named_modules()), dict(folded.named_modules())
-            for convolution, norm in pairs.items():
-                weight, bias = folding.merged(live[convolution], live[norm], scale_first=False)
-                copied[convolution].weight.copy_(weight)
-                copied[convolution].bias.copy_(bias)
-            logits = _frozen(folded)(probe)
-            return folded if folding.is_same(network(probe), logits) else None
-    except Exception:  # tracing a network may raise anything
-        return None
+    with torch.no_grad():
+        folded, pairs = folding.fold(network)
+        live, copied = dict(network.named_modules()), dict(folded.named_modules())
+        for convolution, norm in pairs.items():
+            weight, bias = folding.merged(live[convolution], live[norm], scale_first=False)
+            copied[convolution].weight.copy_(weight)
+            copied[convolution].bias.copy_(bias)
+        folding.check_same(network(probe), _frozen(folded)(probe))
+    return folded
 
 
 class CountingModel(nn.Module):

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rbtools.errors import shown
+
 # A folded copy whose logits differ by more than this share of the largest is not used.
 TOLERANCE = 1e-4
 _BATCHNORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -64,6 +66,13 @@ def merged(convolution: Any, norm: Any, *, scale_first: bool) -> tuple[Tensor, T
     return convolution.weight * scale.view(-1, *[1] * (convolution.weight.ndim - 1)), bias
 
 
-def is_same(expected: Tensor, logits: Tensor) -> bool:
-    """Whether a folded copy gives the network's logits but for rounding."""
-    return bool((expected - logits).abs().max() <= TOLERANCE * expected.abs().max())
+def check_same(expected: Tensor, logits: Tensor) -> None:
+    """Raise ValueError where a folded copy gives other logits than the network, beyond rounding."""
+    largest, difference = float(expected.abs().max()), float((expected - logits).abs().max())
+    if not difference <= TOLERANCE * largest:  # NaN as well
+        raise ValueError(f"the folded copy's logits differ by {difference:.3g}, the largest is {largest:.3g}")
+
+
+def reason(wrong: Exception) -> str:
+    """What a person reads of an exception that tracing or checking a network raised."""
+    return f"{type(wrong).__name__}: {shown(str(wrong), 200)}"

@@ -64,7 +64,10 @@ class EvalCopy(nn.Module):
 
 
 def of(model: nn.Module, shape: tuple[int, int, int], *, bf16: bool) -> EvalCopy | None:
-    """The evaluation copy of a model; None where there is none: fx cannot trace every network."""
+    """The evaluation copy of a model; None for one without parameters.
+
+    Raises ValueError where the copy gives other logits, and whatever tracing the network raises.
+    """
     own = model.network if isinstance(model, Preprocessed) else model
     parameter = next(own.parameters(), None)
     if parameter is None:
@@ -79,10 +82,7 @@ def of(model: nn.Module, shape: tuple[int, int, int], *, bf16: bool) -> EvalCopy
             network, folded = folding.fold(own)
             plain = EvalCopy(model, network, folded, bf16=False)
             plain.update()
-            if not folding.is_same(wanted, plain(probe)):
-                return None
-    except Exception:  # tracing fails in as many ways as there are models
-        return None
+            folding.check_same(wanted, plain(probe))
     finally:
         for module, training in before:
             module.training = training

@@ -19,7 +19,7 @@ from rbtools.datasets import streaming
 from rbtools.errors import RbError
 from rbtools.execution.context import Pace, RunContext
 from rbtools.execution.device import out_of_memory
-from rbtools.models import checkpoint
+from rbtools.models import checkpoint, folding
 from rbtools.models.normalize import PER_IMAGE, Normalized, PerImageStandardization
 from rbtools.rng.draws import Draws
 from rbtools.spaces.identity import identity
@@ -105,7 +105,12 @@ class _Training:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.eval_copy = None
         if task.prepare and self.step_method.inner is not None and self.step_method.solves_in_eval:
-            self.eval_copy = eval_copy.of(self.model, self.about.shape, bf16=self.half)
+            try:
+                self.eval_copy = eval_copy.of(self.model, self.about.shape, bf16=self.half)
+            except Exception as wrong:  # tracing a network may raise anything
+                run.notify(
+                    f"Inner attacks run on the network itself and take longer ({folding.reason(wrong)})."
+                )
             if self.eval_copy is not None:
                 self.passes.watch(self.eval_copy)
         if self.how.lr_rule == "theorem1":

@@ -56,7 +56,7 @@ def test_version_names_the_tool(tool: str) -> None:
 
 @pytest.mark.parametrize("option", [["--in-place"], ["--retry-errors"], ["--shard", "1/2"]])
 @pytest.mark.parametrize("tool", sorted(READERS.keys() - FILTERS.keys()))
-def test_a_tool_that_reads_all_records_refuses_what_is_for_one_at_a_time(tool: str, option: list[str]) -> None:
+def test_a_tool_that_reads_all_records_refuses_what_is_for_single_ones(tool: str, option: list[str]) -> None:
     result = run(tool, [*READERS[tool], *option], GOOD + "\n")
     assert result.exit_code == 2 and result.stdout == ""
     assert f"{option[0]} is for tools that write every record on" in result.stderr

@@ -81,6 +81,7 @@ def test_what_cannot_be_traced_is_not_folded() -> None:
     model = Branches().eval().requires_grad_(False)
     ready = make_fast_model(model, "fp32", SHAPE)
     assert ready.steps == ("channels-last",)
+    assert ready.remark is not None and "TraceError" in ready.remark
     images = torch.rand(3, *SHAPE)
     torch.testing.assert_close(ready.model(images), model(images))
 
