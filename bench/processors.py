@@ -6,6 +6,7 @@ failed.
     python bench/processors.py                        the settings that this machine can run, all their tests
     python bench/processors.py "seed 1" "threads 2"   some settings
     python bench/processors.py --trains               only the tests of trained networks, in every setting
+    python bench/processors.py --together             every setting, several in one run: five runs
     python bench/processors.py --list                 their names and variables
     python bench/processors.py "seed 1" -- -k attack  further options of pytest
 
@@ -33,6 +34,14 @@ SETTINGS: dict[str, dict[str, str]] = {
     **{f"bf16 {name}": {"RBTOOLS_TEST_BF16": name} for name in ("yes", "no")},
     **{f"threads {count}": {"RBTOOLS_TEST_THREADS": str(count)} for count in (1, 2)},
 }
+# Each value of each setting stands in one of these. Where one fails, its settings alone say which it was.
+TOGETHER = (
+    ("seed 1", "ATEN default", "oneDNN SSE41", "bf16 yes", "threads 1"),
+    ("seed 2", "ATEN avx2", "oneDNN AVX2", "bf16 no", "threads 2"),
+    ("seed 3", "ATEN avx512", "oneDNN AVX512_CORE_AMX"),
+    ("seed 4",),
+    ("seed 5",),
+)
 COUNTS = re.compile(r"(\d+) (passed|failed|errors?|skipped)")
 
 
@@ -51,13 +60,26 @@ def measured(name: str, options: list[str], trains: bool = False) -> dict[str, o
     lack = missing(name)
     if lack is not None:
         return {**about, "not run": lack}
+    return about | run(SETTINGS[name], options, trains or name in SEEDS)
+
+
+def together(names: tuple[str, ...], options: list[str], trains: bool) -> dict[str, object]:
+    """One run with several settings at once; what this processor lacks is left out and named."""
+    lacks = {name: lack for name in names if (lack := missing(name)) is not None}
+    variables = {key: value for name in names if name not in lacks for key, value in SETTINGS[name].items()}
+    only = trains or all(name in SEEDS for name in names)
+    return {"settings": names, "variables": variables, "not run": lacks} | run(variables, options, only)
+
+
+def run(variables: dict[str, str], options: list[str], trains: bool) -> dict[str, object]:
+    """The tests with these variables: counts, failures, seconds."""
     start, used = time.perf_counter(), os.times()
-    marked = "trains" if trains or name in SEEDS else "(trains or arithmetic)"
+    marked = "trains" if trains else "(trains or arithmetic)"
     words = f"-m pytest -q -p no:cacheprovider --tb=line --color=no tests {' '.join(options)}".split()
     done = subprocess.run(
         [sys.executable, *words, "-m", f"{marked} and not slow"],
         cwd=ROOT,
-        env={**os.environ, **SETTINGS[name]},
+        env={**os.environ, **variables},
         capture_output=True,
         text=True,
     )
@@ -67,7 +89,6 @@ def measured(name: str, options: list[str], trains: bool = False) -> dict[str, o
     cpu = now.children_user + now.children_system - used.children_user - used.children_system
     failed = [line.split(" ")[1] for line in lines if line.startswith(("FAILED", "ERROR"))]
     return {
-        **about,
         **counts,
         "failures": failed,
         "status": done.returncode,
@@ -85,6 +106,10 @@ def main() -> None:
             print(json.dumps({"setting": name, "variables": variables, "not run": missing(name)}))
         return
     trains = "--trains" in names
+    if "--together" in names:
+        for some in TOGETHER:
+            print(json.dumps(together(some, options, trains)), flush=True)
+        return
     for name in [name for name in names if name != "--trains"] or SETTINGS:
         if name not in SETTINGS:
             sys.exit(f"There is no setting {name!r}. Expected one of {', '.join(SETTINGS)}.")

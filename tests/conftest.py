@@ -240,6 +240,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 # What a file of tests imports where it trains networks of its own, and where it computes with torch.
 _TRAINING = re.compile(
     r"rbtools\.trainer(\.(train_model|recipe|supernet_search)\b| import .*\b(train_model|recipe)\b)"
+    r"|rbtools\.commands(\.train\b| import .*\btrain\b)|\brbtools\.train\(|\"train\": \["
 )
 _TORCH = re.compile(r"^(import|from) torch\b", re.M)
 

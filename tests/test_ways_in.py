@@ -24,9 +24,10 @@ from PIL import Image
 from rbtools import datasets
 from rbtools.cli import config
 from rbtools.commands.score import _of_file
-from rbtools.datasets import decode, fetch
+from rbtools.datasets import classmap, decode, fetch, indices
 from rbtools.errors import RbError, UsageError
 from rbtools.evaluation import outcomes
+from rbtools.formats import stream
 from rbtools.models import read_checkpoint
 from rbtools.records.lines import parse
 from rbtools.store import archive
@@ -281,6 +282,24 @@ def test_yaml_that_stands_for_more_than_it_is(case: str, read: Callable[[str], A
 )
 def test_a_line_that_is_no_record(line: bytes) -> None:
     refused(lambda: parse(line))
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '{"a":' * 100_000, "[" + "9" * 6000 + "]", '["a", 1]', "[1e999]"]
+)
+@pytest.mark.parametrize(
+    "read", [lambda file: classmap.read(file, ["a", "b"]), lambda file: indices.read(file, 100)]
+)
+def test_json_that_is_no_list_of_classes_or_examples(read: Callable[[str], Any], text: str) -> None:
+    Path("list.json").write_text(text)
+    refused(lambda: read("list.json"), r"list\.json")
+
+
+@pytest.mark.parametrize(
+    "text", [b"[" * 100_000, b'{"a":' * 100_000, b"[" + b"9" * 6000 + b"]", b'{"a":1', b""]
+)
+def test_published_results_that_are_no_json(text: bytes) -> None:
+    refused(lambda: stream.loads(text))
 
 
 # --- nothing else ---------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ def _from_json(file: str, text: str) -> list[tuple[str, int]]:
     try:
         # Pairs, because a dict would drop a name that occurs twice.
         items: Any = json.loads(text, object_pairs_hook=lambda pairs: pairs)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise RbError(f"The class map {file} is not JSON ({error}). Expected {FORMS}.") from None
     if all(isinstance(item, str) for item in items):
         return [(name, index) for index, name in enumerate(items)]

@@ -115,7 +115,7 @@ def _chosen(path: Path, content: str, key: str | None) -> list[Any]:
         return content.replace(",", " ").split()
     try:
         value: Any = json.loads(content)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RbError(f"The file of indices {path} is not JSON ({error}). Expected {EXPECTED}.") from None
     if isinstance(value, dict):
         known, first = ", ".join(map(str, value)), next(iter(value), "")
