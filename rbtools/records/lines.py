@@ -263,12 +263,13 @@ def texts(stream: Iterable[bytes]) -> Iterator[tuple[int, bytes, bool]]:
             raw = raw[len(_BOM) :]
         if not (text := raw.strip()):
             continue
-        if _OBJECT.match(text):
-            judged = _BEGINNING
-        if judged < _BEGINNING and _NO_TEXT.search(text[: _BEGINNING - judged]):
-            yield number, raw, False
-            return
-        judged += len(raw)
+        if judged < _BEGINNING:
+            if _OBJECT.match(text):
+                judged = _BEGINNING
+            elif _NO_TEXT.search(text[: _BEGINNING - judged]):
+                yield number, raw, False
+                return
+            judged += len(raw)
         yield number, raw, True
 
 
