@@ -76,10 +76,16 @@ def _refused(context: click.Context, param: click.Parameter, value: object) -> N
 
 
 # Hidden, but known: a person who types them learns why they are not there.
-_refused_options = (
-    click.option("--retry-errors", is_flag=True, hidden=True, expose_value=False, callback=_refused),
-    click.option("--shard", hidden=True, expose_value=False, callback=_refused),
-    click.option("--in-place", is_flag=True, hidden=True, expose_value=False, callback=_refused),
+_refused_options = tuple(
+    click.option(
+        name,
+        is_flag=flag,
+        hidden=True,
+        expose_value=False,
+        callback=_refused,
+        help="Refused: not for this tool.",
+    )
+    for name, flag in (("--retry-errors", True), ("--shard", False), ("--in-place", True))
 )
 
 arch_option = click.option(

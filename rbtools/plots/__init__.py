@@ -27,7 +27,7 @@ PLOTS = Registry(
         "confidence": "rbtools.plots.confidence:Confidence",
         "confusion": "rbtools.plots.confusion:Confusion",
         "cells": "rbtools.plots.cells:CellsPlot",
-        "search": "rbtools.plots.search:SearchPlot",
+        "search": "rbtools.plots.best_so_far:SearchPlot",
         "leaderboard": "rbtools.plots.leaderboard:Leaderboard",
     },
 )
