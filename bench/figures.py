@@ -89,7 +89,7 @@ BESIDE = {
     "measures-space": "python bench/measures.py --part space --threads 1 --cells 1",
     "processors": "python bench/processors.py",
     "theory": (
-        "rb-arch --space fcnn --depth 3 --dataset digits |"
+        "rb-arch --space fcnn --depth 3 --dataset digits --sample 12 |"
         " rb-train --preset nasrobbench201-algorithm1 --eps 0.1 --beta 0.5 --attack-steps 3 |"
         " rb-attack pgd --eps 16 | rb-measure ntk --kernel joint --eps 16 --attack-steps 3 |"
         " rb-corr --rows 'ntk.*' --cols acc,pgd20.16 --bootstrap 1000"
