@@ -32,8 +32,8 @@ def infer(state: State, metadata: Mapping[str, Any] | None = None) -> Inferred:
     raise RbError(
         f"The checkpoint's network is not recognised: its {len(state)} tensors are {_outline(state)}."
         f" Recognised are: {'; '.join(FAMILIES)}. Say which network it is with --arch: a name of"
-        " rb-arch --space zoo, torchvision:NAME, timm:NAME, repo:OWNER/NAME, or python:MODULE:FUNCTION for your"
-        " own."
+        " rb-arch --space zoo, torchvision:NAME, timm:NAME, repo:OWNER/NAME, or python:MODULE:FUNCTION for"
+        " your own."
     )
 
 
