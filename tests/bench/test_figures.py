@@ -22,10 +22,10 @@ def test_every_bench_is_among_the_figures() -> None:
     assert all((ROOT / script).exists() for script in named)
     reproductions = {f"reproduce-{name}" in listed for name in ("prbench", "wci", "nas-robbench-201")}
     assert reproductions == {True}
-    # Helpers of others, what compares two trees, what needs a GPU or a table that cannot be had here, and
+    # Helpers of others, what compares two trees, what needs a GPU or what cannot be had here, and
     # this one.
     others = {"figures", "sidebyside", "ray_nodes", "gpu", "fuzz", "fuzz_fields"}
-    others |= {"fuzz_pickles", "fuzz_targets", "snapshots", "structure"}
+    others |= {"fuzz_pickles", "fuzz_targets", "snapshots", "structure", "paired", "zoo"}
     scripts = {path.stem for path in (ROOT / "bench").glob("*.py")}
     missing = {name for name in scripts - others if not name.startswith("reproduce_")} - {
         Path(one).stem for one in named
