@@ -20,6 +20,9 @@ PIPE := (set -o pipefail) 2>/dev/null && set -o pipefail; export RB_CONFIG=none 
 	RB_STORE='$(REPRODUCED)/store' PATH="$(abspath $(BIN)):$$PATH" $(ONE_THREAD); mkdir -p '$(REPRODUCED)';
 COMPARE = $(BIN)/python bench/reproduce_$(subst -,_,$(1)).py --scale $(SCALE)
 RECORDS = '$(REPRODUCED)/$(1)-$(SCALE).jsonl'
+# Records are written aside and take their place when they are whole and differ: figures compare dates.
+ASIDE = '$(REPRODUCED)/new-$(1)-$(SCALE).jsonl'
+INTO = > $(ASIDE) && { if cmp -s $(ASIDE) $(RECORDS); then rm $(ASIDE); else mv $(ASIDE) $(RECORDS); fi; }
 # What differs between scales: $(call at,mini words,full words,tiny words); $(,) is a comma in these.
 , := ,
 at = $(if $(filter full,$(SCALE)),$(2),$(if $(filter tiny,$(SCALE)),$(3),$(1)))
@@ -59,7 +62,7 @@ reproduce-prbench: $(VENV)/run.stamp  ## PRBench's tables 4, 5, 12 and composite
 	  rb-pr $(PR_GAMMA) --rho 0.05 --noise gaussian | \
 	  rb-pr $(PR_GAMMA) --rho 0.05 --noise laplace | \
 	  rb-ge attack pgd $(PR_EPS) $(PR_STEP) --iterate last | \
-	  rb-ge pr $(PR_GE) > $(call RECORDS,prbench)
+	  rb-ge pr $(PR_GE) $(call INTO,prbench)
 	@$(call COMPARE,prbench) < $(call RECORDS,prbench)
 
 # --- NAS-RobBench-201: tables 1, 5 and 6 ----------------------------------------------------------
@@ -75,6 +78,10 @@ NR_EPS := $(call at,--eps 12$(,)32,--eps 3$(,)8,--eps 12$(,)32 --n 40)
 NR_FAR := $(call at,--eps 64$(,)128$(,)255,--eps 16$(,)32$(,)64$(,)128$(,)255,--eps 64$(,)128$(,)255 --n 40 --steps 3)
 NR_SQUARE := $(call at,--eps 12 --n 100 --queries 200,--eps 3,--eps 12 --n 40 --queries 5)
 NR_C := $(call at,gaussian_noise$(,)brightness$(,)contrast$(,)jpeg_compression --n 200,all,contrast --n 40)
+# The kernels of figures 5 and 6 and the scores of table 7, on fresh weights.
+NR_NTK := $(call at,--kernel twice --attack fgsm$(,)pgd --eps 12$(,)32 --batch-size 20,--preset nasrobbench201,\
+	--kernel robust --eps 32 --batch-size 4)
+NR_WOT := $(call at,--batch-size 64,,--batch-size 8)
 
 reproduce-nas-robbench-201: $(VENV)/run.stamp  ## NAS-RobBench-201's tables 1, 5 and 6 (SCALE=mini or full)
 	@$(call COMPARE,nas-robbench-201) --need --data '$(DATA)'
@@ -83,13 +90,17 @@ reproduce-nas-robbench-201: $(VENV)/run.stamp  ## NAS-RobBench-201's tables 1, 5
 	  rb-attack pgd $(NR_EPS) --iterate last | \
 	  rb-attack pgd $(NR_FAR) --iterate last | \
 	  rb-attack square $(NR_SQUARE) --schedule rescaled | \
-	  rb-corrupt $(NR_C) --severity 5 > $(call RECORDS,nas-robbench-201)
+	  rb-corrupt $(NR_C) --severity $(call at,1$(,)5,1$(,)5,5) | \
+	  rb-measure ntk $(NR_NTK) | rb-measure naswot $(NR_WOT) $(call INTO,nas-robbench-201)
 	@$(call COMPARE,nas-robbench-201) < $(call RECORDS,nas-robbench-201)
 
 # --- the robustness dataset of NAS-Bench-201 (Jung et al. 2023): table 1 --------------------------
 
-NB_ARCHS := $(call at,rb-arch --unique --sample 12 --seed 2 --cells 1 --channels 8,\
+# At mini those of NAS-RobBench-201, whose table 1 compares the two.
+NB_ARCHS := $(call at,{ $(NR_ARCHS); },\
 	rb-arch --unique --dataset cifar10,rb-arch --unique --sample 3 --seed 2 --cells 1 --channels 4)
+# Figure 6: the Jacobian and the Hessian.
+NB_MEASURE := $(call at,--batches 2 --batch-size 64,--preset jung2023,--batches 1 --batch-size 8 --probes 1)
 # At full scale nothing is trained: the published weights are evaluated.
 NB_TRAIN := $(call at,rb-train --method erm --epochs 6 --val 0 --jobs $(JOBS),cat,rb-train --method erm --epochs 1)
 NB_EPS := $(call at,--eps 2$(,)4$(,)8$(,)16$(,)32 --n 200,--eps 0.1$(,)0.5$(,)1$(,)2$(,)3$(,)4$(,)8,\
@@ -104,11 +115,12 @@ NB_C := $(call at,all --n 100,all,contrast$(,)brightness --n 40)
 reproduce-nas-bench-201-robustness: $(VENV)/run.stamp  ## Jung et al.: table 1 (SCALE=mini or full)
 	@$(call COMPARE,nas-bench-201-robustness) --need --data '$(DATA)' --weights '$(WEIGHTS)'
 	@$(PIPE) $(NB_ARCHS) | $(NB_TRAIN) | \
-	  rb-attack fgsm $(NB_FGSM) $(NB_FROM) | \
-	  rb-attack pgd $(NB_EPS) $(NB_PGD) $(NB_FROM) | \
+	  rb-attack fgsm $(NB_FGSM) --detail $(NB_FROM) | \
+	  rb-attack pgd $(NB_EPS) $(NB_PGD) --detail $(NB_FROM) | \
 	  rb-attack apgd-ce $(NB_EPS) $(NB_SHORT) $(NB_FROM) | \
 	  rb-attack square $(NB_EPS) $(NB_QUERIES) $(NB_FROM) | \
-	  rb-corrupt $(NB_C) --severity $(call at,3,1-5,3) $(NB_FROM) > $(call RECORDS,nas-bench-201-robustness)
+	  rb-corrupt $(NB_C) --severity $(call at,3,1-5,3) $(NB_FROM) | \
+	  rb-measure jacobian,hessian --split test --on both $(NB_MEASURE) $(NB_FROM) $(call INTO,nas-bench-201-robustness)
 	@$(call COMPARE,nas-bench-201-robustness) < $(call RECORDS,nas-bench-201-robustness)
 
 # --- the Weight-Curvature Index along adversarial training: its curves ----------------------------
@@ -128,7 +140,7 @@ reproduce-wci: $(VENV)/run.stamp  ## the Weight-Curvature Index beside robust ga
 	@$(PIPE) { \
 	  for how in $(call at,none cutout mixup l2,none cutout mixup l2,l2); do rb-arch $(WCI_ARCH) $(WCI_DATA) | \
 	    rb-train $(WCI_HOW) --regularize $$how --track robust,wci; done; } | \
-	  cat > $(call RECORDS,wci)
+	  cat $(call INTO,wci)
 	@$(call COMPARE,wci) < $(call RECORDS,wci)
 
 # --- searches on a table that rb-convert made -----------------------------------------------------
@@ -138,3 +150,25 @@ reproduce-search: $(VENV)/run.stamp  ## searches on a published table, beside th
 	@test -n '$(TABLE)' || { echo "make: no table is named. Make one with rb-convert nasrobbench201 or" \
 	  "jung2023, then: make reproduce-search TABLE=FILE" >&2; exit 2; }
 	@$(ONE_THREAD) $(BIN)/python bench/reproduce_search.py --table '$(TABLE)'
+
+# --- every figure and table of a paper, from the records of its reproduction ----------------------
+#
+#   make figures-NAME SCALE=mini      runs the reproduction where it is not done, then draws
+#
+# $(REPRODUCED)/NAME/ gets figN.pdf and figN.png, tableN.md and tableN.tex, and index.html (bench/paper_items.py).
+
+FIGURES := figures-nas-robbench-201 figures-robustness-dataset figures-prbench figures-wci
+.PHONY: $(FIGURES)
+DRAW = $(PIPE) python bench/figures_of_papers.py $(1) --scale $(SCALE) --reproduced '$(REPRODUCED)'
+
+figures-nas-robbench-201: reproduce-nas-robbench-201  ## every figure and table of NAS-RobBench-201 (SCALE=mini or full)
+	@$(call DRAW,nas-robbench-201)
+
+figures-robustness-dataset: reproduce-nas-bench-201-robustness  ## every figure and table of Jung et al. 2023
+	@$(call DRAW,robustness-dataset)
+
+figures-prbench: reproduce-prbench  ## every figure and table of PRBench
+	@$(call DRAW,prbench)
+
+figures-wci: reproduce-wci  ## every figure of the Weight-Curvature Index
+	@$(call DRAW,wci)

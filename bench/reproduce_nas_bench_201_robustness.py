@@ -61,8 +61,9 @@ def optimum(rows: side.Rows) -> dict[str, float | None]:
     return {column: chosen_by(rows, column).get(column) for column in COLUMNS}
 
 
-def claims(rows: side.Rows) -> list[side.Claim]:
+def claims(records: list[dict[str, Any]], scale: str) -> list[side.Claim]:
     """What the paper says, held against these networks."""
+    rows = networks(records, scale)
     best, clean = optimum(rows), chosen_by(rows, "clean")
     listed = list(rows.values())
     order = [
@@ -89,8 +90,8 @@ def _gap(high: float | None, low: float | None) -> float | None:
     return None if high is None or low is None else high - low
 
 
-def report(records: list[dict[str, Any]], scale: str) -> str:
-    """The tables and claims."""
+def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTable]:
+    """Table 1, the correlations of these columns that another paper gives, and one known architecture."""
     rows = networks(records, scale)
     names = ("optimum", "best on clean", "best on FGSM")
     paper = {
@@ -101,21 +102,27 @@ def report(records: list[dict[str, Any]], scale: str) -> str:
     listed = list(rows.values())
     correlations = {pair: {"Spearman": correlation(listed, *pair.split(", "))} for pair in CORRELATIONS}
     published = {pair: {"Spearman": value} for pair, value in CORRELATIONS.items()}
-    tables = [
-        side.table("Table 1 (eps 1)", paper, ours, COLUMNS),
-        side.table(
+    made = {
+        "table 1": side.PaperTable("Table 1 (eps 1)", paper, ours, COLUMNS),
+        "correlations": side.PaperTable(
             "Rank correlations of the dataset (NAS-RobBench-201, table 1, starred)",
             published,
             correlations,
             ("Spearman",),
             lambda column, value: f"{value:.3f}",
         ),
-    ]
+    }
     number, known = KNOWN
     if scale == "full":
         mine = {f"#{number}": rows.get(f"nb201-{number}", {})}
-        tables.append(side.table("One architecture", {f"#{number}": known}, mine, ("clean", "PGD")))
-    return "\n".join([*tables, side.told(claims(rows))])
+        made["known"] = side.PaperTable("One architecture", {f"#{number}": known}, mine, ("clean", "PGD"))
+    return made
+
+
+def report(records: list[dict[str, Any]], scale: str) -> str:
+    """The tables and claims."""
+    texts = [table.text() for table in tables(records, scale).values()]
+    return "\n".join([*texts, side.told(claims(records, scale))])
 
 
 if __name__ == "__main__":

@@ -126,8 +126,9 @@ def composite(rows: side.Rows) -> dict[str, dict[str, float | None]]:
     return {name: {"score": score} for name, score in scores.items()}
 
 
-def claims(rows: side.Rows) -> list[side.Claim]:
-    """What the paper says of table 4, held against these rows."""
+def claims(records: list[dict[str, Any]], scale: str) -> list[side.Claim]:
+    """What the paper says of table 4, held against these records."""
+    rows = side.means(records, row, metrics(scale))
 
     def at(name: str, column: str) -> float | None:
         return rows.get(name, {}).get(column)
@@ -178,8 +179,8 @@ def show(column: str, value: float) -> str:
     )
 
 
-def report(records: list[dict[str, Any]], scale: str) -> str:
-    """The tables and claims."""
+def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTable]:
+    """Tables 4, 5 and 12, and the composite score."""
     ours, paper = side.means(records, row, metrics(scale)), published()
     plain = {name: one for name, one in ours.items() if " m=" not in name}
     noises = {f"ERM, {noise}": ours.get("ERM", {}) for noise in TABLE_5}
@@ -193,19 +194,24 @@ def report(records: list[dict[str, Any]], scale: str) -> str:
     }
     times = {name: {"s/epoch": value} for name, value in TABLE_12.items()}
     filtered = {name: one for name, one in ours.items() if name.startswith("TRADES")}
-    tables = [
-        side.table("Table 4", paper, plain, COLUMNS, show),
-        side.table("Table 5", theirs, mine, RADII, show),
-        side.table("Table 12", times, filtered, COLUMNS, show),
-        side.table(
+    return {
+        "table 4": side.PaperTable("Table 4", paper, plain, COLUMNS, show),
+        "table 5": side.PaperTable("Table 5", theirs, mine, RADII, show),
+        "table 12": side.PaperTable("Table 12", times, filtered, COLUMNS, show),
+        "composite": side.PaperTable(
             "Composite (figure 6, from the columns of table 4)",
             composite(paper),
             composite(plain),
             ("score",),
             show,
         ),
-    ]
-    return "\n".join([*tables, side.told(claims(ours))])
+    }
+
+
+def report(records: list[dict[str, Any]], scale: str) -> str:
+    """The tables and claims."""
+    texts = [table.text() for table in tables(records, scale).values()]
+    return "\n".join([*texts, side.told(claims(records, scale))])
 
 
 if __name__ == "__main__":

@@ -60,12 +60,37 @@ def follows(name: str, found: Any, gap: int) -> side.Claim:
     return side.Claim(words, None if low <= 0 <= high else value > 0, told)
 
 
-def report(records: list[dict[str, Any]], scale: str) -> str:
-    """The curves in short, the correlations, and what of the paper's claims holds."""
+def trainings(records: list[dict[str, Any]]) -> dict[str, Moments]:
+    """What was measured along the trainings, by what regularised them."""
     rows: dict[str, Moments] = {}
     for record in records:
         name = "+".join(record["train"]["config"].get("regularize", [])) or "none"
         rows.setdefault(name, []).extend(moments(record))
+    return rows
+
+
+def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTable]:
+    """The paper has none."""
+    return {}
+
+
+def claims(records: list[dict[str, Any]], scale: str) -> list[side.Claim]:
+    """What the paper says, held against these trainings."""
+    rows = trainings(records)
+    pooled = {**rows, "all": [row for found in rows.values() for row in found]}
+    correlations = {name: spearman(found) for name, found in pooled.items()}
+    made = [follows(name, found, gap) for name, found in correlations.items() for gap in range(len(GAPS))]
+    plain = rows.get("none")
+    for name, found in rows.items():
+        if plain and name != "none":
+            for key in ("wci", "robust_loss_gap"):
+                made.append(side.above(f"{name} ends with a lower {key}", plain[-1][key], found[-1][key]))
+    return made
+
+
+def report(records: list[dict[str, Any]], scale: str) -> str:
+    """The curves in short, the correlations, and what of the paper's claims holds."""
+    rows = trainings(records)
     lines = [f"| training | epoch | {' | '.join(SHOWN)} |", "|---" * (len(SHOWN) + 2) + "|"]
     for name, found in rows.items():
         for row in (found[0], found[len(found) // 2], found[-1]):
@@ -73,17 +98,9 @@ def report(records: list[dict[str, Any]], scale: str) -> str:
             lines.append(f"| {name} | {row['epoch']:.0f} | {values} |")
     pairs = [f"{index}, {gap}" for index in INDEX for gap in GAPS]
     lines += ["", f"| Spearman over | n | {' | '.join(pairs)} |", "|---" * (len(pairs) + 2) + "|"]
-    pooled = {**rows, "all": [row for found in rows.values() for row in found]}
-    correlations = {name: spearman(found) for name, found in pooled.items()}
-    for name, made in correlations.items():
-        lines.append(f"| {name} | {len(pooled[name])} | {' | '.join(cells(made))} |")
-    claims = [follows(name, made, gap) for name, made in correlations.items() for gap in range(len(GAPS))]
-    plain = rows.get("none")
-    for name, found in rows.items():
-        if plain and name != "none":
-            for key in ("wci", "robust_loss_gap"):
-                claims.append(side.above(f"{name} ends with a lower {key}", plain[-1][key], found[-1][key]))
-    return "\n".join([*lines, "", side.told(claims)])
+    for name, some in {**rows, "all": [row for found in rows.values() for row in found]}.items():
+        lines.append(f"| {name} | {len(some)} | {' | '.join(cells(spearman(some)))} |")
+    return "\n".join([*lines, "", side.told(claims(records, scale))])
 
 
 if __name__ == "__main__":

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rbtools.scoring.table import Heading, Table, TableCell
+
 SCALES = ("mini", "full", "tiny")
 Rows = Mapping[str, Mapping[str, float | None]]
 """Row -> column -> value."""
@@ -71,6 +73,51 @@ def plain(value: float) -> str:
     return f"{value:.3g}"
 
 
+class PaperTable(NamedTuple):
+    """A paper's values and ours, row -> column -> value. show: how a column's value is written."""
+
+    title: str
+    published: Rows
+    ours: Rows
+    columns: Sequence[str]
+    show: Callable[[str, float], str] = lambda column, value: percent(value)
+
+    def rows(self) -> list[str]:
+        """The rows of either side, the published ones first."""
+        return [*self.published, *(row for row in self.ours if row not in self.published)]
+
+    def cell(self, row: str, column: str) -> tuple[str, str, str]:
+        """The published value, ours, and ours minus the published; a dash for what one side lacks."""
+        paper, here = (side.get(row, {}).get(column) for side in (self.published, self.ours))
+        texts = ["-" if value is None else self.show(column, value) for value in (paper, here)]
+        apart = "-" if paper is None or here is None else self.show(column, here - paper)
+        return texts[0], texts[1], apart if apart.startswith("-") else f"+{apart}"
+
+    def text(self) -> str:
+        """Markdown: a line a row, and in each cell the published value, ours, and the difference."""
+        lines = [f"{self.title}: published / ours / difference", ""]
+        lines += [f"| | {' | '.join(self.columns)} |", "|---" * (len(self.columns) + 1) + "|"]
+        for row in self.rows():
+            cells = [self.cell(row, column) for column in self.columns]
+            shown = ("-" if cell[:2] == ("-", "-") else " / ".join(cell) for cell in cells)
+            lines.append(f"| {row} | {' | '.join(shown)} |")
+        return "\n".join([*lines, ""])
+
+    def beside(self) -> Table:
+        """For Markdown and LaTeX files: two columns for each of the paper's, its values and ours."""
+        columns = [(column, side) for column in self.columns for side in (0, 1)]
+        known = {
+            key for key in columns if any(self.cell(row, key[0])[key[1]] != "-" for row in self.rows())
+        } | {(column, 1) for column in self.columns}
+        shown = [key for key in columns if key in known]
+        names = [Heading(f"{column}{' (paper)' if not side else ''}", True) for column, side in shown]
+        rows = [
+            [TableCell(row), *(TableCell(self.cell(row, column)[side]) for column, side in shown)]
+            for row in self.rows()
+        ]
+        return Table([Heading("", False), *names], rows, [])
+
+
 def table(
     title: str,
     published: Rows,
@@ -78,24 +125,8 @@ def table(
     columns: Sequence[str],
     show: Callable[[str, float], str] = lambda column, value: percent(value),
 ) -> str:
-    """Markdown: a line a row, and in each cell the published value, ours, and ours minus the published.
-
-    What one side lacks is a dash. Rows are those of either side, the published ones first.
-    """
-
-    def cell(row: str, column: str) -> str:
-        paper, here = (side.get(row, {}).get(column) for side in (published, ours))
-        texts = ["-" if value is None else show(column, value) for value in (paper, here)]
-        if paper is None and here is None:
-            return "-"
-        apart = "-" if paper is None or here is None else show(column, here - paper)
-        return " / ".join([*texts, apart if apart.startswith("-") else f"+{apart}"])
-
-    rows = [*published, *(row for row in ours if row not in published)]
-    lines = [f"{title}: published / ours / difference", ""]
-    lines += [f"| | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
-    lines += [f"| {row} | {' | '.join(cell(row, column) for column in columns)} |" for row in rows]
-    return "\n".join([*lines, ""])
+    """The text of a `PaperTable`."""
+    return PaperTable(title, published, ours, columns, show).text()
 
 
 def above(words: str, higher: float | None, lower: float | None, by: float = 0.0) -> Claim:

@@ -66,7 +66,7 @@ _rbtools_after() {
     "rb-plot box") dashed="--width --title --metric --preset --weightings --group --within --missing --facet --classes --output -o --where --strict --quiet -q --verbose -v --log --config --print-config -h --help" files=1 ;;
     "rb-plot hist") dashed="--width --title --metric --bins --output -o --where --strict --quiet -q --verbose -v --log --config --print-config -h --help" files=1 ;;
     "rb-plot scatter") dashed="--width --title --x --y --colour --highlight --pareto --no-pareto --neighbours --log-x --no-log-x --output -o --where --strict --quiet -q --verbose -v --log --config --print-config -h --help" files=1 ;;
-    "rb-plot curves") dashed="--width --title --over --metric --facet --right --output -o --where --strict --quiet -q --verbose -v --log --config --print-config -h --help" files=1 ;;
+    "rb-plot curves") dashed="--width --title --over --metric --facet --right --same-scale --no-same-scale --output -o --where --strict --quiet -q --verbose -v --log --config --print-config -h --help" files=1 ;;
     "rb-plot ranks") dashed="--width --title --metric --by --view --join --sets --output -o --where --strict --quiet -q --verbose -v --log --config --print-config -h --help" files=1 ;;
     "rb-plot heatmap") dashed="--width --title --metric --rows --cols --kind --output -o --where --strict --quiet -q --verbose -v --log --config --print-config -h --help" files=1 ;;
     "rb-plot bars"|"rb-plot radar") dashed="--width --title --metric --preset --weightings --group --within --missing --top --output -o --where --strict --quiet -q --verbose -v --log --config --print-config -h --help" files=1 ;;

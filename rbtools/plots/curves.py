@@ -91,6 +91,7 @@ class CurvesPlot(Drawing):
         " --metric wci the gap.",
         metavar="LIST",
     )
+    same_scale: bool = param(False, "With --right: no axis of their own, but the scale of the left one.")
 
     def paint(self, figure: Any, records: Sequence[Record], scoring: Any) -> Painted:
         keys = [""] * len(records)
@@ -108,7 +109,7 @@ class CurvesPlot(Drawing):
             figure,
             len(panels),
             least=1.25 if self.width < 4 else 1.9,
-            side=0.65 if self.right is None else 1.2,
+            side=0.65 if self.right is None or self.same_scale else 1.2,
             share=self._share(),
         )
         entries: dict[str, Any] = {}
@@ -148,11 +149,13 @@ class CurvesPlot(Drawing):
 
     def _beside(self, axes: Any, panels: Sequence[Panel], lines: Lines, width: float) -> None:
         """Draw the metrics of --right on an axis of their own."""
-        right = axes.twinx()
-        right.grid(visible=False)
-        right.spines["right"].set_visible(True)
+        right = axes if self.same_scale else axes.twinx()
         for panel in panels:
             _lines(right, panel, lines, dashes=style.DASHES[1])
+        if self.same_scale:
+            return
+        right.grid(visible=False)
+        right.spines["right"].set_visible(True)
         label = f"{(self.right or '').replace('_', ' ')} (dashed)"
         right.set_ylabel("\n".join(layout.wrapped(label, 0.6 * width, style.SMALL)), size=style.SMALL)
 
@@ -165,7 +168,10 @@ class CurvesPlot(Drawing):
 
     def _label(self, records: Sequence[Record], metric: str | None) -> str:
         if self.over == "epoch":
-            return metric.replace("_", " ") if self.right is not None and metric else "value"
+            if self.right is None or metric is None:
+                return "value"
+            beside = f"; dashed: {self.right}" if self.same_scale else ""
+            return f"{metric}{beside}".replace("_", " ")
         names = list(self._wanted(metric_name.names(records), metric))
         return words.axis(names if len(names) > 1 else names * 2)  # what they are, not which one
 

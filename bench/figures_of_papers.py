@@ -1,0 +1,241 @@
+"""Every numbered figure and table of a paper, from the records of its reproduction, and a page of all.
+
+    python bench/figures_of_papers.py prbench --scale mini               (make figures-prbench)
+
+reproduced/PAPER/ gets figN.pdf and figN.png (figNa ... where a figure has panels), tableN.md and tableN.tex
+with the published values beside ours, and index.html, which has captions, claims, and of each item what is
+missing and which command makes it. `paper_items.py` lists the items. What is newer than its records, and was
+made by the same command, is not made again, so that a run which was cut off goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import html
+import importlib
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import sidebyside as side
+from paper_items import PAPERS, WORDS, Item, Paper
+
+from rbtools.scoring import render
+
+WIDTH = 6.5  # inches; --width makes the column of a paper of it
+
+
+class Made(NamedTuple):
+    """What became of an item: by panel its file, its command, and where there is none the reason."""
+
+    files: dict[str, str]
+    commands: dict[str, str]
+    missing: dict[str, str]
+    html: str = ""
+
+
+class Run:
+    """A paper's items at a scale: where the records are, where the files go, what is made already."""
+
+    def __init__(self, name: str, scale: str, reproduced: Path, width: float) -> None:
+        self.name, self.scale, self.width = name, scale, width
+        self.paper: Paper = PAPERS[name]
+        self.reproduced, self.folder = reproduced, reproduced / name
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.log = self.folder / "made.json"
+        self.known: dict[str, str] = json.loads(self.log.read_text()) if self.log.exists() else {}
+
+    def records(self, of: str = "") -> Path:
+        return self.reproduced / f"{of or self.paper.records}-{self.scale}.jsonl"
+
+    def maker(self, item: Item) -> str:
+        """The command that makes the records of an item."""
+        return f"make reproduce-{item.of or self.paper.records} SCALE={self.scale}"
+
+    def read(self, of: str = "") -> list[dict[str, Any]]:
+        path = self.records(of)
+        if not path.exists():
+            return []
+        with path.open() as stream:
+            return side.read(stream)
+
+    def item(self, number: str, item: Item) -> Made:
+        """Draw or write one item."""
+        if item.reason:
+            return Made({}, {}, {"": item.reason})
+        return self.figure(number, item) if item.panels else self.table(number, item)
+
+    # --- figures --------------------------------------------------------------------------------
+
+    def figure(self, number: str, item: Item) -> Made:
+        files, commands, missing = {}, {}, {}
+        for letter, template in item.panels.items():
+            stem = f"fig{number.removeprefix('figure ')}{letter}"
+            commands[letter] = self.command(template, item, f"{stem}.pdf")
+            for ending in ("pdf", "png"):
+                problem = self.draw(f"{stem}.{ending}", template, item)
+                if problem:
+                    missing[letter] = problem
+                    break
+            else:
+                files[letter] = stem
+        return Made(files, commands, missing)
+
+    def command(self, template: str, item: Item, file: str) -> str:
+        records = shlex.quote(str(self.records(item.of)))
+        out = f"-o {shlex.quote(str(self.folder / file))} --width {self.width:g}"
+        return template.format_map(
+            {**WORDS[self.scale], "records": records, "out": out, "to": f"{out} {records}"}
+        )
+
+    def draw(self, file: str, template: str, item: Item) -> str:
+        """Make one file, unless it is there; the reason where it cannot be made."""
+        path, records = self.folder / file, self.records(item.of)
+        command = self.command(template, item, file)
+        needs = "{records}" in template or "{to}" in template
+        if needs and not records.exists():
+            return f"There is no {records}. {self.maker(item)} makes it."
+        date = records.stat().st_mtime if needs else 0.0
+        if self.known.get(file) == command and path.exists() and path.stat().st_mtime >= date:
+            return ""
+        path.unlink(missing_ok=True)
+        done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True)
+        if path.exists():  # a status of 1 may mean that one record had failed
+            self.known[file] = command
+            return ""
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        errors = [line for line in lines if "error:" in line] or lines[-1:]
+        return " ".join(line.partition("error: ")[2] or line for line in errors) or "It was not drawn."
+
+    # --- tables ---------------------------------------------------------------------------------
+
+    def table(self, number: str, item: Item) -> Made:
+        made = self.tables.get(item.table)
+        records = self.records(item.of)
+        if made is None:
+            return Made({}, {}, {"": f"{records} has nothing of it. {self.maker(item)} makes it."})
+        stem = number.replace(" ", "")
+        built = made.beside()
+        for ending, text in (("md", render.to_markdown(built)), ("tex", render.to_latex(built))):
+            head = render.heading(made.title, "latex" if ending == "tex" else ending)
+            (self.folder / f"{stem}.{ending}").write_text(f"{head}\n{text}")
+        return Made({"": stem}, {}, {}, _table(built))
+
+    def load(self) -> None:
+        """Read the records, and make their tables and claims."""
+        module = importlib.import_module(f"reproduce_{self.paper.records.replace('-', '_')}")
+        records = self.read()
+        self.tables: dict[str, side.PaperTable] = {}
+        self.claims: list[side.Claim] = []
+        if not records:
+            return
+        more = [self.read("nas-bench-201-robustness")] if self.name == "nas-robbench-201" else []
+        self.tables = {**module.tables(records, self.scale, *more)}
+        self.claims = module.claims(records, self.scale)
+        if self.name == "nas-robbench-201":
+            import reproduce_search
+
+            found = reproduce_search.small(str(self.records()), self.scale, records)
+            self.tables |= {"table 2": found} if found else {}
+
+    def all(self, jobs: int) -> dict[str, Made]:
+        self.load()
+        try:
+            with ThreadPoolExecutor(jobs) as pool:
+                made = pool.map(lambda pair: self.item(*pair), self.paper.items.items())
+                return dict(zip(self.paper.items, made, strict=True))
+        finally:
+            self.log.write_text(json.dumps(self.known, indent=1) + "\n")
+
+
+# --- the page -----------------------------------------------------------------------------------
+
+STYLE = """body{font:15px/1.45 sans-serif;max-width:60em;margin:2em auto;padding:0 1em;color:#222}
+img{max-width:100%;border:1px solid #ddd;margin:.3em 0}section{border-top:1px solid #ccc;padding:.6em 0}
+table{border-collapse:collapse;font-size:12px;display:block;overflow-x:auto}
+td,th{border:1px solid #ccc;padding:2px 6px}
+td{text-align:right}td:first-child{text-align:left}.missing{color:#a33}.lacks{color:#666}code{font-size:12px}
+.holds{color:#167}.FAILS{color:#a33}"""
+
+
+def _table(built: Any) -> str:
+    head = "".join(f"<th>{html.escape(heading.title)}</th>" for heading in built.headings)
+    rows = (
+        "<tr>" + "".join(f"<td>{html.escape(str(cell.value))}</td>" for cell in row) + "</tr>"
+        for row in built.rows
+    )
+    return f"<table><tr>{head}</tr>{''.join(rows)}</table>"
+
+
+def _section(number: str, item: Item, made: Made, scale: str) -> Iterator[str]:
+    yield f'<section id="{number.replace(" ", "")}"><h2>{number.capitalize()}</h2>'
+    yield f"<p>{html.escape(item.caption)}</p>"
+    for letter, stem in made.files.items():
+        name = html.escape(f"{number} {letter}".strip())
+        if item.panels:
+            yield f'<p><a href="{stem}.pdf"><img src="{stem}.png" alt="{name}"></a></p>'
+        else:
+            yield f'{made.html}<p><a href="{stem}.md">Markdown</a>, <a href="{stem}.tex">LaTeX</a></p>'
+    for letter, reason in made.missing.items():
+        where = f"{letter}: " if letter else ""
+        yield f'<p class="missing">{html.escape(where + reason)}</p>'
+    if item.lacks and scale != "full":
+        yield f'<p class="lacks">At this scale: {html.escape(item.lacks)}.</p>'
+    if made.commands:
+        lines = "<br>".join(f"<code>{html.escape(command)}</code>" for command in made.commands.values())
+        yield f"<details><summary>commands</summary>{lines}</details>"
+    yield "</section>"
+
+
+def page(run: Run, made: Mapping[str, Made]) -> str:
+    """The page of a paper: a file that shows what lies beside it."""
+    words = {True: "holds", False: "FAILS", None: "cannot be told"}
+    claims = "".join(
+        f'<li class="{words[one.holds].split()[0]}">{html.escape(one.words)}: {words[one.holds]}'
+        f" ({html.escape(one.found)})</li>"
+        for one in run.claims
+    )
+    drawn = sum(bool(one.files) for one in made.values())
+    title = html.escape(f"{run.paper.title}, SCALE={run.scale}")
+    parts = [
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>{STYLE}</style>',
+        f"<h1>{title}</h1><p>{drawn} of {len(made)} numbered figures and tables; the others say why not.</p>",
+    ]
+    for number, item in run.paper.items.items():
+        parts += _section(number, item, made[number], run.scale)
+    parts.append(f'<section id="claims"><h2>Claims of the paper</h2><ul>{claims}</ul></section></html>\n')
+    return "\n".join(parts)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("paper", choices=PAPERS)
+    parser.add_argument("--scale", choices=side.SCALES, default="mini")
+    parser.add_argument(
+        "--reproduced", type=Path, default=Path("reproduced"), help="the folder with the records"
+    )
+    parser.add_argument("--width", type=float, default=WIDTH, help="of the figures, in inches")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="how many are drawn at once")
+    asked = parser.parse_args()
+    run = Run(asked.paper, asked.scale, asked.reproduced, asked.width)
+    made = run.all(asked.jobs)
+    index = run.folder / "index.html"
+    index.write_text(page(run, made))
+    for number, one in made.items():
+        for letter, reason in one.missing.items():
+            if not run.paper.items[number].reason:
+                print(f"{number} {letter}".strip() + f": {reason}", file=sys.stderr)
+    drawn = sum(bool(one.files) for one in made.values())
+    print(f"{index} shows {drawn} of the {len(made)} numbered figures and tables of {run.paper.title}.")
+
+
+if __name__ == "__main__":
+    main()

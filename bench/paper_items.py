@@ -1,0 +1,434 @@
+"""Every numbered figure and table of four papers: what shows it here, or why nothing does.
+
+A panel is a command line of pipes with {records} for the file of records, {out} for "-o FILE" and the width,
+{to} for both, and the words of `WORDS`, which differ between the scales. `lacks` says what the mini scale has
+less of than the paper. Captions are ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class Item(NamedTuple):
+    """A numbered figure or table: its panels by letter, or the key of its table, or the reason for neither.
+
+    of: the reproduction whose records are drawn, where it is another paper's.
+    """
+
+    caption: str
+    panels: Mapping[str, str] = {}
+    table: str = ""
+    reason: str = ""
+    lacks: str = ""
+    of: str = ""
+
+
+class Paper(NamedTuple):
+    """A paper: its title, the reproduction (reproduce_NAME.py) that has its records, its items by number."""
+
+    title: str
+    records: str
+    items: Mapping[str, Item]
+
+
+# What differs between scales; {near} and {far} are the distances that stand for the paper's.
+WORDS: dict[str, dict[str, str]] = {
+    "mini": {
+        "near": "12",
+        "far": "32",
+        "one": "16",
+        "eight": "32",
+        "eps": "32",
+        "steps": "20",
+        "gamma": "0.12549",
+        "middle": "0.3",
+        "score": "--metric acc,pgd20.32,pr.uniform.0.3,probacc.uniform.0.12549.0.05,ge.pgd20.32:lower,"
+        "ge.pr-all.uniform.0.3:lower,seconds_per_epoch:lower",
+        "severity": "3",
+    },
+    "full": {
+        "near": "3",
+        "far": "8",
+        "one": "1",
+        "eight": "8",
+        "eps": "8",
+        "steps": "20",
+        "gamma": "0.03",
+        "middle": "0.08",
+        "score": "--preset prbench-code",
+        "severity": "3",
+    },
+}
+WORDS["tiny"] = {**WORDS["mini"], "steps": "2"}
+
+_SETS = "the paper has CIFAR-10, CIFAR-100 and ImageNet16-120"
+_FEW = "15 small networks on digits for the paper's 6,466"
+_ROBUST = "mean(fgsm.{near},fgsm.{far},pgd20.{near},pgd20.{far})"
+_ACCURACIES = "acc,fgsm.{near},fgsm.{far},pgd20.{near},pgd20.{far}"
+NAS_ROBBENCH = Paper(
+    "NAS-RobBench-201",
+    "nas-robbench-201",
+    {
+        "figure 1": Item(
+            "The cell of NAS-Bench-201 and the network that it is stacked to.",
+            {
+                "a": "rb-plot cells --view network --top 1 --by pgd20.{far} {to}",
+                "b": "rb-plot cells --view graph --top 1 --by pgd20.{far} {to}",
+            },
+        ),
+        "figure 2": Item(
+            "Clean and robust accuracy over all networks; the line is guessing.",
+            {"": f"rb-plot box --facet dataset --metric {_ACCURACIES} {{to}}"},
+            lacks=_SETS,
+        ),
+        "figure 3": Item(
+            "Distribution of accuracies; robust ones in the order of the clean; ranks on other data sets.",
+            {
+                "a": f"rb-plot hist --metric {_ACCURACIES} {{to}}",
+                "b": f"rb-plot ranks --by acc --metric {_ACCURACIES} {{to}}",
+                "c": f"rb-plot ranks --join arch.class --metric '{_ROBUST}' {{to}}",
+            },
+            lacks=_SETS + "; ranks across them need records of two or more",
+        ),
+        "figure 4": Item(
+            "Operations on each edge of the ten networks with the best mean robust accuracy.",
+            {"": f"rb-plot cells --view grid --top 10 --by '{_ROBUST}' {{to}}"},
+            lacks=_FEW,
+        ),
+        "figure 5": Item(
+            "Rank correlation of five tangent kernels at initialisation with clean and robust accuracy.",
+            {
+                "": "rb-plot heatmap --rows ntk.clean.fro,ntk.robust.fro.pgd.{far},ntk.twice.fro.pgd.{far},"
+                f"ntk.cross.fro.pgd.{{far}},ntk.cross2.fro.pgd.{{far}} --cols {_ACCURACIES} {{to}}"
+            },
+            lacks=_FEW,
+        ),
+        "figure 6": Item(
+            "The same of kernels on images perturbed by FGSM and PGD at both distances.",
+            {"": f"rb-plot heatmap --rows 'ntk.*.fro.fgsm.*,ntk.*.fro.pgd.*' --cols {_ACCURACIES} {{to}}"},
+            lacks=_FEW,
+        ),
+        "figure 7": Item(
+            "Accuracy under common corruptions at severity 1 and 5.",
+            {"": "rb-plot box --metric 'corrupt.*.1,corrupt.*.5' {to}"},
+            lacks="four corruptions of the 15",
+        ),
+        "figure 8": Item(
+            "Operations on each edge of the ten best networks of the robustness dataset of NAS-Bench-201.",
+            {"": "rb-plot cells --view grid --top 10 --by 'mean(fgsm.{eight},pgd40.{eight})' {to}"},
+            of="nas-bench-201-robustness",
+            lacks=_FEW,
+        ),
+        "table 1": Item(
+            "Rank correlations of clean and robust accuracies, here and in the robustness dataset (starred).",
+            table="table 1",
+            lacks="six of the paper's fifteen values are not at hand",
+        ),
+        "table 2": Item(
+            "What searches by one metric find; the optimum has the best mean robust accuracy.",
+            table="table 2",
+            lacks="a search among so few networks finds the best",
+        ),
+        "table 3": Item("Symbols of the theory.", reason="It is a list of symbols and has no data."),
+        "table 4": Item(
+            "Five signs that gradients are not obstructed.",
+            table="table 4",
+            lacks="the fifth (random sampling finds nothing that gradients miss) is `rb-attack check`",
+        ),
+        "table 5": Item(
+            "The best network of each number of none edges under attacks of growing distance.",
+            table="table 5",
+        ),
+        "table 6": Item(
+            "Rank correlation of accuracy under corruptions (severity 5) and attacks.",
+            table="table 6",
+            lacks="four corruptions of the 15",
+        ),
+        "table 7": Item(
+            "What scores without training and differentiable searches find.",
+            table="table 7",
+            lacks="NASI, AdvRush and DARTS (rb-search nasi, advrush, darts --table) are run by no target",
+        ),
+    },
+)
+
+_METHODS = "10 methods on one small network and digits; the paper has 15 pairs of data set and network"
+_ELSEWHERE = "of the leaderboard, which rb-convert prbench reads"
+PRBENCH = Paper(
+    "PRBench",
+    "prbench",
+    {
+        "figure 1": Item("The two kinds of robustness.", reason="A drawing without data."),
+        "figure 2": Item(
+            "Adversarial against probabilistic robustness, composite scores, PR over the radius for two"
+            " groups of methods, ProbAcc over the tolerated rate, generalisation error over the radius.",
+            {
+                "a": "rb-plot scatter --x pgd{steps}.{eps} --y pr.uniform.{middle}"
+                " --colour train.method {to}",
+                "b": "rb-plot box {score} --weightings equal --missing renormalise {to}",
+                "c": "rb-plot curves --metric 'pr.uniform.*' --where \"train.method in"
+                " ['erm','corruption','cvar','at-pr']\" {to}",
+                "d": "rb-plot curves --metric 'pr.uniform.*' --where \"train.method not in"
+                " ['erm','corruption','cvar','at-pr']\" {to}",
+                "e": "rb-plot curves --over rho --metric 'probacc.uniform.*' {to}",
+                "f": "rb-plot curves --metric 'ge.pr-all.*' {to}",
+            },
+            lacks=_METHODS,
+        ),
+        "figure 3": Item(
+            "PR over the radius of noise, a panel for each data set and network.",
+            {"": "rb-plot curves --metric 'pr.uniform.*' --facet dataset,arch.name {to}"},
+            lacks=_METHODS,
+        ),
+        "figure 4": Item(
+            "ProbAcc over the tolerated rate, a panel for each data set and network.",
+            {"": "rb-plot curves --over rho --metric 'probacc.uniform.*' --facet dataset,arch.name {to}"},
+            lacks=_METHODS,
+        ),
+        "figure 5": Item(
+            "Generalisation error of PR over the radius, a panel for each data set and network.",
+            {"": "rb-plot curves --metric 'ge.pr-all.*' --facet dataset,arch.name {to}"},
+            lacks=_METHODS,
+        ),
+        "figure 6": Item(
+            "Composite scores of the methods under six weightings of the metrics.",
+            {
+                "": "rb-plot box {score} --weightings prbench --within dataset,arch.name"
+                " --missing renormalise {to}"
+            },
+            lacks=_METHODS,
+        ),
+        "table 1": Item("Related work.", reason="Words without data."),
+        "table 2": Item(
+            "Training methods and their losses.", reason="Formulas without data: rb-train --help."
+        ),
+        "table 3": Item(
+            "Definitions of the metrics.", reason="Formulas without data: rb-pr and rb-ge --help."
+        ),
+        "table 4": Item("All metrics of ResNet-18 on CIFAR-10 by method.", table="table 4", lacks=_METHODS),
+        "table 5": Item(
+            "PR under uniform, Gaussian and Laplace noise.",
+            table="table 5",
+            lacks="of the paper only the row of ERM is at hand",
+        ),
+        "table 6": Item("Networks.", reason="A list: rb-arch --space zoo has them with their parameters."),
+        "table 7": Item("Data sets.", reason="A list: rb-train --dataset names them."),
+        "table 8": Item(
+            "Vision transformers.",
+            reason="No target trains them: rb-arch --space zoo --arch vit-s,deit-ti | rb-train --init timm.",
+        ),
+        "table 9": Item(
+            "The metrics of table 4 for further data sets and networks.",
+            reason=f"No target trains them; they are {_ELSEWHERE}. rb-arch --arch NAME --dataset NAME in the"
+            " recipe of reproduce-prbench makes ours.",
+        ),
+        "table 10": Item("Settings.", reason="Words without data: rb-train --preset prbench --print-config."),
+        "table 11": Item(
+            "The metrics of table 4 for CINIC-10, ImageNet-50 and MNIST.",
+            reason=f"No target trains them; they are {_ELSEWHERE}.",
+        ),
+        "table 12": Item(
+            "TRADES with the filter of Chen and Lee after m steps.",
+            table="table 12",
+            lacks="of the paper only the times are at hand",
+        ),
+    },
+)
+
+_ATTACKS = "'acc,fgsm.*,pgd40.*,apgd-ce.*,square.*'"
+_CLEAN = "one data set, digits; the paper has three"
+_TWO = "needs records of CIFAR-100 or ImageNet16-120, which no target makes yet"
+
+
+def _box(what: str) -> dict[str, str]:
+    return {"": f"rb-plot box --metric {what} {{to}}"}
+
+
+def _kendall(what: str) -> dict[str, str]:
+    return {"": f"rb-plot heatmap --kind kendall --metric {what} {{to}}"}
+
+
+def _top(edges: str) -> dict[str, str]:
+    return {
+        "": "rb-plot cells --view grid --top 20 --by 'mean(fgsm.{one},pgd40.{one})'"
+        f" --where '{edges}' {{to}}"
+    }
+
+
+def _on(dataset: str, panels: Mapping[str, str]) -> dict[str, str]:
+    """The panels, of the records of one data set."""
+    return {
+        letter: line.replace("{to}", f"--where \"dataset == '{dataset}'\" {{to}}")
+        for letter, line in panels.items()
+    }
+
+
+# Figures 2 to 4 on further data sets: caption, panels, data set.
+_FURTHER = {
+    19: ("Accuracy under attacks by distance, CIFAR-100.", _box(_ATTACKS), "cifar100"),
+    20: ("Accuracy under attacks by distance, ImageNet16-120.", _box(_ATTACKS), "imagenet16-120"),
+    21: ("Accuracy under corruptions by severity, CIFAR-100.", _box("'corrupt.*'"), "cifar100"),
+    22: ("Accuracy under corruptions, CIFAR-100, the rest.", _box("'corrupt.*'"), "cifar100"),
+    23: ("Kendall's rank correlations under attacks, CIFAR-100.", _kendall(_ATTACKS), "cifar100"),
+    24: ("Kendall's rank correlations under attacks, ImageNet16-120.", _kendall(_ATTACKS), "imagenet16-120"),
+}
+ROBUSTNESS_DATASET = Paper(
+    "Neural Architecture Design and Robustness: A Dataset",
+    "nas-bench-201-robustness",
+    {
+        "figure 1": Item(
+            "The search space: a cell, and the network that it is stacked to.",
+            {
+                "a": "rb-plot cells --view network --top 1 --by acc {to}",
+                "b": "rb-plot cells --view graph --top 1 --by acc {to}",
+            },
+        ),
+        "figure 2": Item("Accuracy under attacks by distance.", _box(_ATTACKS), lacks=_FEW),
+        "figure 3": Item(
+            "Kendall's rank correlations of clean and robust accuracies.", _kendall(_ATTACKS), lacks=_FEW
+        ),
+        "figure 4": Item(
+            "Accuracy under corruptions by severity.", _box("'corrupt.*'"), lacks="severity 3 alone"
+        ),
+        "figure 5": Item(
+            "Kendall's rank correlations of accuracies under corruptions, severity 3.",
+            _kendall("'acc,corrupt.*.3'"),
+            lacks=_FEW,
+        ),
+        "figure 6": Item(
+            "Kendall's rank correlation of Jacobian and Hessian with robust accuracies.",
+            {
+                "": "rb-plot heatmap --kind kendall --rows 'jacobian.*,hessian.*.labs'"
+                " --cols 'acc,fgsm.{one},pgd40.{one},apgd-ce.{one},square.{one},corrupt.*.3' {to}"
+            },
+            lacks=_FEW,
+        ),
+        "figure 7": Item(
+            "The best twenty networks of 18 kernel parameters by mean robust accuracy.",
+            _top("live_kernel_params == 18"),
+            lacks="so few networks may have none with 18",
+        ),
+        "figure 8": Item(
+            "Two numbers of one network: #1832 and #309.",
+            {"": "rb-arch --index 1832,309 | rb-plot cells --view graph {out}"},
+        ),
+        "figure 9": Item("How the data set was gathered.", reason="A drawing without data."),
+        "figure 10": Item(
+            "Two numbers of one network: #3365 and #991.",
+            {"": "rb-arch --index 3365,991 | rb-plot cells --view graph {out}"},
+        ),
+        "figure 11": Item("(no description at hand)", reason="What it shows is not known here."),
+        "figure 12": Item("(no description at hand)", reason="What it shows is not known here."),
+        "figure 13": Item(
+            "Confidence on clean images by class: of the label and of the prediction.",
+            {"": "rb-plot confidence --view class --metric acc {to}"},
+        ),
+        "figure 14": Item(
+            "What images of class 0 are taken for as the distance grows.",
+            {"": "rb-plot confidence --view label --class 0 --metric 'fgsm.*,pgd40.*' {to}"},
+        ),
+        "figure 15": Item(
+            "Confidence of right and wrong predictions by distance.",
+            {"": "rb-plot confidence --metric 'fgsm.*,pgd40.*' {to}"},
+        ),
+        "figure 16": Item(
+            "Confusion on clean images, over all networks.", {"": "rb-plot confusion --metric acc {to}"}
+        ),
+        "figure 17": Item(
+            "Kendall's rank correlation of clean accuracies between data sets.",
+            {
+                "": "rb-corr --join arch.class --by dataset --metric acc --kind kendall {records} |"
+                " rb-plot heatmap --kind kendall {out}"
+            },
+            lacks=_TWO,
+        ),
+        "figure 18": Item(
+            "The corruptions of an image at five severities.",
+            {"": "rb-plot corruptions all {out}"},
+            lacks="an image of digits for one of CIFAR-10",
+        ),
+        **{
+            f"figure {number}": Item(caption, _on(dataset, panels), lacks=_TWO)
+            for number, (caption, panels, dataset) in _FURTHER.items()
+        },
+        "figure 25": Item(
+            "Kendall's rank correlations of accuracies under corruptions, severity 4.",
+            _kendall("'acc,corrupt.*.4'"),
+            lacks="severity 3 alone",
+        ),
+        "figure 26": Item(
+            "The three best cells.", {"": "rb-plot cells --view graph --top 3 --by acc {to}"}, lacks=_FEW
+        ),
+        "figure 27": Item(
+            "Robust over clean accuracy, coloured by kernel parameters.",
+            {"": "rb-plot scatter --x acc --y 'mean(fgsm.{one},pgd40.{one})' --colour kernel_params {to}"},
+            lacks=_FEW,
+        ),
+        "figure 28": Item(
+            "The same, with the networks of 18 kernel parameters marked.",
+            {
+                "": "rb-plot scatter --x acc --y 'mean(fgsm.{one},pgd40.{one})'"
+                " --highlight 'live_kernel_params == 18' {to}"
+            },
+            lacks=_FEW,
+        ),
+        "figure 29": Item(
+            "The best twenty networks of 18 kernel parameters by another mean.",
+            {
+                "": "rb-plot cells --view grid --top 20 --by 'mean(corrupt.*)'"
+                " --where 'live_kernel_params == 18' {to}"
+            },
+            lacks="so few networks may have none with 18",
+        ),
+        "figure 30": Item(
+            "The neighbours of the network that is best on clean images (#13714).",
+            {
+                "": "rb-plot scatter --x acc --y 'mean(fgsm.{one},pgd40.{one})' --neighbours 13714 {to}",
+            },
+            lacks="#13714 is not among so few networks",
+        ),
+        "table 1": Item(
+            "What searches find on clean and on FGSM accuracy, and the best there is.",
+            table="table 1",
+            lacks="best networks stand for 100 searches: make reproduce-search TABLE=FILE runs those",
+        ),
+        "table 2": Item(
+            "Attacks and their distances.", reason="Settings: rb-attack --preset jung2023 --print-config."
+        ),
+        "table 3": Item("Keys of the files.", reason="A list: rb-convert jung2023 reads and writes them."),
+        "table 4": Item("Keys of the files.", reason="A list: rb-convert jung2023 reads and writes them."),
+    },
+)
+
+_REGULAR = "train.config.regularize"
+WCI = Paper(
+    "Weight-Curvature Index",
+    "wci",
+    {
+        "figure 1": Item(
+            "Along adversarial training: robust losses; robust errors; the index beside the gap of losses, a"
+            " panel for each regularisation; the index beside the gap of errors.",
+            {
+                "a": "rb-plot curves --over epoch --metric train_robust_loss --right test_robust_loss"
+                f" --same-scale --facet {_REGULAR} {{to}}",
+                "b": "rb-plot curves --over epoch --metric train_robust_error --right test_robust_error"
+                " --same-scale"
+                f" --facet {_REGULAR} {{to}}",
+                "c": "rb-plot curves --over epoch --metric wci --right robust_loss_gap"
+                f" --facet {_REGULAR} {{to}}",
+                "d": "rb-plot curves --over epoch --metric wci --right robust_error_gap"
+                f" --facet {_REGULAR} {{to}}",
+            },
+            lacks="24 epochs of a small network on digits; the paper: PreActResNet-18, CIFAR-10 and -100",
+        ),
+    },
+)
+
+PAPERS = {
+    "nas-robbench-201": NAS_ROBBENCH,
+    "robustness-dataset": ROBUSTNESS_DATASET,
+    "prbench": PRBENCH,
+    "wci": WCI,
+}

@@ -1,0 +1,112 @@
+"""Figures and tables of the papers: no number is left out, every command is one, what is made stays."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from rbtools.cli import tools
+
+ROOT = Path(__file__).resolve().parents[2]
+# How many figures and tables each paper numbers.
+NUMBERED = {
+    "nas-robbench-201": {"figure": 8, "table": 7},
+    "prbench": {"figure": 6, "table": 12},
+    "robustness-dataset": {"figure": 30, "table": 4},
+    "wci": {"figure": 1, "table": 0},
+}
+# Those that show no data, or need what no target trains: each says so itself.
+WITHOUT = {
+    "nas-robbench-201": {"table 3"},
+    "prbench": {"figure 1", *(f"table {number}" for number in (1, 2, 3, 6, 7, 8, 9, 10, 11))},
+    "robustness-dataset": {"figure 9", "figure 11", "figure 12", "table 2", "table 3", "table 4"},
+    "wci": set(),
+}
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    return importlib.import_module("figures_of_papers")
+
+
+@pytest.mark.parametrize("name", NUMBERED)
+def test_every_number_of_a_paper_is_drawn_or_says_why_not(name: str, driver: Any) -> None:
+    items = driver.PAPERS[name].items
+    counts = NUMBERED[name]
+    assert set(items) == {f"{kind} {n}" for kind in counts for n in range(1, counts[kind] + 1)}
+    assert set(NUMBERED) == set(driver.PAPERS)
+    for number, item in items.items():
+        assert sum(map(bool, (item.panels, item.table, item.reason))) == 1, number
+        assert item.caption
+    assert {number for number, item in items.items() if item.reason} == WITHOUT[name]
+    module = importlib.import_module(f"reproduce_{driver.PAPERS[name].records.replace('-', '_')}")
+    known = {*module.tables([], "mini"), *(["table 2"] if name == "nas-robbench-201" else [])}
+    assert {item.table for item in items.values() if item.table} <= known
+
+
+@pytest.mark.parametrize("name", NUMBERED)
+@pytest.mark.parametrize("scale", ["mini", "full"])
+def test_every_command_of_an_item_is_one(name: str, scale: str, driver: Any) -> None:
+    run = driver.Run(name, scale, Path("made"), 6.5)
+    for number, item in run.paper.items.items():
+        for letter, template in item.panels.items():
+            command = run.command(template, item, f"{number}{letter}.pdf".replace(" ", ""))
+            for part in re.split(r" \| (?=rb-)", command):
+                tool, *arguments = shlex.split(part)
+                main = tools.tool(tool.removeprefix("rb-")).command
+                done = CliRunner().invoke(main, [*arguments, "--print-config"], prog_name=tool)
+                assert done.exit_code == 0, f"$ {part}\n{done.stderr}"
+
+
+def test_an_item_is_made_once_and_says_which_command_makes_what_it_lacks(driver: Any) -> None:
+    records = Path("made/wci-mini.jsonl")
+    items = {
+        "figure 1": driver.Item(
+            "Shown.", {"a": "rb-plot hist --metric acc {to}", "b": "rb-plot curves {to}"}
+        ),
+        "figure 2": driver.Item("Of others.", {"": "rb-plot hist {to}"}, of="prbench"),
+        "table 1": driver.Item("Words & more.", reason="It has no data."),
+    }
+    run = driver.Run("wci", "mini", Path("made"), 3.3)
+    run.paper = run.paper._replace(items=items)
+    run.claims = []
+    records.write_text(
+        "".join(json.dumps({"arch": {"name": f"{n}"}, "metrics": {"acc": n / 9}}) + "\n" for n in range(9))
+    )
+    made = {number: run.item(number, item) for number, item in items.items()}
+    assert made["figure 1"].files == {"a": "fig1a"}
+    assert "rb-pr --gamma 0:0.15:31" in made["figure 1"].missing["b"]
+    assert "make reproduce-prbench SCALE=mini makes it" in made["figure 2"].missing[""]
+    shown = driver.page(run, made)
+    assert "Words &amp; more." in shown and "It has no data." in shown and 'src="fig1a.png"' in shown
+    pdf = Path("made/wci/fig1a.pdf")
+    first = pdf.stat().st_mtime_ns
+    assert pdf.read_bytes().startswith(b"%PDF")
+    run.draw("fig1a.pdf", items["figure 1"].panels["a"], items["figure 1"])
+    assert pdf.stat().st_mtime_ns == first
+    later = first / 1e9 + 10
+    os.utime(records, (later, later))
+    run.draw("fig1a.pdf", items["figure 1"].panels["a"], items["figure 1"])
+    assert pdf.stat().st_mtime_ns > first
+
+
+def test_a_table_has_the_published_values_in_columns_of_their_own(driver: Any) -> None:
+    from rbtools.scoring import render
+
+    paper = driver.side.PaperTable(
+        "T", {"erm": {"Acc": 0.95}}, {"erm": {"Acc": 0.9, "AA": 0.1}}, ("Acc", "AA")
+    )
+    assert render.to_markdown(paper.beside()).splitlines() == [
+        "|  | Acc (paper) | Acc | AA |",
+        "| --- | ---: | ---: | ---: |",
+        "| erm | 95.00 | 90.00 | 10.00 |",
+    ]
