@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from rbtools.errors import RbError
 
@@ -27,6 +27,17 @@ GREY_MODES = ("L", "1")
 # The content decides, not the ending, so Pillow's other formats are excluded: for EPS it runs Ghostscript
 # on a program in the image.
 FORMATS = ("BMP", "DIB", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+
+
+class Scaling(NamedTuple):
+    """How an image of any size becomes a square: as torchvision's Resize and CenterCrop do it, antialiased.
+
+    The shorter side becomes `side`, or both where `squash`, and then the middle is taken; None only takes it.
+    """
+
+    side: int | None
+    bicubic: bool = False
+    squash: bool = False
 
 
 class Encoded(Protocol):
@@ -66,15 +77,15 @@ def check_sizes(images: Encoded) -> None:
 
 
 def decode(
-    images: Encoded, ids: Sequence[int] | np.ndarray, out: np.ndarray, resize: int | None = None
+    images: Encoded, ids: Sequence[int] | np.ndarray, out: np.ndarray, resize: int | Scaling | None = None
 ) -> None:
     """Read images as RGB into `out`, uint8 (N, 3, H, W), in the order of `ids`, by a few threads.
 
     Greyscale, palette and CMYK images become RGB as Pillow's convert("RGB") does it, which is what
     torchvision's ImageFolder gives; transparency is dropped. With (N, 1, H, W) they are greyscale. With
     `resize`, an image of another size is scaled so that its shorter side is that, and its middle taken, as
-    torchvision's Resize (bilinear) and CenterCrop do it. Raises RbError naming the first file that is
-    unreadable, or of another size.
+    torchvision's Resize (bilinear) and CenterCrop do it; with a `Scaling` every image is. Raises RbError
+    naming the first file that is unreadable, or of another size.
     """
     numbers = [int(number) for number in ids]
     _in_threads(len(numbers), lambda place: _decode_one(images, numbers[place], out[place], resize))
@@ -121,7 +132,7 @@ def _header(images: Encoded, index: int) -> tuple[tuple[int, int], bool]:
         raise _unreadable(images.path(index), error) from None
 
 
-def _decode_one(images: Encoded, index: int, target: np.ndarray, resize: int | None) -> None:
+def _decode_one(images: Encoded, index: int, target: np.ndarray, resize: int | Scaling | None) -> None:
     import numpy as np
 
     channels, height, width = target.shape
@@ -133,10 +144,11 @@ def _decode_one(images: Encoded, index: int, target: np.ndarray, resize: int | N
             raise ValueError(f"it is no greyscale image, Pillow's mode {image.mode}, and others are")
         size = image.size
         # The size is compared before the pixels are decoded: a stray huge image costs nothing.
-        if size == (width, height):
+        if size == (width, height) and not isinstance(resize, Scaling):
             pixels = image.convert(mode).tobytes()
         elif resize is not None:
-            pixels = _middle(image.convert(mode), resize, width, height).tobytes()
+            scaling = resize if isinstance(resize, Scaling) else Scaling(resize)
+            pixels = _middle(image.convert(mode), scaling, width, height).tobytes()
         else:
             pixels = b""
     except MemoryError:
@@ -148,18 +160,27 @@ def _decode_one(images: Encoded, index: int, target: np.ndarray, resize: int | N
     target[:] = np.frombuffer(pixels, np.uint8).reshape(height, width, channels).transpose(2, 0, 1)
 
 
-def _middle(image: Image.Image, side: int, width: int, height: int) -> Image.Image:
-    """Scale so that the shorter side is `side`, then take the middle (height, width)."""
+def _middle(image: Image.Image, scaling: Scaling, width: int, height: int) -> Image.Image:
+    """Scale an image and take its middle (height, width); what lies outside of the image is black."""
     from PIL import Image
 
-    old_width, old_height = image.size
-    if old_width <= old_height:
+    old_width, old_height = size = image.size
+    side = scaling.side
+    if side is not None and scaling.squash:
+        size = (side, side)
+    elif side is not None and old_width <= old_height:
         size = (side, int(side * old_height / old_width))
-    else:
+    elif side is not None:
         size = (int(side * old_width / old_height), side)
-    scaled = image.resize(size, Image.Resampling.BILINEAR)
-    left, top = round((size[0] - width) / 2), round((size[1] - height) / 2)
-    return scaled.crop((left, top, left + width, top + height))
+    if size != image.size:
+        image = image.resize(size, Image.Resampling.BICUBIC if scaling.bicubic else Image.Resampling.BILINEAR)
+    left, top = (_start(whole, part) for whole, part in zip(size, (width, height), strict=True))
+    return image.crop((left, top, left + width, top + height))
+
+
+def _start(whole: int, part: int) -> int:
+    """Where the middle `part` of `whole` pixels begins; negative for an image that is too small."""
+    return round((whole - part) / 2) if part <= whole else -((part - whole) // 2)
 
 
 def _open(file: Any) -> Image.Image:

@@ -96,19 +96,20 @@ def labelled(
     tree: Tree,
     class_names: list[str],
     shape: tuple[int, int, int],
-    resize: int | None = None,
+    resize: int | decode.Scaling | None = None,
 ) -> Dataset:
     """The images of a tree, decoded now where they fit into memory, else when they are indexed.
 
-    `resize`: see `decode.decode`.
+    `resize`: see `decode.decode`. With a `Scaling` they are always decoded when they are indexed.
     """
     import torch
 
     from rbtools.datasets import streaming
 
     label_of = [class_names.index(one) for one in tree.classes]
-    images = streaming.images(
-        (len(tree), *shape), lambda ids, out: decode.decode(tree, ids, out, resize=resize)
+    whole, lazy = (len(tree), *shape), isinstance(resize, decode.Scaling)
+    images = (streaming.Streamed if lazy else streaming.images)(
+        whole, lambda ids, out: decode.decode(tree, ids, out, resize=resize)
     )
     if isinstance(images, streaming.Streamed) and resize is None:
         decode.check_sizes(tree)  # report a wrong size now, not during the work

@@ -160,7 +160,8 @@ def _checked(
 
 def _refuse_to_guess(path: Path, candidates: Sequence[tuple[dict[str, Any], nn.Module]], why: str) -> None:
     """Raise RbError where the candidates differ in a field that no convention decides."""
-    for field in disambiguate.NEVER_GUESSED:
+    of_repositories = candidates[0][0].get("space") == "repo"
+    for field in disambiguate.VARIANT_FIELDS if of_repositories else ():
         values = list(dict.fromkeys(str(arch[field]) for arch, _ in candidates if field in arch))
         if len(values) > 1:
             name = disambiguate.label({key: one for key, one in candidates[0][0].items() if key != field})

@@ -26,8 +26,6 @@ VARIANT_FIELDS = (
     "activation",
 )  # fields of an architecture record that distinguish variants
 
-NEVER_GUESSED = ("activation",)  # those of them that are asked for where nothing decides
-
 # How many times further from the file's statistics the second-best cell has to be than the best. With
 # images of its training the factor is 5 for a robust network of one cell a stage (skip_connect against
 # pooling), with synthetic ones 1.25.

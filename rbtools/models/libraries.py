@@ -87,18 +87,24 @@ def _resizing(network: nn.Module, side: int) -> nn.Module:
     return network
 
 
+def import_timm() -> Any:
+    """The package timm. Raises RbError where it is not installed."""
+    try:
+        import timm  # type: ignore[import-not-found,unused-ignore]
+    except ImportError:
+        raise RbError(
+            "This network needs the package timm, which is not installed. Install it with"
+            " pip install 'rbtools[timm]'."
+        ) from None
+    return timm
+
+
 def from_timm(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> nn.Module:
     """timm's network called `arch["name"]`, without its published weights. Nothing is downloaded.
 
     Raises RbError where timm is not installed or has no network of that name.
     """
-    try:
-        import timm  # type: ignore[import-not-found,unused-ignore]
-    except ImportError:
-        raise RbError(
-            "The space timm needs the package timm, which is not installed. Install it with"
-            " pip install 'rbtools[timm]'."
-        ) from None
+    timm = import_timm()
     name = str(arch.get("name"))
     if not timm.is_model(name):  # so nothing that timm would fetch: "hf-hub:..." is no name of its list
         raise unknown("timm model", name, timm.list_models())

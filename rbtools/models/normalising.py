@@ -76,9 +76,8 @@ def choose_normalization(
         return ChosenNormalization(
             chosen(None), {"normalize_from": f"{GUESS}the network normalises by itself"}
         )
-    published = _published(network, classes)
-    if published is not None and known:
-        known = {PUBLISHED: published, **known}
+    if known:
+        known = {**_published(network, classes), **known}
     if not known:
         return ChosenNormalization({}, {"normalize_from": OPEN})
     of_classes = [name for name in known if hints.classes.get(name) == classes]
@@ -152,15 +151,16 @@ def _fitting(known: Mapping[str, Known], channels: int) -> dict[str, Known]:
     }
 
 
-def _published(network: nn.Module, classes: int) -> Known:
-    """The mean and standard deviation that a network's authors, or timm, publish for it; else None."""
+def _published(network: nn.Module, classes: int) -> dict[str, Known]:
+    """The normalisation that a network's authors, or timm, publish for it, if there is one."""
     own = getattr(network, "normalizations", None)
     if isinstance(own, Mapping):
-        pair: Known = own.get(classes)
-        return pair
+        return {PUBLISHED: own[classes]} if classes in own else {}
     cfg = getattr(network, "pretrained_cfg", None)
     mean, std = (cfg.get("mean"), cfg.get("std")) if isinstance(cfg, Mapping) else (None, None)
-    return (tuple(mean), tuple(std)) if isinstance(mean, tuple) and isinstance(std, tuple) else None
+    if isinstance(mean, tuple) and isinstance(std, tuple):
+        return {PUBLISHED: (tuple(mean), tuple(std))}
+    return {}
 
 
 def normaliser(network: nn.Module) -> str | None:

@@ -41,6 +41,11 @@ UNUSED = (
 )
 # Tensors beside the weights of a network without BatchNorm weights (CARD's binary one): edge-popup's scores.
 _SCORES, _WITHOUT_WEIGHTS = ".scores", ("layer4.1.bn2.running_mean", "layer4.1.bn2.weight")
+# Microsoft's Swin transformer in timm's words: patches are merged at the beginning of the next stage; tensors
+# that are computed while the network is built are left out.
+_MERGING = re.compile(r"layers\.(\d)\.downsample\.(.*)")
+_COMPUTED = (".relative_position_index", ".attn_mask")
+_SWIN = "layers.1.downsample.reduction.weight"
 
 
 def modern(key: str) -> str:
@@ -52,6 +57,12 @@ def translation(given: Iterable[str], wanted: Mapping[str, Any]) -> dict[str, st
     """The name among `wanted` for each given one; itself where there is none. Unused ones are left out."""
     heads = [key for key in wanted if HEAD.fullmatch(key)]
     head = heads[0].removesuffix("weight") if len(heads) == 1 else None
+    given = list(given)
+    if _SWIN in wanted and "layers.0.downsample.reduction.weight" in given:
+        later = {key: match for key in given if (match := _MERGING.fullmatch(key))}
+        moved = {key: f"layers.{int(match[1]) + 1}.downsample.{match[2]}" for key, match in later.items()}
+        rest = [key for key in given if key not in moved and not key.endswith(_COMPUTED)]
+        return {**moved, **{key: translated(key, wanted, head) for key in rest}}
     binary = _WITHOUT_WEIGHTS[0] in wanted and _WITHOUT_WEIGHTS[1] not in wanted
     return {
         key: translated(key, wanted, head)

@@ -222,7 +222,7 @@ def test_any_size_is_cut_as_torchvision_does(size, tmp_path):
     image = Image.fromarray(archives.pixels(1, *size, 3))
     transforms = torchvision.transforms
     expected = transforms.CenterCrop(224)(transforms.Resize(256)(image))
-    assert decode._middle(image, 256, 224, 224).tobytes() == expected.tobytes()
+    assert decode._middle(image, decode.Scaling(256), 224, 224).tobytes() == expected.tobytes()
 
 
 def test_imagenet50_is_described_by_what_is_there(imagenet50):

@@ -43,7 +43,7 @@ class Family(Protocol):
 
 
 # What the last layer is called, by itself or inside a Sequential.
-HEAD = re.compile(r"(fc|linear|classifier|head|heads|last_linear|logits)(\.(\d+|head))?\.weight")
+HEAD = re.compile(r"(fc|linear|classifier|head|heads|last_linear|logits)(\.(\d+|head|fc))?\.weight")
 
 
 def weight(state: State, name: str, rank: int) -> Tensor | None:

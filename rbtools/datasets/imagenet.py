@@ -1,0 +1,229 @@
+"""imagenet: ILSVRC2012 as its users have it, with the indices of its 1,000 classes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+from rbtools.datasets.base import Dataset, Description
+from rbtools.datasets.decode import Scaling
+from rbtools.datasets.imagefolder import labelled
+from rbtools.datasets.photographs import Photographs
+from rbtools.datasets.published_files import Remote
+from rbtools.datasets.tree import Tree, class_folders, is_image, scan, some
+from rbtools.errors import RbError
+
+WNID = re.compile(r"n\d{8}")
+NUMBER = re.compile(r".*_(\d{8})\.\w+")  # of a validation image, in its file's name
+LABELS = (
+    "LOC_val_solution.csv",
+    "imagenet_2012_validation_synset_labels.txt",
+    "val.txt",
+    "ILSVRC2012_validation_ground_truth.txt",
+)
+USUAL = "bilinear-256-224"
+SUBSET = "robustbench"  # the split of the 5,000 images that RobustBench evaluates on
+
+
+class Facts(NamedTuple):
+    """The wnids in the order of the class indices; the class index of each of ILSVRC2012's own numbers, from
+    1 on; the numbers of the validation images that RobustBench evaluates on.
+    """
+
+    wnids: list[str]
+    ilsvrc: list[int]
+    robustbench: list[int]
+
+
+@cache
+def facts() -> Facts:
+    """The published facts."""
+    return Facts(**json.loads(Path(__file__).with_name("imagenet.json").read_text("utf-8")))
+
+
+def scaling(text: str) -> tuple[Scaling, int]:
+    """The preprocessing that a text names, and the side of its images.
+
+    `bilinear-256-224`, `bicubic-256-224`: the shorter side becomes 256 and the middle is taken; `crop-288`:
+    the middle alone; `squash-224`: both sides become 224. Raises RbError for another text.
+    """
+    words = text.split("-")
+    sides = [int(word) for word in words[1:] if word.isascii() and word.isdigit() and 0 < int(word) <= 4096]
+    if len(sides) == len(words) - 1:
+        if words[0] in ("bilinear", "bicubic") and len(sides) == 2 and sides[1] <= sides[0]:
+            return Scaling(sides[0], bicubic=words[0] == "bicubic"), sides[1]
+        if words[0] in ("crop", "squash") and len(sides) == 1:
+            return Scaling(None if words[0] == "crop" else sides[0], squash=words[0] == "squash"), sides[0]
+    raise RbError(
+        f"The data set imagenet has no preprocessing '{text[:40]}'. Write imagenet, which is"
+        f" imagenet:{USUAL}, or"
+        " imagenet:bicubic-256-224, imagenet:crop-288, imagenet:squash-224."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageNet(Photographs):
+    """ILSVRC2012 in folders of wnids, or the flat validation folder beside a file with its labels.
+
+    Images of any size are scaled and cropped (`scaling`), and read when they are used. A folder with some of
+    the classes has the indices of all 1,000. Any number of images is allowed. The split `robustbench` is the
+    5,000 images of RobustBench's evaluation.
+    """
+
+    shape: ClassVar[tuple[int, int, int]] = (3, 224, 224)
+    sizes: ClassVar[dict[str, int]] = {"train": 1_281_167, "test": 50_000, SUBSET: 5_000}
+    normalization: ClassVar[str] = "imagenet"
+    class_names: ClassVar[Sequence[str]] = tuple(str(number) for number in range(1000))
+    folders: ClassVar[tuple[str, ...]] = (
+        "imagenet",
+        "ImageNet",
+        "imagenet-1k",
+        "ILSVRC2012",
+        "ILSVRC/Data/CLS-LOC",
+        ".",
+    )
+
+    def __post_init__(self) -> None:
+        scaling(self.argument or USUAL)
+        self.refuse_class_map()
+
+    @property
+    def kind(self) -> str:  # type: ignore[override]
+        """What besides the files decides the pixels."""
+        return f"imagenet 1 {self.argument or USUAL}"
+
+    def describe(self) -> Description:
+        """As published; the sizes of the user's folders where they exist."""
+        side = scaling(self.argument or USUAL)[1]
+        about = replace(super().describe(), class_names=facts().wnids, shape=(3, side, side))
+        trees = {split: self.tree(split) for split in ("train", "test") if self._place(split) is not None}
+        if not trees:
+            return about
+        sizes = {split: len(tree) for split, tree in trees.items()}
+        if "test" in trees:
+            sizes[SUBSET] = len(_published_subset(trees["test"]))
+        notes = tuple(
+            f"{tree.root} has {len(tree.classes)} of the 1,000 classes of ImageNet: the network's"
+            f" other logits count"
+            " as wrong answers."
+            for tree in trees.values()
+            if len(tree.classes) < len(facts().wnids)
+        )
+        return replace(about, sizes={key: size for key, size in sizes.items() if size}, notes=notes)
+
+    def load(self, split: str) -> Dataset:
+        """The images are read when they are used."""
+        how, side = scaling(self.argument or USUAL)
+        return labelled(self.name, split, self._checked(split), facts().wnids, (3, side, side), how)
+
+    def remotes(self, split: str) -> list[Remote]:
+        return []
+
+    def tree(self, split: str) -> Tree:
+        place = self._place("train" if split == "train" else "test")
+        if place is None:
+            raise self.not_here(split, "imagenet/val/n01440764/*.JPEG, or imagenet/val/ILSVRC2012_val_*.JPEG")
+        found = scan(place) if class_folders(place) else _flat(place)
+        strange = [name for name in found.classes if name not in facts().wnids]
+        if strange:
+            raise RbError(
+                f"The folder {place} has the class folders {some(strange)}, which are no wnids of"
+                f" ImageNet's 1,000"
+                " classes (such as n01440764). For images of your own use imagefolder:PATH."
+            )
+        return _only(found, _published_subset(found)) if split == SUBSET else found
+
+    def _checked(self, split: str) -> Tree:
+        self.known(split)
+        tree = self.tree(split)
+        if not len(tree):
+            raise RbError(f"The folder {tree.root} holds none of the images of the split {split}.")
+        return tree
+
+    def _place(self, split: str) -> Path | None:
+        """The folder of a split: below one of the usual names, or such a folder itself for `test`."""
+        names = ("train",) if split == "train" else ("val", "validation", "test")
+        for folder in self.folders:
+            for name in names:
+                if (self.home / folder / name).is_dir():
+                    return self.home / folder / name
+        for folder in self.folders if split == "test" else ():
+            place = self.home / folder
+            if place.is_dir() and (_has_wnids(place) or _has_validation_images(place)):
+                return place
+        return None
+
+
+def _has_wnids(place: Path) -> bool:
+    return any(WNID.fullmatch(name) for name in class_folders(place))
+
+
+def _has_validation_images(place: Path) -> bool:
+    return next(place.glob("ILSVRC2012_val_*"), None) is not None
+
+
+def _only(tree: Tree, positions: Sequence[int]) -> Tree:
+    """The files at these positions."""
+    return Tree(tree.root, tree.classes, [tree.files[position] for position in positions], tree.skipped)
+
+
+def _published_subset(tree: Tree) -> list[int]:
+    """The positions of the images that RobustBench evaluates on."""
+    wanted = set(facts().robustbench)
+    numbers = (NUMBER.fullmatch(path) for _, path in tree.files)
+    return [place for place, match in enumerate(numbers) if match and int(match[1]) in wanted]
+
+
+def _flat(place: Path) -> Tree:
+    """A folder of images alone, labelled by one of the published files beside it or above it."""
+    files = sorted(entry.name for entry in place.iterdir() if is_image(entry.name))
+    above = (place, *place.parents[:2])
+    folders = [*above, *(folder / "ILSVRC2012_devkit_t12" / "data" for folder in above)]
+    candidates = (folder / name for folder in folders for name in LABELS)
+    source = next((file for file in candidates if file.is_file()), None)
+    if not files or source is None:
+        raise RbError(
+            f"The folder {place} has no class folders, and no file says which class its {len(files)}"
+            f" images have."
+            f" Expected folders of wnids (n01440764 ...), or one of {', '.join(LABELS)} in it or above it."
+        )
+    wnid_of = dict(_labels(source, files))
+    unknown = [name for name in files if Path(name).stem not in wnid_of]
+    if unknown:
+        raise RbError(
+            f"{source} has no label for {len(unknown)} of {len(files)} images of {place}:"
+            f" {some(unknown)}. Choose"
+            " the file that belongs to these images, or sort them into folders of wnids."
+        )
+    classes = sorted({wnid_of[Path(name).stem] for name in files})
+    number = {wnid: position for position, wnid in enumerate(classes)}
+    return Tree(place, classes, [(number[wnid_of[Path(name).stem]], name) for name in files], 0)
+
+
+def _labels(source: Path, files: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """(the name of an image without its ending, its wnid), by one of the published files."""
+    wnids, lines = facts().wnids, source.read_text("utf-8").split("\n")
+    lines = [line.strip() for line in lines if line.strip()]
+    try:
+        if source.name == LABELS[0]:  # ImageId,PredictionString: the first word of the second is the wnid
+            for line in lines[1:]:
+                name, _, boxes = line.partition(",")
+                yield name, boxes.split()[0]
+            return
+        if source.name == LABELS[2]:  # name and class index
+            for line in lines:
+                name, number = line.split()
+                yield Path(name).stem, wnids[int(number)]
+            return
+        numbers = {int(match[1]): Path(name).stem for name in files if (match := NUMBER.fullmatch(name))}
+        for place, word in enumerate(lines, 1):  # a line for each of the 50,000, in their order
+            if place in numbers:
+                yield numbers[place], word if WNID.fullmatch(word) else wnids[facts().ilsvrc[int(word) - 1]]
+    except (ValueError, IndexError):
+        form = "a wnid or a class number in each line" if source.suffix == ".txt" else "ImageId,wnid boxes"
+        raise RbError(f"The file {source} is not the published one: expected {form}.") from None

@@ -1,0 +1,124 @@
+"""imagenet: folders of wnids and the flat validation folder, with the indices of all 1,000 classes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from rbtools import datasets
+from rbtools.datasets.imagenet import facts
+from rbtools.datasets.streaming import Streamed
+from rbtools.errors import RbError
+
+# The labels of the first validation images: class indices, and the numbers of the development kit.
+INDICES, NUMBERS = (65, 970, 230, 809, 516), (490, 361, 171, 822, 297)
+
+
+def image(seed: int, size: tuple[int, int]) -> Image.Image:
+    width, height = size
+    y, x = np.mgrid[:height, :width]
+    wave = np.stack([np.sin(x / (9 + seed)), np.cos(y / 11), np.sin((x + y) / (7 + seed))], -1)
+    return Image.fromarray((127 + 120 * wave).astype(np.uint8))
+
+
+@pytest.fixture
+def flat() -> Path:
+    """Five validation images of different sizes without class folders."""
+    place = Path("data/imagenet/val")
+    place.mkdir(parents=True)
+    for number, size in enumerate([(300, 260), (224, 224), (260, 400), (500, 333), (90, 60)], 1):
+        image(number, size).save(place / f"ILSVRC2012_val_{number:08}.JPEG")
+    return place
+
+
+def in_folders(flat: Path) -> Path:
+    for number, index in enumerate(INDICES, 1):
+        name = f"ILSVRC2012_val_{number:08}.JPEG"
+        folder = flat / facts().wnids[index]
+        folder.mkdir(exist_ok=True)
+        (flat / name).rename(folder / name)
+    return flat
+
+
+def test_the_facts_are_those_of_ilsvrc2012() -> None:
+    assert len(facts().wnids) == 1000 and facts().wnids == sorted(facts().wnids)
+    assert facts().wnids[0] == "n01440764" and facts().wnids[999] == "n15075141"
+    assert [facts().ilsvrc[number - 1] for number in NUMBERS] == list(INDICES)
+    assert sorted(facts().ilsvrc) == list(range(1000)) and len(set(facts().robustbench)) == 5000
+
+
+LABELS = {
+    "LOC_val_solution.csv": "ImageId,PredictionString\n"
+    + "".join(f"ILSVRC2012_val_{n:08},{facts().wnids[i]} 1 2 3 4\n" for n, i in enumerate(INDICES, 1)),
+    "val.txt": "".join(f"ILSVRC2012_val_{n:08}.JPEG {i}\n" for n, i in enumerate(INDICES, 1)),
+    "ILSVRC2012_validation_ground_truth.txt": "".join(f"{number}\n" for number in NUMBERS),
+    "imagenet_2012_validation_synset_labels.txt": "".join(f"{facts().wnids[i]}\n" for i in INDICES),
+}
+
+
+@pytest.mark.parametrize("name", LABELS)
+def test_a_flat_folder_is_labelled_by_a_published_file(name: str, flat: Path) -> None:
+    with pytest.raises(RbError, match=r"no file says which class its 5 images have.*LOC_val_solution.csv"):
+        datasets.load("imagenet", "test", "data")
+    (flat.parent / name).write_text(LABELS[name])
+    data = datasets.load("imagenet", "test", "data")
+    assert data.labels.tolist() == list(INDICES)
+    assert isinstance(data.images, Streamed) and data.images.shape == (5, 3, 224, 224)
+    (flat.parent / name).write_text("what is this\n" * 9)
+    with pytest.raises(RbError, match=r"is not the published one: expected|has no label for 5 of 5"):
+        datasets.load("imagenet", "test", "data")
+
+
+def test_a_folder_of_some_classes_has_the_indices_of_all(flat: Path) -> None:
+    in_folders(flat)
+    data, about = datasets.load("imagenet", "test", "data"), datasets.describe("imagenet", "data")
+    assert sorted(data.labels.tolist()) == sorted(INDICES) and data.classes == about.classes == 1000
+    assert about.sizes["test"] == 5 and about.shape == (3, 224, 224)
+    assert "has 5 of the 1,000 classes" in about.notes[0]
+    assert "robustbench" not in about.sizes
+    with pytest.raises(RbError, match="holds none of the images of the split robustbench"):
+        datasets.load("imagenet", "robustbench", "data")
+    path = next(flat.glob("*/*_00000005.JPEG"))
+    path.rename(path.with_name(f"ILSVRC2012_val_{facts().robustbench[0]:08}.JPEG"))
+    subset = datasets.load("imagenet", "robustbench", "data")
+    assert subset.labels.tolist() == [INDICES[4]]
+    assert datasets.describe("imagenet", "data").sizes["robustbench"] == 1
+    # The folder itself is found too, and its content decides the fingerprint, not its place.
+    again = datasets.fingerprint("imagenet", "test", flat)
+    assert again == datasets.fingerprint("imagenet", "test", "data")
+    assert again != datasets.fingerprint("imagenet:bicubic-256-224", "test", flat)
+
+
+def test_images_are_scaled_and_cropped_as_torchvision_does_it(flat: Path) -> None:
+    (flat / "val.txt").write_text(LABELS["val.txt"])
+    from rbtools.models.torchvision_import import torchvision
+
+    functional = torchvision.transforms.functional
+    modes = torchvision.transforms.InterpolationMode
+    sizes: dict[str, object] = {
+        "bilinear-256-224": lambda im: functional.center_crop(functional.resize(im, 256), 224),
+        "bicubic-256-224": lambda im: functional.center_crop(functional.resize(im, 256, modes.BICUBIC), 224),
+        "crop-288": lambda im: functional.center_crop(im, 288),
+        "squash-224": lambda im: functional.resize(im, [224, 224]),
+    }
+    for name, wanted in sizes.items():
+        data = datasets.load(f"imagenet:{name}", "test", "data")
+        for number, path in enumerate(sorted(flat.glob("*.JPEG"))):
+            expected = np.array(wanted(Image.open(path).convert("RGB")))  # type: ignore[operator]
+            assert torch.equal(data.images[number], torch.from_numpy(expected).permute(2, 0, 1)), (name, path)
+
+
+def test_other_folders_and_preprocessings_are_refused(flat: Path) -> None:
+    with pytest.raises(RbError, match=r"no preprocessing 'lanczos'. Write imagenet, which is"):
+        datasets.load("imagenet:lanczos", "test", "data")
+    with pytest.raises(RbError, match=r"was not found. Expected imagenet/val/n01440764"):
+        datasets.load("imagenet", "train", "data")
+    cats = in_folders(flat) / "cats"
+    cats.mkdir()
+    image(0, (9, 9)).save(cats / "a.png")
+    with pytest.raises(RbError, match=r"class folders cats, which are no wnids.*imagefolder:PATH"):
+        datasets.load("imagenet", "test", "data")
