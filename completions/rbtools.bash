@@ -119,7 +119,7 @@ _rbtools_value() {
     "rb-plot confidence --view") choices="distance class label" ;;
     "rb-plot cells --view") choices="operations graph grid network" ;;
     *" --space") choices="nasbench201 zoo torchvision fcnn rescnn" ;;
-    *" --dataset") choices="digits mnist svhn cifar10 cifar100 cinic10 tinyimagenet imagenet50 imagenet16-120 cifar10-c cifar100-c imagefolder: npz: parquet:" ;;
+    *" --dataset") choices="digits mnist svhn cifar10 cifar100 cinic10 tinyimagenet imagenet imagenet50 imagenet16-120 cifar10-c cifar100-c imagefolder: npz: parquet:" ;;
     *" --inner-mode") choices="eval train" ;;
     *" --bce") choices="bce ce" ;;
     *" --pair") choices="softmax logits" ;;
