@@ -19,13 +19,16 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import sidebyside as side
+from click.testing import CliRunner
 from paper_items import PAPERS, WORDS, Item, Paper
 
+from rbtools.cli import tools
 from rbtools.scoring import render
 
 WIDTH = 6.5  # inches; --width makes the column of a paper of it
@@ -40,6 +43,16 @@ class Made(NamedTuple):
     html: str = ""
 
 
+def execute(command: str) -> str:
+    """Run a command line, one tool in this process and a pipe in a shell; what it said on standard error."""
+    if " | " in command:
+        line = ["bash", "-o", "pipefail", "-c", command]
+        return subprocess.run(line, capture_output=True, text=True).stderr
+    tool, *arguments = shlex.split(command)
+    main = tools.tool(tool.removeprefix("rb-")).command
+    return CliRunner().invoke(main, arguments, prog_name=tool).stderr
+
+
 class Run:
     """A paper's items at a scale: where the records are, where the files go, what is made already."""
 
@@ -48,6 +61,7 @@ class Run:
         self.paper: Paper = PAPERS[name]
         self.reproduced, self.folder = reproduced, reproduced / name
         self.folder.mkdir(parents=True, exist_ok=True)
+        self.pool: ProcessPoolExecutor | None = None
         self.log = self.folder / "made.json"
         self.known: dict[str, str] = json.loads(self.log.read_text()) if self.log.exists() else {}
 
@@ -105,11 +119,11 @@ class Run:
         if self.known.get(file) == command and path.exists() and path.stat().st_mtime >= date:
             return ""
         path.unlink(missing_ok=True)
-        done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True)
-        if path.exists():  # a status of 1 may mean that one record had failed
+        said = execute(command) if self.pool is None else self.pool.submit(execute, command).result()
+        if path.exists():  # also where some records had failed
             self.known[file] = command
             return ""
-        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        lines = [line for line in said.splitlines() if line.strip()]
         errors = [line for line in lines if "error:" in line] or lines[-1:]
         return " ".join(line.partition("error: ")[2] or line for line in errors) or "It was not drawn."
 
@@ -147,10 +161,15 @@ class Run:
     def all(self, jobs: int) -> dict[str, Made]:
         self.load()
         try:
-            with ThreadPoolExecutor(jobs) as pool:
-                made = pool.map(lambda pair: self.item(*pair), self.paper.items.items())
+            # Threads wait for processes, each of which imports matplotlib once.
+            with (
+                ProcessPoolExecutor(jobs, get_context("spawn")) as self.pool,
+                ThreadPoolExecutor(jobs) as threads,
+            ):
+                made = threads.map(lambda pair: self.item(*pair), self.paper.items.items())
                 return dict(zip(self.paper.items, made, strict=True))
         finally:
+            self.pool = None
             self.log.write_text(json.dumps(self.known, indent=1) + "\n")
 
 

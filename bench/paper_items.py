@@ -44,6 +44,7 @@ WORDS: dict[str, dict[str, str]] = {
         "steps": "20",
         "gamma": "0.12549",
         "middle": "0.3",
+        "pair": "acc >= 0",
         "score": "--metric acc,pgd20.32,pr.uniform.0.3,probacc.uniform.0.12549.0.05,ge.pgd20.32:lower,"
         "ge.pr-all.uniform.0.3:lower,seconds_per_epoch:lower",
         "severity": "3",
@@ -57,6 +58,7 @@ WORDS: dict[str, dict[str, str]] = {
         "steps": "20",
         "gamma": "0.03",
         "middle": "0.08",
+        "pair": "dataset == 'cifar10' and arch.name == 'resnet18'",
         "score": "--preset prbench-code",
         "severity": "3",
     },
@@ -167,13 +169,14 @@ PRBENCH = Paper(
             {
                 "a": "rb-plot scatter --x pgd{steps}.{eps} --y pr.uniform.{middle}"
                 " --colour train.method {to}",
-                "b": "rb-plot box {score} --weightings equal --missing renormalise {to}",
-                "c": "rb-plot curves --metric 'pr.uniform.*' --where \"train.method in"
+                "b": "rb-plot box {score} --weightings equal --within dataset,arch.name"
+                " --missing renormalise {to}",
+                "c": "rb-plot curves --metric 'pr.uniform.*' --where \"{pair} and train.method in"
                 " ['erm','corruption','cvar','at-pr']\" {to}",
-                "d": "rb-plot curves --metric 'pr.uniform.*' --where \"train.method not in"
+                "d": "rb-plot curves --metric 'pr.uniform.*' --where \"{pair} and train.method not in"
                 " ['erm','corruption','cvar','at-pr']\" {to}",
-                "e": "rb-plot curves --over rho --metric 'probacc.uniform.*' {to}",
-                "f": "rb-plot curves --metric 'ge.pr-all.*' {to}",
+                "e": "rb-plot curves --over rho --metric 'probacc.uniform.*' --where \"{pair}\" {to}",
+                "f": "rb-plot curves --metric 'ge.pr-all.*' --where \"{pair}\" {to}",
             },
             lacks=_METHODS,
         ),

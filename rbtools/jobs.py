@@ -44,11 +44,14 @@ class ArchiveJob(_RunJob):
     severities: tuple[int, ...]
     reference: Any
     run: RunContext
+    detail: bool = False
 
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
         from rbtools.evaluation.corruption_archive import run_archive
 
-        return run_archive(record, self.folder, self.names, self.severities, self.reference, self.run)
+        return run_archive(
+            record, self.folder, self.names, self.severities, self.reference, self.run, self.detail
+        )
 
 
 @dataclass(frozen=True)

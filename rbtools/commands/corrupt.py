@@ -28,6 +28,9 @@ severity_option = click.option(
     help="Take the corrupted images from an archive, NAME.npy and labels.npy, such as CIFAR-10-C.",
 )
 @click.option(
+    "--detail", is_flag=True, help="Keep confidence and confusion in the record, logits in the store."
+)
+@click.option(
     "--reference",
     metavar="FILE",
     help="A record of rb-corrupt all, whose errors are the unit of corrupt.mce and corrupt.relative_mce.",
@@ -47,6 +50,7 @@ def main(
     params: dict[str, Any],
     severity: str,
     archive: str | None,
+    detail: bool,
     reference: str | None,
     write: str | None,
     show: str | None,
@@ -80,11 +84,11 @@ def main(
         return _made(chosen, severities, write, show, work)
     base = None if reference is None else _reference(reference, corruptions, severities)
     if archive is None:
-        return shared.evaluate(source, work, CorruptionTask(chosen, severities, base))
+        return shared.evaluate(source, work, CorruptionTask(chosen, severities, base, detail))
     folder = _archive(archive, corruptions, params)
     work.run.archive = str(folder)
     return shared.filter_models(
-        source, work, ArchiveJob(folder, tuple(corruptions), severities, base, work.run)
+        source, work, ArchiveJob(folder, tuple(corruptions), severities, base, work.run, detail)
     )
 
 

@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.errors import RbError
 from rbtools.evaluation import evaluate
-from rbtools.evaluation.tasks import CleanOutput, EvalTask, Output, accuracy_entry, mean_over
+from rbtools.evaluation.tasks import (
+    CleanOutput,
+    EvalTask,
+    Output,
+    accuracy_entries,
+    mean_over,
+    rows_key,
+    rows_of,
+)
 from rbtools.execution.context import RunContext
 from rbtools.inputs import resolve
 from rbtools.inputs.archive_dataset import ArchiveDataset
@@ -41,6 +49,7 @@ class ArchiveOutput(Output):
     corruption: str
     severity: int
     content: str
+    detail: bool = False
     random = False
 
     def key_fields(self) -> dict[str, Any]:
@@ -49,6 +58,7 @@ class ArchiveOutput(Output):
             "corruption": self.corruption,
             "severity": self.severity,
             "content": self.content,
+            **rows_key(self.detail),
         }
 
     def entry_template(self) -> list[dict[str, Any]]:
@@ -57,26 +67,31 @@ class ArchiveOutput(Output):
         return [{"metric": name, **settings}]
 
     def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
-        return [accuracy_entry(template, outcomes) for template in self.entry_template()]
+        return accuracy_entries(self, outcomes)
 
 
 @dataclass(frozen=True)
 class ArchiveTask(EvalTask):
-    """Accuracy on one file, at some severities; `clean`: with the clean accuracy, once an archive."""
+    """Accuracy on one file, at some severities; `clean`: with the clean accuracy, once an archive.
+
+    detail: keep the logits of each example.
+    """
 
     file: Path
     content: str
     severities: tuple[int, ...]
     size: int
     clean: bool
+    detail: bool = False
 
     @property
     def title(self) -> str:
         return self.file.name
 
     def outputs(self) -> Sequence[Output]:
-        blocks = [ArchiveOutput(self.file.stem, severity, self.content) for severity in self.severities]
-        return [CleanOutput(), *blocks] if self.clean else list(blocks)
+        name, detail = self.file.stem, self.detail
+        blocks = [ArchiveOutput(name, severity, self.content, detail) for severity in self.severities]
+        return [CleanOutput(detail=detail), *blocks] if self.clean else list(blocks)
 
     def run(self, batch: Batch, wanted: Sequence[Output]) -> list[Tensor]:
         import torch
@@ -89,9 +104,10 @@ class ArchiveTask(EvalTask):
             if isinstance(output, ArchiveOutput):
                 block = images[places + (output.severity - 1) * self.size]
                 tensor = torch.from_numpy(block).to(batch.images.device).permute(0, 3, 1, 2)
-                outcomes.append(batch.correct(tensor.float().div(255).contiguous()))
-            else:
-                outcomes.append(batch.clean)
+                logits = batch.logits(tensor.float().div(255).contiguous())
+                outcomes.append(rows_of(batch, logits, self.detail))
+            elif isinstance(output, CleanOutput):
+                outcomes.append(output.outcomes(batch))
         return outcomes
 
 
@@ -118,6 +134,7 @@ def run_archive(
     severities: tuple[int, ...],
     reference: sums.Reference | None,
     run: RunContext,
+    detail: bool = False,
 ) -> dict[str, Any]:
     """Add accuracies on the files of an archive to the record, one file after the other.
 
@@ -146,7 +163,12 @@ def run_archive(
     correct: dict[tuple[str, int], np.ndarray] = {}
     for path in paths:
         task = ArchiveTask(
-            path, run.store.file_hash(path), severities, _whole(data), has_clean and not implicit_entries
+            path,
+            run.store.file_hash(path),
+            severities,
+            _whole(data),
+            has_clean and not implicit_entries,
+            detail,
         )
         of_file, clean = evaluate.task_entries(inputs, task)
         entries, implicit_entries = entries + of_file, implicit_entries + clean

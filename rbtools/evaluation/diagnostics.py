@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 _MOST_ZERO_GRADIENTS = 0.01
 # Above this share of examples that only Square breaks a warning is given.
 _MOST_BROKEN_BY_SQUARE = 0.002
-MOST_CLASSES = 100  # of a confusion matrix
 _DIGITS = 5
 
 
@@ -83,7 +82,6 @@ def of_rows(rows: np.ndarray) -> dict[str, Any]:
     softmax, means over images: `label` (K x K) by true class, `argmax` (K x K) by predicted class,
     `prediction` the largest one where it is right and where it is wrong. `confusion` (K x K) counts images,
     rows are true classes. Rows without images are 0; `images` counts them, by true and predicted class.
-    Above 100 classes only `prediction` is given: the matrices would dominate the size of the record.
     """
     import numpy as np
 
@@ -95,8 +93,6 @@ def of_rows(rows: np.ndarray) -> dict[str, Any]:
     right = predicted == labels
     largest = probabilities.max(1)
     confidence: dict[str, Any] = {"prediction": [_mean(largest[right]), _mean(largest[~right])]}
-    if classes > MOST_CLASSES:
-        return {"confidence": confidence}
     confusion = np.zeros((classes, classes), int)
     np.add.at(confusion, (labels, predicted), 1)
     confidence["label"] = _by(labels, probabilities)

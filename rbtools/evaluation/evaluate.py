@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbtools.errors import RbError
 from rbtools.evaluation import model_checks
-from rbtools.evaluation.tasks import CleanOutput, EvalTask, Output
+from rbtools.evaluation.tasks import CleanOutput, EvalTask, Output, right
 from rbtools.execution import precision
 from rbtools.execution.context import RunContext
 from rbtools.execution.memoize import memoize
@@ -157,7 +157,9 @@ def _correct(units: Sequence[_CacheUnit], inputs: Inputs) -> dict[tuple[str, int
 
     templates = [(unit, unit.output.entry_template()[0]) for unit in units if not unit.output.implicit]
     return {
-        (entry["corruption"], entry["severity"]): Outcomes(inputs.run.store, unit.outcomes).values(inputs.n)
+        (entry["corruption"], entry["severity"]): right(
+            Outcomes(inputs.run.store, unit.outcomes).values(inputs.n), unit.output.detail
+        )
         for unit, entry in templates
     }
 

@@ -30,7 +30,12 @@ if TYPE_CHECKING:
 
 
 class Output:
-    """One outcome per example, a whole number, and the entries computed from all of them."""
+    """One outcome per example, a whole number, and the entries computed from all of them.
+
+    detail: the row of an example is its label and its logits, in place of a bit.
+    """
+
+    detail: bool = False
 
     @property
     def random(self) -> bool:
@@ -108,6 +113,32 @@ class EvalTask:
         return []
 
 
+def rows_of(batch: Batch, logits: Tensor, detail: bool) -> Tensor:
+    """The outcomes (N,) of a batch's examples, from their logits (N, K), or their rows (N, 1 + K)."""
+    import torch
+
+    if detail:
+        return torch.cat([batch.labels[:, None].float(), logits], dim=1)
+    return logits.argmax(1).eq(batch.labels).int()
+
+
+def right(outcomes: Any, detail: bool) -> Any:
+    """Which examples (N,) are classified right, from outcomes or rows."""
+    return outcomes[:, 1:].argmax(1) == outcomes[:, 0] if detail else outcomes
+
+
+def accuracy_entries(output: Output, outcomes: np.ndarray) -> list[dict[str, Any]]:
+    """The entries of an accuracy, with confidence and confusion where the output keeps the logits."""
+    fields = {"detail": diagnostics.of_rows(outcomes)} if output.detail else {}
+    bits = right(outcomes, output.detail)
+    return [accuracy_entry(template, bits) | fields for template in output.entry_template()]
+
+
+def rows_key(detail: bool) -> dict[str, Any]:
+    """The field of a key that says that rows are kept in place of bits."""
+    return {"rows": "label, logits"} if detail else {}
+
+
 def accuracy_entry(template: dict[str, Any], outcomes: np.ndarray) -> dict[str, Any]:
     """The entry of an accuracy: outcomes are 1 where the example is still classified right."""
     n, right = len(outcomes), int(outcomes.sum())
@@ -120,15 +151,20 @@ class CleanOutput(Output):
 
     random = False
     implicit: bool = True
+    detail: bool = False
 
     def key_fields(self) -> dict[str, Any]:
-        return {"kind": "clean"}
+        return {"kind": "clean", **rows_key(self.detail)}
 
     def entry_template(self) -> list[dict[str, Any]]:
         return [{"metric": "acc"}]
 
+    def outcomes(self, batch: Batch) -> Tensor:
+        """The outcomes of a batch, or its rows."""
+        return rows_of(batch, batch.clean_logits, self.detail)
+
     def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
-        return [accuracy_entry(template, outcomes) for template in self.entry_template()]
+        return accuracy_entries(self, outcomes)
 
 
 @dataclass(frozen=True)
@@ -189,7 +225,7 @@ class AttackOutput(Output):
             "version": self.method.version,
             "config": registry.config(self.method),
             **({"ladder": list(self.ladder)} if self.ladder else {}),
-            **({"rows": "label, logits"} if self.detail else {}),
+            **rows_key(self.detail),
         }
 
     @property
@@ -199,7 +235,8 @@ class AttackOutput(Output):
 
     def still_correct(self, outcomes: Tensor) -> Tensor:
         """Which examples survived (N,), from their outcomes or rows."""
-        return outcomes[:, 1:].argmax(1) == outcomes[:, 0] if self.detail else outcomes.bool()
+        still_correct: Tensor = right(outcomes, self.detail).bool()
+        return still_correct
 
     def entry_template(self) -> list[dict[str, Any]]:
         loss = self.method.loss
@@ -207,13 +244,8 @@ class AttackOutput(Output):
         return [{"metric": self.metric, **attack_settings(self.method, loss=loss), **ladder}]
 
     def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
-        fields: dict[str, Any] = {}
-        bits = outcomes
-        if self.detail:
-            bits = outcomes[:, 1:].argmax(1) == outcomes[:, 0]
-            fields["detail"] = diagnostics.of_rows(outcomes)
-        fields |= diagnostics.of_attack(self.method, totals, len(outcomes))
-        return [accuracy_entry(template, bits) | fields for template in self.entry_template()]
+        fields = diagnostics.of_attack(self.method, totals, len(outcomes))
+        return [entry | fields for entry in accuracy_entries(self, outcomes)]
 
 
 @dataclass(frozen=True)
@@ -243,7 +275,7 @@ class AttackTask(EvalTask):
             AttackOutput(replace(self.method, eps=eps), smaller[eps] if self.ladder else (), self.detail)
             for eps in self.eps
         ]
-        return [CleanOutput(), *attacked]
+        return [CleanOutput(detail=self.detail), *attacked]
 
     def run(self, batch: Batch, wanted: Sequence[Output]) -> list[Tensor | Outcome]:
         outcomes: dict[Any, Any] = {}
@@ -251,14 +283,12 @@ class AttackTask(EvalTask):
         for output in sorted(wanted, key=_distance):
             if isinstance(output, AttackOutput):
                 outcomes[output] = self._attacked(batch, output, previous)
-            else:
-                outcomes[output] = batch.clean.int()
+            elif isinstance(output, CleanOutput):
+                outcomes[output] = output.outcomes(batch)
         return [outcomes[output] for output in wanted]
 
     def _attacked(self, batch: Batch, output: AttackOutput, previous: dict[float, Any]) -> Outcome:
         """Attack at one eps; `previous` has the results at smaller eps, and gets this one."""
-        import torch
-
         from rbtools.evaluation import adversarial
         from rbtools.evaluation.batches import Outcome
 
@@ -272,7 +302,7 @@ class AttackTask(EvalTask):
         previous[output.method.eps] = result
         values = result.survived.int()
         if self.detail:
-            values = torch.cat([batch.labels[:, None].float(), result.logits], dim=1)
+            values = rows_of(batch, result.logits, self.detail)
         return Outcome(values, result.totals, result.images if self.save else None)
 
 
@@ -287,6 +317,7 @@ class CorruptionOutput(Output):
 
     corruption: Any
     severity: int
+    detail: bool = False
 
     @property
     def random(self) -> bool:
@@ -299,6 +330,7 @@ class CorruptionOutput(Output):
             "version": self.corruption.version,
             "config": registry.config(self.corruption),
             "severity": self.severity,
+            **rows_key(self.detail),
         }
 
     def entry_template(self) -> list[dict[str, Any]]:
@@ -307,7 +339,7 @@ class CorruptionOutput(Output):
         return [named | registry.config(self.corruption)]
 
     def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
-        return [accuracy_entry(template, outcomes) for template in self.entry_template()]
+        return accuracy_entries(self, outcomes)
 
 
 def mean_over(correct: Correct, parts: Sequence[Mapping[str, Any]]) -> intervals.Interval | None:
@@ -328,12 +360,13 @@ def mean_over(correct: Correct, parts: Sequence[Mapping[str, Any]]) -> intervals
 class CorruptionTask(EvalTask):
     """Accuracy under corruptions, each at each severity, and the means of these.
 
-    One corrupted batch is in memory at a time.
+    One corrupted batch is in memory at a time. `detail` keeps the logits of each example.
     """
 
     corruptions: tuple[Any, ...]
     severities: tuple[int, ...]
     reference: sums.Reference | None = None
+    detail: bool = False
     title = "corruptions"
 
     def __post_init__(self) -> None:
@@ -342,11 +375,11 @@ class CorruptionTask(EvalTask):
 
     def outputs(self) -> Sequence[Output]:
         pairs = [
-            CorruptionOutput(corruption, severity)
+            CorruptionOutput(corruption, severity, self.detail)
             for corruption in self.corruptions
             for severity in self.severities
         ]
-        return [CleanOutput(), *pairs]
+        return [CleanOutput(detail=self.detail), *pairs]
 
     def run(self, batch: Batch, wanted: Sequence[Output]) -> list[Tensor]:
         outcomes = []
@@ -354,9 +387,10 @@ class CorruptionTask(EvalTask):
             if isinstance(output, CorruptionOutput):
                 corrupt = output.corruption.with_textures()
                 draws = batch.draws(f"corruption.{output.corruption.name}")
-                outcomes.append(batch.correct(corrupt(batch.images, output.severity, draws)).int())
-            else:
-                outcomes.append(batch.clean.int())
+                logits = batch.logits(corrupt(batch.images, output.severity, draws))
+                outcomes.append(rows_of(batch, logits, self.detail))
+            elif isinstance(output, CleanOutput):
+                outcomes.append(output.outcomes(batch))
         return outcomes
 
     def summarize(

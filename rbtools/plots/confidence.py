@@ -171,7 +171,7 @@ def _classes(axes: Any, name: str, rows: Sequence[dict[str, Any]], width: float)
     if len(shapes) > 1 or shapes == {0}:
         raise RbError(
             f"The confidences of '{name}' by class are not there, or are of data sets with different classes."
-            " They are kept up to 100 classes; choose records with --where."
+            " Choose records with --where."
         )
     classes = shapes.pop()
     entries = []

@@ -52,10 +52,15 @@ def add_implicit(record: dict[str, Any], entry: dict[str, Any]) -> dict[str, Any
     """Like `add`, but a metric that is already there under another protocol stays as it is.
 
     A result of more examples under an otherwise equal protocol replaces the old one: clean accuracy on
-    fifty images gives way to that on all, so that it is of the same images as the latest attack.
+    fifty images gives way to that on all, so that it is of the same images as the latest attack. The same
+    result without the details that are there (--detail) changes nothing.
     """
     for old in record.get("evals", []):
-        if old.get("metric") != entry["metric"] or protocol(old) == protocol(entry):
+        if old.get("metric") != entry["metric"]:
+            continue
+        if protocol(old) == protocol(entry):
+            if "detail" in old and "detail" not in entry:
+                return record
             continue
         alike = {**protocol(old), "n": 0} == {**protocol(entry), "n": 0}
         if not (alike and isinstance(old.get("n"), int) and entry.get("n", 0) > old["n"]):

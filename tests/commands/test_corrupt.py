@@ -360,3 +360,33 @@ def test_show_draws_a_row_for_each_corruption_and_a_column_for_each_severity() -
     assert sheet.shape == (22 + 15 * 100, 150 + 5 * 100, 3)
     cells = sheet[22:, 150:].reshape(15, 100, 5, 100, 3).transpose(0, 2, 1, 3, 4)[:, :, :96, :96]
     assert len({cell.tobytes() for row in cells for cell in row}) > 70
+
+
+@pytest.mark.parametrize("archived", [False, True])
+def test_details_tell_the_same_as_the_numbers_and_stay(trained: dict[str, Record], archived: bool) -> None:
+    arguments = ["contrast", "--severity", "1-5", "--n", "20"]
+    if archived:
+        assert run(["contrast", "--dataset", "digits", "--write", "copy"]).exit_code == 0
+        arguments += ["--from", "copy"]
+    plain = one(run(arguments, trained["erm"]))
+    detailed = one(run([*arguments, "--detail"], trained["erm"]))
+    assert detailed["metrics"] == plain["metrics"]
+    entries = {entry["metric"]: entry for entry in detailed["evals"]}
+    mean = {entry["metric"]: entry for entry in plain["evals"]}["corrupt.contrast.mean"]
+    assert entries["corrupt.contrast.mean"]["ci95"] == mean["ci95"]
+    for name in ("acc", "corrupt.contrast.3"):
+        confusion = np.array(entries[name]["detail"]["confusion"])
+        assert confusion.sum() == 20 and np.trace(confusion) / 20 == entries[name]["value"]
+    # The same clean accuracy again, without its details, takes nothing away.
+    again = one(run(["fog", "--severity", "1", "--n", "20"], detailed))
+    assert {entry["metric"]: entry for entry in again["evals"]}["acc"] == entries["acc"]
+
+
+def test_details_have_a_row_for_each_of_many_classes() -> None:
+    from rbtools.evaluation import diagnostics
+
+    labels = np.arange(120)
+    rows = np.concatenate([labels[:, None], 9.0 * np.eye(120)[(labels + 1) % 120]], axis=1)
+    detail = diagnostics.of_rows(rows.astype(np.float32))
+    assert np.array_equal(detail["confusion"], np.eye(120)[(labels + 1) % 120])
+    assert len(detail["confidence"]["label"]) == len(detail["confidence"]["argmax"]) == 120
