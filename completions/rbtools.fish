@@ -337,6 +337,7 @@ complete -c rb-corrupt -n '__rbtools_at $__rbtools_19' -s h -l help -d 'Show thi
 complete -c rb-corrupt -n '__rbtools_at $__rbtools_20' -l constants -x -a 'auto cifar imagenet' -d 'Severity constants of CIFAR-10-C or ImageNet-C, or by size (CIFAR up to 64 pixels). [default: auto]'
 complete -c rb-corrupt -n '__rbtools_at $__rbtools_20' -l severity -x -d 'Severities from 1 to 5: 3, 1-5 or 1,3,5.'
 complete -c rb-corrupt -n '__rbtools_at $__rbtools_20' -l from -x -a '(__fish_complete_directories)' -d 'Take the corrupted images from an archive, NAME.npy and labels.npy, such as CIFAR-10-C.'
+complete -c rb-corrupt -n '__rbtools_at $__rbtools_20' -l detail -d 'Keep confidence and confusion in the record, logits in the store.'
 complete -c rb-corrupt -n '__rbtools_at $__rbtools_20' -l reference -r -F -d 'A record of rb-corrupt all, whose errors are the unit of corrupt.mce and corrupt.relative_mce.'
 complete -c rb-corrupt -n '__rbtools_at $__rbtools_20' -l write -x -a '(__fish_complete_directories)' -d 'Evaluate nothing; write a corrupted copy of the data set in the layout of such an archive.'
 complete -c rb-corrupt -n '__rbtools_at $__rbtools_20' -l show -x -d 'Evaluate nothing; draw one image under every corruption and severity.'
