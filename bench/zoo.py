@@ -1,6 +1,7 @@
 """Other people's networks: which are recognised and evaluated rightly, one JSON line an architecture.
 
-    python bench/zoo.py SOURCE [--only TEXT] [--named] [--images 16] [--jobs 1]
+    python bench/zoo.py SOURCE [--only TEXT] [--named] [--images 16]
+    python bench/zoo.py SOURCE --table > rbtools/spaces/robustbench.json
 
 SOURCE is a folder with the package `robustbench` (RobustBench/robustbench, whose code stays there). Every
 network of its zoo is built with random weights, its BatchNorm layers see images with the spectrum of
@@ -14,7 +15,8 @@ images of the data set, and its logits are compared with those of the network it
     refused    refused, with the reason
 
 A line is one architecture: networks that differ only in their weights are run once (`entries`). `--named`
-gives the name as `--arch robustbench:DATASET/NAME`. It needs timm, and about 6 GB of memory.
+gives the name as `--arch robustbench:DATASET/THREAT/NAME`. `--table` writes, for each entry, what it is for
+`--arch`, `--normalize` and the preprocessing of images of ImageNet. It needs timm, and about 6 GB of memory.
 """
 
 from __future__ import annotations
@@ -83,17 +85,22 @@ def built(entry: str, zoo: dict[str, Any]) -> nn.Module:
     with contextlib.redirect_stdout(io.StringIO()):
         if timm.is_model(registered):
             return timm.create_model(registered)
-        if name == "Standard_R50":
-            return torchvision.models.resnet50()
+        if name == "Standard_R50":  # without downloading its weights
+            utilities = importlib.import_module("robustbench.model_zoo.architectures.utils_architectures")
+            imagenet = importlib.import_module("robustbench.model_zoo.imagenet")
+            return utilities.normalize_model(torchvision.models.resnet50(), imagenet.mu, imagenet.sigma)
         return about["model"]()
 
 
 def architectures(zoo: dict[str, Any], only: str | None) -> tuple[dict[str, list[str]], dict[str, set[str]]]:
-    """Entries by network, and the networks by architecture: without classes and normalisation."""
+    """Entries by network, the small ones first, and the networks by architecture: without classes and
+    normalisation.
+    """
     from rbtools.models.load_weights import meta_init
 
     networks: dict[str, list[str]] = {}
     families: dict[str, set[str]] = {}
+    sizes: dict[str, int] = {}
     for entry in zoo:
         if only and not re.search(only, entry):
             continue
@@ -101,7 +108,7 @@ def architectures(zoo: dict[str, Any], only: str | None) -> tuple[dict[str, list
             with meta_init():
                 network = built(entry, zoo)
         except Exception:  # what needs its numbers, or files that are not there, is one of its own
-            networks[entry], families[entry] = [entry], {entry}
+            networks[entry], families[entry], sizes[entry] = [entry], {entry}, 0
             continue
         text = repr(network)
         small = [(key, b.tolist()) for key, b in network.named_buffers() if b.numel() < 5 and not b.is_meta]
@@ -110,7 +117,8 @@ def architectures(zoo: dict[str, Any], only: str | None) -> tuple[dict[str, list
         plain = re.sub(r"out_features=\d+|Conv2d\(\d+, (10|100),", "", text)
         plain = re.sub(r"(Net|ResNet)\b", "", plain)
         families.setdefault(_hash(plain), set()).add(_hash(text + str(small)))
-    return networks, families
+        sizes[_hash(text + str(small))] = sum(value.numel() for value in network.parameters())
+    return {name: networks[name] for name in sorted(networks, key=lambda one: sizes[one])}, families
 
 
 def _hash(text: str) -> str:
@@ -199,7 +207,7 @@ def compared(entry: str, zoo: dict[str, Any], count: int, named: bool) -> dict[s
         hints = checkpoint.NormalizationHints(lambda: every[2 * count :], known, CLASSES)
         start = time.perf_counter()
         try:
-            name = f"robustbench:{dataset}/{entry.partition('/')[2]}"
+            name = f"robustbench:{entry}"
             arch = named_arch(name) if named else None
             read, arch, facts = checkpoint.load(path, arch, classes=classes, shape=shape, hints=hints)
             recognition.judged(path, facts, RunContext("bench"))
@@ -219,6 +227,86 @@ def compared(entry: str, zoo: dict[str, Any], count: int, named: bool) -> dict[s
     difference = float((logits - expected).abs().max() / expected.abs().max())
     verdict = "right" if difference <= RIGHT else "near" if difference <= NEAR else "wrong"
     return {**about, "verdict": verdict, "difference": float(f"{difference:.2g}")}
+
+
+PREPROCESSING = {
+    "BicubicRes256Crop224": "bicubic-256-224",
+    "Crop288": "crop-288",
+    "Res224": "squash-224",
+    "Res256Crop224": "",
+    None: "",
+}
+
+
+def table(zoo: dict[str, Any]) -> dict[str, list[str]]:
+    """[architecture, normalisation, preprocessing] of each entry that is one network; "" where the file says
+    it, or it is the usual one.
+    """
+    import timm
+
+    from rbtools.errors import RbError
+    from rbtools.models import unpack
+    from rbtools.models.load_weights import meta_init
+
+    rows = {}
+    for entry, (about, dataset, threat) in zoo.items():
+        name = entry.rpartition("/")[2]
+        if isinstance(about.get("gdrive_id"), list) or name == "Kang2021Stable":
+            continue
+        with meta_init():
+            network = built(entry, zoo)
+        content = as_shipped(entry, network, zoo)
+        state = next((content[key] for key in ("state_dict", "last") if key in content), content)
+        state = {key.removeprefix("module."): value for key, value in state.items()}
+        mean, _ = unpack.take_normalisation(state, entry, {})
+        unpack.strip(state)
+        try:
+            arch = label(name, dataset, state, network)
+        except RbError as error:
+            print(entry, error, file=sys.stderr)
+            continue
+        how = PREPROCESSING[about.get("preprocessing")]
+        registered = f"{name.lower().replace('-', '_')}_{dataset}_{threat}".lower()
+        if dataset == "imagenet" and timm.is_model(registered):
+            inner = timm.create_model(registered)
+            cfg = (inner.model if threat == "corruptions" else inner).default_cfg
+            how = f"{cfg['interpolation']}-{int(224 / cfg['crop_pct'])}-224"
+        rows[entry] = [arch, "" if mean is not None else normalisation_of(network), how]
+    return rows
+
+
+def label(name: str, dataset: str, state: dict[str, torch.Tensor], network: nn.Module) -> str:
+    """What --arch takes for the network, with what leaves no trace in its file."""
+    from rbtools.models import disambiguate
+    from rbtools.models.recognise import infer
+
+    if name.startswith("Pang2020"):
+        return "repo:pang/wrn-34-20"
+    arch, words = infer(state).arch, repr(network)
+    if "activation" in arch:
+        arch["activation"] = "silu" if re.search(r"(SiLU|Swish)\(", words) else "relu"
+    if arch["name"].startswith("debenedetti"):
+        arch["stem"] = "imagenet" if dataset == "imagenet" else "cifar"
+    if arch["name"].startswith("preactresnet") and "PreActBlockV2" not in words:
+        arch["shortcut"] = "activation" if getattr(network, "out_shortcut", False) else "input"
+    if "MIMIR" in name:
+        arch["name"] = arch["name"].replace("microsoft", "xu")
+    return disambiguate.label(arch)
+
+
+def normalisation_of(network: nn.Module) -> str:
+    """What --normalize takes for the normalisation that a network of the zoo applies by itself."""
+    if type(network).__name__ == "Ding2020MMANet":
+        return "per-image"
+    if type(network).__name__ == "Hendrycks2019UsingNet":
+        return "half"
+    for module in (network, *network.children()):
+        for words in (("mu", "sigma"), ("mean", "std")):
+            pair = [getattr(module, word, None) for word in words]
+            if all(isinstance(value, torch.Tensor) for value in pair):
+                numbers = [value.flatten().tolist() for value in pair]
+                return " ".join(",".join(f"{round(number, 8):.7g}" for number in one) for one in numbers)
+    return "none"
 
 
 def lines(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -253,10 +341,16 @@ if __name__ == "__main__":
     parser.add_argument("--only", help="a regular expression for DATASET/THREAT/NAME")
     parser.add_argument("--named", action="store_true")
     parser.add_argument("--images", type=int, default=16)
+    parser.add_argument("--table", action="store_true")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
         print(json.dumps(compared(options.one, imported(options.source), options.images, options.named)))
+    elif options.table:
+        rows = [
+            f"{json.dumps(key)}: {json.dumps(row)}" for key, row in table(imported(options.source)).items()
+        ]
+        print("{\n" + ",\n".join(rows) + "\n}")
     else:
         results = []
         for line in lines(options):

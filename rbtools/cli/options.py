@@ -92,8 +92,8 @@ arch_option = click.option(
     "--arch",
     metavar="NAME",
     help="Its architecture: resnet18, nb201-13714, a cell's string, torchvision:NAME, timm:NAME,"
-    " repo:OWNER/NAME, or python:MODULE:FUNCTION; preactresnet18:shortcut=input for a variant."
-    "  [default: what the file tells]",
+    " repo:OWNER/NAME, robustbench:NAME, or python:MODULE:FUNCTION; preactresnet18:shortcut=input for a"
+    " variant.  [default: what the file tells]",
 )
 normalize_option = click.option(
     "--normalize",

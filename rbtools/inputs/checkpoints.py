@@ -20,7 +20,7 @@ from rbtools.execution.context import RunContext
 from rbtools.inputs import published_weights, recognition, resolve
 from rbtools.inputs.recognition import numbers
 from rbtools.records import SCHEMA
-from rbtools.spaces import external
+from rbtools.spaces import external, leaderboard_names
 from rbtools.spaces.identity import identity
 from rbtools.spaces.zoo import form as zoo_form
 from rbtools.store import canonical, digest
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from rbtools.inputs.resolve import Data
 
 VERSION = 2
+BOARD = "robustbench:"  # what the name of an entry of that board begins with
 FIRST = 64  # images for what names and shapes do not determine
 Pairs = dict[str, tuple[tuple[float, ...], tuple[float, ...]] | str | None]
 
@@ -44,7 +45,11 @@ class CheckpointHints:
 
     def given(self, run: RunContext) -> dict[str, Any]:
         """The options as fields of an architecture; `space` only where it is named. Raises RbError."""
-        fields = {} if self.arch is None else named_arch(self.arch)
+        fields = (
+            {}
+            if self.arch is None
+            else named_arch(self.arch, _classes_of(run) if self.arch.startswith(BOARD) else None)
+        )
         if self.normalize is not None:
             fields["normalize"] = normalization(self.normalize)
         if run.member is not None:
@@ -60,9 +65,10 @@ def record_of(
     Without data it is a record for any data set, and what only images decide stays open. Raises RbError
     where the file is no checkpoint, its architecture is not recognised, or it does not fit the data.
     """
-    data = resolve.data_of({}, run) if with_data else None
+    given = hints.given(run)
+    data = resolve.data_of({"arch": given}, run) if with_data else None
     name = resolve.hash_of(path, run)
-    arch, facts = _recognised(path, name, hints.given(run), data, run)
+    arch, facts = _recognised(path, name, given, data, run)
     facts = recognition.judged(path, facts, run)
     if hints.normalize is not None and facts["normalize_from"] == "given":
         facts["normalize_from"] = "--normalize"
@@ -181,11 +187,20 @@ def normalizations(data: Data | None) -> Pairs:
     return {**pairs, "per-image": "per-image"}
 
 
-def named_arch(text: str) -> dict[str, Any]:
-    """The `arch` for a user's text: resnet18, nb201-13714, a cell's string, torchvision:resnet50,
-    timm:NAME, python:MODULE:FUNCTION, or fcnn:relu/tanh+skip; with the field that distinguishes known
-    variants, preactresnet18:shortcut=input. Raises RbError naming the near misses.
+def _classes_of(run: RunContext) -> int | None:
+    """The classes of the data set that is named, which decide between entries of one name."""
+    return None if run.dataset is None else datasets.describe(run.dataset, run.data_dir).classes
+
+
+def named_arch(text: str, classes: int | None = None) -> dict[str, Any]:
+    """The `arch` for a user's text: resnet18, nb201-13714, a cell's string, torchvision:resnet50, timm:NAME,
+    repo:OWNER/NAME, python:MODULE:FUNCTION, or fcnn:relu/tanh+skip; with the field that distinguishes known
+    variants, preactresnet18:shortcut=input. robustbench:NAME is an entry of that board, with its
+    normalisation and preprocessing; `classes` decide where a name is one of several data sets. Raises
+    RbError naming the near misses.
     """
+    if text.startswith(BOARD):
+        return _of_leaderboard(text.removeprefix(BOARD), classes)
     name, _, last = text.rpartition(":")
     field, equals, value = last.partition("=")
     if name and equals and field in VARIANTS:
@@ -218,6 +233,16 @@ def named_arch(text: str) -> dict[str, Any]:
         "name": name,
         **({"code": external.code_digest(name)} if space == "python" else {}),
     }
+
+
+def _of_leaderboard(name: str, classes: int | None) -> dict[str, Any]:
+    text, normalize, preprocessing = leaderboard_names.entry(name, classes)
+    fields = named_arch(text)
+    if normalize:
+        fields["normalize"] = normalization(normalize)
+    if preprocessing:
+        fields["preprocessing"] = preprocessing
+    return fields
 
 
 VARIANTS = ("stem", "pool", "shortcut", "activation")  # fields of an architecture

@@ -98,6 +98,7 @@ def data_of(record: dict[str, Any], run: RunContext, split: str | None = None) -
         raise RbError(
             f"The record's dataset is {name!r}. Expected a name such as digits or imagefolder:PATH."
         )
+    name = _preprocessed(name, record)
     split = split or run.split
     if run.download and (name, split, run.data_dir) not in _here:
         datasets.download(name, split, run.data_dir, say=run.progress, check_cancelled=run.check_cancelled)
@@ -116,6 +117,13 @@ def data_of(record: dict[str, Any], run: RunContext, split: str | None = None) -
     for note in data.about.notes:
         run.notify(note)
     return data
+
+
+def _preprocessed(name: str, record: dict[str, Any]) -> str:
+    """imagenet, for a network that wants its images scaled or cropped otherwise: with that preprocessing."""
+    arch = record.get("arch")
+    how = arch.get("preprocessing") if isinstance(arch, dict) else None
+    return f"{name}:{how}" if name == "imagenet" and isinstance(how, str) else name
 
 
 def _absolute(name: str) -> str:
