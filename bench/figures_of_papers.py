@@ -43,6 +43,33 @@ class Made(NamedTuple):
     html: str = ""
 
 
+# What makes a metric that records lack, by how its name begins, and what keeps details.
+MAKERS = {
+    "ntk.": "rb-measure ntk --kernel twice --attack fgsm,pgd",
+    "jacobian.": "rb-measure jacobian --on both",
+    "hessian.": "rb-measure hessian --on both",
+    "corrupt.": "rb-corrupt all --severity 1-5",
+    "the confidence of": "rb-attack ... --detail (clean accuracy too) and rb-corrupt ... --detail",
+    "the confusion of": "rb-attack ... --detail (clean accuracy too) and rb-corrupt ... --detail",
+    "ge.": "rb-ge pr",
+    "pr.": "rb-pr --gamma LIST",
+    "probacc.": "rb-pr --rho LIST",
+}
+
+
+def reason(said: str) -> str:
+    """Why a tool drew nothing, from what it said on standard error, and what makes what was lacking."""
+    lines = [line.partition(": ")[2].removeprefix("error: ") for line in said.splitlines() if ": " in line]
+    none = [line for line in lines if "holds for no record" in line]
+    text = (none or [line for line in lines if "was not written" not in line] or ["It was not drawn."])[-1]
+    head, _, rest = text.partition(" Metrics: ")
+    if " Measure it" in rest:
+        return f"{head} Measure it{rest.partition(' Measure it')[2]}"
+    makers = [made for start, made in MAKERS.items() if start in head]
+    lacking = f" {makers[0]} makes it." if makers and (rest or "no record has" in head) else ""
+    return head + lacking
+
+
 def execute(command: str) -> str:
     """Run a command line, one tool in this process and a pipe in a shell; what it said on standard error."""
     if " | " in command:
@@ -123,9 +150,7 @@ class Run:
         if path.exists():  # also where some records had failed
             self.known[file] = command
             return ""
-        lines = [line for line in said.splitlines() if line.strip()]
-        errors = [line for line in lines if "error:" in line] or lines[-1:]
-        return " ".join(line.partition("error: ")[2] or line for line in errors) or "It was not drawn."
+        return reason(said)
 
     # --- tables ---------------------------------------------------------------------------------
 

@@ -293,7 +293,7 @@ ROBUSTNESS_DATASET = Paper(
             "Kendall's rank correlations of clean and robust accuracies.", _kendall(_ATTACKS), lacks=_FEW
         ),
         "figure 4": Item(
-            "Accuracy under corruptions by severity.", _box("'corrupt.*'"), lacks="severity 3 alone"
+            "Accuracy under corruptions by severity.", _box("'corrupt.*'"), lacks="severities 3 and 4 alone"
         ),
         "figure 5": Item(
             "Kendall's rank correlations of accuracies under corruptions, severity 3.",
@@ -303,7 +303,7 @@ ROBUSTNESS_DATASET = Paper(
         "figure 6": Item(
             "Kendall's rank correlation of Jacobian and Hessian with robust accuracies.",
             {
-                "": "rb-plot heatmap --kind kendall --rows 'jacobian.*,hessian.*.labs'"
+                "": "rb-plot heatmap --kind kendall --rows 'jacobian.*,hessian.*.weight.l*'"
                 " --cols 'acc,fgsm.{one},pgd40.{one},apgd-ce.{one},square.{one},corrupt.*.3' {to}"
             },
             lacks=_FEW,
@@ -359,7 +359,7 @@ ROBUSTNESS_DATASET = Paper(
         "figure 25": Item(
             "Kendall's rank correlations of accuracies under corruptions, severity 4.",
             _kendall("'acc,corrupt.*.4'"),
-            lacks="severity 3 alone",
+            lacks="severities 3 and 4 alone",
         ),
         "figure 26": Item(
             "The three best cells.", {"": "rb-plot cells --view graph --top 3 --by acc {to}"}, lacks=_FEW

@@ -119,7 +119,7 @@ reproduce-nas-bench-201-robustness: $(VENV)/run.stamp  ## Jung et al.: table 1 (
 	  rb-attack pgd $(NB_EPS) $(NB_PGD) --detail $(NB_FROM) | \
 	  rb-attack apgd-ce $(NB_EPS) $(NB_SHORT) $(NB_FROM) | \
 	  rb-attack square $(NB_EPS) $(NB_QUERIES) $(NB_FROM) | \
-	  rb-corrupt $(NB_C) --detail --severity $(call at,3,1-5,3) $(NB_FROM) | \
+	  rb-corrupt $(NB_C) --detail --severity $(call at,3$(,)4,1-5,3) $(NB_FROM) | \
 	  rb-measure jacobian,hessian --split test --on both $(NB_MEASURE) $(NB_FROM) $(call INTO,nas-bench-201-robustness)
 	@$(call COMPARE,nas-bench-201-robustness) < $(call RECORDS,nas-bench-201-robustness)
 

@@ -113,7 +113,9 @@ class CellsPlot(Drawing):
         axes.tick_params(length=0)
         for side in ("left", "bottom"):
             axes.spines[side].set_visible(False)
-        layout.label(axes, x="edge of the cell", y="architecture, best first", room=(self.width - 0.7, 3))
+        layout.label(axes, x="edge of the cell", room=(self.width - 0.7, 3))
+        if each * len(cells) > 1.4:  # else the words are longer than the axis
+            axes.set_ylabel("architecture, best first")
         entries = [(Patch(color=colour), words_) for words_, colour in OP_LOOKS]
         return Painted(which, each * len(cells) + 0.55, entries)
 

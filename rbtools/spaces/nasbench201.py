@@ -96,6 +96,18 @@ def neighbours(index: int) -> list[int]:
     return nb201_cells.neighbours(_checked(index))
 
 
+def distance(record: Mapping[str, Any], other: Any) -> int:
+    """In how many edges a record's cell differs from another, given by index, name or string; 0 to 6.
+
+    It is `distance(13714)` in expressions. Raises RbError for a record of another space.
+    """
+    arch = record.get("arch")
+    if not isinstance(arch, Mapping) or arch.get("space") != NASBench201.name:
+        raise RbError("distance() is between cells of NAS-Bench-201, and the record is of another space.")
+    cell = ops_of({"index": find(str(other))})
+    return sum(one != two for one, two in zip(ops_of(arch), cell, strict=True))
+
+
 def ops_of(arch: Mapping[str, Any]) -> Ops:
     """The cell of a record's `arch`: by its `str`, else its `index`, else its `name`.
 

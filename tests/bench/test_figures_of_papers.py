@@ -110,3 +110,13 @@ def test_a_table_has_the_published_values_in_columns_of_their_own(driver: Any) -
         "| --- | ---: | ---: | ---: |",
         "| erm | 95.00 | 90.00 | 10.00 |",
     ]
+
+
+def test_a_reason_is_what_the_tool_said_and_what_makes_it(driver: Any) -> None:
+    lacks = "rb-plot: error: --rows: No metric matches 'corrupt.*.4'. Metrics: acc, fgsm.8, ....\n"
+    made = "--rows: No metric matches 'corrupt.*.4'. rb-corrupt all --severity 1-5 makes it."
+    assert driver.reason(lacks) == made
+    chosen = "rb-plot: --where 'acc > 2' holds for no record.\nrb-plot: error: there is: x was not written.\n"
+    assert driver.reason(chosen) == "--where 'acc > 2' holds for no record."
+    kept = "rb-plot: error: --metric: no record has the confusion of 'acc'. There is: x."
+    assert "--detail" in driver.reason(kept)

@@ -361,3 +361,18 @@ def test_values_are_those_of_python(text, given_values):
     else:
         assert value(ours, record) == expected
         assert isinstance(value(ours, record), bool) == isinstance(expected, bool)
+
+
+def test_the_distance_of_a_cell_is_the_number_of_edges_that_differ():
+    from rbtools.spaces import nasbench201
+
+    def holds(text: str, index: int) -> object:
+        return expr.compile(text)({"arch": nasbench201.arch(index)})
+
+    assert holds("distance(13714)", 13714) == 0
+    assert holds("distance(13714)", 3456) == holds("distance('nb201-3456')", 13714) == 2
+    assert {holds("distance(9)", index) for index in nasbench201.neighbours(9)} == {1}
+    with pytest.raises(RbError, match=r"distance\(\) is between cells of NAS-Bench-201"):
+        expr.compile("distance(9)")({"arch": {"space": "zoo"}})
+    with pytest.raises(RbError, match="takes one value"):
+        expr.compile("distance(9, 10)")

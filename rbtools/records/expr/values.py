@@ -5,10 +5,11 @@ Values are JSON's: numbers, texts, true and false, null. Numbers stay finite.
 
 from __future__ import annotations
 
+import importlib
 import math
 import operator
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 Number = int | float
@@ -135,12 +136,21 @@ _OF_MANY: dict[str, Callable[[Sequence[Number]], Number]] = {
     "sum": _total,
     "std": _std,
 }
-FUNCTIONS = (*_OF_MANY, "count", *_OF_ONE)
+# Functions of a record and one value, by "module:function": a space knows its architectures, loaded on use.
+OF_RECORD = {"distance": "rbtools.spaces.nasbench201:distance"}
+FUNCTIONS = (*_OF_MANY, "count", *_OF_ONE, *OF_RECORD)
 
 
 def takes_one(function: str) -> bool:
     """Whether the function has exactly one argument; the others have one or more."""
-    return function in _OF_ONE
+    return function in _OF_ONE or function in OF_RECORD
+
+
+def of_record(function: str) -> Callable[[Mapping[str, Any], Any], Number]:
+    """A function of a record and a value; it raises RbError where the record does not fit."""
+    module, _, name = OF_RECORD[function].partition(":")
+    loaded: Callable[[Mapping[str, Any], Any], Number] = getattr(importlib.import_module(module), name)
+    return loaded
 
 
 def call(function: str, values: Sequence[Any]) -> Number:
