@@ -26,6 +26,7 @@ class _RunJob(JobFunction):
 class EvaluateJob(_RunJob):
     """Ask a question about the record's model."""
 
+    divisible = True
     task: Any
     run: RunContext
 
@@ -58,6 +59,7 @@ class ArchiveJob(_RunJob):
 class EvaluateAllJob(_RunJob):
     """Ask several questions about the record's model, one after another."""
 
+    divisible = True
     tasks: tuple[Any, ...]
     run: RunContext
 
@@ -88,6 +90,7 @@ class GradientMaskingJob(_RunJob):
 class TrainTestGapJob(_RunJob):
     """Ask on train and test, and take the difference."""
 
+    divisible = True
     task: Any
     n_train: int | None
     run: RunContext

@@ -59,6 +59,9 @@ settings.register_profile(
 settings.load_profile("repeatable")
 
 
+_FOREIGN = ("RB_", "XDG_", "TORCH_", "SLURM_")  # settings of the user's that tests do not see
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """No test, nor a process it starts, sees the user's files, settings or terminal."""
@@ -66,7 +69,7 @@ def _environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     here = Path.cwd()
     with pytest.MonkeyPatch.context() as patch:
         for name in list(os.environ):
-            if name.startswith(("RB_", "XDG_", "TORCH_")) or name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS"):
+            if name.startswith(_FOREIGN) or name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS"):
                 patch.delenv(name)
         patch.setenv("HOME", str(home))
         patch.setenv("RB_STORE", str(home / "rb-store"))

@@ -49,7 +49,7 @@ def build_context(
     Raises UsageError for options that contradict each other, and for a data set, weights, a store or a file
     that cannot be had. `fields` are further ones of RunContext.
     """
-    from rbtools.execution import resources
+    from rbtools.execution import resources, slurm
     from rbtools.execution.context import RunContext
     from rbtools.store import Store
 
@@ -66,6 +66,7 @@ def build_context(
         tool=screen.tool,
         store=finished,
         jobs=processes,
+        divide=(processes != 1 or slurm.task() is not None) and not (no_store or force),
         jobs_per_gpu=jobs_per_gpu,
         threads=threads,
         device=device,

@@ -120,6 +120,7 @@ class _Loop:
     def _process_ahead(self, executor: Executor, window: _Window, record: dict[str, Any] | None) -> None:
         """Read in a thread while the executor's workers run jobs."""
         reading = record is None
+        helpers = _Helpers(executor, window) if self.run.divide else None
         if record is None:
             reader = threading.Thread(target=self._read, args=(executor, window.room), daemon=True)
             reader.start()
@@ -128,8 +129,13 @@ class _Loop:
                 executor.submit(job)
         events = executor.events()
         while reading or window.waiting:
+            if helpers is not None and not reading:
+                helpers.send()
             event = next(events)
-            if isinstance(event, Finished):
+            if isinstance(event, Finished) and event.place < 0:
+                assert helpers is not None
+                helpers.ended(event)
+            elif isinstance(event, Finished):
                 window.finish_job(event)
             elif event.line is None:
                 reading = False
@@ -269,7 +275,7 @@ class _Window:
     def __init__(self, loop: _Loop, size: int) -> None:
         self.loop, self.ordered = loop, not loop.run.unordered
         self.room = threading.Semaphore(size)
-        self.waiting: dict[int, tuple[dict[str, Any], str]] = {}  # by place: records and where they stood
+        self.waiting: dict[int, tuple[Job, str]] = {}  # by place: jobs and where their records stood
         self.held: dict[int, Callable[[], bytes]] = {}  # by place: what makes the line to write
         self.last: set[int] = set()  # the last place of each line
         self.given = self.next = 0
@@ -286,8 +292,9 @@ class _Window:
     def jobs(self, record: dict[str, Any], at: str) -> Iterator[Job]:
         """A job for each function; `at` is where the record stood."""
         for function, place in enumerate(self._places(len(self.loop.functions))):
-            self.waiting[place] = (record, at)
-            yield Job(place, function, record)
+            job = Job(place, function, record)
+            self.waiting[place] = (job, at)
+            yield job
 
     def _places(self, count: int) -> range:
         """Places in the output for all that comes of one line."""
@@ -308,8 +315,8 @@ class _Window:
         self.finish(event.place, self.held[event.place])
 
     def _hold(self, event: Finished) -> None:
-        record, at = self.waiting[event.place]
-        self.held[event.place] = lambda: self.loop.result_line(record, at, event.report)
+        job, at = self.waiting[event.place]
+        self.held[event.place] = lambda: self.loop.result_line(job.record, at, event.report)
 
     def finish(self, place: int, text: Callable[[], bytes]) -> None:
         """Write the line of a place when its turn comes; `text` then makes it."""
@@ -338,3 +345,35 @@ class _Window:
         self.writing = False
         del self.held[number]
         self.waiting.pop(number, None)
+
+
+class _Helpers:
+    """Jobs for idle workers once all lines are read: batches of records that others work on."""
+
+    def __init__(self, executor: Executor, window: _Window) -> None:
+        self.executor, self.window = executor, window
+        self.helped: dict[int, int] = {}  # by the place of a helping job: the place that it helps
+        self.complete: set[int] = set()  # places that a helper had no more work on
+        self.count = 0
+
+    def send(self) -> None:
+        """Give every idle worker the record that has the fewest helpers."""
+        running = [place for place in self.window.waiting if place not in self.window.held]
+        free = self.executor.capacity - len(running) - len(self.helped)
+        running = [place for place in running if place not in self.complete and self._divisible(place)]
+        for _ in range(free if running else 0):
+            place = min(running, key=[*self.helped.values()].count)
+            self.count += 1
+            self.helped[-self.count] = place
+            job, _ = self.window.waiting[place]
+            self.executor.submit(job._replace(place=-self.count, helps=True))
+
+    def ended(self, event: Finished) -> None:
+        """Count out a helper. What it computed is in the store; errors come from the job that it helped."""
+        place = self.helped.pop(event.place)
+        if not event.report.pending:
+            self.complete.add(place)
+
+    def _divisible(self, place: int) -> bool:
+        job, _ = self.window.waiting[place]
+        return self.executor.functions[job.function].divisible

@@ -60,7 +60,7 @@ _stream_options = (
         "--shard",
         default=None,
         metavar="I/N",
-        help="Only every N-th record, from the I-th on (1/4 to 4/4).",
+        help="Only every N-th record, from the I-th on (1/4 to 4/4); auto: what is this Slurm task's.",
     ),
     click.option("--in-place", is_flag=True, help="Write the records back into the one FILE given."),
 )

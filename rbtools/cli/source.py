@@ -17,6 +17,7 @@ import orjson
 from rbtools.cli.output import RecordWriter, Stop
 from rbtools.cli.terminal import Terminal
 from rbtools.errors import UsageError
+from rbtools.execution import slurm
 from rbtools.records import Line, can_be_retried, lines
 
 
@@ -113,11 +114,20 @@ def _bytes(stream: TextIO) -> Iterator[bytes]:
 
 
 def shard(text: str) -> tuple[int, int]:
-    """`2/8` as (2, 8). Raises UsageError for what is no shard."""
+    """`2/8` as (2, 8), `auto` as this task of a Slurm job. Raises UsageError for what is no shard."""
+    if text == "auto":
+        task = slurm.task()
+        if task is None:
+            raise UsageError(
+                "--shard is auto, but this is no task of a Slurm job: neither SLURM_ARRAY_TASK_ID and"
+                " SLURM_ARRAY_TASK_COUNT nor, by srun, SLURM_PROCID and SLURM_STEP_NUM_TASKS say so. Write"
+                " --shard I/N."
+            )
+        return task
     number, slash, of = text.partition("/")
     whole = all(part.isascii() and part.isdigit() and len(part) < 10 for part in (number, of))
     if not (slash and whole and 1 <= int(number) <= int(of)):
-        raise UsageError(f"--shard is '{text}'. Expected I/N with I from 1 to N, such as 2/8.")
+        raise UsageError(f"--shard is '{text}'. Expected I/N with I from 1 to N, such as 2/8, or auto.")
     return int(number), int(of)
 
 

@@ -74,7 +74,7 @@ def du(store: Store, screen: shared.Terminal) -> int:
     results   what trainings and evaluations found
     outcomes  what evaluations found for each example
     objects   checkpoints
-    state     trainings that are not finished
+    state     trainings and parts of evaluations that are not finished
     cache     hashes of files, so that they are read once
     index     texts for ls, so that files are read once
     leases    claims on work in progress

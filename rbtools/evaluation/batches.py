@@ -8,13 +8,14 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from rbtools import datasets
 from rbtools.errors import RbError
-from rbtools.evaluation import fast_model
-from rbtools.evaluation.outcomes import Outcomes
+from rbtools.evaluation import divide, fast_model
+from rbtools.evaluation.outcomes import Outcomes, Part
 from rbtools.evaluation.tasks import EvalTask, Output
 from rbtools.execution import precision
 from rbtools.execution.context import Pace, RunContext
@@ -145,47 +146,90 @@ def fill(
     device: torch.device,
     run: RunContext,
     save: Callable[[Any, Tensor, Outcome], None] | None = None,
+    *,
+    helping: bool = False,
 ) -> None:
     """Compute the outcomes that are missing among the first n examples, batch by batch.
 
     Examples come in one fixed, class-balanced order (`Data.order`); batches are consecutive pieces of it, so
     that neither n nor the memory batch changes which examples share a batch. `save` receives an output, the
-    ids of the examples and the outcome wherever the outcome has images.
+    ids of the examples and the outcome wherever the outcome has images. With `run.divide` other processes
+    compute some of the batches (`divide`); `helping`: this one is such a process.
     """
     dataset = data.load()
     order = data.order(dataset.labels)[:n]
-    whole = any(output.batch_dependent for output in outputs)
-    size = REFERENCE_BATCH if whole else batch_size(device, data.about.shape)
+    size = _together(outputs, device, data.about.shape)
     chunk_size = min(run.batch or default_chunk_size(device, data.about.shape), size)
     with run.clock.stage("preparation"):
         fast, fast_steps, *_ = _searched(model, outputs, data.about.shape, run)
     pace = Pace(n, min(map(len, outcomes)))
+
+    def progress(done: int) -> None:
+        run.check_cancelled()
+        run.progress(_words(task.title, done, n, pace, outputs, outcomes))
+
+    def compute(batch: range) -> dict[int, Part]:
+        """The outcomes that a batch lacks, by the position of their output."""
+        nonlocal chunk_size
+        parts: dict[int, Part] = {}
+        for begin, wanted in _missing(outcomes, batch.start, batch.stop):
+            ids = order[begin : batch.stop]
+            precomputed = {
+                outputs[i]: torch.from_numpy(values).to(device)
+                for i, values in _known(outcomes, parts, begin, batch.stop)
+            }
+            start = time.perf_counter()
+            results, chunk_size = _measured(
+                task,
+                [outputs[i] for i in wanted],
+                lambda size: _batch(model, fast, dataset, ids, device, run.seed, size, precomputed),  # noqa: B023
+                chunk_size,
+            )
+            arrays = [result.values.cpu().numpy() for result in results]  # waits for the device
+            seconds = time.perf_counter() - start
+            for i, result, values in zip(wanted, results, arrays, strict=True):
+                steps = fast_steps if outputs[i].allow_fast_model else ()
+                parts[i] = Part(values, {"seconds": seconds, **result.totals}, device.type, steps)
+                if result.images is not None and save is not None:
+                    save(outputs[i], ids, result)
+        return parts
+
+    batches = [range(start, min(start + size, n)) for start in range(0, n, size)]
     with _kept(outcomes):
-        for start in range(0, n, size):
-            stop = min(start + size, n)
-            for begin, wanted in _missing(outcomes, start, stop):
-                run.check_cancelled()
-                run.progress(_words(task.title, begin, n, pace, outputs, outcomes))
-                ids = order[begin:stop]
-                precomputed = {
-                    output: torch.from_numpy(known.values(stop)[begin:]).to(device)
-                    for output, known in zip(outputs, outcomes, strict=True)
-                    if len(known) >= stop
-                }
-                batch_start = time.perf_counter()
-                results, chunk_size = _measured(
-                    task,
-                    [outputs[i] for i in wanted],
-                    lambda size: _batch(model, fast, dataset, ids, device, run.seed, size, precomputed),  # noqa: B023
-                    chunk_size,
-                )
-                arrays = [result.values.cpu().numpy() for result in results]  # waits for the device
-                seconds = time.perf_counter() - batch_start
-                for i, result, values in zip(wanted, results, arrays, strict=True):
-                    steps = fast_steps if outputs[i].allow_fast_model else ()
-                    outcomes[i].extend(values, {"seconds": seconds, **result.totals}, device.type, steps)
-                    if result.images is not None and save is not None:
-                        save(outputs[i], ids, result)
+        if is_divided(outputs, n, device, data.about.shape, run) and save is None:
+            divide.fill(batches, outcomes, compute, run, progress, helping=helping)
+            return
+        for batch in batches:
+            progress(batch.start)
+            for i, part in compute(batch).items():
+                outcomes[i].extend(*part)
+
+
+def is_divided(
+    outputs: Sequence[Output], n: int, device: torch.device, shape: Sequence[int], run: RunContext
+) -> bool:
+    """Whether several processes share the batches: not where an attack draws for a batch as a whole."""
+    whole = any(output.batch_dependent for output in outputs)
+    return run.divide and not whole and n > _together(outputs, device, shape)
+
+
+def _together(outputs: Sequence[Output], device: torch.device, shape: Sequence[int]) -> int:
+    """How many images (C, H, W) are attacked together."""
+    whole = any(output.batch_dependent for output in outputs)
+    return REFERENCE_BATCH if whole else batch_size(device, shape)
+
+
+def _known(
+    outcomes: Sequence[Outcomes], parts: Mapping[int, Part], begin: int, stop: int
+) -> Iterator[tuple[int, np.ndarray]]:
+    """The outputs whose outcomes of the examples from `begin` to `stop` are known, by their position."""
+    for i, known in enumerate(outcomes):
+        stored = known.values(stop)[begin:]
+        if len(known) >= stop:
+            yield i, stored
+        elif i in parts:
+            values = parts[i].values
+            yield i, np.concatenate([stored, values]) if len(stored) else values
 
 
 def _words(

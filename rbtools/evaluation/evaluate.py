@@ -135,6 +135,7 @@ def task_entries(inputs: Inputs, task: EvalTask) -> tuple[Entries, Entries]:
         lambda entries: _compute(inputs, task, units, entries, save),
         plan=lambda entries: run.plan.evaluation(task.title, inputs.record, _lacking(units, entries, inputs)),
         anew=save is not None,
+        help=None if save else lambda entries: _compute(inputs, task, units, entries, None, helping=True),
     )
     requested: Entries = []
     implicit_entries: Entries = []
@@ -234,11 +235,18 @@ def _arithmetic(output: Output, run: RunContext) -> dict[str, Any]:
 
 
 def _compute(
-    inputs: Inputs, task: EvalTask, units: Sequence[_CacheUnit], computed: list[Any], save: _Files | None
+    inputs: Inputs,
+    task: EvalTask,
+    units: Sequence[_CacheUnit],
+    computed: list[Any],
+    save: _Files | None,
+    *,
+    helping: bool = False,
 ) -> None:
     """Compute the entries that are None in `computed`, and store outcomes and entries.
 
-    With `save` the perturbed images are needed too, and everything is computed again.
+    With `save` the perturbed images are needed too, and everything is computed again. `helping`: compute
+    batches of outcomes for the process that holds the leases, and no entries.
     """
     from rbtools.evaluation.outcomes import Outcomes
 
@@ -249,7 +257,10 @@ def _compute(
     outcomes = [Outcomes(run.store, units[i].outcomes, anew=bool(save)) for i in missing]
     checks = None
     if any(len(stored) < n for stored in outcomes):
-        checks = _run_batches(inputs, task, [units[i].output for i in missing], outcomes, save)
+        outputs = [units[i].output for i in missing]
+        checks = _run_batches(inputs, task, outputs, outcomes, save, helping=helping)
+    if helping:
+        return
     labels = resolve.names(inputs.record, inputs.data)
     for i, stored in zip(missing, outcomes, strict=True):
         unit = units[i]
@@ -276,6 +287,8 @@ def _run_batches(
     outputs: Sequence[Output],
     outcomes: Sequence[Outcomes],
     save: _Files | None,
+    *,
+    helping: bool,
 ) -> dict[str, Any] | None:
     """Compute the missing outcomes; return the checks of the model where the clean accuracy is computed."""
     # A missing file is reported before torch is imported.
@@ -286,9 +299,11 @@ def _run_batches(
     record, data, n, run = inputs.record, inputs.data, inputs.n, inputs.run
     checks = None
     with device.taken(run, resources.threads_for(run, record["arch"])) as chosen:
+        if helping and not batches.is_divided(outputs, n, chosen, data.about.shape, run):
+            return None
         with run.clock.stage("model"):
             model = inputs.load_model(chosen)
-        if any(isinstance(output, CleanOutput) for output in outputs):
+        if not helping and any(isinstance(output, CleanOutput) for output in outputs):
             with run.clock.stage("look"):
                 checks = model_checks.check_outputs(model, record, data, n, chosen, run)
         with contextlib.ExitStack() as files:
@@ -298,7 +313,7 @@ def _run_batches(
 
                 take = files.enter_context(saver(save.folder, save.names, data.load(), n)).add
             with run.clock.stage(task.title):
-                batches.fill(model, data, task, outputs, outcomes, n, chosen, run, take)
+                batches.fill(model, data, task, outputs, outcomes, n, chosen, run, take, helping=helping)
         if save:
             names = ", ".join(f"{name}.npz" for name in save.names.values())
             run.notify(f"The adversarial images are in {save.folder}: {names}.")

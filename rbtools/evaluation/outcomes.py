@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import orjson
@@ -13,6 +14,25 @@ from rbtools.datasets import npy
 from rbtools.store import Store
 
 _SECONDS_BETWEEN_WRITES = 2.0
+
+
+class Part(NamedTuple):
+    """Outcomes of one output for some consecutive examples: the arguments of `Outcomes.extend`."""
+
+    values: np.ndarray
+    totals: Mapping[str, float]
+    device: str
+    fast_steps: Sequence[str] = ()
+
+    def encoded(self) -> bytes:
+        """The part in the format of stored outcomes."""
+        return encoded(_rows(self.values), self.totals, [self.device], self.fast_steps)
+
+    @classmethod
+    def decoded(cls, data: bytes) -> Part | None:
+        """A part that was stored; None for damaged data."""
+        values, totals, devices, fast_steps = _decoded(data)
+        return None if values is None or len(devices) != 1 else cls(values, totals, devices[0], fast_steps)
 
 
 class Outcomes:
@@ -25,7 +45,7 @@ class Outcomes:
     """
 
     def __init__(self, store: Store, key: str, *, anew: bool = False) -> None:
-        self._store, self._key = store, key
+        self._store, self.key = store, key
         stored = None if anew else store.outcomes(key)
         self.totals: dict[str, float] = {}
         self.devices: list[str] = []
@@ -43,7 +63,7 @@ class Outcomes:
         self, values: np.ndarray, totals: Mapping[str, float], device: str, fast_steps: Sequence[str] = ()
     ) -> None:
         """Append the outcomes of the next examples in the order, and add their sums, device and steps."""
-        rows = values.astype(np.int32 if values.ndim == 1 else np.float32)
+        rows = _rows(values)
         self._values = rows if self._values is None else np.concatenate([self._values, rows])
         for name, value in totals.items():
             self.totals[name] = self.totals.get(name, 0.0) + value
@@ -56,12 +76,17 @@ class Outcomes:
         """Write the outcomes to the store if there are new ones."""
         if self._values is not None and len(self) > self._kept:
             data = encoded(self._values, self.totals, self.devices, self.fast_steps)
-            self._store.keep_outcomes(self._key, data)
+            self._store.keep_outcomes(self.key, data)
             self._kept, self._written = len(self), time.monotonic()
 
     def values(self, n: int) -> np.ndarray:
         """The outcomes of the first n examples."""
         return np.empty(0, np.int32) if self._values is None else self._values[:n]
+
+
+def _rows(values: np.ndarray) -> np.ndarray:
+    """Rows as they are stored."""
+    return values.astype(np.int32 if values.ndim == 1 else np.float32)
 
 
 def encoded(

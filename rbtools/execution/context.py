@@ -109,8 +109,10 @@ class RunContext:
     jobs: int = 1  # 0: as many as the engine has room for
     jobs_per_gpu: int = 1
     worker: int = 0
+    divide: bool = False  # processes that share the store share the batches of an evaluation
+    helps: bool = False  # this process computes batches of evaluations that others hold
     unordered: bool = False
-    plan: Any = None  # of a dry run (engine.plan.Plan): it hears what the store lacks
+    plan: Any = None  # of a dry run (execution.dry_run.DryRun): it hears what the store lacks
     clock: Clock = field(default_factory=Clock)
     progress: Callable[[str], None] = discard
     event: Callable[[dict[str, Any]], None] = discard_event

@@ -20,11 +20,16 @@ _POLL_SECONDS = 0.5
 
 
 class Job(NamedTuple):
-    """A record for one of an executor's functions, and its place in the output."""
+    """A record for one of an executor's functions, and its place in the output.
+
+    A job that `helps` has a negative place: it computes batches of an evaluation that another job holds, and
+    nobody waits for its result.
+    """
 
     place: int
     function: int
     record: dict[str, Any]
+    helps: bool = False
 
 
 class Finished(NamedTuple):
@@ -144,10 +149,12 @@ class InProcessExecutor(Executor):
 def executor_for(functions: Sequence[JobFunction], run: RunContext, at_most: int | None = None) -> Executor:
     """The executor that `run.engine` and `run.jobs` ask for.
 
-    `at_most` is how many jobs there will be, where that is known: a single one needs no worker process.
+    `at_most` is how many jobs there will be, where that is known: a single one needs no worker process, if it
+    cannot be divided.
     Raises RbError for an engine that does not exist.
     """
-    if run.engine == LOCAL and (run.jobs <= 1 or at_most == 1):
+    divided = run.divide and any(function.divisible for function in functions)
+    if run.engine == LOCAL and (run.jobs <= 1 or (at_most == 1 and not divided)):
         return InProcessExecutor(functions, run)
     executor: Executor = ENGINES.load(run.engine)(functions, run)
     return executor

@@ -5,14 +5,19 @@ from __future__ import annotations
 import time
 import traceback
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from rbtools.errors import Pending, RbError, of_network
 from rbtools.execution.context import RunContext, discard
 
 
 class JobFunction:
-    """What is done with each record: a value that travels to other processes. Subclasses are dataclasses."""
+    """What is done with each record: a value that travels to other processes. Subclasses are dataclasses.
+
+    `divisible`: several processes can share the work on one record (`RunContext.divide`).
+    """
+
+    divisible: ClassVar[bool] = False
 
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
         raise NotImplementedError

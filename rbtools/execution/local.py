@@ -119,7 +119,7 @@ class LocalExecutor(Executor):
         process = self._processes[number]
         process.join(1)
         ending = _ending_in_words(process.exitcode)
-        if tries < TRIES:
+        if tries < TRIES and not job.helps:
             self._jobs.put((job, tries + 1))
             self.post(Notice(f"A worker {ending}; its record is tried again."))
             return
@@ -154,7 +154,8 @@ def _work(connection: Connection, functions: Sequence[JobFunction], run: RunCont
     try:
         while True:
             job: Job = connection.recv()
-            connection.send(run_job(functions[job.function].with_run(run), job.record, run))
+            own = dataclasses.replace(run, helps=job.helps)
+            connection.send(run_job(functions[job.function].with_run(own), job.record, own))
     except (EOFError, OSError):
         _leave(0)
     except SystemExit as end:

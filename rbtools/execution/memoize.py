@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from rbtools.errors import Pending
 from rbtools.execution.context import RunContext
 
 Results = list[Any]
+Help = Callable[[Results], None] | None
+_SECONDS_FOR_OTHERS = 5.0  # how long a helper waits for results before it looks for other work
 
 
 def memoize(
@@ -18,13 +22,15 @@ def memoize(
     *,
     plan: Callable[[Results], None],
     anew: bool = False,
+    help: Help = None,
 ) -> Results:
     """The results of some units of work, one of each lease; None in `look_up()` says that one is missing.
 
     The missing units are claimed together, so that two processes do not do the same work: while another
     holds a lease, this one waits for its results. `compute` fills the gaps of the list it is given, and keeps
     them in the store. `plan` hears of the gaps in a dry run, which then raises Pending. `anew`: what the
-    store has does not count. Counts one result as computed or as found.
+    store has does not count. `help` computes what it can of the gaps while another process holds the
+    leases (`run.divide`). Counts one result as computed or as found.
     """
     nothing: Results = [None] * len(leases)
     results = nothing if anew else look_up()
@@ -33,11 +39,45 @@ def memoize(
         return results
     if run.plan is not None:
         plan(results)
+    if run.helps:
+        return _helped(run, look_up, help)
     missing = [lease for lease, result in zip(leases, results, strict=True) if result is None]
-    with run.store.claimed(missing, lambda: not anew and None not in look_up(), run.check_cancelled) as ours:
+    waiting = run.check_cancelled if help is None or not run.divide else _helping_once(run, look_up, help)
+    with run.store.claimed(missing, lambda: not anew and None not in look_up(), waiting) as ours:
         results = nothing if anew else look_up()
         if ours:
             compute(results)
     run.store.computed += ours
     run.store.found += not ours
+    return results
+
+
+def _helping_once(
+    run: RunContext, look_up: Callable[[], Results], help: Callable[[Results], None]
+) -> Callable[[], None]:
+    """What to call while another process holds the leases: the first time it helps."""
+    helped = False
+
+    def waiting() -> None:
+        nonlocal helped
+        run.check_cancelled()
+        if not helped:
+            helped = True
+            help(look_up())
+
+    return waiting
+
+
+def _helped(
+    run: RunContext, look_up: Callable[[], Results], help: Callable[[Results], None] | None
+) -> Results:
+    """Help the process that holds the leases, and wait a little for its results. Raises Pending."""
+    if help is not None:
+        help(look_up())
+    end = time.monotonic() + _SECONDS_FOR_OTHERS
+    while None in (results := look_up()):
+        if time.monotonic() > end:
+            raise Pending("Another process computes it.")
+        run.check_cancelled()
+        time.sleep(0.1)
     return results

@@ -7,7 +7,7 @@ layout under the store's folder, every file written whole, two hexadecimal digit
     objects/ab/abcd...     checkpoints, named by the SHA-256 of their bytes
     results/ab/abcd...     {"what": description, "value": result, "about": words}, named by the key
     outcomes/ab/abcd...    what an evaluation found per example, named by the key
-    state/ab/abcd...       a training that is not finished, named by the key
+    state/ab/abcd...       a training, or a part of an evaluation, that is not finished, named by the key
     leases/ab/abcd...      who works on what just now: safe to delete when nobody works
     cache/ab/abcd...       {"key": ..., "value": ...}, hashes of files by path, size, time and inode:
                            safe to delete
@@ -200,6 +200,19 @@ class Store:
         finally:
             for held_lease in held:
                 held_lease.release()
+
+    def try_claim(self, key: str) -> lease.Lease | None:
+        """The lease of a unit of work; None where another process holds it, or it cannot be written."""
+        path = self.path("leases", key)
+        try:
+            return None if path is None else lease.claim(path)
+        except OSError:
+            return None
+
+    def has_state(self, key: str) -> bool:
+        """Whether there is a state of that key, damaged or not."""
+        path = self.path("state", key)
+        return path is not None and path.exists()
 
     def path(self, kind: str, name: str) -> Path | None:
         """Where a file of that kind and name lies, or would; None without a store."""

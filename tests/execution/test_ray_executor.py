@@ -449,7 +449,7 @@ def test_the_users_own_checkpoint_travels_and_keeps_its_path(monkeypatch: pytest
     record = {"checkpoint": f"sha256:{digits}", "checkpoint_file": "/elsewhere/model.pt", "more": 1}
 
     def ask(known: dict[Any, Any]) -> worker.Answer:
-        return serve(__version__, orders, RayTask(1, 0, record, 1, known), Mailbox())
+        return serve(__version__, orders, RayTask(1, 0, record, False, 1, known), Mailbox())
 
     assert ask({}).wants == {("objects", digits)}
     report = ask({("objects", digits): b"weights"}).report

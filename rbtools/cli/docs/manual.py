@@ -38,12 +38,17 @@ DIVIDING = (
     (
         "With --shard I/N a tool works on each N-th record only, from the I-th on. Many processes, on one"
         " machine or on many that see the same folder, then divide the work over one store, and each may"
-        " be stopped and started again. With shards of a file (records.jsonl), a Slurm array of eight jobs"
-        " runs this line in each:",
-        "{use} --shard $SLURM_ARRAY_TASK_ID/8 records.jsonl > part-$SLURM_ARRAY_TASK_ID.jsonl",
+        " be stopped and started again. --shard auto takes the part of a task of a Slurm job. This script,"
+        " given to sbatch, works on a file (records.jsonl) in an array of eight:",
+        "#!/bin/sh\n"
+        "#SBATCH --array=1-8 --gpus-per-task=1\n"
+        "{use} --shard auto records.jsonl > part-$SLURM_ARRAY_TASK_ID.jsonl",
     ),
     (
-        "(sbatch --array=1-8). GNU parallel, with as many at once as there are cores:",
+        "Without --shard the tasks of a Slurm job share the images of each record in place of the records,"
+        " and so do the workers of --jobs once no more records come: rb-attack, rb-corrupt, rb-pr and rb-ge"
+        " use them all for one model. What they write is what one process writes; each task of the job writes"
+        " all of it. GNU parallel, with as many at once as there are cores:",
         "parallel '{use} --shard {{}}/8 records.jsonl > part-{{}}.jsonl' ::: 1 2 3 4 5 6 7 8",
     ),
     (

@@ -175,7 +175,7 @@ class RayExecutor(Executor):
         record = ticket.job.record
         threads = resources.threads_for(self.run, record.get("arch"), self._share.threads)
         known = {file: self._export(file, ticket) for file in ticket.wants}
-        task = RayTask(ticket.number, ticket.job.function, record, threads, known)
+        task = RayTask(ticket.number, ticket.job.function, record, ticket.job.helps, threads, known)
         remote = self._serve.options(
             num_cpus=threads,
             num_gpus=self._share.gpus,
@@ -246,7 +246,7 @@ class RayExecutor(Executor):
         text = _in_words(error)
         if not names.intersection(_LOST):
             problem = f"A Ray worker could not do the work: {text} Is the same rbtools on all nodes?"
-        elif ticket.tries < TRIES:
+        elif ticket.tries < TRIES and not ticket.job.helps:
             ticket.tries += 1
             self._waiting.appendleft(ticket)
             lost = f"A Ray worker was lost ({type(error).__name__}); its record is tried again."

@@ -52,6 +52,7 @@ class RayTask(NamedTuple):
     number: int
     function: int
     record: dict[str, Any]
+    helps: bool
     threads: int
     known: dict[File, bytes | None]
 
@@ -124,10 +125,12 @@ class _Worker:
             os.chdir(self.spec.folder)
         run = self.spec.run
         self.proxy = None if sees(run, self.spec.lease) else _proxy(run)
-        self.run = run if self.proxy is None else dataclasses.replace(run, store=self.proxy)
+        self.run = run if self.proxy is None else dataclasses.replace(run, store=self.proxy, divide=False)
 
     def serve(self, task: RayTask, inbox: Any) -> Answer:
-        run = dataclasses.replace(self.run, threads=task.threads, progress=_progress_to(inbox))
+        run = dataclasses.replace(
+            self.run, helps=task.helps, threads=task.threads, progress=_progress_to(inbox)
+        )
         function = self.spec.functions[task.function].with_run(run)
         if self.proxy is not None:
             self.proxy.begin(task.known, lambda *file: inbox.post.remote(task.number, *file))

@@ -1,0 +1,225 @@
+"""Batches of one evaluation, computed by several processes: outcomes and entries are those of one."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rbtools.attacks import ATTACKS
+from rbtools.corruptions import CORRUPTIONS
+from rbtools.errors import Pending, RbError
+from rbtools.evaluation import batches
+from rbtools.evaluation.evaluate import run_task
+from rbtools.evaluation.outcomes import Outcomes, Part
+from rbtools.evaluation.probabilistic import NoiseTask
+from rbtools.evaluation.tasks import AttackTask, CorruptionTask, EvalTask
+from rbtools.execution import memoize
+from rbtools.execution.context import RunContext
+from rbtools.probabilistic import NOISES
+from rbtools.probabilistic.estimate import Estimator
+from rbtools.store import Store
+
+Record = dict[str, Any]
+TASKS: dict[str, Callable[[], EvalTask]] = {
+    "pgd": lambda: AttackTask(ATTACKS.build("pgd", steps=2), (4 / 255, 8 / 255)),
+    "corruption": lambda: CorruptionTask((CORRUPTIONS.build("gaussian_noise"),), (1, 3)),
+    "noise": lambda: NoiseTask(NOISES.build("uniform"), (0.1,), Estimator(rho=(0.1,)), 4),
+}
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Digits come in batches of 4 x 16: six of the test split."""
+    monkeypatch.setattr(batches, "BATCH", {"cpu": 16})
+    monkeypatch.setattr(memoize, "_SECONDS_FOR_OTHERS", 0.0)
+
+
+@pytest.fixture
+def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many images each batch had that was computed."""
+    sizes: list[int] = []
+    measured = batches._measured
+
+    def counted(task: Any, outputs: Any, batch: Any, chunk_size: int) -> Any:
+        sizes.append(len(batch(chunk_size).ids))
+        return measured(task, outputs, batch, chunk_size)
+
+    monkeypatch.setattr(batches, "_measured", counted)
+    return sizes
+
+
+def run_in(folder: str, **options: Any) -> RunContext:
+    return RunContext(tool="rb-test", store=Store(folder), device="cpu", threads=1, **options)
+
+
+def timeless(record: Record) -> Record:
+    """A record without its times."""
+    entries = [{k: v for k, v in entry.items() if k != "seconds"} for entry in record["evals"]]
+    return {**record, "evals": entries}
+
+
+def outcomes(folder: str) -> dict[str, Any]:
+    """What a store has per example, by key: rows, sums without seconds, devices and steps."""
+    known = {path.name: Outcomes(Store(folder), path.name) for path in Store(folder).files("outcomes")}
+    return {
+        key: (
+            str(one.values(9999).dtype),
+            one.values(9999).tolist(),
+            {name: total for name, total in one.totals.items() if name != "seconds"},
+            one.devices,
+            one.fast_steps,
+        )
+        for key, one in known.items()
+    }
+
+
+def copies(tmp_path: Path) -> tuple[str, str]:
+    """Two stores with the trained networks' checkpoints."""
+    shutil.copytree("rb-store", tmp_path / "other")
+    return "rb-store", str(tmp_path / "other")
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("helped", [False, True])
+def test_divided_is_as_of_one_process(
+    task: str, helped: bool, trained: dict[str, Record], tmp_path: Path, computed: list[int]
+) -> None:
+    alone, shared = copies(tmp_path)
+    expected = run_task(trained["erm"], TASKS[task](), run_in(alone))
+    batches_alone = sorted(computed)
+    if helped:
+        with pytest.raises(Pending):
+            run_task(trained["erm"], TASKS[task](), run_in(shared, divide=True, helps=True))
+        computed.clear()
+    result = run_task(trained["erm"], TASKS[task](), run_in(shared, divide=True))
+    assert timeless(result) == timeless(expected)
+    assert outcomes(shared) == outcomes(alone)
+    assert not list(Store(shared).files("state")) and not list(Store(shared).files("leases"))
+    assert sorted(computed) == ([] if helped else sorted(batches_alone * 2))
+
+
+def test_more_images_or_another_eps_go_on_from_what_is_there(
+    trained: dict[str, Record], tmp_path: Path, computed: list[int]
+) -> None:
+    alone, shared = copies(tmp_path)
+    for folder, options in ((alone, {}), (shared, {"divide": True})):
+        attack = ATTACKS.build("pgd", steps=1)
+        run_task(trained["erm"], AttackTask(attack, (8 / 255,)), run_in(folder, n=100, **options))
+        run_task(trained["erm"], AttackTask(attack, (4 / 255, 8 / 255)), run_in(folder, **options))
+    half = len(computed) // 2
+    assert computed[:half] == computed[half:]
+    assert outcomes(shared) == outcomes(alone)
+
+
+def test_a_batch_that_another_process_computes_is_left_to_it(
+    trained: dict[str, Record], computed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim = Store.try_claim
+    asked: list[str] = []
+
+    def third_is_taken(store: Store, key: str) -> Any:
+        asked.append(key)
+        return None if len(asked) == 3 else claim(store, key)
+
+    monkeypatch.setattr(Store, "try_claim", third_is_taken)
+    with pytest.raises(Pending):
+        run_task(trained["erm"], TASKS["pgd"](), run_in("rb-store", divide=True, helps=True))
+    assert len(computed) == 5 + 1  # in its second round it found the lease free
+    computed.clear()
+    asked.clear()
+    run_task(trained["pgd"], TASKS["pgd"](), run_in("rb-store", divide=True))
+    assert sorted(computed) == [35, 64, 64, 64, 64, 64]
+
+
+def test_who_waits_for_another_helps_meanwhile(
+    trained: dict[str, Record], tmp_path: Path, computed: list[int]
+) -> None:
+    """As on another host: the evaluation's lease is taken, its batches are free."""
+    alone, shared = copies(tmp_path)
+    expected = run_task(trained["erm"], TASKS["pgd"](), run_in(alone))
+    held = [Store(shared).try_claim(key) for key in outcomes(alone)]
+    computed.clear()
+
+    def release_once_helped() -> None:
+        if len(computed) == 6:
+            for lease in held:
+                assert lease is not None
+                lease.release()
+
+    run = run_in(shared, divide=True, check_cancelled=release_once_helped)
+    result = run_task(trained["erm"], TASKS["pgd"](), run)
+    assert len(computed) == 6
+    assert timeless(result) == timeless(expected) and outcomes(shared) == outcomes(alone)
+
+
+def test_a_damaged_part_is_computed_again(
+    trained: dict[str, Record], tmp_path: Path, computed: list[int]
+) -> None:
+    alone, shared = copies(tmp_path)
+    run_task(trained["erm"], TASKS["pgd"](), run_in(alone))
+    with pytest.raises(Pending):
+        run_task(trained["erm"], TASKS["pgd"](), run_in(shared, divide=True, helps=True))
+    next(iter(Store(shared).files("state"))).write_bytes(b"cut off")
+    computed.clear()
+    run_task(trained["erm"], TASKS["pgd"](), run_in(shared, divide=True))
+    assert len(computed) == 1
+    assert outcomes(shared) == outcomes(alone)
+
+
+def test_a_helper_has_no_part_in_what_is_not_divided(trained: dict[str, Record], computed: list[int]) -> None:
+    with pytest.raises(Pending):
+        run_task(trained["erm"], TASKS["pgd"](), run_in("rb-store", n=50, divide=True, helps=True))
+    assert computed == []
+
+
+def test_errors_of_a_batch_leave_its_lease(
+    trained: dict[str, Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*arguments: Any) -> Any:
+        raise RbError("no memory")
+
+    monkeypatch.setattr(batches, "_measured", broken)
+    with pytest.raises(RbError, match="no memory"):
+        run_task(trained["erm"], TASKS["pgd"](), run_in("rb-store", divide=True))
+    assert not list(Store("rb-store").files("leases"))
+
+
+@pytest.mark.parametrize("values", [np.arange(3), np.linspace(0, 1, 6).reshape(3, 2)])
+def test_a_part_is_read_as_it_was_written(values: np.ndarray) -> None:
+    part = Part.decoded(Part(values, {"seconds": 0.5, "forward": 7}, "cpu", ("folded",)).encoded())
+    assert part is not None and (part.device, part.fast_steps) == ("cpu", ["folded"])
+    assert part.totals == {"seconds": 0.5, "forward": 7}
+    np.testing.assert_array_equal(part.values, values.astype(part.values.dtype))
+    assert Part.decoded(b"{}\n") is None
+
+
+@pytest.mark.parametrize("source", ["record", "checkpoint"])
+def test_two_workers_share_one_record(source: str, trained: dict[str, Record], tmp_path: Path) -> None:
+    """Train has 1,442 images: three batches of 512."""
+    alone, shared = copies(tmp_path)
+    record = trained["erm"]
+    weights = Store(alone).object(record["checkpoint"])
+    words = ["fgsm", "--split", "train", "--device", "cpu", "--threads", "1"]
+    if source == "checkpoint":
+        words += ["--checkpoint", str(weights), "--arch", record["arch"]["str"], "--dataset", "digits"]
+    results = []
+    for folder, jobs in ((alone, "1"), (shared, "2")):
+        done = subprocess.run(
+            [sys.executable, "-m", "rbtools.commands.attack", *words, "--store", folder, "--jobs", jobs],
+            input=json.dumps(record) if source == "record" else "",
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        results.append(timeless(json.loads(done.stdout)))
+    assert results[0] == results[1]
+    assert outcomes(shared) == outcomes(alone)
+    assert not list(Store(shared).files("state"))
