@@ -18,6 +18,7 @@ from rbtools import models
 from rbtools.errors import RbError
 from rbtools.models import (
     disambiguate,
+    libraries,
     normalising,
     programs,
     recognise,
@@ -110,6 +111,9 @@ def load(
         others = disambiguate.variants_of(arch)[1:]
         candidates += [(one, _network(checkpoint, one, classes, shape, allow_code)[0]) for one in others]
     _refuse_other_channels(_normalize_of(checkpoint, {**arch, **normalization.arch}), shape, path)
+    how = libraries.preprocessing(network) if arch["space"] == "timm" else None
+    if how is not None and "preprocessing" not in arch:
+        candidates = [({**one, "preprocessing": how}, built) for one, built in candidates]
     arch, network, normalization, checked = _checked(checkpoint, candidates, normalization, facts, hints)
     arch, facts = {**arch, **normalization.arch}, {**facts, **normalization.facts, **checked}
     normalize = _normalize_of(checkpoint, arch)
@@ -160,17 +164,13 @@ def _checked(
 
 def _refuse_to_guess(path: Path, candidates: Sequence[tuple[dict[str, Any], nn.Module]], why: str) -> None:
     """Raise RbError where the candidates differ in a field that no convention decides."""
-    of_repositories = candidates[0][0].get("space") == "repo"
-    for field in disambiguate.VARIANT_FIELDS if of_repositories else ():
-        values = list(dict.fromkeys(str(arch[field]) for arch, _ in candidates if field in arch))
-        if len(values) > 1:
-            name = disambiguate.label({key: one for key, one in candidates[0][0].items() if key != field})
-            raise RbError(
-                f"The checkpoint {path} has the names and shapes of {name}, which do not show its {field}"
-                f" ({' or '.join(values)}), and {why}. Say it with --arch {name}:{field}={values[0]} or"
-                f" --arch {name}:{field}={values[1]}, or name the data set that it was trained for with"
-                " --dataset."
-            )
+    if len(candidates) < 2 or candidates[0][0].get("space") != "repo":
+        return
+    names = " or ".join(f"--arch {disambiguate.label(arch)}" for arch, _ in candidates)
+    raise RbError(
+        f"The checkpoint {path} has the names and shapes of several networks, and {why}. Say which it is with"
+        f" {names}, or name the data set that it was trained for with --dataset."
+    )
 
 
 def _architecture(

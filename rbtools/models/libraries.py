@@ -113,6 +113,16 @@ def from_timm(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> nn.Modu
     return _resizing(network, cfg["input_size"][-1]) if cfg.get("fixed_input_size") else network
 
 
+def preprocessing(network: nn.Module) -> str | None:
+    """What timm's configuration wants of images, as the data set imagenet names it; None without one."""
+    cfg = getattr(network, "pretrained_cfg", None)
+    keys = ("interpolation", "crop_pct", "input_size")
+    if not isinstance(cfg, Mapping) or not all(cfg.get(key) for key in keys):
+        return None
+    interpolation, share, (_, side, _) = (cfg[key] for key in keys)
+    return f"{interpolation}-{int(side / share)}-{side}" if interpolation in ("bilinear", "bicubic") else None
+
+
 # Parameter names of a factory for the number of classes and of image channels.
 _CLASSES = ("classes", "num_classes", "n_classes")
 _CHANNELS = ("in_channels", "in_chans", "channels")

@@ -36,6 +36,14 @@ def table() -> dict[str, dict[str, Any]]:
     return entries
 
 
+@cache
+def timm_table() -> dict[str, dict[str, Any]]:
+    """timm's networks by the digest of names and shapes: `head`, `stem`, `names` (one a function)."""
+    text = Path(__file__).with_name("timm.json").read_text("utf-8")
+    entries: dict[str, dict[str, Any]] = json.loads(text)
+    return entries
+
+
 def torchvision(name: str) -> dict[str, Any]:
     """The entry of that network, with its name. Raises RbError naming the near misses."""
     if name not in table():

@@ -318,3 +318,20 @@ def test_a_seven_by_seven_stem_is_the_form_for_large_images(tmp_path):
     model, arch, _ = checkpoint.load("m.pt", {"space": "zoo", "name": "resnet18"}, shape=(3, 64, 64))
     assert arch["stem"] == "imagenet"
     assert isinstance(model.maxpool, nn.MaxPool2d)
+
+
+def test_a_network_of_timm_is_recognised_by_its_digest_and_asked_about_where_several_have_it(monkeypatch):
+    state = {"first.weight": torch.zeros(4, 3, 3, 3), "last.weight": torch.zeros(7, 4)}
+    key = listed.digest(state, "last.weight", "first.weight")
+    row = {"head": "last.weight", "stem": "first.weight"}
+    monkeypatch.setattr(external, "timm_table", lambda: {key: {**row, "names": ["one"]}})
+    assert infer(state) == Inferred({"space": "timm", "name": "one"}, 7, 3)
+    monkeypatch.setattr(external, "timm_table", lambda: {key: {**row, "names": ["one", "two"]}})
+    with pytest.raises(RbError, match=r"2 networks of timm.*--arch timm:one or --arch timm:two"):
+        infer(state)
+
+
+def test_the_table_of_timm_has_one_name_for_each_function():
+    names = [name for about in external.timm_table().values() for name in about["names"]]
+    assert len(external.timm_table()) > 700 and len(set(names)) == len(names)
+    assert {"efficientnet_b0", "tf_efficientnet_b0", "convnext_base", "mixer_b16_224"} <= set(names)

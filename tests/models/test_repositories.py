@@ -149,7 +149,7 @@ def test_the_activation_is_measured(name: str, activation: str, images: Tensor) 
 @torch.no_grad()
 def test_an_activation_that_nothing_decides_is_asked_for(images: Tensor) -> None:
     network = saved("deepmind/wrn-10-1", images[:HALF])
-    asked = r"show its activation \(silu or relu\), and {}.*--arch repo:deepmind/wrn-10-1:activation=silu"
+    asked = r"several networks, and {}.*--arch repo:deepmind/wrn-10-1:activation=silu or --arch repo.*=relu"
     flat = torch.full((16, 3, SIDE, SIDE), 0.5)
     with pytest.raises(RbError, match=asked.format("the images have no contrast")):
         checkpoint.load("m.pt", shape=(3, SIDE, SIDE), hints=hints(flat))

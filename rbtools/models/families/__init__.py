@@ -6,7 +6,7 @@ A new family is one function `(state, metadata) -> Inferred | None` (see `base.F
 from __future__ import annotations
 
 from rbtools.models import repositories
-from rbtools.models.families import nb201_family, small, torchvision, vit_family
+from rbtools.models.families import nb201_family, small, timm_family, torchvision, vit_family
 from rbtools.models.families.base import Ambiguous, Family, Inferred
 
 __all__ = ["FAMILIES", "Ambiguous", "Family", "Inferred"]
@@ -21,4 +21,5 @@ FAMILIES: dict[str, Family] = {
     "vision transformers in torchvision's or timm's naming": vit_family.infer,
     "every classification network of torchvision": torchvision.infer,
     "networks of public repositories (repo:OWNER/NAME)": repositories.infer,
+    "networks of timm (pip install 'rbtools[timm]')": timm_family.infer,
 }
