@@ -93,6 +93,10 @@ class Run:
         self.known: dict[str, str] = json.loads(self.log.read_text()) if self.log.exists() else {}
 
     def records(self, of: str = "") -> Path:
+        """The file that is drawn: of the reproduction, or of those of its records that figures show."""
+        chosen = self.folder / "records.jsonl"
+        if not of and chosen.exists():
+            return chosen
         return self.reproduced / f"{of or self.paper.records}-{self.scale}.jsonl"
 
     def maker(self, item: Item) -> str:
@@ -100,7 +104,7 @@ class Run:
         return f"make reproduce-{item.of or self.paper.records} SCALE={self.scale}"
 
     def read(self, of: str = "") -> list[dict[str, Any]]:
-        path = self.records(of)
+        path = self.reproduced / f"{of or self.paper.records}-{self.scale}.jsonl"
         if not path.exists():
             return []
         with path.open() as stream:
@@ -174,6 +178,11 @@ class Run:
         self.claims: list[side.Claim] = []
         if not records:
             return
+        if hasattr(module, "plain"):
+            text = "".join(json.dumps(record) + "\n" for record in module.plain(records))
+            chosen = self.folder / "records.jsonl"
+            if not chosen.exists() or chosen.read_text() != text:
+                chosen.write_text(text)
         more = [self.read("nas-bench-201-robustness")] if self.name == "nas-robbench-201" else []
         self.tables = {**module.tables(records, self.scale, *more)}
         self.claims = module.claims(records, self.scale)

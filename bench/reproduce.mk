@@ -46,19 +46,26 @@ PR_UNIFORM := $(call at,,--truncate)
 PR_AA := $(call at,--eps 32 --n 50,--eps 8,--eps 32 --n 10 --attacks apgd-ce)
 PR_GAMMA := $(call at,--gamma 32/255$(,)0.3$(,)0.35$(,)0.4,--gamma 0.03$(,)0.08$(,)0.1$(,)0.12 --passes above,\
 	--gamma 32/255$(,)0.3$(,)0.35$(,)0.4 --samples 3 --n 20)
-PR_GE := $(call at,--gamma 0.3 --n-train 355,--gamma 0.08 --truncate --indices 0-999,\
-	--gamma 0.3 --samples 3 --n 20 --n-train 20)
+PR_GE := $(call at,--gamma 32/255$(,)0.3$(,)0.35$(,)0.4 --samples 50 --n-train 355,\
+	--gamma 0.03$(,)0.08$(,)0.1$(,)0.12 --truncate --indices 0-999,--gamma 0.3 --samples 3 --n 20 --n-train 20)
+PR_TEN := $(call at,--step-size 8/255 --steps 10,--step-size 2/255 --steps 10,--steps 1)
+# Table 5: corruption training with noise of other kinds.
+PR_NOISES := $(call at,gaussian laplace,gaussian laplace,gaussian)
+PR_NOISE := $(call at,--epochs 6 --eps 32,--preset prbench-code,--epochs 1 --eps 32)
 
 reproduce-prbench: $(VENV)/run.stamp  ## PRBench's tables 4, 5, 12 and composite (SCALE=mini or full)
 	@$(call COMPARE,prbench) --need --data '$(DATA)'
 	@$(PIPE) { \
 	  rb-arch $(PR_ARCH) | rb-train --method $(PR_METHODS) $(PR_HOW) --jobs $(JOBS); \
+	  for noise in $(PR_NOISES); do rb-arch $(PR_ARCH) | \
+	    rb-train --method corruption $(PR_NOISE) --noise $$noise; done; \
 	  for warm in $(PR_WARM); do rb-arch $(PR_ARCH) | \
 	    rb-train --method trades $(PR_FILTER) --filter chen-lee --warm-steps $$warm; done; } | \
+	  rb-attack pgd $(PR_EPS) $(PR_TEN) --iterate last | \
 	  rb-attack pgd $(PR_EPS) $(PR_STEP) --iterate last | \
 	  rb-attack cw $(PR_EPS) $(PR_STEP) $(PR_CW) --iterate last | \
 	  rb-attack aa $(PR_AA) | \
-	  rb-pr $(PR_GAMMA) $(PR_UNIFORM) --rho 0.05,0.01 | \
+	  rb-pr $(PR_GAMMA) $(PR_UNIFORM) --rho 0.1,0.05,0.01 | \
 	  rb-pr $(PR_GAMMA) --rho 0.05 --noise gaussian | \
 	  rb-pr $(PR_GAMMA) --rho 0.05 --noise laplace | \
 	  rb-ge attack pgd $(PR_EPS) $(PR_STEP) --iterate last | \

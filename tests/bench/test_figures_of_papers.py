@@ -120,3 +120,12 @@ def test_a_reason_is_what_the_tool_said_and_what_makes_it(driver: Any) -> None:
     assert driver.reason(chosen) == "--where 'acc > 2' holds for no record."
     kept = "rb-plot: error: --metric: no record has the confusion of 'acc'. There is: x."
     assert "--detail" in driver.reason(kept)
+
+
+def test_figures_of_prbench_show_one_record_of_each_method(driver: Any) -> None:
+    module = importlib.import_module("reproduce_prbench")
+    trained = [("erm", {}), ("corruption", {"noise": "gaussian"}), ("corruption", {"noise": "uniform"})]
+    trained += [("trades", {"filter": "chen-lee", "warm_steps": 2})]
+    records = [{"train": {"method": method, "config": config}} for method, config in trained]
+    assert [module.row(record) for record in records] == ["ERM", "Corr_G", "Corr_U", "TRADES m=1"]
+    assert module.plain(records) == [records[0], records[2]]

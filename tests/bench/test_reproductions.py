@@ -73,8 +73,8 @@ def words(pipe: str) -> list[str]:
 
 def parses(command: str) -> None:
     """A command with all its options is understood; it is not run."""
-    some = "cutout" if "--regularize $how" in command else "1"
-    tool, *arguments = shlex.split(re.sub(r"\$\w+", some, command))
+    named = {"how": "cutout", "noise": "gaussian"}
+    tool, *arguments = shlex.split(re.sub(r"\$(\w+)", lambda word: named.get(word[1], "1"), command))
     arguments = [word for word in arguments if word != "done"]
     main = tools.tool(tool.removeprefix("rb-")).command
     done = CliRunner().invoke(main, [*arguments, "--print-config"], prog_name=tool)
@@ -158,5 +158,5 @@ def test_the_columns_of_prbench_are_at_the_radii_of_its_recipe(
     monkeypatch.syspath_prepend(str(ROOT / "bench"))
     columns = runpy.run_path(str(ROOT / "bench" / "reproduce_prbench.py"))["metrics"](scale).values()
     names = [name.split(".", 2) for name in columns if name.startswith(("pr.", "probacc."))]
-    shown = {re.sub(r"\.0\.0\d+$", "", radius) if kind == "probacc" else radius for kind, _, radius in names}
+    shown = {re.sub(r"\.0\.\d+$", "", radius) if kind == "probacc" else radius for kind, _, radius in names}
     assert {f"{float(radius):g}" for radius in shown} <= measured
