@@ -18,6 +18,7 @@ import os
 import shlex
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
@@ -89,6 +90,7 @@ class Run:
         self.reproduced, self.folder = reproduced, reproduced / name
         self.folder.mkdir(parents=True, exist_ok=True)
         self.pool: ProcessPoolExecutor | None = None
+        self.lock = threading.Lock()
         self.log = self.folder / "made.json"
         self.known: dict[str, str] = json.loads(self.log.read_text()) if self.log.exists() else {}
 
@@ -152,7 +154,9 @@ class Run:
         path.unlink(missing_ok=True)
         said = execute(command) if self.pool is None else self.pool.submit(execute, command).result()
         if path.exists():  # also where some records had failed
-            self.known[file] = command
+            with self.lock:  # now, as the run may end at any time
+                self.known[file] = command
+                self.log.write_text(json.dumps(self.known, indent=1) + "\n")
             return ""
         return reason(said)
 
@@ -194,17 +198,13 @@ class Run:
 
     def all(self, jobs: int) -> dict[str, Made]:
         self.load()
-        try:
-            # Threads wait for processes, each of which imports matplotlib once.
-            with (
-                ProcessPoolExecutor(jobs, get_context("spawn")) as self.pool,
-                ThreadPoolExecutor(jobs) as threads,
-            ):
-                made = threads.map(lambda pair: self.item(*pair), self.paper.items.items())
-                return dict(zip(self.paper.items, made, strict=True))
-        finally:
-            self.pool = None
-            self.log.write_text(json.dumps(self.known, indent=1) + "\n")
+        # Threads wait for processes, each of which imports matplotlib once.
+        with (
+            ProcessPoolExecutor(jobs, get_context("spawn")) as self.pool,
+            ThreadPoolExecutor(jobs) as threads,
+        ):
+            made = threads.map(lambda pair: self.item(*pair), self.paper.items.items())
+            return dict(zip(self.paper.items, made, strict=True))
 
 
 # --- the page -----------------------------------------------------------------------------------

@@ -137,7 +137,8 @@ NAS_ROBBENCH = Paper(
         "table 4": Item(
             "Five signs that gradients are not obstructed.",
             table="table 4",
-            lacks="the fifth (random sampling finds nothing that gradients miss) is `rb-attack check`",
+            lacks="Square is of 100 images, PGD of all; the fifth sign (random points break nothing that"
+            " gradients leave) is rb-attack check",
         ),
         "table 5": Item(
             "The best network of each number of none edges under attacks of growing distance.",
