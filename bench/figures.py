@@ -87,7 +87,9 @@ BESIDE = {
     "coverage": "python bench/coverage.py",
     "profile": "python bench/profile_commands.py --data {images} --robust {robust}",
     "measures-space": "python bench/measures.py --part space --threads 1 --cells 1",
-    "processors": "python bench/processors.py",
+    "processors": "python bench/processors.py --together",
+    "divide": "python bench/divide.py",
+    "divide-kill": "python bench/divide.py --kill 50 --images 512",
     "theory": (
         "rb-arch --space fcnn --depth 3 --dataset digits --sample 12 |"
         " rb-train --preset nasrobbench201-algorithm1 --eps 0.1 --beta 0.5 --attack-steps 3 |"

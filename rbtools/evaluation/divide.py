@@ -15,7 +15,8 @@ from rbtools.evaluation.outcomes import Outcomes, Part
 from rbtools.execution.context import RunContext
 from rbtools.store import Store, digest
 
-Compute = Callable[[range], dict[int, Part]]
+Parts = dict[int, Part]  # by the position of the output
+Compute = Callable[[range], Parts]
 _PAUSES = (0.02, 0.5)  # seconds between looks at batches that others compute: at first, and at most
 
 
@@ -37,12 +38,19 @@ def fill(
     store = run.store
     keys = {batch: _part_keys(batch, outcomes) for batch in batches}
     lacking = [batch for batch in batches if keys[batch]]
+    own: dict[range, Parts] = {}  # what this process computed
     left, pause = list(lacking), _PAUSES[0]
     while left:
         before = len(left)
         for batch in list(left):
             progress(batches[-1].stop - sum(map(len, left)))
-            if _is_done(store, keys[batch]) or _compute_part(batch, keys[batch], compute, store):
+            with store.try_claim(next(iter(keys[batch].values()))) as ours:
+                done = _is_done(store, keys[batch])
+                if ours and not done:
+                    own[batch] = compute(batch)
+                    for i, part in own[batch].items():
+                        store.keep_part(keys[batch][i], part.encoded())
+            if ours or done:
                 left.remove(batch)
         if len(left) == before:
             if helping:
@@ -50,7 +58,12 @@ def fill(
             time.sleep(pause)
         pause = _PAUSES[0] if len(left) < before else min(2 * pause, _PAUSES[1])
     if not helping:
-        _append(lacking, keys, outcomes, compute, store)
+        _append(
+            {batch: own.get(batch) or _stored(store, keys[batch]) for batch in lacking}, outcomes, compute
+        )
+        for batch in lacking:
+            for key in keys[batch].values():
+                store.drop_state(key)
 
 
 def _part_keys(batch: range, outcomes: Sequence[Outcomes]) -> dict[int, str]:
@@ -66,42 +79,22 @@ def _is_done(store: Store, keys: dict[int, str]) -> bool:
     return all(map(store.has_state, keys.values()))
 
 
-def _compute_part(batch: range, keys: dict[int, str], compute: Compute, store: Store) -> bool:
-    """Compute a batch and keep its parts; False where another process has its lease."""
-    lease = store.try_claim(next(iter(keys.values())))
-    if lease is None:
-        return False
-    try:
-        if not _is_done(store, keys):
-            for i, part in compute(batch).items():
-                store.keep_state(keys[i], part.encoded())
-        return True
-    finally:
-        lease.release()
-
-
-def _append(
-    batches: Sequence[range],
-    keys: dict[range, dict[int, str]],
-    outcomes: Sequence[Outcomes],
-    compute: Compute,
-    store: Store,
-) -> None:
-    """Append the parts to the outcomes in order; a part that is lost or damaged is computed again."""
-    for batch in batches:
-        parts = {i: _stored(store, key) for i, key in keys[batch].items()}
-        if None in parts.values():
-            parts = dict(compute(batch))
-        for i, part in parts.items():
-            assert part is not None
+def _append(parts: dict[range, Parts | None], outcomes: Sequence[Outcomes], compute: Compute) -> None:
+    """Append the parts of the batches in order; one that is lost or damaged is computed again."""
+    for batch, known in parts.items():
+        for i, part in (known or compute(batch)).items():
             outcomes[i].extend(*part)
-    for known in outcomes:
-        known.keep()
-    for batch in batches:
-        for key in keys[batch].values():
-            store.drop_state(key)
+    for kept in outcomes:
+        kept.keep()
 
 
-def _stored(store: Store, key: str) -> Part | None:
-    data = store.state(key)
-    return None if data is None else Part.decoded(data)
+def _stored(store: Store, keys: dict[int, str]) -> Parts | None:
+    """The parts of a batch; None where one is lost or damaged."""
+    parts: Parts = {}
+    for i, key in keys.items():
+        data = store.state(key)
+        part = None if data is None else Part.decoded(data)
+        if part is None:
+            return None
+        parts[i] = part
+    return parts

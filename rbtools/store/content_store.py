@@ -92,6 +92,10 @@ class Store:
         """Keep the state of a training that is not finished."""
         self._try_to_write("state", key, sealed(data))
 
+    def keep_part(self, key: str, data: bytes) -> None:
+        """Keep a part of an evaluation among the states. A power cut may lose it."""
+        self._try_to_write("state", key, sealed(data), sync=False)
+
     def drop_state(self, key: str) -> None:
         """Forget the state of a training that is finished now."""
         path = self.path("state", key)
@@ -201,13 +205,23 @@ class Store:
             for held_lease in held:
                 held_lease.release()
 
-    def try_claim(self, key: str) -> lease.Lease | None:
-        """The lease of a unit of work; None where another process holds it, or it cannot be written."""
-        path = self.path("leases", key)
+    @contextlib.contextmanager
+    def try_claim(self, key: str) -> Iterator[bool]:
+        """Hold the lease of a unit of work; False where another process holds it.
+
+        A store that cannot be written has no leases: the work is then done without.
+        """
+        path, held = self.path("leases", key), None
         try:
-            return None if path is None else lease.claim(path)
+            held = None if path is None else lease.claim(path)
+            free = path is None or held is not None
         except OSError:
-            return None
+            free = True
+        try:
+            yield free
+        finally:
+            if held is not None:
+                held.release()
 
     def has_state(self, key: str) -> bool:
         """Whether there is a state of that key, damaged or not."""
@@ -255,10 +269,10 @@ class Store:
                 " with --store."
             ) from error
 
-    def _try_to_write(self, kind: str, name: str, data: bytes) -> None:
+    def _try_to_write(self, kind: str, name: str, data: bytes, *, sync: bool = True) -> None:
         """Write what can be computed again: a full disk must not lose the result on its way out."""
         try:
-            self._write(kind, name, data)
+            self._write(kind, name, data, sync=sync)
         except RbError as error:
             self.trouble = str(error)
 

@@ -25,7 +25,7 @@ from rbtools.execution import memoize
 from rbtools.execution.context import RunContext
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.estimate import Estimator
-from rbtools.store import Store
+from rbtools.store import Store, lease
 
 Record = dict[str, Any]
 TASKS: dict[str, Callable[[], EvalTask]] = {
@@ -122,19 +122,18 @@ def test_more_images_or_another_eps_go_on_from_what_is_there(
 def test_a_batch_that_another_process_computes_is_left_to_it(
     trained: dict[str, Record], computed: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    claim = Store.try_claim
-    asked: list[str] = []
+    claim = lease.claim
+    asked: list[Path] = []
 
-    def third_is_taken(store: Store, key: str) -> Any:
-        asked.append(key)
-        return None if len(asked) == 3 else claim(store, key)
+    def third_is_taken(path: Path) -> Any:
+        asked.append(path)
+        return None if len(asked) == 3 else claim(path)
 
-    monkeypatch.setattr(Store, "try_claim", third_is_taken)
+    monkeypatch.setattr(lease, "claim", third_is_taken)
     with pytest.raises(Pending):
         run_task(trained["erm"], TASKS["pgd"](), run_in("rb-store", divide=True, helps=True))
     assert len(computed) == 5 + 1  # in its second round it found the lease free
     computed.clear()
-    asked.clear()
     run_task(trained["pgd"], TASKS["pgd"](), run_in("rb-store", divide=True))
     assert sorted(computed) == [35, 64, 64, 64, 64, 64]
 
@@ -145,14 +144,15 @@ def test_who_waits_for_another_helps_meanwhile(
     """As on another host: the evaluation's lease is taken, its batches are free."""
     alone, shared = copies(tmp_path)
     expected = run_task(trained["erm"], TASKS["pgd"](), run_in(alone))
-    held = [Store(shared).try_claim(key) for key in outcomes(alone)]
+    paths = [Store(shared).path("leases", key) for key in outcomes(alone)]
+    held = [lease.claim(path) for path in paths if path is not None]
     computed.clear()
 
     def release_once_helped() -> None:
         if len(computed) == 6:
-            for lease in held:
-                assert lease is not None
-                lease.release()
+            for one in held:
+                assert one is not None
+                one.release()
 
     run = run_in(shared, divide=True, check_cancelled=release_once_helped)
     result = run_task(trained["erm"], TASKS["pgd"](), run)
@@ -172,6 +172,23 @@ def test_a_damaged_part_is_computed_again(
     run_task(trained["erm"], TASKS["pgd"](), run_in(shared, divide=True))
     assert len(computed) == 1
     assert outcomes(shared) == outcomes(alone)
+
+
+def test_a_store_that_cannot_be_written_costs_nothing_twice(
+    trained: dict[str, Record], tmp_path: Path, computed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone, shared = copies(tmp_path)
+    expected = run_task(trained["erm"], TASKS["pgd"](), run_in(alone))
+    computed.clear()
+
+    def full(path: Path, *rest: Any, **more: Any) -> Any:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(lease, "claim", full)
+    monkeypatch.setattr(lease, "wait", full)
+    monkeypatch.setattr(Store, "_write", lambda *arguments, **more: None)
+    result = run_task(trained["erm"], TASKS["pgd"](), run_in(shared, divide=True))
+    assert timeless(result) == timeless(expected) and len(computed) == 6
 
 
 def test_a_helper_has_no_part_in_what_is_not_divided(trained: dict[str, Record], computed: list[int]) -> None:

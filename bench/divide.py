@@ -1,0 +1,170 @@
+"""One model over several workers: what dividing an evaluation gains, and what kills cost.
+
+    python bench/divide.py [--images 1024] [--repeats 3]   one worker, two workers, two threads
+    python bench/divide.py --kill 50 [--seed 0]            workers and whole commands killed at random
+
+A NAS-Bench-201 network with random weights on random images of 32x32 pixels, which carry the labels that the
+network gives them; so every attack has work to do and nothing is downloaded. Seconds are of whole commands,
+start-up included. One JSON line a figure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rbtools import models
+from rbtools.spaces import sized
+from rbtools.store import Store
+from rbtools.store.content_store import unsealed
+
+BIN = Path(sys.executable).parent
+WAYS = {"1 worker, 1 thread": (1, 1), "2 workers, 1 thread": (2, 1), "1 worker, 2 threads": (1, 2)}
+COMMANDS = {
+    "AutoAttack": "rb-attack aa --eps 1",
+    "PR": "rb-pr --gamma 0.05 --samples 100",
+    "corruptions": "rb-corrupt all",
+}
+
+
+def make(folder: Path, images: int) -> list[str]:
+    """A data set and a checkpoint in the folder; the options that name them."""
+    torch.manual_seed(0)
+    arch = sized("nasbench201", channels=16, cells=1).arch(13714)
+    network = models.build(arch, classes=10, shape=(3, 32, 32)).eval()
+    pixels = np.random.default_rng(0).integers(0, 256, (images, 32, 32, 3), dtype=np.uint8)
+    with torch.no_grad():
+        inputs = torch.from_numpy(pixels).permute(0, 3, 1, 2).float().div(255)
+        labels = torch.cat([network(part).argmax(1) for part in inputs.split(64)]).numpy()
+    labels[:10] = range(10)  # every class is there
+    np.savez(folder / "random.npz", x_test=pixels, y_test=labels)
+    torch.save(network.state_dict(), folder / "net.pt")
+    words = [
+        "--checkpoint",
+        "net.pt",
+        "--arch",
+        arch["str"],
+        "--normalize",
+        "none",
+        "--dataset",
+        "npz:random.npz",
+    ]
+    return [*words, "--device", "cpu", "-q"]
+
+
+def command(line: str, words: list[str], jobs: int, threads: int, store: str) -> list[str]:
+    tool, *rest = line.split()
+    return [str(BIN / tool), *rest, *words, "--jobs", str(jobs), "--threads", str(threads), "--store", store]
+
+
+def seconds(line: str, words: list[str], jobs: int, threads: int, folder: Path) -> float:
+    shutil.rmtree(folder / "store", ignore_errors=True)
+    start = time.perf_counter()
+    subprocess.run(
+        command(line, words, jobs, threads, "store"), cwd=folder, check=True, stdout=subprocess.DEVNULL
+    )
+    return time.perf_counter() - start
+
+
+def gains(folder: Path, words: list[str], repeats: int) -> None:
+    for figure, line in COMMANDS.items():
+        times: dict[str, list[float]] = {way: [] for way in WAYS}
+        for _ in range(repeats):
+            for way, (jobs, threads) in WAYS.items():
+                times[way].append(seconds(line, words, jobs, threads, folder))
+        one, two, threads_ = (statistics.median(runs) for runs in times.values())
+        about: dict[str, Any] = {way: round(statistics.median(runs), 1) for way, runs in times.items()}
+        about |= {
+            "two workers against one": round(one / two, 2),
+            "against two threads": round(threads_ / two, 2),
+        }
+        print(
+            json.dumps({"figure": figure, "seconds": about, "load": round(os.getloadavg()[0], 1)}), flush=True
+        )
+
+
+def kills(folder: Path, words: list[str], rounds: int, seed: int) -> None:
+    """Kill a worker or all of them; in the end everything is as in a run that nobody disturbed."""
+    chance = random.Random(seed)
+    line = COMMANDS["PR"]
+    start = time.perf_counter()
+    subprocess.run(command(line, words, 2, 1, "calm"), cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    whole = time.perf_counter() - start
+    expected = contents(folder / "calm")
+    done = finished = differing = 0
+    while done < rounds:
+        tool = subprocess.Popen(
+            command(line, words, 2, 1, "killed"),
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        time.sleep(chance.uniform(0.2, 1) * whole)
+        workers = [] if chance.random() < 0.5 else children(tool.pid)
+        if tool.poll() is None:
+            done += 1
+            for process in [chance.choice(workers)] if workers else [*children(tool.pid), tool.pid]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+        tool.communicate()
+        if tool.returncode == 0:
+            finished += 1
+            differing += contents(folder / "killed") != expected
+            shutil.rmtree(folder / "killed")
+    print(json.dumps({"figure": "kills", "kills": done, "finished": finished, "differing": differing}))
+
+
+def children(parent: int) -> list[int]:
+    """The worker processes of a command."""
+    listed = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(parent)], capture_output=True, text=True)
+    lines = [text.split(None, 1) for text in listed.stdout.splitlines()]
+    return [int(number) for number, words in lines if "spawn_main" in words]
+
+
+def contents(folder: Path) -> dict[str, Any]:
+    """Outcomes by their keys, without times; nothing else may be left behind."""
+    store = Store(folder)
+    assert not list(store.files("state")), "parts were left behind"
+    found = {}
+    for path in store.files("outcomes"):
+        data = unsealed(path.read_bytes())
+        assert data is not None, f"{path} is damaged"
+        found[path.name] = data.partition(b"\n")[2]
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--images", type=int, default=1024)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--kill", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        words = make(Path(name), options.images)
+        if options.kill:
+            kills(Path(name), words, options.kill, options.seed)
+        else:
+            gains(Path(name), words, options.repeats)
+
+
+if __name__ == "__main__":
+    main()
