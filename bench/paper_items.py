@@ -44,6 +44,7 @@ WORDS: dict[str, dict[str, str]] = {
         "steps": "20",
         "gamma": "0.12549",
         "middle": "0.3",
+        "one_set": "",
         "pair": "acc >= 0",
         "score": "--metric acc,pgd20.32,pr.uniform.0.3,probacc.uniform.0.12549.0.05,ge.pgd20.32:lower,"
         "ge.pr-all.uniform.0.3:lower,seconds_per_epoch:lower",
@@ -58,6 +59,7 @@ WORDS: dict[str, dict[str, str]] = {
         "steps": "20",
         "gamma": "0.03",
         "middle": "0.08",
+        "one_set": "--where \"dataset == 'cifar10'\"",
         "pair": "dataset == 'cifar10' and arch.name == 'resnet18'",
         "score": "--preset prbench-code",
         "severity": "3",
@@ -76,8 +78,8 @@ NAS_ROBBENCH = Paper(
         "figure 1": Item(
             "The cell of NAS-Bench-201 and the network that it is stacked to.",
             {
-                "a": "rb-plot cells --view network --top 1 --by pgd20.{far} {to}",
-                "b": "rb-plot cells --view graph --top 1 --by pgd20.{far} {to}",
+                "a": "rb-plot cells --view network --top 1 --by pgd20.{far} {one_set} {to}",
+                "b": "rb-plot cells --view graph --top 1 --by pgd20.{far} {one_set} {to}",
             },
         ),
         "figure 2": Item(
@@ -88,33 +90,37 @@ NAS_ROBBENCH = Paper(
         "figure 3": Item(
             "Distribution of accuracies; robust ones in the order of the clean; ranks on other data sets.",
             {
-                "a": f"rb-plot hist --metric {_ACCURACIES} {{to}}",
-                "b": f"rb-plot ranks --by acc --metric {_ACCURACIES} {{to}}",
+                "a": f"rb-plot hist --metric {_ACCURACIES} {{one_set}} {{to}}",
+                "b": f"rb-plot ranks --by acc --metric {_ACCURACIES} {{one_set}} {{to}}",
                 "c": f"rb-plot ranks --join arch.class --metric '{_ROBUST}' {{to}}",
             },
             lacks=_SETS + "; ranks across them need records of two or more",
         ),
         "figure 4": Item(
             "Operations on each edge of the ten networks with the best mean robust accuracy.",
-            {"": f"rb-plot cells --view grid --top 10 --by '{_ROBUST}' {{to}}"},
+            {"": f"rb-plot cells --view grid --top 10 --by '{_ROBUST}' {{one_set}} {{to}}"},
             lacks=_FEW,
         ),
         "figure 5": Item(
             "Rank correlation of five tangent kernels at initialisation with clean and robust accuracy.",
             {
                 "": "rb-plot heatmap --rows ntk.clean.fro,ntk.robust.fro.pgd.{far},ntk.twice.fro.pgd.{far},"
-                f"ntk.cross.fro.pgd.{{far}},ntk.cross2.fro.pgd.{{far}} --cols {_ACCURACIES} {{to}}"
+                f"ntk.cross.fro.pgd.{{far}},ntk.cross2.fro.pgd.{{far}} --cols {_ACCURACIES}"
+                " {one_set} {to}"
             },
             lacks=_FEW,
         ),
         "figure 6": Item(
             "The same of kernels on images perturbed by FGSM and PGD at both distances.",
-            {"": f"rb-plot heatmap --rows 'ntk.*.fro.fgsm.*,ntk.*.fro.pgd.*' --cols {_ACCURACIES} {{to}}"},
+            {
+                "": "rb-plot heatmap --rows 'ntk.*.fro.fgsm.*,ntk.*.fro.pgd.*'"
+                f" --cols {_ACCURACIES} {{one_set}} {{to}}"
+            },
             lacks=_FEW,
         ),
         "figure 7": Item(
             "Accuracy under common corruptions at severity 1 and 5.",
-            {"": "rb-plot box --metric 'corrupt.*.1,corrupt.*.5' {to}"},
+            {"": "rb-plot box --metric 'corrupt.*.1,corrupt.*.5' {one_set} {to}"},
             lacks="four corruptions of the 15",
         ),
         "figure 8": Item(
@@ -406,7 +412,7 @@ ROBUSTNESS_DATASET = Paper(
     },
 )
 
-_REGULAR = "train.config.regularize"
+_REGULAR = "dataset,train.config.regularize"
 WCI = Paper(
     "Weight-Curvature Index",
     "wci",

@@ -77,9 +77,9 @@ reproduce-prbench: $(VENV)/run.stamp  ## PRBench's tables 4, 5, 12 and composite
 NR_NONE := $(call at,0 1 2 3 4,,0 3)
 NR_ARCH := $(call at,--sample 3 --seed 1 --cells 1 --channels 8,,--sample 1 --seed 1 --cells 1 --channels 4)
 NR_ARCHS = $(if $(NR_NONE),for none in $(NR_NONE); do rb-arch --unique --where "none == $$none" $(NR_ARCH); \
-	done,rb-arch --unique --dataset cifar10)
+	done,for set in cifar10 cifar100 imagenet16-120; do rb-arch --unique --dataset $$set; done)
 NR_HOW := $(call at,--method pgd --eps 32 --step-size 8 --attack-steps 4 --epochs 5 --val 0 --lr 0.1,\
-	--preset nasrobbench201 --method pgd --dataset cifar10 --seed 0$(,)1$(,)2,\
+	--preset nasrobbench201 --method pgd --seed 0$(,)1$(,)2,\
 	--method pgd --eps 32 --attack-steps 1 --epochs 1)
 NR_EPS := $(call at,--eps 12$(,)32,--eps 3$(,)8,--eps 12$(,)32 --n 40)
 NR_FAR := $(call at,--eps 64$(,)128$(,)255,--eps 16$(,)32$(,)64$(,)128$(,)255,--eps 64$(,)128$(,)255 --n 40 --steps 3)
@@ -88,6 +88,7 @@ NR_C := $(call at,gaussian_noise$(,)brightness$(,)contrast$(,)jpeg_compression -
 # The kernels of figures 5 and 6 and the scores of table 7, on fresh weights.
 NR_NTK := $(call at,--kernel twice --attack fgsm$(,)pgd --eps 12$(,)32 --batch-size 20,--preset nasrobbench201,\
 	--kernel robust --eps 32 --batch-size 4)
+NR_AA := $(call at,--eps 32 --n 10,--eps 8,--eps 32 --n 5 --attacks apgd-ce)
 NR_WOT := $(call at,--batch-size 64,,--batch-size 8)
 
 reproduce-nas-robbench-201: $(VENV)/run.stamp  ## NAS-RobBench-201's tables 1, 5 and 6 (SCALE=mini or full)
@@ -97,6 +98,7 @@ reproduce-nas-robbench-201: $(VENV)/run.stamp  ## NAS-RobBench-201's tables 1, 5
 	  rb-attack pgd $(NR_EPS) --iterate last | \
 	  rb-attack pgd $(NR_FAR) --iterate last | \
 	  rb-attack square $(NR_SQUARE) --schedule rescaled | \
+	  rb-attack aa $(NR_AA) | \
 	  rb-corrupt $(NR_C) --severity $(call at,1$(,)5,1$(,)5,5) | \
 	  rb-measure ntk $(NR_NTK) | rb-measure naswot $(NR_WOT) $(call INTO,nas-robbench-201)
 	@$(call COMPARE,nas-robbench-201) < $(call RECORDS,nas-robbench-201)
@@ -135,17 +137,18 @@ reproduce-nas-bench-201-robustness: $(VENV)/run.stamp  ## Jung et al.: table 1 (
 # DATASET=imagefolder:PATH puts the small network on images of yours.
 WCI_DATA = $(if $(DATASET),--dataset '$(DATASET)')
 WCI_EPS = $(if $(DATASET),--eps 8 --step-size 2,--eps 32 --step-size 8)
-WCI_ARCH := $(call at,--index 13714 --cells 1 --channels 8,--arch preactresnet18 --dataset cifar10,\
-	--index 13714 --cells 1 --channels 2)
+WCI_ARCH = $(call at,rb-arch --index 13714 --cells 1 --channels 8 $(WCI_DATA),\
+	{ for set in cifar10 cifar100; do rb-arch --arch preactresnet18 --dataset $$set; done; },\
+	rb-arch --index 13714 --cells 1 --channels 2 $(WCI_DATA))
 WCI_SMALL = --method pgd $(WCI_EPS) --attack-steps 7 --val 0 --lr 0.05 --precision fp32 --schedule piecewise
 WCI_HOW = $(call at,$(WCI_SMALL) --epochs 24 --milestones 14$(,)20 --every 2 --track-n 500,\
-	--preset rice2020 --dataset cifar10 --every 5,\
+	--preset rice2020 --every 5,\
 	$(WCI_SMALL) --epochs 3 --milestones 2 --every 1 --track-n 20)
 
 reproduce-wci: $(VENV)/run.stamp  ## the Weight-Curvature Index beside robust gaps along trainings (SCALE=mini or full)
 	@$(call COMPARE,wci) --need --data '$(DATA)'
 	@$(PIPE) { \
-	  for how in $(call at,none cutout mixup l2,none cutout mixup l2,l2); do rb-arch $(WCI_ARCH) $(WCI_DATA) | \
+	  for how in $(call at,none cutout mixup l2,none cutout mixup l2,l2); do $(WCI_ARCH) | \
 	    rb-train $(WCI_HOW) --regularize $$how --track robust,wci; done; } | \
 	  cat $(call INTO,wci)
 	@$(call COMPARE,wci) < $(call RECORDS,wci)

@@ -91,7 +91,7 @@ def metrics(scale: str) -> dict[str, str]:
 def networks(records: list[dict[str, Any]], columns: dict[str, str]) -> list[dict[str, Any]]:
     """Of each architecture the means over its seeds, its number of none edges and its corruptions."""
     groups = defaultdict(list)
-    for record in records:
+    for record in side.of_first_set(records):
         groups[record["arch"]["str"]].append(record)
     found = []
     for some in groups.values():
@@ -242,7 +242,7 @@ def without_training(records: list[dict[str, Any]], scale: str) -> dict[str, dic
         "NASWOT": "naswot",
     }
     for name, metric in scores.items():
-        known = [record for record in records if record["metrics"].get(metric) is not None]
+        known = [one for one in side.of_first_set(records) if one["metrics"].get(metric) is not None]
         if known:
             first = max(known, key=lambda record: record["metrics"][metric])
             found[name] = {column: first["metrics"].get(other) for column, other in columns.items()}
@@ -256,4 +256,4 @@ def report(records: list[dict[str, Any]], scale: str) -> str:
 
 
 if __name__ == "__main__":
-    side.main("nas-robbench-201", __doc__, report)
+    side.main("nas-robbench-201", __doc__, report, sets=tuple(side.SETS))

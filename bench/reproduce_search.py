@@ -147,9 +147,11 @@ def small(table: str, scale: str, records: list[dict[str, Any]]) -> side.PaperTa
     if not all(set(columns.values()) <= record["metrics"].keys() for record in records):
         return None
     paper = ROBBENCH._replace(columns=columns, objectives=objectives)
-    more = ["--runs", "100"]
+    records = side.of_first_set(records)
+    dataset = records[0].get("dataset") if records else None
+    more = ["--runs", "100", *(["--where", f"dataset == '{dataset}'"] if dataset else [])]
     if scale != "full":
-        paper, more = paper._replace(budget=min(10, len(records))), ["--runs", "10"]
+        paper, more = paper._replace(budget=min(10, len(records))), ["--runs", "10", *more[2:]]
     ours = rows(paper, table, ("RE", "RS", "LS"), more)
     robust = [metric for column, metric in columns.items() if column != "Clean"]
     best = max(records, key=lambda record: sum(record["metrics"][metric] for metric in robust))

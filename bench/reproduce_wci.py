@@ -61,10 +61,12 @@ def follows(name: str, found: Any, gap: int) -> side.Claim:
 
 
 def trainings(records: list[dict[str, Any]]) -> dict[str, Moments]:
-    """What was measured along the trainings, by what regularised them."""
+    """What was measured along the trainings, by what regularised them, and on which of several data sets."""
     rows: dict[str, Moments] = {}
+    several = len({record.get("dataset") for record in records}) > 1
     for record in records:
         name = "+".join(record["train"]["config"].get("regularize", [])) or "none"
+        name += f" on {record['dataset']}" if several else ""
         rows.setdefault(name, []).extend(moments(record))
     return rows
 
@@ -80,9 +82,9 @@ def claims(records: list[dict[str, Any]], scale: str) -> list[side.Claim]:
     pooled = {**rows, "all": [row for found in rows.values() for row in found]}
     correlations = {name: spearman(found) for name, found in pooled.items()}
     made = [follows(name, found, gap) for name, found in correlations.items() for gap in range(len(GAPS))]
-    plain = rows.get("none")
     for name, found in rows.items():
-        if plain and name != "none":
+        plain = rows.get("".join(["none", *name.partition(" on ")[1:]]))
+        if plain and plain is not found:
             for key in ("wci", "robust_loss_gap"):
                 made.append(side.above(f"{name} ends with a lower {key}", plain[-1][key], found[-1][key]))
     return made
@@ -104,4 +106,4 @@ def report(records: list[dict[str, Any]], scale: str) -> str:
 
 
 if __name__ == "__main__":
-    side.main("wci", __doc__, report)
+    side.main("wci", __doc__, report, sets=("cifar10", "cifar100"))

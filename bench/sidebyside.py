@@ -47,6 +47,11 @@ def read(stream: Iterable[str] = sys.stdin) -> list[dict[str, Any]]:
     return good
 
 
+def of_first_set(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The records of the data set that comes first: tables are of one, CIFAR-10 at full scale."""
+    return [record for record in records if record.get("dataset") == records[0].get("dataset")]
+
+
 def means(
     records: Iterable[Mapping[str, Any]], row: Callable[[Any], str | None], columns: Mapping[str, str]
 ) -> dict[str, dict[str, float | None]]:
@@ -170,13 +175,30 @@ def told(claims: Sequence[Claim]) -> str:
     return "\n".join([*lines, "", f"{held} of {len(known)} claims hold here{unknown}."])
 
 
-def cifar10(folder: str) -> Missing:
-    """CIFAR-10 as torchvision has it, below `folder`."""
-    return Missing(
-        str(Path(folder, "cifar-10-batches-py")),
+# Data set -> its folder, where it is from, and what lies in it.
+SETS = {
+    "cifar10": (
+        "cifar-10-batches-py",
         "its authors (cifar-10-python.tar.gz), or let a tool fetch it: --dataset cifar10 --download",
         "data_batch_1 ... data_batch_5, test_batch, batches.meta",
-    )
+    ),
+    "cifar100": (
+        "cifar-100-python",
+        "its authors (cifar-100-python.tar.gz), or let a tool fetch it: --dataset cifar100 --download",
+        "train, test, meta",
+    ),
+    "imagenet16-120": (
+        "ImageNet16",
+        "the authors of NAS-Bench-201 (ImageNet16.tar)",
+        "train_data_batch_1 ... train_data_batch_10, val_data",
+    ),
+}
+
+
+def data_set(name: str, folder: str) -> Missing:
+    """A published data set as its authors pack it, below `folder`."""
+    path, source, layout = SETS[name]
+    return Missing(str(Path(folder, path)), source, layout)
 
 
 def need(name: str, missing: Sequence[Missing]) -> None:
@@ -201,11 +223,15 @@ def weights(folder: str) -> Missing:
 
 
 def main(
-    name: str, about: str | None, report: Callable[[list[dict[str, Any]], str], str], published: bool = False
+    name: str,
+    about: str | None,
+    report: Callable[[list[dict[str, Any]], str], str],
+    published: bool = False,
+    sets: Sequence[str] = ("cifar10",),
 ) -> None:
     """A reproduction's command line: print the `report` of the records on stdin at a scale.
 
-    `published` says that the full scale evaluates the published weights.
+    `published` says that the full scale evaluates the published weights; `sets` are its data sets.
     """
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scale", choices=SCALES, default="mini")
@@ -217,4 +243,5 @@ def main(
     if not chosen.need:
         print(report(read(sys.stdin), chosen.scale))
     elif chosen.scale == "full":
-        need(name, [cifar10(chosen.data), *([weights(chosen.weights)] if published else [])])
+        wanted = [data_set(one, chosen.data) for one in sets]
+        need(name, [*wanted, *([weights(chosen.weights)] if published else [])])

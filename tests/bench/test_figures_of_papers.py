@@ -129,3 +129,22 @@ def test_figures_of_prbench_show_one_record_of_each_method(driver: Any) -> None:
     records = [{"train": {"method": method, "config": config}} for method, config in trained]
     assert [module.row(record) for record in records] == ["ERM", "Corr_G", "Corr_U", "TRADES m=1"]
     assert module.plain(records) == [records[0], records[2]]
+
+
+def test_trainings_on_several_data_sets_are_held_against_their_own_plain_one(driver: Any) -> None:
+    module = importlib.import_module("reproduce_wci")
+    history = {name: [1.0, 2.0, 3.0] for name in module.SHOWN}
+    records = [
+        {"dataset": dataset, "train": {"config": {"regularize": how}, "history": history}}
+        for dataset in ("cifar10", "cifar100")
+        for how in ([], ["l2"])
+    ]
+    assert list(module.trainings(records)) == [
+        f"{how} on {one}" for one in ("cifar10", "cifar100") for how in ("none", "l2")
+    ]
+    words = [claim.words for claim in module.claims(records, "full")]
+    assert [one for one in words if "ends" in one] == [
+        f"l2 on {one} ends with a lower {key}"
+        for one in ("cifar10", "cifar100")
+        for key in ("wci", "robust_loss_gap")
+    ]

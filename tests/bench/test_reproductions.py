@@ -73,7 +73,7 @@ def words(pipe: str) -> list[str]:
 
 def parses(command: str) -> None:
     """A command with all its options is understood; it is not run."""
-    named = {"how": "cutout", "noise": "gaussian"}
+    named = {"how": "cutout", "noise": "gaussian", "set": "cifar10"}
     tool, *arguments = shlex.split(re.sub(r"\$(\w+)", lambda word: named.get(word[1], "1"), command))
     arguments = [word for word in arguments if word != "done"]
     main = tools.tool(tool.removeprefix("rb-")).command
