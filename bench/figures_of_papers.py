@@ -165,8 +165,9 @@ class Run:
     def table(self, number: str, item: Item) -> Made:
         made = self.tables.get(item.table)
         records = self.records(item.of)
-        if made is None:
-            return Made({}, {}, {"": f"{records} has nothing of it. {self.maker(item)} makes it."})
+        if made is None or not made.rows():
+            maker = item.maker or f"{self.maker(item)} makes it."
+            return Made({}, {}, {"": f"{records} has nothing of it. {maker}"})
         stem = number.replace(" ", "")
         built = made.beside()
         for ending, text in (("md", render.to_markdown(built)), ("tex", render.to_latex(built))):

@@ -14,7 +14,8 @@ from typing import NamedTuple
 class Item(NamedTuple):
     """A numbered figure or table: its panels by letter, or the key of its table, or the reason for neither.
 
-    of: the reproduction whose records are drawn, where it is another paper's.
+    of: the reproduction whose records are drawn, where it is another paper's. maker: what makes the records
+    of a table, where it is not the reproduction.
     """
 
     caption: str
@@ -23,6 +24,7 @@ class Item(NamedTuple):
     reason: str = ""
     lacks: str = ""
     of: str = ""
+    maker: str = ""
 
 
 class Paper(NamedTuple):
@@ -164,7 +166,10 @@ NAS_ROBBENCH = Paper(
 )
 
 _METHODS = "10 methods on one small network and digits; the paper has 15 pairs of data set and network"
-_ELSEWHERE = "of the leaderboard, which rb-convert prbench reads"
+_PAIRS = (
+    "No target trains these pairs: rb-arch --arch NAME --dataset NAME in the recipe of reproduce-prbench"
+    " does. Published rows are what rb-convert prbench --radius code makes of the leaderboard."
+)
 PRBENCH = Paper(
     "PRBench",
     "prbench",
@@ -230,14 +235,11 @@ PRBENCH = Paper(
             reason="No target trains them: rb-arch --space zoo --arch vit-s,deit-ti | rb-train --init timm.",
         ),
         "table 9": Item(
-            "The metrics of table 4 for further data sets and networks.",
-            reason=f"No target trains them; they are {_ELSEWHERE}. rb-arch --arch NAME --dataset NAME in the"
-            " recipe of reproduce-prbench makes ours.",
+            "The metrics of table 4 for further data sets and networks.", table="table 9", maker=_PAIRS
         ),
         "table 10": Item("Settings.", reason="Words without data: rb-train --preset prbench --print-config."),
         "table 11": Item(
-            "The metrics of table 4 for CINIC-10, ImageNet-50 and MNIST.",
-            reason=f"No target trains them; they are {_ELSEWHERE}.",
+            "The metrics of table 4 for CINIC-10, ImageNet-50 and MNIST.", table="table 11", maker=_PAIRS
         ),
         "table 12": Item(
             "TRADES with the filter of Chen and Lee after m steps.",

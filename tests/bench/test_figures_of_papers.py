@@ -26,7 +26,7 @@ NUMBERED = {
 # Those that show no data, or need what no target trains: each says so itself.
 WITHOUT = {
     "nas-robbench-201": {"table 3"},
-    "prbench": {"figure 1", *(f"table {number}" for number in (1, 2, 3, 6, 7, 8, 9, 10, 11))},
+    "prbench": {"figure 1", *(f"table {number}" for number in (1, 2, 3, 6, 7, 8, 10))},
     "robustness-dataset": {"figure 9", "figure 11", "figure 12", "table 2", "table 3", "table 4"},
     "wci": set(),
 }
@@ -148,3 +148,24 @@ def test_trainings_on_several_data_sets_are_held_against_their_own_plain_one(dri
         for one in ("cifar10", "cifar100")
         for key in ("wci", "robust_loss_gap")
     ]
+
+
+def test_tables_of_prbench_are_of_one_pair_and_others_have_their_own(driver: Any) -> None:
+    module = importlib.import_module("reproduce_prbench")
+    train = {"method": "erm", "config": {}}
+    records = [
+        {"dataset": dataset, "arch": {"name": "resnet18"}, "train": train, "metrics": metrics}
+        for dataset, metrics in (
+            ("cifar10", {"acc": 0.9}),
+            ("cifar100", {"acc": 0.6}),
+            (
+                "mnist",
+                {"acc": 0.99, "pgd20.76.5": 0.5, "pr.uniform.0.35": 0.8, "probacc.uniform.0.3.0.1": 0.7},
+            ),
+        )
+    ]
+    made = module.tables(records, "full")
+    assert made["table 4"].ours == {"ERM": {"Acc": 0.9}}
+    assert made["table 9"].ours == {"cifar100, resnet18, ERM": {"Acc": 0.6}}
+    mnist = {"Acc": 0.99, "PGD20": 0.5, "PR .08": 0.8, "ProbAcc .1": 0.7}
+    assert made["table 11"].ours["mnist, resnet18, ERM"].items() >= mnist.items()
