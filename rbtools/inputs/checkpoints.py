@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from rbtools.inputs.resolve import Data
 
-VERSION = 2
+VERSION = 3
 BOARD = "robustbench:"  # what the name of an entry of that board begins with
 FIRST = 64  # images for what names and shapes do not determine
 Pairs = dict[str, tuple[tuple[float, ...], tuple[float, ...]] | str | None]

@@ -1,7 +1,7 @@
 """timm's networks, recognised by a digest of all their names and shapes (`spaces/timm.json`).
 
 Some names of timm have the same tensors and another function: pooling that blurs, TensorFlow's padding and
-epsilon, another GELU. What BatchNorm remembers does not tell them surely (a larger epsilon hides what differs),
+epsilon, another GELU. What BatchNorm remembers does not tell them surely (a larger epsilon hides the others),
 so these are asked about.
 """
 

@@ -35,6 +35,8 @@ REPOSITORIES = {
     "ConvNeXt and ViT behind convolutional stems (Singh et al.), built by timm": "convstem",
     "Swin transformers (patch_embed, layers with relative_position_bias_table), built by timm": "swin",
     "Wide ResNets with a cosine head (Pang et al.), by name": "pang",
+    "kuangliu/pytorch-cifar's other networks (densenet, dpn, googlenet, senet ...)": "kuangliu",
+    "chenyaofo/pytorch-cifar-models' ResNets and VGGs": "chenyaofo",
 }
 
 

@@ -110,5 +110,7 @@ def infer(state: State) -> Inferred | None:
         return None
     if last is None or "bn1.running_mean" not in state or len(stem) * 8 != len(deep):
         return None
+    if len(state["layer2.0.bn1.running_mean"]) != 2 * len(stem) or "layer1.0.fc1.weight" in state:
+        return None
     arch["name"] = f"card/resnet18-w{len(stem)}"
     return Inferred(arch, len(last), stem.shape[1])
