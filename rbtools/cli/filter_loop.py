@@ -20,7 +20,8 @@ from rbtools.cli.output import ReaderGone, RecordWriter, Stop, Terminated
 from rbtools.cli.source import RecordSource, bad_line_record, name_of, opened_output, stop_if_strict, where
 from rbtools.cli.terminal import Terminal
 from rbtools.errors import RbError, UsageError
-from rbtools.execution.executor import Executor, Finished, Job, LineRead, executor_for
+from rbtools.execution.context import clock_time
+from rbtools.execution.executor import Executor, Finished, Job, LineRead, Progress, executor_for
 from rbtools.execution.job import JobFunction, JobReport
 from rbtools.records import SCHEMA, Line, can_be_retried, dumps
 
@@ -121,6 +122,7 @@ class _Loop:
         """Read in a thread while the executor's workers run jobs."""
         reading = record is None
         helpers = _Helpers(executor, window) if self.run.divide else None
+        executor.status = lambda progress: self._status(progress, window, helpers, reading)
         if record is None:
             reader = threading.Thread(target=self._read, args=(executor, window.room), daemon=True)
             reader.start()
@@ -142,6 +144,20 @@ class _Loop:
             else:
                 for job in window.take_in(event.line):
                     executor.submit(job)
+
+    def _status(self, progress: Progress, window: _Window, helpers: _Helpers | None, reading: bool) -> str:
+        """`[5/24] NAME  TEXT  4:00 left in all`: the number of outputs is known once all lines are read."""
+        place = progress.place
+        if helpers is not None and place in helpers.helped:
+            place = helpers.helped[place]
+        name = f"{name_of(window.waiting[place][0].record)}  " if place in window.waiting else ""
+        if reading or window.given < 2:
+            return name + progress.text
+        done, text = window.given - len(window.waiting.keys() - window.held.keys()), name + progress.text
+        if done:
+            rest = (time.perf_counter() - self.start) / done * (window.given - done)
+            text += f"  {clock_time(rest)} left in all"
+        return f"[{min(done + 1, window.given)}/{window.given}] {text}"
 
     def _read(self, executor: Executor, room: threading.Semaphore) -> None:
         """Post lines while there is room for them; then that there are no more, or what went wrong."""

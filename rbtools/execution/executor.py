@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from rbtools.execution import ENGINES, LOCAL
@@ -40,9 +40,10 @@ class Finished(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """What a running job says for the status line."""
+    """What a running job says for the status line, and the place of the job, where it is known."""
 
     text: str
+    place: int | None = None
 
 
 class Notice(NamedTuple):
@@ -70,6 +71,7 @@ class Executor:
     `capacity` is how many jobs run at once, known after entering. `own_capacity`: the engine itself decides
     how many where `--jobs` does not say. `in_process`: `submit` returns when the job has ended. `last` is the
     event that was read last; after an interruption it may not have been dealt with, or come once more.
+    `status` makes the text of the status line from what a job says.
     """
 
     own_capacity: ClassVar[bool] = False
@@ -79,6 +81,7 @@ class Executor:
         self.functions, self.run = functions, run
         self.capacity = max(run.jobs, 1)
         self.last: Event | BaseException | None = None
+        self.status: Callable[[Progress], str] = lambda progress: progress.text
         self._events: deque[Event | BaseException] = deque()
         self._arrived = threading.Event()
 
@@ -121,7 +124,7 @@ class Executor:
             if isinstance(event, Notice):
                 self.run.warn(event.text)
             elif isinstance(event, Progress):
-                self.run.progress(event.text)
+                self.run.progress(self.status(event))
             elif isinstance(event, dict):
                 self.run.event(event)
             else:

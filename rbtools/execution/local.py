@@ -142,18 +142,19 @@ def _work(connection: Connection, functions: Sequence[JobFunction], run: RunCont
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is the parent's to handle
     signal.signal(signal.SIGTERM, _end)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    last = 0.0
+    last, place = 0.0, 0
 
     def progress(text: str) -> None:
         nonlocal last
         if time.monotonic() - last > _SECONDS_BETWEEN_PROGRESS:
             last = time.monotonic()
-            connection.send(Progress(text))
+            connection.send(Progress(text, place))
 
     run.progress, run.event = progress, connection.send
     try:
         while True:
             job: Job = connection.recv()
+            place = job.place
             own = dataclasses.replace(run, helps=job.helps)
             connection.send(run_job(functions[job.function].with_run(own), job.record, own))
     except (EOFError, OSError):
