@@ -145,6 +145,9 @@ def test_a_second_axis_has_its_own_scale_and_dashes() -> None:
     )
     assert (left.lines[0].get_linestyle(), right.lines[0].get_linestyle()) == ("-", "--")
     assert right.get_ylabel() == "gap (dashed)"
+    figure = drawn("curves", [record], over="epoch", metric="wci", right="gap", same_scale=True)
+    (axes,) = figure.axes
+    assert [line.get_linestyle() for line in axes.lines] == ["-", "--"]
 
 
 def test_means_have_their_deviations() -> None:
