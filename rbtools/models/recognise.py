@@ -15,6 +15,10 @@ __all__ = ["Ambiguous", "Inferred", "classes_of", "in_channels_of", "infer", "sk
 
 # Numbered linear layers: the one with the highest number gives the logits.
 COUNTED = re.compile(r"(?:fc|linear|classifier\.)(\d{1,4})\.weight")
+# Tensors of diffusion models, of CompVis', OpenAI's and diffusers' code.
+DIFFUSION = re.compile(
+    r"model\.diffusion_model\..*|first_stage_model\..*|time_embed\.0\.weight|time_embedding\.linear_1\.weight"
+)
 STEMS = ("stem.0.weight", "conv1.weight", "features.0.weight", "features.0.0.weight", "conv_proj.weight")
 
 
@@ -25,6 +29,12 @@ def infer(state: State, metadata: Mapping[str, Any] | None = None) -> Inferred:
     several networks have the same weights. Raises RbError where no family fits, and `Ambiguous` where several
     networks do.
     """
+    generator = next((key for key in state if DIFFUSION.fullmatch(key)), None)
+    if generator is not None:
+        raise RbError(
+            f"The checkpoint is a diffusion model (it has the tensor {generator}), which gives images and no"
+            " logits. Name the file of a classifier with --checkpoint FILE."
+        )
     for family in FAMILIES.values():
         inferred = family(state, metadata or {})
         if inferred is not None:

@@ -43,6 +43,7 @@ PREFIXES = (
 )
 # Second copies of the network in one flat state dict: MadryLab's attacker, averaged weights.
 COPIES = ("attacker.", "ema.", "ema_model.", "model_ema.", "teacher.")
+OPTIMISER = {"state", "param_groups"}  # the keys of torch's optimisers
 MOST_CHANNELS = 4  # of an image; a longer mean belongs to a layer
 DEEPEST = 8  # levels of nested mappings above the weights
 MEANS, STDS = ("mean", "mu", "new_mean"), ("std", "sigma", "new_std")
@@ -68,6 +69,12 @@ def unwrapped(
     others: list[str] = []
     contents = PickleScan()
     while len(nesting) < DEEPEST:
+        if raw.keys() >= OPTIMISER:
+            raise RbError(
+                f"The checkpoint {path} holds the state of an optimiser and no network. Name the file"
+                f" with the"
+                " network's weights, what model.state_dict() gave: --checkpoint FILE."
+            )
         opened = map(_opened, raw.items())
         metadata.update({str(key): value for key, value in opened if contents.is_plain(value)})
         holders = [key for key in raw if contents.holds_tensors(raw[key]) and "optim" not in str(key).lower()]

@@ -250,3 +250,20 @@ def test_names_from_a_file_stay_on_one_line() -> None:
     Path("w.pt").write_text("<html><title>40\n4</title>")
     with pytest.raises(RbError, match=r"a web page, titled '40\\n4'"):
         checkpoint.load("w.pt")
+
+
+def test_a_file_of_an_optimiser_or_of_a_diffusion_model_is_said_to_be_one() -> None:
+    network = torch.nn.Linear(3, 2)
+    optimiser = torch.optim.Adam(network.parameters())
+    network(torch.ones(1, 3)).sum().backward()
+    optimiser.step()
+    torch.save(optimiser.state_dict(), "w.pt")
+    with pytest.raises(RbError, match=r"holds the state of an optimiser and no network.*--checkpoint FILE"):
+        checkpoint.load("w.pt")
+    torch.save({"model": network.state_dict(), "optimizer": optimiser.state_dict()}, "w.pt")
+    with pytest.raises(RbError, match="not recognised"):
+        checkpoint.load("w.pt", classes=2)
+    for name in ("model.diffusion_model.input_blocks.0.weight", "time_embedding.linear_1.weight"):
+        torch.save({"state_dict": {name: torch.ones(2, 2), "conv_in.weight": torch.ones(2, 3, 3, 3)}}, "w.pt")
+        with pytest.raises(RbError, match=r"is a diffusion model \(it has the tensor .*gives images"):
+            checkpoint.load("w.pt", classes=10)
