@@ -303,8 +303,8 @@ def normalisation_of(network: nn.Module) -> str:
     for module in (network, *network.children()):
         for words in (("mu", "sigma"), ("mean", "std")):
             pair = [getattr(module, word, None) for word in words]
-            if all(isinstance(value, torch.Tensor) for value in pair):
-                numbers = [value.flatten().tolist() for value in pair]
+            numbers = [value.flatten().tolist() for value in pair if isinstance(value, torch.Tensor)]
+            if len(numbers) == len(pair):
                 return " ".join(",".join(f"{round(number, 8):.7g}" for number in one) for one in numbers)
     return "none"
 
