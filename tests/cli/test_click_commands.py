@@ -103,7 +103,7 @@ def test_numbers_are_named_shortly_and_empty_defaults_not_at_all() -> None:
         ("ge", ["uniform"], "'uniform' is the name of a noise. Write: rb-ge pr --noise uniform. Try"),
         ("pr", ["--noise", "normal"], "Unknown noise 'normal'. Did you mean 'gaussian'? Known: uniform,"),
         ("train", ["--method", "corruption", "--noise", "normal"], "Did you mean 'gaussian'? Try"),
-        ("plot", ["scater"], "Did you mean 'scatter'? Known: box, hist, scatter, curves,"),
+        ("plot", ["scater"], "Did you mean 'scatter' or 'search'? Known: box, hist, scatter, curves,"),
         ("plot", ["corruption"], "Unknown plot 'corruption'. Did you mean 'corruptions'"),
         ("attack", ["transfr"], "Unknown attack 'transfr'. Did you mean 'transfer'? Known: fgsm,"),
         (
