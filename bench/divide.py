@@ -37,7 +37,7 @@ BIN = Path(sys.executable).parent
 WAYS = {"1 worker, 1 thread": (1, 1), "2 workers, 1 thread": (2, 1), "1 worker, 2 threads": (1, 2)}
 COMMANDS = {
     "AutoAttack": "rb-attack aa --eps 1",
-    "PR": "rb-pr --gamma 0.05 --samples 100",
+    "PR": "rb-pr --gamma 0.05 --samples 30",
     "corruptions": "rb-corrupt all",
 }
 

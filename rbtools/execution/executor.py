@@ -5,6 +5,7 @@ An engine is a subclass of `Executor` in a module of its own and a line of `rbto
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import threading
 from collections import deque
@@ -62,11 +63,18 @@ Event = Finished | Progress | Notice | LineRead | dict[str, Any]
 """What an executor reports; a dict is an event for programs (`run.event`)."""
 
 
+def run_on(job: Job, functions: Sequence[JobFunction], run: RunContext) -> JobReport:
+    """Run a job with the run of the process that it is in now."""
+    own = dataclasses.replace(run, helps=job.helps)
+    return run_job(functions[job.function].with_run(own), job.record, own)
+
+
 class Executor:
     """Runs jobs: each is one of `functions` applied to a record.
 
     Use as a context: leaving it stops what still runs; what is finished stays in the store. Subclasses
-    define `submit`, start and end their workers on entering and leaving, and report by `post`.
+    define `submit` (in a worker `run_on` does the work), start and end their workers on entering and leaving,
+    and report by `post`.
 
     `capacity` is how many jobs run at once, known after entering. `own_capacity`: the engine itself decides
     how many where `--jobs` does not say. `in_process`: `submit` returns when the job has ended. `last` is the

@@ -21,8 +21,8 @@ from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
 from rbtools.execution.context import RunContext
-from rbtools.execution.executor import Executor, Finished, Job, Notice, Progress
-from rbtools.execution.job import JobFunction, JobReport, run_job
+from rbtools.execution.executor import Executor, Finished, Job, Notice, Progress, run_on
+from rbtools.execution.job import JobFunction, JobReport
 
 _SECONDS_TO_END = 1.5
 _SECONDS_TO_END_ALONE = 10.0
@@ -155,8 +155,7 @@ def _work(connection: Connection, functions: Sequence[JobFunction], run: RunCont
         while True:
             job: Job = connection.recv()
             place = job.place
-            own = dataclasses.replace(run, helps=job.helps)
-            connection.send(run_job(functions[job.function].with_run(own), job.record, own))
+            connection.send(run_on(job, functions, run))
     except (EOFError, OSError):
         _leave(0)
     except SystemExit as end:

@@ -23,6 +23,9 @@ from rbtools.evaluation.probabilistic import NoiseTask
 from rbtools.evaluation.tasks import AttackTask, CorruptionTask, EvalTask
 from rbtools.execution import memoize
 from rbtools.execution.context import RunContext
+from rbtools.execution.executor import Finished, Job
+from rbtools.execution.local import LocalExecutor
+from rbtools.jobs import EvaluateJob
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.estimate import Estimator
 from rbtools.store import Store, lease
@@ -218,9 +221,20 @@ def test_a_part_is_read_as_it_was_written(values: np.ndarray) -> None:
     assert Part.decoded(b"{}\n") is None
 
 
+def test_a_helping_job_computes_batches_in_its_worker_and_no_result(trained: dict[str, Record]) -> None:
+    """Train has 1,442 images: three batches of 512. A batch has a part for each output: clean and FGSM."""
+    run = run_in("rb-store", divide=True, jobs=1, split="train")
+    task = AttackTask(ATTACKS.build("fgsm"), (8 / 255,))
+    with LocalExecutor([EvaluateJob(task, run)], run) as executor:
+        executor.submit(Job(-1, 0, trained["erm"], helps=True))
+        event = next(executor.events())
+    assert isinstance(event, Finished) and event.place == -1 and event.report.pending
+    assert len(list(Store("rb-store").files("state"))) == 3 * 2
+    assert not list(Store("rb-store").files("outcomes")) and not list(Store("rb-store").files("leases"))
+
+
 @pytest.mark.parametrize("source", ["record", "checkpoint"])
 def test_two_workers_share_one_record(source: str, trained: dict[str, Record], tmp_path: Path) -> None:
-    """Train has 1,442 images: three batches of 512."""
     alone, shared = copies(tmp_path)
     record = trained["erm"]
     weights = Store(alone).object(record["checkpoint"])

@@ -13,8 +13,7 @@ from click.testing import CliRunner
 
 from rbtools.commands.attack import main
 from rbtools.execution import ENGINES
-from rbtools.execution.executor import Executor, Finished, Job
-from rbtools.execution.job import run_job
+from rbtools.execution.executor import Executor, Finished, Job, run_on
 
 
 class ThreadExecutor(Executor):
@@ -31,8 +30,7 @@ class ThreadExecutor(Executor):
         self._threads.submit(self._run, job)
 
     def _run(self, job: Job) -> None:
-        run = pickle.loads(pickle.dumps(self.run))
-        report = run_job(self.functions[job.function].with_run(run), job.record, run)
+        report = run_on(job, self.functions, pickle.loads(pickle.dumps(self.run)))
         self.post(Finished(job.place, report))
 
 

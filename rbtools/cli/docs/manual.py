@@ -41,7 +41,7 @@ DIVIDING = (
         " be stopped and started again. --shard auto takes the part of a task of a Slurm job. This script,"
         " given to sbatch, works on a file (records.jsonl) in an array of eight:",
         "#!/bin/sh\n"
-        "#SBATCH --array=1-8 --gpus-per-task=1\n"
+        "#SBATCH --array=1-8 --gpus=1\n"
         "{use} --shard auto records.jsonl > part-$SLURM_ARRAY_TASK_ID.jsonl",
     ),
     (

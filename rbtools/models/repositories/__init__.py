@@ -5,7 +5,7 @@ A family is one file here and one line in `REPOSITORIES`. Its module has
     NAMES               a regular expression for all its names
     infer(state)        the network of a bare state dict, or None: `Inferred`
     build(match, fields, classes, shape)    the network of a name that matched, with the record's fields
-    variants(name)      fields that names and shapes leave open, the usual ones first; () where there are none
+    variants(name)      fields that names and shapes leave open, the usual ones first; may be absent
 
 A network may have `normalizations`, {number of classes: (mean, std)}: those that its authors use.
 """
@@ -58,14 +58,14 @@ def infer(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
 def arch_of(name: str) -> dict[str, Any]:
     """The architecture record of a name, with the usual one of its variants."""
     _, family = _family(name)
-    return {"space": "repo", "name": name, **next(iter(family.variants(name)), {})}
+    return {"space": "repo", "name": name, **next(iter(_variants(family, name)), {})}
 
 
 def from_arch(arch: Mapping[str, Any], *, classes: int, shape: tuple[int, int, int]) -> nn.Module:
     """Build the network called `arch["name"]`. Raises RbError for an unknown name or variant."""
     name = str(arch.get("name"))
     match, family = _family(name)
-    variants = list(family.variants(name))
+    variants = _variants(family, name)
     for field in {field for one in variants for field in one}:
         known = list(dict.fromkeys(one[field] for one in variants))
         if arch.get(field, known[0]) not in known:
@@ -77,7 +77,12 @@ def from_arch(arch: Mapping[str, Any], *, classes: int, shape: tuple[int, int, i
 
 def variants_of(arch: Mapping[str, Any]) -> list[dict[str, str]]:
     """The fields of each variant of a network, the usual one first."""
-    return list(_family(str(arch.get("name")))[1].variants(str(arch.get("name"))))
+    name = str(arch.get("name"))
+    return _variants(_family(name)[1], name)
+
+
+def _variants(family: ModuleType, name: str) -> list[dict[str, str]]:
+    return list(family.variants(name)) if hasattr(family, "variants") else []
 
 
 def _family(name: str) -> tuple[re.Match[str], ModuleType]:

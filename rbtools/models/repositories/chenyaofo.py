@@ -66,11 +66,6 @@ class ThreeLayerVGG(nn.Module):
         return logits
 
 
-def variants(name: str) -> tuple[dict[str, str], ...]:
-    """None."""
-    return ()
-
-
 def build(
     match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: tuple[int, int, int]
 ) -> nn.Module:

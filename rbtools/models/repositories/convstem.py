@@ -64,11 +64,6 @@ class ConvStem(nn.Module):
         return x
 
 
-def variants(name: str) -> tuple[dict[str, str], ...]:
-    """None."""
-    return ()
-
-
 def build(
     match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: tuple[int, int, int]
 ) -> nn.Module:

@@ -273,11 +273,6 @@ class CifarLeNet(nn.Module):
         return logits
 
 
-def variants(name: str) -> tuple[dict[str, str], ...]:
-    """None."""
-    return ()
-
-
 def build(
     match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: tuple[int, int, int]
 ) -> nn.Module:

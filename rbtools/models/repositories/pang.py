@@ -36,11 +36,6 @@ class CosineWideResNet(WideResNet):
         return F.linear(features, F.normalize(self.fc.weight))
 
 
-def variants(name: str) -> tuple[dict[str, str], ...]:
-    """None."""
-    return ()
-
-
 def build(
     match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: tuple[int, int, int]
 ) -> nn.Module:
