@@ -49,7 +49,7 @@ class Cluster:
                 "--include-dashboard=false",
                 f"--temp-dir={self.folder}",
             )
-            self.address = (self.folder / "ray_current_cluster").read_text().strip()
+            self.address = self._address_of_head()
             self.start_second()
         except BaseException:
             self.stop()
@@ -89,6 +89,17 @@ class Cluster:
             self._kill(name)
             if not tries_left or "timed out during startup" not in text:
                 raise RuntimeError(f"ray start ({name}) failed: {text}")
+
+    def _address_of_head(self) -> str:
+        """The address that the head writes into its folder a moment after it says that it runs."""
+        end = time.monotonic() + _SECONDS_TO_START
+        path = self.folder / "ray_current_cluster"
+        while not (path.exists() and (address := path.read_text().strip())):
+            if self._nodes["head"].poll() is not None or time.monotonic() > end:
+                log = (self.folder / "head.log").read_text("utf-8", "replace")
+                raise RuntimeError(f"the head of the Ray cluster wrote no address: {log}")
+            time.sleep(0.1)
+        return address
 
     def _launch(self, name: str, ip: str, log: Path, *options: str) -> None:
         with log.open("wb") as stream:
