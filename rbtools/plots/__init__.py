@@ -9,9 +9,15 @@ of attacks, methods and measures, for their names.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from rbtools.registry import Registry
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from rbtools.plots.base import Scoring
+
 
 PLOTS = Registry(
     "plot",
@@ -39,7 +45,7 @@ class Plot(Protocol):
     name: ClassVar[str]
     endings: ClassVar[tuple[str, ...]]
 
-    def draw(self, records: Iterable[dict[str, Any]], scoring: Any) -> Any:
+    def draw(self, records: Iterable[dict[str, Any]], scoring: Scoring) -> Figure | str:
         """The Figure, or the text of the file. `scoring` has the functions of rbtools.scoring.plotted.
 
         Raises RbError where the records lack what is to be drawn, or there are none.

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.errors import RbError
 from rbtools.plots import layout, style, weightings, words
-from rbtools.plots.base import Painted, Record
+from rbtools.plots.base import Painted, Record, Scoring
 from rbtools.registry import param
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 
 MOST_WEIGHTINGS = 7
 _NAMED = 4  # metrics that the axis names
@@ -26,7 +31,7 @@ class Bars(weightings.Composed):
 
     top: int = param(20, "Only so many, the best by the first weighting.", check="positive")
 
-    def paint(self, figure: Any, records: Sequence[Record], scoring: Any) -> Painted:
+    def paint(self, figure: Figure, records: Sequence[Record], scoring: Scoring) -> Painted:
         score = self.scored(records, scoring)
         usual = {term.metric: term.weight for term in score.terms}
         weights = weightings.weightings(self.weightings, usual)
@@ -86,7 +91,7 @@ def _of(names: Sequence[str]) -> str:
     return f"composite score of {listed} (1 is best)"
 
 
-def _write(axes: Any, places: Sequence[float], lengths: Sequence[float]) -> None:
+def _write(axes: Axes, places: Sequence[float], lengths: Sequence[float]) -> None:
     for place, length in zip(places, lengths, strict=True):
         inside = length > 0.85
         axes.text(

@@ -5,11 +5,18 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from rbtools.errors import RbError
 from rbtools.plots import label_placement, layout, style
 from rbtools.registry import param
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.container import Container
+    from matplotlib.figure import Figure
+    from matplotlib.text import Text
+
 
 Record = dict[str, Any]
 ENDINGS = ("png", "svg", "pdf")
@@ -30,9 +37,50 @@ class Painted(NamedTuple):
 
     title: str
     height: float
-    legend: Sequence[tuple[Any, str]] = ()
+    legend: Sequence[tuple[Artist | Container, str]] = ()
     below: str = ""
     left: str = ""
+
+
+class Score(Protocol):
+    """A composite score: what `rbtools.scoring.plotted.composite` returns, and `weightings.Own`."""
+
+    @property
+    def terms(self) -> Sequence[WeightedTerm]: ...
+    def weighed(self, weights: Sequence[float]) -> list[float | None]: ...
+
+
+class WeightedTerm(Protocol):
+    """A metric of a score and its weight."""
+
+    @property
+    def metric(self) -> str: ...
+    @property
+    def weight(self) -> float: ...
+
+
+class Scoring(Protocol):
+    """The functions of `rbtools.scoring.plotted`."""
+
+    def front(self, columns: Sequence[Sequence[float]], higher: Sequence[bool]) -> list[int]: ...
+    def correlations(
+        self,
+        kind: str,
+        names: Sequence[str],
+        columns: Sequence[Sequence[float | None]],
+        rows: Sequence[str],
+        cols: Sequence[str],
+    ) -> list[list[float]]: ...
+    def composite(
+        self,
+        records: Iterable[Record],
+        metric: str | None,
+        *,
+        preset: str | None = None,
+        within: str | None = None,
+        missing: str = "refuse",
+    ) -> Score: ...
+    def preset_metrics(self, preset: str) -> list[str]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +100,7 @@ class Drawing:
                 f"The width of a figure is {self.width:g} inches. Expected {LEAST_WIDTH:g} to {MOST_WIDTH:g}."
             )
 
-    def draw(self, records: Iterable[Record], scoring: Any) -> Any:
+    def draw(self, records: Iterable[Record], scoring: Scoring) -> Figure:
         """A matplotlib Figure of these records, on the Agg canvas.
 
         Raises RbError where there are no records, or they lack what is to be drawn.
@@ -66,12 +114,12 @@ class Drawing:
             finish(figure, painted, self.title)
         return figure
 
-    def paint(self, figure: Any, records: Sequence[Record], scoring: Any) -> Painted:
+    def paint(self, figure: Figure, records: Sequence[Record], scoring: Scoring) -> Painted:
         """Paint the records onto the figure, whose width is set."""
         raise NotImplementedError
 
 
-def blank(width: float) -> Any:
+def blank(width: float) -> Figure:
     """An empty Figure, so many inches wide, on the Agg canvas; inside `style.applied` only."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -81,12 +129,11 @@ def blank(width: float) -> Any:
     return figure
 
 
-def finish(figure: Any, painted: Painted, title: str | None = None) -> None:
+def finish(figure: Figure, painted: Painted, title: str | None = None) -> None:
     """Put title and legend around what was painted, and set the height for all of it."""
     width = figure.get_figwidth()
     lines = layout.wrapped(painted.title if title is None else title, width - 0.3, style.TITLE)
-    if lines:
-        figure.suptitle("\n".join(lines))
+    around = [figure.suptitle("\n".join(lines))] if lines else []
     height = painted.height + len(lines) * layout.line_height(style.TITLE) + 0.05
     strip = layout.legend(figure, painted.legend)
     below = layout.wrapped(painted.below, width - 0.3, style.SIZE)
@@ -97,14 +144,15 @@ def finish(figure: Any, painted: Painted, title: str | None = None) -> None:
         figure.text(0.5, (strip + 0.02) / total, "\n".join(below), ha="center", va="bottom", size=style.SIZE)
     if painted.left:
         left = layout.wrapped(painted.left, painted.height, style.SIZE)
-        figure.supylabel("\n".join(left), y=1 - share * (1 - painted.height / height / 2), size=style.SIZE)
+        middle = 1 - share * (1 - painted.height / height / 2)
+        around.append(figure.supylabel("\n".join(left), y=middle, size=style.SIZE))
     # They have their strip to themselves: matplotlib's own labels and legends outside cover each other.
-    figure.get_layout_engine().set(rect=(0, 1 - share, 1, share))
-    _settle(figure)
+    figure.set_layout_engine("constrained", rect=(0, 1 - share, 1, share))
+    _settle(figure, around)
     label_placement.settle(figure)
 
 
-def _settle(figure: Any) -> None:
+def _settle(figure: Figure, around: Sequence[Text]) -> None:
     """Lay everything out, once, at places rounded so that the same records make the same bytes.
 
     matplotlib's solver takes its constraints in the order of their addresses: the last digits of what it
@@ -118,12 +166,12 @@ def _settle(figure: Any) -> None:
     for axes in figure.axes:
         box = axes.get_position(original=True)
         axes.set_position(Bbox([[round(at, 4) for at in corner] for corner in box.get_points()]))
-    for text in (figure._suptitle, figure._supylabel):
-        if text is not None:
-            text.set_position([round(at, 4) for at in text.get_position()])
+    for text in around:
+        x, y = text.get_position()
+        text.set_position((round(x, 4), round(y, 4)))
 
 
-def encode(drawn: Any, ending: str) -> bytes:
+def encode(drawn: Figure | str, ending: str) -> bytes:
     """The bytes of a file: of a Figure as "png", "svg" or "pdf", of a text in UTF-8."""
     if isinstance(drawn, str):
         return drawn.encode()

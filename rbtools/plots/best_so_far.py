@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.errors import RbError
 from rbtools.plots import layout, style, words
-from rbtools.plots.base import Drawing, Painted, Record
+from rbtools.plots.base import Drawing, Painted, Record, Scoring
 from rbtools.registry import param
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
 
 MOST_LINES = 8
 
@@ -25,7 +31,7 @@ class SearchPlot(Drawing):
 
     log_x: bool = param(False, "Horizontal axis with equal ratios, which shows the first queries.")
 
-    def paint(self, figure: Any, records: Sequence[Record], scoring: Any) -> Painted:
+    def paint(self, figure: Figure, records: Sequence[Record], scoring: Scoring) -> Painted:
         searches = [search for record in records if (search := _search(record)) is not None]
         if not searches:
             raise RbError(
@@ -86,7 +92,7 @@ def _names(searches: Sequence[dict[str, Any]]) -> list[str]:
     ]
 
 
-def _line(axes: Any, trajectory: dict[str, list[float]], look: dict[str, Any]) -> Any:
+def _line(axes: Axes, trajectory: dict[str, list[float]], look: dict[str, Any]) -> Line2D:
     mean = trajectory["mean"]
     queries = range(1, len(mean) + 1)
     if trajectory.get("low") and trajectory.get("high"):

@@ -5,14 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from rbtools.datasets import DATASETS, WITH_PATH, describe
 from rbtools.errors import RbError
 from rbtools.plots import layout, record_values, style, weightings, words
-from rbtools.plots.base import Painted, Record
+from rbtools.plots.base import Painted, Record, Scoring
 from rbtools.records import metric_name
 from rbtools.registry import param
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 
 # Classes of published data sets that rbtools does not have.
 _OTHERS = {"fashionmnist": 10, "imagenet": 1000}
@@ -67,7 +72,7 @@ class Box(weightings.Composed):
         None, "Classes of the data set, for the line of chance.  [default: the data set's]", check="positive"
     )
 
-    def paint(self, figure: Any, records: Sequence[Record], scoring: Any) -> Painted:
+    def paint(self, figure: Figure, records: Sequence[Record], scoring: Scoring) -> Painted:
         facets, axis = self._facets(records, scoring)
         panels = [panel for facet in facets for panel in facet]
         if len(facets) == len(panels):  # one panel each: they stand side by side
@@ -96,7 +101,7 @@ class Box(weightings.Composed):
         title = words.counted(len(records)) + (f" ({shared})" if shared else "")
         return Painted(title, height, [] if line is None else [(line, chance)], "", axis)
 
-    def _facets(self, records: Sequence[Record], scoring: Any) -> tuple[list[list[BoxPanel]], str]:
+    def _facets(self, records: Sequence[Record], scoring: Scoring) -> tuple[list[list[BoxPanel]], str]:
         """The panels of each facet, and what the axis says."""
         parts: dict[str, Sequence[int]] = {"": range(len(records))}
         if self.facet is not None:
@@ -125,7 +130,7 @@ class Box(weightings.Composed):
             ]
         return drawn, words.axis(names)
 
-    def _scores(self, records: Sequence[Record], scoring: Any) -> dict[str, list[float | None]]:
+    def _scores(self, records: Sequence[Record], scoring: Scoring) -> dict[str, list[float | None]]:
         """Weighting -> the composite score of each record."""
         score = self.scored(records, scoring)
         some = weightings.weightings(self.weightings, {term.metric: term.weight for term in score.terms})
@@ -241,7 +246,7 @@ def _with(widths: list[float], rest: float) -> list[float]:
     return [*widths, rest] if rest > 0.05 else widths
 
 
-def _panel(axes: Any, group: BoxPanel, width: float) -> float:
+def _panel(axes: Axes, group: BoxPanel, width: float) -> float:
     """Draw one group; returns the inches that the names below it and what its title has more of are high."""
     colours = group.colours or [style.BLUE] * len(group.columns)
     for place, (column, colour) in enumerate(zip(group.columns, colours, strict=True)):
@@ -262,7 +267,7 @@ def _panel(axes: Any, group: BoxPanel, width: float) -> float:
     return high + len(lines) * layout.line_height(style.SMALL)
 
 
-def _box(axes: Any, column: Sequence[float], place: int, colour: str) -> None:
+def _box(axes: Axes, column: Sequence[float], place: int, colour: str) -> None:
     line = {"color": colour, "linewidth": 0.8}
     drawn = axes.boxplot(
         [column],

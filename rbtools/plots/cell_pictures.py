@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rbtools.errors import RbError
 from rbtools.plots import layout, style, words
 from rbtools.plots.base import Painted, Record
 from rbtools.spaces import nasbench201
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 
 MOST_GRAPHS = 12
 # By place in nasbench201.OPS: none, skip, 1x1, 3x3, pooling.
@@ -27,7 +32,7 @@ _BENDS = (0.16, 0.2, 0.0, -0.52, -0.1, 0.12)
 _PLACES = (0.6, 0.5, 0.5, 0.5, 0.45, 0.5)
 
 
-def graphs(figure: Any, cells: Sequence[Record]) -> Painted:
+def graphs(figure: Figure, cells: Sequence[Record]) -> Painted:
     """Each cell as a graph, an arrow for each edge."""
     if len(cells) > MOST_GRAPHS:
         raise RbError(
@@ -69,7 +74,7 @@ def _along(
     return x, y
 
 
-def _graph(axes: Any, ops: Sequence[int]) -> None:
+def _graph(axes: Axes, ops: Sequence[int]) -> None:
     """Nodes 0 to 3 and an arrow for each edge; an edge that reaches nothing is pale."""
     from matplotlib.patches import FancyArrowPatch
 
@@ -122,7 +127,7 @@ def _graph(axes: Any, ops: Sequence[int]) -> None:
         )
 
 
-def network(figure: Any, record: Record, width: float) -> Painted:
+def network(figure: Figure, record: Record, width: float) -> Painted:
     """The stages of the network around a cell, from the image to the logits, in two rows."""
     from matplotlib.patches import FancyBboxPatch
 

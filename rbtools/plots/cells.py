@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.errors import RbError
 from rbtools.plots import cell_pictures, layout, record_values, style, words
-from rbtools.plots.base import Drawing, Painted, Record
+from rbtools.plots.base import Drawing, Painted, Record, Scoring
 from rbtools.plots.cell_pictures import OP_LOOKS
 from rbtools.records import metric_name
 from rbtools.registry import param
 from rbtools.spaces import nasbench201
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.container import Container
+    from matplotlib.figure import Figure
+
 
 MOST_ROWS = 60
 
@@ -41,7 +48,7 @@ class CellsPlot(Drawing):
         choices=("operations", "graph", "grid", "network"),
     )
 
-    def paint(self, figure: Any, records: Sequence[Record], scoring: Any) -> Painted:
+    def paint(self, figure: Figure, records: Sequence[Record], scoring: Scoring) -> Painted:
         chosen, which = self._best([record for record in records if _is_cell(record)])
         if self.view == "graph" or (self.view is None and len(chosen) == 1):
             return cell_pictures.graphs(figure, chosen)
@@ -67,11 +74,11 @@ class CellsPlot(Drawing):
         of = f" of {len(known):,}" if len(best) < len(known) else ""
         return best, f"{words.counted(len(best), 'cell')}{of}, best by {words.tidy(by)}"
 
-    def _operations(self, figure: Any, cells: Sequence[Record], which: str) -> Painted:
+    def _operations(self, figure: Figure, cells: Sequence[Record], which: str) -> Painted:
         axes = figure.add_subplot()
         count = len(nasbench201.EDGES)
         ops = [nasbench201.ops_of(record["arch"]) for record in cells]
-        entries: list[tuple[Any, str]] = []
+        entries: list[tuple[Artist | Container, str]] = []
         low = [0.0] * count
         for op, (words_, colour) in enumerate(OP_LOOKS):
             share = [sum(cell[edge] == op for cell in ops) / len(ops) for edge in range(count)]
@@ -87,7 +94,7 @@ class CellsPlot(Drawing):
         layout.label(axes, x="edge of the cell", y="share of cells", room=(self.width - 0.7, height - 0.4))
         return Painted(which, height, entries)
 
-    def _grid(self, figure: Any, cells: Sequence[Record], which: str) -> Painted:
+    def _grid(self, figure: Figure, cells: Sequence[Record], which: str) -> Painted:
         """A row for each cell, by its index and class, a column for each edge."""
         if len(cells) > MOST_ROWS:
             raise RbError(
@@ -136,10 +143,10 @@ def _is_cell(record: Record) -> bool:
     return True
 
 
-def _write_shares(axes: Any, share: Sequence[float], low: Sequence[float], colour: str) -> None:
+def _write_shares(axes: Axes, share: Sequence[float], low: Sequence[float], colour: str) -> None:
     """The share in percent inside each bar that is high enough for it."""
     ink = "white" if colour in (style.BLUE, style.GREEN) else "black"
     for edge, (part, start) in enumerate(zip(share, low, strict=True)):
         if part >= 0.09:
-            look = {"ha": "center", "va": "center", "size": style.SMALL - 0.5, "color": ink}
-            axes.text(edge, start + part / 2, f"{100 * part:.0f} %", **look)
+            text, size = f"{100 * part:.0f} %", style.SMALL - 0.5
+            axes.text(edge, start + part / 2, text, ha="center", va="center", size=size, color=ink)

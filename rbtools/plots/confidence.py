@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.errors import RbError
 from rbtools.plots import details, layout, style, words
-from rbtools.plots.base import Drawing, Painted, Record
+from rbtools.plots.base import Drawing, Painted, Record, Scoring
 from rbtools.registry import param
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 
 MOST_PANELS, MOST_NAMED = 9, 10
 Steps = Sequence[tuple[float, list[dict[str, Any]]]]  # distance -> the details of the records
@@ -39,17 +45,17 @@ class Confidence(Drawing):
         0, "With --view label: the class of the images, from 0.", name="class", check="non-negative"
     )
 
-    def paint(self, figure: Any, records: Sequence[Record], scoring: Any) -> Painted:
+    def paint(self, figure: Figure, records: Sequence[Record], scoring: Scoring) -> Painted:
         by_metric = details.of(records, self.metric, "confidence")
         return self._by_class(figure, by_metric) if self.view == "class" else self._over(figure, by_metric)
 
-    def _drawn(self, axes: Any, steps: Steps) -> list[tuple[Any, str]]:
+    def _drawn(self, axes: Axes, steps: Steps) -> list[tuple[Artist, str]]:
         """The lines of one attack or corruption."""
         if self.view == "label":
             return _labels(axes, steps, self.image_class)
         return [_line(axes, steps, place, number) for number, place in enumerate(("correct", "wrong"))]
 
-    def _over(self, figure: Any, by_metric: details.Details) -> Painted:
+    def _over(self, figure: Figure, by_metric: details.Details) -> Painted:
         families: dict[str, list[tuple[float, str]]] = {}
         for name in by_metric:
             parts = words.with_number(name)
@@ -62,7 +68,7 @@ class Confidence(Drawing):
             )
         _refuse_many(list(families))
         grid = layout.grid(figure, len(families), least=1.25 if self.width < 4 else 1.9, share="all")
-        entries: list[tuple[Any, str]] = []
+        entries: list[tuple[Artist, str]] = []
         for axes, (family, names) in zip(grid.axes, families.items(), strict=True):
             steps = [(0.0, clean)] if clean and "corrupt" not in family else []
             steps += [(value, by_metric[name]) for value, name in sorted(names)]
@@ -85,11 +91,11 @@ class Confidence(Drawing):
             "mean probability" if self.view == "label" else "mean largest probability",
         )
 
-    def _by_class(self, figure: Any, by_metric: details.Details) -> Painted:
+    def _by_class(self, figure: Figure, by_metric: details.Details) -> Painted:
         names = list(by_metric) if self.metric is not None else list(by_metric)[-1:]
         _refuse_many(names)
         grid = layout.grid(figure, len(names), least=2.6, share="all")
-        entries: list[tuple[Any, str]] = []
+        entries: list[tuple[Artist, str]] = []
         for axes, name in zip(grid.axes, names, strict=True):
             entries = _classes(axes, name, by_metric[name], grid.width)
             if len(names) > 1:
@@ -110,7 +116,7 @@ def _refuse_many(names: Sequence[str]) -> None:
         raise RbError(f"There would be {len(names)} panels, and {MOST_PANELS} fit. Name fewer with --metric.")
 
 
-def _labels(axes: Any, steps: Steps, label: int) -> list[tuple[Any, str]]:
+def _labels(axes: Axes, steps: Steps, label: int) -> list[tuple[Artist, str]]:
     """The mean probability of each class over the images of class `label`, medians over the records.
 
     The class itself is drawn thick with the middle 80 % of the records; of more than ten others, the ten that
@@ -130,7 +136,7 @@ def _labels(axes: Any, steps: Steps, label: int) -> list[tuple[Any, str]]:
         raise RbError(f"--class is {label}. The classes are 0 to {min(sizes) - 1}.")
     middles = np.array([np.median([matrix[label] for matrix in row], axis=0) for row in rows])
     order = [int(place) for place in np.argsort(-middles.max(0), kind="stable") if place != label]
-    entries = []
+    entries: list[tuple[Artist, str]] = []
     for number, other in enumerate([label, *order]):
         own, named = number == 0, number <= MOST_NAMED
         look = style.line(number) if named else {"color": style.PALE, "linestyle": "-"}
@@ -145,7 +151,7 @@ def _labels(axes: Any, steps: Steps, label: int) -> list[tuple[Any, str]]:
     return entries
 
 
-def _line(axes: Any, steps: Steps, place: str, number: int) -> tuple[Any, str]:
+def _line(axes: Axes, steps: Steps, place: str, number: int) -> tuple[Artist, str]:
     """Median and middle over the records; where no image was right (or wrong) there is no confidence."""
     import numpy as np
 
@@ -164,7 +170,7 @@ def _line(axes: Any, steps: Steps, place: str, number: int) -> tuple[Any, str]:
     return line, f"where {place}"
 
 
-def _classes(axes: Any, name: str, rows: Sequence[dict[str, Any]], width: float) -> list[tuple[Any, str]]:
+def _classes(axes: Axes, name: str, rows: Sequence[dict[str, Any]], width: float) -> list[tuple[Artist, str]]:
     import numpy as np
 
     shapes = {len(row["confidence"].get("label") or ()) for row in rows}
@@ -174,7 +180,7 @@ def _classes(axes: Any, name: str, rows: Sequence[dict[str, Any]], width: float)
             " Choose records with --where."
         )
     classes = shapes.pop()
-    entries = []
+    entries: list[tuple[Artist, str]] = []
     for number, scheme in enumerate(("label", "argmax")):
         diagonal = np.array([np.diag(np.array(row["confidence"][scheme])) for row in rows])
         counts = np.array([row.get("images", {}).get(scheme, [1] * classes) for row in rows])

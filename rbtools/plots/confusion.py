@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.errors import RbError
 from rbtools.plots import details, layout, style, words
-from rbtools.plots.base import Drawing, Painted, Record
+from rbtools.plots.base import Drawing, Painted, Record, Scoring
 from rbtools.registry import param
+
+if TYPE_CHECKING:
+    import numpy as np
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
+
 
 _WRITTEN = 0.2  # inches of a cell that a number fits
 
@@ -32,7 +39,7 @@ class Confusion(Drawing):
     counts: bool = param(False, "Numbers of images instead of shares of a row.")
     labels: str | None = param(None, "Names of the classes, with commas.", metavar="LIST")
 
-    def paint(self, figure: Any, records: Sequence[Record], scoring: Any) -> Painted:
+    def paint(self, figure: Figure, records: Sequence[Record], scoring: Scoring) -> Painted:
         import numpy as np
 
         by_metric = details.of(records, self.metric, "confusion")
@@ -44,13 +51,12 @@ class Confusion(Drawing):
                 f"--metric means {len(by_metric)} matrices, and 9 fit: {', '.join(by_metric)}. Name fewer."
             )
         grid = layout.grid(figure, len(by_metric), least=2.2, side=0.75)
-        drawn = None
         for axes, (name, rows) in zip(grid.axes, by_metric.items(), strict=True):
             matrix = _sum(name, [np.array(detail["confusion"]) for detail in rows])
-            drawn = self._matrix(axes, matrix, grid.width)
+            image = self._matrix(axes, matrix, grid.width)
             if len(by_metric) > 1:
                 axes.set_title("\n".join(layout.wrapped(name, grid.width, style.SMALL)), size=style.SMALL)
-        bar = figure.colorbar(drawn, ax=grid.axes, pad=0.02, aspect=26, shrink=0.8 if grid.rows == 1 else 0.4)
+        bar = figure.colorbar(image, ax=grid.axes, pad=0.02, aspect=26, shrink=0.8 if grid.rows == 1 else 0.4)
         bar.outline.set_visible(False)
         bar.ax.tick_params(labelsize=style.SMALL)
         bar.set_label("images" if self.counts else "share of the class", size=style.SIZE)
@@ -64,7 +70,7 @@ class Confusion(Drawing):
             "true class",
         )
 
-    def _matrix(self, axes: Any, counts: Any, width: float) -> Any:
+    def _matrix(self, axes: Axes, counts: np.ndarray, width: float) -> AxesImage:
         import numpy as np
 
         shown = counts if self.counts else counts / np.maximum(counts.sum(1, keepdims=True), 1)
@@ -89,17 +95,17 @@ class Confusion(Drawing):
         return names
 
 
-def _sum(name: str, matrices: Sequence[Any]) -> Any:
+def _sum(name: str, matrices: Sequence[np.ndarray]) -> np.ndarray:
     sizes = sorted({len(matrix) for matrix in matrices})
     if len(sizes) > 1:
         raise RbError(
             f"The confusion matrices of '{name}' have {' and '.join(map(str, sizes))} classes, so they cannot"
             " be summed. Choose the records of one data set (--where)."
         )
-    return sum(matrices)
+    return sum(matrices[1:], matrices[0])
 
 
-def _write(axes: Any, counts: Any, shown: Any, top: float, as_counts: bool) -> None:
+def _write(axes: Axes, counts: np.ndarray, shown: np.ndarray, top: float, as_counts: bool) -> None:
     for row in range(len(counts)):
         for column in range(len(counts)):
             value = shown[row, column]

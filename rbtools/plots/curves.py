@@ -5,13 +5,19 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from rbtools.errors import RbError, near
 from rbtools.plots import layout, record_values, style, words
-from rbtools.plots.base import Drawing, Painted, Record
+from rbtools.plots.base import Drawing, Painted, Record, Scoring
 from rbtools.records import expr, metric_name
 from rbtools.registry import param
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 
 MOST_LINES = 16  # records that have a line and a name each
 MOST_PANELS = 20
@@ -93,7 +99,7 @@ class CurvesPlot(Drawing):
     )
     same_scale: bool = param(False, "With --right: no axis of their own, but the scale of the left one.")
 
-    def paint(self, figure: Any, records: Sequence[Record], scoring: Any) -> Painted:
+    def paint(self, figure: Figure, records: Sequence[Record], scoring: Scoring) -> Painted:
         keys = [""] * len(records)
         if self.facet is not None:
             keys = record_values.keys(records, self.facet, "--facet")
@@ -112,7 +118,7 @@ class CurvesPlot(Drawing):
             side=0.65 if self.right is None or self.same_scale else 1.2,
             share=self._share(),
         )
-        entries: dict[str, Any] = {}
+        entries: dict[str, Artist] = {}
         for axes, panel in zip(grid.axes, panels, strict=True):
             heading = layout.wrapped(panel.title, grid.width - 0.1, style.SMALL)
             axes.set_title("\n".join(heading), size=style.SMALL)
@@ -125,7 +131,7 @@ class CurvesPlot(Drawing):
                 low, high = axes.get_xlim()
                 if high - low < 1:  # of one epoch, ticks at its fractions
                     axes.set_xlim(round(low) - 0.5, round(low) + 0.5)
-                axes.xaxis.get_major_locator().set_params(integer=True)
+                layout.whole_numbers(axes.xaxis)
         each = max(1.35, min(2.6, 0.62 * grid.width))
         shared = words.common(records)
         title = words.counted(len(lines.places)) + (f" ({shared})" if shared else "")
@@ -147,7 +153,7 @@ class CurvesPlot(Drawing):
                     panels.append(Panel(heading, key, inside, self.right is not None))
         return panels
 
-    def _beside(self, axes: Any, panels: Sequence[Panel], lines: Lines, width: float) -> None:
+    def _beside(self, axes: Axes, panels: Sequence[Panel], lines: Lines, width: float) -> None:
         """Draw the metrics of --right on an axis of their own."""
         right = axes if self.same_scale else axes.twinx()
         for panel in panels:
@@ -159,7 +165,7 @@ class CurvesPlot(Drawing):
         label = f"{(self.right or '').replace('_', ' ')} (dashed)"
         right.set_ylabel("\n".join(layout.wrapped(label, 0.6 * width, style.SMALL)), size=style.SMALL)
 
-    def _share(self) -> str:
+    def _share(self) -> layout.Share:
         return "none" if self.over == "epoch" else "all"
 
     def _axis(self, panels: Sequence[Panel]) -> str:
@@ -248,9 +254,9 @@ def _quantities(known: list[str], metric: str | None) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _is_drawn(value: Any) -> bool:
+def _is_drawn(value: object) -> bool:
     """Whether a value of a history is a number that axes can hold."""
-    return type(value) in (int, float) and abs(value) < 1e150
+    return (type(value) is int or type(value) is float) and abs(value) < 1e150
 
 
 def _looks(records: Sequence[Record], keys: Sequence[str], panels: Sequence[Panel]) -> Lines:
@@ -268,12 +274,12 @@ def _looks(records: Sequence[Record], keys: Sequence[str], panels: Sequence[Pane
     return Lines(shown, names, [looks[kind] for kind in zip(parts, names, strict=True)])
 
 
-def _lines(axes: Any, panel: Panel, lines: Lines, dashes: Any = None) -> dict[str, Any]:
+def _lines(axes: Axes, panel: Panel, lines: Lines, dashes: style.Dashes | None = None) -> dict[str, Artist]:
     """A line for each record, in the same look in every panel; the entries of the legend.
 
     Where dashes tell the two axes of a panel apart, lines on the left have none, those on the right `dashes`.
     """
-    entries = {}
+    entries: dict[str, Artist] = {}
     for number, place in enumerate(lines.places):
         points, look = panel.lines.get(place, []), dict(lines.looks[number])
         if not points:
@@ -288,16 +294,17 @@ def _lines(axes: Any, panel: Panel, lines: Lines, dashes: Any = None) -> dict[st
         )
         banded = [(point.x, *point.interval) for point in points if point.interval]
         if banded and len(panel.lines) <= _BANDS:
-            axes.fill_between(*zip(*banded, strict=True), color=look["color"], alpha=0.13, linewidth=0)
+            places, low, high = zip(*banded, strict=True)
+            axes.fill_between(places, low, high, color=look["color"], alpha=0.13, linewidth=0)
         spread = [(point.x, point.y, point.deviation) for point in points if point.deviation is not None]
         if spread:
-            bars = {"linestyle": "", "color": look["color"], "linewidth": 0.8, "capsize": 2}
-            axes.errorbar(*zip(*spread, strict=True), **bars)
+            x, y, deviations = zip(*spread, strict=True)
+            axes.errorbar(x, y, deviations, linestyle="", color=look["color"], linewidth=0.8, capsize=2)
         entries[lines.names[number]] = line
     return entries if len(set(lines.names)) > 1 else {}
 
 
-def _crowd(axes: Any, lines: dict[int, list[Point]]) -> dict[str, Any]:
+def _crowd(axes: Axes, lines: dict[int, list[Point]]) -> dict[str, Artist]:
     """What is in the middle of all that have a value at a place, over grey lines, or over their range."""
     import numpy as np
 
@@ -309,6 +316,7 @@ def _crowd(axes: Any, lines: dict[int, list[Point]]) -> dict[str, Any]:
     low, lower, middle, upper, high = np.array(
         [np.quantile(at[x], (0, 0.1, 0.5, 0.9, 1)) for x in places]
     ).T.reshape(5, -1)
+    behind: Artist
     if len(lines) <= _TRACED:
         (behind,) = axes.plot([], [], color=style.GREY, linewidth=0.5)
         for points in filter(None, lines.values()):

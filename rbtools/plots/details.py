@@ -12,14 +12,14 @@ Record = dict[str, Any]
 Details = dict[str, list[dict[str, Any]]]  # metric -> the details of the records that have them
 
 
-def _are_shares(values: Any, count: int) -> bool:
+def _are_shares(values: object, count: int) -> bool:
     """Whether this is a list of so many numbers that a drawing can hold."""
     if not isinstance(values, list) or len(values) != count:
         return False
     return all(type(value) in (int, float) and 0 <= value < 2**53 for value in values)
 
 
-def _are_square(matrix: Any) -> bool:
+def _are_square(matrix: object) -> bool:
     """Whether this is a row and a column for each class."""
     return isinstance(matrix, list) and all(_are_shares(row, len(matrix)) for row in matrix) and matrix != []
 

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from rbtools.errors import RbError
 from rbtools.plots import layout, record_values, style, words
-from rbtools.plots.base import Drawing, Painted, Record
+from rbtools.plots.base import Drawing, Painted, Record, Scoring
 from rbtools.registry import param
+
+if TYPE_CHECKING:
+    import numpy as np
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 
 FEWEST = 3  # records; two always agree or disagree
 _WRITTEN = 0.23  # inches of a cell that a number fits
@@ -49,7 +55,7 @@ class Heatmap(Drawing):
         """Whether this is a line of rb-corr, which is no record and can be drawn all the same."""
         return line.get("tool") == "rb-corr" and {"row", "col", "value", "kind"} <= line.keys()
 
-    def paint(self, figure: Any, records: Sequence[Record], scoring: Any) -> Painted:
+    def paint(self, figure: Figure, records: Sequence[Record], scoring: Scoring) -> Painted:
         pairs = [line for line in records if self.adopt(line)]
         kind = self.kind or (str(pairs[0]["kind"]) if pairs else "spearman")
         if pairs and len(pairs) < len(records):
@@ -69,7 +75,7 @@ class Heatmap(Drawing):
         table = [[_number(at.get((row, col))) for col in cols] for row in rows]
         return HeatmapMatrix(rows, cols, table, max((int(line.get("n") or 0) for line in pairs), default=0))
 
-    def _of_records(self, records: Sequence[Record], kind: str, scoring: Any) -> HeatmapMatrix:
+    def _of_records(self, records: Sequence[Record], kind: str, scoring: Scoring) -> HeatmapMatrix:
         if len(records) < FEWEST:
             raise RbError(
                 f"There {'is' if len(records) == 1 else 'are'} {words.counted(len(records))}. A correlation"
@@ -82,11 +88,11 @@ class Heatmap(Drawing):
         return HeatmapMatrix(rows, cols, scoring.correlations(kind, names, columns, rows, cols), len(records))
 
 
-def _number(value: Any) -> float:
+def _number(value: float | None) -> float:
     return float("nan") if value is None else float(value)
 
 
-def _drawn(figure: Any, matrix: HeatmapMatrix, width: float, kind: str) -> Painted:
+def _drawn(figure: Figure, matrix: HeatmapMatrix, width: float, kind: str) -> Painted:
     import numpy as np
 
     table = np.array(matrix.value, float)
@@ -126,7 +132,7 @@ def _family(name: str) -> str:
     return words.tidy(name) if parts is None else parts.family
 
 
-def _name(axes: Any, names: Sequence[str], cell: float, most: float, which: str) -> float:
+def _name(axes: Axes, names: Sequence[str], cell: float, most: float, which: str) -> float:
     """Names at each row or column, or where those would be too small, at each run of one family."""
     size = layout.label_size(cell)
     if size:
@@ -152,7 +158,7 @@ def _name(axes: Any, names: Sequence[str], cell: float, most: float, which: str)
     return layout.widest(shown, _TINY) if which == "x" else 0.0
 
 
-def _write(axes: Any, table: Any) -> None:
+def _write(axes: Axes, table: np.ndarray) -> None:
     for row, line in enumerate(table):
         for column, value in enumerate(line):
             if value == value:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.errors import RbError
 from rbtools.plots import layout, record_values, style, words
-from rbtools.plots.base import Drawing, Painted, Record
+from rbtools.plots.base import Drawing, Painted, Record, Scoring
 from rbtools.registry import param
+
+if TYPE_CHECKING:
+    import numpy as np
+    from matplotlib.figure import Figure
+
 
 MOST = 8  # histograms in one figure
 MOST_BINS = 1000
@@ -30,7 +35,7 @@ class Histogram(Drawing):
     )
     bins: int | None = param(None, "How many bins.  [default: as the data suggest]", check="positive")
 
-    def paint(self, figure: Any, records: Sequence[Record], scoring: Any) -> Painted:
+    def paint(self, figure: Figure, records: Sequence[Record], scoring: Scoring) -> Painted:
         import numpy as np
 
         if self.bins is not None and self.bins > MOST_BINS:
@@ -43,7 +48,7 @@ class Histogram(Drawing):
             )
         columns = {name: np.array(record_values.present(records, name, "--metric")) for name in names}
         axes = figure.add_subplot()
-        bins = self._edges(np.concatenate(list(columns.values())))
+        bins = self._edges(np.concatenate(list(columns.values()))).tolist()
         entries = []
         for number, (name, numbers) in enumerate(columns.items()):
             look = style.line(number)
@@ -54,10 +59,10 @@ class Histogram(Drawing):
         height = max(2.0, 0.42 * self.width)
         layout.label(axes, x=words.axis(names), y="records", room=(self.width - 0.8, height - 0.4))
         layout.plain_numbers(axes.xaxis)
-        axes.yaxis.get_major_locator().set_params(integer=True)
+        layout.whole_numbers(axes.yaxis)
         return Painted(_title(records), height, entries)
 
-    def _edges(self, numbers: Any) -> Any:
+    def _edges(self, numbers: np.ndarray) -> np.ndarray:
         import numpy as np
 
         if numbers.min() == numbers.max():  # one bin, not as wide as numpy's 1.0
@@ -69,7 +74,7 @@ class Histogram(Drawing):
         return edges
 
 
-def _entry(name: str, numbers: Any, count: int) -> str:
+def _entry(name: str, numbers: np.ndarray, count: int) -> str:
     import numpy as np
 
     lacking = "" if len(numbers) == count else f", of {words.counted(len(numbers))}"

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rbtools.plots import layout, style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.text import Annotation
+
 
 _NEAR, _STEP, _RINGS = 0.055, 0.085, 7  # inches from a point to its name, from ring to ring, rings tried
 _HINTED = 1.06  # hinting sets letters that much wider at most, by the font library's version
@@ -16,11 +22,11 @@ class Label(NamedTuple):
     """A name whose place is looked for once the figure has its size."""
 
     at: tuple[float, float]
-    artist: Any
+    artist: Annotation
     width: float
 
 
-def write(axes: Any, points: Sequence[tuple[float, float]], names: Sequence[str]) -> None:
+def write(axes: Axes, points: Sequence[tuple[float, float]], names: Sequence[str]) -> None:
     """Write the names; `settle` gives them their places when the figure's size is known."""
     from matplotlib import patheffects
 
@@ -40,12 +46,12 @@ def write(axes: Any, points: Sequence[tuple[float, float]], names: Sequence[str]
         artist.set_in_layout(False)
         artist.set_path_effects([patheffects.withStroke(linewidth=1.6, foreground="white")])
         labels.append(Label(point, artist, _HINTED * layout.text_width(name, size)))
-    axes.figure.rbtools_names = [*getattr(axes.figure, "rbtools_names", []), (axes, labels)]
+    vars(axes.figure).setdefault("rbtools_names", []).append((axes, labels))
 
 
-def settle(figure: Any) -> None:
+def settle(figure: Figure) -> None:
     """Move all names to free places; names without a free place in the axes are hidden."""
-    waiting = getattr(figure, "rbtools_names", [])
+    waiting = vars(figure).get("rbtools_names", [])
     if waiting:
         figure.draw_without_rendering()
     for axes, labels in waiting:
@@ -55,7 +61,7 @@ def settle(figure: Any) -> None:
 Box = tuple[float, float, float, float]
 
 
-def _settle(axes: Any, labels: Sequence[Label], dpi: float) -> None:
+def _settle(axes: Axes, labels: Sequence[Label], dpi: float) -> None:
     high = layout.line_height(style.SMALL - 0.5) * 0.8
     dots = [tuple(axes.transData.transform(label.at) / dpi) for label in labels]
     window = axes.get_window_extent()
@@ -71,6 +77,7 @@ def _settle(axes: Any, labels: Sequence[Label], dpi: float) -> None:
         label.artist.set_horizontalalignment("center")
         label.artist.set_position((((left + right) / 2 - x) * 72, ((low + top) / 2 - y) * 72))
         close = abs((left + right) / 2 - x) - label.width / 2 < 0.1 and abs((low + top) / 2 - y) < 0.14
+        assert label.artist.arrow_patch is not None  # it has arrowprops
         label.artist.arrow_patch.set_visible(not close)
 
 

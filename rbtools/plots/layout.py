@@ -5,10 +5,19 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from rbtools.plots import style, words
 
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.container import Container
+    from matplotlib.figure import Figure
+
+
+Share = Literal["all", "none"]
 _INCH = 72.0  # points
 _SPACING = 1.35  # from line to line, in letters' sizes
 _TOWER = 8  # names of a legend below one another
@@ -111,7 +120,7 @@ def _around(name: str, start: int, end: int, width: float, size: float) -> str:
     return shown(first, last)
 
 
-def legend(figure: Any, entries: Sequence[tuple[Any, str]]) -> float:
+def legend(figure: Figure, entries: Sequence[tuple[Artist | Container, str]]) -> float:
     """A legend at the lower edge, in as many columns as fit; returns the inches that it is high."""
     if not entries:
         return 0.0
@@ -123,8 +132,9 @@ def legend(figure: Any, entries: Sequence[tuple[Any, str]]) -> float:
     lengths = [text_width(name, size) + handle + gap for name in names]
     rows = next(rows for rows in range(1, len(names) + 1) if _in_columns(lengths, rows) <= room)
     columns = math.ceil(len(names) / rows)
+    handles: list[Any] = [handle for handle, _ in entries]  # matplotlib's annotations forget containers
     figure.legend(
-        [entry for entry, _ in entries],
+        handles,
         names,
         loc="lower center",
         ncols=columns,
@@ -147,7 +157,7 @@ def _in_columns(lengths: Sequence[float], rows: int) -> float:
     return total
 
 
-def name_x(axes: Any, names: Sequence[str], width: float, size: float | None = None) -> float:
+def name_x(axes: Axes, names: Sequence[str], width: float, size: float | None = None) -> float:
     """Names below the places 0, 1, ... of an axis that is so many inches wide.
 
     Level where they fit, else upright, and only every second or third where even those would touch.
@@ -163,7 +173,7 @@ def name_x(axes: Any, names: Sequence[str], width: float, size: float | None = N
     return line_height(size) if level else widest(names, size)
 
 
-def name_y(axes: Any, names: Sequence[str], height: float, size: float | None = None) -> None:
+def name_y(axes: Axes, names: Sequence[str], height: float, size: float | None = None) -> None:
     """Names left of the places 0, 1, ... of an axis that is so many inches high; see `name_x`."""
     size = style.SMALL if size is None else size
     step = max(1, math.ceil(line_height(size) * 0.95 / (height / max(len(names), 1))))
@@ -177,7 +187,7 @@ def label_size(slot: float) -> float:
     return size if size >= _SMALLEST else 0.0
 
 
-def label(axes: Any, *, x: str | None = None, y: str | None = None, room: tuple[float, float]) -> None:
+def label(axes: Axes, *, x: str | None = None, y: str | None = None, room: tuple[float, float]) -> None:
     """Labels of the axes, in lines that fit the inches there are (wide, high)."""
     if x is not None:
         axes.set_xlabel("\n".join(wrapped(x, room[0], style.SIZE)))
@@ -185,7 +195,7 @@ def label(axes: Any, *, x: str | None = None, y: str | None = None, room: tuple[
         axes.set_ylabel("\n".join(wrapped(y, room[1], style.SIZE)))
 
 
-def short_number(value: float, _: Any = None) -> str:
+def short_number(value: float, _: object = None) -> str:
     """A tick's number: 1.2M, 350k, 0.05. Without powers of ten, which would need raised digits."""
     for unit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= unit:
@@ -193,7 +203,7 @@ def short_number(value: float, _: Any = None) -> str:
     return f"{value:.4g}".replace("-", "−")
 
 
-def plain_numbers(axis: Any) -> None:
+def plain_numbers(axis: Axis) -> None:
     """Numbers of this axis in the short form where they are large; others as matplotlib has them."""
     from matplotlib.ticker import FuncFormatter
 
@@ -202,16 +212,25 @@ def plain_numbers(axis: Any) -> None:
         axis.set_major_formatter(FuncFormatter(short_number))
 
 
+def whole_numbers(axis: Axis, steps: Sequence[float] | None = None) -> None:
+    """Ticks of a linear axis at whole numbers only; `steps` as matplotlib's MaxNLocator takes them."""
+    from matplotlib.ticker import MaxNLocator
+
+    locator = axis.get_major_locator()
+    assert isinstance(locator, MaxNLocator)
+    locator.set_params(integer=True, **({} if steps is None else {"steps": steps}))
+
+
 class Grid(NamedTuple):
     """Panels of one size: their axes, in how many rows, and how wide each is in inches."""
 
-    axes: list[Any]
+    axes: list[Axes]
     rows: int
     columns: int
     width: float
 
 
-def grid(figure: Any, count: int, *, least: float, side: float = 0.65, share: str = "all") -> Grid:
+def grid(figure: Figure, count: int, *, least: float, side: float = 0.65, share: Share = "all") -> Grid:
     """So many panels, each at least `least` inches wide where the figure is wide enough.
 
     `side` inches are for the numbers on the left; `share` says which axes are alike ("all", "none").

@@ -5,15 +5,19 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.errors import RbError
 from rbtools.plots.board import page_content
 from rbtools.records import dumps
 from rbtools.registry import param
+
+if TYPE_CHECKING:
+    from rbtools.plots.base import Scoring
+
 
 _SCRIPTS = (
     "1-data.js 2-score.js 3-order.js 4-table.js 5-panel.js 6-chart.js 7-record.js 8-download.js 9-main.js"
@@ -36,7 +40,7 @@ class Leaderboard:
 
     title: str = param("Leaderboard", "What stands above the page.")
 
-    def draw(self, records: Iterable[dict[str, Any]], scoring: Any) -> str:
+    def draw(self, records: Iterable[dict[str, Any]], scoring: Scoring) -> str:
         """The page. Raises RbError where there are no records, or none has a metric."""
         return page(list(records), self.title, scoring.preset_metrics)
 
@@ -60,7 +64,7 @@ def page(
     return filled(page_content.content(records, title, preset_metrics), title)
 
 
-def filled(content: Mapping[str, Any], title: str) -> str:
+def filled(content: dict[str, Any], title: str) -> str:
     """The template with its parts."""
     style, script = _file("style.css"), bundle()
     parts = {
@@ -79,7 +83,7 @@ def filled(content: Mapping[str, Any], title: str) -> str:
     return "".join(whole)
 
 
-def embedded(value: Any) -> str:
+def embedded(value: dict[str, Any]) -> str:
     """JSON that is safe inside a script element, whatever texts it holds."""
     text = dumps(value).decode()
     for letter, escaped in _ESCAPED.items():

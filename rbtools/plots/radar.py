@@ -5,12 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.errors import RbError
 from rbtools.plots import layout, style, weightings, words
-from rbtools.plots.base import Painted, Record
+from rbtools.plots.base import Painted, Record, Scoring
 from rbtools.registry import param
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
 
 LEAST_SPOKES, MOST_SPOKES, MOST_LINES = 3, 24, 14
 
@@ -25,7 +31,7 @@ class Radar(weightings.Composed):
 
     top: int = param(6, "Only so many, the best by equal weights.", check="positive")
 
-    def paint(self, figure: Any, records: Sequence[Record], scoring: Any) -> Painted:
+    def paint(self, figure: Figure, records: Sequence[Record], scoring: Scoring) -> Painted:
         score = self.scored(records, scoring)
         usual = {term.metric: term.weight for term in score.terms}
         if self.weightings is None:
@@ -69,7 +75,7 @@ def _spoke(number: int, count: int) -> tuple[float, float]:
     return math.cos(angle), math.sin(angle)
 
 
-def _web(axes: Any, names: Sequence[str], width: float) -> float:
+def _web(axes: Axes, names: Sequence[str], width: float) -> float:
     """Rings, spokes and their names; returns the inches that the web with its names is high."""
     count = len(names)
     axes.set_axis_off()
@@ -107,7 +113,7 @@ def _web(axes: Any, names: Sequence[str], width: float) -> float:
     return radius * reach * (1 - low) + 2 * high + 0.1
 
 
-def _line(axes: Any, numbers: Sequence[float | None], number: int) -> Any:
+def _line(axes: Axes, numbers: Sequence[float | None], number: int) -> Line2D:
     count = len(numbers)
     points = [
         (value * _spoke(n, count)[0], value * _spoke(n, count)[1])

@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.errors import RbError
 from rbtools.plots import layout, record_values, style, words
-from rbtools.plots.base import Drawing, Painted, Record
+from rbtools.plots.base import Drawing, Painted, Record, Scoring
 from rbtools.records import metric_name
 from rbtools.registry import param
+
+if TYPE_CHECKING:
+    import numpy as np
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
 
 MOST_CURVES, MOST_LINES = 8, 30
 _MARKED = 40  # records whose points are joined by a line
@@ -47,7 +54,7 @@ class Ranks(Drawing):
     )
     sets: str = param("dataset", "With --join: what the sets differ in.", metavar="EXPR")
 
-    def paint(self, figure: Any, records: Sequence[Record], scoring: Any) -> Painted:
+    def paint(self, figure: Figure, records: Sequence[Record], scoring: Scoring) -> Painted:
         names = self._names(records)
         if self.join is not None:
             return self._joined(figure, records, names)
@@ -70,7 +77,7 @@ class Ranks(Drawing):
         whose = f"in the order of {words.tidy(by)}" if order else "each metric in its own order"
         room = (self.width - 0.8, height - 0.4)
         layout.label(axes, x=f"records, best first, {whose}", y=words.axis(names), room=room)
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        layout.whole_numbers(axes.xaxis)
         shared = words.common(records)
         return Painted(words.counted(len(records)) + (f" ({shared})" if shared else ""), height, entries)
 
@@ -86,7 +93,7 @@ class Ranks(Drawing):
         last = [name for name in others if having[name] == most][-1:]
         return [*(["acc"] if "acc" in accuracies else []), *last]
 
-    def _joined(self, figure: Any, records: Sequence[Record], names: Sequence[str]) -> Painted:
+    def _joined(self, figure: Figure, records: Sequence[Record], names: Sequence[str]) -> Painted:
         """Each record's rank in the other sets over its rank in the first, of those that all sets have."""
         name = names[0] if self.metric is None else names[-1]
         if self.metric is not None and len(names) > 1:
@@ -124,7 +131,7 @@ class Ranks(Drawing):
         room = (self.width - 0.8, height - 0.4)
         layout.label(axes, x=f"rank on {first} (1 is best)", y="rank on each", room=room)
         for axis in (axes.xaxis, axes.yaxis):
-            axis.get_major_locator().set_params(integer=True)
+            layout.whole_numbers(axis)
         return Painted(f"{words.axis([name])}: {len(shared):,} joined by {self.join}", height, entries)
 
     def _order(self, records: Sequence[Record], by: str) -> list[int]:
@@ -134,7 +141,7 @@ class Ranks(Drawing):
         sign = -1 if metric_name.higher_is_better(by) else 1
         return [place for _, place in sorted(pairs, key=lambda pair: sign * pair[0])]
 
-    def _changes(self, figure: Any, records: Sequence[Record], names: Sequence[str]) -> Painted:
+    def _changes(self, figure: Figure, records: Sequence[Record], names: Sequence[str]) -> Painted:
         if len(records) > MOST_LINES:
             raise RbError(
                 f"There are {len(records):,} records, and {MOST_LINES} lines of ranks fit. Choose some, for"
@@ -155,7 +162,7 @@ class Ranks(Drawing):
         wide = _name_ends(axes, ranks[-1], tags, most)
         high = layout.name_x(axes, [words.tidy(name) for name in names], self.width - wide - 0.6)
         layout.label(axes, y="rank", room=(self.width, 2))
-        axes.yaxis.get_major_locator().set_params(integer=True, steps=[1, 2, 5, 10])
+        layout.whole_numbers(axes.yaxis, [1, 2, 5, 10])
         axes.grid(visible=False)
         axes.spines["bottom"].set_visible(False)
         shared = words.common(records)
@@ -168,7 +175,7 @@ def _sorted(column: Sequence[float | None], name: str) -> list[float | None]:
     return [*sorted(known, reverse=metric_name.higher_is_better(name))]
 
 
-def _curve(axes: Any, column: Sequence[float | None], number: int, *, smooth: bool) -> Any:
+def _curve(axes: Axes, column: Sequence[float | None], number: int, *, smooth: bool) -> Line2D:
     import numpy as np
 
     look = style.line(number)
@@ -194,7 +201,7 @@ def _curve(axes: Any, column: Sequence[float | None], number: int, *, smooth: bo
     return line
 
 
-def _running_median(ranks: Any, numbers: Any) -> tuple[Any, Any]:
+def _running_median(ranks: np.ndarray, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The median of each window of a fiftieth of the records (five at least)."""
     import numpy as np
 
@@ -214,7 +221,7 @@ def _ranks(column: Sequence[float | None], name: str) -> list[float]:
     return [float("nan") if value is None else float(first[sign * value]) for value in column]
 
 
-def _name_ends(axes: Any, last: Sequence[float], tags: Sequence[str], most: float) -> float:
+def _name_ends(axes: Axes, last: Sequence[float], tags: Sequence[str], most: float) -> float:
     """The names of the records where their lines end; those that share a rank share a line of text.
 
     Returns the inches that they are wide, `most` at most.

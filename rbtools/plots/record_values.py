@@ -104,7 +104,7 @@ def _texts(records: Sequence[Record], compiled: expr.Expression) -> list[str]:
     return texts
 
 
-def _plain(value: Any) -> str:
+def _plain(value: object) -> str:
     """A value of a record as text; of a list its parts."""
     if isinstance(value, list):
         return "+".join(map(str, value)) or "none"

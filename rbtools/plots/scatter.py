@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from rbtools.errors import RbError
 from rbtools.plots import label_placement, layout, record_values, style, words
-from rbtools.plots.base import Drawing, Painted, Record
+from rbtools.plots.base import Drawing, Painted, Record, Scoring
 from rbtools.records import expr, metric_name
 from rbtools.registry import param
 from rbtools.spaces import nasbench201
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.collections import PathCollection
+    from matplotlib.figure import Figure
+
 
 MOST_GROUPS = 16  # colours and shapes that can be told apart
 _NAMED = 20  # points that have their names beside them
@@ -61,7 +68,7 @@ class Scatter(Drawing):
     )
     log_x: bool = param(False, "Horizontal axis with equal ratios, for parameters and times.")
 
-    def paint(self, figure: Any, records: Sequence[Record], scoring: Any) -> Painted:
+    def paint(self, figure: Figure, records: Sequence[Record], scoring: Scoring) -> Painted:
         colours = (
             ("--colour", self.colour),
             ("--neighbours", self.neighbours),
@@ -75,7 +82,7 @@ class Scatter(Drawing):
         axes = figure.add_subplot()
         if self.log_x:
             self._scale(axes, points)
-        entries: list[tuple[Any, str]] = []
+        entries: list[tuple[Artist, str]] = []
         if self.neighbours is not None:
             entries = _neighbourhood(axes, points, nasbench201.find(self.neighbours))
         elif self.highlight is not None:
@@ -95,7 +102,7 @@ class Scatter(Drawing):
         title = words.counted(len(points.records)) + (f" ({shared})" if shared else "")
         return Painted(title, height, entries)
 
-    def _scale(self, axes: Any, points: Points) -> None:
+    def _scale(self, axes: Axes, points: Points) -> None:
         from matplotlib.ticker import FuncFormatter, NullFormatter
 
         if min(points.x) <= 0:
@@ -108,7 +115,7 @@ class Scatter(Drawing):
         axes.xaxis.set_minor_formatter(FuncFormatter(_at_2_and_5) if short else NullFormatter())
         axes.tick_params(axis="x", which="minor", labelsize=style.SMALL)
 
-    def _coloured(self, figure: Any, axes: Any, points: Points) -> list[tuple[Any, str]]:
+    def _coloured(self, figure: Figure, axes: Axes, points: Points) -> list[tuple[Artist, str]]:
         """Colours by a number, with a bar beside the axes, or by a text, with a legend."""
         assert self.colour is not None
         texts = _texts(points.records, self.colour)
@@ -128,7 +135,7 @@ class Scatter(Drawing):
         layout.plain_numbers(bar.ax.yaxis)
         return []
 
-    def _front(self, axes: Any, points: Points, y: str, scoring: Any) -> list[tuple[Any, str]]:
+    def _front(self, axes: Axes, points: Points, y: str, scoring: Scoring) -> list[tuple[Artist, str]]:
         higher = (metric_name.higher_is_better(self.x), metric_name.higher_is_better(y))
         best = scoring.front([points.x, points.y], higher)
         ordered = sorted(best, key=lambda place: (points.x[place], points.y[place]))
@@ -176,7 +183,7 @@ def _texts(records: Sequence[Record], text: str) -> list[str] | None:
     return texts if any(value != "without" for value in texts) else None
 
 
-def _dots(axes: Any, points: Points, places: Sequence[int], **look: Any) -> Any:
+def _dots(axes: Axes, points: Points, places: Sequence[int], **look: Any) -> PathCollection:
     count = len(places)
     size = 14 if count <= 200 else 6 if count <= 2000 else 3
     look = {
@@ -189,13 +196,13 @@ def _dots(axes: Any, points: Points, places: Sequence[int], **look: Any) -> Any:
     return axes.scatter([points.x[place] for place in places], [points.y[place] for place in places], **look)
 
 
-def _plain(axes: Any, points: Points) -> None:
+def _plain(axes: Axes, points: Points) -> None:
     _dots(axes, points, range(len(points.x)), color=style.BLUE)
     if 1 < len(points.x) <= _NAMED:
         label_placement.write(axes, list(zip(points.x, points.y, strict=True)), words.tags(points.records))
 
 
-def _highlighted(axes: Any, points: Points, condition: str) -> list[tuple[Any, str]]:
+def _highlighted(axes: Axes, points: Points, condition: str) -> list[tuple[Artist, str]]:
     """The records for which a condition holds in colour, over the others in grey."""
     try:
         compiled = expr.compile(condition)
@@ -204,14 +211,14 @@ def _highlighted(axes: Any, points: Points, condition: str) -> list[tuple[Any, s
         raise RbError(f"--highlight: {wrong}") from None
     inside = [place for place, on in enumerate(holds) if on]
     rest = [place for place, on in enumerate(holds) if not on]
-    entries = []
+    entries: list[tuple[Artist, str]] = []
     for places, text, colour in ((inside, condition, style.VERMILLION), (rest, "others", "#C4C4C4")):
         dots = _dots(axes, points, places, color=colour, zorder=4 if places is inside else 2)
         entries.append((dots, f"{words.tidy(text)} ({len(places):,})"))
     return entries
 
 
-def _grouped(axes: Any, points: Points, texts: Sequence[str], option: str) -> list[tuple[Any, str]]:
+def _grouped(axes: Axes, points: Points, texts: Sequence[str], option: str) -> list[tuple[Artist, str]]:
     groups: dict[str, list[int]] = {}
     for place, text in enumerate(texts):
         groups.setdefault(text, []).append(place)
@@ -236,11 +243,11 @@ def _size(places: Sequence[int]) -> int:
     return 20 if len(places) <= 200 else 8
 
 
-def _at_2_and_5(value: float, _: Any = None) -> str:
+def _at_2_and_5(value: float, _: object = None) -> str:
     return layout.short_number(value) if f"{value:e}"[0] in "25" else ""
 
 
-def _neighbourhood(axes: Any, points: Points, centre: int) -> list[tuple[Any, str]]:
+def _neighbourhood(axes: Axes, points: Points, centre: int) -> list[tuple[Artist, str]]:
     """The architecture and its neighbours, each by the index of its class; all others in grey."""
     at: dict[int, list[int]] = {}
     for place, record in enumerate(points.records):
@@ -260,7 +267,7 @@ def _neighbourhood(axes: Any, points: Points, centre: int) -> list[tuple[Any, st
     own = at[nasbench201.classes()[centre]]
     rest = [place for place in range(len(points.x)) if place not in marked and place not in own]
     _dots(axes, points, rest, color="#C4C4C4")
-    entries = []
+    entries: list[tuple[Artist, str]] = []
     labels: dict[tuple[float, float], list[str]] = {}
     for op, pairs in sorted(changed.items()):
         look = {"marker": style.MARKERS[op], "color": style.COLOURS[op], "s": 24, "alpha": 1, "zorder": 4}
@@ -289,7 +296,7 @@ def _index(record: Record) -> int | None:
         return None
 
 
-def _zoom(axes: Any, points: Points, places: Sequence[int]) -> None:
+def _zoom(axes: Axes, points: Points, places: Sequence[int]) -> None:
     """Show the part where these points are."""
     for numbers, limits in ((points.x, axes.set_xlim), (points.y, axes.set_ylim)):
         low = min(numbers[place] for place in places)

@@ -5,10 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rbtools.plots import base, layout, style
 
+if TYPE_CHECKING:
+    import numpy as np
+    from matplotlib.figure import Figure
+
+
+Images = Sequence["np.ndarray"]
 _GAP, _BETWEEN, _LARGEST = 0.03, 0.15, 0.8  # inches between tiles, between blocks; a tile at most
 _BLOCK = 3.0  # inches that a block of names and tiles wants
 
@@ -18,8 +24,12 @@ class ContactSheet(base.Drawing):
     """The options of a contact sheet; what it shows is made by who has images and corruptions."""
 
     def of(
-        self, caption: str, clean: Any, rows: Mapping[str, Sequence[Any]], severities: Sequence[int]
-    ) -> Any:
+        self,
+        caption: str,
+        clean: np.ndarray,
+        rows: Mapping[str, Images],
+        severities: Sequence[int],
+    ) -> Figure:
         """The Figure of an image, uint8 (H, W, C), and of its corrupted versions, one for each severity."""
         with style.applied():
             figure = base.blank(self.width)
@@ -28,7 +38,11 @@ class ContactSheet(base.Drawing):
         return figure
 
     def _tiles(
-        self, figure: Any, clean: Any, rows: Mapping[str, Sequence[Any]], severities: Sequence[int]
+        self,
+        figure: Figure,
+        clean: np.ndarray,
+        rows: Mapping[str, Images],
+        severities: Sequence[int],
     ) -> float:
         """Names and tiles in blocks side by side; in inches, downwards. Returns the height."""
         blocks = max(1, min(math.ceil(len(rows) / 3), int(self.width / _BLOCK)))

@@ -12,13 +12,14 @@ BLUE, VERMILLION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 SKY, ORANGE, BLACK, YELLOW = "#56B4E9", "#E69F00", "#000000", "#F0E442"
 GREY, PALE = "#767676", "#D9D9D9"
 COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK)
-DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
+Dashes = str | tuple[int, tuple[float, ...]]  # a matplotlib line style
+DASHES: tuple[Dashes, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 # Of each training method colour, dashes and marker, the same in every figure: adversarial training is drawn
 # through, noise is dashed, what knows neither is dotted.
 _DASHED, _DOTTED = DASHES[1], DASHES[2]
-METHODS: dict[str, tuple[str, Any, str]] = {
+METHODS: dict[str, tuple[str, Dashes, str]] = {
     "erm": (GREY, _DOTTED, "o"),
     "erm-dataaug": (BLACK, _DOTTED, "s"),
     "corruption": (GREEN, _DASHED, "^"),

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import stdev
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rbtools.errors import RbError, near
 from rbtools.plots import record_values, words
-from rbtools.plots.base import Drawing, Record
+from rbtools.plots.base import Drawing, Record, Score, Scoring
 from rbtools.records import expr
 from rbtools.registry import param
 
@@ -123,7 +123,7 @@ class Composed(Drawing):
         "refuse", "What becomes of a record that lacks a metric.", choices=("refuse", "renormalise", "worst")
     )
 
-    def scored(self, records: Sequence[Record], scoring: Any) -> Any:
+    def scored(self, records: Sequence[Record], scoring: Scoring) -> Score:
         """The composite score of the records, settled; see `rbtools.scoring.plotted.composite`.
 
         Where nothing else is asked for it is the score that rb-score gave them, if all have one of the same.

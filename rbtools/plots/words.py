@@ -119,7 +119,7 @@ def is_share(names: Sequence[str]) -> bool:
     return all(_quantity(name) == "accuracy" for name in names)
 
 
-def tidy(text: Any) -> str:
+def tidy(text: object) -> str:
     """Somebody's text on one line, without what would not print."""
     return "".join(letter if letter.isprintable() else " " for letter in str(text)).strip()
 

@@ -90,7 +90,7 @@ def _fields(records: Sequence[Record]) -> list[dict[str, Any]]:
     return fields
 
 
-def _text(value: Any) -> str | None:
+def _text(value: object) -> str | None:
     if value is None or isinstance(value, Mapping | list):
         return None
     return value if isinstance(value, str) else dumps({"": value}).decode()[4:-1]
@@ -120,7 +120,7 @@ def _intervals(record: Record) -> dict[str, Pair]:
     return intervals
 
 
-def _pair(interval: Any) -> Pair | None:
+def _pair(interval: object) -> Pair | None:
     if (
         isinstance(interval, list)
         and len(interval) == 2

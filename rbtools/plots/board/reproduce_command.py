@@ -116,7 +116,7 @@ def _idle(method: str, params: Mapping[str, Any]) -> Collection[str]:
     return unused
 
 
-def _normalize(setting: Any) -> list[str]:
+def _normalize(setting: object) -> list[str]:
     if setting is None:
         return ["--normalize none"]
     if setting == "none":

@@ -9,7 +9,7 @@ import re
 import shlex
 from collections.abc import Iterable
 from functools import cache
-from typing import Any
+from typing import TypeGuard
 
 from rbtools import registry
 from rbtools.attacks import ATTACKS
@@ -37,7 +37,7 @@ def distances() -> frozenset[str]:
     return frozenset(["eps", *(registry.public_name(f) for f in fields if f.metadata["unit"] == "eps")])
 
 
-def word(value: Any) -> str:
+def word(value: object) -> str:
     """A value as the shell takes it. Raises Unsayable for control characters and what is no plain value."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise Unsayable("a setting in the record is no number and no text.")
@@ -67,7 +67,7 @@ def radius(value: float) -> str:
     return f"{round(value * 255)}/255" if len(short) > 7 and round(value * 255) / 255 == value else short
 
 
-def option(name: str, value: Any, norm: str = "linf") -> list[str]:
+def option(name: str, value: object, norm: str = "linf") -> list[str]:
     """`--step-size 2`, `--nesterov`, nothing for None; `--name=-x` where the value looks like an option."""
     flag = "--" + name.replace("_", "-")
     if value is None:
@@ -80,7 +80,7 @@ def option(name: str, value: Any, norm: str = "linf") -> list[str]:
     return [f"{flag}={text}"] if text.startswith(("-", "'-")) else [flag, text]
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
