@@ -131,10 +131,12 @@ def kills(folder: Path, words: list[str], rounds: int, seed: int) -> None:
 
 
 def children(parent: int) -> list[int]:
-    """The worker processes of a command."""
-    listed = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(parent)], capture_output=True, text=True)
-    lines = [text.split(None, 1) for text in listed.stdout.splitlines()]
-    return [int(number) for number, words in lines if "spawn_main" in words]
+    """The process that forks a command's workers, and the workers."""
+    listed = subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True)
+    lines = [text.split(None, 2) for text in listed.stdout.splitlines()]
+    spawned = {int(pid): int(above) for pid, above, words in lines if "spawn_main" in words}
+    servers = [pid for pid, above in spawned.items() if above == parent]
+    return servers + [pid for pid, above in spawned.items() if above in servers]
 
 
 def contents(folder: Path) -> dict[str, Any]:

@@ -21,6 +21,9 @@ class _RunJob(JobFunction):
     def with_run(self, run: RunContext) -> JobFunction:
         return dataclasses.replace(self, run=run)  # type: ignore[type-var]
 
+    def preload(self) -> None:
+        import rbtools.evaluation.batches  # noqa: F401
+
 
 @dataclass(frozen=True)
 class EvaluateJob(_RunJob):

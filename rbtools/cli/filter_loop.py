@@ -47,12 +47,7 @@ def filter_records(
     with opened_output(source, screen) as output:
         loop = _Loop(source, functions, screen, output, run)
         run.check_cancelled, run.warn = output.poll, screen.warn
-        if start is None:
-            loop.process()
-        else:
-            record = loop.started(start)
-            if record is not None:
-                loop.process(record)
+        loop.process(start)
         screen.clear()
         if run.plan is not None and loop.done + loop.pending:
             for words in run.plan.words(loop.done + loop.pending, loop.done, loop.pending):
@@ -95,9 +90,12 @@ class _Loop:
             self.output.line(dumps({"schema": SCHEMA, "error": error}))
             return None
 
-    def process(self, record: dict[str, Any] | None = None) -> None:
+    def process(self, start: Callable[[], dict[str, Any]] | None) -> None:
         """Put the one record, or every line of the input, through an executor, and write what comes out."""
-        with executor_for(self.functions, self.run, at_most=None if record is None else 1) as executor:
+        with executor_for(self.functions, self.run, at_most=None if start is None else 1) as executor:
+            record = None if start is None else self.started(start)
+            if start is not None and record is None:
+                return
             window = _Window(self, WINDOW_PER_JOB * executor.capacity)
             try:
                 if executor.in_process:

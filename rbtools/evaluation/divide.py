@@ -17,7 +17,7 @@ from rbtools.store import Store, digest
 
 Parts = dict[int, Part]  # by the position of the output
 Compute = Callable[[range], Parts]
-_PAUSES = (0.02, 0.5)  # seconds between looks at batches that others compute: at first, and at most
+_PAUSES = (0.02, 0.2)  # seconds between looks at batches that others compute: at first, and at most
 
 
 def fill(

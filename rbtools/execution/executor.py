@@ -79,6 +79,7 @@ class Executor:
     `capacity` is how many jobs run at once, known after entering. `own_capacity`: the engine itself decides
     how many where `--jobs` does not say. `in_process`: `submit` returns when the job has ended. `last` is the
     event that was read last; after an interruption it may not have been dealt with, or come once more.
+    `preload`: workers import what their work takes before the first job is there.
     `status` makes the text of the status line from what a job says.
     """
 
@@ -89,6 +90,7 @@ class Executor:
         self.functions, self.run = functions, run
         self.capacity = max(run.jobs, 1)
         self.last: Event | BaseException | None = None
+        self.preload = False
         self.status: Callable[[Progress], str] = lambda progress: progress.text
         self._events: deque[Event | BaseException] = deque()
         self._arrived = threading.Event()
@@ -168,4 +170,5 @@ def executor_for(functions: Sequence[JobFunction], run: RunContext, at_most: int
     if run.engine == LOCAL and (run.jobs <= 1 or (at_most == 1 and not divided)):
         return InProcessExecutor(functions, run)
     executor: Executor = ENGINES.load(run.engine)(functions, run)
+    executor.preload = at_most == 1  # its network is read meanwhile, which takes torch as well
     return executor

@@ -26,6 +26,9 @@ class JobFunction:
         """The function with the run of the process that it is in now."""
         return self
 
+    def preload(self) -> None:
+        """Import what the work takes, once for all workers. No device may be used."""
+
 
 @dataclass
 class JobReport:

@@ -1,7 +1,8 @@
 """Worker processes on this machine: several records at a time.
 
-Each worker is a fresh process (spawned, so that CUDA works) with a pipe; a thread in this process
-listens to each. A worker that dies costs its record one retry; one whose parent is gone ends itself.
+Each worker is a process with a pipe, forked from one that has imported what they need (`fork_server`); a
+thread in this process listens to each. A worker that dies costs its record one retry; one whose parent is
+gone ends itself.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from multiprocessing import resource_tracker
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
 from rbtools.execution.context import RunContext
 from rbtools.execution.executor import Executor, Finished, Job, Notice, Progress, run_on
+from rbtools.execution.fork_server import ForkServer
 from rbtools.execution.job import JobFunction, JobReport
 
-_SECONDS_TO_END = 1.5
 _SECONDS_TO_END_ALONE = 10.0
 _SECONDS_BETWEEN_PROGRESS = 0.2
 TRIES = 2
@@ -38,38 +39,36 @@ class LocalExecutor(Executor):
         self._jobs: queue.SimpleQueue[tuple[Job, int] | None] = queue.SimpleQueue()
         self._ending = threading.Event()
         self._starting = threading.Lock()
-        self._processes: dict[int, Any] = {}
+        self._server: ForkServer | None = None
+        self._pids: dict[int, int] = {}
         self._threads = [
             threading.Thread(target=self._serve, args=(number,), daemon=True) for number in range(run.jobs)
         ]
 
     def __enter__(self) -> LocalExecutor:
+        with contextlib.suppress(Exception):  # the first job tries again, and says what is wrong
+            self._server = self._started_server()
         for thread in self._threads:
             thread.start()
         return self
+
+    def _started_server(self) -> ForkServer:
+        work = partial(_work, list(self.functions), self.run)
+        return ForkServer(work, partial(_preload, list(self.functions) if self.preload else ()))
 
     def submit(self, job: Job) -> None:
         """Queue a job; the first worker that is free takes it."""
         self._jobs.put((job, 1))
 
     def __exit__(self, *error: object) -> None:
-        with self._starting:  # from here on no worker starts that nobody would end
-            self._ending.set()
+        self._ending.set()
         for _thread in self._threads:
             self._jobs.put(None)
-        for process in list(self._processes.values()):
-            process.terminate()
-        end = time.monotonic() + _SECONDS_TO_END
-        for process in list(self._processes.values()):
-            process.join(max(end - time.monotonic(), 0))
-            if process.is_alive():
-                process.kill()
+        if self._server is not None:
+            self._server.end()
 
     def _serve(self, number: int) -> None:
         """Hand jobs to one worker process, a new one where the last has died."""
-        # A worker inherits the mask: Ctrl-C is for this process alone, also while a worker still starts.
-        resource_tracker.ensure_running()  # starting it would unblock the signal again
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         connection: Connection | None = None
         while (item := self._jobs.get()) is not None and not self._ending.is_set():
             job, tries = item
@@ -102,23 +101,18 @@ class LocalExecutor(Executor):
 
     def _start(self, number: int) -> Connection | None:
         """The connection to a new worker; None where the executor is ending."""
-        context = multiprocessing.get_context("spawn")
-        run = dataclasses.replace(self.run, worker=number)
-        with self._starting:
+        with self._starting:  # from here on no server starts that nobody would end
             if self._ending.is_set():
                 return None
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(theirs, list(self.functions), run), daemon=True)
-            process.start()
-            self._processes[number] = process
-        theirs.close()
-        return ours
+            if self._server is None or not self._server.is_alive():
+                self._server = self._started_server()
+            connection, self._pids[number] = self._server.fork(number)
+        return connection
 
     def _died(self, number: int, job: Job, tries: int) -> None:
         """Try the job of a dead worker again, or report that it failed."""
-        process = self._processes[number]
-        process.join(1)
-        ending = _ending_in_words(process.exitcode)
+        assert self._server is not None
+        ending = _ending_in_words(self._server.status(self._pids[number]))
         if tries < TRIES and not job.helps:
             self._jobs.put((job, tries + 1))
             self.post(Notice(f"A worker {ending}; its record is tried again."))
@@ -131,14 +125,22 @@ class LocalExecutor(Executor):
 
 
 def _ending_in_words(code: int | None) -> str:
-    if code is not None and code < 0:
+    if code is None:
+        return "was lost"
+    if code < 0:
         names = {int(number): f" ({number.name})" for number in signal.Signals}
         return f"was killed by signal {-code}{names.get(-code, '')}"
     return f"ended with status {code}"
 
 
-def _work(connection: Connection, functions: Sequence[JobFunction], run: RunContext) -> None:
+def _preload(functions: Sequence[JobFunction]) -> None:
+    for function in functions:
+        function.preload()
+
+
+def _work(functions: Sequence[JobFunction], run: RunContext, connection: Connection, number: int) -> NoReturn:
     """The main function of a worker: jobs in, reports out, until the pipe closes or SIGTERM comes."""
+    run = dataclasses.replace(run, worker=number)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is the parent's to handle
     signal.signal(signal.SIGTERM, _end)
     threading.Thread(target=_end_with_parent, daemon=True).start()

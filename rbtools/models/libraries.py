@@ -16,7 +16,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rbtools.errors import RbError, near, shown, unknown
-from rbtools.models.torchvision_import import torchvision
 from rbtools.spaces import external
 
 Shape = tuple[int, int, int]
@@ -30,6 +29,8 @@ def from_torchvision(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> 
     the form for small images (see `external.small_stem`). Raises RbError for an unknown name and for images
     that are too small.
     """
+    from rbtools.models.torchvision_import import torchvision  # 2 s, which other networks need not wait for
+
     about = external.torchvision(str(arch.get("name")))
     options = {"aux_logits": False, "init_weights": True} if about["auxiliary"] else {}
     with warnings.catch_warnings():
