@@ -26,11 +26,13 @@ from torch import Tensor, nn
 
 from rbtools.attacks import ATTACKS
 from rbtools.evaluation import adversarial
-from rbtools.evaluation.batches import Batch, batch_size, default_chunk_size
+from rbtools.evaluation.base import Batch
+from rbtools.evaluation.batches import batch_size, default_chunk_size
 from rbtools.evaluation.fast_model import make_fast_model
 from rbtools.execution import precision
 from rbtools.execution.context import RunContext
 from rbtools.inputs import checkpoints, resolve
+from rbtools.inputs.data import data_of
 from rbtools.store import Store
 
 PARTS = ("pgd", "fgsm", "square", "ladder", "aa", "memory", "passes")
@@ -49,7 +51,7 @@ class Bench:
             options.checkpoint, checkpoints.CheckpointHints(options.arch, None), run
         )
         record = checkpoints.prepared(record, run)
-        data = resolve.data_of(record, run)
+        data = data_of(record, run)
         self.model = resolve.load_model(record, data, run, torch.device("cpu"))
         dataset = data.load()
         self.ids = data.order(dataset.labels)[: options.n]

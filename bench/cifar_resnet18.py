@@ -36,7 +36,8 @@ from torch import Tensor, nn
 from rbtools import datasets, units
 from rbtools.attacks import ATTACKS
 from rbtools.evaluation import evaluate
-from rbtools.evaluation.tasks import AttackTask, EvalTask
+from rbtools.evaluation.base import EvalTask
+from rbtools.evaluation.tasks import AttackTask
 from rbtools.execution.context import RunContext
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.models.torchvision_import import torchvision

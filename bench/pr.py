@@ -26,10 +26,12 @@ from cifar_resnet18 import chosen_images, image_folder, reference_model
 from torch import Tensor, nn
 
 from rbtools.evaluation import fast_model, sampling
-from rbtools.evaluation.batches import Batch, batch_size
+from rbtools.evaluation.base import Batch
+from rbtools.evaluation.batches import batch_size
 from rbtools.execution import precision
 from rbtools.execution.context import RunContext
 from rbtools.inputs import resolve
+from rbtools.inputs.data import data_of
 from rbtools.probabilistic import NOISES, sequential
 from rbtools.rng.draws import Draws
 from rbtools.spaces import sized
@@ -130,7 +132,7 @@ def robust_tile(args: argparse.Namespace) -> Batch:
     with tempfile.TemporaryDirectory() as folder:
         run = RunContext(tool="bench", store=Store(folder), device=args.device)
         trained = train_model.train(record, method, recipe.Recipe(epochs=15, lr=0.2), run)
-        data = resolve.data_of(trained, run, "test")
+        data = data_of(trained, run, "test")
         model = resolve.load_model(trained, data, run, torch.device(args.device))
     test = data.load()
     chosen = data.order(test.labels)[: args.n]

@@ -21,7 +21,7 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
-from rbtools.evaluation.batches import Batch, Outcome
+from rbtools.evaluation.base import Batch, Outcome
 from rbtools.evaluation.rare_failures import RareFailureTask, RareOutput
 from rbtools.probabilistic import NOISES, splitting
 

@@ -19,9 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from rbtools import models, spaces
+from rbtools import datasets, models, spaces
 from rbtools.execution.context import RunContext
-from rbtools.inputs import resolve
 from rbtools.trainer import recipe
 from rbtools.trainer.loop import _Training
 from rbtools.trainer.metrics import Totals
@@ -85,7 +84,7 @@ class _Data:
 
     def __init__(self, images: Tensor, labels: Tensor) -> None:
         self.images, self.labels = images, labels
-        self.about = resolve.datasets.Description(
+        self.about = datasets.Description(
             name="random", shape=SHAPE, classes=10, class_names=[], sizes={}, augment=()
         )
 

@@ -2,8 +2,8 @@
 
 A registered class is a frozen, keyword-only dataclass. Its fields are its configuration: they
 become long options on the command line, and they stand in the record and in the store's key. The
-module that holds it imports torch inside its functions only, so that `--help` and a look-up in the
-store stay fast.
+module that holds it takes torch from `rbtools.lazy`, so that `--help` and a look-up in the store
+stay fast.
 """
 
 from __future__ import annotations

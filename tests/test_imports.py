@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +19,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[1] / "rbtools"
 
 # What everybody may import, and the version.
-COMMON = {"errors", "registry", "units", "parse_units", "unpickle"}
+COMMON = {"errors", "lazy", "registry", "units", "parse_units", "unpickle"}
 
 _LIBRARIES = {
     "spaces",
@@ -82,6 +84,9 @@ NEVER = {
 HEAVY = {"torch", "torchvision", "numpy", "scipy", "sklearn", "pyautoattack", "matplotlib"}
 LIGHT_ROOMS = ("cli", "commands", "records", "spaces", "scoring", "store", "plots")
 
+# What `rbtools.lazy` imports at its first use -> its package.
+LAZY = dict.fromkeys(("F", "distributed", "nn", "torch"), "torch") | {"np": "numpy", "special": "scipy"}
+
 TORCHVISION_DOOR = "rbtools.models.torchvision_import"
 
 
@@ -133,9 +138,12 @@ def violations(source: str, module: str, package: bool = False) -> list[str]:
     found = []
     for item in imports(source, module, package):
         top, other = item.target.split(".")[0], room_of(item.target)
+        lazily = LAZY.get(item.target.removeprefix("rbtools.lazy."))
         if item.target in LISTED.get(room, ()):
             continue
-        if top == "rbtools":
+        if other == "lazy" and lazily:
+            complaint = _third_party(room, lazily, module)
+        elif top == "rbtools":
             complaint = _between_rooms(room, other)
         elif item.for_types:
             continue
@@ -237,6 +245,16 @@ def test_light_module_loads_no_heavy_package(module: str) -> None:
     assert heavy == {}, f"importing {module} loads {heavy}; import it inside the function that needs it"
 
 
+def test_light_modules_use_nothing_heavy_when_they_are_imported() -> None:
+    """What comes through `rbtools.lazy` must not be used before a function runs."""
+    lines = [f"import {module}" for module in LIGHT]
+    lines += ["import sys", f"print(*({HEAVY!r} & sys.modules.keys()))"]
+    output = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=True
+    )
+    assert output.stdout.split() == []
+
+
 def test_every_registered_module_exists() -> None:
     assert [name for name in registered() if name not in MODULES] == []
 
@@ -256,13 +274,8 @@ def reached() -> dict[str, set[str]]:
     return edges
 
 
-# Rooms whose modules still import each other in a circle.
-CIRCULAR = {"evaluation", "inputs"}
-
-
 def test_no_modules_import_each_other_in_a_circle() -> None:
-    circles = {name for name, targets in reached().items() if name in targets}
-    assert {name for name in circles if room_of(name) not in CIRCULAR} == set()
+    assert {name for name, targets in reached().items() if name in targets} == set()
 
 
 # --- names and types -----------------------------------------------------------------------------
@@ -341,6 +354,7 @@ def test_a_parameter_typed_any_is_seen() -> None:
         ("rbtools.cellar.x", "from rbtools.records import dumps", "not a room"),
         ("rbtools.spaces.x", "def f():\n    import torch.nn", "spaces never imports torch"),
         ("rbtools.store.x", "from torch import nn", "store never imports torch"),
+        ("rbtools.store.x", "from rbtools.lazy import nn, np", "store never imports torch"),
         ("rbtools.records.x", "import click", "records never imports click"),
         (
             "rbtools.evaluation.x",

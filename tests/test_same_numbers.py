@@ -21,9 +21,10 @@ from rbtools import jobs
 from rbtools.attacks import ATTACKS
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.evaluation import evaluate
+from rbtools.evaluation.base import EvalTask
 from rbtools.evaluation.outcomes import Outcomes
 from rbtools.evaluation.probabilistic import NoiseTask
-from rbtools.evaluation.tasks import AccuracyTask, AttackTask, CorruptionTask, EvalTask
+from rbtools.evaluation.tasks import AccuracyTask, AttackTask, CorruptionTask
 from rbtools.execution.context import RunContext
 from rbtools.execution.executor import Finished, Job
 from rbtools.execution.local import LocalExecutor

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from rbtools.attacks import ATTACKS, pyauto
 from rbtools.attacks.base import ReferenceBackend, SequentialAttack, backend_param, norm_param
 from rbtools.errors import RbError, near
+from rbtools.lazy import torch
 from rbtools.registry import param
 
 if TYPE_CHECKING:
@@ -64,8 +66,6 @@ class AutoAttack(ReferenceBackend):
     backend: str = backend_param()
 
     def __post_init__(self) -> None:
-        from rbtools.attacks import ATTACKS
-
         known = _THEIRS if self.backend == "pyautoattack" else [a for a in ATTACKS if a not in _NOT_IN_TURN]
         for name in self.named:
             if name not in known:
@@ -91,8 +91,6 @@ class AutoAttack(ReferenceBackend):
         return [self._part(name, settings) for name, settings in self.plan]
 
     def _part(self, name: str, settings: dict[str, Any]) -> Any:
-        from rbtools.attacks import ATTACKS
-
         attack = ATTACKS.build(name, eps=self.eps, **settings)
         if attack.norm == self.norm:
             return attack
@@ -116,15 +114,11 @@ class AutoAttack(ReferenceBackend):
     def findings(self, by: Tensor, classes: int) -> dict[str, Tensor]:
         """`broken_by`: the number in `parts` of the attack that broke the example, -1 where none did, -2
         where it was wrong without an attack."""
-        import torch
-
         numbers = [number for number, part in enumerate(self.parts) for _ in part.stages(classes)]
         attacks = torch.tensor(numbers, device=by.device)[by.clamp_min(0)]
         return {"broken_by": torch.where(by < 0, by, attacks)}
 
     def run_reference(self, model: Model, images: Tensor, labels: Tensor, draws: Any) -> Tensor:
-        from rbtools.attacks import pyauto
-
         names = [name for name, _ in self.plan]
 
         def attack(tame: TameModel, seed: int) -> Callable[[Tensor, Tensor], Tensor]:
@@ -141,8 +135,6 @@ class AutoAttack(ReferenceBackend):
 
     def _sequence(self, tame: TameModel, seed: int, images: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
         from pyautoattack import AutoAttack as Theirs
-
-        from rbtools.attacks import pyauto
 
         chosen = {"attacks": self.named, "version": "custom"} if self.named else {"version": self.variant}
         reference = Theirs(

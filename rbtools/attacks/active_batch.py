@@ -1,20 +1,23 @@
-"""The common loop of the attacks in this package: broken examples are removed, the others continue.
-
-Imports torch: import it inside functions only.
-"""
+"""The common loop of the attacks in this package: broken examples are removed, the others continue."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from rbtools.attacks.losses import AttackObjective
-from rbtools.attacks.steps import Model, differentiate, fooled, logits_of
+from rbtools.attacks.steps import differentiate, fooled, logits_of
+from rbtools.lazy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rbtools.attacks.steps import Model
+
+    Stage = Callable[[Model, "AttackBatch", bool], tuple[Tensor, Tensor]]
+
 
 STILL_CORRECT, CLEAN = -1, -2
 """Instead of the number of a stage: no stage broke the example; it is misclassified without an attack."""
@@ -46,7 +49,6 @@ class AttackBatch:
         return AttackObjective(loss, self.labels, self.labels if targets is None else targets)
 
 
-Stage = Callable[[Model, AttackBatch, bool], tuple[Tensor, Tensor]]
 """From a model, a batch and whether more stages follow to (an image each, which of them fool the model)."""
 
 

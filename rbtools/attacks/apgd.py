@@ -1,17 +1,17 @@
-"""Auto-PGD (Croce and Hein 2020, arXiv:2003.01690): momentum, and a step size that adapts.
-
-Imports torch: import it inside functions only.
-"""
+"""Auto-PGD (Croce and Hein 2020, arXiv:2003.01690): momentum, and a step size that adapts."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from rbtools.attacks import active_batch, steps
 from rbtools.attacks.losses import AttackObjective
+from rbtools.lazy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 MOMENTUM = 0.75  # weight of the new step relative to the last move
 RHO = 0.75  # share of the steps since the last checkpoint that must have raised the loss

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from rbtools.attacks import apgd, losses, pyauto
 from rbtools.attacks.base import ReferenceBackend, backend_param, norm_param
 from rbtools.registry import param
 
@@ -46,8 +47,6 @@ class APGDCE(ReferenceBackend):
         return [functools.partial(self._climb, restart) for restart in range(self.restarts)]
 
     def _climb(self, restart: int, model: Model, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:
-        from rbtools.attacks import apgd, losses
-
         assert batch.logits is not None
         loss = losses.LOSSES[self.loss_for(batch.logits.shape[1])]
         return apgd.apgd(
@@ -62,8 +61,6 @@ class APGDCE(ReferenceBackend):
         )
 
     def run_reference(self, model: Model, images: Tensor, labels: Tensor, draws: Any) -> Tensor:
-        from rbtools.attacks import pyauto
-
         def attack(tame: TameModel, seed: int) -> Callable[[Tensor, Tensor], Tensor]:
             from pyautoattack.autopgd_base import APGDAttack
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from rbtools.attacks import apgd, losses, pyauto
 from rbtools.attacks.base import ReferenceBackend, backend_param, norm_param
 from rbtools.registry import param
 
@@ -53,8 +54,6 @@ class APGDT(ReferenceBackend):
     def _climb(
         self, restart: int, rank: int, model: Model, batch: AttackBatch, more: bool
     ) -> tuple[Tensor, Tensor]:
-        from rbtools.attacks import apgd, losses
-
         assert batch.logits is not None
         loss = losses.LOSSES[self.loss_for(batch.logits.shape[1])]
         targets = losses.ranked_targets(batch.logits, batch.labels)[:, rank]
@@ -69,8 +68,6 @@ class APGDT(ReferenceBackend):
         )
 
     def run_reference(self, model: Model, images: Tensor, labels: Tensor, draws: Any) -> Tensor:
-        from rbtools.attacks import pyauto
-
         def attack(tame: TameModel, seed: int) -> Callable[[Tensor, Tensor], Tensor]:
             from pyautoattack.autopgd_base import APGDAttack_targeted
 

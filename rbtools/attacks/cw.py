@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from rbtools.attacks import losses
 from rbtools.attacks.pgd import PGD
 from rbtools.registry import param
 
@@ -36,8 +37,6 @@ class CW(PGD):
         return "margin" if self.target == "none" else "targeted-margin"
 
     def goal(self, batch: AttackBatch) -> AttackObjective:
-        from rbtools.attacks import losses
-
         goal = super().goal(batch)
         if self.target == "none":
             return batch.goal(losses.with_kappa(self.kappa))

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from rbtools.attacks import cw_search
 from rbtools.attacks.base import SequentialAttack
+from rbtools.lazy import torch
 from rbtools.registry import param
 
 if TYPE_CHECKING:
@@ -48,10 +50,6 @@ class CWL2(SequentialAttack):
     def run(
         self, model: Model, images: Tensor, labels: Tensor, draws: Any
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        import torch
-
-        from rbtools.attacks import cw_search
-
         if self.eps == 0 or len(images) == 0:
             return images.clone(), {}
         with torch.no_grad():

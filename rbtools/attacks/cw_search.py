@@ -1,17 +1,17 @@
-"""The search of Carlini and Wagner (2017, arXiv:1608.04644) for the nearest adversarial example in L2.
-
-Imports torch: import it inside functions only.
-"""
+"""The search of Carlini and Wagner (2017, arXiv:1608.04644) for the nearest adversarial example in L2."""
 
 from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from rbtools.attacks import active_batch, losses, steps
+from rbtools.lazy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 BETAS = (0.9, 0.999)
 ADAM_EPS = 1e-8

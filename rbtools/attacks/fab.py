@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from rbtools.attacks import fab_steps, losses, pyauto
 from rbtools.attacks.base import ReferenceBackend, backend_param, norm_param
 from rbtools.registry import param
 
@@ -51,16 +52,12 @@ class FAB(ReferenceBackend):
     def _walk(
         self, restart: int, rank: int | None, model: Model, batch: AttackBatch, more: bool
     ) -> tuple[Tensor, Tensor]:
-        from rbtools.attacks import fab_steps, losses
-
         assert batch.logits is not None
         targets = None if rank is None else losses.ranked_targets(batch.logits, batch.labels)[:, rank]
         draw = None if restart == 0 else restart * batch.logits.shape[1] + (rank or 0)
         return fab_steps.fab(model, batch, targets, eps=self.eps, norm=self.norm, count=self.steps, draw=draw)
 
     def run_reference(self, model: Model, images: Tensor, labels: Tensor, draws: Any) -> Tensor:
-        from rbtools.attacks import pyauto
-
         def attack(tame: TameModel, seed: int) -> Callable[[Tensor, Tensor], Tensor]:
             from pyautoattack.fab_pt import FABAttack_PT
 

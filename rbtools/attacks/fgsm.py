@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from rbtools.attacks import active_batch, losses, steps
 from rbtools.attacks.base import SequentialAttack
+from rbtools.lazy import torch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,10 +40,6 @@ class FGSM(SequentialAttack):
         return [self._step]
 
     def _step(self, model: Model, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:
-        import torch
-
-        from rbtools.attacks import active_batch, losses, steps
-
         seen = active_batch.loss_and_gradient(
             model, batch.images, batch.goal(losses.cross_entropy), everyone=True
         )

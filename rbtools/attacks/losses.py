@@ -1,20 +1,24 @@
 """The losses that gradient attacks maximise: one value an example, from its logits, label and target.
 
 Every loss here is negative or small while the example is classified right and grows as it is fooled.
-Imports torch: import it inside functions only.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
+from rbtools.lazy import F, torch
 
-Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
 """From logits (N, K), labels (N,) and target classes (N,) to a value an example (N,)."""
 
 
@@ -58,7 +62,7 @@ def targeted_cross_entropy(logits: Tensor, labels: Tensor, targets: Tensor) -> T
     return sign * F.cross_entropy(logits, targets, reduction="none")
 
 
-def margin(logits: Tensor, labels: Tensor, targets: Tensor, kappa: float = torch.inf) -> Tensor:
+def margin(logits: Tensor, labels: Tensor, targets: Tensor, kappa: float = math.inf) -> Tensor:
     """max of the others - z_y, no more than kappa (Carlini and Wagner 2017, arXiv:1608.04644)."""
     return (best_other(logits, labels) - of_class(logits, labels)).clamp_max(kappa)
 

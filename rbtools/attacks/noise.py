@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from rbtools.attacks import losses, steps
 from rbtools.attacks.base import SequentialAttack, norm_param
+from rbtools.lazy import torch
 from rbtools.registry import param
 
 if TYPE_CHECKING:
@@ -42,10 +44,6 @@ class NoiseAttack(SequentialAttack):
         return [self._sample]
 
     def _sample(self, model: Model, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:
-        import torch
-
-        from rbtools.attacks import losses, steps
-
         result, broken = batch.images.clone(), torch.zeros_like(batch.labels, dtype=torch.bool)
         best = torch.full_like(batch.images.flatten(1)[:, 0], -torch.inf)
         active = torch.arange(len(batch), device=batch.labels.device)

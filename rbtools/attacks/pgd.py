@@ -7,8 +7,10 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from rbtools.attacks import active_batch, losses, steps
 from rbtools.attacks.base import SequentialAttack, need_random_start, norm_param
 from rbtools.errors import RbError
+from rbtools.lazy import torch
 from rbtools.registry import param
 
 if TYPE_CHECKING:
@@ -127,8 +129,6 @@ class PGD(SequentialAttack):
 
     def goal(self, batch: AttackBatch) -> AttackObjective:
         """The objective for these examples."""
-        from rbtools.attacks import losses
-
         if self.target == "none":
             return batch.goal(losses.cross_entropy)
         assert batch.logits is not None
@@ -146,10 +146,6 @@ class PGD(SequentialAttack):
 
     def _run(self, restart: int, model: Model, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:
         """One run: (an iterate of each example, which of them are known to fool the model)."""
-        import torch
-
-        from rbtools.attacks import active_batch, steps
-
         images, goal = batch.images, self.goal(batch)
         current = images
         if self.start == "uniform":

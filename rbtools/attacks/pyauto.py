@@ -14,14 +14,17 @@ import random
 import re
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
-from torch import Tensor, nn
-
-from rbtools.attacks.steps import Model, widen
+from rbtools.attacks.steps import widen
 from rbtools.errors import RbError
+from rbtools.lazy import nn, np, torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rbtools.attacks.steps import Model
+
 
 NORMS = {"linf": "Linf", "l2": "L2"}
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from rbtools.attacks import pyauto, square_search
 from rbtools.attacks.base import ReferenceBackend, backend_param, norm_param
 from rbtools.registry import param
 
@@ -72,8 +73,6 @@ class Square(ReferenceBackend):
         return min(side, height, width)
 
     def _search(self, restart: int, model: Model, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:
-        from rbtools.attacks import square_search
-
         return square_search.square_search(
             model,
             batch,
@@ -84,8 +83,6 @@ class Square(ReferenceBackend):
         )
 
     def run_reference(self, model: Model, images: Tensor, labels: Tensor, draws: Any) -> Tensor:
-        from rbtools.attacks import pyauto
-
         def attack(tame: TameModel, seed: int) -> Callable[[Tensor, Tensor], Tensor]:
             from pyautoattack.square import SquareAttack
 

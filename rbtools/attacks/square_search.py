@@ -3,20 +3,21 @@
 The best image so far is one buffer: a proposal writes its square into it, and where the model does not
 like it the old square is written back. Nothing else of an image is touched, and its random numbers
 come from the example, many queries at a time.
-
-Imports torch: import it inside functions only.
 """
 
 from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from rbtools.attacks import active_batch, steps
 from rbtools.attacks.losses import best_other, of_class
+from rbtools.lazy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 _AT_ONCE = 64  # queries whose random words are drawn together
 _WORDS = 5  # of each query: two corners, and the signs of the channels

@@ -2,23 +2,25 @@
 
 Attacks and the inner problems of adversarial training are built from these; there is one PGD step in
 the project. Everything here works example by example, so that no result depends on how examples are
-batched. This module imports torch: import it inside functions only.
+batched.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
-
-import torch
-import torch.nn.functional as F
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from rbtools.errors import RbError
+from rbtools.lazy import F, torch
 
-Model = Callable[[Tensor], Tensor]
-Objective = Callable[[Tensor], Tensor]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    Model = Callable[[Tensor], Tensor]
+    Objective = Callable[[Tensor], Tensor]
+
+
 """From logits (N, classes) to the value to maximise, one an example (N,)."""
 
 

@@ -37,7 +37,7 @@ from rbtools.parse_units import build
 from rbtools.records import dumps
 
 if TYPE_CHECKING:
-    from rbtools.evaluation.tasks import EvalTask
+    from rbtools.evaluation.base import EvalTask
     from rbtools.execution.context import RunContext
     from rbtools.execution.job import JobFunction
     from rbtools.inputs.checkpoints import CheckpointHints

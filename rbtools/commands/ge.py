@@ -16,7 +16,7 @@ from rbtools.corruptions import CORRUPTIONS
 from rbtools.probabilistic import NOISES
 
 if TYPE_CHECKING:
-    from rbtools.evaluation.tasks import EvalTask
+    from rbtools.evaluation.base import EvalTask
 
 n_train_option = click.option(
     "--n-train",

@@ -13,7 +13,7 @@ from rbtools.probabilistic.estimate import Estimator
 from rbtools.registry import param
 
 if TYPE_CHECKING:
-    from rbtools.evaluation.tasks import EvalTask
+    from rbtools.evaluation.base import EvalTask
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from rbtools.errors import RbError
+from rbtools.lazy import torch
 from rbtools.registry import param
 from rbtools.units import SEVERITIES
 
@@ -85,8 +86,6 @@ class Corruption:
         self, work: Callable[[Tensor, Any, Draws], Tensor], images: Tensor, severity: int, draws: Draws
     ) -> Tensor:
         """The result of `work` on the grey levels of images, rounded to grey levels."""
-        import torch
-
         constant = self.constant(severity, images.shape[-2:])
         self.check_size(severity, images.shape[-2:])
         own = draws.child(f"severity.{severity}") if self.random else draws

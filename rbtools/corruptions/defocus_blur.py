@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.corruptions.base import Corruption, Draws
 from rbtools.corruptions.imaging import Kernel, by_taps
+from rbtools.lazy import torch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,8 +34,6 @@ class DefocusBlur(Corruption):
     }
 
     def corrupt(self, pixels: Tensor, constant: tuple[float, float], draws: Draws) -> Tensor:
-        import torch
-
         kernel = disk(*constant)
         reach = len(kernel) // 2
         rows, columns = (torch.tensor(mirrored(n, reach), device=pixels.device) for n in pixels.shape[2:])
@@ -44,8 +43,6 @@ class DefocusBlur(Corruption):
 
 def by_fft(padded: Tensor, kernel: Kernel) -> Tensor:
     """The same filter by FFT, whose time does not depend on the kernel size (errors near 1e-15)."""
-    import torch
-
     size, shape = len(kernel), padded.shape[2:]
     flipped = torch.tensor(kernel, dtype=padded.dtype, device=padded.device).flip(0, 1)
     spectrum = torch.fft.rfft2(padded) * torch.fft.rfft2(flipped, s=shape)
@@ -69,8 +66,6 @@ def disk(radius: float, sigma: float) -> Kernel:
     float32 as by OpenCV: a sum just above 1 (all CIFAR radii) leaves a flat region its grey level,
     one just below 1 (ImageNet radii 3 to 6) costs it one by truncation.
     """
-    import torch
-
     half = 8 if radius <= 8 else int(radius)
     taps = 1 if radius <= 8 else 2
     line = torch.arange(-half, half + 1)

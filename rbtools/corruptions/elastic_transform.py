@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.corruptions import imaging
 from rbtools.corruptions.base import Corruption, Draws
+from rbtools.lazy import torch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -60,8 +61,6 @@ class ElasticTransform(Corruption):
 
 def grid(size: tuple[int, ...], like: Tensor) -> tuple[Tensor, Tensor]:
     """Rows (H, 1) and columns (1, W) of all pixels."""
-    import torch
-
     height, width = size
     rows, columns = (torch.arange(side, dtype=like.dtype, device=like.device) for side in (height, width))
     return rows[:, None], columns[None, :]
@@ -73,8 +72,6 @@ def affine_places(draws: Draws, size: tuple[int, ...], reach: float) -> tuple[Te
     The points are a third of the smaller side from the middle, at the lower right, upper right and upper
     left; each coordinate moves by a uniform number up to `reach`.
     """
-    import torch
-
     height, width = size
     away = min(size) // 3
     x, y = width // 2, height // 2

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.corruptions.base import Corruption, Draws
+from rbtools.lazy import torch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,8 +41,6 @@ def plasma(draws: Draws, size: int, decay: float) -> Tensor:
     Each new point is the mean of four around it and a uniform number, whose range falls by the square of
     `decay` from one scale to the next (the reference multiplies a range by itself); `size` is a power of two.
     """
-    import torch
-
     chance = draws.uniform((size, size)).double().mul_(2).sub_(1)
     land = torch.zeros_like(chance)
     step, spread = size, 100.0**2

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from rbtools.corruptions import imaging
 from rbtools.corruptions.base import Corruption, Draws
 from rbtools.errors import RbError
+from rbtools.lazy import np, torch
 from rbtools.registry import param
 
 if TYPE_CHECKING:
@@ -107,8 +108,6 @@ def _files() -> list[Path]:
 
 @functools.lru_cache(maxsize=1)
 def _photographs() -> tuple[Tensor, ...]:
-    import numpy as np
-    import torch
     from PIL import Image
 
     arrays = [np.array(Image.open(file).convert("RGB")) for file in _files()]
@@ -120,8 +119,6 @@ def fitted(picture: Tensor, size: tuple[int, int], reduced: bool) -> Tensor:
 
     Reduced by taking single pixels, as OpenCV does to a fifth; enlarged only where it is too small.
     """
-    import torch
-
     step = CIFAR_SCALE * min(CIFAR_SIDE / max(size), 1) if reduced else 1.0
     # A crop takes any place but the last one, so a pixel more than the image has is not enough.
     step = min(step, *(have / (need + 2) for have, need in zip(picture.shape[1:], size, strict=True)))
@@ -142,8 +139,6 @@ class Stock(NamedTuple):
 
 def stock(pictures: Sequence[Tensor], device: str = "cpu") -> Stock:
     """The pictures, uint8 (3, H, W) each, concatenated."""
-    import torch
-
     pixels = torch.cat([one.flatten(1) for one in pictures], dim=1).to(device)
     starts = torch.tensor([0, *(one.numel() // 3 for one in pictures)]).cumsum(0)[:-1].to(device)
     return Stock(pixels, starts, torch.tensor([one.shape[1:] for one in pictures], device=device))
@@ -156,8 +151,6 @@ def _stock(photographs: tuple[Tensor, ...], size: tuple[int, int], reduced: bool
 
 def cropped(pictures: Stock, size: tuple[int, int], draws: Draws) -> Tensor:
     """Random crops, float64 (N, 3, H, W), each of one picture drawn at random."""
-    import torch
-
     height, width = size
     chosen = draws.child("picture").integers(len(pictures.starts))
     # The places depend on the picture's size: a draw of 31 bits is scaled to what there is.
@@ -176,8 +169,6 @@ def generated() -> tuple[Tensor, ...]:
     The sum of noise on finer and finer lattices, folded at its middle so that it has sharp crests. From
     whole-numbered hashes, so the same on every machine.
     """
-    import torch
-
     pictures = []
     for number, (mean, deviation) in enumerate(TINTS):
         ice = sum(_crests(number, octave) / 1.6**octave for octave in range(7))
@@ -189,8 +180,6 @@ def generated() -> tuple[Tensor, ...]:
 
 def _crests(number: int, octave: int) -> Tensor:
     """Folded noise, float64 (H, W) in [0, 1], on a lattice of 5 x 2^octave lines down, turned by shearing."""
-    import torch
-
     height, width = GENERATED
     lines = 5 * 2**octave
     y, x = torch.meshgrid(torch.arange(height) / height, torch.arange(width) / height, indexing="ij")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.corruptions import imaging
 from rbtools.corruptions.base import Corruption, Draws
+from rbtools.lazy import torch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -49,8 +50,6 @@ def sources(size: tuple[int, ...], delta: int, draws: Draws, number: int) -> Ten
     A pixel copies from another. One further on in reading order was itself overwritten before: there the
     chain goes on, and is followed to its end by jumping twice as far each time.
     """
-    import torch
-
     height, width = size
     offsets = draws.integers(2 * delta, (2, height, width), draw=number) - delta
     rows = torch.arange(height, device=offsets.device)[:, None]

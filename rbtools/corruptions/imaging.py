@@ -6,6 +6,8 @@ import functools
 import math
 from typing import TYPE_CHECKING
 
+from rbtools.lazy import F, torch
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -21,8 +23,6 @@ def by_taps(padded: Tensor, kernel: Kernel) -> Tensor:
 
     13 times as fast as `conv2d` for 3x3, which has no fast path for float64 on a CPU.
     """
-    import torch
-
     size = len(kernel)
     height, width = padded.shape[2] - size + 1, padded.shape[3] - size + 1
     total = torch.zeros_like(padded[:, :, :height, :width])
@@ -39,8 +39,6 @@ def gaussian_matrix(size: int, sigma: float, truncate: float, mirror: bool) -> T
     The kernel ends at truncate * sigma, rounded, and sums to 1. Beyond the border stands the last pixel,
     or with `mirror` the image again, edge pixels twice (scipy's "nearest" and "reflect").
     """
-    import torch
-
     reach = int(truncate * sigma + 0.5)
     weights = [math.exp(-0.5 * (k / sigma) ** 2) if reach else 1.0 for k in range(-reach, reach + 1)]
     total = sum(weights)
@@ -82,15 +80,13 @@ def zoomed(planes: Tensor, factor: float) -> Tensor:
     Linear between pixels, the outermost pixels of the crop staying outermost, as by
     `scipy.ndimage.zoom(order=1)`; a result larger than the plane is cropped at both ends.
     """
-    from torch.nn import functional
-
     sizes = planes.shape[2:]
     sides = [math.ceil(size / factor) for size in sizes]
     top, left = ((size - crop) // 2 for size, crop in zip(sizes, sides, strict=True))
     crop = planes[:, :, top : top + sides[0], left : left + sides[1]]
     grown = [round(size * factor) for size in sides]
     if grown != sides:
-        crop = functional.interpolate(crop, size=grown, mode="bilinear", align_corners=True)
+        crop = F.interpolate(crop, size=grown, mode="bilinear", align_corners=True)
     top, left = ((large - size) // 2 for size, large in zip(sizes, grown, strict=True))
     return crop[:, :, top : top + sizes[0], left : left + sizes[1]]
 
@@ -102,16 +98,13 @@ def motion_blurred(planes: Tensor, radius: int, sigma: float, angles: Tensor) ->
     nearest pixel; the border is extended by its last pixel. Angles are in degrees, clockwise from
     the right.
     """
-    import torch
-    from torch.nn import functional
-
     width = 2 * radius + 1
     weights = [math.exp(-(i**2) / (2 * sigma**2)) for i in range(width)]
     steps = torch.arange(width, device=planes.device, dtype=torch.float64)
     turn = torch.deg2rad(angles.double())[:, None]
     down, right = ((steps * part - 0.5).ceil().long() for part in (turn.sin(), turn.cos()))
     reach = width - 1
-    padded = functional.pad(planes, (reach, reach, reach, reach), mode="replicate")
+    padded = F.pad(planes, (reach, reach, reach, reach), mode="replicate")
     rows, columns = planes.shape[2:]
     stride = columns + 2 * reach
     base = torch.arange(rows, device=planes.device)[:, None] * stride
@@ -130,15 +123,12 @@ def sampled(planes: Tensor, down: Tensor, right: Tensor, edge_twice: bool) -> Te
 
     Beyond the border the image is mirrored, its edge pixels once or twice.
     """
-    import torch
-    from torch.nn import functional
-
     height, width = planes.shape[2:]
     if edge_twice:
         grid = torch.stack([(2 * right + 1) / width - 1, (2 * down + 1) / height - 1], dim=-1)
     else:
         grid = torch.stack([2 * right / max(width - 1, 1) - 1, 2 * down / max(height - 1, 1) - 1], dim=-1)
-    return functional.grid_sample(
+    return F.grid_sample(
         planes, grid, mode="bilinear", padding_mode="reflection", align_corners=not edge_twice
     )
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.corruptions.base import Corruption, Draws
+from rbtools.lazy import torch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,8 +27,6 @@ class JpegCompression(Corruption):
     }
 
     def corrupt_levels(self, levels: Tensor, constant: int, draws: Draws) -> Tensor:
-        import torch
-
         channels, height, width = levels.shape[1:]
         pictures = levels.to(torch.uint8).cpu()
         if channels == 3:

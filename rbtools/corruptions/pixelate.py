@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.corruptions.base import Corruption, Draws
+from rbtools.lazy import torch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -69,8 +70,6 @@ def there_and_back(side: int, small: int, device: str) -> Tensor | None:
 @functools.lru_cache(maxsize=64)
 def box_weights(source: int, target: int, device: str) -> Tensor:
     """Weights, float64 (target, source), each a whole number over FIXED; they sum to 1 but for that."""
-    import torch
-
     scale = source / target
     stretch = max(scale, 1.0)
     weights = torch.zeros(target, source, dtype=torch.float64)

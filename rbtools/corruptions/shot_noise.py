@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.corruptions.base import Corruption, Draws
+from rbtools.lazy import torch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -59,8 +60,6 @@ def _tables(constant: int, device: str) -> tuple[Tensor, Tensor, int]:
 
     Shape: int64 (256 * K,) and int32 (256 * 2^BINS,), with K, the number of distinct counts.
     """
-    import torch
-
     most = math.ceil(constant + 8 * math.sqrt(constant)) + 30  # P(above) < 2^-33 for every mean
     means = torch.arange(256, dtype=torch.float64)[:, None] * constant / 255
     counts = torch.arange(most, dtype=torch.float64)[None, :]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.corruptions import imaging
 from rbtools.corruptions.base import Corruption, Draws
+from rbtools.lazy import F, torch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -68,8 +69,6 @@ class Spatter(Corruption):
 
 def colour(values: tuple[int, ...], like: Tensor) -> Tensor:
     """Grey levels (1, C, 1, 1) of a colour; its brightness for images without three channels."""
-    import torch
-
     levels = torch.tensor(values, dtype=torch.float64, device=like.device).view(1, 3, 1, 1)
     return levels if like.shape[1] == 3 else imaging.grey(levels)
 
@@ -84,14 +83,11 @@ def shade(drops: Tensor) -> Tensor:
 
 def edges(levels: Tensor) -> Tensor:
     """Canny's edges of grey levels, bool (N, 1, H, W): thresholds 50 and 150 on |dx| + |dy| by Sobel."""
-    import torch
-    from torch.nn import functional
-
-    padded = functional.pad(levels, (1, 1, 1, 1), mode="replicate")
+    padded = F.pad(levels, (1, 1, 1, 1), mode="replicate")
     across = _filtered(padded, ((-1, 0, 1), (-2, 0, 2), (-1, 0, 1)), None)
     down = _filtered(padded, ((-1, -2, -1), (0, 0, 0), (1, 2, 1)), None)
     size = across.abs() + down.abs()
-    around = functional.pad(size, (1, 1, 1, 1))
+    around = F.pad(size, (1, 1, 1, 1))
     height, width = size.shape[2:]
 
     def beside(rows: int, columns: int) -> Tensor:
@@ -116,7 +112,7 @@ def edges(levels: Tensor) -> Tensor:
     possible = crest & (size > LOW)
     marked = possible & (size > HIGH)
     while True:  # extend strong edges along possible ones (hysteresis)
-        grown = functional.max_pool2d(marked.float(), 3, 1, 1).bool() & possible
+        grown = F.max_pool2d(marked.float(), 3, 1, 1).bool() & possible
         if torch.equal(grown, marked):
             return marked
         marked = grown
@@ -127,14 +123,11 @@ def distances(marked: Tensor) -> Tensor:
 
     Borgefors' 5x5 distance, by parallel relaxation until nothing changes.
     """
-    import torch
-    from torch.nn import functional
-
     far = torch.full(marked.shape, float(FARTHEST), dtype=torch.float64, device=marked.device)
     far = far.masked_fill(marked, 0)
     height, width = far.shape[2:]
     while True:
-        around = functional.pad(far, (2, 2, 2, 2), value=float(FARTHEST))
+        around = F.pad(far, (2, 2, 2, 2), value=float(FARTHEST))
         nearer = far
         for length, ways in STEPS.items():
             for rows, columns in ((r * i, c * j) for r, c in ways for i in (-1, 1) for j in (-1, 1)):
@@ -147,8 +140,6 @@ def distances(marked: Tensor) -> Tensor:
 
 def equalised(levels: Tensor) -> Tensor:
     """Grey levels (N, 1, H, W) spread over 0 to 255 by their ranks; an image of one level is unchanged."""
-    import torch
-
     flat = levels.flatten(1).long()
     count = flat.shape[1]
     histogram = torch.zeros(len(flat), 256, dtype=torch.int64, device=flat.device)
@@ -167,7 +158,5 @@ def _box(planes: Tensor) -> Tensor:
 
 def _filtered(planes: Tensor, kernel: imaging.Kernel, mode: str | None = "reflect") -> Tensor:
     """Correlate float64 planes with a 3x3 kernel; without a mode, where it fits inside."""
-    from torch.nn import functional
-
-    padded = planes if mode is None else functional.pad(planes, (1, 1, 1, 1), mode=mode)
+    padded = planes if mode is None else F.pad(planes, (1, 1, 1, 1), mode=mode)
     return imaging.by_taps(padded, kernel)

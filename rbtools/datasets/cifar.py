@@ -11,15 +11,13 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, ClassVar
+from typing import IO, Any, ClassVar
 
 from rbtools.datasets import pickles
 from rbtools.datasets.damage import damaged
 from rbtools.datasets.published_files import Arrays, DataFile, Remote
 from rbtools.errors import RbError
-
-if TYPE_CHECKING:
-    import numpy as np
+from rbtools.lazy import np
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +53,6 @@ class Cifar(Arrays):
         raise self.not_here(split, layout)
 
     def read(self, split: str) -> tuple[np.ndarray, np.ndarray]:
-        import numpy as np
-
         names = [name for name, _ in self.files[split]]
         size = self.sizes[split] // len(names)
         images = np.empty((self.sizes[split], *self.shape), np.uint8)
@@ -112,8 +108,6 @@ class Cifar(Arrays):
 
 def planes(data: Any, size: int, shape: tuple[int, int, int]) -> np.ndarray:
     """`data` of a pickle as images (N, C, H, W). Raises ValueError where it is something else."""
-    import numpy as np
-
     pixels = shape[0] * shape[1] * shape[2]
     if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.shape != (size, pixels):
         held = f"{data.dtype} {data.shape}" if isinstance(data, np.ndarray) else type(data).__name__

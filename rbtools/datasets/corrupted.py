@@ -10,18 +10,16 @@ import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-from rbtools.datasets import cifar, content_hash
+from rbtools.datasets import cifar, content_hash, npy, streaming
 from rbtools.datasets.base import Cache, Dataset, Description, check_labels
 from rbtools.datasets.corrupted_files import CIFAR10_C, CIFAR100_C, CORRUPTIONS, EXTRA
 from rbtools.datasets.damage import damaged
 from rbtools.datasets.published_files import DataFile, PublishedDataset, Remote, check
 from rbtools.errors import RbError, near
+from rbtools.lazy import np, torch
 from rbtools.units import SEVERITIES
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,10 +77,6 @@ class CifarC(PublishedDataset):
     def load(self, split: str) -> Dataset:
         self.known(split)
         arrays, labels = self._arrays(split)
-        import torch
-
-        from rbtools.datasets import streaming
-
         blocks, size = self._blocks(), self.sizes["test"]
 
         def fetch(ids: np.ndarray, out: np.ndarray) -> None:
@@ -142,8 +136,6 @@ class CifarC(PublishedDataset):
 
     def _arrays(self, split: str) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Memory maps (50000, 32, 32, 3) by corruption, and the labels of all images int64 (N,)."""
-        import numpy as np
-
         parts = self.parts(split)
         names = dict.fromkeys(name for name, _ in self._blocks())
         given, *images = self._opened(parts, ["labels", *names])
@@ -153,8 +145,6 @@ class CifarC(PublishedDataset):
         return dict(zip(names, images, strict=True)), chosen
 
     def _opened(self, parts: list[DataFile], names: list[str]) -> Iterator[np.ndarray]:
-        from rbtools.datasets import npy
-
         count = len(SEVERITIES) * self.sizes["test"]
         channels, height, width = self.shape
         for part, name in zip(parts, names, strict=True):

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from rbtools.errors import RbError
+from rbtools.lazy import np
 
 if TYPE_CHECKING:
-    import numpy as np
     from PIL import Image
 
 # Files a thread takes at a time: enough to make scheduling cheap, few enough that an
@@ -133,8 +133,6 @@ def _header(images: Encoded, index: int) -> tuple[tuple[int, int], bool]:
 
 
 def _decode_one(images: Encoded, index: int, target: np.ndarray, resize: int | Scaling | None) -> None:
-    import numpy as np
-
     channels, height, width = target.shape
     mode = "RGB" if channels == 3 else "L"
     try:

@@ -10,14 +10,12 @@ import gzip
 import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rbtools.datasets import content_hash
 from rbtools.datasets.base import Cache, Dataset, DatasetSource, Description
 from rbtools.errors import RbError
-
-if TYPE_CHECKING:
-    import numpy as np
+from rbtools.lazy import np, torch
 
 # Known without loading anything; a test compares all of them with the data.
 SIZES = {"train": 1442, "test": 355}
@@ -60,8 +58,6 @@ class Digits(DatasetSource):
     def load(self, split: str) -> Dataset:
         """Raises RbError where scikit-learn is missing or has other digits than it always had."""
         known = self.fingerprint(split)
-        import torch
-
         images, labels = split_of(*raw(), split)
         if content_hash.pixels_hash(images.shape, [images], labels) != known:
             raise RbError(
@@ -86,8 +82,6 @@ def raw() -> tuple[np.ndarray, np.ndarray]:
     process of a pipe, the file 0.07 s. Should it move, scikit-learn's own function finds it. Raises RbError
     where it is not installed.
     """
-    import numpy as np
-
     package = importlib.util.find_spec("sklearn")
     if package is None or not package.submodule_search_locations:
         raise RbError(
@@ -107,8 +101,6 @@ def raw() -> tuple[np.ndarray, np.ndarray]:
 
 def split_of(pixels: np.ndarray, labels: np.ndarray, split: str) -> tuple[np.ndarray, np.ndarray]:
     """The images uint8 (N, 1, 8, 8) and labels int64 (N,) of a split, in scikit-learn's order."""
-    import numpy as np
-
     test = np.zeros(len(labels), dtype=bool)
     for digit in range(10):
         test[np.flatnonzero(labels == digit)[TEST_EVERY - 1 :: TEST_EVERY]] = True

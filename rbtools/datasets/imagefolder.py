@@ -9,10 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from rbtools.datasets import classmap, content_hash, decode
+from rbtools.datasets import classmap, content_hash, decode, streaming
 from rbtools.datasets.base import Cache, Dataset, DatasetSource, Description
 from rbtools.datasets.tree import Tree, scan, some, split_folders
 from rbtools.errors import RbError
+from rbtools.lazy import torch
 
 HASH_CHUNK = 64
 
@@ -102,10 +103,6 @@ def labelled(
 
     `resize`: see `decode.decode`. With a `Scaling` they are always decoded when they are indexed.
     """
-    import torch
-
-    from rbtools.datasets import streaming
-
     label_of = [class_names.index(one) for one in tree.classes]
     whole, lazy = (len(tree), *shape), isinstance(resize, decode.Scaling)
     images = (streaming.Streamed if lazy else streaming.images)(

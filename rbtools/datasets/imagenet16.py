@@ -15,11 +15,10 @@ from rbtools.datasets.cifar import planes, whole_numbers
 from rbtools.datasets.damage import damaged
 from rbtools.datasets.published_files import Arrays, DataFile, Remote
 from rbtools.errors import RbError
+from rbtools.lazy import np
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import numpy as np
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,15 +72,11 @@ class ImageNet16(Arrays):
         return [DataFile(first.parent / name, md5) for name, md5 in self.files[split]]
 
     def read(self, split: str) -> tuple[np.ndarray, np.ndarray]:
-        import numpy as np
-
         # One file at a time: all thousand classes together are 1 GB.
         images, labels = zip(*(self._batch(part.path) for part in self.parts(split)), strict=True)
         return np.concatenate(images), np.concatenate(labels)
 
     def _batch(self, path: Path) -> tuple[np.ndarray, np.ndarray]:
-        import numpy as np
-
         expected = "a pickle of ImageNet at 16x16: `data` (N x 768 bytes) and `labels` from 1 on"
         try:
             with open(path, "rb") as file:

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rbtools.errors import RbError, near
+from rbtools.lazy import np, torch
 
 if TYPE_CHECKING:
-    import numpy as np
     from torch import Tensor
 
 EXPECTED = (
@@ -156,9 +156,6 @@ def subset(labels: Tensor, n: int, seed: int) -> Tensor:
 
     Raises RbError where n is below 1.
     """
-    import numpy as np
-    import torch
-
     if n < 1:
         raise RbError(f"The number of examples is {n}. It must be 1 or more; leave --n out to take all.")
     classes = labels.cpu().numpy()
@@ -174,16 +171,12 @@ def subset(labels: Tensor, n: int, seed: int) -> Tensor:
 
 def _hash(values: np.ndarray, seed: int) -> np.ndarray:
     """64 well-mixed bits of (seed, value): SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
-    import numpy as np
-
     start = _mix(np.array([seed % 2**64], dtype=np.uint64))
     return _mix((values + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + start)
 
 
 def _mix(bits: np.ndarray) -> np.ndarray:
     """SplitMix64's finaliser, a bijection of uint64; products wrap around."""
-    import numpy as np
-
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     mixed: np.ndarray = bits ^ (bits >> np.uint64(31))

@@ -11,13 +11,11 @@ import math
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from rbtools.datasets.damage import damaged
 from rbtools.datasets.published_files import Arrays, DataFile, Remote
-
-if TYPE_CHECKING:
-    import numpy as np
+from rbtools.lazy import np
 
 _MIRRORS = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "http://yann.lecun.com/exdb/mnist/")
 _UNSIGNED_BYTES = 8  # the idx code of the only type that MNIST uses
@@ -61,8 +59,6 @@ class Mnist(Arrays):
         return parts
 
     def read(self, split: str) -> tuple[np.ndarray, np.ndarray]:
-        import numpy as np
-
         images, labels = (
             _idx(part.path, dimensions) for part, dimensions in zip(self.parts(split), (3, 1), strict=True)
         )
@@ -74,8 +70,6 @@ class Mnist(Arrays):
 
 def _idx(path: Path, dimensions: int) -> np.ndarray:
     """An idx file of bytes. Raises RbError where it is something else, or too short or too long."""
-    import numpy as np
-
     expected = f"an idx file of bytes with {dimensions} dimension{'s' * (dimensions > 1)}"
     try:
         with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:

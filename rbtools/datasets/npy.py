@@ -8,8 +8,7 @@ import zipfile
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-import numpy as np
-from numpy.lib import format as npy
+from rbtools.lazy import np
 
 _LOCAL_HEADER = struct.Struct("<26xHH")  # of a zip's member, up to the lengths of its name and extras
 _LOCAL_SIZE = 30
@@ -27,11 +26,13 @@ class Header(NamedTuple):
 def header(file: IO[bytes]) -> Header:
     """Read the header of an .npy file. Raises ValueError where it is none, or holds Python objects."""
     start = file.tell()
-    version = npy.read_magic(file)
+    version = np.lib.format.read_magic(file)
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"its format version {version} is unknown")
     try:
-        read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        read = (
+            np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        )
         shape, fortran, dtype = read(file)
     except OSError:
         raise

@@ -8,15 +8,13 @@ import zipfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rbtools.datasets import content_hash
+from rbtools.datasets import content_hash, npy, streaming
 from rbtools.datasets.base import Cache, Dataset, DatasetSource, Description, check_labels, numbered
 from rbtools.datasets.damage import damaged
 from rbtools.errors import RbError
-
-if TYPE_CHECKING:
-    import numpy as np
+from rbtools.lazy import np, torch
 
 EXPECTED = (
     "an .npz file with `test_images` and `test_labels` (and train_images, train_labels), or `images` and"
@@ -65,9 +63,6 @@ class Npz(DatasetSource):
     def load(self, split: str) -> Dataset:
         """Raises RbError where the arrays do not fit each other, or a label is out of range."""
         images, labels, class_names = self._arrays(split)
-        import torch
-
-        from rbtools.datasets import streaming
 
         def fetch(ids: np.ndarray, out: np.ndarray) -> None:
             out[:] = images[ids]
@@ -148,8 +143,6 @@ class _Archive:
 
     def header(self, name: str) -> Any:
         """Shape and type of an array; its data is not read."""
-        from rbtools.datasets import npy
-
         try:
             with self._zip.open(self._members[name]) as file:
                 return npy.header(file)
@@ -158,10 +151,6 @@ class _Archive:
 
     def array(self, name: str) -> np.ndarray:
         """An array, memory-mapped where it is not compressed."""
-        import numpy as np
-
-        from rbtools.datasets import npy
-
         member = self._members[name]
         header = self.header(name)  # raises RbError for Python objects
         try:
@@ -179,8 +168,6 @@ class _Archive:
 
     def labels(self, name: str) -> np.ndarray:
         """Labels int64 (N,), from (N,) or (N, 1)."""
-        import numpy as np
-
         array = self.array(name)
         if array.dtype.kind not in "iu" or array.ndim == 0 or array.size != len(array):
             what = f"`{name}` is {array.dtype} {array.shape}"
@@ -202,8 +189,6 @@ class _Archive:
 
 def _layout(archive: _Archive, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The shape (N, C, H, W) of an array of images, and the order of axes that produces it."""
-    import numpy as np
-
     header = archive.header(name)
     shape = tuple(header.shape)
     if header.dtype != np.uint8:

@@ -12,15 +12,13 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
-from rbtools.datasets import content_hash, decode
+from rbtools.datasets import content_hash, decode, streaming
 from rbtools.datasets.base import Cache, Dataset, DatasetSource, Description, check_labels, numbered
 from rbtools.datasets.damage import damaged
 from rbtools.errors import RbError
-
-if TYPE_CHECKING:
-    import numpy as np
+from rbtools.lazy import np, torch
 
 EXPECTED = (
     "a .parquet file, or a folder with such files for each split (data/train-00000-of-00001.parquet or"
@@ -72,10 +70,6 @@ class Parquet(DatasetSource):
         tables = {name: _Table(files) for name, files in self._splits_with(split).items()}
         table, class_names = tables[split], _class_names(tables)
         check_labels(self.name, table.labels, class_names)
-        import torch
-
-        from rbtools.datasets import streaming
-
         shape = table.shape()
         images = streaming.images((len(table), *shape), lambda ids, out: decode.decode(table, ids, out))
         if isinstance(images, streaming.Streamed):
@@ -147,8 +141,6 @@ class _Table:
     """The rows of a split: labels int64 (N,), and encoded images by number."""
 
     def __init__(self, files: list[Path]) -> None:
-        import numpy as np
-
         self._files = files
         pa, pq = _pyarrow()
         try:

@@ -7,16 +7,14 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
-from rbtools.datasets import content_hash
+from rbtools.datasets import content_hash, fetch
 from rbtools.datasets.base import Cache, Dataset, DatasetSource, Description, NotHere, Remote, check_labels
 from rbtools.datasets.damage import damaged
 from rbtools.datasets.normalization import NORMALIZATIONS
 from rbtools.errors import RbError
-
-if TYPE_CHECKING:
-    import numpy as np
+from rbtools.lazy import np, torch
 
 # The data folder without --data-dir and RB_DATA.
 DEFAULT_FOLDER = "data"
@@ -80,8 +78,6 @@ class PublishedDataset(DatasetSource):
         try:
             self.parts(split)
         except NotHere:
-            from rbtools.datasets import fetch
-
             for remote in self.remotes(split):
                 fetch.bring(remote, self.home, say, check_cancelled)
 
@@ -123,8 +119,6 @@ class Arrays(PublishedDataset):
     def load(self, split: str) -> Dataset:
         """Raises RbError where a file is missing, damaged, or holds something else."""
         images, labels = self._checked(split)
-        import torch
-
         return Dataset(
             name=self.name,
             split=split,

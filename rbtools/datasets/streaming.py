@@ -11,16 +11,17 @@ import math
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from rbtools.errors import RbError
+from rbtools.lazy import np, torch
 
-# fetch(ids, out): write the images of these examples, int64 (n,), into uint8 (n, C, H, W).
-Fetch = Callable[[np.ndarray, np.ndarray], None]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    # fetch(ids, out): write the images of these examples, int64 (n,), into uint8 (n, C, H, W).
+    Fetch = Callable[[np.ndarray, np.ndarray], None]
+
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _UNKNOWN_MEMORY = 4 * 2**30
@@ -33,9 +34,8 @@ class Streamed:
     Equal to the tensor of all images at that index.
     """
 
-    dtype = torch.uint8
-
     def __init__(self, shape: tuple[int, ...], fetch: Fetch, device: torch.device | None = None) -> None:
+        self.dtype = torch.uint8
         self.shape = torch.Size(shape)
         self.device = device or torch.device("cpu")
         self._fetch = fetch
@@ -44,7 +44,7 @@ class Streamed:
         return self.shape[0]
 
     def __getitem__(self, index: Any) -> Tensor:
-        ids = torch.arange(len(self))[index.cpu() if isinstance(index, Tensor) else index]
+        ids = torch.arange(len(self))[index.cpu() if isinstance(index, torch.Tensor) else index]
         out = torch.empty(ids.numel(), *self.shape[1:], dtype=torch.uint8)
         self._fetch(ids.reshape(-1).numpy(), out.numpy())
         return out.reshape(*ids.shape, *self.shape[1:]).to(self.device)

@@ -7,12 +7,10 @@ addresses are those that torchvision lists.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from rbtools.datasets.published_files import Arrays, DataFile, Remote, check
-
-if TYPE_CHECKING:
-    import numpy as np
+from rbtools.lazy import np
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +47,6 @@ class Svhn(Arrays):
 
         scipy's reader was not made for hostile files, and takes lengths and types from them.
         """
-        import numpy as np
         from scipy.io import loadmat
 
         parts = self.parts(split)

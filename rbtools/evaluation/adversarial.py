@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from typing import NamedTuple
-
-import torch
-from torch import Tensor, nn
+from typing import TYPE_CHECKING, NamedTuple
 
 from rbtools.attacks import steps
 from rbtools.attacks.base import Attack
 from rbtools.errors import RbError
-from rbtools.evaluation.batches import Batch
-from rbtools.evaluation.fast_model import CountingModel
+from rbtools.evaluation.base import Batch
+from rbtools.lazy import nn, torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class AttackResult(NamedTuple):
@@ -88,6 +88,8 @@ def _attempt(
     # AutoAttack's own code draws random numbers for a batch as a whole: it gets the fixed batch undivided.
     whole = method.batch_dependent
     decides = batch.model if model is batch.fast_model is not batch.model else None
+    from rbtools.evaluation.fast_model import CountingModel
+
     counting = CountingModel(model, None if whole else batch.chunk_size, decides)
     counting.begin(len(batch.ids))
     draws = batch.draws(f"attack.{method.name}")

@@ -5,23 +5,24 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
-from typing import Any, NamedTuple
-
-import numpy as np
-import torch
-from torch import Tensor, nn
+from typing import TYPE_CHECKING, Any
 
 from rbtools import datasets
 from rbtools.errors import RbError
-from rbtools.evaluation import divide, fast_model
+from rbtools.evaluation import divide
+from rbtools.evaluation.base import Batch, EvalTask, Outcome, Output
 from rbtools.evaluation.outcomes import Outcomes, Part
-from rbtools.evaluation.tasks import EvalTask, Output
 from rbtools.execution import precision
 from rbtools.execution.context import Pace, RunContext
 from rbtools.execution.device import out_of_memory
-from rbtools.inputs import resolve
-from rbtools.rng.draws import Draws
+from rbtools.inputs.data import Data
+from rbtools.lazy import nn, np, torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rbtools.evaluation.fast_model import FastModel
+
 
 # Examples that are attacked together, independent of the memory batch, for images of 32x32 and larger;
 # smaller images allow more. The size changes results through the rounding of kernels only, so it is fixed for
@@ -52,93 +53,9 @@ def _smaller(shape: Sequence[int]) -> int:
     return max(_PIXELS // (shape[-2] * shape[-1]), 1)
 
 
-class Batch:
-    """Some examples and the models that a task evaluates on them.
-
-    images: float32 (N, C, H, W) in [0, 1]; labels: int64 (N,); ids: int64 (N,), the examples' positions in
-    their split, which key their random numbers. `model` decides; `fast_model` computes the same function,
-    possibly faster and less exactly. `precomputed`: outcomes (N,) of outputs that need not be measured.
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        images: Tensor,
-        labels: Tensor,
-        ids: Tensor,
-        *,
-        seed: int,
-        chunk_size: int,
-        fast_model: nn.Module | None = None,
-        precomputed: Mapping[Any, Tensor] | None = None,
-    ) -> None:
-        self.model, self.images, self.labels, self.ids = model, images, labels, ids
-        self.seed, self.chunk_size = seed, chunk_size
-        self.fast_model = model if fast_model is None else fast_model
-        self.precomputed = precomputed or {}
-
-    def draws(self, stream: str) -> Draws:
-        """Random numbers for these examples, independent of every other stream."""
-        return Draws(self.seed, stream, self.ids)
-
-    def logits(self, images: Tensor) -> Tensor:
-        """Logits (N, K) in float32, at most `chunk_size` images at a time. RbError where not finite."""
-        with torch.no_grad():
-            logits = torch.cat([self.model(part).float() for part in images.split(self.chunk_size)])
-        if not torch.isfinite(logits).all():
-            first = int((~torch.isfinite(logits)).any(1).nonzero()[0])
-            raise RbError(
-                f"The model's output for image {int(self.ids[first])} is not finite (NaN or infinity)."
-                " Check its weights and its normalisation."
-            )
-        return logits
-
-    def correct(self, images: Tensor) -> Tensor:
-        """Which images (N, ...) of these examples the model classifies right: bool (N,)."""
-        return self.logits(images).argmax(1).eq(self.labels)
-
-    def judged(self, model: nn.Module, images: Tensor) -> Tensor:
-        """Which images (N, ...) another model classifies right: bool (N,)."""
-        with torch.no_grad():
-            predictions = torch.cat([model(part).argmax(1) for part in images.split(self.chunk_size)])
-        return predictions.eq(self.labels)
-
-    @cached_property
-    def clean_logits(self) -> Tensor:
-        """The logits (N, K) of the unchanged images."""
-        return self.logits(self.images)
-
-    @cached_property
-    def clean(self) -> Tensor:
-        """Which of the unchanged images are classified right: bool (N,)."""
-        return self.clean_logits.argmax(1).eq(self.labels)
-
-    def take(self, rows: Tensor | slice) -> Batch:
-        """The batch of some of the examples: where a mask is true, or a slice."""
-        return Batch(
-            self.model,
-            self.images[rows],
-            self.labels[rows],
-            self.ids[rows],
-            seed=self.seed,
-            chunk_size=self.chunk_size,
-            fast_model=self.fast_model,
-        )
-
-
-class Outcome(NamedTuple):
-    """Result of an output on a batch: outcomes (N,) or rows (N, R), sums over them (without "seconds", those
-    of the batch are used), and the perturbed images (N, C, H, W) to save.
-    """
-
-    values: Tensor
-    totals: dict[str, float]
-    images: Tensor | None = None
-
-
 def fill(
     model: nn.Module,
-    data: resolve.Data,
+    data: Data,
     task: EvalTask,
     outputs: Sequence[Output],
     outcomes: Sequence[Outcomes],
@@ -281,8 +198,10 @@ def _measured(
 
 def _searched(
     model: nn.Module, outputs: Sequence[Output], shape: tuple[int, int, int], run: RunContext
-) -> fast_model.FastModel:
+) -> FastModel:
     """The model that attacks run on: a fast copy where an output allows one."""
+    from rbtools.evaluation import fast_model
+
     if not (run.prepare and any(output.allow_fast_model for output in outputs)):
         return fast_model.FastModel(model, ())
     result = fast_model.make_fast_model(model, precision.resolve(run), shape, compiled=run.compile)

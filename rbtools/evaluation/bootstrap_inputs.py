@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
 import orjson
 
 from rbtools.errors import RbError
 from rbtools.evaluation.outcomes import Outcomes
+from rbtools.lazy import np
 from rbtools.probabilistic import sequential
 from rbtools.store import Store, index, listing
 

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rbtools.execution.context import RunContext
-from rbtools.inputs import resolve
+from rbtools.inputs.data import data_of
+from rbtools.lazy import torch
+from rbtools.rng.draws import Draws
 from rbtools.store.files import written_whole
 
 CELL = 96  # pixels that an image is at least enlarged to
@@ -37,11 +39,7 @@ def corrupted_images(corruptions: Sequence[Any], severities: Sequence[int], run:
     The first in the order of evaluation, corrupted with the same random numbers as there. Raises RbError
     where the image is too small for a corruption.
     """
-    import torch
-
-    from rbtools.rng.draws import Draws
-
-    data = resolve.data_of({}, run)
+    data = data_of({}, run)
     dataset = data.load()
     ids = data.order(dataset.labels)[:1]
     image = dataset.images[ids].float().div(255)

@@ -13,31 +13,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rbtools.corruptions import CORRUPTIONS
+from rbtools.datasets import npy
 from rbtools.errors import RbError
 from rbtools.evaluation import evaluate
-from rbtools.evaluation.tasks import (
-    CleanOutput,
-    EvalTask,
-    Output,
-    accuracy_entries,
-    mean_over,
-    rows_key,
-    rows_of,
-)
+from rbtools.evaluation.base import EvalTask, Output
+from rbtools.evaluation.tasks import CleanOutput, accuracy_entries, mean_over, rows_key, rows_of
 from rbtools.execution.context import RunContext
-from rbtools.inputs import resolve
-from rbtools.inputs.archive_dataset import ArchiveDataset
 from rbtools.inputs.checkpoints import resolve_inputs
+from rbtools.inputs.data import ArchiveDataset, Data
+from rbtools.lazy import np, torch
 from rbtools.records import metric_name, results
 from rbtools.scoring import corruptions as sums
 from rbtools.units import SEVERITIES
 
 if TYPE_CHECKING:
-    import numpy as np
     from torch import Tensor
 
-    from rbtools.evaluation.batches import Batch
-    from rbtools.evaluation.tasks import Correct
+    from rbtools.evaluation.base import Batch, Correct
 
 BLOCKS = len(SEVERITIES)  # copies of the data set in a file
 
@@ -94,10 +86,6 @@ class ArchiveTask(EvalTask):
         return [CleanOutput(detail=detail), *blocks] if self.clean else list(blocks)
 
     def run(self, batch: Batch, wanted: Sequence[Output]) -> list[Tensor]:
-        import torch
-
-        from rbtools.datasets import npy
-
         images, places = npy.mapped(self.file), batch.ids.cpu().numpy()
         outcomes = []
         for output in wanted:
@@ -186,7 +174,7 @@ def _sums(
     entries: Sequence[dict[str, Any]],
     clean: dict[str, Any] | None,
     reference: sums.Reference | None,
-    data: resolve.Data,
+    data: Data,
     correct: Correct,
 ) -> list[dict[str, Any]]:
     """Entries of the means and of mCE, named for the split."""
@@ -194,7 +182,7 @@ def _sums(
     return [{**entry, "metric": metric_name.split_name(entry["metric"], data.split)} for entry in summary]
 
 
-def _check_images(file: Path, data: resolve.Data) -> None:
+def _check_images(file: Path, data: Data) -> None:
     channels, height, width = data.about.shape
     array = _opened(file)
     if array.dtype != "uint8" or array.ndim != 4 or array.shape[1:] != (height, width, channels):
@@ -209,7 +197,7 @@ def _check_images(file: Path, data: resolve.Data) -> None:
         )
 
 
-def _check_labels(file: Path, data: resolve.Data) -> None:
+def _check_labels(file: Path, data: Data) -> None:
     labels = _opened(file)
     ours = data.load().labels.numpy()
     if labels.dtype.kind not in "iu" or labels.shape not in ((len(ours),), (BLOCKS * len(ours),)):
@@ -227,14 +215,12 @@ def _check_labels(file: Path, data: resolve.Data) -> None:
         )
 
 
-def _whole(data: resolve.Data) -> int:
+def _whole(data: Data) -> int:
     """How many images the whole split has, without the selection of --indices."""
     return data.about.sizes[data.split]
 
 
 def _opened(file: Path) -> np.ndarray:
-    from rbtools.datasets import npy
-
     try:
         return npy.mapped(file)
     except (ValueError, OSError) as error:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import numpy as np
+from rbtools.lazy import np
 
 # Above this share of examples with zero gradient a warning is given: the gradients may be masked.
 _MOST_ZERO_GRADIENTS = 0.01
@@ -83,8 +82,6 @@ def of_rows(rows: np.ndarray) -> dict[str, Any]:
     `prediction` the largest one where it is right and where it is wrong. `confusion` (K x K) counts images,
     rows are true classes. Rows without images are 0; `images` counts them, by true and predicted class.
     """
-    import numpy as np
-
     labels, logits = rows[:, 0].astype(int), rows[:, 1:].astype(np.float64)
     classes = logits.shape[1]
     shifted = np.exp(logits - logits.max(1, keepdims=True))
@@ -107,8 +104,6 @@ def _mean(values: np.ndarray) -> float:
 
 def _by(classes: np.ndarray, probabilities: np.ndarray) -> list[list[float]]:
     """Mean probabilities (K, K), a row for each class in `classes` (N,)."""
-    import numpy as np
-
     count = probabilities.shape[1]
     sums = np.zeros((count, count))
     np.add.at(sums, classes, probabilities)

@@ -16,13 +16,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbtools.errors import RbError
-from rbtools.evaluation import model_checks
-from rbtools.evaluation.tasks import CleanOutput, EvalTask, Output, right
-from rbtools.execution import precision
+from rbtools.evaluation import batches, model_checks
+from rbtools.evaluation.base import EvalTask, Output
+from rbtools.evaluation.outcomes import Outcomes
+from rbtools.evaluation.save_images import saver
+from rbtools.evaluation.tasks import CleanOutput, right
+from rbtools.execution import device, precision, resources
 from rbtools.execution.context import RunContext
 from rbtools.execution.memoize import memoize
 from rbtools.inputs import resolve
 from rbtools.inputs.checkpoints import resolve_inputs
+from rbtools.inputs.data import named_data
 from rbtools.inputs.resolve import Inputs
 from rbtools.records import metric_name, results
 from rbtools.rng import GENERATOR
@@ -32,7 +36,6 @@ from rbtools.store import digest
 if TYPE_CHECKING:
     import numpy as np
 
-    from rbtools.evaluation.outcomes import Outcomes
 
 Entry = dict[str, Any]
 Entries = list[Entry]
@@ -154,8 +157,6 @@ def correct_images(inputs: Inputs, task: EvalTask) -> dict[tuple[str, int], np.n
 
 
 def _correct(units: Sequence[_CacheUnit], inputs: Inputs) -> dict[tuple[str, int], np.ndarray]:
-    from rbtools.evaluation.outcomes import Outcomes
-
     templates = [(unit, unit.output.entry_template()[0]) for unit in units if not unit.output.implicit]
     return {
         (entry["corruption"], entry["severity"]): right(
@@ -173,8 +174,6 @@ def _lacking(
     units: Sequence[_CacheUnit], computed: Sequence[Any], inputs: Inputs
 ) -> list[tuple[str, dict[str, Any], int]]:
     """For each unit without entries: the key of its outcomes, its output, and how many images are missing."""
-    from rbtools.evaluation.outcomes import Outcomes
-
     n, store = inputs.n, inputs.run.store
     lacking = [unit for unit, entries in zip(units, computed, strict=True) if entries is None]
     left = [n - min(len(Outcomes(store, unit.outcomes)), n) for unit in lacking]
@@ -185,7 +184,7 @@ def _named_entry(entry: Entry, inputs: Inputs) -> Entry:
     """An entry as the record holds it: named for its split, with the tool that made it."""
     data = inputs.data
     named = {"tool": inputs.run.tool, **entry, "metric": metric_name.split_name(entry["metric"], data.split)}
-    if resolve.named_data(inputs.record, data.name) != data.name:
+    if named_data(inputs.record, data.name) != data.name:
         named["dataset"] = data.name
     return named
 
@@ -248,8 +247,6 @@ def _compute(
     With `save` the perturbed images are needed too, and everything is computed again. `helping`: compute
     batches of outcomes for the process that holds the leases, and no entries.
     """
-    from rbtools.evaluation.outcomes import Outcomes
-
     n, run = inputs.n, inputs.run
     missing = [i for i, entries in enumerate(computed) if entries is None]
     if any(units[i].output.needs_other_outputs for i in missing):
@@ -293,9 +290,6 @@ def _run_batches(
     """Compute the missing outcomes; return the checks of the model where the clean accuracy is computed."""
     # A missing file is reported before torch is imported.
     resolve.checkpoint_of(inputs.record, inputs.run)
-    from rbtools.evaluation import batches
-    from rbtools.execution import device, resources
-
     record, data, n, run = inputs.record, inputs.data, inputs.n, inputs.run
     checks = None
     with device.taken(run, resources.threads_for(run, record["arch"])) as chosen:
@@ -309,8 +303,6 @@ def _run_batches(
         with contextlib.ExitStack() as files:
             take = None
             if save:
-                from rbtools.evaluation.save_images import saver
-
                 take = files.enter_context(saver(save.folder, save.names, data.load(), n)).add
             with run.clock.stage(task.title):
                 batches.fill(model, data, task, outputs, outcomes, n, chosen, run, take, helping=helping)

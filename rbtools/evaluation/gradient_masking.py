@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from rbtools.evaluation import evaluate
-from rbtools.evaluation.tasks import AttackOutput, CleanOutput, EvalTask, Output
+from rbtools.evaluation import adversarial, evaluate
+from rbtools.evaluation.base import EvalTask, Outcome, Output
+from rbtools.evaluation.tasks import AttackOutput, CleanOutput
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.records import metric_name, results
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-    from rbtools.evaluation.batches import Batch, Outcome
+    from rbtools.evaluation.base import Batch
 from rbtools.execution.context import RunContext
 
 BEYOND = (16.0, 32.0, 64.0, 128.0, 255.0)
@@ -71,9 +72,6 @@ class GradientMaskingTask(EvalTask):
         return [CleanOutput(), *pgd, *single, MaskingOutput(single[-1], pgd[0])]
 
     def run(self, batch: Batch, wanted: Sequence[Output]) -> Sequence[Tensor | Outcome]:
-        from rbtools.evaluation import adversarial
-        from rbtools.evaluation.batches import Outcome
-
         outcomes: dict[Any, Any] = dict(batch.precomputed)
         for output in wanted:
             if isinstance(output, AttackOutput):
@@ -88,8 +86,6 @@ class GradientMaskingTask(EvalTask):
 
 
 def _bits(outcome: Any) -> Tensor:
-    from rbtools.evaluation.batches import Outcome
-
     values: Tensor = outcome.values if isinstance(outcome, Outcome) else outcome
     return values.bool()
 

@@ -4,26 +4,59 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
-from torch import Tensor, nn
-
+from rbtools import spaces
 from rbtools.attacks import steps
 from rbtools.errors import RbError
 from rbtools.evaluation.batches import CHUNK
 from rbtools.evaluation.fast_model import CountingModel
-from rbtools.evaluation.measurement import MeasureItem, arch_of
 from rbtools.execution.context import RunContext
 from rbtools.execution.device import out_of_memory
 from rbtools.inputs import resolve
+from rbtools.inputs.data import Data
+from rbtools.lazy import nn, torch
 from rbtools.measures import batchnorm
 from rbtools.measures.base import MeasureBatch
 from rbtools.rng.draws import Draws
 from rbtools.trainer import init
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from rbtools.measures.base import BatchResult, Value
+
+
+class MeasureItem(NamedTuple):
+    """One measure on given weights and images, possibly under one attack."""
+
+    measure: Any
+    attack: Any
+    on: str
+    data: Data
+    size: tuple[int, int]
+    batchnorm: str = "running"
+
+    @property
+    def n(self) -> int:
+        """Number of images that are measured; 0 for measures without data."""
+        return min(self.data.size, self.size[0] * self.size[1]) if self.measure.data else 0
+
+    @property
+    def statistics(self) -> dict[str, str]:
+        """The BatchNorm statistics, left out without a choice and for running ones on trained weights."""
+        usual = self.measure.batchnorm is None or (self.on, self.batchnorm) == ("trained", "running")
+        return {} if usual else {"batchnorm": self.batchnorm}
+
+    @property
+    def random(self) -> bool:
+        return bool(self.measure.random or (self.attack is not None and self.attack.random))
+
+
+def arch_of(record: dict[str, Any], data: Data) -> dict[str, Any]:
+    """The architecture as for a new training: without the fields that describe a weight file."""
+    arch = {key: value for key, value in record["arch"].items() if key not in ("member", "normalize")}
+    return spaces.describe(arch, data.about.classes, data.about.shape)
 
 
 class Measuring:

@@ -9,16 +9,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
-from rbtools import registry, spaces
+from rbtools import registry
 from rbtools.attacks import ATTACKS
 from rbtools.errors import RbError, UsageError
+from rbtools.evaluation import measure_batches
 from rbtools.evaluation.evaluate import add_entries
+from rbtools.evaluation.measure_batches import MeasureItem, arch_of
+from rbtools.execution import device, resources
 from rbtools.execution.context import RunContext
 from rbtools.execution.memoize import memoize
 from rbtools.inputs import resolve
 from rbtools.inputs.checkpoints import resolve_inputs
+from rbtools.inputs.data import Data, data_of, named_data
 from rbtools.probabilistic import intervals
 from rbtools.records import metric_name, results, schema
 from rbtools.rng import GENERATOR
@@ -77,32 +81,6 @@ def perturbing(
         own = {"steps": steps, "step_size": step_size, "iterate": "last"} if name == "pgd" else {}
         attacks += [ATTACKS.build(name, eps=eps, **own) for eps in distances]
     return tuple(attacks)
-
-
-class MeasureItem(NamedTuple):
-    """One measure on given weights and images, possibly under one attack."""
-
-    measure: Any
-    attack: Any
-    on: str
-    data: resolve.Data
-    size: tuple[int, int]
-    batchnorm: str = "running"
-
-    @property
-    def n(self) -> int:
-        """Number of images that are measured; 0 for measures without data."""
-        return min(self.data.size, self.size[0] * self.size[1]) if self.measure.data else 0
-
-    @property
-    def statistics(self) -> dict[str, str]:
-        """The BatchNorm statistics, left out without a choice and for running ones on trained weights."""
-        usual = self.measure.batchnorm is None or (self.on, self.batchnorm) == ("trained", "running")
-        return {} if usual else {"batchnorm": self.batchnorm}
-
-    @property
-    def random(self) -> bool:
-        return bool(self.measure.random or (self.attack is not None and self.attack.random))
 
 
 def measure(record: dict[str, Any], request: MeasureRequest, run: RunContext) -> dict[str, Any]:
@@ -167,7 +145,7 @@ def _shown(
     entry: dict[str, Any], record: dict[str, Any], job: MeasureItem, run: RunContext
 ) -> dict[str, Any]:
     shown = {"tool": run.tool, **entry}
-    if job.measure.data and resolve.named_data(record, job.data.name) != job.data.name:
+    if job.measure.data and named_data(record, job.data.name) != job.data.name:
         shown["dataset"] = job.data.name
     return shown
 
@@ -232,18 +210,12 @@ def _weights(
     return wanted
 
 
-def _data(record: dict[str, Any], run: RunContext, split: str, on: str) -> resolve.Data:
+def _data(record: dict[str, Any], run: RunContext, split: str, on: str) -> Data:
     """The split; of a training split only the images that the training did not hold out."""
     if on == "trained" and split == "train" and run.indices is None:
         run = replace(run, indices=trained_on(record, run))
-    data = resolve.data_of(record, run, split)
+    data = data_of(record, run, split)
     return data if run.n is None or run.n >= data.size else replace(data, size=run.n)
-
-
-def arch_of(record: dict[str, Any], data: resolve.Data) -> dict[str, Any]:
-    """The architecture as for a new training: without the fields that describe a weight file."""
-    arch = {key: value for key, value in record["arch"].items() if key not in ("member", "normalize")}
-    return spaces.describe(arch, data.about.classes, data.about.shape)
 
 
 def _what(
@@ -290,9 +262,6 @@ def _compute(
     results: list[Any],
 ) -> None:
     """Compute the entries that are None in `results`, and store them."""
-    from rbtools.evaluation import measure_batches
-    from rbtools.execution import device, resources
-
     missing = [place for place, entry_list in enumerate(results) if entry_list is None]
     with device.taken(run, resources.threads_for(run, record["arch"])) as chosen:
         measuring = measure_batches.Measuring(record, request.init_seed, run, chosen)

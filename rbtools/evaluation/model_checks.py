@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from rbtools.errors import RbError
 from rbtools.execution.context import RunContext
+from rbtools.inputs.checkpoints import normalizations
+from rbtools.lazy import torch
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor, nn
 
-    from rbtools.inputs.resolve import Data
+    from rbtools.inputs.data import Data
 
 FIRST = 128  # images
 FEW = 32  # images for checks that are repeated
@@ -86,8 +87,6 @@ def _name(record: Mapping[str, Any]) -> str:
 
 
 def _logits(model: nn.Module, images: Tensor, classes: int) -> Tensor:
-    import torch
-
     with torch.no_grad():
         logits = model(images)
     if not isinstance(logits, torch.Tensor) or tuple(logits.shape) != (len(images), classes):
@@ -156,7 +155,6 @@ def _other_normalisation(
 
     Each kind is tried on a few images, and on all images where it is better on those.
     """
-    from rbtools.inputs.checkpoints import normalizations
     from rbtools.models.normalize import Preprocessed
     from rbtools.models.statistics import kinds, normalised
 
@@ -198,8 +196,6 @@ def _noise(now: Tensor, other: Tensor) -> float:
 
 def _other_order(logits: Tensor, labels: Tensor, data: Data, accuracy: float) -> str | None:
     """Advice on --class-map where a permutation of the classes explains the predictions; else None."""
-    import torch
-
     classes = data.about.classes
     if len(labels) < PER_CLASS * classes:
         return None

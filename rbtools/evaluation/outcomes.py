@@ -7,10 +7,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import numpy as np
 import orjson
 
 from rbtools.datasets import npy
+from rbtools.lazy import np
 from rbtools.store import Store
 
 _SECONDS_BETWEEN_WRITES = 2.0

@@ -7,16 +7,18 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from rbtools import registry
-from rbtools.evaluation.tasks import CleanOutput, EvalTask, Output
+from rbtools.evaluation import sampling
+from rbtools.evaluation.base import EvalTask, Outcome, Output
+from rbtools.evaluation.tasks import CleanOutput
+from rbtools.lazy import np, torch
 from rbtools.probabilistic import estimate, sequential
 from rbtools.probabilistic.estimate import Estimator
 from rbtools.records import metric_name
 
 if TYPE_CHECKING:
-    import numpy as np
     from torch import Tensor
 
-    from rbtools.evaluation.batches import Batch, Outcome
+    from rbtools.evaluation.base import Batch
     from rbtools.evaluation.sampling import Copies
 
 
@@ -56,8 +58,6 @@ class NoisyCopiesOutput(Output):
 
     def outcome(self, copies: Copies) -> Outcome:
         """The outcomes of a batch."""
-        from rbtools.evaluation.batches import Outcome
-
         return Outcome(copies.right, copies.totals)
 
 
@@ -109,10 +109,6 @@ class SequentialOutput(Output):
 
     def outcome(self, copies: Copies) -> Outcome:
         """The rows of a batch."""
-        import torch
-
-        from rbtools.evaluation.batches import Outcome
-
         rows = torch.cat([copies.right[:, None], copies.drawn[:, None], copies.decisions], dim=1)
         return Outcome(rows.float(), copies.totals)
 
@@ -153,8 +149,6 @@ class NoiseTask(EvalTask):
         return [CleanOutput(), *counts]
 
     def run(self, batch: Batch, wanted: Sequence[Output]) -> list[Tensor | Outcome]:
-        from rbtools.evaluation import sampling
-
         noisy: list[Any] = [output for output in wanted if not isinstance(output, CleanOutput)]
         gammas = list(dict.fromkeys(output.gamma for output in noisy))
         rules = noisy[0].rules() if noisy and isinstance(noisy[0], SequentialOutput) else ()

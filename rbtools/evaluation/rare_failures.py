@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rbtools import registry
-from rbtools.evaluation.tasks import CleanOutput, EvalTask, Output
+from rbtools.evaluation.base import EvalTask, Outcome, Output
+from rbtools.evaluation.tasks import CleanOutput
+from rbtools.lazy import np, torch
 from rbtools.probabilistic import splitting
 from rbtools.records import metric_name
 
 if TYPE_CHECKING:
-    import numpy as np
     from torch import Tensor
 
-    from rbtools.evaluation.batches import Batch, Outcome
+    from rbtools.evaluation.base import Batch
 
 
 @dataclass(frozen=True)
@@ -78,10 +79,6 @@ class RareFailureTask(EvalTask):
         ]
 
     def _rows(self, batch: Batch, output: RareOutput) -> Outcome:
-        import torch
-
-        from rbtools.evaluation.batches import Outcome
-
         rows = torch.full((len(batch.ids), 1 + self.split.runs), float("nan"), device=batch.ids.device)
         rows[:, 0] = batch.ids
         passes = 0.0
@@ -92,8 +89,6 @@ class RareFailureTask(EvalTask):
 
     def _example(self, batch: Batch, gamma: float) -> tuple[Tensor, int]:
         """The logarithms of one example's failure probability (runs,), and the number of forward passes."""
-        import torch
-
         shape, label = tuple(batch.images.shape[1:]), int(batch.labels[0])
         seen = 0
 

@@ -8,16 +8,18 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from rbtools import registry
+from rbtools.attacks import steps
 from rbtools.errors import UsageError
-from rbtools.evaluation.tasks import CleanOutput, EvalTask, Output, attack_settings
+from rbtools.evaluation.base import EvalTask, Outcome, Output
+from rbtools.evaluation.tasks import CleanOutput, attack_settings
+from rbtools.lazy import np, torch
 from rbtools.probabilistic import intervals
 from rbtools.records import metric_name
 
 if TYPE_CHECKING:
-    import numpy as np
     from torch import Tensor
 
-    from rbtools.evaluation.batches import Batch, Outcome
+    from rbtools.evaluation.base import Batch
 
 # The gaps of these metrics are test - train: loss and error on test images grow with overfitting.
 GAPS = frozenset({"loss", "error"})
@@ -102,10 +104,6 @@ class RobustLossTask(EvalTask):
 
 def _rows(batch: Batch, method: Any) -> Outcome:
     """The row of every example of a batch."""
-    import torch
-
-    from rbtools.attacks import steps
-    from rbtools.evaluation.batches import Outcome
     from rbtools.evaluation.fast_model import CountingModel
 
     counting = CountingModel(batch.fast_model, batch.chunk_size)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
-from torch import Tensor
-
-from rbtools.evaluation.batches import Batch, batch_size
+from rbtools.evaluation.base import Batch
+from rbtools.evaluation.batches import batch_size
+from rbtools.lazy import torch
 from rbtools.probabilistic.sequential import Rule
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 # A decision of the fast model is accepted where its margin is larger than this many times the largest error
 # of a margin among the first copies, which both models evaluate: some 5 or 6 standard deviations of the

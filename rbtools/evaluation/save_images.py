@@ -8,14 +8,14 @@ import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from rbtools.errors import RbError
-from rbtools.evaluation.batches import Outcome
+from rbtools.evaluation.base import Outcome
+from rbtools.lazy import np, torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Saver:

@@ -1,4 +1,4 @@
-"""Evaluation tasks: outputs of whole numbers per example, and the entries computed from them.
+"""The tasks that most tools run: accuracy on unchanged, attacked and corrupted images.
 
 Nothing here imports torch before a batch is measured, so that a task whose outcomes are all stored only
 reads them.
@@ -13,110 +13,21 @@ from typing import TYPE_CHECKING, Any
 
 from rbtools import registry
 from rbtools.corruptions import CORRUPTIONS
-from rbtools.evaluation import diagnostics
+from rbtools.evaluation import adversarial, diagnostics
+from rbtools.evaluation.base import Batch, EvalTask, Outcome, Output
+from rbtools.lazy import np, torch
 from rbtools.probabilistic import estimate, intervals
 from rbtools.records import metric_name
 from rbtools.scoring import corruptions as sums
 
 if TYPE_CHECKING:
-    import numpy as np
     from torch import Tensor
 
-    from rbtools.evaluation.batches import Batch, Outcome
-
-    Entries = Sequence[dict[str, Any]]
-    # Which images (N,) are right under a corruption at a severity: 1 or 0.
-    Correct = Mapping[tuple[str, int], np.ndarray]
-
-
-class Output:
-    """One outcome per example, a whole number, and the entries computed from all of them.
-
-    detail: the row of an example is its label and its logits, in place of a bit.
-    """
-
-    detail: bool = False
-
-    @property
-    def random(self) -> bool:
-        """Whether the outcomes depend on the seed."""
-        return True
-
-    @property
-    def implicit(self) -> bool:
-        """Whether this is computed on the way and was not requested."""
-        return False
-
-    @property
-    def allow_fast_model(self) -> bool:
-        """Whether it may run on the fast model, because the float32 model confirms its decisions."""
-        return False
-
-    @property
-    def batch_dependent(self) -> bool:
-        """Whether the outcome of an example depends on the other examples of its batch."""
-        return False
-
-    @property
-    def needs_other_outputs(self) -> bool:
-        """Whether outcomes of other outputs are needed to measure it."""
-        return False
-
-    @property
-    def metric(self) -> str | None:
-        """The accuracy that the progress line shows; None for none."""
-        return None
-
-    def key_fields(self) -> dict[str, Any]:
-        """Everything that determines the outcomes, apart from model, data and seed."""
-        raise NotImplementedError
-
-    def postprocess_key(self) -> dict[str, Any]:
-        """The fields that determine the entries besides the outcomes."""
-        return {}
-
-    def entry_template(self) -> list[dict[str, Any]]:
-        """The fields of each entry that do not depend on outcomes: its metric and its settings."""
-        raise NotImplementedError
-
-    def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
-        """The entries with value and interval, from outcomes and the sums over them."""
-        raise NotImplementedError
-
-
-class EvalTask:
-    """A set of outputs that share work.
-
-    `save`: a folder for the adversarial images. `gaps`: metrics whose generalisation gap is test minus train.
-    """
-
-    save: str | None = None
-    gaps: frozenset[str] = frozenset()
-
-    @property
-    def title(self) -> str:
-        """A few words for the progress line."""
-        raise NotImplementedError
-
-    def outputs(self) -> Sequence[Output]:
-        """All outputs, in the order of their entries."""
-        raise NotImplementedError
-
-    def run(self, batch: Batch, wanted: Sequence[Output]) -> Sequence[Tensor | Outcome]:
-        """Outcomes (N,) of the wanted outputs for the examples of the batch, or an `Outcome`."""
-        raise NotImplementedError
-
-    def summarize(
-        self, entries: Entries, implicit_entries: Entries, correct_images: Callable[[], Correct]
-    ) -> Entries:
-        """Entries computed from the others; `correct_images` gives the images that are right."""
-        return []
+    from rbtools.evaluation.base import Correct, Entries
 
 
 def rows_of(batch: Batch, logits: Tensor, detail: bool) -> Tensor:
     """The outcomes (N,) of a batch's examples, from their logits (N, K), or their rows (N, 1 + K)."""
-    import torch
-
     if detail:
         return torch.cat([batch.labels[:, None].float(), logits], dim=1)
     return logits.argmax(1).eq(batch.labels).int()
@@ -289,9 +200,6 @@ class AttackTask(EvalTask):
 
     def _attacked(self, batch: Batch, output: AttackOutput, previous: dict[float, Any]) -> Outcome:
         """Attack at one eps; `previous` has the results at smaller eps, and gets this one."""
-        from rbtools.evaluation import adversarial
-        from rbtools.evaluation.batches import Outcome
-
         last = previous.get(output.ladder[-1]) if output.ladder else None
         still_correct = None if last is None else last.survived
         if output.ladder and last is None:  # its outcomes were stored

@@ -10,8 +10,8 @@ from typing import Any
 from rbtools.datasets import indices
 from rbtools.errors import RbError
 from rbtools.evaluation import model_checks
+from rbtools.evaluation.base import EvalTask
 from rbtools.evaluation.evaluate import add_entries, check_entries, expected_entries, task_entries
-from rbtools.evaluation.tasks import EvalTask
 from rbtools.execution.context import RunContext
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.inputs.resolve import Inputs

@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from rbtools.errors import RbError
-from rbtools.evaluation.tasks import AttackOutput, CleanOutput, EvalTask, Output
+from rbtools.evaluation import adversarial
+from rbtools.evaluation.base import EvalTask, Outcome, Output
+from rbtools.evaluation.tasks import AttackOutput, CleanOutput
 from rbtools.execution.context import RunContext
 from rbtools.inputs import resolve
+from rbtools.inputs.data import data_of
 
 if TYPE_CHECKING:
     from torch import Tensor, device, nn
 
-    from rbtools.evaluation.batches import Batch, Outcome
+    from rbtools.evaluation.base import Batch
 
 
 @dataclass(frozen=True)
@@ -64,9 +67,6 @@ class TransferTask(EvalTask):
         return [CleanOutput(), *attacked]
 
     def run(self, batch: Batch, wanted: Sequence[Output]) -> Sequence[Tensor | Outcome]:
-        from rbtools.evaluation import adversarial
-        from rbtools.evaluation.batches import Outcome
-
         outcomes: list[Any] = []
         for output in wanted:
             if isinstance(output, TransferOutput):
@@ -88,7 +88,7 @@ def _loaded(source: str, run: RunContext, where: device) -> nn.Module:
     if not _last or _last[0][0] != key:
         record = orjson.loads(source)
         try:
-            model = resolve.load_model(record, resolve.data_of(record, run), run, where)
+            model = resolve.load_model(record, data_of(record, run), run, where)
         except RbError as wrong:
             raise RbError(f"The model of --from cannot be attacked. {wrong}") from None
         _last[:] = [(key, model)]

@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from rbtools import registry
 from rbtools.errors import RbError
+from rbtools.execution import cores, device
 from rbtools.execution.context import RunContext
-from rbtools.inputs import resolve
+from rbtools.inputs.data import Data, data_of
+from rbtools.lazy import np, torch
 from rbtools.rng import GENERATOR
+from rbtools.rng.draws import Draws
 from rbtools.store.files import written_whole
 from rbtools.store.resumable_write import HINT, resumable_write
 from rbtools.units import SEVERITIES
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 CHUNK = 256
@@ -32,9 +34,7 @@ def write(corruptions: Sequence[Any], folder: Path, run: RunContext) -> list[str
     the pixels that `rb-corrupt` evaluates for the same seed. Raises RbError where the folder has files of
     other images or another seed, images are too small, or it cannot be written.
     """
-    from rbtools.execution import cores, device
-
-    data = resolve.data_of({}, run)
+    data = data_of({}, run)
     chosen = [corruption.resolved() for corruption in corruptions]
     for corruption in chosen:
         for severity in SEVERITIES:
@@ -86,10 +86,6 @@ def _corrupted(
     corrupt: Any, name: str, images: Any, ids: Tensor, severity: int, where: torch.device, seed: int
 ) -> bytes:
     """The bytes of these examples' corrupted images, (n, H, W, C)."""
-    import torch
-
-    from rbtools.rng.draws import Draws
-
     draws = Draws(seed, f"corruption.{name}", ids.to(where))
     result = corrupt(images[ids].to(where).float().div(255), severity, draws)
     levels = result.mul_(255).round_().to(torch.uint8).permute(0, 2, 3, 1)
@@ -97,7 +93,7 @@ def _corrupted(
     return array
 
 
-def _described(data: resolve.Data, run: RunContext, count: int) -> dict[str, Any]:
+def _described(data: Data, run: RunContext, count: int) -> dict[str, Any]:
     """The description that all files of a folder share."""
     return {
         "dataset": data.name,
@@ -162,8 +158,6 @@ def _head(shape: tuple[int, ...]) -> bytes:
 
 def _array(labels: Tensor) -> bytes:
     """The bytes of labels.npy: uint8, as published, where all labels fit, else int64."""
-    import numpy as np
-
     stream = io.BytesIO()
     np.save(stream, labels.numpy().astype(np.uint8 if int(labels.max()) < 256 else np.int64))
     return stream.getvalue()

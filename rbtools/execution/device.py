@@ -7,11 +7,10 @@ import ctypes
 from collections.abc import Iterator
 from functools import cache
 
-import torch
-
 from rbtools.errors import RbError
 from rbtools.execution import cores
 from rbtools.execution.context import RunContext
+from rbtools.lazy import torch
 
 # Parameters of glibc's mallopt (malloc.h), and what they are set to: bytes.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3

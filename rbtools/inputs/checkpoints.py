@@ -18,6 +18,7 @@ from rbtools.datasets.normalization import CLASSES
 from rbtools.errors import RbError, UsageError, unknown
 from rbtools.execution.context import RunContext
 from rbtools.inputs import published_weights, recognition, resolve
+from rbtools.inputs.data import data_of, of_data
 from rbtools.inputs.recognition import numbers
 from rbtools.records import SCHEMA
 from rbtools.spaces import external, leaderboard_names
@@ -28,7 +29,7 @@ from rbtools.store import canonical, digest
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rbtools.inputs.resolve import Data
+    from rbtools.inputs.data import Data
 
 VERSION = 3
 BOARD = "robustbench:"  # what the name of an entry of that board begins with
@@ -66,7 +67,7 @@ def record_of(
     where the file is no checkpoint, its architecture is not recognised, or it does not fit the data.
     """
     given = hints.given(run)
-    data = resolve.data_of({"arch": given}, run) if with_data else None
+    data = data_of({"arch": given}, run) if with_data else None
     name = resolve.hash_of(path, run)
     arch, facts = _recognised(path, name, given, data, run)
     facts = recognition.judged(path, facts, run)
@@ -77,7 +78,7 @@ def record_of(
     return {
         "schema": SCHEMA,
         "arch": spaces.describe(arch, facts["classes"], shape),
-        **({} if data is None else resolve.of_data(data)),
+        **({} if data is None else of_data(data)),
         "checkpoint": name,
         "checkpoint_file": path,
         "recognised": facts,
@@ -88,7 +89,7 @@ def resolve_inputs(record: dict[str, Any], run: RunContext, split: str | None = 
     """The record's model and one split of its data. Raises RbError where one is missing or invalid."""
     record = prepared(record, run)
     with run.clock.stage("data"):
-        return resolve.Inputs(record, resolve.data_of(record, run, split), run)
+        return resolve.Inputs(record, data_of(record, run, split), run)
 
 
 def prepared(record: dict[str, Any], run: RunContext) -> dict[str, Any]:
@@ -104,7 +105,7 @@ def prepared(record: dict[str, Any], run: RunContext) -> dict[str, Any]:
     elif not _is_open(record):
         return record
     identity(record["arch"])  # raises for what rb-arch would not write
-    data, path = resolve.data_of(record, run), record["checkpoint_file"]
+    data, path = data_of(record, run), record["checkpoint_file"]
     name = resolve.checkpoint_name(record, run)
     known = record.get("recognised")
     known = known if isinstance(known, dict) else {}

@@ -1,149 +1,19 @@
-"""A record's model and the data that it is evaluated on, described without loading either."""
+"""A record's checkpoint, and its model with the data that it is evaluated on."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rbtools import datasets
-from rbtools.datasets.base import NotHere
 from rbtools.errors import Pending, RbError
 from rbtools.execution.context import RunContext
-from rbtools.store import digest
-
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
-
-DEFAULT_DATASET = "digits"
-
-
-@dataclass(frozen=True)
-class Data:
-    """One split of a data set: its description and its content's fingerprint."""
-
-    name: str
-    split: str
-    about: datasets.Description
-    fingerprint: str
-    size: int
-    data_dir: str | None
-    class_map: str | None
-    indices: datasets.indices.Indices | None = None
-
-    def load(self) -> datasets.Dataset:
-        """The images and labels; the last data set stays in memory for the next record."""
-        return _loaded(self.name, self.split, self.data_dir, self.class_map, self.fingerprint)
-
-    def order(self, labels: torch.Tensor) -> torch.Tensor:
-        """The examples (indices into the split) in the order of every evaluation; `--n` takes the first ones,
-        `--indices` only some of them.
-        """
-        if self.indices is None:
-            return datasets.subset(labels, self.size, seed=0)
-        import torch
-
-        chosen = torch.tensor(self.indices.numbers)
-        return chosen[datasets.subset(labels[chosen], self.size, seed=0)]
-
-    def protocol(self) -> dict[str, str]:
-        """The fields of an entry on the examples besides their split and number."""
-        fields = {} if self.indices is None else {"indices": self.indices.name}
-        if self.class_map is not None:
-            fields["class_map"] = digest({"classes": self.about.class_names})[:16]
-        return fields
-
-
-@lru_cache(maxsize=2)
-def _loaded(
-    name: str, split: str, data_dir: str | None, class_map: str | None, fingerprint: str
-) -> datasets.Dataset:
-    return datasets.load(name, split, data_dir, class_map=class_map)
-
-
-@lru_cache(maxsize=8)
-def _described(
-    name: str, split: str, data_dir: str | None, class_map: str | None, chosen: Any, store: Any
-) -> Data:
-    about = datasets.describe(name, data_dir, class_map=class_map)
-    fingerprint = datasets.fingerprint(name, split, data_dir, cache=store, class_map=class_map)
-    size = about.sizes.get(split)
-    if size is None:
-        known = ", ".join(about.sizes)
-        raise RbError(f"The data set {name} has no split '{split}'. It has: {known}.")
-    if chosen is None:
-        return Data(name, split, about, fingerprint, size, data_dir, class_map)
-    indices = datasets.indices.read(chosen, size) if isinstance(chosen, str) else chosen
-    part = digest({"data": fingerprint, "indices": indices.name})
-    return Data(name, split, about, part, len(indices.numbers), data_dir, class_map, indices)
-
-
-# Data sets downloaded, or already present, in this process.
-_here: set[tuple[str, str, str | None]] = set()
-
-
-def data_of(record: dict[str, Any], run: RunContext, split: str | None = None) -> Data:
-    """The data of this run: `--dataset`, else the record's own, else digits.
-
-    Raises RbError where they are missing, damaged, or not the published ones.
-    """
-    name = run.dataset or record.get("dataset") or DEFAULT_DATASET
-    if not isinstance(name, str):
-        raise RbError(
-            f"The record's dataset is {name!r}. Expected a name such as digits or imagefolder:PATH."
-        )
-    name = _preprocessed(name, record)
-    split = split or run.split
-    if run.download and (name, split, run.data_dir) not in _here:
-        datasets.download(name, split, run.data_dir, say=run.progress, check_cancelled=run.check_cancelled)
-        _here.add((name, split, run.data_dir))
-    class_map = run.class_map
-    if class_map is None and "class_map" in record:
-        class_map = json.dumps(record["class_map"])
-    try:
-        data = _described(_absolute(name), split, run.data_dir, class_map, run.indices, run.store)
-    except NotHere:
-        if run.archive is None:
-            raise
-        from rbtools.inputs.archive_dataset import from_archive
-
-        data = from_archive(name, split, run.data_dir, run.indices, run.archive, run.store)
-    for note in data.about.notes:
-        run.notify(note)
-    return data
-
-
-def _preprocessed(name: str, record: dict[str, Any]) -> str:
-    """imagenet, for a network that wants its images scaled or cropped otherwise: with that preprocessing."""
-    arch = record.get("arch")
-    how = arch.get("preprocessing") if isinstance(arch, dict) else None
-    return f"{name}:{how}" if name == "imagenet" and isinstance(how, str) else name
-
-
-def _absolute(name: str) -> str:
-    """The data set's name with the path in it made absolute: a record may be read in another folder."""
-    word, colon, argument = name.partition(":")
-    return f"{word}:{os.path.abspath(argument)}" if colon and os.path.exists(argument) else name
-
-
-def of_data(data: Data) -> dict[str, Any]:
-    """The fields of a record for its data."""
-    fields: dict[str, Any] = {"dataset": data.name}
-    if data.class_map is not None:
-        fields["class_map"] = list(data.about.class_names)
-    return fields
-
-
-def named_data(record: dict[str, Any], default: str) -> str:
-    """The data set that the record names, as `Data.name` has it."""
-    name = record.get("dataset", default)
-    return _absolute(name) if isinstance(name, str) else default
+from rbtools.inputs.data import Data, data_of, named_data, of_data
+from rbtools.lazy import nn, torch
 
 
 def names(record: dict[str, Any], data: Data) -> dict[str, Any]:

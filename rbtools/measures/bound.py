@@ -7,7 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from rbtools.lazy import torch
+from rbtools.measures import bounds, derivatives, kernel
 from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value
+from rbtools.measures.wci import WCI
 from rbtools.registry import param
 
 if TYPE_CHECKING:
@@ -156,10 +159,6 @@ class BoundMeasure(Measure):
         return {"note": NOT_UNIT} if name.startswith("robbench1") and not self.unit else {}
 
     def _robbench(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
-        import torch
-
-        from rbtools.measures import bounds, derivatives, kernel
-
         images = [batch.images, batch.attacked, batch.attacked_twice]
         whole = kernel.gram(model, torch.cat(images)).cpu().numpy()
         n, b = len(batch), self.beta
@@ -184,8 +183,6 @@ class BoundMeasure(Measure):
         return result
 
     def _from_constants(self, largest: dict[str, float]) -> list[Value]:
-        from rbtools.measures import bounds
-
         given = {name: getattr(self, name) for name in (*CONSTANTS, "gamma", "softmax")}
         guessed = tuple(name for name, value in given.items() if value is None)
         used = {name: largest[name] if value is None else value for name, value in given.items()}
@@ -208,13 +205,9 @@ class BoundMeasure(Measure):
         return values
 
     def _wci(self) -> Any:
-        from rbtools.measures.wci import WCI
-
         return WCI(probes=self.probes)
 
     def _from_wci(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
-        from rbtools.measures import bounds
-
         index = self._wci().values(results, sizes)[0]
         temperature = self.weight if self.weight is not None else self.examples
         if temperature is None:
@@ -231,10 +224,6 @@ def estimates(model: nn.Module, batch: MeasureBatch) -> dict[str, float]:
 
     Keys: the names of the constants, gamma (the largest L2 distance of an attacked image) and softmax.
     """
-    import torch
-
-    from rbtools.measures import derivatives
-
     largest = dict.fromkeys((*CONSTANTS, "gamma", "softmax"), 0.0)
 
     def raise_to(name: str, value: float) -> None:
@@ -266,8 +255,6 @@ def estimates(model: nn.Module, batch: MeasureBatch) -> dict[str, float]:
 
 def _of_image(model: nn.Module, image: Tensor, label: Tensor) -> tuple[float, float, Tensor]:
     """The loss of an image, the norm of its gradient by the image, and the softmax."""
-    import torch
-
     with torch.enable_grad():
         point = image.detach().requires_grad_()
         logits = model(point).double()
@@ -277,8 +264,6 @@ def _of_image(model: nn.Module, image: Tensor, label: Tensor) -> tuple[float, fl
 
 
 def _flat(weights: Mapping[str, Tensor]) -> Tensor:
-    import torch
-
     return torch.cat([value.flatten() for value in weights.values()])
 
 

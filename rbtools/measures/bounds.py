@@ -10,20 +10,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from rbtools.errors import RbError
+from rbtools.lazy import np
 
-Array = np.ndarray
+if TYPE_CHECKING:
+    Array = np.ndarray
+
 FORMS = ("text", "appendix")
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": lambda z: np.maximum(z, 0),
     "leaky": lambda z: np.where(z > 0, z, 0.01 * z),
     "sigmoid": lambda z: 1 / (1 + np.exp(-z)),
-    "tanh": np.tanh,
+    "tanh": lambda z: np.tanh(z),
     "swish": lambda z: z / (1 + np.exp(-z)),
 }
 

@@ -1,30 +1,29 @@
 """Derivatives of a model's loss by torch.func: weights as values, Hessians as products with vectors.
 
 All functions split images into chunks and accumulate in the model's dtype; in eval mode the loss over images
-is the mean of the images' losses. This module imports torch: import it inside functions only.
+is the mean of the images' losses.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
-
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
-from torch.func import functional_call, grad, vjp
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from typing import TYPE_CHECKING, Any
 
 from rbtools.errors import RbError
+from rbtools.lazy import F, nn, torch
 
-Weights = dict[str, Tensor]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    Weights = dict[str, Tensor]
 
 
 @contextlib.contextmanager
 def differentiating() -> Iterator[None]:
     """Disable autograd outside of torch.func, and select an attention kernel with second derivatives."""
-    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+    attention = torch.nn.attention
+    with torch.no_grad(), attention.sdpa_kernel(attention.SDPBackend.MATH):
         yield
 
 
@@ -63,7 +62,7 @@ def loss_of(model: nn.Module, images: Tensor, labels: Tensor) -> Callable[[Weigh
     fixed = weights_of(model)
 
     def loss(weights: Weights) -> Tensor:
-        logits = functional_call(model, {**fixed, **weights}, (images,))
+        logits = torch.func.functional_call(model, {**fixed, **weights}, (images,))
         return F.cross_entropy(
             logits.float() if logits.dtype != torch.float64 else logits, labels, reduction="sum"
         )
@@ -82,7 +81,7 @@ def gradient(model: nn.Module, images: Tensor, labels: Tensor, chunk: int) -> We
     total = {name: torch.zeros_like(value) for name, value in weights.items()}
     with differentiating():
         for part, truth in chunks(chunk, images, labels):
-            for name, value in grad(loss_of(model, part, truth))(weights).items():
+            for name, value in torch.func.grad(loss_of(model, part, truth))(weights).items():
                 total[name] += value / len(labels)
     return total
 
@@ -174,7 +173,7 @@ class WeightHessian:
     def _product(self, images: Tensor, labels: Tensor) -> Callable[[Weights], Weights]:
         # Reverse over reverse: on a CPU half the time of forward over reverse, whose gradient is made anew
         # for every vector (ResNet-18, 32 images, one core: 5.5 s against 11.7 s).
-        _, transposed, *_ = vjp(grad(loss_of(self.model, images, labels)), self.weights)
+        _, transposed, *_ = torch.func.vjp(torch.func.grad(loss_of(self.model, images, labels)), self.weights)
 
         def product(vector: Weights) -> Weights:
             products: Weights = transposed(vector)[0]
@@ -194,10 +193,12 @@ class InputHessian:
         fixed = weights_of(model)
 
         def loss(images: Tensor) -> Tensor:
-            return F.cross_entropy(functional_call(model, fixed, (images,)), labels, reduction="sum")
+            return F.cross_entropy(
+                torch.func.functional_call(model, fixed, (images,)), labels, reduction="sum"
+            )
 
         with differentiating():
-            _, self._transposed, *_ = vjp(grad(loss), images)
+            _, self._transposed, *_ = torch.func.vjp(torch.func.grad(loss), images)
 
     def flat(self, vectors: Tensor) -> Tensor:
         """H_i v_i for each row."""
@@ -219,5 +220,5 @@ def rademacher(draws: Any, count: int, draw: int) -> Tensor:
 def pullback(model: nn.Module, images: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
     """The logits (N, K), and the function from vectors v (N, K) to the gradients of v.z (N, C, H, W)."""
     fixed = weights_of(model)
-    logits, transposed, *_ = vjp(lambda x: functional_call(model, fixed, (x,)), images)
+    logits, transposed, *_ = torch.func.vjp(lambda x: torch.func.functional_call(model, fixed, (x,)), images)
     return logits, lambda vectors: transposed(vectors)[0]

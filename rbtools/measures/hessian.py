@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from rbtools.lazy import torch
+from rbtools.measures import derivatives, spectrum
 from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value, over_batches, standard_error
 from rbtools.registry import param
 
@@ -63,8 +65,6 @@ class Hessian(Measure):
         return value
 
     def _weight(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
-        from rbtools.measures import derivatives
-
         hessian = derivatives.WeightHessian(model, batch.images, batch.labels, batch.chunk)
         traces = [sum(row) for row in hessian.traces(batch.probes, self.probes)]
         start = batch.probes.child("start").normal((hessian.size,))
@@ -74,10 +74,6 @@ class Hessian(Measure):
         return result
 
     def _input(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
-        import torch
-
-        from rbtools.measures import derivatives
-
         size = batch.images[0].numel()
         parts: dict[str, list[Tensor]] = {}
         for first in range(0, len(batch), batch.chunk):
@@ -104,8 +100,6 @@ class Hessian(Measure):
 
     def _rows(self, wrt: str, product: Any, start: Tensor) -> dict[str, Tensor]:
         """Eigenvalues by name, one for each row (R,)."""
-        from rbtools.measures import spectrum
-
         limits = {"iterations": self.iterations, "tolerance": self.tolerance}
         result: dict[str, Tensor] = {}
         if self.solver != "power":

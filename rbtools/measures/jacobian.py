@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.errors import RbError
+from rbtools.lazy import torch
+from rbtools.measures import derivatives
 from rbtools.measures.base import BatchResult, Measure, MeasureBatch
 from rbtools.registry import param
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor, nn
 
 
@@ -42,10 +43,6 @@ class Jacobian(Measure):
     exact: bool = param(False, "All logits instead of random directions.")
 
     def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
-        import torch
-
-        from rbtools.measures import derivatives
-
         if self.exact and batch.together:
             raise RbError(
                 "--exact takes each image's Jacobian by itself, and with --batchnorm batch an image's logits"
@@ -87,8 +84,6 @@ class Jacobian(Measure):
 
 def free_memory(device: torch.device) -> int:
     """Free memory of a device in bytes."""
-    import torch
-
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     try:
@@ -101,8 +96,6 @@ def free_memory(device: torch.device) -> int:
 
 def largest_map(model: nn.Module, images: Tensor) -> int:
     """The number of values of the largest output of any layer for these images (N, C, H, W)."""
-    import torch
-
     sizes = [images.numel()]
 
     def seen(module: nn.Module, inputs: object, output: object) -> None:

@@ -2,8 +2,7 @@
 
 In eval mode an image's gradient with respect to a layer's weight is computed from the layer's input for that
 image and the gradient at its output. One forward and one backward pass for all images give both; the kernel
-is summed layer by layer, and a layer's gradients are freed before the next layer's are computed. This module
-imports torch: import it inside functions only.
+is summed layer by layer, and a layer's gradients are freed before the next layer's are computed.
 """
 
 from __future__ import annotations
@@ -11,26 +10,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from rbtools.lazy import F, nn, torch
+from rbtools.measures.derivatives import differentiating, weights_of
 
-from rbtools.measures.derivatives import Weights, differentiating, weights_of
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rbtools.measures.derivatives import Weights
+
+    # Called with a layer, its input, and the gradient at its output.
+    Add = Callable[[nn.Module, Tensor, Tensor], None]
+    # Parameters' names, and the gradients of N images with respect to some of their numbers: (N, ...).
+    Blocks = Iterator[tuple[str, Tensor]]
 
 # Numbers of a layer's gradients that are in memory at once, and columns of a block of products.
 _NUMBERS = 1 << 26
 _COLUMNS = 4096
 # Numbers of the gradients of all images that are in memory at once where each needs a pass of its own.
 _ROWS = 1 << 28
-_BATCH_NORMS = nn.modules.batchnorm._BatchNorm
-
-Add = Callable[[nn.Module, Tensor, Tensor], None]
-"""Called with a layer, its input, and the gradient at its output."""
-Blocks = Iterator[tuple[str, Tensor]]
-"""Parameters' names, and the gradients of N images with respect to some of their numbers: (N, ...)."""
 
 
 def gram(model: nn.Module, images: Tensor, *, each_logit: bool = False) -> Tensor:
@@ -113,9 +112,11 @@ def _blocks(module: nn.Module, inside: Tensor, gradient: Tensor) -> Blocks:
             yield from _convolution(module, inside, gradient)
     elif isinstance(module, nn.Linear):
         yield from _linear(module, inside, gradient)
-    elif isinstance(module, _BATCH_NORMS) and module.running_mean is not None:
+    elif isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is not None:
         yield from _batch_norm(module, inside, gradient)
-    elif isinstance(module, _BATCH_NORMS) and inside.ndim > 2:  # the statistics of each image
+    elif (
+        isinstance(module, nn.modules.batchnorm._BatchNorm) and inside.ndim > 2
+    ):  # the statistics of each image
         normal = F.instance_norm(inside, eps=module.eps)
         yield "weight", (gradient * normal).flatten(2).sum(2)
         yield "bias", gradient.flatten(2).sum(2)
@@ -279,7 +280,7 @@ def _backward(
 @contextmanager
 def _watched(modules: set[nn.Module], add: Add) -> Iterator[None]:
     def seen(module: nn.Module, inputs: Any, output: Any) -> None:
-        if isinstance(output, Tensor) and output.requires_grad and isinstance(inputs[0], Tensor):
+        if isinstance(output, torch.Tensor) and output.requires_grad and isinstance(inputs[0], torch.Tensor):
             # The hook gets the gradient at the tensor's present value, also if that is overwritten later.
             output.register_hook(partial(_take, add, module, inputs[0].detach()))
 
@@ -302,7 +303,7 @@ def _one_by_one(model: nn.Module, images: Tensor, names: list[str], total: Tenso
     classes = len(model(images[:1])[0]) if each_logit else 1
 
     def output(values: Weights, image: Tensor, logit: int) -> Tensor:
-        logits = functional_call(model, {**weights, **values}, (image[None],))[0]
+        logits = torch.func.functional_call(model, {**weights, **values}, (image[None],))[0]
         result: Tensor = logits[logit] if each_logit else logits.sum()
         return result
 
@@ -310,7 +311,7 @@ def _one_by_one(model: nn.Module, images: Tensor, names: list[str], total: Tenso
         for group in _groups(weights, names, _NUMBERS // 32):
             step = max(_NUMBERS // sum(value.numel() for value in group.values()), 1)
             for logit in range(classes):
-                gradients = vmap(grad(output), in_dims=(None, 0, None), chunk_size=step)
+                gradients = torch.func.vmap(torch.func.grad(output), in_dims=(None, 0, None), chunk_size=step)
                 for block in gradients(group, images, logit).values():
                     _add_products(total, block)
 
@@ -319,7 +320,7 @@ def _groups(weights: Weights, names: list[str], most: int) -> Iterator[Weights]:
     """These parameters in groups of at most `most` numbers; a larger parameter is a group of its own."""
     group: Weights = {}
     for name in names:
-        if group and sum(map(Tensor.numel, (*group.values(), weights[name]))) > most:
+        if group and sum(map(torch.Tensor.numel, (*group.values(), weights[name]))) > most:
             yield group
             group = {}
         group[name] = weights[name]

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from rbtools.lazy import nn, torch
 from rbtools.measures.base import BatchResult, Measure, MeasureBatch
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,9 +27,6 @@ class MACs(Measure):
 
 def count_macs(model: nn.Module, image: Tensor) -> int:
     """Multiply-accumulate operations of convolutions and linear layers for one image (1, C, H, W)."""
-    import torch
-    from torch import nn
-
     total = 0
 
     def seen(module: nn.Module, inputs: object, output: Tensor) -> None:

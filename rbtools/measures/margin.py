@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from rbtools.lazy import torch
 from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value, standard_error
 
 if TYPE_CHECKING:
@@ -47,8 +48,6 @@ class Margin(Measure):
 
 def _margins(model: nn.Module, images: Tensor, labels: Tensor, chunk: int) -> list[float]:
     """The margin of each image."""
-    import torch
-
     with torch.no_grad():
         logits = torch.cat([model(part).double() for part in images.split(chunk)])
     label = logits.gather(1, labels[:, None])

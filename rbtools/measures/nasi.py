@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from rbtools.measures import derivatives
 from rbtools.measures.base import BatchResult, Measure, MeasureBatch
 
 if TYPE_CHECKING:
@@ -26,7 +27,5 @@ class NASI(Measure):
     batchnorm: ClassVar[str | None] = "batch"
 
     def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
-        from rbtools.measures import derivatives
-
         gradient = derivatives.gradient(model, batch.images, batch.labels, batch.chunk)
         return {"": sum(float(part.double().square().sum()) for part in gradient.values())}

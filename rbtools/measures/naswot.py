@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+from rbtools.lazy import nn, torch
 from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value, over_batches
-
-if TYPE_CHECKING:
-    from torch import nn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,8 +27,6 @@ class NASWOT(Measure):
     batchnorm: ClassVar[str | None] = "batch"
 
     def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
-        import torch
-
         from rbtools.measures import codes
 
         kernel = codes.agreement(model, batch.images)

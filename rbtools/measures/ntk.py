@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from rbtools.lazy import torch
+from rbtools.measures import kernel
 from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value, over_batches
 from rbtools.registry import param
 
@@ -66,10 +68,6 @@ class NTK(Measure):
         return {"logits": self.logits, **joint}
 
     def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
-        import torch
-
-        from rbtools.measures import kernel
-
         images = [batch.images]
         images += [batch.attacked] if self.attacks > 0 else []
         images += [batch.attacked_twice] if self.attacks > 1 else []
@@ -118,8 +116,6 @@ def _norms(name: str, kernel: Tensor) -> BatchResult:
 
 
 def _scores(name: str, kernel: Tensor) -> BatchResult:
-    import torch
-
     scores = _norms(name, kernel)
     if not kernel.isfinite().all():
         return scores | {f"{name}.lmin": torch.nan, f"{name}.cond": torch.nan}
@@ -130,8 +126,6 @@ def _scores(name: str, kernel: Tensor) -> BatchResult:
 
 def _bound(kernel: Tensor, labels: Tensor) -> float | None:
     """The mean over the classes of y'K^-1 y; None where K is singular."""
-    import torch
-
     if not kernel.isfinite().all():
         return torch.nan
     values, vectors = torch.linalg.eigh((kernel + kernel.T) / 2)

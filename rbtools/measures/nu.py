@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from rbtools.lazy import torch
 from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value, standard_error
 from rbtools.registry import param
 
@@ -34,8 +35,6 @@ class Nu(Measure):
     steps: int = param(20, "Gradient steps, of 2.5*eps/steps each.", check="positive")
 
     def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
-        import torch
-
         rows = torch.arange(len(batch), device=batch.images.device)
         each: list[float] = []
         for some in rows.split(batch.chunk):
@@ -52,8 +51,6 @@ class Nu(Measure):
 
     def _distances(self, model: nn.Module, images: Tensor, start: Tensor) -> Tensor:
         """The largest distance over all steps for each image (N,)."""
-        import torch
-
         with torch.no_grad():
             there = model(images).double().softmax(1)
         best = torch.zeros(len(images), dtype=torch.float64, device=images.device)
@@ -76,7 +73,5 @@ class Nu(Measure):
 
 def _within(points: Tensor, images: Tensor, eps: float) -> Tensor:
     """The nearest points in the ball around the images and in the box."""
-    import torch
-
     points_inside: Tensor = torch.minimum(torch.maximum(points, images - eps), images + eps).clamp(0, 1)
     return points_inside

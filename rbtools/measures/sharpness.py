@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from rbtools.measures import derivatives
 from rbtools.measures.base import BatchResult, Measure, MeasureBatch
 from rbtools.registry import param
 
@@ -31,8 +32,6 @@ class Sharpness(Measure):
         return 1
 
     def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
-        from rbtools.measures import derivatives
-
         names = list(derivatives.layers(model).values())
         weights = derivatives.weights_of(model, names)
         images, labels, chunk = batch.attacked, batch.labels, batch.chunk

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from rbtools.measures import derivatives
 from rbtools.measures.base import BatchResult, Measure, MeasureBatch
 
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ class SNIP(Measure):
     batchnorm: ClassVar[str | None] = "batch"
 
     def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
-        from rbtools.measures import derivatives
-
         names = list(derivatives.layers(model).values())
         weights = derivatives.weights_of(model, names)
         gradient = derivatives.gradient(model, batch.images, batch.labels, batch.chunk)

@@ -1,17 +1,21 @@
 """Extreme eigenvalues of symmetric operators that are given by their products with vectors.
 
-Many operators are handled at once, one a row: a product of N images' Hessians is one call. This module
-imports torch: import it inside functions only.
+Many operators are handled at once, one a row: a product of N images' Hessians is one call.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+from rbtools.lazy import torch
 
-Product = Callable[[Tensor], Tensor]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    Product = Callable[[Tensor], Tensor]
+
+
 """From vectors (R, d) to the products (R, d), row by row."""
 
 

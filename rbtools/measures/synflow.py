@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+from rbtools.lazy import nn, torch
+from rbtools.measures import derivatives
 from rbtools.measures.base import BatchResult, Measure, MeasureBatch
-
-if TYPE_CHECKING:
-    from torch import nn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,11 +26,7 @@ class SynFlow(Measure):
     def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         import copy
 
-        import torch
-        from torch import nn
         from torch.func import functional_call, grad
-
-        from rbtools.measures import derivatives
 
         names = list(derivatives.layers(model).values())
         linear = copy.deepcopy(model).double()

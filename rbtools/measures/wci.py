@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from rbtools.measures import derivatives
 from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value, standard_error
 from rbtools.registry import param
 
@@ -37,8 +38,6 @@ class WCI(Measure):
 
     def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         """`layers`: names; `norms`: squared Frobenius norms; `traces`: a row of layers for each probe."""
-        from rbtools.measures import derivatives
-
         layers = derivatives.layers(model)
         names = list(layers.values())
         hessian = derivatives.WeightHessian(model, batch.attacked, batch.labels, batch.chunk, names)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.errors import RbError
+from rbtools.lazy import np
 from rbtools.plots import details, layout, style, words
 from rbtools.plots.base import Drawing, Painted, Record, Scoring
 from rbtools.registry import param
@@ -122,8 +123,6 @@ def _labels(axes: Axes, steps: Steps, label: int) -> list[tuple[Artist, str]]:
     The class itself is drawn thick with the middle 80 % of the records; of more than ten others, the ten that
     gain most are named and the rest grey.
     """
-    import numpy as np
-
     xs = [x for x, _ in steps]
     rows = [[detail["confidence"].get("label") for detail in details] for _, details in steps]
     sizes = {0 if not matrix else len(matrix) for row in rows for matrix in row}
@@ -153,8 +152,6 @@ def _labels(axes: Axes, steps: Steps, label: int) -> list[tuple[Artist, str]]:
 
 def _line(axes: Axes, steps: Steps, place: str, number: int) -> tuple[Artist, str]:
     """Median and middle over the records; where no image was right (or wrong) there is no confidence."""
-    import numpy as np
-
     xs, middles = [], []
     for x, rows in steps:
         known = [row["confidence"]["prediction"][number] for row in rows]
@@ -171,8 +168,6 @@ def _line(axes: Axes, steps: Steps, place: str, number: int) -> tuple[Artist, st
 
 
 def _classes(axes: Axes, name: str, rows: Sequence[dict[str, Any]], width: float) -> list[tuple[Artist, str]]:
-    import numpy as np
-
     shapes = {len(row["confidence"].get("label") or ()) for row in rows}
     if len(shapes) > 1 or shapes == {0}:
         raise RbError(

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.errors import RbError
+from rbtools.lazy import np
 from rbtools.plots import details, layout, style, words
 from rbtools.plots.base import Drawing, Painted, Record, Scoring
 from rbtools.registry import param
 
 if TYPE_CHECKING:
-    import numpy as np
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
@@ -40,8 +40,6 @@ class Confusion(Drawing):
     labels: str | None = param(None, "Names of the classes, with commas.", metavar="LIST")
 
     def paint(self, figure: Figure, records: Sequence[Record], scoring: Scoring) -> Painted:
-        import numpy as np
-
         by_metric = details.of(records, self.metric, "confusion")
         if self.metric is None:
             last = next(reversed(by_metric))
@@ -71,8 +69,6 @@ class Confusion(Drawing):
         )
 
     def _matrix(self, axes: Axes, counts: np.ndarray, width: float) -> AxesImage:
-        import numpy as np
-
         shown = counts if self.counts else counts / np.maximum(counts.sum(1, keepdims=True), 1)
         top = max(float(shown.max()), 1e-9) if self.counts else 1.0
         drawn = axes.imshow(shown, cmap="cividis", vmin=0, vmax=top)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from rbtools.errors import RbError, near
+from rbtools.lazy import np
 from rbtools.plots import layout, record_values, style, words
 from rbtools.plots.base import Drawing, Painted, Record, Scoring
 from rbtools.records import expr, metric_name
@@ -306,8 +307,6 @@ def _lines(axes: Axes, panel: Panel, lines: Lines, dashes: style.Dashes | None =
 
 def _crowd(axes: Axes, lines: dict[int, list[Point]]) -> dict[str, Artist]:
     """What is in the middle of all that have a value at a place, over grey lines, or over their range."""
-    import numpy as np
-
     at: dict[float, list[float]] = {}
     for points in lines.values():
         for point in points:

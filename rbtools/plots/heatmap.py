@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from rbtools.errors import RbError
+from rbtools.lazy import np
 from rbtools.plots import layout, record_values, style, words
 from rbtools.plots.base import Drawing, Painted, Record, Scoring
 from rbtools.registry import param
 
 if TYPE_CHECKING:
-    import numpy as np
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -93,8 +93,6 @@ def _number(value: float | None) -> float:
 
 
 def _drawn(figure: Figure, matrix: HeatmapMatrix, width: float, kind: str) -> Painted:
-    import numpy as np
-
     table = np.array(matrix.value, float)
     if np.isnan(table).all():
         raise RbError(

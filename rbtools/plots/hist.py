@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.errors import RbError
+from rbtools.lazy import np
 from rbtools.plots import layout, record_values, style, words
 from rbtools.plots.base import Drawing, Painted, Record, Scoring
 from rbtools.registry import param
 
 if TYPE_CHECKING:
-    import numpy as np
     from matplotlib.figure import Figure
 
 
@@ -36,8 +36,6 @@ class Histogram(Drawing):
     bins: int | None = param(None, "How many bins.  [default: as the data suggest]", check="positive")
 
     def paint(self, figure: Figure, records: Sequence[Record], scoring: Scoring) -> Painted:
-        import numpy as np
-
         if self.bins is not None and self.bins > MOST_BINS:
             raise RbError(f"--bins is {self.bins}. Expected {MOST_BINS} at most: more cannot be seen.")
         names = record_values.chosen(records, self.metric, "--metric")
@@ -63,8 +61,6 @@ class Histogram(Drawing):
         return Painted(_title(records), height, entries)
 
     def _edges(self, numbers: np.ndarray) -> np.ndarray:
-        import numpy as np
-
         if numbers.min() == numbers.max():  # one bin, not as wide as numpy's 1.0
             half = 0.02 * abs(numbers[0]) or 0.02
             return np.array([numbers[0] - half, numbers[0] + half])
@@ -75,8 +71,6 @@ class Histogram(Drawing):
 
 
 def _entry(name: str, numbers: np.ndarray, count: int) -> str:
-    import numpy as np
-
     lacking = "" if len(numbers) == count else f", of {words.counted(len(numbers))}"
     return f"{words.tidy(name)} (median {layout.short_number(np.median(numbers))}{lacking})"
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.errors import RbError
+from rbtools.lazy import np
 from rbtools.plots import layout, record_values, style, words
 from rbtools.plots.base import Drawing, Painted, Record, Scoring
 from rbtools.records import metric_name
 from rbtools.registry import param
 
 if TYPE_CHECKING:
-    import numpy as np
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
@@ -176,8 +176,6 @@ def _sorted(column: Sequence[float | None], name: str) -> list[float | None]:
 
 
 def _curve(axes: Axes, column: Sequence[float | None], number: int, *, smooth: bool) -> Line2D:
-    import numpy as np
-
     look = style.line(number)
     known = [(rank, value) for rank, value in enumerate(column, start=1) if value is not None]
     ranks, numbers = (np.array(part) for part in zip(*known, strict=True))
@@ -203,8 +201,6 @@ def _curve(axes: Axes, column: Sequence[float | None], number: int, *, smooth: b
 
 def _running_median(ranks: np.ndarray, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The median of each window of a fiftieth of the records (five at least)."""
-    import numpy as np
-
     width = max(5, len(numbers) // 50)
     windows = np.lib.stride_tricks.sliding_window_view(numbers, width)[:: max(1, width // 10)]
     middles = np.lib.stride_tricks.sliding_window_view(ranks, width)[:: max(1, width // 10)]

@@ -9,6 +9,8 @@ from __future__ import annotations
 import functools
 import math
 
+from rbtools.lazy import special
+
 Interval = tuple[float, float]
 
 
@@ -45,23 +47,19 @@ def clopper_pearson(successes: float, trials: float, confidence: float = 0.95) -
     [Beta(a/2; k, n-k+1), Beta(1-a/2; k+1, n-k)], a = 1 - confidence; ends 0 and 1 at k = 0 and
     k = n. A fractional `successes`, a sum of values in [0, 1], is accepted.
     """
-    from scipy.special import betaincinv
-
     _check(successes, trials)
     normal_quantile(confidence)  # refuses a confidence out of range
     tail = (1 - confidence) / 2
     failures = trials - successes
-    low = 0.0 if successes <= 0 else float(betaincinv(successes, failures + 1, tail))
-    high = 1.0 if failures <= 0 else float(betaincinv(successes + 1, failures, 1 - tail))
+    low = 0.0 if successes <= 0 else float(special.betaincinv(successes, failures + 1, tail))
+    high = 1.0 if failures <= 0 else float(special.betaincinv(successes + 1, failures, 1 - tail))
     return low, high
 
 
 def student_quantile(confidence: float, freedom: int) -> float:
     """t with P(|T| <= t) = confidence for Student's T: 4.30 for 0.95 and 2 degrees of freedom."""
-    from scipy.special import betaincinv
-
     normal_quantile(confidence)  # refuses a confidence out of range
-    x = float(betaincinv(freedom / 2, 0.5, 1 - confidence))
+    x = float(special.betaincinv(freedom / 2, 0.5, 1 - confidence))
     return math.sqrt(freedom * (1 - x) / x)
 
 

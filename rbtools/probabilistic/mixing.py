@@ -10,13 +10,11 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from rbtools.lazy import np, special
 from rbtools.probabilistic.intervals import Interval, wilson
 from rbtools.probabilistic.sequential import COUNT_SLACK
-
-if TYPE_CHECKING:
-    import numpy as np
 
 _EM_STEPS = 200
 _NORMALS = 4000
@@ -47,12 +45,10 @@ def share_interval(seen: Sequence[Event], images: int, rho: float, confidence: f
     which they hold together. Where many images are near rho it stays wide for any number of images: only
     more draws make it narrower.
     """
-    import numpy as np
     from scipy.optimize import linprog
-    from scipy.special import bdtr
 
     rates, passing = _rates(seen, rho)
-    columns = np.stack([bdtr(event.most, event.draws, rates) for event in seen])
+    columns = np.stack([special.bdtr(event.most, event.draws, rates) for event in seen])
     quantile = _together([event.images for event in seen], images, confidence)
     while True:  # improbable counts may be impossible for every G: the intervals widen until one is feasible
         level = math.erf(quantile / math.sqrt(2))
@@ -75,8 +71,6 @@ def share_interval(seen: Sequence[Event], images: int, rho: float, confidence: f
 
 def _rates(seen: Sequence[Event], rho: float) -> tuple[np.ndarray, np.ndarray]:
     """The grid of rates of G, and 1 for those that pass. Rho is in it twice: as passing and as failing."""
-    import numpy as np
-
     deviation = math.sqrt(max(rho * (1 - rho), 1 / seen[0].draws) / max(event.draws for event in seen))
     near = rho + deviation * np.arange(-8, 8.125, 0.25)
     rates = np.unique(np.concatenate([near[(near > 0) & (near < 1)], np.linspace(0, 1, 21), [rho]]))
@@ -88,8 +82,6 @@ def _together(counts: Sequence[int], images: int, confidence: float) -> float:
 
     The maximum of a Brownian bridge, standardised, at the events' probabilities.
     """
-    import numpy as np
-
     probability = np.unique((np.array(counts) + 0.5) / (images + 1))
     widths = np.diff(np.concatenate([[0.0], probability, [1.0]]))
     steps = _normals()[:, : len(widths)] * np.sqrt(widths)
@@ -100,8 +92,6 @@ def _together(counts: Sequence[int], images: int, confidence: float) -> float:
 
 @functools.lru_cache(maxsize=1)
 def _normals() -> np.ndarray:
-    import numpy as np
-
     return np.random.Generator(np.random.Philox(key=1)).standard_normal((_NORMALS, 64))
 
 
@@ -111,9 +101,6 @@ def share_estimate(failures: Sequence[int], samples: int, rhos: Sequence[float])
 
     Expectation maximisation on a grid of rates, from a flat start and stopped early, so that G stays smooth.
     """
-    import numpy as np
-    from scipy.special import gammaln, xlog1py, xlogy
-
     if not len(failures):
         return [0.0] * len(rhos)
     values, counts = np.unique(np.asarray(failures), return_counts=True)
@@ -121,8 +108,14 @@ def share_estimate(failures: Sequence[int], samples: int, rhos: Sequence[float])
     angles = np.linspace(0, math.pi / 2, points)  # on this scale K / M has the same deviation everywhere
     rates = np.sin(angles) ** 2
     failure_counts = values[:, None].astype(float)
-    chosen = gammaln(samples + 1) - gammaln(failure_counts + 1) - gammaln(samples - failure_counts + 1)
-    likely = np.exp(chosen + xlogy(failure_counts, rates) + xlog1py(samples - failure_counts, -rates))
+    chosen = (
+        special.gammaln(samples + 1)
+        - special.gammaln(failure_counts + 1)
+        - special.gammaln(samples - failure_counts + 1)
+    )
+    likely = np.exp(
+        chosen + special.xlogy(failure_counts, rates) + special.xlog1py(samples - failure_counts, -rates)
+    )
     weights = np.full(points, 1 / points)
     for _ in range(_EM_STEPS):
         weights = weights * (likely.T @ (counts / (likely @ weights))) / counts.sum()

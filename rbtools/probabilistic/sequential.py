@@ -9,10 +9,9 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    import numpy as np
+from rbtools.lazy import np, special
 
 NEVER = 1 << 40
 
@@ -65,21 +64,16 @@ def undecided(samples: int, rho: float, confidence: float = 0.95) -> tuple[int, 
     Fewer show a rate below rho and more one above it, each by the exact binomial test at level
     1 - confidence. (0, ...) where not even 0 failures are enough.
     """
-    import numpy as np
-    from scipy.special import bdtr, bdtrc
-
     counts = np.arange(samples + 1, dtype=float)
     level = 1 - confidence
-    low = int((bdtr(counts, samples, rho) <= level).sum()) if rho > 0 else 0
-    at_least = np.concatenate([[1.0], bdtrc(counts[:-1], samples, rho)]) if rho > 0 else counts == 0
+    low = int((special.bdtr(counts, samples, rho) <= level).sum()) if rho > 0 else 0
+    at_least = np.concatenate([[1.0], special.bdtrc(counts[:-1], samples, rho)]) if rho > 0 else counts == 0
     return low, samples - int((at_least <= level).sum())
 
 
 @functools.lru_cache(maxsize=64)
 def fixed(samples: int, rho: float, above: bool = False) -> Rule:
     """The rule that gives the decision of all `samples` draws, as soon as that is certain."""
-    import numpy as np
-
     most = allowed(samples, rho, above)
     failures = np.arange(most + 2)
     passes = np.where(failures <= most, samples - most + failures, NEVER)
@@ -96,8 +90,6 @@ def anytime(samples: int, rho: float, confidence: float = 0.95) -> Rule:
     bet on passing has 99 % on p = 0 and the rest spread evenly over (0, rho); that on failing is
     spread evenly over (rho, 1). rho in (0, 1).
     """
-    import numpy as np
-
     need = -math.log(1 - confidence)
     failures = np.arange(samples + 1)
 
@@ -119,25 +111,19 @@ def anytime(samples: int, rho: float, confidence: float = 0.95) -> Rule:
 
 def _log_passing(failures: np.ndarray, draws: np.ndarray, rho: float) -> np.ndarray:
     """The logarithm of the wealth of the bet on a failure rate below rho."""
-    import numpy as np
-    from scipy.special import betainc, betaln
-
     right = draws - failures
     on_zero = np.where(failures == 0, math.log(ON_ZERO) - draws * math.log1p(-rho), -np.inf)
     with np.errstate(divide="ignore"):
-        inside = np.log(betainc(failures + 1, right + 1, rho))
-    spread = betaln(failures + 1, right + 1) + inside - math.log(rho)
+        inside = np.log(special.betainc(failures + 1, right + 1, rho))
+    spread = special.betaln(failures + 1, right + 1) + inside - math.log(rho)
     spread += math.log(1 - ON_ZERO) - failures * math.log(rho) - right * math.log1p(-rho)
     return np.asarray(np.logaddexp(on_zero, spread))
 
 
 def _log_failing(failures: np.ndarray, draws: np.ndarray, rho: float) -> np.ndarray:
     """The logarithm of the wealth of the bet on a failure rate above rho."""
-    import numpy as np
-    from scipy.special import betainc, betaln
-
     right = draws - failures
     with np.errstate(divide="ignore"):
-        inside = np.log(betainc(right + 1, failures + 1, 1 - rho))
-    worth = betaln(failures + 1, right + 1) + inside - math.log1p(-rho)
+        inside = np.log(special.betainc(right + 1, failures + 1, 1 - rho))
+    worth = special.betaln(failures + 1, right + 1) + inside - math.log1p(-rho)
     return np.asarray(worth - failures * math.log(rho) - right * math.log1p(-rho))

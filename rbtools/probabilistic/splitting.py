@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from rbtools.lazy import torch
 from rbtools.probabilistic.estimate import Estimate, interval_name
 from rbtools.probabilistic.intervals import mean_interval
 
@@ -70,8 +71,6 @@ class Splitting:
 
         score: standard normal numbers (M, width) -> (M,).
         """
-        import torch
-
         shape = (self.runs, self.particles)
 
         def scored(points: Tensor) -> Tensor:
@@ -122,8 +121,6 @@ class Splitting:
 
 def _refilled(survived: Tensor, uniform: Tensor) -> Tensor:
     """For each place (R, P) the index of its next particle: itself if it survives, else some survivor."""
-    import torch
-
     survivors = torch.argsort(survived.int(), dim=1, descending=True, stable=True)
     count = survived.sum(1, keepdim=True)
     drawn = survivors.gather(1, (uniform * count).long().clamp(max=survived.shape[1] - 1))

@@ -9,19 +9,22 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable, Sequence
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from rbtools.errors import RbError
+from rbtools.lazy import torch
 from rbtools.rng.normal import normal_values
 from rbtools.rng.philox import WORD, Philox, scalar, tile_blocks
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    Fill = Callable[[Tensor, Tensor], None]
+
 
 NAME = "philox4x32-10"
 # Stands in every record and store key: raise it if any draw would come out differently.
 VERSION = 1
-
-Fill = Callable[[Tensor, Tensor], None]
 
 
 class Draws:

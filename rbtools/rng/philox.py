@@ -8,9 +8,13 @@ the Random123 distribution. A block of four 32-bit words is a pure function of a
 from __future__ import annotations
 
 import functools
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+from rbtools.lazy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 WEYL = (0x9E3779B9, 0xBB67AE85)

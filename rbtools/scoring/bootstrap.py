@@ -16,13 +16,11 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from rbtools.lazy import np
 from rbtools.records import expr
 from rbtools.scoring.rank_order import SortKey
-
-if TYPE_CHECKING:
-    import numpy as np
 
 Record = Mapping[str, Any]
 Shares = Callable[[Record, Mapping[str, Any]], "tuple[np.ndarray, np.ndarray] | None"]
@@ -54,8 +52,6 @@ class BootstrapDraws:
 
     def number(self, record: Record, text: str) -> np.ndarray:
         """Draws (size,) of a metric or an expression, NaN where the record has no such number."""
-        import numpy as np
-
         metrics = record.get("metrics") or {}
         if text in metrics:
             return self._metric(record, text)
@@ -74,8 +70,6 @@ class BootstrapDraws:
         return draws
 
     def _metric(self, record: Record, name: str) -> np.ndarray:
-        import numpy as np
-
         value = record["metrics"][name]
         if value is None:
             return np.full(self.size, np.nan)
@@ -107,8 +101,6 @@ class BootstrapDraws:
 
     def _weights(self, record: Record, entry: Mapping[str, Any], n: int) -> np.ndarray:
         """How much each image counts: float32 (size, n), the same for all records with these images."""
-        import numpy as np
-
         about = {key: entry.get(key) for key in ("dataset", "split", "indices", "class_map")}
         images = json.dumps({"dataset": record.get("dataset"), **about, "n": n}, sort_keys=True, default=str)
         if images not in self._samples:
@@ -116,8 +108,6 @@ class BootstrapDraws:
         return self._samples[images]
 
     def _generator(self, whose: str) -> np.random.Generator:
-        import numpy as np
-
         name = hashlib.blake2b(f"{self.seed} {whose}".encode(), digest_size=16).digest()
         return np.random.Generator(np.random.Philox(key=int.from_bytes(name, "big")))
 
@@ -126,8 +116,6 @@ class BootstrapDraws:
 
         NaN for a record without an entry of it.
         """
-        import numpy as np
-
         draws = np.full((len(records), self.size), np.nan)
         groups: dict[str, list[int]] = {}
         entries = [_score_entry(record) for record in records]
@@ -143,8 +131,6 @@ class BootstrapDraws:
         return draws
 
     def _composite(self, records: Sequence[Record], entries: Sequence[Any]) -> np.ndarray:
-        import numpy as np
-
         total, weight = np.zeros((2, len(records), self.size))
         for number, term in enumerate(entries[0]["terms"]):
             names = [entry["terms"][number]["metric"] for entry in entries]
@@ -191,8 +177,6 @@ def over_members(drawn: np.ndarray, members: Sequence[Sequence[int]], seed: int)
 
     members: the rows of each group. A group of one keeps its draws.
     """
-    import numpy as np
-
     means = np.full((len(members), drawn.shape[1]), np.nan)
     every = np.arange(drawn.shape[1])[:, None]
     for group, places in enumerate(members):
@@ -214,8 +198,6 @@ def intervals(drawn: np.ndarray, higher: bool) -> list[Interval]:
 
     A row without numbers has none, and the others are ranked without it.
     """
-    import numpy as np
-
     result = [Interval(None, None)] * len(drawn)
     whole = [row for row in range(len(drawn)) if not np.isnan(drawn[row]).any()]
     if not whole:
@@ -236,8 +218,6 @@ def intervals(drawn: np.ndarray, higher: bool) -> list[Interval]:
 
 def of_ranking(draws: BootstrapDraws, key: SortKey, members: Sequence[Sequence[Record]]) -> list[Interval]:
     """The intervals of ranked records by a key; members: of each, the records that it is the mean of."""
-    import numpy as np
-
     every = [record for some in members for record in some]
     if not every:
         return []

@@ -8,10 +8,9 @@ Pearson's correlation of average ranks. For each two columns only records that h
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    import numpy as np
+from rbtools.lazy import np
 
 KINDS = ("kendall", "spearman")
 FEWEST = 3  # records; two always agree or disagree
@@ -55,7 +54,6 @@ def matrix(
     resamples of the records the percentile intervals are made of; the draws depend on `seed` and N alone.
     `progress` is told how many are done.
     """
-    import numpy as np
     import threadpoolctl
 
     place = {name: at for at, name in enumerate(names)}
@@ -107,8 +105,6 @@ def _reason(matrix: Matrix, i: int, j: int) -> str:
 def average_ranks(numbers: np.ndarray) -> np.ndarray:
     """Ranks (N, M) from 1 within each column of numbers (N, M); equal numbers share their mean rank."""
     start, end, order = _runs(numbers)
-    import numpy as np
-
     ranks = np.empty(numbers.shape)
     np.put_along_axis(ranks, order, (start + end) / 2 + 1, axis=0)
     return ranks
@@ -116,8 +112,6 @@ def average_ranks(numbers: np.ndarray) -> np.ndarray:
 
 def _runs(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Of each column in its order, where the run of equals begins and ends for every place; the order."""
-    import numpy as np
-
     order = numbers.argsort(0, kind="stable")
     ordered = np.take_along_axis(numbers, order, 0)
     places = np.arange(len(numbers))[:, None]
@@ -133,8 +127,6 @@ def _matrix(
     kind: str, numbers: np.ndarray, left: list[int], right: list[int]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Values, counts and flatness (R, C). Columns that lack the same records are worked on together."""
-    import numpy as np
-
     shape = (len(left), len(right))
     value, n = np.full(shape, np.nan), np.zeros(shape, int)
     flat_rows, flat_cols = np.zeros(shape, bool), np.zeros(shape, bool)
@@ -162,8 +154,6 @@ def _matrix(
 
 def _patterns(known: np.ndarray, columns: list[int]) -> list[tuple[list[int], np.ndarray]]:
     """The places in `columns` that the same records have, and which records (N,) these are."""
-    import numpy as np
-
     groups: dict[bytes, list[int]] = {}
     for place, column in enumerate(columns):
         groups.setdefault(np.packbits(known[:, column]).tobytes(), []).append(place)
@@ -172,8 +162,6 @@ def _patterns(known: np.ndarray, columns: list[int]) -> list[tuple[list[int], np
 
 def _spearman(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Pearson's correlation of average ranks (A, B) between columns (N, A) and (N, B)."""
-    import numpy as np
-
     # Sums of quarters, exact; so is the root of a square: equal orders give 1, not a little less.
     x = average_ranks(a) - (len(a) + 1) / 2
     y = x if b is a else average_ranks(b) - (len(b) + 1) / 2
@@ -184,8 +172,6 @@ def _spearman(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def _kendall(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """tau-b (A, B) between columns (N, A) and (N, B)."""
-    import numpy as np
-
     n, columns = len(a), a.shape[1] + (0 if b is a else b.shape[1])
     pairs = a.shape[1] * b.shape[1] / (2 if b is a else 1)
     # Nanoseconds on one core: signs of all record pairs and their products, or sorting for each pair.
@@ -204,7 +190,6 @@ def _kendall(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def _by_sorting(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Knight's algorithm, pair by pair, as scipy has it: for few columns, or for many records."""
-    import numpy as np
     from scipy.stats import kendalltau
 
     coefficients = np.full((a.shape[1], b.shape[1]), np.nan)
@@ -219,8 +204,6 @@ def _by_sorting(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def _dense(numbers: np.ndarray) -> np.ndarray:
     """Columns as rows (M, N) of whole float32 numbers in the same order, equals equal."""
-    import numpy as np
-
     start, _, order = _runs(numbers)
     ranks = np.empty(numbers.shape, np.float32)
     np.put_along_axis(ranks, order, start.astype(np.float32), axis=0)
@@ -233,8 +216,6 @@ def _concordance(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     Signs of differences are -1, 0 and 1, and what they are summed to in one block is below 2**24, so
     float32 is exact. One product of matrices does it for all columns.
     """
-    import numpy as np
-
     n = x.shape[1]
     total = np.zeros((len(x), len(y)))
     depth = max(1, _BLOCK // (max(len(x), len(y)) * n))
@@ -250,8 +231,6 @@ def _signs(ranks: np.ndarray, start: int, depth: int) -> np.ndarray:
 
     float32 (M, depth * (N - start)). Pairs among the `depth` records would come twice: only once here.
     """
-    import numpy as np
-
     some = ranks[:, start : start + depth]
     signs = some[:, :, None] - ranks[:, None, start:]
     np.clip(signs, -1, 1, out=signs)
@@ -272,8 +251,6 @@ def _untied(numbers: np.ndarray) -> np.ndarray:
 
 def _percentiles(drawn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The 2.5 and 97.5 percentiles (R, C) of draws (B, R, C); NaN where few resamples have a value."""
-    import numpy as np
-
     ordered = np.sort(drawn, axis=0)  # NaN last
     count = (~np.isnan(ordered)).sum(0)
     ends = []

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from rbtools.errors import RbError, UsageError
+from rbtools.lazy import np
 from rbtools.records import expr
 from rbtools.scoring import same_model
 from rbtools.scoring.columns import Columns, unknown
 from rbtools.scoring.groups import fields
-
-if TYPE_CHECKING:
-    import numpy as np
 
 Key = tuple[Any, ...]
 
@@ -107,8 +105,6 @@ class Beside:
 
     def numbers(self, names: Sequence[str]) -> Numbers:
         """These columns, as `resolve` calls them, joined."""
-        import numpy as np
-
         keys = dict.fromkeys(key for places in self._places.values() for key in places)
         rows = {key: row for row, key in enumerate(keys)}
         values = np.full((len(rows), len(names)), np.nan)

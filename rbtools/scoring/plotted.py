@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rbtools.errors import unknown
+from rbtools.lazy import np
 from rbtools.records import expr
 from rbtools.scoring import correlate, plan, rank_order
 from rbtools.scoring.columns import ABSENT
@@ -27,8 +28,6 @@ def correlations(
     cols: Sequence[str],
 ) -> list[list[float]]:
     """Rank correlations (rows, cols) between the named columns, NaN where there is none; see `correlate`."""
-    import numpy as np
-
     numbers = np.array([[ABSENT if v is None else v for v in column] for column in columns]).T
     coefficients: list[list[float]] = correlate.matrix(kind, names, numbers, rows, cols).value.tolist()
     return coefficients

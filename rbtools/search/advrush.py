@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, ClassVar
 
+from rbtools.lazy import F, torch
 from rbtools.registry import param
 from rbtools.search.darts import DARTS
 
@@ -43,9 +44,6 @@ def curvature(model: nn.Module, images: Tensor, labels: Tensor, step: float) -> 
     Moosavi-Dezfooli et al., CVPR 2019, equation 5. Differentiable in the model's parameters. Images are
     float32 (N, C, H, W) in [0, 1], `step` in their unit.
     """
-    import torch
-    import torch.nn.functional as F
-
     training = model.training
     model.eval()
     try:

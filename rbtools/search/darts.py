@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, ClassVar
 
+from rbtools.lazy import F
 from rbtools.registry import param
 
 if TYPE_CHECKING:
@@ -39,6 +40,4 @@ class DARTS:
 
     def architecture_loss(self, model: nn.Module, images: Tensor, labels: Tensor, epoch: int) -> Tensor:
         """What the architecture parameters go down on: the loss of the images that the weights do not see."""
-        import torch.nn.functional as F
-
         return F.cross_entropy(model(images), labels)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, ClassVar
 
+from rbtools.lazy import F, torch
 from rbtools.registry import param
 
 if TYPE_CHECKING:
@@ -36,9 +37,6 @@ class NASISearch:
 
     def reward(self, model: nn.Module, weights: list[Tensor], images: Tensor, labels: Tensor) -> Tensor:
         """The penalised trace norm of the network as it is weighed; differentiable in the weighing."""
-        import torch
-        import torch.nn.functional as F
-
         loss = F.cross_entropy(model(images), labels)
         slopes = torch.autograd.grad(loss, weights, create_graph=True)
         norm = torch.stack([slope.square().sum() for slope in slopes]).sum()

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from rbtools.errors import UsageError
+from rbtools.lazy import np
 from rbtools.registry import param
 from rbtools.search.driver import Proposals
 from rbtools.search.run_draws import RunDraws
@@ -42,8 +43,6 @@ class NSGA2:
             yield from self._generations(field, draws)
 
     def _generations(self, field: CellSpace, draws: RunDraws) -> Proposals:
-        import numpy as np
-
         members = list(dict.fromkeys(field.sample(draws) for _ in range(max(self.population, 2))))
         values = yield members
         if len(members) < 2:
@@ -66,8 +65,6 @@ class NSGA2:
 
     def _algorithm(self, cells: Sequence[Sequence[int]], draws: RunDraws) -> Any:
         """pymoo's algorithm, whose first generation is these cells."""
-        import numpy as np
-
         try:
             from pymoo.algorithms.moo.nsga2 import NSGA2 as Algorithm
             from pymoo.config import Config

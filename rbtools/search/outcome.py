@@ -6,6 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rbtools import registry
+from rbtools.records import metric_name
 from rbtools.search import front, summary
 from rbtools.search.driver import Rules, Trace, Value
 from rbtools.search.objective import SearchObjective
@@ -160,8 +161,6 @@ def _looked_up(done: Searched, found: list[int]) -> Record:
 
 def _optima(table: ResultTable) -> Record:
     """The best value of each metric, each of its own architecture."""
-    from rbtools.records import metric_name
-
     found = {}
     for name in table.metrics():
         values = [one.metrics[name] for one in table.results.values() if name in one.metrics]

@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rbtools.lazy import np
 from rbtools.spaces.nasbench201 import OPS
 
 if TYPE_CHECKING:
@@ -82,8 +83,6 @@ class Fit(NamedTuple):
 
 def encoded(cells: Sequence[Sequence[int]]) -> Array:
     """Cells as rows of zeros and ones, (cells, 155)."""
-    import numpy as np
-
     rows = np.zeros((len(cells), WIDTH), np.float32)
     for row, present in zip(rows, cells, strict=True):
         row[list(present)] = 1
@@ -92,8 +91,6 @@ def encoded(cells: Sequence[Sequence[int]]) -> Array:
 
 def _fitted(works: Sequence[Fit]) -> list[Array]:
     """The predictions of works of one shape and number of cells."""
-    import numpy as np
-
     shape, count = works[0].shape, len(works[0].cells)
     chances = [np.random.RandomState(work.seed) for work in works]
     networks = _Networks(shape, chances)
@@ -123,8 +120,6 @@ class _Networks:
     """
 
     def __init__(self, shape: Shape, chances: Sequence[Any]) -> None:
-        import numpy as np
-
         self.shape, self.count = shape, len(chances) * shape.networks
         sizes = [WIDTH, *[shape.width] * shape.layers, 1]
         self.pairs = list(itertools.pairwise(sizes))
@@ -155,8 +150,6 @@ class _Networks:
         return found
 
     def _forward(self, inputs: Array) -> list[Array]:
-        import numpy as np
-
         layers = [inputs]
         for weight, bias in zip(self.weights, self.biases, strict=True):
             layer = np.matmul(layers[-1], weight)
@@ -168,8 +161,6 @@ class _Networks:
 
     def step(self, inputs: Array, costs: Array) -> None:
         """A step of Adam on the loss of a batch: the mean of |predicted - cost|, or of that over the cost."""
-        import numpy as np
-
         layers = self._forward(inputs)
         slope = np.sign(layers[-1] - costs[:, :, None])
         slope /= costs.shape[1]
@@ -185,8 +176,6 @@ class _Networks:
         self._adam()
 
     def _adam(self) -> None:
-        import numpy as np
-
         self.steps += 1
         room, one = self.room, np.float32(1)
         for moment, beta, values in ((self.first, BETAS[0], self.grads), (self.second, BETAS[1], None)):

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from rbtools.errors import RbError
+from rbtools.lazy import np
 from rbtools.search.run_draws import RunDraws
 from rbtools.spaces import nasbench201
 
@@ -87,8 +88,6 @@ class CellSpace:
     @cached_property
     def _edges(self) -> Any:
         """(architectures, edges): the operations of those that are there."""
-        import numpy as np
-
         return np.array([self.ops(index) for index in self.indices], dtype=np.int8)
 
     @cached_property

@@ -7,6 +7,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
+from rbtools.lazy import special
 from rbtools.search.driver import Trace, Value
 from rbtools.search.objective import SearchObjective
 from rbtools.search.result_table import ResultTable
@@ -31,9 +32,7 @@ def spread(values: Sequence[float]) -> Entry:
 
 @cache
 def _student(freedom: int) -> float:
-    from scipy.special import stdtrit
-
-    return float(stdtrit(freedom, 0.975))
+    return float(special.stdtrit(freedom, 0.975))
 
 
 class Best(NamedTuple):

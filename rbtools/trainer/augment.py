@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
-
+from rbtools.lazy import F, torch
 from rbtools.rng.draws import Draws
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def augment(images: Tensor, kinds: Sequence[str], draws: Draws, epoch: int) -> Tensor:

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbtools.execution.context import RunContext
+from rbtools.lazy import distributed, nn, torch
 
 if TYPE_CHECKING:
-    import torch
-    from torch import Tensor, nn
+    from torch import Tensor
 
 
 class Order(NamedTuple):
@@ -44,9 +44,6 @@ def process_group(run: RunContext) -> Iterator[bool]:
     if count() == 1:
         yield True
         return
-    import torch
-    from torch import distributed
-
     run.worker = int(os.environ.get("LOCAL_RANK", "0"))
     on_gpu = run.device != "cpu" and torch.cuda.is_available()
     if on_gpu:
@@ -68,15 +65,11 @@ def broadcast(order: Order) -> None:
 
 
 def _send(order: Order | None) -> None:
-    from torch import distributed
-
     distributed.broadcast_object_list([order], src=0)
 
 
 def receive() -> Order | None:
     """Wait for the next training that process 0 hands out; None where there are no more."""
-    from torch import distributed
-
     box: list[Any] = [None]
     distributed.broadcast_object_list(box, src=0)
     order: Order | None = box[0]
@@ -91,16 +84,12 @@ def share(ids: Tensor) -> Tensor:
 def sum_of(values: Tensor) -> Tensor:
     """The sum over all processes, in place."""
     if count() > 1:
-        from torch import distributed
-
         distributed.all_reduce(values)
     return values
 
 
 def sum_all(tensors: Sequence[Tensor]) -> None:
     """Replace each tensor by its sum over all processes; one message for all of them."""
-    import torch
-
     flat = sum_of(torch.cat([one.flatten() for one in tensors]))
     for one, total in zip(tensors, flat.split([one.numel() for one in tensors]), strict=True):
         one.copy_(total.view_as(one))
@@ -108,8 +97,6 @@ def sum_all(tensors: Sequence[Tensor]) -> None:
 
 def sum_gradients(model: nn.Module, loss: Tensor) -> Tensor:
     """Sum the gradients of all processes, and a number beside them."""
-    import torch
-
     parameters = [value for value in model.parameters() if value.requires_grad]
     for value in parameters:
         if value.grad is None:
@@ -123,8 +110,6 @@ def sum_gradients(model: nn.Module, loss: Tensor) -> Tensor:
 def share_buffers(model: nn.Module) -> None:
     """Give all processes the buffers (BatchNorm's statistics) of process 0."""
     if count() > 1:
-        from torch import distributed
-
         for buffer in model.buffers():
             distributed.broadcast(buffer, src=0)
 
@@ -133,7 +118,5 @@ def synchronised(model: nn.Module, device: torch.device) -> nn.Module:
     """On GPUs BatchNorm over the whole batch; torch's SyncBatchNorm refuses the CPU."""
     if count() == 1 or device.type != "cuda":
         return model
-    from torch import nn
-
     found: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     return found

@@ -5,13 +5,11 @@ from __future__ import annotations
 import zlib
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import nn
-
 from rbtools import models
 from rbtools.errors import RbError
 from rbtools.execution.context import RunContext
 from rbtools.inputs import resolve
+from rbtools.lazy import nn, torch
 from rbtools.models import checkpoint
 from rbtools.models.normalize import Normalized
 

@@ -11,14 +11,12 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor, nn
-
 from rbtools import unpickle
 from rbtools.datasets import streaming
 from rbtools.errors import RbError
 from rbtools.execution.context import Pace, RunContext
 from rbtools.execution.device import out_of_memory
+from rbtools.lazy import nn, torch
 from rbtools.models import checkpoint, folding
 from rbtools.models.normalize import PER_IMAGE, Normalized, PerImageStandardization
 from rbtools.rng.draws import Draws
@@ -33,6 +31,8 @@ from rbtools.training.base import Loss
 from rbtools.training.chen_lee import ChenLee
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from rbtools.trainer.train_model import TrainingTask
 
 DIVERGED = 1e5

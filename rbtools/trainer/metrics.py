@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor, nn
-
+from rbtools.lazy import nn, torch
 from rbtools.trainer import distributed
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Passes:

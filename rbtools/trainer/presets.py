@@ -13,6 +13,7 @@ from typing import Any
 from rbtools import registry, units
 from rbtools.datasets import Description
 from rbtools.errors import UsageError, unknown
+from rbtools.inputs.checkpoints import normalization
 from rbtools.trainer.recipe import Recipe
 
 ALIASES = {"wci": "rice2020"}
@@ -239,8 +240,6 @@ def _read(options: Mapping[str, Any]) -> dict[str, Any]:
     if found.get("normalize") == "auto":
         found["normalize"] = None
     elif isinstance(found.get("normalize"), str):
-        from rbtools.inputs.checkpoints import normalization
-
         found["normalize"] = normalization(found["normalize"])
         if found["normalize"] == "per-image":
             raise UsageError(

@@ -6,15 +6,19 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from rbtools import registry
+from rbtools.datasets import streaming
 from rbtools.errors import RbError
+from rbtools.execution import device, resources
 from rbtools.execution.context import RunContext
 from rbtools.execution.memoize import memoize
-from rbtools.inputs import resolve
+from rbtools.inputs.data import Data, data_of
+from rbtools.lazy import F, torch
 from rbtools.rng import GENERATOR
+from rbtools.rng.draws import Draws
 from rbtools.store import digest
+from rbtools.trainer.augment import augment
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 VERSION = 1
@@ -28,7 +32,7 @@ def search(method: Any, run: RunContext, channels: int, cells: int) -> dict[str,
 
     Found in the store, or computed. Raises RbError where the data set is too small or the loss explodes.
     """
-    data = resolve.data_of({}, run, "train")
+    data = data_of({}, run, "train")
     what = {
         "kind": "supernet",
         "version": VERSION,
@@ -50,10 +54,7 @@ def search(method: Any, run: RunContext, channels: int, cells: int) -> dict[str,
     return {**result, "dataset": data.name}
 
 
-def _searched(method: Any, run: RunContext, data: resolve.Data, channels: int, cells: int) -> dict[str, Any]:
-    import torch
-
-    from rbtools.execution import device, resources
+def _searched(method: Any, run: RunContext, data: Data, channels: int, cells: int) -> dict[str, Any]:
     from rbtools.trainer.init import mixed_seed
 
     threads = resources.training_threads(run, {"space": "nasbench201"})
@@ -74,14 +75,11 @@ class _Work:
         self,
         method: Any,
         run: RunContext,
-        data: resolve.Data,
+        data: Data,
         device: torch.device,
         channels: int,
         cells: int,
     ) -> None:
-        import torch
-
-        from rbtools.datasets import streaming
         from rbtools.models.normalize import Normalized
         from rbtools.models.supernet import Supernet
 
@@ -108,9 +106,6 @@ class _Work:
 
     def batch(self, ids: Tensor, epoch: int) -> tuple[Tensor, Tensor]:
         """Augmented images in [0, 1] and their labels."""
-        from rbtools.rng.draws import Draws
-        from rbtools.trainer.augment import augment
-
         ids = ids.to(self.device)
         draws = Draws(self.run.seed, "supernet", ids, epoch)
         images = augment(self.images[ids], self.data.about.augment, draws, 0)
@@ -119,9 +114,6 @@ class _Work:
 
 def _alternating(work: _Work) -> dict[str, list[float]]:
     """First-order steps in turn: of the architecture on one half of the images, of weights on the other."""
-    import torch
-    import torch.nn.functional as F
-
     from rbtools.trainer import optim
 
     method, net = work.method, work.net
@@ -174,8 +166,6 @@ def _alternating(work: _Work) -> dict[str, list[float]]:
 
 def _at_initialisation(work: _Work) -> dict[str, list[float]]:
     """One step from alphas of 0: the mean gradient of drawn architectures' rewards (NASI, algorithm 1)."""
-    import torch
-
     method, net = work.method, work.net
     weights, largest = net.weights(), 0.0
     total = torch.zeros(net.alphas.shape, device=work.device)

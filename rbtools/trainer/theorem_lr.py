@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Any
-
-import torch
-from torch import Tensor, nn
+from typing import TYPE_CHECKING, Any
 
 from rbtools.errors import RbError
+from rbtools.lazy import nn, torch
 from rbtools.measures import MEASURES
 from rbtools.measures.base import MeasureBatch
 from rbtools.rng.draws import Draws
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 IMAGES = 50
 SPACES = ("fcnn", "rescnn")

@@ -9,13 +9,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rbtools import datasets, registry
+from rbtools.datasets import streaming
 from rbtools.execution.context import RunContext
-from rbtools.inputs import resolve
-from rbtools.measures import MEASURES
+from rbtools.inputs.data import Data, data_of
+from rbtools.lazy import torch
+from rbtools.measures import MEASURES, base
+from rbtools.rng.draws import Draws
+from rbtools.trainer import validation
 from rbtools.trainer.recipe import Recipe
+from rbtools.training.base import cross_entropy, mode
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor, nn
 
     from rbtools.trainer.loop import _Training
@@ -32,7 +36,7 @@ class Tracking:
     names: tuple[str, ...]
     every: int
     n: int
-    test: resolve.Data | None
+    test: Data | None
 
     def measures(self) -> dict[str, Any]:
         """Those of rb-measure, with their defaults, by name."""
@@ -57,7 +61,7 @@ def wanted(how: Recipe, record: dict[str, Any], run: RunContext) -> Tracking | N
     """The tracking that a recipe asks for. Raises RbError where the data set lacks a split for it."""
     if not how.track:
         return None
-    test = resolve.data_of(record, run, "test") if ROBUST in how.track else None
+    test = data_of(record, run, "test") if ROBUST in how.track else None
     return Tracking(tuple(sorted(how.track)), how.every, how.track_n, test)
 
 
@@ -70,9 +74,6 @@ class Tracker:
     """
 
     def __init__(self, tracking: Tracking, training: _Training) -> None:
-        from rbtools.datasets import streaming
-        from rbtools.trainer import validation
-
         self.tracking, self.measures = tracking, tracking.measures()
         self.seed, self.check_cancelled = training.run.seed, training.run.check_cancelled
         self.attack = validation.attack_of(training.method)
@@ -105,10 +106,6 @@ class Tracker:
 
     def measure(self, model: nn.Module) -> dict[str, float | None]:
         """The numbers of this moment by name; None for what is not finite."""
-        import torch
-
-        from rbtools.training.base import mode
-
         start = time.perf_counter()
         with torch.backends.cudnn.flags(enabled=True, allow_tf32=False), mode(model, train=False):
             attacked = self._attacked(model)
@@ -124,8 +121,6 @@ class Tracker:
 
     def _attacked(self, model: nn.Module) -> dict[str, Tensor]:
         """The adversarial images of each split, in the order of its examples."""
-        import torch
-
         found = {}
         for split in self.splits:
             parts = []
@@ -137,10 +132,6 @@ class Tracker:
         return found
 
     def _robust(self, model: nn.Module, attacked: Mapping[str, Tensor]) -> dict[str, float | None]:
-        import torch
-
-        from rbtools.training.base import cross_entropy
-
         found: dict[str, float | None] = {}
         for split, perturbed in attacked.items():
             loss = wrong = 0.0
@@ -160,16 +151,10 @@ class Tracker:
         return found
 
     def _values(self, model: nn.Module, name: str, one: Any, attacked: Mapping[str, Tensor]) -> Any:
-        from rbtools.measures import base
-
         return base.measured(one, model, self._batches(model, name, one, attacked["train"]))
 
     def _batches(self, model: nn.Module, name: str, one: Any, perturbed: Tensor) -> Iterator[Any]:
         """The batches of a measure: the first training images, in pieces of its size."""
-        import torch
-
-        from rbtools.measures import base
-
         images, labels, ids = self.splits["train"]
         count, size = one.size
         for number, part in enumerate(ids[: count * size].split(size)):
@@ -192,8 +177,6 @@ class Tracker:
             yield part, images[part].float().div(255), labels[part]
 
     def _draws(self, stream: str, ids: torch.Tensor) -> Any:
-        from rbtools.rng.draws import Draws
-
         return Draws(self.seed, f"tracking/{stream}", ids)
 
 

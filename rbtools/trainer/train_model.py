@@ -9,10 +9,12 @@ from typing import Any, NamedTuple
 
 from rbtools import datasets, registry, spaces
 from rbtools.errors import RbError
-from rbtools.execution import precision
+from rbtools.execution import device, precision, resources
 from rbtools.execution.context import RunContext, discard
 from rbtools.execution.memoize import memoize
 from rbtools.inputs import resolve
+from rbtools.inputs.data import Data, data_of, of_data
+from rbtools.lazy import torch
 from rbtools.records import results, trained
 from rbtools.rng import GENERATOR
 from rbtools.spaces.identity import identity
@@ -27,7 +29,7 @@ class TrainingTask(NamedTuple):
 
     record: dict[str, Any]
     former: dict[str, Any]
-    data: resolve.Data
+    data: Data
     method: Any
     how: recipe.Recipe
     precision: str
@@ -42,7 +44,7 @@ def train(record: dict[str, Any], method: Any, how: recipe.Recipe, run: RunConte
     work, the architecture cannot be built, or the loss stops being finite.
     """
     with run.clock.stage("data"):
-        data = resolve.data_of(record, run, "train")
+        data = data_of(record, run, "train")
     method, how = presets.on_data(method, how, data.about)
     recipe.check(how, data.size)
     recipe.check_method(how, method)
@@ -132,7 +134,7 @@ def _joined(found: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
     return {**found, "history": {**found["history"], **more["tracked"]}, "tracking": more["tracking"]}
 
 
-def _settled(data: resolve.Data, method: Any, how: recipe.Recipe) -> tuple[resolve.Data, recipe.Recipe]:
+def _settled(data: Data, method: Any, how: recipe.Recipe) -> tuple[Data, recipe.Recipe]:
     """Data and recipe with what the data set or the method decides where nothing was said."""
     if how.normalize is not None:
         mean, std = (None, None) if how.normalize == "none" else _pair(how.normalize, data.about.shape[0])
@@ -187,9 +189,6 @@ def _start(record: dict[str, Any], how: recipe.Recipe, run: RunContext) -> dict[
 
 
 def _fit(task: TrainingTask, run: RunContext, key: str) -> dict[str, Any]:
-    import torch
-
-    from rbtools.execution import device, resources
     from rbtools.trainer.loop import fit
 
     threads = resources.training_threads(run, task.record["arch"])
@@ -204,14 +203,14 @@ def _fit(task: TrainingTask, run: RunContext, key: str) -> dict[str, Any]:
 
 
 def _trained(
-    record: dict[str, Any], data: resolve.Data, what: dict[str, Any], done: dict[str, Any], how: recipe.Recipe
+    record: dict[str, Any], data: Data, what: dict[str, Any], done: dict[str, Any], how: recipe.Recipe
 ) -> dict[str, Any]:
     record = results.forget_evaluations(record)
     of_former_file = ("checkpoint_file", "recognised")
     record = {key: value for key, value in record.items() if key not in of_former_file}
     name = done["checkpoint"] if how.select == "last" else done.get("best", done["checkpoint"])
     training = {"train": trained.section(what, done, how.select, how.preset), "checkpoint": name}
-    record = {**record, **resolve.of_data(data), **training}
+    record = {**record, **of_data(data), **training}
     for entry in trained.entries(done):
         record = results.add(record, entry, replace=True)
     return record
@@ -219,9 +218,6 @@ def _trained(
 
 def worker_loop(run: RunContext) -> None:
     """Take part in the trainings that process 0 hands out, until it has no more."""
-    import torch
-
-    from rbtools.execution import device
     from rbtools.trainer.loop import fit
 
     while (order := distributed.receive()) is not None:

@@ -6,9 +6,10 @@ from typing import Any
 
 from rbtools.datasets import indices
 from rbtools.execution.context import RunContext
-from rbtools.inputs import resolve
+from rbtools.inputs.data import data_of, named_data
 from rbtools.records import trained
 from rbtools.store import digest
+from rbtools.trainer import validation
 from rbtools.trainer.recipe import Recipe, held_out
 
 
@@ -19,15 +20,13 @@ def trained_on(record: dict[str, Any], run: RunContext) -> indices.Indices | Non
     where the record says of its training what no training writes.
     """
     share = trained.held_out_share(record)
-    data = resolve.data_of(record, run, "train")
-    if not share or resolve.named_data(record, data.name) != data.name:
+    data = data_of(record, run, "train")
+    if not share or named_data(record, data.name) != data.name:
         return None
     what = {"kind": "held-out images", "version": 1, "data": data.fingerprint, "val": share}
     key = digest(what)
     held = run.store.result(key)
     if held is None:
-        from rbtools.trainer import validation
-
         labels = data.load().labels
         held = validation.split(labels, held_out(Recipe(val=share), len(labels)))[1].tolist()
         run.store.keep_result(key, what, held)

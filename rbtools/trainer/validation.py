@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
-from torch import Tensor, nn
+from typing import TYPE_CHECKING, Any
 
 from rbtools import datasets
+from rbtools.lazy import nn, torch
 from rbtools.rng.draws import Draws
 from rbtools.training import METHODS
 from rbtools.training.base import cross_entropy
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 STEPS = 10
 _TILE = 500

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from rbtools.attacks import losses, steps
 from rbtools.errors import RbError
+from rbtools.lazy import torch
 from rbtools.registry import param
 from rbtools.training.base import LossTerms, Method, cross_entropy, mode, truth
 
@@ -202,8 +204,6 @@ class ATPR(Method):
 
     def solve(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Any) -> Any:
         """The chosen candidates, as the images; with `walk_gradient="keep"` (these, `Walk.last`)."""
-        import torch
-
         best, last = images.clone(), None
         depth = torch.full_like(images.flatten(1)[:, 0], -torch.inf)
         loss = torch.full_like(depth, -torch.inf)
@@ -225,8 +225,6 @@ class ATPR(Method):
 
     def better(self, walk: Walk, depth: Tensor, loss: Tensor, number: int) -> Tensor:
         """Which candidates (N,) are better than the best so far, of these depths and losses."""
-        import torch
-
         deep, deepest = walk.depth, depth
         if self.walk_size == "plain":
             deep, deepest = deep.round(decimals=_CLOSE), deepest.round(decimals=_CLOSE)
@@ -238,7 +236,6 @@ class ATPR(Method):
 
     def drawn(self, images: Tensor, draws: Any, number: int) -> Settings:
         """The settings of the candidate of that number, an entry an image."""
-        import torch
 
         def broadcast(value: Tensor) -> Tensor:
             return value.expand(len(images), 1, 1, 1)
@@ -266,10 +263,6 @@ class ATPR(Method):
         In train mode it goes through the network with the others all the same: BatchNorm looks at the
         whole batch. In eval mode it leaves.
         """
-        import torch
-
-        from rbtools.attacks import steps
-
         perturbed = steps.uniform_start(images, draws, chosen.eps)
         for done in range(int(chosen.steps.max())):
             active = chosen.steps > done
@@ -292,10 +285,6 @@ class ATPR(Method):
         and once more after the last one, which BatchNorm sees in the code; an image whose walk was over
         goes on where the batch makes it wrong again.
         """
-        import torch
-
-        from rbtools.attacks import losses, steps
-
         classes, walked, last = truth(labels), candidate.clone(), None
         if self.walk_size == "plain":
             sizes = torch.full_like(sizes, self.plain_step)
@@ -337,8 +326,6 @@ class ATPR(Method):
 
         On copies of the buffers: the walk's own pass has moved BatchNorm's statistics already.
         """
-        import torch
-
         buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
         with mode(model, train=self._in_train):
             values = cross_entropy(torch.func.functional_call(model, buffers, (images,)), labels)

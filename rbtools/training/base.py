@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from rbtools import units
+from rbtools.attacks import steps
+from rbtools.attacks.steps import widen
+from rbtools.lazy import F, torch
 from rbtools.registry import param
 
 if TYPE_CHECKING:
@@ -175,8 +178,6 @@ class Adversarial(Method):
 
         The model comes back in the mode of each of its modules, with no gradient on any parameter.
         """
-        import torch
-
         with torch.no_grad(), mode(model, train=self.inner_mode == "train"):
             objective = self.objective(model, images, labels)
             return self.climb(model, images, self.begin(images, draws), objective, self.attack_steps)
@@ -185,8 +186,6 @@ class Adversarial(Method):
         self, model: nn.Module, images: Tensor, start: Tensor, objective: Objective, count: int
     ) -> Tensor:
         """So many steps from `start`, which is as `images` (N, C, H, W), in the mode that the model is in."""
-        from rbtools.attacks import steps
-
         perturbed = start
         for _ in range(count):
             perturbed, _ = steps.pgd_step(
@@ -198,8 +197,6 @@ class Adversarial(Method):
         self, model: nn.Module, images: Tensor, labels: Tensor, clean: Tensor | None = None
     ) -> Objective:
         """The attack's objective, in the model's current mode; `clean` are the images' logits, if known."""
-        from rbtools.attacks import steps
-
         if self.inner == "kl":
             constant = model(images) if clean is None else clean
             return lambda logits: divergence(constant, logits)
@@ -207,8 +204,6 @@ class Adversarial(Method):
 
     def begin(self, images: Tensor, draws: Any) -> Tensor:
         """The start of the attack, (N, C, H, W) in [0, 1]."""
-        from rbtools.attacks import steps
-
         if self.start == "noise":
             # Not clipped, as in the authors' code: the first step brings it into the ball.
             noise: Tensor = draws.normal(tuple(images.shape[1:])).to(images)
@@ -222,10 +217,6 @@ def divergence(clean: Tensor, perturbed: Tensor) -> Tensor:
     Differentiable in both arguments, in float32 or wider. It works on log-probabilities throughout,
     since the derivative of p log p by p is NaN where a probability has underflowed to 0.
     """
-    import torch.nn.functional as F
-
-    from rbtools.attacks.steps import widen
-
     log_clean = F.log_softmax(widen(clean), dim=1)
     log_perturbed = F.log_softmax(widen(perturbed), dim=1)
     return F.kl_div(log_perturbed, log_clean, reduction="none", log_target=True).sum(1)
@@ -233,10 +224,6 @@ def divergence(clean: Tensor, perturbed: Tensor) -> Tensor:
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """The cross-entropy of each example (N,), in float32 or wider."""
-    import torch.nn.functional as F
-
-    from rbtools.attacks.steps import widen
-
     return F.cross_entropy(widen(logits), labels, reduction="none")
 
 

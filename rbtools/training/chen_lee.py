@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rbtools.lazy import torch
 from rbtools.training.base import Adversarial, LossTerms, Method, cross_entropy, mode
 
 if TYPE_CHECKING:
@@ -43,8 +44,6 @@ class ChenLee(Method):
         self, model: nn.Module, images: Tensor, labels: Tensor, draws: Any
     ) -> tuple[Tensor, Tensor, Tensor]:
         """(training images, which examples are attacked further (N,), the logits at x' of that decision)."""
-        import torch
-
         method = self.method
         with torch.no_grad(), mode(model, train=not self.solves_in_eval):
             clean = model(images)
@@ -63,8 +62,6 @@ class ChenLee(Method):
         return trained, stay, reached
 
     def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> LossTerms:
-        import torch
-
         trained, stay, reached = solved
         if not stay.any():
             logits = model(images)

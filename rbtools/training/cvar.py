@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.errors import RbError
+from rbtools.lazy import torch
 from rbtools.registry import param
 from rbtools.training.base import LossTerms
 from rbtools.training.sampled import Sampled
@@ -66,8 +67,6 @@ class CVaR(Sampled):
         self, model: nn.Module, images: Tensor, labels: Tensor, draws: Any
     ) -> tuple[Tensor | None, list[Tensor]]:
         """The thresholds (N,) before the last round, and that round's points."""
-        import torch
-
         if self.tail == "exact":
             return None, self.points(images, draws, 0)
         threshold = images.new_ones(len(images))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.errors import RbError
+from rbtools.lazy import torch
 from rbtools.registry import param
 from rbtools.training.base import LossTerms
 from rbtools.training.sampled import Sampled
@@ -57,8 +58,6 @@ def sharpness(losses: Tensor, q: float) -> Tensor:
     With K(a) = log mean exp(a * losses) the slope has the sign of a * K'(a) - K(a) + log q, which only
     grows with a (its slope is a * K''): its zero is found by halving, in float64.
     """
-    import torch
-
     losses = losses.double()
     low = torch.full_like(losses[0], -_LOG_RANGE)
     high = torch.full_like(low, _LOG_RANGE)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from rbtools.attacks.losses import of_class
+from rbtools.attacks.steps import widen
+from rbtools.lazy import F
 from rbtools.registry import param
 from rbtools.training.base import Adversarial, LossTerms, cross_entropy, truth
 
@@ -37,11 +40,6 @@ class MART(Adversarial):
     )
 
     def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> LossTerms:
-        import torch.nn.functional as F
-
-        from rbtools.attacks.losses import of_class
-        from rbtools.attacks.steps import widen
-
         clean, adversarial = model(images), model(solved)
         log_p, hit = F.log_softmax(widen(clean), dim=1), F.softmax(widen(adversarial), dim=1)
         classes = truth(labels)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from rbtools.attacks.steps import widen
+from rbtools.lazy import torch
 from rbtools.registry import param
 from rbtools.training.base import Adversarial, LossTerms, cross_entropy
 
@@ -52,10 +54,6 @@ class Pairing(Adversarial):
         return 2 + self.extra_pass, 2
 
     def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> LossTerms:
-        import torch
-
-        from rbtools.attacks.steps import widen
-
         if self.extra_pass:
             # PRBench's code computes the logits of the cross-entropy and those of the pair apart, in this
             # order. The values are the same; BatchNorm's running statistics see three batches.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from rbtools.lazy import torch
 from rbtools.registry import param
 from rbtools.training.base import LossTerms, Method, cross_entropy
 from rbtools.training.random_perturbations import noisy
@@ -35,8 +36,6 @@ class Sampled(Method):
 
     def losses(self, model: nn.Module, points: list[Tensor], labels: Tensor) -> tuple[Tensor, Tensor]:
         """The losses (M, N) of M points of each image, and the logits (N, K) of each image's worst."""
-        import torch
-
         logits = torch.stack([model(point) for point in points])
         losses = torch.stack([cross_entropy(one, labels) for one in logits])
         worst = losses.detach().argmax(0)

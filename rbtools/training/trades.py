@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from rbtools.lazy import torch
 from rbtools.registry import param
 from rbtools.training.base import Adversarial, LossTerms, cross_entropy, divergence
 
@@ -40,8 +41,6 @@ class TRADES(Adversarial):
         return 2 + self.extra_pass, 2
 
     def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> LossTerms:
-        import torch
-
         # The authors' code runs x, x' and x again in training mode, so BatchNorm sees three batches
         # of their own; a joint batch of x and x' would mix their statistics. The third pass gives the
         # logits of the first again: it runs for the running statistics alone, without a graph.

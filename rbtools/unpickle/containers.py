@@ -6,12 +6,10 @@ import argparse
 import math
 import re
 from collections import Counter, OrderedDict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rbtools.lazy import np
 from rbtools.unpickle.machine import Damaged, Machine, Maker, NamedGlobal, Refused, Unbuilt
-
-if TYPE_CHECKING:
-    import numpy as np
 
 MOST_DIMENSIONS = 64
 _NUMBERS = re.compile(r"b1|[iu][1248]|f[248]|c8|c16|f16")
@@ -27,8 +25,6 @@ class Type:
         self.code, self.order = code, order
 
     def numpy(self) -> np.dtype[Any]:
-        import numpy as np
-
         if not _NUMBERS.fullmatch(self.code):
             raise Refused(
                 f"numpy.ndarray of the type {self.code!r}",
@@ -82,8 +78,6 @@ def sizes(values: Any) -> tuple[int, ...]:
 
 def array(machine: Machine, data: Any, kind: Any, shape: Any, order: str) -> np.ndarray:
     """Numbers from bytes of exactly the length that type and shape need."""
-    import numpy as np
-
     kind = kind.type if isinstance(kind, UnbuiltType) else kind
     if not isinstance(kind, Type) or order not in ("C", "F"):
         raise Damaged("it has an array whose description is none")

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from rbtools.lazy import np
 from rbtools.unpickle.containers import NAMES, constants, makers, sizes
 from rbtools.unpickle.machine import Damaged, Machine, Maker, NamedGlobal, UnusualTensor
 
@@ -194,8 +195,6 @@ def _from_type(machine: Machine, maker: Any, kind: Any, arguments: Any, state: A
 
 def _from_array(machine: Machine, data: Any, dtype: Any, device: Any, needs_grad: Any) -> Any:
     """A tensor of an accelerator that has no storages."""
-    import numpy as np
-
     if type(data) is not np.ndarray or not isinstance(dtype, torch.dtype):
         raise Damaged("it has a tensor without numbers")
     machine.spend(A_TENSOR + 8 * data.nbytes)

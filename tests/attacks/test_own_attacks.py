@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from rbtools.attacks import ATTACKS
-from rbtools.attacks.hyperplane import shortest_way
+from rbtools.attacks.fab_steps import shortest_way
 from rbtools.errors import RbError
 from rbtools.evaluation.fast_model import CountingModel
 from rbtools.rng.draws import Draws

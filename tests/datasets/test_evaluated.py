@@ -14,8 +14,8 @@ from click.testing import CliRunner
 
 import rbtools
 from rbtools.datasets import cifar, mnist, streaming
-from rbtools.evaluation.batches import Batch
-from rbtools.inputs import resolve
+from rbtools.evaluation.base import Batch
+from rbtools.inputs.data import _loaded
 from tests.conftest import SMALL_ARCH
 from tests.datasets import archives
 from tests.datasets.test_fetch import Server
@@ -102,7 +102,7 @@ def test_streamed_images_give_the_same_numbers(colour, photos, tmp_path, monkeyp
             target = tmp_path / name / kept.relative_to(folder / "store")
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(kept.read_bytes())
-        resolve._loaded.cache_clear()
+        _loaded.cache_clear()
         attacked = rbtools.attack(record, "pgd", eps=4, steps=2, store=store, **options)
         learned = rbtools.train(record, "erm", epochs=1, batch_size=8, store=store, **options)
         results.append((attacked["metrics"], learned["checkpoint"]))

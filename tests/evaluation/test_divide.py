@@ -17,10 +17,11 @@ from rbtools.attacks import ATTACKS
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.errors import Pending, RbError
 from rbtools.evaluation import batches
+from rbtools.evaluation.base import EvalTask
 from rbtools.evaluation.evaluate import run_task
 from rbtools.evaluation.outcomes import Outcomes, Part
 from rbtools.evaluation.probabilistic import NoiseTask
-from rbtools.evaluation.tasks import AttackTask, CorruptionTask, EvalTask
+from rbtools.evaluation.tasks import AttackTask, CorruptionTask
 from rbtools.execution import memoize
 from rbtools.execution.context import RunContext
 from rbtools.execution.executor import Finished, Job

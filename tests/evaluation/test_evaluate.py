@@ -24,17 +24,19 @@ from rbtools.attacks.base import Attack
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.errors import RbError
 from rbtools.evaluation import sampling
-from rbtools.evaluation.batches import BATCH, Batch, batch_size
+from rbtools.evaluation.base import Batch, EvalTask
+from rbtools.evaluation.batches import BATCH, batch_size
 from rbtools.evaluation.evaluate import run_task
 from rbtools.evaluation.outcomes import encoded
 from rbtools.evaluation.probabilistic import NoiseTask
 from rbtools.evaluation.rare_failures import RareFailureTask
 from rbtools.evaluation.robust_loss import RobustLossTask
-from rbtools.evaluation.tasks import AccuracyTask, AttackTask, CorruptionTask, EvalTask
+from rbtools.evaluation.tasks import AccuracyTask, AttackTask, CorruptionTask
 from rbtools.evaluation.train_test_gap import ge
 from rbtools.evaluation.transfer import TransferTask
 from rbtools.execution.context import RunContext
 from rbtools.inputs import resolve
+from rbtools.inputs.data import data_of
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.distributions import Uniform
 from rbtools.probabilistic.estimate import Estimator
@@ -171,7 +173,7 @@ def test_memory_that_runs_out_halves_the_batch_and_goes_on(
     record: Record, run: RunContext, model_is: Callable[[nn.Module], None]
 ) -> None:
     wanted = run_task(record, pgd(8), keeping_nothing(n=60))
-    model = resolve.load_model(record, resolve.data_of(record, run), run, torch.device("cpu"))
+    model = resolve.load_model(record, data_of(record, run), run, torch.device("cpu"))
     model_is(Cramped(model, room=9))
     assert found(run_task(record, pgd(8), keeping_nothing(n=60))) == found(wanted)
     model_is(Cramped(model, room=0))
@@ -340,7 +342,7 @@ def test_an_attack_that_leaves_its_budget_is_brought_back(
     record = known["erm"]
     result = run_task(record, AttackTask(Liar(norm=norm), (eps,)), run)
     images, labels = test_images()
-    model = resolve.load_model(record, resolve.data_of(record, run), run, torch.device("cpu"))
+    model = resolve.load_model(record, data_of(record, run), run, torch.device("cpu"))
     outside = 3 * (1 - images) - 1
     if norm == "linf":
         inside = torch.maximum(torch.minimum(outside, images + eps), images - eps).clamp(0, 1)
@@ -427,7 +429,7 @@ def test_pr_is_what_a_loop_over_images_and_samples_gives(known: dict[str, Record
     question = NoiseTask(NOISES.build("uniform"), gammas, Estimator(rho=(0.15,)), samples)
     result = run_task(record, question, dataclasses.replace(run, n=n, seed=3))
     images, labels = test_images()
-    model = resolve.load_model(record, resolve.data_of(record, run), run, torch.device("cpu"))
+    model = resolve.load_model(record, data_of(record, run), run, torch.device("cpu"))
     chosen = datasets.subset(labels, n, seed=0)
     for gamma in gammas:
         shares = []

@@ -15,7 +15,7 @@ from rbtools import models
 from rbtools.attacks import ATTACKS
 from rbtools.commands import attack
 from rbtools.evaluation import adversarial
-from rbtools.evaluation.batches import Batch
+from rbtools.evaluation.base import Batch
 from rbtools.evaluation.fast_model import CountingModel, make_fast_model
 from rbtools.execution import precision
 from rbtools.execution.context import RunContext

@@ -15,6 +15,7 @@ from rbtools.evaluation import measure_batches
 from rbtools.evaluation.measurement import MeasureRequest, measure, perturbing
 from rbtools.execution.context import RunContext
 from rbtools.inputs import resolve
+from rbtools.inputs.data import data_of
 from rbtools.measures import MEASURES
 from rbtools.records import metric_name, results
 from rbtools.store import Store
@@ -51,7 +52,7 @@ def test_fresh_weights_are_those_that_a_training_starts_from() -> None:
     from rbtools.training import METHODS
 
     run = run_in(seed=3)
-    data = resolve.data_of(FRESH, run, "train")
+    data = data_of(FRESH, run, "train")
     task = TrainingTask(FRESH, FRESH, data, METHODS.build("erm"), Recipe(), "fp32")
     begun = init.network(task, run)
     made = init.fresh(ARCH, data.about, 3)
@@ -130,8 +131,8 @@ def test_several_attacks_and_distances_stand_beside_each_other() -> None:
 
 def test_perturbed_images_keep_their_budget_and_the_second_attack_starts_where_the_first_ended() -> None:
     run, attack = run_in(), perturbing(("pgd",), (8 / 255,), 3, None)[0]
-    data = resolve.data_of(FRESH, run, "train")
-    from rbtools.evaluation.measurement import MeasureItem
+    data = data_of(FRESH, run, "train")
+    from rbtools.evaluation.measure_batches import MeasureItem
 
     job = MeasureItem(MEASURES.build("ntk", kernel="twice"), attack, "init", data, (1, 5))
     work = measure_batches.Measuring(FRESH, 0, run, torch.device("cpu"))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from rbtools.evaluation import fast_model, sampling
-from rbtools.evaluation.batches import Batch
+from rbtools.evaluation.base import Batch
 from rbtools.probabilistic import NOISES, sequential
 from rbtools.probabilistic.estimate import pr_d
 from rbtools.probabilistic.intervals import clopper_pearson

@@ -18,7 +18,7 @@ from rbtools import models
 from rbtools.errors import RbError
 from rbtools.models import checkpoint, recognise
 from rbtools.models.load_weights import meta_init
-from rbtools.models.pickle_scan import MOST, PickleScan
+from rbtools.models.unpack import MOST, PickleScan
 
 W = torch.zeros(2, 3)
 CIFAR = {"cifar10": ((0.49, 0.48, 0.45), (0.25, 0.24, 0.26)), "none": None}

@@ -9,8 +9,8 @@ import torch
 
 from rbtools.errors import RbError
 from rbtools.execution.context import RunContext
-from rbtools.inputs import resolve
 from rbtools.inputs.checkpoints import CheckpointHints, named_arch
+from rbtools.inputs.data import data_of
 from rbtools.models import build, repositories
 from rbtools.spaces import leaderboard_names
 from rbtools.spaces.identity import identity
@@ -51,9 +51,9 @@ def test_a_name_is_completed_by_the_classes_of_the_data() -> None:
 
 def test_images_are_preprocessed_as_the_network_wants_them() -> None:
     arch = named_arch("robustbench:imagenet/Mo2022When_ViT-B")
-    assert resolve.data_of({"arch": arch}, RunContext("rb-test", dataset="digits")).name == "digits"
+    assert data_of({"arch": arch}, RunContext("rb-test", dataset="digits")).name == "digits"
     with pytest.raises(RbError, match="The data set imagenet:squash-224 was not found"):
-        resolve.data_of({"arch": arch}, RunContext("rb-test", dataset="imagenet"))
+        data_of({"arch": arch}, RunContext("rb-test", dataset="imagenet"))
 
 
 def test_a_cosine_head_is_built_by_its_name_and_asked_for_in_a_file() -> None:

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rbtools.models.families.base import Inferred, State, weight
+from rbtools.models.load_weights import meta_init
 
 DENSE = {
     "121": ((6, 12, 24, 16), 32),
@@ -350,8 +351,6 @@ TELLS = {
 
 def infer(state: State) -> Inferred | None:
     """The network with exactly these names and shapes."""
-    from rbtools.models.load_weights import meta_init
-
     head = weight(state, "linear.weight", 2)
     head = weight(state, "fc3.weight", 2) if head is None else head
     stems = (weight(state, name, 4) for name in ("conv1.weight", "pre_layers.0.weight"))

@@ -1,0 +1,190 @@
+"""What an evaluation is: a task with its outputs, and the batches of examples that it runs on.
+
+An output is one whole number per example, and the entries computed from all of them. Nothing here imports
+torch before a batch is measured: a task whose outcomes are all stored only reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rbtools.errors import RbError
+from rbtools.lazy import nn, np, torch
+from rbtools.rng.draws import Draws
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    Entries = Sequence[dict[str, Any]]
+    # Which images (N,) are right under a corruption at a severity: 1 or 0.
+    Correct = Mapping[tuple[str, int], np.ndarray]
+
+
+class Batch:
+    """Some examples and the models that a task evaluates on them.
+
+    images: float32 (N, C, H, W) in [0, 1]; labels: int64 (N,); ids: int64 (N,), the examples' positions in
+    their split, which key their random numbers. `model` decides; `fast_model` computes the same function,
+    possibly faster and less exactly. `precomputed`: outcomes (N,) of outputs that need not be measured.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        images: Tensor,
+        labels: Tensor,
+        ids: Tensor,
+        *,
+        seed: int,
+        chunk_size: int,
+        fast_model: nn.Module | None = None,
+        precomputed: Mapping[Any, Tensor] | None = None,
+    ) -> None:
+        self.model, self.images, self.labels, self.ids = model, images, labels, ids
+        self.seed, self.chunk_size = seed, chunk_size
+        self.fast_model = model if fast_model is None else fast_model
+        self.precomputed = precomputed or {}
+
+    def draws(self, stream: str) -> Draws:
+        """Random numbers for these examples, independent of every other stream."""
+        return Draws(self.seed, stream, self.ids)
+
+    def logits(self, images: Tensor) -> Tensor:
+        """Logits (N, K) in float32, at most `chunk_size` images at a time. RbError where not finite."""
+        with torch.no_grad():
+            logits = torch.cat([self.model(part).float() for part in images.split(self.chunk_size)])
+        if not torch.isfinite(logits).all():
+            first = int((~torch.isfinite(logits)).any(1).nonzero()[0])
+            raise RbError(
+                f"The model's output for image {int(self.ids[first])} is not finite (NaN or infinity)."
+                " Check its weights and its normalisation."
+            )
+        return logits
+
+    def correct(self, images: Tensor) -> Tensor:
+        """Which images (N, ...) of these examples the model classifies right: bool (N,)."""
+        return self.logits(images).argmax(1).eq(self.labels)
+
+    def judged(self, model: nn.Module, images: Tensor) -> Tensor:
+        """Which images (N, ...) another model classifies right: bool (N,)."""
+        with torch.no_grad():
+            predictions = torch.cat([model(part).argmax(1) for part in images.split(self.chunk_size)])
+        return predictions.eq(self.labels)
+
+    @cached_property
+    def clean_logits(self) -> Tensor:
+        """The logits (N, K) of the unchanged images."""
+        return self.logits(self.images)
+
+    @cached_property
+    def clean(self) -> Tensor:
+        """Which of the unchanged images are classified right: bool (N,)."""
+        return self.clean_logits.argmax(1).eq(self.labels)
+
+    def take(self, rows: Tensor | slice) -> Batch:
+        """The batch of some of the examples: where a mask is true, or a slice."""
+        return Batch(
+            self.model,
+            self.images[rows],
+            self.labels[rows],
+            self.ids[rows],
+            seed=self.seed,
+            chunk_size=self.chunk_size,
+            fast_model=self.fast_model,
+        )
+
+
+class Outcome(NamedTuple):
+    """Result of an output on a batch: outcomes (N,) or rows (N, R), sums over them (without "seconds", those
+    of the batch are used), and the perturbed images (N, C, H, W) to save.
+    """
+
+    values: Tensor
+    totals: dict[str, float]
+    images: Tensor | None = None
+
+
+class Output:
+    """One outcome per example, a whole number, and the entries computed from all of them.
+
+    detail: the row of an example is its label and its logits, in place of a bit.
+    """
+
+    detail: bool = False
+
+    @property
+    def random(self) -> bool:
+        """Whether the outcomes depend on the seed."""
+        return True
+
+    @property
+    def implicit(self) -> bool:
+        """Whether this is computed on the way and was not requested."""
+        return False
+
+    @property
+    def allow_fast_model(self) -> bool:
+        """Whether it may run on the fast model, because the float32 model confirms its decisions."""
+        return False
+
+    @property
+    def batch_dependent(self) -> bool:
+        """Whether the outcome of an example depends on the other examples of its batch."""
+        return False
+
+    @property
+    def needs_other_outputs(self) -> bool:
+        """Whether outcomes of other outputs are needed to measure it."""
+        return False
+
+    @property
+    def metric(self) -> str | None:
+        """The accuracy that the progress line shows; None for none."""
+        return None
+
+    def key_fields(self) -> dict[str, Any]:
+        """Everything that determines the outcomes, apart from model, data and seed."""
+        raise NotImplementedError
+
+    def postprocess_key(self) -> dict[str, Any]:
+        """The fields that determine the entries besides the outcomes."""
+        return {}
+
+    def entry_template(self) -> list[dict[str, Any]]:
+        """The fields of each entry that do not depend on outcomes: its metric and its settings."""
+        raise NotImplementedError
+
+    def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
+        """The entries with value and interval, from outcomes and the sums over them."""
+        raise NotImplementedError
+
+
+class EvalTask:
+    """A set of outputs that share work.
+
+    `save`: a folder for the adversarial images. `gaps`: metrics whose generalisation gap is test minus train.
+    """
+
+    save: str | None = None
+    gaps: frozenset[str] = frozenset()
+
+    @property
+    def title(self) -> str:
+        """A few words for the progress line."""
+        raise NotImplementedError
+
+    def outputs(self) -> Sequence[Output]:
+        """All outputs, in the order of their entries."""
+        raise NotImplementedError
+
+    def run(self, batch: Batch, wanted: Sequence[Output]) -> Sequence[Tensor | Outcome]:
+        """Outcomes (N,) of the wanted outputs for the examples of the batch, or an `Outcome`."""
+        raise NotImplementedError
+
+    def summarize(
+        self, entries: Entries, implicit_entries: Entries, correct_images: Callable[[], Correct]
+    ) -> Entries:
+        """Entries computed from the others; `correct_images` gives the images that are right."""
+        return []

@@ -1,0 +1,37 @@
+"""numpy, torch and scipy.special, imported at their first use: `from rbtools.lazy import np, torch`.
+
+`--help`, completions and a look into the store need none of them, and torch takes over a second to import.
+A module that defines networks or decorates with torch uses torch at its own import, and imports it as usual.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+__all__ = ["F", "distributed", "nn", "np", "special", "torch"]
+
+
+class _LazyModule(ModuleType):
+    """A module that is imported when one of its attributes is first read."""
+
+    def __getattr__(self, name: str) -> object:
+        value = getattr(import_module(self.__name__), name)
+        self.__dict__[name] = value  # the next read is as fast as that of any module
+        return value
+
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    import torch.nn.functional as F
+    from scipy import special
+    from torch import distributed, nn
+else:
+    np = _LazyModule("numpy")
+    torch = _LazyModule("torch")
+    F = _LazyModule("torch.nn.functional")
+    nn = _LazyModule("torch.nn")
+    distributed = _LazyModule("torch.distributed")
+    special = _LazyModule("scipy.special")
