@@ -25,6 +25,10 @@ ROOT = Path(__file__).resolve().parents[1]
 for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[_variable] = os.environ.get("RBTOOLS_TEST_THREADS", "1")
 
+# Hundreds of processes that tests start import the package: none compiles it again, whatever the user sets.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # A shell that starts the tests in the background lets them, and the processes that they start, ignore Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -242,7 +246,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 # What a file of tests imports where it trains networks of its own, and where it computes with torch.
 _TRAINING = re.compile(
-    r"rbtools\.trainer(\.(train_model|recipe|supernet_search)\b| import .*\b(train_model|recipe)\b)"
+    r"rbtools\.trainer(\.| import .*\b)(train_model|recipe|supernet_search)\b"
     r"|rbtools\.commands(\.train\b| import .*\btrain\b)|\brbtools\.train\(|\"train\": \["
 )
 _TORCH = re.compile(r"^(import|from) torch\b", re.M)

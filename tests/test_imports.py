@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -97,10 +98,11 @@ class Import(NamedTuple):
     for_types: bool  # under `if TYPE_CHECKING:`
 
 
-def imports(source: str, module: str, package: bool = False) -> Iterator[Import]:
+@cache
+def imports(source: str, module: str, package: bool = False) -> tuple[Import, ...]:
     """Every import of a module's source, relative ones resolved, `from a import b` as "a.b"."""
     here = module.split(".") if package else module.split(".")[:-1]
-    yield from _walk(ast.parse(source), here, True, False)
+    return tuple(_walk(ast.parse(source), here, True, False))
 
 
 def _walk(node: ast.AST, here: list[str], at_load: bool, for_types: bool) -> Iterator[Import]:

@@ -16,6 +16,7 @@ import pytest
 
 GOLDEN = Path(__file__).parent / "golden" / "snapshots.json"
 BENCH = str(Path(__file__).resolve().parents[1] / "bench")
+pytestmark = pytest.mark.xdist_group("snapshots")  # one process takes them all
 
 
 @pytest.fixture(scope="module")

@@ -21,10 +21,14 @@ if TYPE_CHECKING:
     from rbtools.models.read_checkpoint import Checkpoint
 
 OPTIONAL = "num_batches_tracked"
+# What initialisations fill parameters with. On the meta device there is nothing to fill, and torch takes
+# milliseconds a tensor to do so.
+_FILLS = {getattr(nn.init, name) for name in dir(nn.init) if name.endswith("_") and not name.startswith("_")}
+_FILLS |= {Tensor.normal_, Tensor.uniform_, Tensor.erfinv_, Tensor.mul_, Tensor.add_, Tensor.clamp_}
 
 
 class _MetaInit(TorchFunctionMode):
-    """Makes `torch.empty`, which layers create their parameters with, allocate no memory.
+    """Makes `torch.empty`, which layers create their parameters with, allocate no memory; nothing fills it.
 
     The meta device is not used for everything: some networks compute their sizes, or constants of their
     forward pass, with small tensors while they are built.
@@ -36,6 +40,10 @@ class _MetaInit(TorchFunctionMode):
         kwargs = dict(kwargs or {})
         if func is torch.empty:
             kwargs["device"] = "meta"
+        if func in _FILLS:
+            target: Tensor = args[0] if args else kwargs["tensor"]
+            if target.is_meta:
+                return target
         return func(*args, **kwargs)
 
 

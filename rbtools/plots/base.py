@@ -160,8 +160,10 @@ def _settle(figure: Figure, around: Sequence[Text]) -> None:
     """
     from matplotlib.transforms import Bbox
 
+    engine = figure.get_layout_engine()
+    assert engine is not None  # `finish` sets one
     for _ in range(2):  # ticks that the first pass changes are in their places after the second
-        figure.draw_without_rendering()
+        engine.execute(figure)
     figure.set_layout_engine("none")
     for axes in figure.axes:
         box = axes.get_position(original=True)

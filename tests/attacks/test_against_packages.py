@@ -13,6 +13,7 @@ from torch import nn
 from rbtools.attacks import ATTACKS, steps
 from rbtools.rng.draws import Draws
 
+pytestmark = pytest.mark.trains
 COUNT, EPS = 100, {"linf": 0.12, "l2": 0.75}
 
 

@@ -239,6 +239,7 @@ def published() -> Path:
     return file
 
 
+@pytest.mark.slow
 def test_a_published_checkpoint_is_evaluated_without_a_pipe(published: Path, photos: Path) -> None:
     where = ["--checkpoint", str(published), "--dataset", f"imagefolder:{photos}", "--n", "6"]
     record = one(run(["fgsm", "--eps", "8", "--arch", "resnet18", *where]))

@@ -172,6 +172,7 @@ def network() -> tuple[nn.Module, Tensor, Tensor]:
     return model, images[right][:24], labels[right][:24]
 
 
+@pytest.mark.trains
 def test_intervals_hold_what_a_plain_loop_of_100_000_draws_finds(network: Any) -> None:
     """Brute force with torch's own generator; then 200 seeds of 60 draws, which must cover as they say."""
     model, images, labels = network
@@ -196,6 +197,7 @@ def test_intervals_hold_what_a_plain_loop_of_100_000_draws_finds(network: Any) -
     assert means / 200 >= 0.95  # these very images: their own spread is not at play
 
 
+@pytest.mark.trains
 def test_bf16_leaves_the_decisions_as_they_are(network: Any) -> None:
     model, images, labels = network
     search = fast_model.make_fast_model(model, "bf16", (1, 8, 8)).model

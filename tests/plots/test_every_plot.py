@@ -111,8 +111,6 @@ def texts_of(figure: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str
 
     monkeypatch.setattr(Text, "draw", noting)
     figure.draw_without_rendering()
-    seen.clear()  # of the first drawing, which lays everything out
-    figure.draw_without_rendering()
     for text in seen:
         # Of an annotation only its words: the line to its point may pass anything.
         yield text.get_text(), Text.get_window_extent(text, figure.canvas.get_renderer())

@@ -92,8 +92,9 @@ def page(pages: Sequence[Page], tools: Sequence[str]) -> str:
     ]
     if below or chosen:
         lines.append(".SH COMMANDS" if below else ".SH CHOICES")
+    shared = _flags(below)
     for one in [*below, *chosen]:
-        lines += _section(one, shared=_flags(below))
+        lines += _section(one, shared)
     lines += _common(below)
     if examples:
         lines += [".SH EXAMPLES", *_code(examples)]
