@@ -8,8 +8,9 @@ Needs the repository and the wheels it runs on, nothing else: images are made he
 noise, 32x32), unless --data names a data set. One JSON line a figure: `ours` and `reference` in seconds (or
 images or copies a second), `floor`: what the multiply-adds alone take at the card's measured matrix rate,
 `times`: how many times as fast as the reference, `goal` where there is one (for an H200), `check` and
-`good`. The references are plain float32 loops of this file, run on fewer batches and scaled. Ends with
-status 1 where a check fails.
+`good`. The references are plain float32 loops of this file, run on fewer batches and scaled. Lines with
+`rate` are for plans (rbtools/execution/device_rates.py): `rb-train --dry-run --device-rate FILE`, where FILE
+has these lines. Ends with status 1 where a check fails.
 """
 
 from __future__ import annotations
@@ -149,6 +150,27 @@ class Bench:
             more["times"] = round(faster, 2)
         rounded = {key: float(f"{v:.4g}") if isinstance(v, float) else v for key, v in more.items()}
         print(json.dumps({"figure": figure, "ours": float(f"{ours:.4g}"), **rounded}), flush=True)
+
+    def rate_of_training(
+        self, done: dict[str, Any], method: str, options: dict[str, Any], images: int, seconds: float
+    ) -> None:
+        """A line for plans: what an epoch of a training took."""
+        from rbtools import registry
+        from rbtools.training import METHODS as KNOWN
+
+        built = KNOWN.build(method, **options)
+        rate = {"kind": "training", "method": {"name": method, "config": registry.config(built)}}
+        rate |= {"macs": done["arch"]["macs"], "images": images, "passes": sum(built.passes)}
+        print(json.dumps({"rate": {**rate, "seconds": seconds}}), flush=True)
+
+    def rates_of_evaluations(self) -> None:
+        """Lines for plans: what the attacks and noises took."""
+        from rbtools.execution.device_rates import measured
+        from rbtools.store import Store
+
+        for folder in sorted(path.parent for path in self.folder.glob("*/results")):
+            for rate in measured(Store(folder)):
+                print(json.dumps({"rate": rate}), flush=True)
 
     def options(self, **more: Any) -> dict[str, Any]:
         """What every call of rbtools is told."""
@@ -341,6 +363,7 @@ def train(bench: Bench) -> None:
         bench.say(
             f"{method}, an epoch", ours, **told, check="finite loss, no more passes than it says", good=fine
         )
+        bench.rate_of_training(done, method, options, images, ours)
 
 
 def attack(bench: Bench) -> None:
@@ -463,6 +486,14 @@ def networks(bench: Bench) -> None:
         words = "alone" if len(some) == 1 else f"{len(some)} at once"
         figure = f"nasbench201, 50 epochs of PGD-7, {words}"
         bench.say(figure, minutes, **told, check="all trained, finite loss", good=bool(fine))
+        for one in done:
+            seconds_each = one["metrics"]["seconds_per_epoch"] / len(done)
+            bench.rate_of_training(one, "pgd", {"attack_steps": sizes.steps}, images, seconds_each)
+    import rbtools
+
+    store = str(bench.folder / f"networks-{len(records)}")
+    for _ in range(2):  # the first warms up
+        rbtools.attack(done[0], "pgd", eps=8, **bench.options(n=sizes.attacked, force=True, store=store))
 
 
 def train_networks(bench: Bench, records: list[dict[str, Any]], sizes: Sizes) -> list[dict[str, Any]]:
@@ -514,6 +545,7 @@ def main() -> None:
         print(json.dumps({"machine": name, "torch": torch.__version__, "small": chosen.small}), flush=True)
         for part in parts(chosen.parts):
             part(bench)
+        bench.rates_of_evaluations()
     if bench.failed:
         raise SystemExit(f"checks failed: {', '.join(bench.failed)}")
 

@@ -186,7 +186,7 @@ def test_a_name_that_is_no_function_is_refused() -> None:
 
 # What a call from Python does not have: streams, messages and several processes.
 NOT_IN_PYTHON = {"strict", "retry_errors", "shard", "in_place", "form", "shown", "help", "version"}
-NOT_IN_PYTHON |= {"quiet", "verbose", "log", "config", "print_config", "dry_run"}
+NOT_IN_PYTHON |= {"quiet", "verbose", "log", "config", "print_config", "dry_run", "device_rate"}
 NOT_IN_PYTHON |= {"jobs", "jobs_per_gpu", "engine", "address", "unordered", "checkpoint"}
 FUNCTIONS = [(name, name, ()) for name in tools.TOOLS if name != "store"]
 FUNCTIONS += [("check", "attack", ("check",)), ("transfer", "attack", ("transfer",))]

@@ -14,6 +14,7 @@ from rbtools.execution import LOCAL
 
 if TYPE_CHECKING:
     from rbtools.execution.context import RunContext
+    from rbtools.execution.device_rates import DeviceRates
 
 
 class CommandContext:
@@ -38,10 +39,11 @@ def build_context(
     force: bool,
     dry_run: bool,
     jobs: str | None,
-    jobs_per_gpu: int,
+    jobs_per_gpu: int | None,
     threads: int | None,
     device: str,
     engine: str,
+    device_rate: str | None = None,
     **fields: object,
 ) -> CommandContext:
     """The run that the options mean, checked before the first record and not once for each.
@@ -56,18 +58,24 @@ def build_context(
     screen = terminal(quiet, verbose, log)
     resources.check(threads, device)
     processes = resources.jobs(jobs, threads, jobs_per_gpu, device, engine)
+    measured = jobs == "auto" and jobs_per_gpu is None and engine == LOCAL and not dry_run
+    gpus = resources.gpus(device) if measured else 0
     finished = Store(None if no_store else store, force=force, dry=dry_run)
+    if device_rate is not None and not dry_run:
+        raise UsageError("--device-rate says how long work would take. Add --dry-run.")
     if dry_run:
         from rbtools.execution.dry_run import DryRun
 
-        fields["plan"] = DryRun(finished, max(processes, 1), tell=screen.detail)
+        rates = None if device_rate is None else _rates(device_rate)
+        fields["plan"] = DryRun(finished, max(processes, 1), tell=screen.detail, rates=rates)
         engine, processes = LOCAL, 1
     run = RunContext(
         tool=screen.tool,
         store=finished,
         jobs=processes,
-        divide=(processes != 1 or slurm.task() is not None) and not (no_store or force),
-        jobs_per_gpu=jobs_per_gpu,
+        divide=(processes != 1 or gpus > 0 or slurm.task() is not None) and not (no_store or force),
+        jobs_per_gpu=jobs_per_gpu or 1,
+        gpus=gpus,
         threads=threads,
         device=device,
         engine=engine,
@@ -95,6 +103,15 @@ def build_context(
     if run.class_map is not None and not os.path.isfile(run.class_map):
         raise UsageError(f"The class map {run.class_map} does not exist. Expected a file.")
     return CommandContext(run, screen)
+
+
+def _rates(path: str) -> DeviceRates:
+    from rbtools.execution.device_rates import DeviceRates
+
+    try:
+        return DeviceRates(path)
+    except RbError as wrong:
+        raise UsageError(str(wrong)) from None
 
 
 def alone(**fields: object) -> CommandContext:

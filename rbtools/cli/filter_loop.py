@@ -21,7 +21,7 @@ from rbtools.cli.source import RecordSource, bad_line_record, name_of, opened_ou
 from rbtools.cli.terminal import Terminal
 from rbtools.errors import RbError, UsageError
 from rbtools.execution.context import clock_time
-from rbtools.execution.executor import Executor, Finished, Job, LineRead, Progress, executor_for
+from rbtools.execution.executor import Executor, Finished, Grown, Job, LineRead, Progress, executor_for
 from rbtools.execution.job import JobFunction, JobReport
 from rbtools.records import SCHEMA, Line, can_be_retried, dumps
 
@@ -96,7 +96,7 @@ class _Loop:
             record = None if start is None else self.started(start)
             if start is not None and record is None:
                 return
-            window = _Window(self, WINDOW_PER_JOB * executor.capacity)
+            window = _Window(self, WINDOW_PER_JOB * executor.most)
             try:
                 if executor.in_process:
                     for job in self._jobs(window, record):
@@ -137,6 +137,8 @@ class _Loop:
                 helpers.ended(event)
             elif isinstance(event, Finished):
                 window.finish_job(event)
+            elif isinstance(event, Grown):
+                continue  # there may be helpers to send
             elif event.line is None:
                 reading = False
             else:

@@ -170,6 +170,12 @@ _store_options = (
         is_flag=True,
         help="Compute nothing: say what would be, how much the store has, and about how long it takes.",
     ),
+    click.option(
+        "--device-rate",
+        metavar="FILE",
+        default=None,
+        help="With --dry-run: the time on the device where python bench/gpu.py printed the lines of FILE.",
+    ),
 )
 
 allow_code_option = click.option(
@@ -229,9 +235,10 @@ _machine_options = (
     ),
     click.option(
         "--jobs-per-gpu",
-        default=1,
+        default=None,
         type=click.IntRange(1),
-        help="Workers on each GPU with --jobs auto, and with --engine ray.",
+        help="Workers on each GPU with --jobs auto, and with --engine ray.  [default: 1; with --jobs auto as"
+        " many as fit, by the memory that the first batch took]",
     ),
     click.option(
         "--engine",

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 Record = dict[str, Any]
 # What only a stream, a terminal, a file that is drawn or several processes have.
 _STREAM = frozenset({"files", "strict", "retry_errors", "shard", "in_place", "form", "shown"})
-_MESSAGES = frozenset({"quiet", "verbose", "log", "config", "print_config", "dry_run", "help", "version"})
+_MESSAGES = frozenset({"quiet", "verbose", "log", "config", "print_config", "help", "version"})
+_MESSAGES |= {"dry_run", "device_rate"}
 _PROCESSES = frozenset({"jobs", "jobs_per_gpu", "engine", "address", "unordered"})
 _OF_CHECKPOINT = frozenset({"checkpoint", "arch", "normalize"})
 

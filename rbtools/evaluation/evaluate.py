@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rbtools.errors import RbError
+from rbtools.errors import Pending, RbError
 from rbtools.evaluation import batches, model_checks
 from rbtools.evaluation.base import EvalTask, Output
 from rbtools.evaluation.outcomes import Outcomes
@@ -129,7 +129,13 @@ def _common(output: Output, inputs: Inputs) -> Entry:
 
 def task_entries(inputs: Inputs, task: EvalTask) -> tuple[Entries, Entries]:
     """The entries of a task on the split, from the store or computed: (requested, implicit)."""
-    run, units = inputs.run, _cache_units(inputs, task)
+    run = inputs.run
+    try:
+        units = _cache_units(inputs, task)
+    except Pending:  # in a dry run, the network would first be trained
+        columns = [output.key_fields() for output in task.outputs()]
+        run.plan.untrained(task.title, inputs.record, columns, inputs.n)
+        raise
     save = _to_save(task, units, inputs.record)  # the store holds no images: they are computed again
     computed = memoize(
         run,

@@ -79,7 +79,7 @@ class RunContext:
     `allow_code` lets networks that are the user's own code run; no record and no file can say so.
     `progress` takes text for the status line, `event` the same for programs, `notify` messages for people and
     `warn` warnings, a line each. `check_cancelled` is called between units of work and raises when the
-    run should stop (nobody reads the output any more).
+    run should stop (nobody reads the output any more), `after_batch` when a batch is done.
     """
 
     tool: str
@@ -108,6 +108,7 @@ class RunContext:
     address: str | None = None  # of the engine's cluster
     jobs: int = 1  # 0: as many as the engine has room for
     jobs_per_gpu: int = 1
+    gpus: int = 0  # that take as many workers as fit, which the first batch shows
     worker: int = 0
     divide: bool = False  # processes that share the store share the batches of an evaluation
     helps: bool = False  # this process computes batches of evaluations that others hold
@@ -119,8 +120,9 @@ class RunContext:
     notify: Callable[[str], None] = discard
     warn: Callable[[str], None] = discard
     check_cancelled: Callable[[], None] = _do_nothing
+    after_batch: Callable[[], None] = _do_nothing
 
     def __getstate__(self) -> dict[str, Any]:
         """A run travels to another process without its callbacks, which belong to this one."""
         callbacks = {"progress": discard, "notify": discard, "warn": discard, "event": discard_event}
-        return {**self.__dict__, **callbacks, "check_cancelled": _do_nothing}
+        return {**self.__dict__, **callbacks, "check_cancelled": _do_nothing, "after_batch": _do_nothing}

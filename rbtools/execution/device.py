@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import resource
 from collections.abc import Iterator
 from functools import cache
 
@@ -15,6 +16,7 @@ from rbtools.lazy import torch
 # Parameters of glibc's mallopt (malloc.h), and what they are set to: bytes.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _KEPT, _LARGE = 1 << 30, 32 << 20  # the latter is the highest that glibc takes
+_SHARE = 0.9  # of free memory that is given to further workers
 
 
 @contextlib.contextmanager
@@ -62,6 +64,32 @@ def choose(run: RunContext) -> torch.device:
             f"The device '{run.device}' cannot be used: {reason}. Use --device cpu or auto."
         ) from error
     return device
+
+
+def workers_that_fit() -> int | None:
+    """How many processes like this one, itself among them, the GPU and this machine have memory for, by what
+    this one has taken at most; None where it has used no GPU.
+    """
+    if not torch.cuda.is_initialized():
+        return None
+    card = max(range(torch.cuda.device_count()), key=torch.cuda.max_memory_reserved)
+    peak, now = torch.cuda.max_memory_reserved(card), torch.cuda.memory_reserved(card)
+    free, total = torch.cuda.mem_get_info(card)
+    if not peak:
+        return None
+    context = max(total - free - now, 0)  # of CUDA itself; with what others hold, so rather too much
+    further = _SHARE * (free + now - peak) / (peak + context)
+    resident = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return 1 + max(int(min(further, _SHARE * _available() / resident)), 0)
+
+
+def _available() -> float:
+    """Bytes of this machine's memory that no process holds; infinite where the system does not say."""
+    with contextlib.suppress(OSError), open("/proc/meminfo") as lines:
+        for line in lines:
+            if line.startswith("MemAvailable:"):
+                return 1024 * float(line.split()[1])
+    return float("inf")
 
 
 def out_of_memory(error: RuntimeError) -> bool:

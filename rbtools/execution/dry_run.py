@@ -2,22 +2,28 @@
 
 Times are estimates from what the store's results took: seconds for each image and multiply-add of an
 evaluation of the same kind, seconds for each epoch and multiply-add of a training by the same method on the
-same data. Where the store has nothing of that kind, there is no estimate.
+same data. Where the store has nothing of that kind, there is no estimate. With `--device-rate` they are
+estimates for that device (`device_rates`), and evaluations of networks that would first be trained are among
+them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
 from rbtools.errors import Pending, RbError
 from rbtools.store import Store, canonical, listing
 from rbtools.store.checksum import unsealed
+
+if TYPE_CHECKING:
+    from rbtools.execution.device_rates import DeviceRates
 
 MOST = 20_000  # results that are read for an estimate; keys are hashes, so the first ones are a fair sample
 # What two pieces of work of one kind may differ in and still take about as long.
@@ -42,6 +48,7 @@ class DryRun:
     todo: dict[str, PendingWork] = field(default_factory=dict)
     waiting: int = 0
     tell: Callable[[str], None] = lambda text: None
+    rates: DeviceRates | None = None
     _speeds: _Speeds | None = None
 
     @property
@@ -55,27 +62,51 @@ class DryRun:
         self, title: str, record: Mapping[str, Any], missing: Iterable[tuple[str, Mapping[str, Any], int]]
     ) -> None:
         """Note outcomes that are missing: their key, the column they are of, and for how many images."""
-        macs = _count(record["arch"])
+        macs = count_macs(record["arch"])
         every = list(missing)
         asked = [one for one in every if one[1]["kind"] != "clean"]
         for key, column, images in asked or every:  # clean accuracy is found on the way
-            pace = self.speeds.of("evaluation", _signature(column, macs))
-            self._add(
-                key,
-                PendingWork(title, "images", images, None if pace is None else pace * images * (macs or 1)),
-            )
+            seconds = self._evaluation_seconds(column, images, macs)
+            self._add(key, PendingWork(title, "images", images, seconds))
+
+    def untrained(
+        self, title: str, record: Mapping[str, Any], columns: Iterable[Mapping[str, Any]], images: int
+    ) -> None:
+        """Note outcomes of a network that would first be trained, where the time of both can be told."""
+        if self.rates is not None:
+            number = self.waiting  # such networks have no key yet
+            missing = [(f"{number} {images} {_digest(what)}", what, images) for what in columns]
+            self.evaluation(title, record, missing)
+
+    def _evaluation_seconds(self, column: Mapping[str, Any], images: int, macs: int | None) -> float | None:
+        if self.rates is not None:
+            return self.rates.evaluation(column, macs, images)
+        pace = self.speeds.of("evaluation", _signature(column, macs))
+        return None if pace is None else pace * images * (macs or 1)
 
     def other(self, title: str, keys: Iterable[str]) -> None:
         """Note work of which the store cannot say how long it takes."""
         for key in keys:
             self._add(key, PendingWork(title, "results", 1, None))
 
-    def training(self, key: str, what: Mapping[str, Any], arch: Mapping[str, Any], epochs: int) -> None:
-        """Note a training that is missing."""
-        macs = _count(arch)
-        pace = self.speeds.of("training", _training_signature(what, macs))
-        seconds = None if pace is None else pace * epochs * (macs or 1)
-        self._add(key, PendingWork(str(what["method"]["name"]), "epochs", epochs, seconds))
+    def training(
+        self,
+        key: str,
+        what: Mapping[str, Any],
+        arch: Mapping[str, Any],
+        epochs: int,
+        images: int,
+        passes: float,
+    ) -> None:
+        """Note a training that is missing: of so many images an epoch, each of which takes so many passes."""
+        macs, method = count_macs(arch), what["method"]
+        if self.rates is not None:
+            pace = self.rates.training(method, passes, macs, images)
+        else:
+            known = self.speeds.of("training", _training_signature(what, macs))
+            pace = None if known is None else known * (macs or 1)
+        seconds = None if pace is None else pace * epochs
+        self._add(key, PendingWork(str(method["name"]), "epochs", epochs, seconds))
 
     def _add(self, key: str, todo: PendingWork) -> None:
         if key not in self.todo:
@@ -104,13 +135,16 @@ class DryRun:
             units, seconds = sum(one.units for one in some), _sum(one.seconds for one in some)
             lines.append(f"{title}: {_many(len(some), 'piece')} of work, {units} {what}, {_time(seconds)}.")
         if self.waiting:
-            lines.append(f"{_many(self.waiting, 'record')} would first be trained; that is not in the time.")
+            rest = "that is not in the time" if self.rates is None else "rb-train --dry-run says how long"
+            lines.append(f"{_many(self.waiting, 'record')} would first be trained; {rest}.")
         if self.todo:
             total = _sum(one.seconds for one in self.todo.values())
             lines.append(self._total(total))
         return lines
 
     def _total(self, seconds: float | None) -> str:
+        if self.rates is not None:
+            return self._device_total(seconds)
         if seconds is None:
             known = _sum(one.seconds for one in self.todo.values() if one.seconds is not None)
             part = f" (what can be told: {_time(known)})" if known else ""
@@ -119,6 +153,14 @@ class DryRun:
         count = self.speeds.count
         return f"time: {_time(seconds / max(self.jobs, 1))}{share}, by what {_many(count, 'result')} took."
 
+    def _device_total(self, seconds: float | None) -> str:
+        assert self.rates is not None
+        lacking = [todo.title for todo in self.todo.values() if todo.seconds is None]
+        known = sum(todo.seconds or 0.0 for todo in self.todo.values())
+        rest = f"; without {', '.join(dict.fromkeys(lacking))}, whose rate is unknown" if lacking else ""
+        rates = _many(len(self.rates.rates), "rate")
+        return f"time: {known / 3600:,.2f} device hours on {self.rates.machine}, by {rates}{rest}."
+
 
 class _Speeds:
     """Seconds for each unit of work and multiply-add, by kind and signature, from a store's results."""
@@ -126,12 +168,8 @@ class _Speeds:
     def __init__(self, store: Store) -> None:
         self.count = 0
         self._sums: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
-        try:
-            paths: Iterable[str] = listing.paths(store, "results")
-            for path in itertools.islice(paths, MOST):
-                self._take(path)
-        except RbError:
-            return  # no store yet
+        for kept in itertools.islice(stored_results(store), MOST):
+            self._take(kept)
 
     def of(self, kind: str, signature: tuple[str, str]) -> float | None:
         """Seconds for a unit and a multiply-add: of this very configuration, else of its kind."""
@@ -141,13 +179,10 @@ class _Speeds:
                 return seconds / work
         return None
 
-    def _take(self, path: str) -> None:
+    def _take(self, kept: Mapping[str, Any]) -> None:
         try:
-            with open(path, "rb") as stream:
-                body = unsealed(stream.read())
-            kept = {} if body is None else orjson.loads(body)
             about = kept.get("about", {})
-            macs = _count(about.get("arch", {}))
+            macs = count_macs(about.get("arch", {}))
             if about.get("kind") == "evaluation":
                 column, entry = about["of"]["column"], kept["value"][0]
                 work = entry["n"] * (macs or 1)
@@ -156,7 +191,7 @@ class _Speeds:
                 what = kept["what"]
                 seconds = kept["value"]["seconds_per_epoch"]
                 self._add("training", _training_signature(what, macs), macs or 1, seconds)
-        except (OSError, ValueError, KeyError, TypeError, IndexError):
+        except (ValueError, KeyError, TypeError, IndexError):
             return  # not of a kind that says how long it took
 
     def _add(self, kind: str, signature: tuple[str, str], work: float, seconds: float) -> None:
@@ -170,7 +205,25 @@ class _Speeds:
                 self._sums[kind, one] = [kept[0] + work, kept[1] + seconds]
 
 
-def _count(arch: Mapping[str, Any]) -> int | None:
+def stored_results(store: Store) -> Iterator[dict[str, Any]]:
+    """What a store's results are, in the order of their keys; those that cannot be read are left out."""
+    try:
+        for path in listing.paths(store, "results"):
+            with contextlib.suppress(OSError, ValueError), open(path, "rb") as stream:
+                body = unsealed(stream.read())
+                kept = None if body is None else orjson.loads(body)
+                if isinstance(kept, dict):
+                    yield kept
+    except RbError:
+        return  # no store yet
+
+
+def same_work(column: Mapping[str, Any]) -> str:
+    """A text that two outputs share where an image takes as long: what they compute but for distances."""
+    return _signature(column, 1)[0]
+
+
+def count_macs(arch: Mapping[str, Any]) -> int | None:
     """The multiply-adds of an architecture, as far as the record says them."""
     macs = arch.get("macs")
     return macs if type(macs) is int and 0 <= macs < 2**63 else None

@@ -59,7 +59,13 @@ class LineRead(NamedTuple):
     line: Line | None
 
 
-Event = Finished | Progress | Notice | LineRead | dict[str, Any]
+class Grown(NamedTuple):
+    """The executor runs more jobs at once than before."""
+
+    capacity: int
+
+
+Event = Finished | Progress | Notice | LineRead | Grown | dict[str, Any]
 """What an executor reports; a dict is an event for programs (`run.event`)."""
 
 
@@ -76,9 +82,10 @@ class Executor:
     define `submit` (in a worker `run_on` does the work), start and end their workers on entering and leaving,
     and report by `post`.
 
-    `capacity` is how many jobs run at once, known after entering. `own_capacity`: the engine itself decides
-    how many where `--jobs` does not say. `in_process`: `submit` returns when the job has ended. `last` is the
-    event that was read last; after an interruption it may not have been dealt with, or come once more.
+    `capacity` is how many jobs run at once, known after entering, and `most` what it may grow to.
+    `own_capacity`: the engine itself decides how many where `--jobs` does not say. `in_process`: `submit`
+    returns when the job has ended. `last` is the event that was read last; after an interruption it may not
+    have been dealt with, or come once more.
     `preload`: workers import what their work takes before the first job is there.
     `status` makes the text of the status line from what a job says.
     """
@@ -95,6 +102,10 @@ class Executor:
         self._events: deque[Event | BaseException] = deque()
         self._arrived = threading.Event()
 
+    @property
+    def most(self) -> int:
+        return self.capacity
+
     def __enter__(self) -> Executor:
         return self
 
@@ -110,7 +121,7 @@ class Executor:
         self._events.append(event)
         self._arrived.set()
 
-    def events(self) -> Iterator[Finished | LineRead]:
+    def events(self) -> Iterator[Finished | LineRead | Grown]:
         """Jobs as they end, and lines as they are read, without end: the one loop over an executor's events.
 
         Progress and notices go to the run's callbacks. Between events, and twice a second at least, it is
@@ -124,7 +135,7 @@ class Executor:
                 yield event
                 self.run.check_cancelled()
 
-    def ready(self) -> Iterator[Finished | LineRead]:
+    def ready(self) -> Iterator[Finished | LineRead | Grown]:
         """The events that are there."""
         for _ in range(len(self._events)):
             event = self.last = self._events[0]  # first kept, then removed: an interruption loses none
@@ -167,7 +178,8 @@ def executor_for(functions: Sequence[JobFunction], run: RunContext, at_most: int
     Raises RbError for an engine that does not exist.
     """
     divided = run.divide and any(function.divisible for function in functions)
-    if run.engine == LOCAL and (run.jobs <= 1 or (at_most == 1 and not divided)):
+    several = run.jobs > 1 or run.gpus > 0
+    if run.engine == LOCAL and (not several or (at_most == 1 and not divided)):
         return InProcessExecutor(functions, run)
     executor: Executor = ENGINES.load(run.engine)(functions, run)
     executor.preload = at_most == 1  # its network is read meanwhile, which takes torch as well

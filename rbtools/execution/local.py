@@ -19,10 +19,11 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from multiprocessing.connection import Connection
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
+from rbtools.execution import device, resources
 from rbtools.execution.context import RunContext
-from rbtools.execution.executor import Executor, Finished, Job, Notice, Progress, run_on
+from rbtools.execution.executor import Executor, Finished, Grown, Job, Notice, Progress, run_on
 from rbtools.execution.fork_server import ForkServer
 from rbtools.execution.job import JobFunction, JobReport
 
@@ -31,26 +32,43 @@ _SECONDS_BETWEEN_PROGRESS = 0.2
 TRIES = 2
 
 
+class _Fits(NamedTuple):
+    """How many workers have room on a GPU, by what one of them took."""
+
+    workers: int
+
+
 class LocalExecutor(Executor):
-    """`run.jobs` worker processes on this machine."""
+    """`run.jobs` worker processes on this machine; with `run.gpus` more, once it is known how many fit."""
 
     def __init__(self, functions: Sequence[JobFunction], run: RunContext) -> None:
         super().__init__(functions, run)
         self._jobs: queue.SimpleQueue[tuple[Job, int] | None] = queue.SimpleQueue()
         self._ending = threading.Event()
-        self._starting = threading.Lock()
+        self._starting, self._growing = threading.Lock(), threading.Lock()
         self._server: ForkServer | None = None
         self._pids: dict[int, int] = {}
-        self._threads = [
-            threading.Thread(target=self._serve, args=(number,), daemon=True) for number in range(run.jobs)
-        ]
+        self._threads: list[threading.Thread] = []
+
+    @property
+    def most(self) -> int:
+        return resources.most_workers(self.run)
 
     def __enter__(self) -> LocalExecutor:
         with contextlib.suppress(Exception):  # the first job tries again, and says what is wrong
             self._server = self._started_server()
-        for thread in self._threads:
-            thread.start()
+        self._grow(self.capacity)
         return self
+
+    def _grow(self, capacity: int) -> None:
+        """Let so many workers take jobs, or as many as there may be; never fewer than before."""
+        with self._growing:
+            for number in range(len(self._threads), min(capacity, self.most)):
+                if self._ending.is_set():
+                    return
+                self._threads.append(threading.Thread(target=self._serve, args=(number,), daemon=True))
+                self._threads[-1].start()
+            self.capacity = len(self._threads)
 
     def _started_server(self) -> ForkServer:
         work = partial(_work, list(self.functions), self.run)
@@ -61,7 +79,8 @@ class LocalExecutor(Executor):
         self._jobs.put((job, 1))
 
     def __exit__(self, *error: object) -> None:
-        self._ending.set()
+        with self._growing:
+            self._ending.set()
         for _thread in self._threads:
             self._jobs.put(None)
         if self._server is not None:
@@ -97,6 +116,9 @@ class LocalExecutor(Executor):
             message = connection.recv()
             if isinstance(message, JobReport):
                 return message
+            if isinstance(message, _Fits):
+                self._grow(message.workers * self.run.gpus)
+                message = Grown(self.capacity)
             self.post(message)
 
     def _start(self, number: int) -> Connection | None:
@@ -144,7 +166,7 @@ def _work(functions: Sequence[JobFunction], run: RunContext, connection: Connect
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is the parent's to handle
     signal.signal(signal.SIGTERM, _end)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    last, place = 0.0, 0
+    last, place, measured = 0.0, 0, not run.gpus
 
     def progress(text: str) -> None:
         nonlocal last
@@ -152,12 +174,22 @@ def _work(functions: Sequence[JobFunction], run: RunContext, connection: Connect
             last = time.monotonic()
             connection.send(Progress(text, place))
 
-    run.progress, run.event = progress, connection.send
+    def measure() -> None:
+        nonlocal measured
+        if not measured and "torch" in sys.modules:
+            workers = device.workers_that_fit()
+            if workers is not None:
+                measured = True
+                connection.send(_Fits(workers))
+
+    run.progress, run.event, run.after_batch = progress, connection.send, measure
     try:
         while True:
             job: Job = connection.recv()
             place = job.place
-            connection.send(run_on(job, functions, run))
+            report = run_on(job, functions, run)
+            measure()
+            connection.send(report)
     except (EOFError, OSError):
         _leave(0)
     except SystemExit as end:

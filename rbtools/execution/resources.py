@@ -13,15 +13,17 @@ from rbtools.execution import ENGINES, LOCAL, cores
 from rbtools.execution.context import RunContext
 
 MOST = 1024  # processes, or threads: no machine has more cores, and starting them takes it down
+MOST_PER_GPU = 8  # workers that --jobs auto starts: more of them share its time without a gain
 KINDS = ("auto", "cpu", "cuda", "mps", "xpu", "hpu", "xla")  # of devices, as torch calls them
 SMALL = ("nasbench201", "fcnn", "rescnn")  # spaces of networks that one thread is enough for
 
 
-def jobs(text: str | None, threads: int | None, per_gpu: int, device: str, engine: str) -> int:
+def jobs(text: str | None, threads: int | None, per_gpu: int | None, device: str, engine: str) -> int:
     """The number of workers that `--jobs N|auto` means. Raises UsageError.
 
-    `auto`: on GPUs `per_gpu` for each of them, else as many as the cores carry with `threads` each. 0 where
-    the engine itself decides how many, which is also its default.
+    `auto`: on GPUs `per_gpu` for each of them, or one, and more when the first batch has shown how many fit
+    (`RunContext.gpus`); else as many as the cores carry with `threads` each. 0 where the engine itself
+    decides how many, which is also its default.
     """
     executor: Any = ENGINES.load(engine) if engine != LOCAL else None
     if executor is not None and executor.own_capacity and text in (None, "auto"):
@@ -32,8 +34,18 @@ def jobs(text: str | None, threads: int | None, per_gpu: int, device: str, engin
         if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= MOST):
             raise UsageError(f"--jobs is '{text}'. Expected a whole number from 1 to {MOST}, or auto.")
         return int(text)
-    cards = 0 if device == "cpu" else 1 if ":" in device else visible_gpus()
-    return cards * per_gpu if cards else max(cores.count() // (threads or 1), 1)
+    cards = gpus(device)
+    return cards * (per_gpu or 1) if cards else max(cores.count() // (threads or 1), 1)
+
+
+def gpus(device: str) -> int:
+    """How many GPUs a device's name means."""
+    return 0 if device == "cpu" else 1 if ":" in device else visible_gpus()
+
+
+def most_workers(run: RunContext) -> int:
+    """How many workers there are at most, once it is known how many fit on a GPU: no more than cores."""
+    return max(run.jobs, min(run.gpus * MOST_PER_GPU, cores.count() // (run.threads or 1)))
 
 
 def check(threads: int | None, device: str) -> None:

@@ -75,6 +75,8 @@ def train(record: dict[str, Any], method: Any, how: recipe.Recipe, run: RunConte
     along = tracking.wanted(how, former, run)
     kept = _TrainingCache(run, what, along, resolve.names({"arch": record["arch"]}, data))
 
+    images, passes = data.size - recipe.held_out(how, data.size), sum(method.passes)
+
     def compute(results: list[Any]) -> None:
         run.store.check_writable()
         task = TrainingTask(record, former, data, method, how, arithmetic, run.prepare, along)
@@ -86,7 +88,7 @@ def train(record: dict[str, Any], method: Any, how: recipe.Recipe, run: RunConte
         [kept.own],
         lambda: [kept.look()],
         compute,
-        plan=lambda _: run.plan.training(kept.own, what, record["arch"], how.epochs),
+        plan=lambda _: run.plan.training(kept.own, what, record["arch"], how.epochs, images, passes),
     )
     return _trained(record, data, what, done, how)
 

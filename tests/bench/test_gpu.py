@@ -29,6 +29,10 @@ def test_every_part_in_this_process_runs_and_checks_what_it_measures() -> None:
     done = subprocess.run(line, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-2000:]
     first, *found = [json.loads(line) for line in done.stdout.splitlines()]
+    rates = [one["rate"] for one in found if "rate" in one]
+    found = [one for one in found if "figure" in one]
+    kinds = [rate["method"]["name"] if "method" in rate else rate["column"]["kind"] for rate in rates]
+    assert sorted(kinds) == ["at-pr", "attack", "attack", "attack", "attack", "cvar", "pgd", "pr", "trades"]
     assert first["machine"] == "cpu" and first["small"]
     figures = {one["figure"]: one for one in found}
     assert {"pgd, an epoch", "trades, an epoch", "cvar, an epoch", "at-pr, an epoch"} <= figures.keys()

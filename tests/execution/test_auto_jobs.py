@@ -1,0 +1,109 @@
+"""`--jobs auto`: what the machine has, and on a GPU as many workers as the first batch shows to fit."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import resource
+import sys
+import types
+from typing import Any
+
+import pytest
+
+from rbtools.cli import build_context
+from rbtools.execution import cores, device, local, resources
+from rbtools.execution.context import RunContext
+from rbtools.execution.executor import Finished, Grown, Job
+from rbtools.execution.job import JobFunction
+from rbtools.execution.local import LocalExecutor
+
+
+@dataclasses.dataclass
+class OneBatch(JobFunction):
+    """Work on a batch, in a process that is like one whose batch left room for two more workers."""
+
+    run: RunContext | None = None
+
+    def with_run(self, run: RunContext) -> JobFunction:
+        return OneBatch(run)
+
+    def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+        sys.modules.setdefault("torch", types.ModuleType("torch"))  # which is not imported for this
+        local.device = types.SimpleNamespace(workers_that_fit=lambda: 3)  # type: ignore[attr-defined]
+        assert self.run is not None
+        self.run.after_batch()
+        return {"pid": os.getpid(), "worker": self.run.worker}
+
+
+@pytest.mark.parametrize(("gpus", "count", "capacity"), [(1, 8, 3), (1, 2, 2), (2, 8, 6), (0, 8, 1)])
+def test_more_workers_start_once_it_is_known_how_many_fit(
+    gpus: int, count: int, capacity: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cores, "count", lambda: count)
+    run = RunContext(tool="test", jobs=max(gpus, 1), gpus=gpus)
+    with LocalExecutor([OneBatch()], run) as executor:
+        assert executor.capacity == max(gpus, 1)
+        executor.submit(Job(0, 0, {}))
+        events = executor.events()
+        first = next(events)
+        if gpus:
+            assert first == Grown(capacity)
+            first = next(events)
+        assert isinstance(first, Finished) and first.report.result is not None, first
+        assert executor.capacity == capacity <= executor.most
+
+
+def test_what_fits_is_measured_by_what_one_worker_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A card of 100 GB where CUDA takes 2, this worker 8 at most and 5 now: 98 are free for it and others."""
+    cuda = device.torch.cuda
+    for name, value in {"is_initialized": True, "device_count": 1}.items():
+        monkeypatch.setattr(cuda, name, lambda value=value: value)
+    sizes = {"max_memory_reserved": 8e9, "memory_reserved": 5e9, "mem_get_info": (93e9, 100e9)}
+    for name, size in sizes.items():
+        monkeypatch.setattr(cuda, name, lambda card, size=size: size)
+    monkeypatch.setattr(device, "_available", lambda: float("inf"))
+    assert device.workers_that_fit() == 1 + int(0.9 * 90 / 10)
+    resident = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    monkeypatch.setattr(device, "_available", lambda: 3.5 * resident)
+    assert device.workers_that_fit() == 1 + 3
+    monkeypatch.setattr(device, "_available", lambda: 0.0)
+    assert device.workers_that_fit() == 1
+    monkeypatch.setattr(cuda, "max_memory_reserved", lambda card: 0)
+    assert device.workers_that_fit() is None
+    monkeypatch.setattr(cuda, "is_initialized", lambda: False)
+    assert device.workers_that_fit() is None
+
+
+def test_the_memory_of_this_machine_is_known() -> None:
+    assert device._available() > 1e6
+
+
+@pytest.mark.parametrize(
+    ("cards", "options", "jobs", "gpus"),
+    [
+        (0, {"jobs": "auto"}, 4, 0),
+        (0, {"jobs": "auto", "threads": 2}, 2, 0),
+        (2, {"jobs": "auto"}, 2, 2),
+        (2, {"jobs": "auto", "device": "cuda:1"}, 1, 1),
+        (2, {"jobs": "auto", "device": "cpu"}, 4, 0),
+        (2, {"jobs": "auto", "jobs_per_gpu": 3}, 6, 0),
+        (2, {"jobs": "2"}, 2, 0),
+        (2, {"jobs": "auto", "dry_run": True}, 1, 0),
+    ],
+)
+def test_auto_means_the_cores_or_the_gpus(
+    cards: int, options: dict[str, Any], jobs: int, gpus: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cores, "count", lambda: 4)
+    monkeypatch.setattr(resources, "visible_gpus", lambda: cards)
+    monkeypatch.setattr(
+        build_context,
+        "terminal",
+        lambda *_: types.SimpleNamespace(tool="test", status=None, once=None, tell=None, detail=None),
+    )
+    shared = {"store": "st", "no_store": False, "force": False, "dry_run": False, "engine": "local"}
+    shared |= {"quiet": True, "verbose": False, "log": None, "threads": None, "device": "auto"}
+    run = build_context.build_context(**{**shared, "jobs_per_gpu": None, **options}).run
+    assert (run.jobs, run.gpus) == (jobs, gpus)
+    assert run.divide == (jobs > 1 or gpus > 0)
