@@ -109,7 +109,12 @@ source_options = bundle(
     "source",
     record_source,
     *_stream_options,
-    click.option("--checkpoint", metavar="FILE", help="Evaluate this one checkpoint; no pipe is read."),
+    click.option(
+        "--checkpoint",
+        metavar="FILE",
+        help="Evaluate this one checkpoint; no pipe is read. Published weights have names:"
+        " hf:ORG/NAME[@REVISION], timm:NAME, torchvision:NAME[:WEIGHTS].",
+    ),
     arch_option,
     normalize_option,
 )

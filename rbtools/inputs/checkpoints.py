@@ -17,7 +17,7 @@ from rbtools import datasets, spaces
 from rbtools.datasets.normalization import CLASSES
 from rbtools.errors import RbError, UsageError, unknown
 from rbtools.execution.context import RunContext
-from rbtools.inputs import published_weights, recognition, resolve
+from rbtools.inputs import named_weights, published_weights, recognition, resolve
 from rbtools.inputs.data import data_of, of_data
 from rbtools.inputs.recognition import numbers
 from rbtools.records import SCHEMA
@@ -67,6 +67,10 @@ def record_of(
     where the file is no checkpoint, its architecture is not recognised, or it does not fit the data.
     """
     given = hints.given(run)
+    source = {}
+    if named_weights.is_name(path):
+        path, arch, name = named_weights.find(path, run)
+        given, source = {**arch, **given}, {"weights": name}
     data = data_of({"arch": given}, run) if with_data else None
     name = resolve.hash_of(path, run)
     arch, facts = _recognised(path, name, given, data, run)
@@ -81,7 +85,7 @@ def record_of(
         **({} if data is None else of_data(data)),
         "checkpoint": name,
         "checkpoint_file": path,
-        "recognised": facts,
+        "recognised": {**source, **facts},
     }
 
 

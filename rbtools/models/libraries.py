@@ -90,6 +90,9 @@ def _resizing(network: nn.Module, side: int) -> nn.Module:
 
 def import_timm() -> Any:
     """The package timm. Raises RbError where it is not installed."""
+    # timm imports torchvision, which fails where its compiled operators cannot be loaded.
+    from rbtools.models.torchvision_import import torchvision  # noqa: F401
+
     try:
         import timm  # type: ignore[import-not-found,unused-ignore]
     except ImportError:

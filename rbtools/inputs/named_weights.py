@@ -1,0 +1,218 @@
+"""Published weights by name: hf:ORG/NAME[@REVISION], timm:NAME and torchvision:NAME[:WEIGHTS].
+
+A name stands for a file, its architecture, its normalisation and the preprocessing of its images, as their
+library publishes them. Files come from the cache that the library keeps; `--download` fetches what is
+missing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rbtools.errors import RbError, shown, unknown
+from rbtools.lazy import torch
+
+if TYPE_CHECKING:
+    from rbtools.execution.context import RunContext
+
+WEIGHTS_FILE, CONFIG_FILE = "model.safetensors", "config.json"
+_REPOSITORY = re.compile(r"([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
+_HASHED = re.compile(r".*-([0-9a-f]{8,})\.pth")  # a file of torchvision, by the beginning of its SHA-256
+_INTERPOLATIONS = ("bilinear", "bicubic")
+
+
+class NamedWeights(NamedTuple):
+    """A weight file with what its library says of it: `arch` has the normalisation and the preprocessing.
+
+    source: the name with the revision or the set of weights that the file is.
+    """
+
+    path: str
+    arch: dict[str, Any]
+    source: str
+
+
+def is_name(text: str) -> bool:
+    """Whether a `--checkpoint` names published weights, and no file."""
+    return text.partition(":")[0] in _LIBRARIES and ":" in text and not Path(text).is_file()
+
+
+def find(text: str, run: RunContext) -> NamedWeights:
+    """The weights of that name. Nothing is fetched without `run.download`.
+
+    Raises RbError where the library is not installed, has no such weights, or the file is not there, and for
+    weights in another format than safetensors on the Hub.
+    """
+    library, _, name = text.partition(":")
+    return _LIBRARIES[library](name, run)
+
+
+# --- the Hub --------------------------------------------------------------------------------------------
+
+
+def _of_hub(name: str, run: RunContext) -> NamedWeights:
+    match = _REPOSITORY.fullmatch(name)
+    if match is None:
+        raise RbError(
+            f"hf:{name} names no repository of the Hub. Expected hf:ORG/NAME or hf:ORG/NAME@REVISION."
+        )
+    repository, revision = match.groups()
+    config = _config(_hub_file(repository, revision, CONFIG_FILE, run), repository)
+    path = _hub_file(repository, revision, WEIGHTS_FILE, run)
+    commit = Path(path).parent.name  # the cache has a folder for each commit
+    return NamedWeights(path, _of_config(config, repository), f"hf:{repository}@{commit}")
+
+
+def _hub_file(repository: str, revision: str | None, file: str, run: RunContext) -> str:
+    """The path of a file of a repository, in the Hub's own cache."""
+    try:
+        import huggingface_hub
+    except ImportError:
+        raise RbError(
+            f"hf:{repository} needs the package huggingface_hub, which is not installed. Install it with"
+            " pip install 'rbtools[hub]'."
+        ) from None
+    cached = huggingface_hub.try_to_load_from_cache(repository, file, revision=revision)
+    if isinstance(cached, str):
+        return cached
+    if not run.download:
+        raise RbError(
+            f"The file {file} of hf:{repository} is not in the cache of the Hub. Add --download, or fetch it"
+            f" with hf download {repository} {file}."
+        )
+    run.progress(f"download of {repository}")
+    try:
+        return huggingface_hub.hf_hub_download(repository, file, revision=revision)
+    except huggingface_hub.errors.EntryNotFoundError:
+        raise RbError(
+            f"hf:{repository} has no file {file}. Weights are read from {WEIGHTS_FILE} alone; download"
+            " another file yourself and name it with --checkpoint FILE."
+        ) from None
+    except (OSError, ValueError, huggingface_hub.errors.HfHubHTTPError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise RbError(f"The file {file} of hf:{repository} cannot be downloaded: {reason}") from None
+
+
+def _config(path: str, repository: str) -> Mapping[str, Any]:
+    try:
+        config = json.loads(Path(path).read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise RbError(
+            f"The file {CONFIG_FILE} of hf:{repository} is damaged: {error}. Fetch it again."
+        ) from None
+    if not isinstance(config, dict):
+        raise RbError(f"The file {CONFIG_FILE} of hf:{repository} is no JSON object. Fetch it again.")
+    return config
+
+
+def _of_config(config: Mapping[str, Any], repository: str) -> dict[str, Any]:
+    """The architecture of timm that a repository's configuration describes. Raises RbError for another."""
+    name = config.get("architecture")
+    if not isinstance(name, str):
+        kind = config.get("model_type")
+        what = f"describes a {kind} of the package transformers" if kind else "is not one of timm"
+        raise RbError(
+            f"The {CONFIG_FILE} of hf:{repository} {what}. Write a function that builds the network and say"
+            f" --arch python:MODULE:FUNCTION --allow-code --checkpoint {WEIGHTS_FILE}."
+        )
+    if config.get("model_args"):
+        changed = shown(", ".join(map(str, config["model_args"])), 100)
+        raise RbError(
+            f"hf:{repository} is timm's {name} with changed arguments ({changed}). Write a function that"
+            " builds it and say --arch python:MODULE:FUNCTION --allow-code."
+        )
+    try:
+        return {"space": "timm", "name": name, **_timm_images(config.get("pretrained_cfg", config))}
+    except (AttributeError, LookupError, TypeError, ValueError, ZeroDivisionError) as error:
+        raise RbError(
+            f"The file {CONFIG_FILE} of hf:{repository} is damaged: {error}. Fetch it again."
+        ) from None
+
+
+# --- timm and torchvision --------------------------------------------------------------------------------
+
+
+def _of_timm(name: str, run: RunContext) -> NamedWeights:
+    """The weights that timm loads for NAME or NAME.TAG."""
+    from rbtools.models.libraries import import_timm
+
+    timm = import_timm()
+    if not timm.is_model(name):
+        raise unknown("timm model", name, timm.list_models())
+    cfg = timm.get_pretrained_cfg(name)
+    if cfg is None or not cfg.hf_hub_id:
+        raise RbError(
+            f"timm has no weights for {name} on the Hub. Name a file with --arch timm:{name} --checkpoint."
+        )
+    tag = f"{name.partition('.')[0]}.{cfg.tag}" if cfg.tag else name
+    repository = f"{cfg.hf_hub_id}{tag}" if cfg.hf_hub_id.endswith("/") else cfg.hf_hub_id
+    path = _hub_file(repository, None, WEIGHTS_FILE, run)
+    arch = {"space": "timm", "name": name.partition(".")[0], **_timm_images(cfg.to_dict())}
+    return NamedWeights(path, arch, f"hf:{repository}@{Path(path).parent.name}")
+
+
+def _timm_images(cfg: Mapping[str, Any]) -> dict[str, Any]:
+    """The normalisation and the preprocessing of a configuration of timm."""
+    fields: dict[str, Any] = {}
+    if cfg.get("mean") and cfg.get("std"):
+        fields["normalize"] = [[float(value) for value in cfg[key]] for key in ("mean", "std")]
+    size, share, interpolation = (cfg.get(key) for key in ("input_size", "crop_pct", "interpolation"))
+    if size and share and interpolation in _INTERPOLATIONS:
+        fields["preprocessing"] = f"{interpolation}-{int(size[-1] / share)}-{size[-1]}"
+    return fields
+
+
+def _of_torchvision(name: str, run: RunContext) -> NamedWeights:
+    """The weights NAME:WEIGHTS of torchvision, such as resnet50:IMAGENET1K_V2; without WEIGHTS its best."""
+    from rbtools.models.torchvision_import import torchvision
+    from rbtools.spaces import external
+
+    name, _, which = name.partition(":")
+    about = external.torchvision(name)
+    listed = torchvision.models.get_model_weights(name)
+    if which and which not in listed.__members__:
+        raise unknown(f"set of weights of torchvision's {name}", which, list(listed.__members__))
+    weights = listed[which] if which else listed.DEFAULT
+    path = Path(torch.hub.get_dir(), "checkpoints", weights.url.rpartition("/")[2])
+    _have(path, weights.url, f"torchvision:{name}:{weights.name}", run)
+    images = weights.transforms()
+    arch = {"space": "torchvision", "name": about["name"], "normalize": [images.mean, images.std]}
+    (resized,), (cropped,) = images.resize_size, images.crop_size
+    interpolation = images.interpolation.value
+    if interpolation in _INTERPOLATIONS and cropped <= resized:
+        arch["preprocessing"] = f"{interpolation}-{resized}-{cropped}"
+    return NamedWeights(str(path), arch, f"torchvision:{name}:{weights.name}")
+
+
+def _have(path: Path, url: str, name: str, run: RunContext) -> None:
+    """Fetch a file that is not there, with `run.download`; its name has the beginning of its SHA-256."""
+    if not path.is_file():
+        if not run.download:
+            raise RbError(
+                f"The weights {name} are not in torch's cache ({path}). Add --download, or fetch {url}"
+                " yourself and put it there."
+            )
+        path.parent.mkdir(parents=True, exist_ok=True)
+        run.progress(f"download of {name}")
+        try:
+            torch.hub.download_url_to_file(url, str(path), progress=False)
+        except OSError as error:
+            raise RbError(
+                f"{url} cannot be downloaded: {error}. Check the network, or try again later."
+            ) from None
+    expected = _HASHED.fullmatch(path.name)
+    if expected and not run.store.file_hash(path).startswith(f"sha256:{expected[1]}"):
+        raise RbError(
+            f"{path} is not the file that torchvision publishes as {name}. Remove it and try again."
+        )
+
+
+_LIBRARIES: Mapping[str, Callable[[str, RunContext], NamedWeights]] = {
+    "hf": _of_hub,
+    "timm": _of_timm,
+    "torchvision": _of_torchvision,
+}
