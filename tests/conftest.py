@@ -22,8 +22,11 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # Before anything imports numpy or torch: the test processes share the cores, and sums must not
 # depend on how many threads made them.
+THREADS = os.environ.get("RBTOOLS_TEST_THREADS", "1")
 for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-    os.environ[_variable] = os.environ.get("RBTOOLS_TEST_THREADS", "1")
+    os.environ[_variable] = THREADS
+# Where a command takes more, threads that wait for each other sleep: spinning takes the other process's core.
+os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
 
 # Hundreds of processes that tests start import the package: none compiles it again, whatever the user sets.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -217,6 +220,15 @@ def _tracer() -> Iterator[None]:
     yield
     if sys.gettrace() is not outer:  # AutoAttack's own check for dynamic models leaves none behind
         sys.settrace(outer)
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> Iterator[None]:
+    """A command that ran a large network here on all cores leaves the next test one thread, as it found."""
+    yield
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.get_num_threads() != int(THREADS):
+        torch.set_num_threads(int(THREADS))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -80,7 +80,7 @@ def test_the_wheel_has_the_version_of_the_source_and_all_commands(wheel: Path) -
 def ready_environment(prefix: Path) -> None:
     """The environment that install makes, borrowing this one's packages: no network, no torch to copy."""
     lib = prefix / "lib/rbtools"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(lib)], check=True, timeout=120)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(lib)], check=True, timeout=300)
     (site,) = lib.glob("lib/python*/site-packages")
     here = next(path for path in sys.path if (Path(path) / "click").is_dir())
     (site / "borrowed.pth").write_text(f"{here}\n")

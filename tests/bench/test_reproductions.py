@@ -30,7 +30,7 @@ def recipe(name: str, scale: str) -> str:
     for stamp in ("venv.stamp", "run.stamp"):
         (environment / stamp).touch()
     line = ["make", "-n", f"reproduce-{name}", f"SCALE={scale}", "JOBS=1", f"VENV={environment.absolute()}"]
-    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     text = done.stdout.replace("\\\n", " ")
     (pipe,) = re.findall(r"mkdir -p '[^']*'; (.*?) > '[^']*\.jsonl'", text, re.S)
@@ -84,7 +84,7 @@ def parses(command: str) -> None:
 def compare(name: str, *arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
     script = ROOT / f"bench/reproduce_{name.replace('-', '_')}.py"
     return subprocess.run(
-        [sys.executable, str(script), *arguments], input=text, capture_output=True, text=True, timeout=120
+        [sys.executable, str(script), *arguments], input=text, capture_output=True, text=True, timeout=300
     )
 
 

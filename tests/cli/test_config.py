@@ -230,6 +230,6 @@ def test_without_a_file_yaml_is_not_even_imported() -> None:
     script = "import sys; from rbtools.commands.rank import main; sys.argv = ['rb-rank', '--by', 'acc']\n"
     script += "try: main()\nexcept SystemExit: print('yaml' in sys.modules)"
     done = subprocess.run(
-        [sys.executable, "-c", script], input="", capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", script], input="", capture_output=True, text=True, timeout=300
     )
     assert done.stdout == "False\n", done.stderr

@@ -79,7 +79,7 @@ def test_short_help_is_a_whole_sentence(page: tools.Page) -> None:
 def rendered(path: str) -> str:
     """A man page as a reader sees it on a wide terminal, unformatted."""
     command = f"MANWIDTH=400 MANROFFOPT=-c man --warnings=all -l {ROOT / path} | col -bx"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0 and done.stderr == ""
     return re.sub(r"[ \n]+", " ", done.stdout.replace("‐\n", ""))
 
@@ -114,7 +114,7 @@ def test_man_takes_the_pages_of_files_and_of_all(path: str) -> None:
 def test_mandoc_has_nothing_to_warn_of() -> None:
     pages = [str(ROOT / path) for path in MAN_PAGES]
     done = subprocess.run(
-        ["mandoc", "-Tlint", "-W", "warning", *pages], capture_output=True, text=True, timeout=60
+        ["mandoc", "-Tlint", "-W", "warning", *pages], capture_output=True, text=True, timeout=300
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
@@ -151,7 +151,7 @@ def test_marks_that_roff_knows_come_out_as_they_went_in() -> None:
         input=".TH X 1\n.SH A\n" + source,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert done.stderr == ""
     plain = re.sub(r"\x1b\[[0-9;]*m|.\x08", "", done.stdout)
@@ -229,7 +229,7 @@ def test_bash_completes() -> None:
         for words in CASES
     )
     script = f"source '{ROOT / 'completions/rbtools.bash'}'\n{calls}"
-    done = subprocess.run(["bash", "-uc", script], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["bash", "-uc", script], capture_output=True, text=True, timeout=300)
     assert done.stderr == ""
     found = [line.split() for line in done.stdout.splitlines()]
     assert dict(zip(CASES, found, strict=True)) == CASES
@@ -255,7 +255,7 @@ def test_bash_completes() -> None:
 )
 def test_fish_completes(line: str, first: str) -> None:
     script = f"source '{ROOT / 'completions/rbtools.fish'}'; complete -C {json.dumps(line)}"
-    done = subprocess.run(["fish", "-c", script], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["fish", "-c", script], capture_output=True, text=True, timeout=300)
     assert done.stderr == ""
     assert (done.stdout.split() or [""])[0] == first
 
@@ -263,11 +263,11 @@ def test_fish_completes(line: str, first: str) -> None:
 @pytest.mark.skipif(not shutil.which("zsh"), reason="needs zsh")
 def test_zsh_takes_the_file_and_knows_every_place() -> None:
     path = ROOT / "completions/_rbtools"
-    done = subprocess.run(["zsh", "-n", str(path)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["zsh", "-n", str(path)], capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stderr) == (0, "")
     tables = path.read_text("utf-8").partition("\n_rbtools() {")[0]
     script = tables + '\n_rbtools_value "rb-attack pgd --norm" && print -r -- $choices'
-    done = subprocess.run(["zsh", "-fc", script], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["zsh", "-fc", script], capture_output=True, text=True, timeout=300)
     assert (done.stdout, done.stderr) == ("linf l2\n", "")
 
 

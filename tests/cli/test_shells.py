@@ -47,7 +47,7 @@ class Terminal:
         self.shown = ""
         os.write(self.handle, text.encode())
 
-    def wait_for(self, pattern: str, after: str = "", seconds: float = 20.0) -> str:
+    def wait_for(self, pattern: str, after: str = "", seconds: float = 120.0) -> str:
         """What was shown since something was typed, when it has the pattern (behind some words)."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:

@@ -198,7 +198,7 @@ def test_a_run_that_finds_everything_imports_no_torch(trained: dict[str, Record]
         input="".join(json.dumps(record) + "\n" for record in trained.values()),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert again.stdout == first.stdout
     assert again.stderr == "rb-attack: 2 records: 0 computed, 2 found in the store.\n"

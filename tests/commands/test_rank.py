@@ -763,7 +763,7 @@ def test_a_metric_that_no_record_has_lists_those_of_all_records() -> None:
 
 
 def test_a_tool_that_takes_no_checkpoint_does_not_offer_one() -> None:
-    result = subprocess.run(["bash", "-c", "rb-rank <&-"], capture_output=True, text=True, timeout=60)
+    result = subprocess.run(["bash", "-c", "rb-rank <&-"], capture_output=True, text=True, timeout=300)
     assert result.stderr == (
         "rb-rank: error: Standard input is closed. Pipe records in (rb-arch --unique --sample 3 | ...),"
         " or name a file of records.\n"

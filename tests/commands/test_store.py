@@ -163,7 +163,7 @@ def on_terminal(*arguments: str) -> str:
     """What a command shows on a terminal."""
     ours, theirs = pty.openpty()
     command = [sys.executable, "-c", "from rbtools.commands.store import main; main()", *arguments]
-    subprocess.run(command, stdout=theirs, stderr=subprocess.DEVNULL, timeout=60, check=False)
+    subprocess.run(command, stdout=theirs, stderr=subprocess.DEVNULL, timeout=300, check=False)
     os.close(theirs)
     shown = b""
     try:

@@ -389,7 +389,7 @@ def test_a_training_whose_reader_is_gone_stops_within_an_epoch() -> None:
         ],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
     )
     assert done.stdout == failed + "141 0\n" and done.stderr == ""
     (state,) = states()  # what was trained is kept, so that it can go on
@@ -406,7 +406,7 @@ def test_a_run_that_finds_everything_imports_no_torch() -> None:
         "main()\n"
     )
     again = subprocess.run(
-        [sys.executable, "-c", code], input=LINE, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code], input=LINE, capture_output=True, text=True, timeout=300
     )
     assert again.stdout == first.stdout and again.stderr.endswith("0 computed, 1 found in the store.\n")
     assert not {"torch", "numpy", "sklearn"} & set(Path("modules").read_text().split())

@@ -62,7 +62,7 @@ def test_two_processes_train_as_one(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         input=line + line.replace("mine:network", "mine:missing"),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     done, failed = (json.loads(found) for found in two.stdout.splitlines())
     assert "has no function missing" in failed["error"]["message"] and "error" not in done

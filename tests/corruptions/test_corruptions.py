@@ -232,11 +232,11 @@ def test_result_is_on_the_grid_of_grey_levels(name: str, shape: tuple[int, int, 
 @pytest.mark.parametrize("name", CORRUPTIONS)
 def test_result_of_an_image_does_not_depend_on_its_batch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "CPU_PIECE", 3 * 3 * 32 * 32)
-    images = formula_images()[:7]
+    images = formula_images()[:4]  # a piece and one more
     corruption = CORRUPTIONS.build(name)
     for severity in SEVERITIES:
-        together = corruption(images, severity, draws(0, 7))
-        apart = [corruption(images[i : i + 1], severity, draws(i, i + 1)) for i in range(7)]
+        together = corruption(images, severity, draws(0, 4))
+        apart = [corruption(images[i : i + 1], severity, draws(i, i + 1)) for i in range(4)]
         assert torch.equal(together, torch.cat(apart))
 
 

@@ -13,6 +13,7 @@ from rbtools.models.checkpoint import NormalizationHints
 from rbtools.models.families import Ambiguous
 from rbtools.models.normalize import Normalized
 
+pytestmark = pytest.mark.trains
 SKIP = "|nor_conv_3x3~0|+|nor_conv_3x3~0|nor_conv_3x3~1|+|skip_connect~0|nor_conv_1x1~1|nor_conv_3x3~2|"
 POOL = SKIP.replace("skip_connect", "avg_pool_3x3")
 KNOWN = {"none": None, **{name: (p.mean, p.std) for name, p in NORMALIZATIONS.items() if len(p.mean) == 3}}

@@ -18,7 +18,7 @@ from rbtools.store import Store, digest, lease, owner
 KEYS = [digest({"unit": number}) for number in range(3)]
 LEASE = Path("leases/one")
 START = "import sys, time\nfrom pathlib import Path\nfrom rbtools.store import Store, lease\n"
-WAIT_SECONDS = 20.0  # far more than anything here takes, on a machine that does much else
+WAIT_SECONDS = 120.0  # far more than anything here takes, on a machine that does much else
 
 
 def process(code: str) -> subprocess.Popen[str]:
@@ -121,7 +121,7 @@ def test_a_dead_holder_of_this_host_is_taken_over_at_once(held: subprocess.Popen
     mine.release()
 
 
-@pytest.mark.parametrize(("seconds", "taken"), [(0, False), (55, False), (61, True), (10_000, True)])
+@pytest.mark.parametrize(("seconds", "taken"), [(0, False), (40, False), (61, True), (10_000, True)])
 def test_a_holder_elsewhere_is_taken_over_after_a_minute_of_silence(seconds: float, taken: bool) -> None:
     token = somebody(pid=2**22 + 1)  # no process of this host has that number
     silent_for(seconds)

@@ -298,13 +298,13 @@ def test_helpers_end_when_who_they_work_for_is_killed() -> None:
         "import os, time\nfrom rbtools.store.parallel_map import parallel_map\n"
         "answers = parallel_map(lambda item: (os.getpid(), b'x' * 1_000_000), range(60), 3)\n"
         "print(*[next(answers)[0] for _ in range(3)], flush=True)\n"
-        "time.sleep(60)\n"
+        "time.sleep(600)\n"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert len(set(process.stdout.readline().split())) == 3
         process.kill()
-        assert process.communicate(timeout=20)[0] == ""  # it ends when all copies are closed
+        assert process.communicate(timeout=120)[0] == ""  # it ends when all copies are closed
 
 
 # --- how much it is ---------------------------------------------------------------------------------
