@@ -1,11 +1,13 @@
 """One model over several workers: what dividing an evaluation gains, and what kills cost.
 
     python bench/divide.py [--images 1024] [--repeats 3]   one worker, two workers, two threads
+    python bench/divide.py --overhead [--repeats 3]        one process, with its batches leased and not
     python bench/divide.py --kill 50 [--seed 0]            workers and whole commands killed at random
 
 A NAS-Bench-201 network with random weights on random images of 32x32 pixels, which carry the labels that the
 network gives them; so every attack has work to do and nothing is downloaded. Seconds are of whole commands,
-start-up included. One JSON line a figure.
+start-up included; those of the processors tell what dividing costs where others use the machine too. One JSON
+line a figure.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import contextlib
 import json
 import os
 import random
+import resource
 import shutil
 import signal
 import statistics
@@ -29,12 +32,19 @@ import numpy as np
 import torch
 
 from rbtools import models
+from rbtools.attacks import ATTACKS
+from rbtools.corruptions import CORRUPTIONS
+from rbtools.evaluation.evaluate import run_task
+from rbtools.evaluation.tasks import AccuracyTask, AttackTask, CorruptionTask
+from rbtools.execution.context import RunContext
+from rbtools.inputs.checkpoints import CheckpointHints, record_of
 from rbtools.spaces import sized
 from rbtools.store import Store
 from rbtools.store.content_store import unsealed
 
 BIN = Path(sys.executable).parent
 WAYS = {"1 worker, 1 thread": (1, 1), "2 workers, 1 thread": (2, 1), "1 worker, 2 threads": (1, 2)}
+FOUR = ("brightness", "contrast", "fog", "gaussian_noise")
 COMMANDS = {
     "AutoAttack": "rb-attack aa --eps 1",
     "PR": "rb-pr --gamma 0.05 --samples 30",
@@ -72,30 +82,65 @@ def command(line: str, words: list[str], jobs: int, threads: int, store: str) ->
     return [str(BIN / tool), *rest, *words, "--jobs", str(jobs), "--threads", str(threads), "--store", store]
 
 
-def seconds(line: str, words: list[str], jobs: int, threads: int, folder: Path) -> float:
+def seconds(line: str, words: list[str], jobs: int, threads: int, folder: Path) -> tuple[float, float]:
+    """Seconds by the clock, and of the processors."""
     shutil.rmtree(folder / "store", ignore_errors=True)
-    start = time.perf_counter()
+    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     subprocess.run(
         command(line, words, jobs, threads, "store"), cwd=folder, check=True, stdout=subprocess.DEVNULL
     )
-    return time.perf_counter() - start
+    elapsed, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return elapsed, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def gains(folder: Path, words: list[str], repeats: int) -> None:
-    for figure, line in COMMANDS.items():
-        times: dict[str, list[float]] = {way: [] for way in WAYS}
+def gains(folder: Path, words: list[str], repeats: int, figures: list[str]) -> None:
+    for figure in figures:
+        runs: dict[str, list[tuple[float, float]]] = {way: [] for way in WAYS}
         for _ in range(repeats):
             for way, (jobs, threads) in WAYS.items():
-                times[way].append(seconds(line, words, jobs, threads, folder))
-        one, two, threads_ = (statistics.median(runs) for runs in times.values())
-        about: dict[str, Any] = {way: round(statistics.median(runs), 1) for way, runs in times.items()}
-        about |= {
-            "two workers against one": round(one / two, 2),
-            "against two threads": round(threads_ / two, 2),
-        }
-        print(
-            json.dumps({"figure": figure, "seconds": about, "load": round(os.getloadavg()[0], 1)}), flush=True
+                runs[way].append(seconds(COMMANDS[figure], words, jobs, threads, folder))
+        clock = {way: statistics.median(run[0] for run in some) for way, some in runs.items()}
+        used = {way: statistics.median(run[1] for run in some) for way, some in runs.items()}
+        one, two, threads_ = clock.values()
+        about: dict[str, Any] = {way: round(value, 1) for way, value in clock.items()}
+        about |= {"two workers against one": round(one / two, 2)}
+        about |= {"against two threads": round(threads_ / two, 2)}
+        about |= {"processor seconds": {way: round(value, 1) for way, value in used.items()}}
+        load = round(os.getloadavg()[0], 1)
+        print(json.dumps({"figure": figure, "seconds": about, "load": load}), flush=True)
+
+
+def overhead(folder: Path, words: list[str], repeats: int) -> None:
+    """What leases and parts cost one process that nobody helps: its processor time, and by the clock."""
+    tasks: dict[str, Any] = {
+        "clean accuracy": AccuracyTask(),
+        "FGSM": AttackTask(ATTACKS.build("fgsm"), (8 / 255,)),
+        "four corruptions": CorruptionTask(tuple(map(CORRUPTIONS.build, FOUR)), (1, 2, 3, 4, 5)),
+    }
+    os.chdir(folder)
+    options = dict(zip(words[::2], words[1::2], strict=False))
+    hints = CheckpointHints(options["--arch"], options["--normalize"])
+    for figure, task in tasks.items():
+        spent: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
+        for number in range(2 * repeats + 2):
+            divide = bool(number % 2)
+            shutil.rmtree("store", ignore_errors=True)
+            store = Store("store")
+            run = RunContext(
+                "bench", store, device="cpu", threads=1, dataset=options["--dataset"], divide=divide
+            )
+            record = record_of("net.pt", hints, run)
+            before, start = time.process_time(), time.perf_counter()
+            entry = run_task(record, task, run)["evals"][-1]
+            spent[divide].append((time.process_time() - before, time.perf_counter() - start))
+        used, clock = (
+            [statistics.median(run[i] for run in spent[way][1:]) for way in (False, True)] for i in (0, 1)
         )
+        about = {"ms an image": round(1000 * used[0] / entry["n"], 3)}
+        about |= {"processor, %": round(100 * (used[1] / used[0] - 1), 1)}
+        about |= {"clock, %": round(100 * (clock[1] / clock[0] - 1), 1)}
+        load = round(os.getloadavg()[0], 1)
+        print(json.dumps({"figure": f"overhead, {figure}", **about, "load": load}), flush=True)
 
 
 def kills(folder: Path, words: list[str], rounds: int, seed: int) -> None:
@@ -157,6 +202,8 @@ def main() -> None:
     )
     parser.add_argument("--images", type=int, default=1024)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--figures", default=",".join(COMMANDS), help="some of: " + ", ".join(COMMANDS))
+    parser.add_argument("--overhead", action="store_true")
     parser.add_argument("--kill", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
@@ -164,8 +211,10 @@ def main() -> None:
         words = make(Path(name), options.images)
         if options.kill:
             kills(Path(name), words, options.kill, options.seed)
+        elif options.overhead:
+            overhead(Path(name), words, options.repeats)
         else:
-            gains(Path(name), words, options.repeats)
+            gains(Path(name), words, options.repeats, options.figures.split(","))
 
 
 if __name__ == "__main__":
