@@ -1,9 +1,8 @@
 """rbtools: small Unix tools that measure how robust image classifiers are.
 
-From Python: one function a tool (`arch`, `attack`, `convert`, `corr`, `corrupt`, `ge`, `measure`, `plot`,
-`pr`, `rank`, `score`, `train`, and `rbtools.api.search`; see `rbtools.api`), `check` and `transfer` as
-rb-attack has them, `load` for a record's model, and the rooms `rbtools.records`, `rbtools.datasets`,
-`rbtools.models`.
+From Python: one function per tool (`arch`, `attack`, `convert`, `corr`, `corrupt`, `ge`, `measure`, `plot`,
+`pr`, `rank`, `score`, `train`, and `rbtools.api.search`; see `rbtools.api`), `check` and `transfer` of
+rb-attack, `load` for a record's model, and the rooms `rbtools.records`, `rbtools.datasets`, `rbtools.models`.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _API = (
 
 
 def __getattr__(name: str) -> Any:
-    # On use only: a tool that starts must not pay for the functions of a notebook.
+    # Imported on use: tools do not need the functions for notebooks.
     if name in _API:
         from rbtools import api
 

@@ -1,4 +1,4 @@
-"""One function a tool, for notebooks: a record in, the record that the tool would write out.
+"""One function per tool, for notebooks: a record in, the record that the tool would write out.
 
     import rbtools
     record = rbtools.train({"arch": {"space": "nasbench201", "index": 13714, "cells": 1}}, "trades", epochs=2)
@@ -6,11 +6,11 @@
     record["metrics"]["pgd20.8"]
 
 Every function runs its tool's own command: its keyword arguments are the options of the command line, with
-their defaults and units: L-infinity distances in 1/255 (`8`, `"8/255"`), L2 distances and radii on [0, 1].
-A dash becomes an underscore. A list is given as a list or as text with commas. A record, a list of records or
-a mapping may stand where the command takes a file. `help(rbtools.attack)` shows the options;
-`rb-attack pgd --help` has those of a method. A function raises rbtools.errors.RbError with the tool's own
-sentence where the tool fails, and warns where the tool warns.
+their defaults and units: L-infinity distances in 1/255 (`8`, `"8/255"`), L2 distances and radii on [0, 1]. A
+dash becomes an underscore. A list is given as a list or as text with commas. A record, a list of records or a
+mapping may be given in place of a file. `help(rbtools.attack)` shows the options; `rb-attack pgd --help` has
+those of a method. A function raises rbtools.errors.RbError with the tool's message if the tool fails, and
+warns if the tool warns.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _tool(name: str, *words: str) -> Callable[[F], F]:
 def arch(
     which: int | str | Iterable[int | str] | None = None, space: str | None = None, **options: Any
 ) -> list[Record]:
-    """Architectures of a space as records, all or `which` (their numbers or names there); see rb-arch."""
+    """Architectures of a space as records, all or `which` (numbers or names); see rb-arch."""
     from rbtools.spaces import sized
 
     if which is not None:
@@ -80,7 +80,7 @@ def attack(
 ) -> Record:
     """The record with its accuracy under an attack at every distance; see rb-attack.
 
-    With `preset` it is the attacks of a paper, at its distances unless `eps` names others.
+    With `preset`, runs the attacks of a paper, at its distances or at `eps`.
     """
     if (attack is None) == (preset is None):
         raise UsageError("Expected the name of an attack, or preset= with that of a paper, and not both.")
@@ -112,7 +112,8 @@ def transfer(
 def convert(
     format: str, path: str | os.PathLike[str], records: Iterable[Record] | None = None, **options: Any
 ) -> list[Record]:
-    """The records of a published file or folder; see rb-convert. With `records`, write these there first."""
+    """The records of a published file or folder; see rb-convert. With `records`, these are written there
+    first."""
     if records is not None:
         PythonCall(records).run("convert", [format], {"target": path, **options})
     return PythonCall().run("convert", [format, os.fspath(path)], options)
@@ -145,7 +146,7 @@ def ge(record: Record, evaluation: str, chosen: str = "", **options: Any) -> Rec
 
 @_tool("plot")
 def plot(records: Iterable[Record], kind: str, **options: Any) -> Any:
-    """A matplotlib Figure of records, or the text of a page; see rb-plot. Options are the kind's own.
+    """A matplotlib Figure of records, or the text of a page; see rb-plot. Options are those of the figure.
 
     `rbtools.plots.base.encode(figure, "svg")` makes the bytes that rb-plot writes.
     """
@@ -193,7 +194,7 @@ def corr(
     kind: str | None = None,
     **options: Any,
 ) -> list[Record]:
-    """Rank correlations, one object a pair as rb-corr writes them.
+    """Rank correlations, one object per pair, as rb-corr writes them.
 
     records: a stream, or result sets by their names, which are joined by the fields `on`.
     """
@@ -210,11 +211,11 @@ def corr(
 def search(
     records: Iterable[Record], algorithm: str, objective: str | Iterable[str] | None = None, **options: Any
 ) -> list[Record]:
-    """What searching the records as a table finds, as rb-search writes it.
+    """The result of a search over the records as a table, as rb-search writes it.
 
     It is `rbtools.api.search`: `rbtools.search` is the room of the algorithms. objective: a metric or an
-    expression, with ":lower" or ":higher" where its own direction is not meant; several for nsga2.
-    report_table: further tables by name, to look the results up in.
+    expression, with ":lower" or ":higher" to override its direction; several for nsga2. report_table: further
+    tables by name, to look the results up in.
     """
     return _of_records("search", [algorithm], {"objective": objective, **options}, records)
 
@@ -222,9 +223,9 @@ def search(
 def load(record: Record, **options: Any) -> nn.Module:
     """The record's network with its weights and normalisation, in eval mode: images in [0, 1] -> logits.
 
-    Options are those of a run, such as `dataset`, `member`, `device` and `store`. A record of a file
-    (rb-arch --from-checkpoint) that names no data set is loaded as the file was recognised. Without
-    `dataset=` no images decide what the file leaves open, and a warning names it.
+    Options are those of a run, such as `dataset`, `member`, `device` and `store`. A record of a file (rb-arch
+    --from-checkpoint) that names no data set is loaded as the file was recognised. Without `dataset=` fields
+    that only images decide stay open, and a warning names them.
     """
     _check_record(record)
     call = PythonCall([record])
@@ -246,7 +247,7 @@ def _load(work: CommandContext) -> None:
         left = recognition.left_open(record)
         if left:
             work.screen.warn(
-                f"The record leaves open its {left}. Name the data set (dataset=), whose images settle it."
+                f"The record leaves open its {left}. Name the data set (dataset=), whose images decide it."
             )
         call.result = resolve.load_model(record, None, run, place)
     else:
@@ -257,7 +258,7 @@ _LOAD = Command("rbtools.load", params=params_of(_load), callback=_load)
 
 
 def _of_record(tool: str, words: Sequence[str], options: Mapping[str, Any], record: Record) -> Record:
-    """What a tool makes of one record."""
+    """The one record that a tool makes from one record."""
     _check_record(record)
     written = PythonCall([record]).run(tool, words, options)
     if len(written) != 1:
@@ -268,7 +269,7 @@ def _of_record(tool: str, words: Sequence[str], options: Mapping[str, Any], reco
 def _of_records(
     tool: str, words: Sequence[str], options: Mapping[str, Any], records: Iterable[Record]
 ) -> list[Record]:
-    """What a tool makes of all records together."""
+    """The records that a tool makes from all records together."""
     records = list(records)
     for record in records:
         if not isinstance(record, Mapping):
@@ -277,7 +278,7 @@ def _of_records(
 
 
 def _check_record(given: object) -> None:
-    """Raise RbError, with what to do instead, for what is no record, such as a network."""
+    """Raise RbError, with advice, for a value that is no record, such as a network."""
     if isinstance(given, dict):
         try:
             check_shape(given)

@@ -1,4 +1,4 @@
-"""Errors that are the user's to mend, written as finished sentences.
+"""Errors that the user can fix, written as finished sentences.
 
 A message says what was found, what was expected and what to do next. Any exception that is not an
 `RbError` is a bug of rbtools and keeps its traceback.
@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 
 class RbError(Exception):
-    """The work cannot be done as asked; `str(error)` is the whole message."""
+    """The request cannot be carried out; `str(error)` is the whole message."""
 
 
 class UsageError(RbError):
@@ -21,7 +21,7 @@ class UsageError(RbError):
 
 
 class Pending(RbError):
-    """Work that a dry run would have to do; nothing is wrong. `waiting`: for a training that comes first."""
+    """Pending work in a dry run; no error. `waiting`: for a training that comes first."""
 
     def __init__(self, message: str = "", *, waiting: bool = False) -> None:
         super().__init__(message)
@@ -29,10 +29,10 @@ class Pending(RbError):
 
 
 def of_network(wrong: BaseException) -> str | None:
-    """What to say of an exception that a network of the user's raises on its input; None for any other.
+    """The message for an exception that a user's network raises on its input; None for any other.
 
-    Such an exception comes out of a call of a torch module, and the innermost `forward` that is not torch's
-    own is not of rbtools either, unless of what stands around every network.
+    Such an exception comes from a call of a torch module, and the innermost `forward` outside torch is not
+    one of rbtools either, except for its wrappers around any network.
     """
     frames = traceback.extract_tb(wrong.__traceback__)
     calls = [i for i, frame in enumerate(frames) if frame.filename.endswith(_MODULE_CALL)]
@@ -52,7 +52,7 @@ def of_network(wrong: BaseException) -> str | None:
 
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _MODULE_CALL = os.path.join("torch", "nn", "modules", "module.py")
-# Files of rbtools whose modules have anybody's network in them.
+# Files of rbtools whose modules wrap any network.
 _AROUND = "models/normalize.py", "models/programs.py", "evaluation/fast_model.py"
 
 
@@ -65,26 +65,26 @@ def _ours(file: str) -> bool:
 
 
 def one_line(text: str) -> str:
-    """The text with line ends and what else could move a terminal's cursor as escapes."""
+    """The text with line ends and other control characters of a terminal escaped."""
     if text.isprintable():
         return text
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 
 def shown(text: str, most: int = 80) -> str:
-    """A name from somebody's file as a message can have it: on one line, and not for ever."""
+    """An untrusted name for a message: on one line, and shortened."""
     line = one_line(text[: most + 1])
     return line if len(line) <= most else line[:most] + "..."
 
 
-# What others call the same.
+# Other common names of the same thing.
 _SAME = {"normal": "gaussian", "autoattack": "aa", "standard": "erm", "natural": "erm"}
 
 
 def near(name: str, known: Iterable[str]) -> str:
     """Return " Did you mean 'x'?" with the nearest known names, or an empty string.
 
-    That is another word for the same, then what ends in the name (`train.method`), then similar spellings.
+    First synonyms, then names that end in this one (`train.method`), then similar spellings.
     """
     plain: dict[str, str] = {}  # PGD is near to pgd
     for word in known:

@@ -1,4 +1,4 @@
-"""The jobs of the tools: functions of a record that travel to other processes, each of which has a run."""
+"""The jobs of the tools: functions of a record that can be sent to other processes, each with a run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rbtools.trainer.recipe import Recipe
 
 
 class _RunJob(JobFunction):
-    """A job with a `run`: that of the process that it is in."""
+    """A job with a `run`, which is that of the current process."""
 
     run: RunContext
 
@@ -28,7 +28,7 @@ class _RunJob(JobFunction):
 
 @dataclass(frozen=True)
 class EvaluateJob(_RunJob):
-    """Ask a question about the record's model."""
+    """Run one evaluation task on the record's model."""
 
     divisible = True
     task: Any
@@ -42,7 +42,7 @@ class EvaluateJob(_RunJob):
 
 @dataclass(frozen=True)
 class ArchiveJob(_RunJob):
-    """Ask for accuracies on the files of an archive of corrupted images."""
+    """Evaluate the record's model on an archive of corrupted images."""
 
     folder: Path
     names: tuple[str, ...]
@@ -61,7 +61,7 @@ class ArchiveJob(_RunJob):
 
 @dataclass(frozen=True)
 class EvaluateAllJob(_RunJob):
-    """Ask several questions about the record's model, one after another."""
+    """Run several evaluation tasks on the record's model, one after another."""
 
     divisible = True
     tasks: tuple[Any, ...]
@@ -79,7 +79,7 @@ class EvaluateAllJob(_RunJob):
 
 @dataclass(frozen=True)
 class GradientMaskingJob(_RunJob):
-    """Run the obfuscation checklist."""
+    """Run the tests for gradient masking."""
 
     task: Any
     run: RunContext
@@ -92,7 +92,7 @@ class GradientMaskingJob(_RunJob):
 
 @dataclass(frozen=True)
 class TrainTestGapJob(_RunJob):
-    """Ask on train and test, and take the difference."""
+    """Run a task on train and test, and take the difference."""
 
     divisible = True
     task: Any
@@ -117,7 +117,7 @@ class TrainJob(_RunJob):
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
         from rbtools.trainer.train_model import train
 
-        # The store's counters are shared: `replace` keeps the very store object.
+        # The store's counters are shared: `replace` keeps the same store object.
         return train(record, self.method, self.how, dataclasses.replace(self.run, seed=self.seed))
 
 

@@ -1,7 +1,7 @@
 """numpy, torch and scipy.special, imported at their first use: `from rbtools.lazy import np, torch`.
 
-`--help`, completions and a look into the store need none of them, and torch takes over a second to import.
-A module that defines networks or decorates with torch uses torch at its own import, and imports it as usual.
+`--help`, completions and look-ups in the store need none of them, and torch takes over a second to import. A
+module that defines networks or decorates with torch uses torch at its own import, and imports it as usual.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The edge between users and rooms: what is typed, or given to a Python function, made into values.
+"""Parsing of user input, from the command line or a Python call, into values.
 
 Distances become pixel units of [0, 1] here and nowhere else.
 """
@@ -14,7 +14,7 @@ from rbtools.errors import RbError, UsageError
 
 
 def severities(text: str) -> tuple[int, ...]:
-    """`3`, `1-5` or `1,3,5` as severities. Raises UsageError for what is none."""
+    """`3`, `1-5` or `1,3,5` as severities. Raises UsageError for invalid ones."""
     found = units.number_list(text, "--severity")
     wrong = [value for value in found if value not in units.SEVERITIES]
     if wrong:
@@ -25,10 +25,8 @@ def severities(text: str) -> tuple[int, ...]:
 def build(
     methods: registry.Registry, name: str, params: dict[str, Any], warn: Callable[[str], Any] | None = None
 ) -> Any:
-    """Make a registered method from what the command line gave, distances turned into pixel units.
-
-    Parameters of other methods in the same list are left out. `warn` hears of what looks like a slip
-    of unit. Raises UsageError.
+    """Build a registered method from command-line values, with distances converted to pixel units. Parameters
+    of other methods in the same list are left out. `warn` gets probable errors of unit. Raises UsageError.
     """
     cls = methods.load(name)
     fields = {field.name: field for field in dataclasses.fields(cls)}
@@ -47,7 +45,7 @@ def build(
 
 
 def distances(text: str, norm: str, warn: Callable[[str], Any] | None = None) -> tuple[float, ...]:
-    """`--eps` in pixel units of [0, 1]; `warn` hears of a slip of unit. Raises UsageError."""
+    """`--eps` in pixel units of [0, 1]; `warn` gets probable errors of unit. Raises UsageError."""
     pieces = text.split(",")
     found: list[float] = []
     for piece in filter(None, (piece.strip() for piece in pieces)):
@@ -69,7 +67,8 @@ def attack(
     eps: str,
     warn: Callable[[str], Any] | None = None,
 ) -> tuple[Any, tuple[float, ...]]:
-    """The attack, and its distances in pixel units. `warn` hears of slips and of steps that are too short."""
+    """The attack, and its distances in pixel units. `warn` gets probable errors of unit, and too short
+    steps."""
     method = build(attacks, name, params, warn)
     found = distances(eps, method.norm, warn)
     if warn and hasattr(method, "reach"):
@@ -80,14 +79,15 @@ def attack(
 
 
 def tell_reach(method: Any, step: str, steps: str, warn: Callable[[str], Any]) -> None:
-    """Warn of a method whose steps all end inside its ball; `step` and `steps` are the options to raise."""
+    """Warn of a method whose steps cannot reach the border of its ball; `step` and `steps`: the options to
+    raise."""
     if units.reaches(method.reach, method.eps):
         return
     norm = getattr(method, "norm", "linf")
     scale, unit = (255, "/255") if norm == "linf" else (1, "")
     reach, eps = (f"{one * scale:.4g}{unit}" for one in (method.reach, method.eps))
     warn(
-        f"--eps is {eps}, but the steps lead {reach} far together: the attack cannot reach the border of its"
+        f"--eps is {eps}, but the steps add up to {reach}: the attack cannot reach the border of its"
         f" ball. Give a longer {step}, or more {steps}."
     )
 
@@ -95,7 +95,8 @@ def tell_reach(method: Any, step: str, steps: str, warn: Callable[[str], Any]) -
 def distance(
     text: str | float | None, what: str, warn: Callable[[str], Any] | None = None, norm: str = "linf"
 ) -> float | None:
-    """One distance such as `--step-size` in pixel units, None for None; `warn` hears of a slip of unit."""
+    """One distance such as `--step-size` in pixel units, None for None; `warn` gets a probable error of
+    unit."""
     if text is None:
         return None
     if warn and (slip := units.eps_slip(text, norm, what)):
@@ -106,7 +107,7 @@ def distance(
 def radii(text: str, norm: str = "linf") -> tuple[float, ...]:
     """`--gamma` as radii on [0, 1]: in (0, 1], for L2 above 0; a curve start:stop:count may begin at 0.
 
-    Raises UsageError with the likely slip of unit.
+    Raises UsageError with the likely unit.
     """
     found: list[float] = []
     for piece in filter(None, (piece.strip() for piece in text.split(","))):

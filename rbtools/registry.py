@@ -1,9 +1,8 @@
-"""Names of attacks, methods, corruptions ... and the classes behind them, imported on use.
+"""Registries of attacks, methods, corruptions ...: names, and their classes, imported on use.
 
-A registered class is a frozen, keyword-only dataclass. Its fields are its configuration: they
-become long options on the command line, and they stand in the record and in the store's key. The
-module that holds it takes torch from `rbtools.lazy`, so that `--help` and a look-up in the store
-stay fast.
+A registered class is a frozen, keyword-only dataclass. Its fields are its configuration: they become long
+options on the command line, and are part of the record and of the store's key. The module that holds it takes
+torch from `rbtools.lazy`, so that `--help` and a look-up in the store stay fast.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any
 
 from rbtools.errors import RbError, near, unknown
 
-MOST = 2**63 - 1  # of a whole number: what a record can hold
+MOST = 2**63 - 1  # the largest whole number in a record
 
 
 def param(
@@ -35,14 +34,13 @@ def param(
 ) -> Any:
     """Return a dataclass field that is also a command-line option.
 
-    `unit="eps"` marks a distance in pixel units of [0, 1]: the command line reads it as `--eps` is
-    read (1/255 for L-infinity). `name` is the public name where Python forbids it ("lambda").
-    `check` is one of RULES. `metavar` stands for the value in the help.
-    `optional` leaves the field out of records and keys at its default: an option that was added after
-    results without it were stored must not make them be computed again.
-    `elsewhere` is what others call it, for a hint. `bounds` are those of a number that help shows, such as
-    "[1, inf)" or "(0, 1)". `typed` is the default on the command line, where it is not the field's own.
-    `flags` replaces the option's flags: without it they are --NAME, and --no-NAME too for a bool.
+    `unit="eps"` marks a distance in pixel units of [0, 1]: the command line reads it like `--eps` (1/255 for
+    L-infinity). `name` is the public name if Python does not allow it ("lambda"). `check` is one of RULES.
+    `metavar` is the placeholder of the value in the help. `optional` leaves the field out of records and keys
+    at its default: results that were stored before the option was added remain valid. `elsewhere` is a common
+    other name, for a hint. `bounds` are the bounds of a number in the help, such as "[1, inf)" or "(0, 1)".
+    `typed` is the default on the command line, if it is not the field's own. `flags` replaces the option's
+    flags: without it they are --NAME, and --no-NAME too for a bool.
     """
     metadata = {
         "help": help,
@@ -71,7 +69,7 @@ def options(cls: type) -> list[dataclasses.Field[Any]]:
 
 
 def config(method: Any) -> dict[str, Any]:
-    """The configuration of a method as it stands in a record and a key: public name -> value."""
+    """The configuration of a method as in a record and a key: public name -> value."""
     return {
         public_name(f): getattr(method, f.name)
         for f in dataclasses.fields(method)
@@ -82,7 +80,7 @@ def config(method: Any) -> dict[str, Any]:
 class Registry(Mapping[str, str]):
     """name -> "module:Class"; classes are imported by `load` and made by `build`.
 
-    `all` is what that word means where names are listed: every name but those `apart`.
+    `all` has the names that "all" stands for: every name except those `apart`.
     """
 
     def __init__(self, kind: str, entries: Mapping[str, str], apart: Sequence[str] = ()) -> None:
@@ -128,7 +126,7 @@ class Registry(Mapping[str, str]):
         return cls(**values)
 
 
-# What `check` may say of a number: the rule, and the words for it.
+# The values of `check`: a rule for a number, and its words.
 RULES: dict[str, tuple[Callable[[float], bool], str]] = {
     "positive": (lambda value: value > 0, "above 0"),
     "non-negative": (lambda value: value >= 0, "0 or more"),

@@ -1,4 +1,4 @@
-"""Units at the edge: what a user types becomes pixel units of [0, 1], once.
+"""Conversion of user input to pixel units of [0, 1], done once.
 
 The command line and the public Python functions take L-infinity distances in 1/255 (`8`, `8/255`)
 and L2 distances and probabilistic radii on the [0, 1] scale; everything inside works on [0, 1].
@@ -9,9 +9,9 @@ from __future__ import annotations
 from rbtools.errors import UsageError
 
 MOST = 100_000
-"""Numbers in a list; more are a slip, and would fill the memory."""
+"""Most numbers in a list; more are an error, and would fill the memory."""
 SEVERITIES = (1, 2, 3, 4, 5)
-"""Of a corruption: Hendrycks and Dietterich (ICLR 2019) have five, 5 the worst."""
+"""Severities of a corruption: Hendrycks and Dietterich (ICLR 2019) have five, 5 the worst."""
 
 
 _SUCH_AS = {
@@ -25,7 +25,7 @@ _SUCH_AS = {
 
 
 def number(text: str | float, what: str, such_as: str = "8, 0.03 or 8/255") -> float:
-    """Read `8`, `0.03` or a fraction `8/255`. Raises UsageError naming `what` was being read."""
+    """Read `8`, `0.03` or a fraction `8/255`. Raises UsageError naming `what`."""
     try:
         top, slash, bottom = str(text).partition("/")
         value = float(top) / float(bottom) if slash else float(top)
@@ -41,7 +41,7 @@ def number(text: str | float, what: str, such_as: str = "8, 0.03 or 8/255") -> f
 def number_list(text: str | float, what: str) -> list[float]:
     """Read `1,2,8`, the integer range `1-5`, `0:0.15:31` (start, stop, count), or a mix of them.
 
-    Raises UsageError naming `what` was being read.
+    Raises UsageError naming `what`.
     """
     if not isinstance(text, str):
         return [number(text, what)]
@@ -75,7 +75,8 @@ def whole_numbers(text: str, what: str) -> tuple[int, ...]:
 
 
 def _is_whole(text: str) -> bool:
-    """Whether int() reads it: other signs are digits too, such as a raised 2, and it stops at some length."""
+    """Whether int() accepts it: str.isdigit also accepts characters such as superscripts, and int limits the
+    length."""
     return text.isascii() and text.isdigit() and len(text) < 20
 
 
@@ -89,7 +90,7 @@ def _spaced(start: float, stop: float, count: str, what: str) -> list[float]:
         raise UsageError(f"{what} has the count '{count}'. Write start:stop:count, such as 0:0.15:31.")
     _check_count(int(count), f"{start:g}:{stop:g}:{count}", what)
     steps = int(count) - 1
-    # Rounded so that 0:0.15:31 holds 0.005 and not 0.005000000000000001: these become names.
+    # Rounded so that 0:0.15:31 has 0.005 and not 0.005000000000000001: these become names.
     return [round(start + (stop - start) * i / steps, 12) if steps else start for i in range(int(count))]
 
 
@@ -114,12 +115,12 @@ def eps_to_pixels(text: str | float, norm: str = "linf", what: str = "--eps") ->
 
 
 def reaches(length: float, eps: float) -> bool:
-    """Whether steps of this length together lead to the border of a ball: float sums may fall short a bit."""
+    """Whether steps of this total length reach the border of a ball, up to float rounding."""
     return length >= eps * (1 - 1e-9)
 
 
 def eps_slip(text: str | float, norm: str = "linf", what: str = "--eps") -> str | None:
-    """The warning for `--eps 0.031`, which reads as 0.031/255; None where nothing looks wrong."""
+    """The warning for `--eps 0.031`, which means 0.031/255; None if nothing looks wrong."""
     value = number(text, what, "8 or 8/255" if norm == "linf" else "0.5")
     if norm != "linf" or "/" in str(text) or not 0 < value < 0.1:
         return None

@@ -72,7 +72,7 @@ EXPECTED = (
     "is near chance",
     "BatchNorm statistics remember",
     "all records have the same",
-    "read as one with it",
+    "merged with an earlier one of the same model",
 )
 
 

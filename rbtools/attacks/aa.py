@@ -1,4 +1,4 @@
-"""AutoAttack: several attacks in sequence, each on the examples that the previous ones did not break."""
+"""AutoAttack: several attacks in sequence, each on the examples that the earlier ones did not break."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ _NOT_IN_TURN = ("aa", "cw-l2")
 class AutoAttack(ReferenceBackend):
     """AutoAttack (Croce and Hein 2020, arXiv:2003.01690).
 
-    standard: APGD-CE, targeted APGD, targeted FAB, Square. plus: APGD-CE, APGD-DLR and FAB with five
-    restarts each, Square, targeted APGD, targeted FAB with five, as in AutoAttack's code. rand, for
-    randomised models: APGD-CE and APGD-DLR, each gradient a mean of 20. Or the attacks that --attacks
-    names, as their defaults have them. Each attack gets what the ones before left standing, and within
-    an attack an example leaves as soon as it is broken. Examples that stay unbroken come back unchanged.
+    standard: APGD-CE, targeted APGD, targeted FAB, Square. plus: APGD-CE, APGD-DLR and FAB with five restarts
+    each, Square, targeted APGD, targeted FAB with five, as in AutoAttack's code. rand, for randomised models:
+    APGD-CE and APGD-DLR, each gradient a mean of 20. --attacks runs other attacks, with their defaults. Each
+    attack gets the examples that the earlier ones did not break, and within an attack an example is dropped
+    as soon as it is broken. Unbroken examples are returned unchanged.
 
-    DLR needs three classes and its targeted form four; for models of fewer the margin stands in.
+    DLR needs three classes and its targeted form four; with fewer classes the margin is used.
 
-    Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images.
-    Raises RbError for an attack that there is not, or that has not this norm; with backend pyautoattack
-    also for models of fewer than 4 classes (3 for rand), which its losses need.
+    Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images. Raises RbError
+    for an unknown attack, or one without this norm; with backend pyautoattack also for models of fewer than 4
+    classes (3 for rand), which its losses need.
     """
 
     name: ClassVar[str] = "aa"
@@ -62,7 +62,7 @@ class AutoAttack(ReferenceBackend):
     eps: float = 8 / 255
     norm: str = norm_param()
     variant: str = param("standard", "Which set of attacks to run.", choices=tuple(VARIANTS))
-    attacks: str = param("", "Attacks to run in turn instead, by name: apgd-ce,square.")
+    attacks: str = param("", "Attacks to run in place of the variant's: apgd-ce,square.")
     backend: str = backend_param()
 
     def __post_init__(self) -> None:
@@ -87,7 +87,7 @@ class AutoAttack(ReferenceBackend):
 
     @property
     def parts(self) -> list[SequentialAttack]:
-        """The attacks to run, in turn."""
+        """The attacks to run, in order."""
         return [self._part(name, settings) for name, settings in self.plan]
 
     def _part(self, name: str, settings: dict[str, Any]) -> Any:
@@ -98,7 +98,7 @@ class AutoAttack(ReferenceBackend):
 
     @property
     def loss(self) -> str:  # type: ignore[override]
-        """The losses of the parts, in turn."""
+        """The losses of the parts, in order."""
         return self.loss_for(1 << 30)
 
     def loss_for(self, classes: int) -> str:
@@ -112,8 +112,8 @@ class AutoAttack(ReferenceBackend):
         ]
 
     def findings(self, by: Tensor, classes: int) -> dict[str, Tensor]:
-        """`broken_by`: the number in `parts` of the attack that broke the example, -1 where none did, -2
-        where it was wrong without an attack."""
+        """`broken_by`: the number in `parts` of the attack that broke the example, -1 if none did, -2 if it
+        was misclassified without an attack."""
         numbers = [number for number, part in enumerate(self.parts) for _ in part.stages(classes)]
         attacks = torch.tensor(numbers, device=by.device)[by.clamp_min(0)]
         return {"broken_by": torch.where(by < 0, by, attacks)}
@@ -143,9 +143,9 @@ class AutoAttack(ReferenceBackend):
         reference.verbose = False
         reference.logger = reference.apgd.logger = reference.apgd_targeted.logger = pyauto.logger
         pyauto.mend_ties(reference.square)
-        if self.named:  # a custom list would keep the five restarts that its classes are made with
+        if self.named:  # a custom list would keep the five restarts of its constructors
             reference.apgd.n_restarts = reference.apgd_targeted.n_restarts = reference.fab.n_restarts = 1
-        # Their code takes 9 targets of any number of classes and fails where there are fewer.
+        # Their code uses 9 targets for any number of classes, and fails with fewer classes.
         targets = min(9, tame.classes - 1)
         reference.apgd_targeted.n_target_classes = reference.fab.n_target_classes = targets
 
@@ -159,7 +159,7 @@ class AutoAttack(ReferenceBackend):
 def _with_draws_of(
     name: str, run: Stage, model: Model, batch: AttackBatch, more: bool
 ) -> tuple[Tensor, Tensor]:
-    """A stage with the random numbers of its attack, which also decides which examples are broken."""
+    """Run a stage with the random numbers of its attack; the stage also decides which examples are broken."""
     import dataclasses
 
     points, broken = run(model, dataclasses.replace(batch, draws=batch.draws.child(name)), True)

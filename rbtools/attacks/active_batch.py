@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 
 STILL_CORRECT, CLEAN = -1, -2
-"""Instead of the number of a stage: no stage broke the example; it is misclassified without an attack."""
+"""In place of the number of a stage: no stage broke the example; it is misclassified without an attack."""
 
 
 @dataclass(frozen=True)
 class AttackBatch:
     """Examples under attack.
 
-    images: float32 (N, C, H, W) in [0, 1]; labels: int64 (N,); draws: their random numbers;
-    logits: of the unchanged images (N, K), where a clean pass was made.
+    images: float32 (N, C, H, W) in [0, 1]; labels: int64 (N,); draws: their random numbers; logits: of the
+    unchanged images (N, K), if there was a clean pass.
     """
 
     images: Tensor
@@ -49,19 +49,19 @@ class AttackBatch:
         return AttackObjective(loss, self.labels, self.labels if targets is None else targets)
 
 
-"""From a model, a batch and whether more stages follow to (an image each, which of them fool the model)."""
+"""(model, batch, whether more stages follow) -> (an image per example, which of them fool the model)."""
 
 
 def run_stages(
     model: Model, batch: AttackBatch, stages: Callable[[int], list[Stage]], *, clean_pass: bool
 ) -> tuple[Tensor, Tensor, int]:
-    """Run stage after stage on the examples that are still classified right.
+    """Run the stages one after another on the examples that are still classified correctly.
 
     Returns the images (N, C, H, W), the number of the stage that broke each (N,), and how many classes the
     model has (0 without a clean pass).
 
-    `stages` gives the stages for a number of classes. The last stage's examples are STILL_CORRECT unless it
-    knows that they are broken.
+    `stages` returns the stages for a number of classes. Examples of the last stage are STILL_CORRECT unless
+    it reports them as broken.
     """
     perturbed = batch.images.clone()
     by = torch.full_like(batch.labels, STILL_CORRECT)
@@ -88,23 +88,23 @@ def run_stages(
 
 
 class Evaluated(NamedTuple):
-    """The outcome at some points: which are still classified right (N,) and, for these only (or for all
-    with `everyone`), the value (S,) and the gradient (S, C, H, W) of the loss."""
+    """The result at some points: which are still classified correctly (N,) and, for these only (with
+    `everyone` for all), the value (S,) and the gradient (S, C, H, W) of the loss."""
 
     still_correct: Tensor
     loss: Tensor
     gradient: Tensor
 
 
-# Where most examples of a graph are broken, it is discarded: a second forward pass on the rest costs less
-# than a backward pass through all (a backward pass to the images costs between one and two forward passes).
+# If most examples of a graph are broken, it is discarded: a second forward pass on the rest costs less than a
+# backward pass through all (a backward pass to the images costs between one and two forward passes).
 _WORTH_A_SECOND_FORWARD = 0.5
 
 
 def in_chunks(model: Model, count: int, part: Callable[[slice], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
     """The results of `part` for all rows of `count` examples, in chunks of the model's `chunk_size`.
 
-    An attack has more examples than a chunk, so that chunks stay full as broken examples are removed.
+    An attack gets more examples than a chunk holds, so that chunks stay full as broken examples are removed.
     """
     size = getattr(model, "chunk_size", None) or count
     if count <= size:
@@ -116,10 +116,10 @@ def in_chunks(model: Model, count: int, part: Callable[[slice], tuple[Tensor, ..
 def loss_and_gradient(
     model: Model, points: Tensor, goal: AttackObjective, *, passes: int = 1, everyone: bool = False
 ) -> Evaluated:
-    """One forward pass, and one backward pass for the examples that are still classified right.
+    """One forward pass, and one backward pass for the examples that are still classified correctly.
 
-    `passes`: for randomised models, gradient, loss and classification are those of the mean over that many
-    passes. `everyone`: broken examples keep their gradient.
+    `passes`: for randomised models, gradient, loss and classification are averaged over that many passes.
+    `everyone`: broken examples get a gradient, too.
     """
 
     def part(rows: slice) -> Evaluated:
@@ -170,21 +170,21 @@ def _averaged(model: Model, points: Tensor, goal: AttackObjective, passes: int) 
 
 
 def misclassified(model: Model, points: Tensor, labels: Tensor, *, passes: int = 1) -> Tensor:
-    """Which points are still classified right (N,), by the mean over passes."""
+    """Which points are misclassified (N,), by the mean over passes."""
     with torch.no_grad():
         logits = logits_of(model, points)
         for _ in range(passes - 1):
             logits = logits + logits_of(model, points)
         if passes > 1:
-            return logits.argmax(1) == labels
-        return ~fooled(model, points, logits, labels)
+            return logits.argmax(1) != labels
+        return fooled(model, points, logits, labels)
 
 
 R = TypeVar("R")
 
 
 def keep_rows(rows: R, mask: Tensor) -> None:
-    """Drop examples from a dataclass of tensors with a row an example (and of goals), in place."""
+    """Drop examples in place from a dataclass of tensors with one row per example (and of objectives)."""
     for field in dataclasses.fields(rows):  # type: ignore[arg-type]
         value = getattr(rows, field.name)
         setattr(rows, field.name, value.take(mask) if isinstance(value, AttackObjective) else value[mask])

@@ -1,4 +1,4 @@
-"""Auto-PGD (Croce and Hein 2020, arXiv:2003.01690): momentum, and a step size that adapts."""
+"""Auto-PGD (Croce and Hein 2020, arXiv:2003.01690): momentum and an adaptive step size."""
 
 from __future__ import annotations
 
@@ -75,8 +75,9 @@ def apgd(
 ) -> tuple[Tensor, Tensor]:
     """`count` steps from a random start: images (N, C, H, W) in [0, 1], and which are broken (N,).
 
-    eps is in pixel units of [0, 1]. Any iterate that fools the model breaks its example, which then leaves;
-    what stands at the end comes back unchanged. `draw` numbers the random start; `passes` is loop.look's.
+    eps is in pixel units of [0, 1]. Any iterate that fools the model breaks its example, which is then
+    dropped; unbroken examples are returned unchanged. `draw` numbers the random start; `passes`: see
+    `active_batch.loss_and_gradient`.
     """
     result = batch.images.clone()
     start = border_start(batch.images, batch.draws, eps, norm, draw)
@@ -90,7 +91,7 @@ def apgd(
             break
         point = _move(state, eps, norm, first=number == 1)
         if number == count:  # the last iterate needs no gradient
-            fooled = ~active_batch.misclassified(model, point, state.goal.labels, passes=passes)
+            fooled = active_batch.misclassified(model, point, state.goal.labels, passes=passes)
             result[state.row[fooled]], broken[state.row[fooled]] = point[fooled], True
             break
         seen = active_batch.loss_and_gradient(model, point, state.goal, passes=passes)
@@ -107,7 +108,7 @@ def apgd(
 
 
 def border_start(images: Tensor, draws: object, eps: float, norm: str, draw: int) -> Tensor:
-    """A random point that touches the ball's border, as `images` (N, C, H, W) in [0, 1].
+    """A random point on the border of the ball, shaped as `images` (N, C, H, W), in [0, 1].
 
     A uniform offset, its largest entry stretched to eps (linf), or a uniform direction of length eps (l2), in
     pixel units; then clipped to the box.
@@ -168,7 +169,7 @@ def _note(state: _APGDState, seen: active_batch.Evaluated) -> None:
 
 
 def _check(state: _APGDState, gap: int) -> None:
-    """At a checkpoint: halve the step of those that stalled and put them back to their best point."""
+    """At a checkpoint, halve the step of the examples that stalled and reset them to their best point."""
     stall = stalled(state.rose, gap, state.halved, state.best, state.best_then)
     wide = stall.view(-1, *[1] * (state.point.ndim - 1))
     state.step = torch.where(wide, state.step / 2, state.step)

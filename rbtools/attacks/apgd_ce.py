@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class APGDCE(ReferenceBackend):
     """Auto-PGD on the cross-entropy (Croce and Hein 2020, arXiv:2003.01690).
 
-    Any iterate that fools the model counts, and its example leaves. Examples that stay unbroken come
-    back unchanged.
+    Any iterate that fools the model counts, and its example is dropped. Unbroken examples are returned
+    unchanged.
 
     Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images.
     """
@@ -38,9 +38,7 @@ class APGDCE(ReferenceBackend):
     norm: str = norm_param()
     steps: int = param(100, "Number of gradient steps.", check="positive")
     restarts: int = param(1, "Number of runs from new random starts.", check="positive")
-    eot: int = param(
-        1, "Passes that every gradient is a mean of, for models that are random.", check="positive"
-    )
+    eot: int = param(1, "Passes to average every gradient over, for randomised models.", check="positive")
     backend: str = backend_param()
 
     def stages(self, classes: int) -> list[Stage]:

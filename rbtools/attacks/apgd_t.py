@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 class APGDT(ReferenceBackend):
     """Targeted Auto-PGD on the targeted DLR loss (Croce and Hein 2020, arXiv:2003.01690).
 
-    One run a target: the wrong classes in the order of the clean logits, the most likely first. Any
-    wrong class counts as a success. The loss needs four classes: for models of two or three it is
-    z_t - z_y, the numerator alone. Examples that stay unbroken come back unchanged.
+    One run per target: the wrong classes in the order of the clean logits, the most likely first. Any wrong
+    class counts as a success. The loss needs four classes: for models of two or three it is z_t - z_y, the
+    numerator alone. Unbroken examples are returned unchanged.
 
     Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images.
     Raises RbError for models of fewer than 4 classes with backend pyautoattack.

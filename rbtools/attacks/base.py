@@ -1,4 +1,4 @@
-"""The base class of attacks, and of those in this package: stages, each on the examples not yet broken.
+"""The base class of all attacks, and of those that run stages, each on the examples not yet broken.
 
 Nothing here imports torch, so that the classes of attacks load with `--help`.
 """
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from rbtools.attacks.active_batch import Stage
     from rbtools.attacks.steps import Model
 
-# A loss that needs more classes than the model has is replaced by the margin behind it, which
-# has the same direction: only the scale by several logits is missing.
+# A loss that needs more classes than the model has is replaced by its numerator, the margin, which increases
+# in the same direction but is not scaled by other logits.
 _NEEDS = {"dlr": (3, "margin"), "targeted-dlr": (4, "targeted-margin")}
 
 
@@ -44,7 +44,7 @@ class Attack:
 
     name: ClassVar[str]
     version: ClassVar[int] = 1
-    # The name of the loss that is maximised; None where an attack has none.
+    # The name of the loss that is maximised; None if there is none.
     loss: ClassVar[str | None] = None
     # Which iterate of a run is evaluated: "any" of them, or the "last".
     iterate: str = "any"
@@ -102,12 +102,12 @@ class SequentialAttack(Attack):
     loss: ClassVar[str | None] = "none"
 
     def loss_for(self, classes: int) -> str:
-        """The loss in use: its replacement where the model has too few classes."""
+        """The loss in use: a replacement if the model has too few classes."""
         least, instead = _NEEDS.get(str(self.loss), (0, ""))
         return str(self.loss) if classes >= least else instead
 
     def stages(self, classes: int) -> list[Stage]:
-        """The stages for a model of that many classes (0 where no clean pass was made)."""
+        """The stages for a model of that many classes (0 without a clean pass)."""
         raise NotImplementedError
 
     def __call__(self, model: Model, images: Tensor, labels: Tensor, draws: Any) -> Tensor:
@@ -151,7 +151,7 @@ class ReferenceBackend(SequentialAttack):
 
 
 def need_random_start(attack: str, restarts: int, start: str) -> None:
-    """Raise RbError where all restarts would be equal."""
+    """Raise RbError if all restarts would be equal."""
     if restarts > 1 and start == "zero":
         raise RbError(
             f"Attack '{attack}' has {restarts} restarts but starts at the image, so every run would be"

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 class CWL2(SequentialAttack):
     """The unbounded L2 attack of Carlini and Wagner (2017, arXiv:1608.04644).
 
-    It minimises |x' - x|^2 + c * max(z_y - max of the others, -kappa) by Adam over w, where
-    x' = (tanh(w) + 1) / 2, and searches for the smallest c that succeeds, for each example its own. An
-    example rests within a run once a tenth of its steps has brought no improvement. eps has no part in
-    the search: it only says up to which distance an adversarial example counts. Whoever wants the
-    distances themselves calls `run`, which returns them as "distance" (infinite where none was found).
+    It minimises |x' - x|^2 + c * max(z_y - max of the others, -kappa) by Adam over w, where x' = (tanh(w) +
+    1) / 2, and searches for the smallest c that succeeds for each example. Within a run, an example stops
+    after a tenth of the steps without improvement. The search does not use eps, which only limits the
+    distance of adversarial examples that count. `run` also returns the distances as "distance" (infinite if
+    there is no adversarial example).
 
-    Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images. Examples
-    without an adversarial example within eps come back unchanged.
+    Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images. Images without
+    an adversarial example within eps are returned unchanged.
     """
 
     name: ClassVar[str] = "cw-l2"

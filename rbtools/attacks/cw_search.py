@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 BETAS = (0.9, 0.999)
 ADAM_EPS = 1e-8
-INSIDE = 1 - 1e-6  # scales the start away from the borders of the box, where tanh has no inverse
-NO_BETTER = 0.9999  # an example stops if a tenth of the steps does not reduce its loss below this share
+INSIDE = 1 - 1e-6  # moves the start off the border of the box, where tanh has no inverse
+NO_BETTER = 0.9999  # an example stops unless a tenth of the steps reduces its loss below this share
 
 
 @dataclass
@@ -46,7 +46,7 @@ def cw_search(
 ) -> tuple[Tensor, Tensor]:
     """(the nearest adversarial example (N, C, H, W), its distance (N,)); the image and infinity if none."""
     best, distance = images.clone(), torch.full_like(images.flatten(1)[:, 0], torch.inf)
-    clean_wrong = ~active_batch.misclassified(model, images, labels)
+    clean_wrong = active_batch.misclassified(model, images, labels)
     distance[clean_wrong] = 0.0
     left = (~clean_wrong).nonzero()[:, 0]
     low, high = torch.zeros_like(distance), torch.full_like(distance, torch.inf)
@@ -68,7 +68,7 @@ def cw_search(
 def _descend(
     model: steps.Model, images: Tensor, labels: Tensor, c: Tensor, count: int, rate: float, kappa: float
 ) -> tuple[Tensor, Tensor]:
-    """One run of Adam: (nearest fooling point, its distance); infinity where no point fools the model."""
+    """One run of Adam: (nearest fooling point, its distance); infinity if no point fools the model."""
     nearest, distance = images.clone(), torch.full_like(c, torch.inf)
     w = torch.atanh((2 * images - 1) * INSIDE)
     goal = losses.AttackObjective(losses.margin, labels, labels)

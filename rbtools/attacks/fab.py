@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 class FAB(ReferenceBackend):
     """Fast adaptive boundary attack (Croce and Hein 2020, arXiv:1907.02044), without targets.
 
-    It looks for the nearest adversarial example; the example is broken, and leaves, once one within
-    eps is found. Every step takes the gradients of all classes: `fab-t` asks for two and scales to
-    many classes. The first run starts at the image. Examples that stay unbroken come back unchanged.
+    It searches for the nearest adversarial example; an example is broken, and dropped, once one within eps is
+    found. Every step takes the gradients of all classes; `fab-t` takes two and scales to many classes. The
+    first run starts at the image. Unbroken examples are returned unchanged.
 
     Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images.
     """
@@ -38,7 +38,7 @@ class FAB(ReferenceBackend):
     eps: float = 8 / 255
     norm: str = norm_param()
     steps: int = param(100, "Number of steps.", check="positive")
-    restarts: int = param(1, "Number of runs, the ones after the first from random starts.", check="positive")
+    restarts: int = param(1, "Number of runs; all but the first have random starts.", check="positive")
     backend: str = backend_param()
 
     @property

@@ -135,14 +135,14 @@ _ROUNDS = 50
 def shortest_way(points: Tensor, normal: Tensor, value: Tensor, norm: str) -> Tensor:
     """The smallest move d in `norm` with value + <normal, d> = 0 and points + d in [0, 1].
 
-    Where the box does not reach the hyperplane every coordinate goes to its wall. Coordinates whose
-    normal is zero stay.
+    If the box does not reach the hyperplane, every coordinate goes to the border. Coordinates whose normal is
+    zero stay.
 
     Shape: points and normal (N, d), value (N,); the result is (N, d).
 
-    A coordinate moves by min(t * speed, room) in the direction that lowers |value|; speed is 1 in linf
-    and |normal| in l2. What that gains is concave and piecewise linear in t, so Newton's method from
-    t = 0 comes from below and ends on the solution after as many rounds as t crosses kinks.
+    A coordinate moves by min(t * speed, room) in the direction that lowers |value|; speed is 1 in linf and
+    |normal| in l2. The change of the value is concave and piecewise linear in t, so Newton's method from t =
+    0 approaches from below and reaches the solution after as many rounds as t crosses kinks.
     """
     slope = normal.abs()
     direction = normal.sign().mul_(-value.sign()[:, None])

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 class FABT(FAB):
     """Targeted fast adaptive boundary attack (Croce and Hein 2020, arXiv:1907.02044 and 2003.01690).
 
-    One run a target: steps onto the linearised boundary between the true class and the target, the
-    wrong classes in the order of the clean logits, the most likely first. An example is broken, and
-    leaves, once any wrong class is found within eps. Examples that stay unbroken come back unchanged.
+    One run per target: steps onto the linearised boundary between the true class and the target. Targets are
+    the wrong classes in the order of the clean logits, the most likely first. An example is broken, and
+    dropped, once any wrong class is found within eps. Unbroken examples are returned unchanged.
 
     Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images.
     """

@@ -45,5 +45,5 @@ class FGSM(SequentialAttack):
         )
         moved = steps.ascend(batch.images, seen.gradient, self.eps, "linf").clamp_(0, 1)
         if more:
-            return moved, ~active_batch.misclassified(model, moved, batch.labels)
+            return moved, active_batch.misclassified(model, moved, batch.labels)
         return moved, torch.zeros_like(seen.still_correct)

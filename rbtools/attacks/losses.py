@@ -1,6 +1,6 @@
-"""The losses that gradient attacks maximise: one value an example, from its logits, label and target.
+"""The losses that gradient attacks maximise: one value per example, from its logits, label and target.
 
-Every loss here is negative or small while the example is classified right and grows as it is fooled.
+Every loss is negative or small while the example is classified correctly, and grows as it is fooled.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
-"""From logits (N, K), labels (N,) and target classes (N,) to a value an example (N,)."""
+"""From logits (N, K), labels (N,) and target classes (N,) to a value per example (N,)."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class AttackObjective:
         return self.loss(logits, self.labels, self.targets)
 
     def take(self, index: Tensor | slice) -> AttackObjective:
-        """The goal of some of the examples."""
+        """The objective of some of the examples."""
         return AttackObjective(self.loss, self.labels[index], self.targets[index])
 
 

@@ -1,4 +1,4 @@
-"""Noise: the best of random points of the ball."""
+"""Noise: the best of several random points of the ball."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class NoiseAttack(SequentialAttack):
     """Random points of the ball, without gradients: the baseline for attacks.
 
-    Points are uniform in the ball, clipped to the box. The first that fools the model is taken and its
-    example leaves; of an example that no point fools the one of smallest margin is returned.
+    Points are uniform in the ball, clipped to the box. An example is dropped at the first point that fools
+    the model; if no point does, the one with the smallest margin is returned.
 
     Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images.
     """

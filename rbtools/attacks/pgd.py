@@ -25,20 +25,19 @@ if TYPE_CHECKING:
 class PGD(SequentialAttack):
     """Projected gradient descent on the cross-entropy (Madry et al. 2018, arXiv:1706.06083).
 
-    L-infinity steps follow the sign of the gradient, L2 steps the normalised gradient. A restart
-    goes on with the examples that are not broken yet; what it broke is kept.
+    L-infinity steps follow the sign of the gradient, L2 steps the normalised gradient. A restart runs on the
+    examples that are not broken yet.
 
-    `iterate="any"`: an example is broken as soon as an iterate, the start included, fools the model;
-    that iterate is returned and the example leaves the batch. `iterate="last"`: only the last iterate
-    counts, as in torchattacks, foolbox and the papers; nothing leaves the batch.
+    `iterate="any"`: an example is broken as soon as an iterate, the start included, fools the model; that
+    iterate is returned and the example is dropped from the batch. `iterate="last"`: only the last iterate
+    counts, as in torchattacks, foolbox and the papers; no example is dropped.
 
-    `target`: instead of away from its label an example is moved towards the class that is least likely
-    on the clean image, or towards the class of that number (examples of that class are attacked
-    without a target). Any wrong class counts as a success all the same.
+    `target`: instead of away from its label an example is moved towards the class that is least likely on the
+    clean image, or towards the class of that number (examples of that class are attacked without a target).
+    Any wrong class counts as a success.
 
-    Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images.
-    Raises RbError if restarts are asked for without a random start, for two step sizes at once, and for
-    a target that is no class.
+    Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images. Raises RbError
+    for restarts without a random start, for two step sizes at once, and for a target that is no class.
     """
 
     name: ClassVar[str] = "pgd"
@@ -70,7 +69,7 @@ class PGD(SequentialAttack):
         "Which iterates may count as a success: any of them, or only the last.",
         choices=("any", "last"),
     )
-    target: str = param("none", "Where to: none (away from the label), least-likely, or a class's number.")
+    target: str = param("none", "Target: none (away from the label), least-likely, or a class number.")
 
     def __post_init__(self) -> None:
         need_random_start(self.name, self.restarts, self.start)
@@ -166,5 +165,5 @@ class PGD(SequentialAttack):
             current = steps.project(moved, images, self.eps, self.norm)
         result[active] = current
         if more:  # the caller evaluates the last iterate of the last run
-            broken[active] = ~active_batch.misclassified(model, current, goal.labels)
+            broken[active] = active_batch.misclassified(model, current, goal.labels)
         return result, broken

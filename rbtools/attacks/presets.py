@@ -29,7 +29,7 @@ _STEP = 2 / 255
 
 PRESETS: dict[str, tuple[PresetAttack, ...]] = {
     # Jung et al. 2023 (Neural Architecture Design and Robustness: A Dataset): foolbox' FGSM and PGD, 40 steps
-    # of 0.01/0.3 of eps; APGD-CE and Square as AutoAttack has them. Its text gives the relative step only.
+    # of 0.01/0.3 of eps; APGD-CE and Square as in AutoAttack. The text gives the relative step only.
     "jung2023": (
         PresetAttack("fgsm", _of255(0.1, 0.5, 1, 2, 3, 4, 5, 6, 7, 8, 255)),
         PresetAttack("pgd", _GRID, {"steps": 40, "relative_step": 0.01 / 0.3, **_LAST}),
@@ -49,7 +49,7 @@ PRESETS: dict[str, tuple[PresetAttack, ...]] = {
         PresetAttack("cw", _of255(8), {"steps": 20, "step_size": _STEP, **_LAST}),
         PresetAttack("aa", _of255(8)),
     ),
-    # Its code (wellzline/PRBenchmark, evaluate.py): the same but for CW's margin.
+    # Its code (wellzline/PRBenchmark, evaluate.py): the same except for CW's margin.
     "prbench-code": (
         PresetAttack("pgd", _of255(8), {"steps": 10, "step_size": _STEP, **_LAST}),
         PresetAttack("pgd", _of255(8), {"steps": 20, "step_size": _STEP, **_LAST}),

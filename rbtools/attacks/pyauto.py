@@ -1,9 +1,8 @@
 """Run AutoAttack's own code (the package pyautoattack) as an attack of this package.
 
-That code prints, reseeds the global generators, writes into the logits it is given, wants contiguous
-tensors, and breaks on empty batches, few classes and models that ignore their input. All of it is
-mended here, so that the attacks that use it stay a few lines each. Imports torch: import inside
-functions only.
+That code prints, reseeds the global generators, writes into the logits it is given, needs contiguous tensors,
+and breaks on empty batches, few classes and models that ignore their input. All of that is worked around
+here, so that the attacks that use it stay short. Imports torch: import inside functions only.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ def run(
 ) -> Tensor:
     """Run the attack that `attack(model, seed)` returns; return its perturbed images (N, C, H, W).
 
-    The seed comes from the draws of the first example, since this code draws for the batch as a
-    whole: equal batches give equal results. Images are float32 in [0, 1], eps in their unit.
+    The seed comes from the draws of the first example, since this code draws for the whole batch: equal
+    batches give equal results. Images are float32 in [0, 1], eps in their unit.
     """
     if len(images) == 0 or eps == 0:
         return images.clone()
@@ -56,9 +55,9 @@ def run(
 class TameModel:
     """A model in the form that pyautoattack requires.
 
-    Logits are float32, contiguous and a copy (Square writes into them); the gradient that flows to the
-    images is contiguous whatever the model's memory format; an empty batch has empty logits without
-    asking the model; logits that do not depend on the images have a zero gradient, not an error.
+    Logits are float32, contiguous and a copy (Square writes into them); the gradient that flows to the images
+    is contiguous whatever the model's memory format; an empty batch gets empty logits without calling the
+    model; logits that do not depend on the images have a zero gradient, not an error.
     """
 
     def __init__(self, model: Model, image: Tensor) -> None:
@@ -79,9 +78,9 @@ class TameModel:
 
 
 def mend_ties(square: Any) -> None:
-    """Let a Square attack count an exact tie as fooled throughout, as its search does.
+    """Let a Square attack always count an exact tie as fooled, as its search does.
 
-    Its start asks for a negative margin instead, and then searches on with an empty batch.
+    Its start requires a negative margin instead, and then goes on with an empty batch.
     """
     original = square.margin_and_loss
 
@@ -102,7 +101,7 @@ def need_classes(model: TameModel, least: int, loss: str, attack: str) -> None:
 
 
 def need_l2_tiles(images: Tensor, attack: str) -> None:
-    """Raise RbError where Square's L2 start, five squares a side, does not fit the image size.
+    """Raise RbError if Square's L2 start, five squares a side, does not fit the image size.
 
     Sides below 5, and 12, 14, 18, 19 and 24, make pyautoattack's code fail.
     """

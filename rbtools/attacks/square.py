@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from rbtools.attacks.steps import Model
 
 HALVED_AFTER = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
-"""After how many queries of 10,000 the share of pixels in a square is halved (section 4 of the paper)."""
+"""The queries, of 10,000, after which the share of pixels in a square is halved (section 4 of the paper)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Square(ReferenceBackend):
     """Square attack (Andriushchenko et al. 2020, arXiv:1912.00049), L-infinity and L2.
 
-    A random search that lowers the margin z_y - max of the others and asks the model for logits
-    alone. Every image has squares of its own. A square that would change nothing costs no query of the
-    model. An example that is fooled leaves. Examples that stay unbroken come back unchanged.
+    A random search that lowers the margin z_y - max of the others and uses only the logits of the model.
+    Every image has its own squares. A square that would change nothing costs no query of the model. An
+    example that is fooled is dropped. Unbroken examples are returned unchanged.
 
-    The share of the pixels in a square starts at p and is halved after 10, 50, 200, 500, 1000, 2000,
-    4000, 6000 and 8000 queries. With schedule "fixed" these are the numbers whatever --queries is, as in
-    AutoAttack; with "rescaled" they are stretched by queries / 10,000, as in the paper and in torchattacks.
+    The share of the pixels in a square starts at p and is halved after 10, 50, 200, 500, 1000, 2000, 4000,
+    6000 and 8000 queries. With schedule "fixed" these numbers do not depend on --queries, as in AutoAttack;
+    with "rescaled" they are multiplied by queries / 10,000, as in the paper and in torchattacks.
 
     Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images.
     """
@@ -66,7 +66,7 @@ class Square(ReferenceBackend):
         return float(self.p / 2 ** sum(query > after for after in HALVED_AFTER))
 
     def side(self, query: int, height: int, width: int) -> int:
-        """Side of the square of a query in pixels; odd and at least 3 in l2, where it has a centre."""
+        """Side of the square of a query in pixels; odd and at least 3 in l2, where it needs a centre."""
         side = max(round(math.sqrt(self.share(query) * height * width)), 1)
         if self.norm == "l2":
             side = max(side, 3) | 1

@@ -1,8 +1,8 @@
 """The search of Square (Andriushchenko et al. 2020, arXiv:1912.00049).
 
-The best image so far is one buffer: a proposal writes its square into it, and where the model does not
-like it the old square is written back. Nothing else of an image is touched, and its random numbers
-come from the example, many queries at a time.
+The best image so far is one buffer: a proposal writes its square into it, and if the margin does not fall the
+old square is written back. The rest of an image is not touched. Random numbers belong to the example and are
+drawn for many queries at a time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 _AT_ONCE = 64  # queries whose random words are drawn together
-_WORDS = 5  # of each query: two corners, and the signs of the channels
+_WORDS = 5  # words per query: two corners, and the signs of the channels
 
 
 @dataclass
@@ -90,7 +90,7 @@ class _Patch:
 
 
 def _try(model: steps.Model, state: _SquareState, patch: _Patch) -> Tensor:
-    """Put the patch into the best images where that lowers the margin; return which it fools (N,)."""
+    """Put the patch into the best images if that lowers the margin; return which examples it fools (N,)."""
     flat = state.best.flatten(2)
     at = patch.at[:, None].expand_as(patch.values)
     old = flat.gather(2, at)
@@ -109,14 +109,14 @@ def _try(model: steps.Model, state: _SquareState, patch: _Patch) -> Tensor:
 
 
 def _ask(model: steps.Model, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """(z_y - the largest other logit (N,), which images are classified wrong (N,))."""
+    """(z_y - the largest other logit (N,), which images are misclassified (N,))."""
     logits = steps.widen(model(images))
     wrong = steps.fooled(model, images, logits, labels)
     return of_class(logits, labels) - best_other(logits, labels), wrong
 
 
 def _stripes(batch: active_batch.AttackBatch, eps: float, restart: int) -> Tensor:
-    """Vertical stripes: x + eps or x - eps, one sign a channel and column, clipped to the box."""
+    """Vertical stripes: x + eps or x - eps, one sign per channel and column, clipped to the box."""
     channels, width = batch.images.shape[1], batch.images.shape[3]
     bits = batch.draws.child("stripes").integers(2, (channels, 1, width), draw=restart)
     signs: Tensor = bits.to(batch.images) * 2 - 1
@@ -136,13 +136,13 @@ def _window(top: Tensor, left: Tensor, side: int, width: int) -> Tensor:
 
 
 def _signs(words: Tensor, channels: int) -> Tensor:
-    """One bit a channel: bool (N, C, 1)."""
+    """One bit per channel: bool (N, C, 1)."""
     numbers = torch.arange(channels, device=words.device) % 32
     return ((words[:, None] >> numbers) & 1).bool()[:, :, None]
 
 
 def _square_linf(state: _SquareState, words: Tensor, side: int) -> _Patch:
-    """x + eps or x - eps, one sign a channel, inside a square."""
+    """x + eps or x - eps, one sign per channel, inside a square."""
     channels, height, width = state.best.shape[1:]
     top, left = _corner(words[:, 0], height - side + 1), _corner(words[:, 1], width - side + 1)
     at = _window(top, left, side, width)
@@ -173,13 +173,14 @@ def _pattern(side: int) -> Tensor:
 
 
 def _patterns(turned: Tensor, side: int) -> Tensor:
-    """A pattern an example (N, side * side), turned on its side where `turned` (N,)."""
+    """A pattern per example (N, side * side), rotated by 90 degrees where `turned` (N,)."""
     upright = _pattern(side).to(turned.device)
     return torch.where(turned[:, None], upright.T.reshape(1, -1), upright.reshape(1, -1))
 
 
 def _tiles(batch: active_batch.AttackBatch, eps: float, restart: int) -> Tensor:
-    """A grid of patterns, about five a side, a sign each and channel; of length eps, clipped to the box."""
+    """A grid of about five patterns a side, each with a sign per channel; of length eps, clipped to the
+    box."""
     images = batch.images
     count, channels, height, width = images.shape
     side = max(min(height, width) // 5, 1)
@@ -206,7 +207,7 @@ def _unit_rows(rows: Tensor) -> Tensor:
 
 
 def _squares_l2(state: _SquareState, words: Tensor, side: int, eps: float) -> _Patch:
-    """Algorithm 3: the length of two windows, and what is left of eps, go into a new pattern in one."""
+    """Algorithm 3: the length of two windows, and the rest of eps, go into a new pattern in one of them."""
     count, channels, height, width = state.best.shape
     spaces = height - side + 1, width - side + 1
     into = _window(_corner(words[:, 0], spaces[0]), _corner(words[:, 1], spaces[1]), side, width)

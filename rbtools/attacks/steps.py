@@ -1,8 +1,7 @@
 """Common parts of gradient attacks: the gradient of an objective, a step, a projection, a start.
 
-Attacks and the inner problems of adversarial training are built from these; there is one PGD step in
-the project. Everything here works example by example, so that no result depends on how examples are
-batched.
+Attacks and the inner problems of adversarial training are built from these; the project has only one PGD
+step. Everything here works per example, so that no result depends on the batching.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     Objective = Callable[[Tensor], Tensor]
 
 
-"""From logits (N, classes) to the value to maximise, one an example (N,)."""
+"""From logits (N, classes) to the value to maximise, one per example (N,)."""
 
 
 def widen(logits: Tensor) -> Tensor:
@@ -41,7 +40,7 @@ def cross_entropy(labels: Tensor) -> Objective:
 def logits_of(model: Model, images: Tensor) -> Tensor:
     """The logits of images (N, K), at least in float32.
 
-    Raises RbError for a model that cannot be given images that ask for a gradient.
+    Raises RbError for a model that does not accept images that require a gradient.
     """
     try:
         return widen(model(images))
@@ -52,10 +51,10 @@ def logits_of(model: Model, images: Tensor) -> Tensor:
 
 
 def fooled(model: Model, points: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
-    """Which points, of which these are the logits, are classified wrong: bool (N,).
+    """Which points, with these logits, are misclassified: bool (N,).
 
-    A model that only searches for another one, more coarsely, has a method `confirm(points, labels)` that
-    says of points which it takes for wrong whether they are: bool (N,). What is not confirmed still stands.
+    A fast model has a method `confirm(points, labels)`: whether the exact model misclassifies points that the
+    fast model misclassifies, bool (N,). Unconfirmed points count as classified correctly.
     """
     wrong = logits.detach().argmax(1) != labels
     confirm = getattr(model, "confirm", None)
@@ -68,7 +67,7 @@ def not_differentiable() -> RbError:
     """The error for an attack by gradients on a model that has none."""
     return RbError(
         "The model's output has no gradient with respect to the image, so attacks by gradients cannot run."
-        " Only the attacks 'square' and 'noise' apply: they ask for outputs alone."
+        " Only the attacks 'square' and 'noise' apply: they use outputs alone."
     )
 
 
@@ -77,14 +76,14 @@ def differentiate(
 ) -> tuple[Tensor, Tensor]:
     """(objective (N,), its gradient with respect to `images`), through logits that were computed from them.
 
-    `again`: the same logits will be asked for another gradient.
+    `again`: another gradient of the same logits will be needed.
 
-    Where the logits do not depend on the images (an architecture without a live path) the gradient is
-    zero. Raises RbError where they do depend on them, but not in a way that can be differentiated.
+    If the logits do not depend on the images (an architecture without a live path), the gradient is zero.
+    Raises RbError if they do depend on them, but are not differentiable.
     """
     with torch.enable_grad():
         value = objective(logits)
-        total = value.sum()  # told where to start from, torch would import sympy to compare shapes: 0.5 s
+        total = value.sum()  # with grad_outputs, torch would import sympy to compare shapes: 0.5 s
     gradient = None
     if value.requires_grad:
         (gradient,) = torch.autograd.grad(total, images, retain_graph=again, allow_unused=True)
@@ -95,7 +94,7 @@ def differentiate(
 
 
 def need_constant(model: Model, images: Tensor, logits: Tensor) -> None:
-    """Raise RbError where logits without a gradient do depend on their images."""
+    """Raise RbError if logits without a gradient do depend on their images."""
     with torch.no_grad():
         if not torch.equal(widen(model(1 - images)), logits):
             raise not_differentiable()
@@ -104,9 +103,9 @@ def need_constant(model: Model, images: Tensor, logits: Tensor) -> None:
 def input_gradient(model: Model, images: Tensor, objective: Objective) -> tuple[Tensor, Tensor]:
     """Return (gradient of the objective with respect to `images`, the detached logits there).
 
-    The objective is summed over examples, so each example's gradient is its own. Gradients of the
-    model's parameters are neither computed nor stored. Where the logits do not depend on the images
-    (an architecture without a live path) the gradient is zero.
+    The objective is summed over examples, so each example's gradient is its own. Gradients of the model's
+    parameters are neither computed nor stored. If the logits do not depend on the images (an architecture
+    without a live path), the gradient is zero.
 
     Shape: images and gradient (N, C, H, W); logits (N, classes).
     """
@@ -123,8 +122,8 @@ def input_gradient(model: Model, images: Tensor, objective: Objective) -> tuple[
 def project(perturbed: Tensor, images: Tensor, eps: float | Tensor, norm: str) -> Tensor:
     """Project onto the ball of radius `eps` around `images`, then onto the box [0, 1].
 
-    The box comes second and cannot lead out of the ball again: images lie in the box, so clipping
-    moves every pixel towards its original. sphere: onto the L2 ball of radius eps |x| cut with the sphere
+    Projecting onto the box afterwards does not leave the ball: images lie in the box, so clipping moves every
+    pixel towards its original. sphere: onto the intersection of the L2 ball of radius eps |x| with the sphere
     of radius |x|, without a box; the unit sphere of definition 1 in Wu et al. 2024, by the image's norm.
 
     Shape: perturbed and images (N, C, H, W), images and eps in pixel units of [0, 1]; the result as images.
@@ -132,7 +131,7 @@ def project(perturbed: Tensor, images: Tensor, eps: float | Tensor, norm: str) -
     if norm == "linf":
         return torch.clamp(perturbed, images - eps, images + eps).clamp_(0, 1)
     if norm == "sphere":
-        return _onto_cap(perturbed, images, float(eps))  # one a batch
+        return _onto_cap(perturbed, images, float(eps))  # one per batch
     delta = perturbed - images
     length = _length(delta)
     shrink = (eps / length.clamp_min(torch.finfo(delta.dtype).tiny)).clamp_max(1)
@@ -152,7 +151,7 @@ def _onto_cap(perturbed: Tensor, images: Tensor, eps: float) -> Tensor:
 def ascend(perturbed: Tensor, gradient: Tensor, step_size: float | Tensor, norm: str) -> Tensor:
     """Move by `step_size` in the direction of steepest ascent of `norm`; nowhere if the gradient is 0.
 
-    A step size of each example's own comes as (N, 1, 1, 1).
+    A step size per example has shape (N, 1, 1, 1).
     """
     if norm == "linf":
         return perturbed + step_size * gradient.sign()
@@ -174,7 +173,7 @@ def pgd_step(
     linf: clip[0,1](clip(x' + step_size * sign g, x - eps, x + eps)), Madry et al. 2018. sphere: eps and
     step_size are shares of the image's norm.
 
-    Shape: perturbed and images (N, C, H, W); eps and step_size in pixel units of [0, 1], one a batch or
+    Shape: perturbed and images (N, C, H, W); eps and step_size in pixel units of [0, 1], one per batch or
     broadcastable to it.
     """
     gradient, logits = input_gradient(model, perturbed, objective)
@@ -186,12 +185,12 @@ def pgd_step(
 def uniform_start(
     images: Tensor, draws: Any, eps: float | Tensor, norm: str = "linf", draw: int = 0
 ) -> Tensor:
-    """Return one point an example, uniform in the ball of radius `eps`, clipped to the box.
+    """Return one point per example, uniform in the ball of radius `eps`, clipped to the box.
 
     l2: a uniform direction, and a radius eps * u^(1/d) so that equal volumes are equally likely. sphere:
     such a point of the ball of radius eps |x|, brought to the sphere.
 
-    Shape: images (N, C, H, W) and eps in pixel units of [0, 1], one a batch or (N, 1, 1, 1); the result as
+    Shape: images (N, C, H, W) and eps in pixel units of [0, 1], one per batch or (N, 1, 1, 1); the result as
     images.
     """
     shape = tuple(images.shape[1:])

@@ -1,4 +1,4 @@
-"""Makes the run and the terminal of a command from the values of shared options."""
+"""Makes the RunContext and the Terminal of a command from the values of shared options."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def build_context(
     device_rate: str | None = None,
     **fields: object,
 ) -> CommandContext:
-    """The run that the options mean, checked before the first record and not once for each.
+    """The run that the options describe, checked once, before the first record.
 
     Raises UsageError for options that contradict each other, and for a data set, weights, a store or a file
-    that cannot be had. `fields` are further ones of RunContext.
+    that is not available. `fields`: further fields of RunContext.
     """
     from rbtools.execution import resources, slurm
     from rbtools.execution.context import RunContext
@@ -115,7 +115,7 @@ def _rates(path: str) -> DeviceRates:
 
 
 def alone(**fields: object) -> CommandContext:
-    """A run in this process that looks at images and keeps nothing."""
+    """A run in this process that reads images and stores nothing."""
     return build_context(
         store="",
         no_store=True,

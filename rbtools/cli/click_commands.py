@@ -1,5 +1,5 @@
-"""click, the way rbtools uses it: exit statuses, one-line errors, and registered things as
-subcommands whose fields are their options.
+"""click with the exit statuses and one-line errors of rbtools, and with registered classes as subcommands
+whose fields are their options.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rbtools.errors import RbError, unknown
 
 
 class _Main:
-    """What `main()` does for every command: run, then end with the status that says how it went."""
+    """`main()` of every command: run it, and exit with its status."""
 
     def main(
         self,
@@ -42,8 +42,8 @@ class _Main:
         status = exit_status.status(command, name, arguments, extra)
         events.ended(status)
         if args is None and status in (exit_status.INTERRUPTED, exit_status.TERMINATED, exit_status.GONE):
-            # Everything is written and released. What is left is torch's taking itself apart, half a
-            # second of it (three on a busy machine), and whoever stopped us should not wait for that.
+            # Everything is written and released. Only torch's shutdown is left, half a second (three on a
+            # busy machine), and whoever stopped us should not wait for it.
             exit_status.flush()
             os._exit(status)
         sys.exit(status)
@@ -52,7 +52,7 @@ class _Main:
         return legible(super().get_params(ctx))  # type: ignore[misc]
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command, or with `--print-config` say what it would run with."""
+        """Run the command, or with `--print-config` print its options."""
         if ctx.meta.get(effective_config.PRINT):
             click.echo(effective_config.shown(ctx))
             return exit_status.DONE
@@ -66,7 +66,8 @@ class _Main:
 
 
 def _refuse_odd(params: list[click.Parameter], ctx: click.Context) -> None:
-    """Numbers go into records and store keys: JSON has no NaN, and its readers 64 bits for a whole number."""
+    """Refuse numbers that JSON cannot hold in records and store keys: NaN, infinity, integers beyond 64
+    bits."""
     for param in params:
         value = ctx.params.get(param.name or "")
         if isinstance(value, int) and abs(value) > registry.MOST:
@@ -78,7 +79,7 @@ def _refuse_odd(params: list[click.Parameter], ctx: click.Context) -> None:
 class Command(_Main, click.Command):
     """A command without subcommands."""
 
-    classes: Sequence[type] = ()  # of a subcommand that a registry's name makes
+    classes: Sequence[type] = ()  # of a subcommand for a registry's name
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         args = with_pairs(args)
@@ -155,9 +156,9 @@ class Group(_Main, click.Group):
 class Chooser(Group):
     """A command whose subcommands are the names in a registry.
 
-    A name may be a list (`fog,frost`, or `all`) where `many` is set: the callback then gets the list,
-    and the options of all of them are there. Commands that are added (`add_command`) stand beside the
-    registry's names; `--NAME VALUE` in front is the same as the command NAME.
+    With `many`, a name may be a list (`fog,frost`, or `all`): the callback gets the list, and the command has
+    the options of all of them. `add_command` adds commands to the registry's names; `--NAME VALUE` in front
+    of all else is the same as the command NAME.
     """
 
     registry: registry.Registry
@@ -222,10 +223,10 @@ class Chooser(Group):
 
 
 class OptionChooser(_Main, click.Command):
-    """A command where one option (`--method trades`) chooses, and brings further options with it.
+    """A command where one option (`--method trades`) chooses classes, whose fields are further options.
 
-    `covers` names an option that sets all options of the command's own (`--preset`): where the command line
-    has it, what a file says of them does not count. `resolve` tells what it sets, for `--print-config`.
+    `covers` names an option that sets all of the command's own options (`--preset`): if it is on the command
+    line, a file's settings of them are ignored. `resolve` returns what it sets, for `--print-config`.
     """
 
     covers: str | None = None
@@ -276,12 +277,12 @@ class OptionChooser(_Main, click.Command):
             ) from None
 
     def _flags(self, name: str) -> list[str]:
-        """The options that a choice brings with it."""
+        """The options of a choice."""
         options = method_options([self.registry.load(name)])
         return [flag for option in options for flag in [*option.opts, *option.secondary_opts]]
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The command's own help, then that of each thing that was chosen by name."""
+        """The command's own help, then that of each chosen class."""
         super().format_help_text(ctx, formatter)
         for name, cls in ctx.meta.get("rbtools.named", {}).items():
             with formatter.section(f"{self.option} {name}"):
@@ -318,7 +319,7 @@ F = typing.TypeVar("F", bound=Callable[..., Any])
 
 
 def version_option(command: C) -> C:
-    """--version, the same words in every tool."""
+    """Add --version, with the same text in every tool."""
     return click.version_option(__version__, message="%(prog)s (rbtools) %(version)s")(command)
 
 
@@ -329,9 +330,9 @@ def command(
     option: str | None = None,
     default: str | Callable[[Sequence[str]], str] = "",
 ) -> Callable[[F], click.Command]:
-    """Make a command. With `choose`, a registry's names are its subcommands (`many`: lists of them);
-    with `option` as well, the option of that name chooses among them; `default` names the one
-    that is meant where the option is not given, or tells it from the words of the command line.
+    """Make a command. With `choose`, a registry's names are its subcommands (`many`: lists of them); with
+    `option` as well, the option of that name chooses among them; `default` is the choice without that option,
+    or a function that gets it from the words of the command line.
     """
 
     def decorate(function: F) -> click.Command:
@@ -354,7 +355,7 @@ def command(
 
 
 def _tool_name(function: Callable[..., Any]) -> str:
-    """rb-attack for what stands in attack.py; by the file, since `python -m` renames the module."""
+    """rb-attack for a function in attack.py; from the file name, since `python -m` renames the module."""
     return "rb-" + Path(inspect.unwrap(function).__code__.co_filename).stem
 
 

@@ -7,8 +7,8 @@ dashes, and below the name of a subcommand those of that one:
     rb-train: {method: trades, epochs: 50}
     rb-attack: {eps: 8, pgd: {steps: 50}}
 
-The command line wins, then the environment, then the file. A file is no place to be surprised by: it cannot
-let programs run, nor name anything outside the folder that one works in.
+The command line overrides the environment, which overrides the file. For safety, a file cannot let programs
+run, nor name a path outside the working directory.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ALL = "all"
 META = "rbtools.config"
 ORIGINS = "rbtools.origins"
 LARGEST = 1 << 20
-# What a file must not say: "" stands for what makes no sense there.
+# Options that a file cannot set, and why; "" for those that make no sense there.
 FORBIDDEN = {
     "allow-code": "it lets programs run",
     "live": "it starts trainings",
@@ -46,14 +46,14 @@ SHARED: set[str] = set()
 
 
 class ConfigFile(NamedTuple):
-    """A file of defaults: its path, as people know it, and its sections."""
+    """A file of defaults: its path, as the user wrote it, and its sections."""
 
     path: str
     sections: dict[str, Any]
 
 
 class ConfigKey(NamedTuple):
-    """A key of a file with its value, where it stands, and whether for all tools."""
+    """A key of a file with its value, its place, and whether it is for all tools."""
 
     name: str
     value: Any
@@ -63,10 +63,10 @@ class ConfigKey(NamedTuple):
 
 
 def files(ctx: click.Context, arguments: Sequence[str]) -> list[ConfigFile]:
-    """The files that count for this command line, the one that wins last. Raises UsageError."""
+    """The files that apply to this command line, in increasing priority. Raises UsageError."""
     config_files: list[ConfigFile] | None = ctx.meta.get(META)
     if config_files is None:
-        from_python = ctx.find_root().obj is not None  # whose defaults are those of the functions
+        from_python = ctx.find_root().obj is not None  # its functions have defaults of their own
         unread = ctx.resilient_parsing or from_python
         config_files = [] if unread else [_read(path) for path in _paths(arguments)]
         ctx.meta[META] = config_files
@@ -75,7 +75,7 @@ def files(ctx: click.Context, arguments: Sequence[str]) -> list[ConfigFile]:
 
 def _paths(arguments: Sequence[str]) -> list[str]:
     words = list(arguments[: arguments.index("--")] if "--" in arguments else arguments)
-    if {"-h", "--help", "--version"} & set(words):  # help is fast, and there also where a file is wrong
+    if {"-h", "--help", "--version"} & set(words):  # help is fast, and works with an invalid file
         return []
     named = os.environ.get(VARIABLE)
     for place, word in enumerate(words):
@@ -98,7 +98,7 @@ def _of_the_user() -> str:
 
 
 def _read(path: str) -> ConfigFile:
-    """A file, whole and well-formed. Raises UsageError."""
+    """The checked contents of a file. Raises UsageError."""
     import yaml  # only where there is a file: --help and most runs do without
 
     try:
@@ -107,14 +107,14 @@ def _read(path: str) -> ConfigFile:
         sections = safe_yaml.parse(Path(path).read_text("utf-8"))
     except yaml.MarkedYAMLError as wrong:
         at = "" if wrong.problem_mark is None else f": line {wrong.problem_mark.line + 1}"
-        raise UsageError(f"{path}{at}: {wrong.problem}. Expected YAML: a section a tool.") from None
+        raise UsageError(f"{path}{at}: {wrong.problem}. Expected YAML: a section per tool.") from None
     except (yaml.YAMLError, UnicodeDecodeError) as wrong:
         raise UsageError(f"{path}: {' '.join(str(wrong).split())}. Expected YAML in UTF-8.") from None
     except OSError as error:
         raise UsageError(f"Cannot read {path}: {error.strerror}. --config none does without.") from None
     sections = {} if sections is None else sections
     if not isinstance(sections, dict):
-        raise UsageError(f"{path} is {_kind(sections)}. Expected a section a tool, such as rb-train:.")
+        raise UsageError(f"{path} is {_kind(sections)}. Expected a section per tool, such as rb-train:.")
     _check_sections(path, sections)
     return ConfigFile(path, {name: {} if value is None else value for name, value in sections.items()})
 
@@ -129,9 +129,9 @@ def _check_sections(path: str, sections: Mapping[Any, Any]) -> None:
 
 
 def words(ctx: click.Context, arguments: Sequence[str], covers: str | None = None) -> list[str]:
-    """What the files say for this tool as words of a command line: for what looks at these before click.
+    """The files' settings for this tool as words of a command line, for code that reads these before click.
 
-    Nothing where the command line has the option that `covers` all of it.
+    Nothing if the command line has the option `covers`.
     """
     tokens: list[str] = []
     if covers is not None and any(word.partition("=")[0] == covers for word in arguments):
@@ -143,7 +143,7 @@ def words(ctx: click.Context, arguments: Sequence[str], covers: str | None = Non
 
 
 def apply(ctx: click.Context, params: Sequence[click.Parameter], arguments: Sequence[str]) -> None:
-    """Make what the files say the defaults of this command. Raises UsageError for what is wrong there."""
+    """Set the defaults of this command from the files. Raises UsageError for invalid settings."""
     options = {
         flag[2:]: param
         for param in params
@@ -174,13 +174,13 @@ def apply(ctx: click.Context, params: Sequence[click.Parameter], arguments: Sequ
 
 
 def _covered(ctx: click.Context, arguments: Sequence[str]) -> bool:
-    """Whether the command line names what brings all options of the tool's own with it (--preset)."""
+    """Whether the command line has the option that sets all of the tool's own options (--preset)."""
     option = getattr(ctx.command, "covers", None)
     return option is not None and any(word.partition("=")[0] == option for word in arguments)
 
 
 def _keys(ctx: click.Context, arguments: Sequence[str]) -> Iterator[ConfigKey]:
-    """All keys that stand at this command's place or above it, the ones that win last."""
+    """All keys at this command's place or above it, in increasing priority."""
     tool, *below = ctx.command_path.split()
     tool = os.path.basename(tool)
     for file in files(ctx, arguments):
@@ -232,7 +232,8 @@ def _options_of(name: str) -> set[str]:
 
 
 def _value(param: click.Option, key: ConfigKey) -> Any:
-    """A value as click takes it for a default. Raises UsageError for a wrong type or a path outside."""
+    """A value as click takes a default. Raises UsageError for a wrong type or a path outside the working
+    directory."""
     where = f"{key.path}: {key.name} of {key.place} is"
     flag = param.is_flag
     if isinstance(key.value, bool) != flag or key.value is None:

@@ -17,7 +17,7 @@ _UNSAID = ("help", "version", "config", "print-config")
 
 
 class EffectiveOption(NamedTuple):
-    """An option with its value and where that comes from."""
+    """An option, its value and the origin of the value."""
 
     name: str
     value: Any
@@ -25,7 +25,7 @@ class EffectiveOption(NamedTuple):
 
 
 def effective_config(ctx: click.Context) -> list[EffectiveOption]:
-    """All options of a parsed command line with their values and where each comes from."""
+    """All options of a parsed command line with their values and origins."""
     resolve: Callable[[click.Context], dict[str, tuple[Any, str]]] | None
     resolve = getattr(ctx.command, "resolve", None)
     resolved = resolve(ctx) if resolve else {}
@@ -44,7 +44,7 @@ def effective_config(ctx: click.Context) -> list[EffectiveOption]:
 
 
 def _defaults(ctx: click.Context) -> dict[str, Any]:
-    """The defaults of the fields of what was chosen, as they are typed."""
+    """The defaults of the chosen classes' fields, as they are typed."""
     classes = ctx.meta.get("rbtools.classes", [])
     fields = [field for cls in classes for field in registry.options(cls)]
     norm = ctx.params.get("norm") or "linf"

@@ -29,7 +29,7 @@ class Log:
         self.tell("start", arguments=sys.argv[1:], version=__version__)
 
     def tell(self, event: str, **fields: object) -> None:
-        """Append an event. A log that cannot be written any more ends here; the work goes on."""
+        """Append an event. If that fails, the log ends here and the run continues."""
         if self._handle is None:
             return
         now = datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")

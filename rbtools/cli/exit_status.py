@@ -96,7 +96,7 @@ def _drop_stdout() -> None:
         return
 
 
-_PLAINER = (  # click's words for values that are none
+_PLAINER = (  # plainer words for click's messages on invalid values
     (r"is not a valid integer(?: range)?", "is no whole number"),
     (r"is not a valid float(?: range)?", "is no number"),
     (r"is not in the range x>=(\S+?)\.?$", r"is less than \1"),

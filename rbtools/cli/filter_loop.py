@@ -77,7 +77,7 @@ class _Loop:
         self.troubled = False
 
     def started(self, start: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
-        """The one record that `start` makes; None where it fails, which is written as a failed record."""
+        """The one record that `start` makes; None if that fails, and a failed record is written."""
         try:
             return start()
         except UsageError:
@@ -91,7 +91,7 @@ class _Loop:
             return None
 
     def process(self, start: Callable[[], dict[str, Any]] | None) -> None:
-        """Put the one record, or every line of the input, through an executor, and write what comes out."""
+        """Put the one record, or every line of the input, through an executor, and write the results."""
         with executor_for(self.functions, self.run, at_most=None if start is None else 1) as executor:
             record = None if start is None else self.started(start)
             if start is not None and record is None:
@@ -160,7 +160,7 @@ class _Loop:
         return f"[{min(done + 1, window.given)}/{window.given}] {text}"
 
     def _read(self, executor: Executor, room: threading.Semaphore) -> None:
-        """Post lines while there is room for them; then that there are no more, or what went wrong."""
+        """Post lines while there is room for them, and at last that there are no more, or the error."""
         try:
             for line in self.source.lines(self.screen, self.output):
                 room.acquire()
@@ -170,7 +170,7 @@ class _Loop:
             executor.post(error)
 
     def record_of(self, line: Line) -> dict[str, Any] | None:
-        """The record to work on, or None for a line that only passes."""
+        """The record to process, or None for a line that passes unchanged."""
         if line.record is None:
             return None
         if "error" in line.record and not (self.source.retry_errors and can_be_retried(line.record)):
@@ -178,7 +178,7 @@ class _Loop:
         return {key: value for key, value in line.record.items() if key != "error"}
 
     def passing(self, line: Line) -> bytes:
-        """What goes out for a line that is not worked on: a failed record, or none at all."""
+        """The output for a line that is not processed: a failed record, or a line that is no record."""
         if line.record is not None:
             self.passed += 1
             return line.text
@@ -190,7 +190,7 @@ class _Loop:
         return dumps(bad_line_record(self.screen.tool, line))
 
     def result_line(self, record: dict[str, Any], place: str, report: JobReport) -> bytes:
-        """The line that goes out for a finished job; messages about it go to the terminal."""
+        """The output line of a finished job; messages about it go to the terminal."""
         self.screen.clear()
         for notify in report.remarks:
             self.screen.once(notify)
@@ -198,7 +198,7 @@ class _Loop:
             again = "" if "/objects/" in path else "; what it held is computed again"
             self.screen.warn(f"{path} was damaged{again}.")
         if report.trouble and not self.troubled:
-            self.troubled = True  # the next record's file would have the same trouble
+            self.troubled = True  # warn once: the next record would have the same trouble
             self.screen.warn(f"{report.trouble} Results go on, but are not kept.")
         if report.trace:
             sys.stderr.write(report.trace)
@@ -210,19 +210,19 @@ class _Loop:
             result = _untrained(result)
         try:
             text = dumps(result)
-        except ValueError as wrong:  # of numbers in the record that no measurement gives, such as 1e308
+        except ValueError as wrong:  # for numbers in the record that JSON refuses
             return self._failed(record, place, f"The result cannot be written: {wrong}.")
         if report.pending:
             self.pending += 1
             return text
         self.done += 1
-        whole = bool(report.found) and not report.computed  # of several results some may have been there
+        whole = bool(report.found) and not report.computed  # else some results may be new
         self.found, self.computed = self.found + whole, self.computed + (not whole)
         self._say(record, result)
         return text
 
     def _time(self, record: dict[str, Any], report: JobReport) -> None:
-        """What became of a record and where its time went: for `-v`, and as an event."""
+        """Report how a record was processed and the time of each stage: for `-v`, and as an event."""
         stages = {name: round(seconds, 3) for name, seconds in report.stages.items()}
         self.stages.update(report.stages)
         rest = report.seconds - sum(report.stages.values())
@@ -237,7 +237,7 @@ class _Loop:
         self.screen.tell(event, report.result)
 
     def times(self) -> str:
-        """Where the time went, over all records."""
+        """The time of each stage, over all records."""
         total = time.perf_counter() - self.start
         words = [f"{name} {seconds:.2f} s" for name, seconds in self.stages.most_common()]
         return f"{total:.2f} s in all" + (f": {', '.join(words)}." if words else ".")
@@ -269,7 +269,7 @@ class _Loop:
 
 
 def _untrained(record: dict[str, Any]) -> dict[str, Any]:
-    """A record that a dry run leaves without the weights that it would get."""
+    """The record of a dry run: without a checkpoint, since nothing was trained."""
     return {key: value for key, value in record.items() if key not in ("checkpoint", "checkpoint_file")}
 
 
@@ -283,7 +283,7 @@ def _in_words(entry: dict[str, Any]) -> str:
 
 
 class _Window:
-    """Lines between input and output: read ahead only so far, written in order or as their jobs finish.
+    """Lines between input and output: a bounded number, written in order or as their jobs finish.
 
     An interruption may come at any moment: a place leaves `waiting` and `held` only once it is written.
     """
@@ -291,14 +291,14 @@ class _Window:
     def __init__(self, loop: _Loop, size: int) -> None:
         self.loop, self.ordered = loop, not loop.run.unordered
         self.room = threading.Semaphore(size)
-        self.waiting: dict[int, tuple[Job, str]] = {}  # by place: jobs and where their records stood
+        self.waiting: dict[int, tuple[Job, str]] = {}  # by place: jobs and the places of their records
         self.held: dict[int, Callable[[], bytes]] = {}  # by place: what makes the line to write
         self.last: set[int] = set()  # the last place of each line
         self.given = self.next = 0
         self.writing = False
 
     def take_in(self, line: Line) -> Iterator[Job]:
-        """The jobs of a line; one without any is written in its turn."""
+        """The jobs of a line; a line without jobs is written in its turn."""
         record = self.loop.record_of(line)
         if record is not None:
             yield from self.jobs(record, where(line))
@@ -306,14 +306,14 @@ class _Window:
         self.finish(self._places(1)[0], lambda: self.loop.passing(line))
 
     def jobs(self, record: dict[str, Any], at: str) -> Iterator[Job]:
-        """A job for each function; `at` is where the record stood."""
+        """A job for each function; `at` is the place of the record."""
         for function, place in enumerate(self._places(len(self.loop.functions))):
             job = Job(place, function, record)
             self.waiting[place] = (job, at)
             yield job
 
     def _places(self, count: int) -> range:
-        """Places in the output for all that comes of one line."""
+        """Places in the output for all results of one line."""
         places = range(self.given, self.given + count)
         self.given += count
         self.last.add(places[-1])
@@ -346,11 +346,11 @@ class _Window:
                 self.room.release()
 
     def flush(self, executor: Executor) -> None:
-        """Write all that is finished, in order, though what comes before it is not and never will be."""
+        """Write all finished lines in order, although unfinished ones before them will never follow."""
         for event in (executor.last, *executor.ready()):
             if isinstance(event, Finished) and event.place in self.waiting:
                 self._hold(event)
-        if not self.writing:  # else a line was cut in the middle, and nothing may follow that
+        if not self.writing:  # else a line is cut in the middle, and nothing may follow it
             for number in sorted(self.held):
                 self._write(number)
 
@@ -364,12 +364,12 @@ class _Window:
 
 
 class _Helpers:
-    """Jobs for idle workers once all lines are read: batches of records that others work on."""
+    """Jobs for idle workers once all lines are read: batches of records that other workers process."""
 
     def __init__(self, executor: Executor, window: _Window) -> None:
         self.executor, self.window = executor, window
-        self.helped: dict[int, int] = {}  # by the place of a helping job: the place that it helps
-        self.complete: set[int] = set()  # places that a helper had no more work on
+        self.helped: dict[int, int] = {}  # by the place of a helper: the place that it helps
+        self.complete: set[int] = set()  # places that leave no work for helpers
         self.count = 0
 
     def send(self) -> None:
@@ -385,7 +385,7 @@ class _Helpers:
             self.executor.submit(job._replace(place=-self.count, helps=True))
 
     def ended(self, event: Finished) -> None:
-        """Count out a helper. What it computed is in the store; errors come from the job that it helped."""
+        """Remove a helper. Its results are in the store; errors come from the job that it helped."""
         place = self.helped.pop(event.place)
         if not event.report.pending:
             self.complete.add(place)

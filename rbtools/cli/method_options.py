@@ -15,9 +15,9 @@ from rbtools import registry
 
 
 def for_people(cls: type) -> str:
-    """A class's docstring as help: its first paragraphs, up to what is for Python readers.
+    """A class's docstring as help: its first paragraphs, without those for Python users.
 
-    `steps=20` in it becomes --steps 20, the way to say it here; other backticks go.
+    `steps=20` in it becomes --steps 20; other backticks are removed.
     """
     paragraphs: list[str] = []
     for paragraph in inspect.cleandoc(cls.__doc__ or "").split("\n\n"):
@@ -40,7 +40,7 @@ def _as_typed(match: re.Match[str]) -> str:
 def method_options(classes: Sequence[type]) -> list[click.Option]:
     """The options for the fields of these classes; a field that several share is one option.
 
-    Their value is None where they are not given, so that the class's own default stands.
+    Their value is None if they are not given, so that the class's own default holds.
     """
     options: dict[str, click.Option] = {}
     for cls in classes:
@@ -99,7 +99,7 @@ def _names(field: dataclasses.Field[Any], hint: object) -> list[str]:
 
 
 def _settings(field: dataclasses.Field[Any], hint: object) -> dict[str, Any]:
-    """The type of an option's value, and what stands for it in the help."""
+    """The type of an option's value, and its placeholder in the help."""
     kind, metadata = _kind(hint), field.metadata
     if kind is bool:
         return {"is_flag": True}

@@ -55,12 +55,12 @@ _strict = click.option("--strict", is_flag=True, help="Stop at the first bad lin
 _stream_options = (
     _files,
     _strict,
-    click.option("--retry-errors", is_flag=True, help="Work again on records that failed before."),
+    click.option("--retry-errors", is_flag=True, help="Process records that failed before."),
     click.option(
         "--shard",
         default=None,
         metavar="I/N",
-        help="Only every N-th record, from the I-th on (1/4 to 4/4); auto: what is this Slurm task's.",
+        help="Only every N-th record, from the I-th on (1/4 to 4/4); auto: the shard of this Slurm task.",
     ),
     click.option("--in-place", is_flag=True, help="Write the records back into the one FILE given."),
 )
@@ -75,7 +75,7 @@ def _refused(context: click.Context, param: click.Parameter, value: object) -> N
         )
 
 
-# Hidden, but known: a person who types them learns why they are not there.
+# Hidden, but known: whoever types them is told why they are missing.
 _refused_options = tuple(
     click.option(
         name,
@@ -93,14 +93,14 @@ arch_option = click.option(
     metavar="NAME",
     help="Its architecture: resnet18, nb201-13714, a cell's string, torchvision:NAME, timm:NAME,"
     " repo:OWNER/NAME, robustbench:NAME, or python:MODULE:FUNCTION; preactresnet18:shortcut=input for a"
-    " variant.  [default: what the file tells]",
+    " variant.  [default: recognised in the file]",
 )
 normalize_option = click.option(
     "--normalize",
     metavar="MEAN STD|none|NAME",
-    help="Its normalisation, where the file has none: numbers such as 0.49,0.48,0.45 0.25,0.24,0.26, or"
-    " cifar10, imagenet ...; per-image.  [default: what its BatchNorm layers tell, else a guess: none for"
-    " python:, what timm publishes, the data set's]",
+    help="Its normalisation, if the file has none: numbers such as 0.49,0.48,0.45 0.25,0.24,0.26, or"
+    " cifar10, imagenet ..., or per-image.  [default: inferred from its BatchNorm layers, else assumed: none"
+    " for python:, timm's for its models, else the data set's]",
 )
 
 stream_options = bundle("source", record_source, *_stream_options)
@@ -112,7 +112,7 @@ source_options = bundle(
     click.option(
         "--checkpoint",
         metavar="FILE",
-        help="Evaluate this one checkpoint; no pipe is read. Published weights have names:"
+        help="Evaluate this checkpoint; no records are read. Published weights have names:"
         " hf:ORG/NAME[@REVISION], timm:NAME, torchvision:NAME[:WEIGHTS].",
     ),
     arch_option,
@@ -127,15 +127,15 @@ eps_option = click.option(
 )
 
 _word_options = (
-    click.option("--quiet", "-q", is_flag=True, help="Say nothing on stderr but warnings and errors."),
+    click.option("--quiet", "-q", is_flag=True, help="Print only warnings and errors on stderr."),
     click.option(
         "--verbose",
         "-v",
         is_flag=True,
-        help="Say more on stderr, such as the seconds of each stage of the work.",
+        help="Print more on stderr, such as the seconds of each stage.",
     ),
     click.option(
-        "--log", metavar="FILE", default=None, help="Append what happens to FILE, one JSON object an event."
+        "--log", metavar="FILE", default=None, help="Append events to FILE, one JSON object per line."
     ),
     click.option(
         "--config",
@@ -150,7 +150,7 @@ _word_options = (
         is_flag=True,
         expose_value=False,
         callback=effective_config.asked,
-        help="Say what every option is set to and by whom, and end.",
+        help="Print the value of every option and its origin, and exit.",
     ),
 )
 
@@ -163,23 +163,23 @@ store_option = click.option(
     default="rb-store",
     metavar="DIR",
     show_envvar=True,
-    help="Where finished work is kept and found.",
+    help="Folder of stored results and checkpoints.",
 )
 
 _store_options = (
     store_option,
-    click.option("--no-store", is_flag=True, help="Keep nothing, look nothing up."),
+    click.option("--no-store", is_flag=True, help="Neither write nor read the store."),
     click.option("--force", is_flag=True, help="Compute again what the store already has."),
     click.option(
         "--dry-run",
         is_flag=True,
-        help="Compute nothing: say what would be, how much the store has, and about how long it takes.",
+        help="Compute nothing; report what would be, how much the store has, and about how long it takes.",
     ),
     click.option(
         "--device-rate",
         metavar="FILE",
         default=None,
-        help="With --dry-run: the time on the device where python bench/gpu.py printed the lines of FILE.",
+        help="With --dry-run: the time on the device where bench/gpu.py printed the lines of FILE.",
     ),
 )
 
@@ -208,17 +208,15 @@ _data_options = (
         envvar="RB_DATA",
         default=None,
         metavar="DIR",
-        help="Where published data sets lie, packed or not.  [default: data]",
+        help="Folder of published data sets, packed or not.  [default: data]",
         show_envvar=True,
     ),
-    click.option(
-        "--download", is_flag=True, help="Get a published data set that is not there, into --data-dir."
-    ),
+    click.option("--download", is_flag=True, help="Download a missing published data set into --data-dir."),
     click.option(
         "--class-map",
         default=None,
         metavar="FILE",
-        help="Class folder to class number, where the checkpoint's order is not alphabetical.",
+        help="JSON file from class folder to class number, if the checkpoint's order is not alphabetical.",
     ),
 )
 
@@ -235,8 +233,8 @@ _machine_options = (
         "--jobs",
         default=None,
         metavar="N",
-        help="Worker processes, spread over the GPUs where there are some; auto: as many as fit."
-        "  [default: 1; with --engine ray as many as the cluster carries]",
+        help="Worker processes, spread over all GPUs; auto: as many as fit."
+        "  [default: 1; with --engine ray, as many as fit the cluster]",
     ),
     click.option(
         "--jobs-per-gpu",
@@ -250,7 +248,7 @@ _machine_options = (
         default=LOCAL,
         type=click.Choice(tuple(ENGINES)),
         is_eager=True,  # the address is checked against it
-        help="Where the workers are: on this machine, or on a Ray cluster (pip install 'rbtools[ray]').",
+        help="Where workers run: on this machine, or on a Ray cluster (pip install 'rbtools[ray]').",
     ),
     click.option(
         "--ray-address",
@@ -277,7 +275,7 @@ _training_options = (
         "--precision",
         default="auto",
         type=click.Choice(("auto", "fp32", "bf16")),
-        help="Arithmetic of the networks; weights and losses stay float32. auto: bf16 where the machine has"
+        help="Precision of the networks; weights and losses stay float32. auto: bf16 where the machine has"
         " it and images have 16 pixels a side or more.",
     ),
     click.option(
@@ -314,11 +312,9 @@ _evaluation_options = (
         " 000123.pickle.pbz2. For records without a checkpoint.",
     ),
     member_option,
+    click.option("--n", type=click.IntRange(1), default=None, help="Use N images, balanced over classes."),
     click.option(
-        "--n", type=click.IntRange(1), default=None, help="Only so many images, balanced over classes."
-    ),
-    click.option(
-        "--batch", type=click.IntRange(1), default=None, help="Images at a time: memory only, never a result."
+        "--batch", type=click.IntRange(1), default=None, help="Images at a time; changes memory, not results."
     ),
     click.option("--as", "name_as", metavar="NAME", default=None, help="Call the result NAME."),
     click.option("--replace", is_flag=True, help="Overwrite a result measured with another protocol."),
@@ -337,14 +333,15 @@ _search_options = (
         "--precision",
         default="auto",
         type=click.Choice(("auto", "fp32", "bf16")),
-        help="Arithmetic of searches; verdicts are in float32. auto: bf16 where the machine has it.",
+        help="Precision of attack searches; success is decided in float32. auto: bf16 where the machine has"
+        " it.",
     ),
     click.option(
         "--prepare/--no-prepare",
         default=True,
         help="Search on a copy with BatchNorm folded, channels last and in --precision.",
     ),
-    click.option("--compile", is_flag=True, help="Let torch.compile make that copy faster."),
+    click.option("--compile", is_flag=True, help="Compile that copy with torch.compile."),
 )
 run_options = bundle(
     "work",

@@ -1,7 +1,7 @@
 """Standard output, which is for records alone.
 
-A real process gets its standard output pointed at standard error as soon as it starts, and records
-are written to a private copy: whatever a library prints cannot end up among them.
+At its start a process redirects its standard output to standard error, and writes records to a private copy:
+nothing that a library prints ends up among them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rbtools.errors import RbError
 
 
 class Stop(RbError):
-    """The whole run ends here with status 1; what was finished before is out."""
+    """Ends the whole run with status 1; finished records are already written."""
 
 
 class ReaderGone(BaseException):
@@ -30,7 +30,7 @@ class Terminated(BaseException):
 
 
 class RecordWriter:
-    """Lines out, each whole and at once."""
+    """Writes lines to standard output, each whole and unbuffered."""
 
     def __init__(self) -> None:
         self._handle: int | None = None
@@ -55,7 +55,7 @@ class RecordWriter:
         self._diverted = True
 
     def restore(self) -> None:
-        """Give standard output back; only needed where the process goes on."""
+        """Restore standard output; only needed if the process goes on."""
         if self._stream is not None:
             sys.stdout = self._stream
         elif self._handle is not None and not self._diverted:
@@ -65,7 +65,7 @@ class RecordWriter:
             self._handle = None
 
     def line(self, text: bytes) -> None:
-        """Write one line. Raises ReaderGone, or Stop where the system refuses (a full disk)."""
+        """Write one line. Raises ReaderGone, or Stop if the system refuses (a full disk)."""
         data = text + b"\n"
         if self._stream is not None:
             self._stream.write(data.decode())
@@ -79,8 +79,8 @@ class RecordWriter:
             raise ReaderGone from None
         except OSError as error:
             raise Stop(
-                f"Cannot write to standard output: {error.strerror}. Mend that and run the same command"
-                " again: what is in the store is not computed anew."
+                f"Cannot write to standard output: {error.strerror}. Fix that and run the same command"
+                " again: results in the store are not computed again."
             ) from None
 
     def poll(self) -> None:
@@ -93,11 +93,11 @@ class RecordWriter:
             raise ReaderGone
 
     def is_terminal(self) -> bool:
-        """Whether records go to a screen."""
+        """Whether records go to a terminal."""
         return self._handle is not None and os.isatty(self._handle)
 
     def width(self) -> int:
-        """Columns of the screen that records go to; where they go elsewhere, $COLUMNS or 200."""
+        """Columns of the terminal that records go to; without one, $COLUMNS or 200."""
         if self.is_terminal() and self._handle is not None:
             return os.get_terminal_size(self._handle).columns or 80
         columns = os.environ.get("COLUMNS", "")

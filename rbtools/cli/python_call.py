@@ -1,4 +1,4 @@
-"""A tool called from Python: its command line made of keyword arguments, its records from memory and back.
+"""A tool called from Python: keyword arguments make its command line, and records stay in memory.
 
 A function of `rbtools.api` runs the command itself, so both share one declaration of the options, and both
 refuse the same values with the same sentence.
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rbtools.cli.events import Log
 
 Record = dict[str, Any]
-# What only a stream, a terminal, a file that is drawn or several processes have.
+# Options that only a stream, a terminal, an output file or several processes need.
 _STREAM = frozenset({"files", "strict", "retry_errors", "shard", "in_place", "form", "shown"})
 _MESSAGES = frozenset({"quiet", "verbose", "log", "config", "print_config", "help", "version"})
 _MESSAGES |= {"dry_run", "device_rate"}
@@ -37,9 +37,10 @@ _OF_CHECKPOINT = frozenset({"checkpoint", "arch", "normalize"})
 
 
 class PythonCall:
-    """One call. records: what the tool reads as its stream; files: what stands for files, by name.
+    """One call. records: the input of the tool; files: values in place of files, by name.
 
-    `lines` are the records that the tool writes, as text; `result` is what it makes that is no record.
+    `lines`: the records that the tool writes, as text; `result`: a result that is no record, such as a
+    figure.
     """
 
     def __init__(self, records: Iterable[Record] = (), *, files: Mapping[str, Any] | None = None) -> None:
@@ -51,7 +52,7 @@ class PythonCall:
     def run(
         self, tool: str | click.Command, words: Sequence[str], options: Mapping[str, Any]
     ) -> list[Record]:
-        """Run a tool; the records that it writes. Raises RbError where it fails.
+        """Run a tool and return the records that it writes. Raises RbError if it fails.
 
         words: its subcommand and arguments; options: its options by their Python names.
         """
@@ -68,7 +69,7 @@ class PythonCall:
 
 
 def current() -> PythonCall | None:
-    """The call that the command runs for; None where it runs for a command line."""
+    """The Python call that runs the command; None on a command line."""
     context = click.get_current_context(silent=True)
     return None if context is None else context.find_root().find_object(PythonCall)
 
@@ -80,7 +81,7 @@ class _MemoryWriter(RecordWriter):
         self._kept = lines
 
     def restore(self) -> None:
-        """Standard output was never taken."""
+        """Nothing to do: standard output was not redirected."""
 
     def line(self, text: bytes) -> None:
         self._kept.append(text)
@@ -124,7 +125,7 @@ def terminal(tool: str, quiet: bool, verbose: bool, log: Log | None) -> Terminal
 
 @dataclass(frozen=True)
 class _GivenRecords(RecordSource):
-    """The records of a call in the place of standard input, and its tables in the place of files."""
+    """The records of a call in place of standard input, and its tables in place of files."""
 
     call: PythonCall = field(default_factory=PythonCall)
 
@@ -152,13 +153,13 @@ def record_source(**options: object) -> RecordSource:
 
 
 def given_file(name: str) -> Any:
-    """What a call gives in the place of this file; None where it is a file."""
+    """What the call gives in place of this file; None if it is a real file."""
     call = current()
     return None if call is None else call.files.get(name)
 
 
 def one_record(file: str, purpose: str) -> Record:
-    """The only record of a file, or the one that a call gives in its place. Raises RbError."""
+    """The only record of a file, or the one that the call gives in its place. Raises RbError."""
     given = given_file(file)
     records = read(file_path(file)) if given is None else [given] if isinstance(given, Mapping) else given
     good = [record for record in records if "error" not in record]
@@ -171,7 +172,7 @@ def one_record(file: str, purpose: str) -> Record:
 
 
 def option_names(option: click.Option) -> list[str]:
-    """The Python names of an option: that of its value, then those it is typed with."""
+    """The Python names of an option: that of its value, then those of its flags."""
     flags = [flag[2:].replace("-", "_") for flag in option.opts if flag.startswith("--")]
     names = [str(option.name), *(f"{flag}_" if keyword.iskeyword(flag) else flag for flag in flags)]
     return list(dict.fromkeys(names))
@@ -213,7 +214,7 @@ def arguments(
 ) -> list[str]:
     """Words and options as a command line; records and mappings among the values become files of the call.
 
-    A name that the command has not goes on as it is: the command refuses it.
+    An unknown name is passed on: the command refuses it.
     """
     page = tools.find(page, words)
     known = _python_options(page.command.get_params(page.context), page)

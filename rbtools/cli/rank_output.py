@@ -1,4 +1,4 @@
-"""How rb-rank writes what it has ranked: records, tables, bands and rank intervals, pivot tables."""
+"""The output of rb-rank: records, tables, bands and rank intervals, pivot tables."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class RankOptions:
 
 
 @dataclass
-class Made:
-    """A ranking: groups of entries in their order. members: of what each merged record was made.
+class Ranking:
+    """A ranking: groups of entries in their order. members: the records behind each merged record.
 
-    parts: the records whose mean it is, which may be means over seeds themselves.
+    parts: the records that it averages, which may be means over seeds themselves.
     """
 
     keys: list[rank_order.SortKey]
@@ -62,7 +62,7 @@ class Made:
 
 
 def write(
-    made: Made,
+    result: Ranking,
     choice: RankOptions,
     shown: str | None,
     form: str | None,
@@ -71,9 +71,9 @@ def write(
 ) -> None:
     """Write the ranking as `form` says: a table on a terminal, else JSON Lines."""
     form = form or ("table" if output.is_terminal() else "jsonl")
-    marks = _marks(made, choice, screen)
+    marks = _marks(result, choice, screen)
     top = choice.top
-    groups = [list(zip(*pair, strict=True))[:top] for pair in zip(made.groups, marks, strict=True)]
+    groups = [list(zip(*pair, strict=True))[:top] for pair in zip(result.groups, marks, strict=True)]
     if form == "jsonl":
         for group in groups:
             for entry, marked in group:
@@ -83,7 +83,7 @@ def write(
         return
     ranked = [
         [
-            entry._replace(record={**_spread(entry.record.text, made, shown), "rank": entry.rank, **marked})
+            entry._replace(record={**_spread(entry.record.text, result, shown), "rank": entry.rank, **marked})
             for entry, marked in group
         ]
         for group in groups
@@ -91,14 +91,14 @@ def write(
     if choice.pivot:
         _write_pivot(ranked, choice, shown, form, output)
     elif any(ranked):
-        _write_table([entry for group in ranked for entry in group], made.keys, choice, shown, form, output)
+        _write_table([entry for group in ranked for entry in group], result.keys, choice, shown, form, output)
 
 
-def _spread(text: bytes, made: Made, shown: str | None) -> Record:
-    """The record of a line. One of several has for each expression that is asked for its deviation."""
+def _spread(text: bytes, result: Ranking, shown: str | None) -> Record:
+    """The record of a line. A merged one also gets the deviation of each shown expression."""
     record = parse_again(text)
-    parts = made.parts.get(text, ())
-    asked = [*expr.items(shown or ""), *(key.text for key in made.keys)]
+    parts = result.parts.get(text, ())
+    asked = [*expr.items(shown or ""), *(key.text for key in result.keys)]
     for name in asked if len(parts) > 1 else ():
         if expr.is_bare(name):
             continue
@@ -140,7 +140,7 @@ def _write_pivot(
     form: str,
     output: RecordWriter,
 ) -> None:
-    """A table for each group of --within; its values stand above it, but in CSV, where they are columns."""
+    """A table for each group of --within, with the group's values above it, or in CSV as columns."""
     every = [entry.record for group in groups for entry in group]
     known = metric_name.names(every)
     wanted = known if shown is None else chosen(shown, every)
@@ -201,36 +201,36 @@ def _has(records: Sequence[Record], item: str) -> bool:
     return False
 
 
-def _marks(made: Made, choice: RankOptions, screen: Terminal) -> list[list[Record]]:
+def _marks(result: Ranking, choice: RankOptions, screen: Terminal) -> list[list[Record]]:
     """The fields beside the rank of each entry: Pareto front, band, interval of its rank."""
-    marks: list[list[Record]] = [[{} for _ in group] for group in made.groups]
+    marks: list[list[Record]] = [[{} for _ in group] for group in result.groups]
     if choice.front:
-        fronts = ranking.marked_front(made.groups, [one.higher for one in choice.front])
+        fronts = ranking.marked_front(result.groups, [key.higher for key in choice.front])
         for group, some in zip(marks, fronts, strict=True):
             for mark, on in zip(group, some, strict=True):
                 mark["pareto"] = on
     if choice.ci:
-        _mark_bands(made, choice, marks, screen)
+        _mark_bands(result, choice, marks, screen)
     return marks
 
 
-def _mark_bands(made: Made, choice: RankOptions, marks: list[list[Record]], screen: Terminal) -> None:
+def _mark_bands(result: Ranking, choice: RankOptions, marks: list[list[Record]], screen: Terminal) -> None:
     from rbtools.evaluation.bootstrap_inputs import ImageOutcomes
     from rbtools.store import Store
 
-    key = made.keys[0]
-    entries = [[parse_again(entry.record.text) for entry in group] for group in made.groups]
-    texts = [[entry.record.text for entry in group] for group in made.groups]
+    key = result.keys[0]
+    entries = [[parse_again(entry.record.text) for entry in group] for group in result.groups]
+    texts = [[entry.record.text for entry in group] for group in result.groups]
     members = [
-        [made.members.get(text, [record]) for text, record in zip(*pair, strict=True)]
+        [result.members.get(text, [record]) for text, record in zip(*pair, strict=True)]
         for pair in zip(texts, entries, strict=True)
     ]
     every = [record for group in members for some in group for record in some]
     per_image = ImageOutcomes(
-        Store(made.store), [str(one["checkpoint"]) for one in every if "checkpoint" in one]
+        Store(result.store), [str(one["checkpoint"]) for one in every if "checkpoint" in one]
     )
     draws = bootstrap.BootstrapDraws(choice.bootstrap, choice.seed, per_image.shares)
-    for number, group in enumerate(made.groups):
+    for number, group in enumerate(result.groups):
         found = bootstrap.of_ranking(draws, key, members[number])
         ends = [
             bootstrap.own_interval(record, key.text) or interval.value
@@ -244,7 +244,7 @@ def _mark_bands(made: Made, choice: RankOptions, marks: list[list[Record]], scre
 
 
 def _tell_sources(draws: bootstrap.BootstrapDraws, screen: Terminal, groups: bool) -> None:
-    """Say what was resampled: that a network was measured once says less than its images do."""
+    """Report what was resampled for the rank intervals."""
     counts = [list(draws.sources.values()).count(source) for source in range(len(bootstrap.SOURCES))]
     images, binomial, normal, nothing = counts
     parts = [f"test images resampled for {counted(images, 'record')}"] if images else []

@@ -1,7 +1,7 @@
 """The table of rb-rank for people: every record on one line, and only the columns that fit.
 
-A table whose cells wrap cannot be read. Where it is too wide, intervals go first, then columns,
-details before others; what is not shown is named below the table.
+Cells never wrap. If the table is too wide, intervals are left out first, then columns, details before others;
+a note below the table names what is not shown.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rbtools.records.metric_name import heading_pieces
 from rbtools.scoring import table
 
 _GAP = 2  # spaces between columns
-_NARROWEST = 10  # a heading is broken in pieces, but not into shorter lines than this
+_NARROWEST = 10  # shortest line that a heading is broken into
 _LONGEST_TEXT = 32  # of a name, a data set or a method
 _NAMED = 8  # metrics that are named as not shown
 
@@ -39,8 +39,8 @@ class _DrawnColumn(NamedTuple):
 def draw(built: table.Table, key: str, width: int, *, terminal: bool = False, fixed: int = 2) -> str:
     """The table of records ranked by `key`, at most `width` characters wide.
 
-    The first columns, rank and name (`fixed` many), and the key are always there, even where that is too
-    much. On a `terminal` headings are bold.
+    The first `fixed` columns (rank and name) and the key are always there, even if they do not fit. On a
+    `terminal` headings are bold.
     """
     columns, hidden = _fitting(built, key, width, fixed)
     columns = [column if terminal else _starred(column) for column in columns]
@@ -60,7 +60,7 @@ def _column(built: table.Table, place: int, *, measured: bool) -> _DrawnColumn:
 
 
 def _starred(column: _DrawnColumn) -> _DrawnColumn:
-    """Where there is no bold type, a star stands behind what is best, and a blank behind the others."""
+    """Without bold type, a star follows the best values, and a blank the others."""
     if not any(column.best):
         return column
     cells = [f"{text}{'*' if best else ' '}" for text, best in zip(column.cells, column.best, strict=True)]
@@ -68,10 +68,10 @@ def _starred(column: _DrawnColumn) -> _DrawnColumn:
 
 
 def _fitting(built: table.Table, key: str, width: int, fixed: int) -> tuple[list[_DrawnColumn], list[str]]:
-    """The columns that fit, and the names of what does not.
+    """The columns that fit, and the names of those that do not.
 
-    Room goes to what tells records apart, then to metrics, then to what all records share (their data
-    set, say), then to the intervals of metrics, then to details.
+    Priority: columns that distinguish records, then metrics, then what all records share (such as their data
+    set), then intervals of metrics, then details.
     """
     titles = [heading.title for heading in built.headings]
     every, own = range(len(titles)), titles.index(key, fixed)
@@ -112,7 +112,7 @@ def _drawn(columns: Sequence[_DrawnColumn], width: int, terminal: bool) -> str:
         ]
         drawn.add_row(*cells)
     needed = sum(column.width + _GAP for column in columns)
-    # With a height as well, for else rich takes a terminal that calls itself dumb to have 80 columns.
+    # With a height as well: without it, rich assumes 80 columns for a dumb terminal.
     console = Console(
         file=io.StringIO(),
         force_terminal=terminal,
@@ -149,7 +149,7 @@ def _broken(title: str, width: int) -> str:
 
 
 def _shortened(text: str) -> str:
-    """A long name without its middle: both ends tell more."""
+    """A long name without its middle."""
     if len(text) <= _LONGEST_TEXT:
         return text
     half = (_LONGEST_TEXT - 1) // 2

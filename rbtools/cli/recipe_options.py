@@ -37,7 +37,7 @@ def set_by_preset(context: click.Context) -> dict[str, tuple[Any, str]]:
     given = {} if eps is None else {"eps": eps}
     norm = context.params.get("norm") or preset.params.get("norm", "linf")
     own: dict[str, Any] = {}
-    for cls in reversed(context.meta["rbtools.classes"]):  # of several methods the first one's stand there
+    for cls in reversed(context.meta["rbtools.classes"]):  # of several methods, shows the first one's
         fields = {field.name: field for field in registry.options(cls)}
         params = presets.params(preset, cls, given)
         own |= {key: as_typed(fields[key], params[key], norm) for key in params if key not in given}
@@ -67,7 +67,7 @@ def _is_given(name: str, in_file: bool = False) -> bool:
 
 
 def params(name: str, given: dict[str, Any], recipe: Recipe) -> dict[str, Any]:
-    """The method's own options, those of the preset under those that were given."""
+    """The method's own options: those given, over those of the preset."""
     if recipe.preset is None:
         return given
     return presets.params(presets.named(recipe.preset), METHODS.load(name), given)

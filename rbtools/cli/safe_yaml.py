@@ -1,4 +1,4 @@
-"""YAML of defaults and weights: plain values, in time that the length of the text bounds."""
+"""YAML of defaults and weights: plain values only, parsed in time bounded by the length of the text."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ DEEPEST = 50  # levels; PyYAML reads by recursion
 def parse(text: str) -> Any:
     """The value that the text stands for. Raises yaml.YAMLError.
 
-    Aliases are refused: a few lines of them stand for billions of values. So are keys that stand twice.
+    Aliases are refused: a few lines of them stand for billions of values. So are duplicate keys.
     """
     import yaml  # only where there is a file: --help and most runs do without
 
     class Loader(yaml.SafeLoader):
-        """The safe loader, which makes no objects and runs no code, with less to offer."""
+        """yaml.SafeLoader, which makes no objects and runs no code, without aliases and duplicate keys."""
 
         depth = 0
 
@@ -43,5 +43,5 @@ def parse(text: str) -> Any:
     try:
         # `load` as `safe_load` calls it.
         return yaml.load(text, Loader)
-    except (ValueError, OverflowError) as error:  # of a number without end, of a date that is none
+    except (ValueError, OverflowError) as error:  # an endless number, an invalid date
         raise yaml.YAMLError(str(error)) from None

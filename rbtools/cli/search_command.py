@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rbtools.spaces.nasbench201 import NASBench201
 
 
-ATTACK, EPS, STEPS = "pgd", "8", 10  # of a measure, where its name has none
+ATTACK, EPS, STEPS = "pgd", "8", 10  # of a measure whose name leaves them out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +40,7 @@ class SearchOptions:
 
     objective: tuple[str, ...] = param(
         (),
-        "What to find the best of: a metric, or an expression such as 'mean(fgsm.*, pgd20.*)'; several"
-        " with commas.",
+        "What to optimise: a metric, or an expression such as 'mean(fgsm.*, pgd20.*)'; several with commas.",
         metavar="EXPR[:lower|higher]",
     )
     lower: bool | None
@@ -51,25 +50,25 @@ class SearchOptions:
     )
     charge_repeats: bool = param(
         False,
-        "Charge a query of an architecture that the run knows already.  [default: it is free]",
+        "Charge repeated queries of an architecture.  [default: they are free]",
         flags=("--charge-repeats",),
     )
-    table: tuple[str, ...] = param((), "Records to search in; as good as FILE.", metavar="FILE")
+    table: tuple[str, ...] = param((), "Records to search in, like FILE.", metavar="FILE")
     report_table: tuple[str, ...] = param(
         (),
-        "Look what was found up in these records, too: of another data set, say.",
+        "Also look the findings up in these records, such as those of another data set.",
         metavar="FILE",
     )
     where: str | None
-    share: bool = param(True, "Isomorphic architectures share a result, and are one architecture.")
+    share: bool = param(True, "Treat isomorphic architectures as one, with one result.")
     live: str | None = param(
         None,
-        "Find out what an architecture is worth by this pipe: 'rb-train ... | rb-attack ...'.",
+        "Evaluate architectures with this pipe: 'rb-train ... | rb-attack ...'.",
         metavar="COMMAND",
     )
     measure: str | None = param(
         None,
-        "Search without training, by what rb-measure says of fresh networks: ntk.robust.fro.pgd.8,"
+        "Search without training, by a measure of freshly initialised networks: ntk.robust.fro.pgd.8,"
         " naswot ...; --objective is then this metric.",
         metavar="METRIC",
     )
@@ -78,7 +77,7 @@ class SearchOptions:
     )
     channels: int | None = param(None, "Live: width of the networks.  [default: 16]", bounds="[1, inf)")
     cells: int | None = param(None, "Live: cells of a stage.  [default: 5]", bounds="[1, inf)")
-    each: bool = param(False, "Write what each run found, not what all have in common.", flags=("--each",))
+    each: bool = param(False, "Write the result of each run, not a summary of all.", flags=("--each",))
     shown: str | None = param(
         None, "Columns of the table: names and globs.", metavar="LIST", flags=("--metric", "--metrics")
     )
@@ -101,7 +100,7 @@ class SearchCommand:
         self.status = shared.DONE
 
     def in_a_table(self) -> int:
-        """Search in the records that come in."""
+        """Search in the input records."""
         from rbtools.search import parallel_runs
 
         wanted = self._objectives(self.options.objective)
@@ -130,7 +129,7 @@ class SearchCommand:
         from rbtools.search.executor_evaluator import ExecutorEvaluator
 
         if self.options.live is not None or self.options.time_limit is not None:
-            raise UsageError("Both --measure and --live say how to find a value. Give one of them.")
+            raise UsageError("Both --measure and --live say how to evaluate. Give one of them.")
         wanted = self._objectives(self.options.objective or (metric,))
         work = MeasureJob(request_of(metric, self.screen.warn), self.run)
         with ExecutorEvaluator(work, self.run) as through:
@@ -139,13 +138,13 @@ class SearchCommand:
     def _found_out(
         self, wanted: tuple[SearchObjective, ...], evaluator: ShellPipe | ExecutorEvaluator
     ) -> int:
-        """Search by asking `evaluator` for what is not known yet."""
+        """Search, with `evaluator` for values that are not known yet."""
         from rbtools.search import driver, outcome
         from rbtools.search.sources import Live
 
         if self.source.files:
             raise UsageError(
-                "FILE is searched in, and --live or --measure finds values out. Name tables to look the"
+                "FILE is a table to search in, but --live or --measure evaluates. Name tables to look the"
                 " findings up in with --table."
             )
         tables = {name: self._read((name,), ())[0] for name in self.options.table} | self._report_tables()
@@ -188,7 +187,9 @@ class SearchCommand:
         }
         for option, setting in given.items():
             if setting is not None:
-                raise UsageError(f"rb-search {self.algorithm.name} asks for no values: leave out {option}.")
+                raise UsageError(
+                    f"rb-search {self.algorithm.name} queries no architectures: leave out {option}."
+                )
         wanted = self._objectives(self.options.objective) if self.options.objective else ()
         files = (*self.source.files, *self.options.table)
         if wanted and not files:
@@ -231,7 +232,7 @@ class SearchCommand:
         return Rules(self.options.budget, self.options.charge_repeats)
 
     def _with_jobs(self) -> RunContext:
-        """The run, with a process for each core where the algorithm calculates much and nobody said."""
+        """The run; without --jobs, with a process per core if the algorithm computes much itself."""
         from rbtools.execution import cores
 
         context = click.get_current_context()
@@ -261,7 +262,7 @@ class SearchCommand:
 
 
 def request_of(metric: str, warn: Callable[[str], object]) -> MeasureRequest:
-    """What rb-measure would be asked to give this metric, with its defaults where the name is silent.
+    """The request to rb-measure that gives this metric, with defaults for what the name leaves out.
 
     Raises UsageError for a name that begins with no measure.
     """

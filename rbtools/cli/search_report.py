@@ -17,7 +17,7 @@ Record = dict[str, Any]
 
 
 def print_summary(done: Searched, screen: Terminal) -> None:
-    """Say what was searched: what is missing, what was averaged, what the budget means."""
+    """Report what was searched, what is missing or averaged, and a budget beyond the table."""
     searched = done.tables.get("table")
     field = done.field
     wanted = [f"{one.text} ({one.direction} is better)" for one in done.objectives]
@@ -51,7 +51,7 @@ def print_summary(done: Searched, screen: Terminal) -> None:
 
 
 def print_result(done: Searched, records: list[Record], screen: Terminal) -> None:
-    """Say what came out, in one line."""
+    """Report the result in one line."""
     section = records[0]["search"] if records else {}
     if "objective" in section:
         text = f"{_in_words(section['objective'])}"
@@ -104,7 +104,7 @@ def write(
 
 
 def as_table(done: Searched, records: list[Record], shown: str | None) -> tuple[table.Table, str]:
-    """The table of what was found, and the title of its main column."""
+    """The table of the findings, and the title of its main column."""
     key = done.objectives[0].text
     if "objective" in records[0]["search"]:
         return _summary(done, records[0]["search"], shown), key

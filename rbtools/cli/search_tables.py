@@ -27,7 +27,7 @@ class TableReader(RecordReader):
         self.say_left_out()
 
     def status(self) -> int:
-        """How the reading went."""
+        """The exit status of reading."""
         return shared.FAILED if self.bad else shared.DONE
 
 
@@ -55,7 +55,7 @@ def read_table(
 
 
 class Condition:
-    """`--where`: a record that has no answer to it does not hold."""
+    """`--where`; it does not hold for a record that lacks one of its names."""
 
     def __init__(self, text: str) -> None:
         self.expression = compiled(text, "--where")
@@ -65,7 +65,7 @@ class Condition:
     def holds(self, record: dict[str, Any]) -> bool:
         try:
             result = self.expression.holds(record)
-        except RbError as reason:  # the name is not there, or its value is of another kind
+        except RbError as reason:  # the name is missing, or its value has another type
             if not isinstance(reason, expr.MissingName):
                 self._reason = self._reason or reason
             return False

@@ -1,4 +1,4 @@
-"""The names that every command imports: options, the filter loop, and how a method is built."""
+"""The names that every command imports: options, the filter loop, building of methods."""
 
 from __future__ import annotations
 

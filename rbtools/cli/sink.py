@@ -32,14 +32,14 @@ form_option = click.option(
 
 
 class Edited:
-    """Counts the records with a metric that is not what its own entry says, and keeps the first."""
+    """Counts records with a metric that differs from its entry in evals, and keeps the first."""
 
     def __init__(self) -> None:
         self.count = 0
         self.first = ""
 
     def look(self, record: dict[str, Any]) -> None:
-        """Take in a record."""
+        """Check a record."""
         entry = results.edited(record)
         if entry is None:
             return
@@ -53,7 +53,7 @@ class Edited:
         """Say how many there are."""
         if self.count:
             screen.warn(
-                f"{counted(self.count, 'record')} with a metric that is not what its own entry in evals says"
+                f"{counted(self.count, 'record')} with a metric that differs from its entry in evals"
                 f" ({self.first}): the number in metrics is used. Measuring again replaces it."
             )
 
@@ -74,7 +74,7 @@ class RecordReader:
         return self.read + self.failed + self.bad
 
     def every_line(self) -> Iterator[Line]:
-        """All lines. One that is no record has its `problem`; a failed record is there as text alone."""
+        """All lines. One that is no record has its `problem`; a failed record comes as text only."""
         for line in shared.read_all(self.source, self.screen, self.output):
             if line.record is None:
                 self.bad += 1
@@ -99,10 +99,10 @@ class RecordReader:
 
 
 class Sink(RecordReader):
-    """The records to work on. Lines that are none, failed records and what `where` does not hold for
-    are left out and counted, and so are records that lack what `where` asks for.
+    """The records to work on. Bad lines, failed records and records for which `where` does not hold are left
+    out and counted, and so are records that lack a name of `where`.
 
-    `good` counts the records to work on, `united` those that were read as one with others of their model.
+    `good` counts the records to work on, `united` those that were merged with others of their model.
     """
 
     def __init__(
@@ -126,9 +126,10 @@ class Sink(RecordReader):
             yield line
 
     def stream(self) -> Iterator[Read]:
-        """The records as text and record, as they come where nothing has to be known of all of them.
+        """The records as text and record, one by one where not all are needed first.
 
-        Without `where` a model's records are not united. Raises UsageError for a --where that none answers.
+        Without `where` a model's records are not united. Raises UsageError for a --where whose names no
+        record has.
         """
         if self.where is not None:
             yield from self.models(map(_read, self.lines()))
@@ -139,7 +140,7 @@ class Sink(RecordReader):
             yield _read(line)
 
     def records(self) -> list[dict[str, Any]]:
-        """One record of each checkpoint. Raises UsageError for a --where that no record answers."""
+        """One record of each checkpoint. Raises UsageError for a --where whose names no record has."""
         models = [record for _, record in self.models(map(_read, self.lines()), weights=True)]
         self.check()
         return models
@@ -155,7 +156,7 @@ class Sink(RecordReader):
                 yield text, record
 
     def check(self) -> None:
-        """Raise UsageError for a --where that no record answered."""
+        """Raise UsageError for a --where whose names no record had."""
         if self.lacking and not self.good and not self.other:
             raise UsageError(f"--where: {self._reason}")
 
@@ -164,7 +165,7 @@ class Sink(RecordReader):
             return True
         try:
             holds = self.where.holds(record)
-        except RbError as reason:  # the name is not there, or is a list in this record and a number elsewhere
+        except RbError as reason:  # the name is missing, or is a list in this record and a number elsewhere
             self.lacking += 1
             self._reason = self._reason or reason
             return False
@@ -172,7 +173,7 @@ class Sink(RecordReader):
         return holds
 
     def tell(self) -> None:
-        """Say what was left out, and why nothing came out where nothing did."""
+        """Report what was left out, and why there is no output if there is none."""
         tell_united(self.united, self.screen)
         self.edited.tell(self.screen)
         if not self.came:
@@ -180,16 +181,16 @@ class Sink(RecordReader):
         elif self.where is not None and not self.good:
             self.screen.say(f"--where '{self.where.text}' holds for no record.")
         if self.lacking:
-            self.screen.say(f"{counted(self.lacking, 'record')} without what --where asks for left out.")
+            self.screen.say(f"{counted(self.lacking, 'record')} without a name in --where left out.")
         self.say_left_out()
 
 
 def tell_united(count: int, screen: shared.Terminal) -> None:
-    """Say how many records were read as one with others of their model."""
+    """Report how many records were merged with others of their model."""
     if count:
         screen.warn(
-            f"{counted(count, 'record')} of the same model as an earlier one, read as one with it: of a"
-            " metric that both have, the value of more images counts, of as many the later one."
+            f"{counted(count, 'record')} merged with an earlier one of the same model: of a metric that both"
+            " have, the value of more images counts, with equal numbers the later one."
         )
 
 

@@ -34,12 +34,12 @@ class RecordSource:
     checkpoint: str | None = None
     arch: str | None = None
     normalize: str | None = None
-    adopt: Callable[[dict[str, Any]], bool] | None = None  # whether an object that is no record is taken, too
+    adopt: Callable[[dict[str, Any]], bool] | None = None  # whether to accept an object that is no record
 
     def lines(self, screen: Terminal, output: RecordWriter) -> Iterator[Line]:
-        """Yield the lines of this shard, refusing first what cannot go well.
+        """Yield the lines of this shard, after checking input and output.
 
-        Raises UsageError where nothing is given to read or input and output are one file.
+        Raises UsageError if there is no input, or input and output are one file.
         """
         number, of = (1, 1) if self.shard is None else shard(self.shard)
         chosen = itertools.islice(self._all_lines(output), number - 1, None, of)
@@ -60,7 +60,7 @@ class RecordSource:
         return RecordWriter()
 
     def passes(self, record: dict[str, Any]) -> bool:
-        """Whether a record goes on as it is: it failed before, and cannot or shall not be retried."""
+        """Whether a record passes unchanged: it failed before, and is not retried."""
         return "error" in record and not (self.retry_errors and can_be_retried(record))
 
     def _all_lines(self, output: RecordWriter) -> Iterator[Line]:
@@ -103,13 +103,13 @@ class RecordSource:
 
 
 def _bytes(stream: TextIO) -> Iterator[bytes]:
-    """The lines of a text stream as bytes: what they encode is judged line by line."""
+    """The lines of a text stream as bytes: their encoding is checked line by line."""
     try:
         handle = os.dup(stream.fileno())
     except (OSError, ValueError, AttributeError):  # a test or an embedding program replaced sys.stdin
         yield from stream.buffer
         return
-    # A copy of our own: Python closes sys.stdin at its end, and aborts where a thread still reads from it.
+    # A copy of our own: Python closes sys.stdin at exit, and aborts if a thread still reads from it.
     with open(handle, "rb") as copy:
         yield from copy
 
@@ -162,7 +162,7 @@ def file_path(path: str) -> str:
 
 
 def bad_line_record(tool: str, line: Line) -> dict[str, Any]:
-    """The record that carries a line that is no record through the pipe."""
+    """The record that stands for a bad line in the pipe."""
     return {
         "schema": 1,
         "error": {
@@ -190,7 +190,7 @@ def opened_output(source: RecordSource, screen: Terminal) -> Iterator[RecordWrit
             raise UsageError("--in-place needs exactly one FILE to write back into.")
         if source.shard is not None:
             raise UsageError("--in-place with --shard would lose the other shards' records. Write elsewhere.")
-        # The file that a link leads to is written anew; the link stays a link.
+        # A link's target is rewritten; the link remains.
         with _replacing(os.path.realpath(source.files[0]), output):
             yield output
     finally:
@@ -200,7 +200,8 @@ def opened_output(source: RecordSource, screen: Terminal) -> Iterator[RecordWrit
 
 @contextlib.contextmanager
 def _replacing(path: str, output: RecordWriter) -> Iterator[None]:
-    """Let `output` write aside and rename when all is done; on an interruption the file stays."""
+    """Let `output` write to another file that replaces this one at the end; an interruption leaves it
+    unchanged."""
     try:
         handle, aside = tempfile.mkstemp(prefix=".rb-", dir=os.path.dirname(path))
     except OSError as error:
@@ -221,7 +222,7 @@ def _replacing(path: str, output: RecordWriter) -> Iterator[None]:
 
 
 def read_all(source: RecordSource, screen: Terminal, output: RecordWriter) -> Iterator[Line]:
-    """The lines of a tool that needs them all; bad ones are named on stderr and carry their problem."""
+    """All lines; bad ones are reported on stderr and carry their problem."""
     for line in source.lines(screen, output):
         if line.record is None:
             message = f"{where(line)} {line.problem}"

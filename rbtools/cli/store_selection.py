@@ -1,4 +1,4 @@
-"""Results of a store as a command line chooses them: by KEY, --where and --kind."""
+"""The results of a store that a command line selects: by KEY, --where and --kind."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rbtools.store import Store, index, listing
 from rbtools.store.parallel_map import parallel_map
 
 KINDS = ("training", "tracking", "evaluation")
-MANY = 5000  # results that are worth more than one process
+MANY = 5000  # from this many results on, several processes read
 
 _options = (
     click.argument("keys", nargs=-1, metavar="[KEY]..."),
@@ -27,7 +27,7 @@ _options = (
 
 
 class StoreSelection(NamedTuple):
-    """What the command line says."""
+    """The selection on the command line."""
 
     keys: tuple[str, ...]
     where: str | None
@@ -38,7 +38,7 @@ choice_options = shared.bundle("choice", StoreSelection, *_options)
 
 
 class SelectionPart(NamedTuple):
-    """What was found in a part of the store; `absent` lack a name that --where asks for."""
+    """The selected results of a part of the store; `absent` counts those that lack a name of --where."""
 
     lines: bytes
     matching: int
@@ -48,7 +48,7 @@ class SelectionPart(NamedTuple):
 
 
 class SelectedResults:
-    """The results that are chosen; damaged ones are named and left out."""
+    """The selected results; damaged ones are reported and left out."""
 
     def __init__(self, store: Store, choice: StoreSelection, screen: shared.Terminal) -> None:
         self.store, self.choice, self.screen = store, choice, screen
@@ -86,7 +86,7 @@ class SelectedResults:
         return cores.count() if first * len(folders) > MANY else 1
 
     def _part(self, folder: str) -> SelectionPart:
-        """What is chosen of one folder; it may run in another process."""
+        """The selected results of one folder; may run in another process."""
         here = SelectedResults(self.store, self.choice, self.screen)
         texts, damaged = index.texts(self.store, folder)
         lines = texts if self.condition is None and self.choice.kind is None else here._fitting(texts)
@@ -113,18 +113,18 @@ class SelectedResults:
 
     def _say_damaged(self, path: str) -> None:
         self.damaged += 1
-        self.screen.error(f"{path} is damaged. rb-store verify --delete removes what is.")
+        self.screen.error(f"{path} is damaged. rb-store verify --delete removes damaged files.")
 
     def why_nothing(self) -> str:
-        """Where nothing is chosen, why."""
+        """Why nothing was selected."""
         if not self.seen:
             return f"the store {self.store.folder} holds no results yet."
         if self.absent == self.seen and self.condition is not None:
-            return f"no result has all of {', '.join(self.condition.names)}, which --where asks for."
+            return f"no result has all of {', '.join(self.condition.names)}, which --where needs."
         return f"none of {self.seen} results matches."
 
     def status(self) -> int:
-        """How it went: a damaged result is a failure."""
+        """The exit status: a damaged result is a failure."""
         return shared.FAILED if self.damaged else shared.DONE
 
 

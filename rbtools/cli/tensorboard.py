@@ -36,7 +36,7 @@ class Board:
         self._written: dict[str, int] = {}  # epochs of a training
 
     def hear(self, event: dict[str, Any], record: dict[str, Any] | None) -> None:
-        """Take an event: an epoch that ended, or a record that is done."""
+        """Handle an event: an epoch that ended, or a finished record."""
         if event["event"] == "epoch":
             values = {key: value for key, value in event.items() if key not in _NAMES}
             self._write(_name(event), event["epoch"], values)

@@ -46,30 +46,29 @@ class Terminal:
             self._line(text)
 
     def once(self, text: str) -> None:
-        """A line to say, the first time only; one that begins with "warning:" is shown also with `-q`."""
+        """Print a line the first time only; one that begins with "warning:" is shown also with `-q`."""
         if text not in self._said:
             self._said.add(text)
             (self._line if text.startswith("warning: ") else self.say)(text)
 
     def detail(self, text: str) -> None:
-        """A line for `-v`."""
+        """Print a line with `-v` only."""
         if self.verbose:
             self._line(text)
 
     def warn(self, text: str) -> None:
-        """A line that is shown also with `-q`."""
+        """Print a warning, also with `-q`."""
         self.tell({"event": "warning", "text": text})
         self._line(f"warning: {text}")
 
     def error(self, text: str) -> None:
-        """An error, in one line where it has one."""
+        """Print an error, on one line if the text has one."""
         self.tell({"event": "error", "text": text})
         self._line(f"error: {text}")
 
     def wrong_line(self, text: str) -> None:
-        """The error of a line that is no record. The first are named: a file of another kind has thousands.
-
-        With `-v`, and in the log, all are.
+        """Report a line that is no record: only the first ones, since a file of another kind has thousands.
+        With `-v`, and in the log, all of them.
         """
         self._wrong_lines += 1
         if self.verbose or self._wrong_lines <= _NAMED_LINES:
@@ -78,7 +77,7 @@ class Terminal:
         self.tell({"event": "error", "text": text})
         if self._wrong_lines == _NAMED_LINES + 1:
             self._line(
-                "error: more lines are no records; they are not named here (-v names all). Is it a file of"
+                "error: more lines are no records; they are not listed here (-v lists all). Is it a file of"
                 " records? Published tables are read by rb-convert."
             )
 
@@ -101,7 +100,7 @@ class Terminal:
         _write((_ERASE + f"{self.tool}: {text}")[: width + len(_ERASE) - 1])
 
     def clear(self) -> None:
-        """Erase the status line, and let another stage have it."""
+        """Erase the status line, and release it for other stages."""
         if self._lock is not None:
             _write(_ERASE)
             os.close(self._lock)
@@ -112,7 +111,7 @@ class Terminal:
         _write(f"{start}{self.tool}: {one_line(text)}\n")  # names in it may come from anybody's file
 
     def _mine(self) -> bool:
-        """Whether the terminal's status line is ours: who has it holds a lock on the terminal."""
+        """Whether the terminal's status line is ours: its owner holds a lock on the terminal."""
         if self._lock is not None:
             return True
         try:

@@ -47,7 +47,7 @@ class Page(NamedTuple):
 
 
 def tool(name: str | click.Command) -> Page:
-    """The command of one tool, or one that is no tool of its own."""
+    """The page of one tool, or of a command."""
     if isinstance(name, click.Command):
         return Page(str(name.name), name, _context(name, str(name.name), None))
     command: click.Command = importlib.import_module(f"rbtools.commands.{name}").main
@@ -71,7 +71,7 @@ def params_of(function: Callable[..., Any]) -> list[click.Parameter]:
 
 
 def find(page: Page, words: Sequence[str]) -> Page:
-    """The command below this one that words lead to, as far as they name commands."""
+    """The subcommand that the words lead to, as far as they name commands."""
     for word in words:
         if not isinstance(page.command, click.Group):
             break
@@ -104,7 +104,7 @@ def _below(page: Page, group: click.Group, name: str) -> Page:
 
 
 def _chosen(page: Page, command: OptionChooser) -> Iterator[Page]:
-    """A page for each thing that an option chooses: `rb-train --method trades`."""
+    """A page for each choice of an option: `rb-train --method trades`."""
     for name in command.registry:
         cls = command.registry.load(name)
         help_text = for_people(cls)

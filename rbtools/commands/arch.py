@@ -37,16 +37,19 @@ _size_options = shared.bundle(
         "--depth",
         default=None,
         type=click.IntRange(2),
-        help="Layers of fcnn and rescnn, the last, linear one among them.  [default: 4]",
+        help="Layers of fcnn and rescnn, including the last, linear one.  [default: 4]",
     ),
 )
 _choice_options = shared.bundle(
     "choice",
     dict,
     click.option(
-        "--where", default=None, metavar="EXPR", help="Only where this holds: 'kernel_params == 18'."
+        "--where",
+        default=None,
+        metavar="EXPR",
+        help="Only those for which this holds: 'kernel_params == 18'.",
     ),
-    click.option("--sample", default=None, type=click.IntRange(1), metavar="N", help="N of them at random."),
+    click.option("--sample", default=None, type=click.IntRange(1), metavar="N", help="A random sample of N."),
     click.option("--seed", default=0, type=click.IntRange(0), help="Seed of --sample."),
 )
 
@@ -58,17 +61,17 @@ _choice_options = shared.bundle(
     "checkpoints",
     multiple=True,
     metavar="FILE",
-    help="Describe this file of weights, and those that follow: what network each holds is told by its"
-    " names and shapes.",
+    help="Write a record for this weights file and those that follow; the network in each is recognised by"
+    " the names and shapes of its tensors.",
 )
 @click.option(
     "--arch",
     default=None,
     metavar="LIST",
-    help="These, by name: resnet18, nb201-13714, torchvision:NAME, timm:NAME, repo:OWNER/NAME,"
+    help="Architectures by name: resnet18, nb201-13714, torchvision:NAME, timm:NAME, repo:OWNER/NAME,"
     " python:MODULE:FUNCTION,"
     " fcnn:relu/tanh+skip; with"
-    " --from-checkpoint, what network the files hold.",
+    " --from-checkpoint, the network in the files.",
 )
 @shared.normalize_option
 @shared.member_option
@@ -80,13 +83,15 @@ _choice_options = shared.bundle(
     help="The set of architectures.",
 )
 @click.option("--unique", is_flag=True, help="One architecture for each class of equal networks (6466).")
-@click.option("--index", default=None, metavar="LIST", help="These, in this order: 13714 or 0-9,50.")
-@click.option("--str", "string", default=None, metavar="TEXT", help="This one: '|nor_conv_3x3~0|+|...'.")
+@click.option("--index", default=None, metavar="LIST", help="Indices, in this order: 13714 or 0-9,50.")
+@click.option(
+    "--str", "string", default=None, metavar="TEXT", help="A cell's string: '|nor_conv_3x3~0|+|...'."
+)
 @click.option(
     "--neighbours",
     default=None,
     metavar="ARCH",
-    help="All that differ in one edge from ARCH (an index, a name or a string), edge by edge.",
+    help="All that differ from ARCH (an index, a name or a string) in one edge, edge by edge.",
 )
 @_choice_options
 @_size_options
@@ -96,7 +101,7 @@ _choice_options = shared.bundle(
     envvar="RB_DATA",
     default=None,
     metavar="DIR",
-    help="Where data sets lie.",
+    help="Folder of the data sets.",
     show_envvar=True,
 )
 @shared.screen_options
@@ -120,9 +125,9 @@ def main(
 ) -> int:
     """Write architectures as records, in the published order of their indices.
 
-    Without options, all 15,625 of NAS-Bench-201. Counts ("params", "macs") are for three-channel
-    32x32 images and ten classes, or for the images and classes of --dataset. With --from-checkpoint,
-    write what files of weights hold, as records that every evaluator takes.
+    Without options, all 15,625 of NAS-Bench-201. Counts ("params", "macs") are for three-channel 32x32 images
+    and ten classes, or for the images and classes of --dataset. With --from-checkpoint, write a record for
+    each weights file; every evaluator takes them.
 
     \b
     Examples:
@@ -172,9 +177,9 @@ def main(
 def _of_files(
     files: Sequence[str], arch: str | None, normalize: str | None, screen: shared.Terminal, run: RunContext
 ) -> Iterator[dict[str, Any]]:
-    """A record for each file, in their order; with an `error` where its network is not recognised.
+    """A record for each file, in their order, with an `error` if its network is not recognised.
 
-    Raises UsageError for what is no file, before any is read.
+    Raises UsageError for a path that is no file, before any file is read.
     """
     from rbtools.inputs import checkpoints
 
@@ -182,7 +187,7 @@ def _of_files(
     shared.checked(hints, run)
     paths = [shared.file_path(name) for name in files]
 
-    def made() -> Iterator[dict[str, Any]]:
+    def file_records() -> Iterator[dict[str, Any]]:
         for path in paths:
             try:
                 yield checkpoints.record_of(path, hints, run, with_data=run.dataset is not None)
@@ -193,7 +198,7 @@ def _of_files(
                 error = {"tool": screen.tool, "message": str(wrong)}
                 yield {"schema": SCHEMA, "checkpoint_file": path, "error": error}
 
-    return made()
+    return file_records()
 
 
 FOR_FILES = ("normalize", "member", "allow_code")
@@ -204,7 +209,7 @@ NOT_FOR_FILES = (
 
 
 def _given(names: Iterable[str]) -> str | None:
-    """The first of these options that the command line has, as it is typed."""
+    """The first of these options on the command line, as it is typed."""
     context = click.get_current_context()
     flags = {param.name: param.opts[0] for param in context.command.params}
     said = (n for n in names if context.get_parameter_source(n) is click.core.ParameterSource.COMMANDLINE)
@@ -237,7 +242,7 @@ def _named(
     given = {key: value for key, value in sizes.items() if value is not None}
     for word in filter(None, (part.strip() for part in text.split(","))):
         fields = named_arch(word)
-        sized(fields["space"], **given)  # refuses what its networks have not
+        sized(fields["space"], **given)  # refuses sizes that the space does not have
         described = spaces.describe({**fields, **given}, **about)
         yield {"schema": SCHEMA, "arch": described, **extra}
 

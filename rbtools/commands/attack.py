@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @shared.command(choose=ATTACKS)
 @shared.eps_option
 @click.option(
-    "--ladder", is_flag=True, help="What breaks at one of the --eps counts as broken at the larger ones."
+    "--ladder", is_flag=True, help="Count an image that is fooled at one --eps as fooled at all larger ones."
 )
 @click.option(
     "--detail", is_flag=True, help="Keep confidence and confusion in the record, logits in the store."
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     "--save-adv",
     metavar="DIR",
     default=None,
-    help="Write the adversarial images there, one .npz a model and distance.",
+    help="Write the adversarial images to DIR, one .npz file per model and distance.",
 )
 @shared.source_options
 @shared.search_options
@@ -46,12 +46,11 @@ def main(
 ) -> int:
     """Measure each model's accuracy under an attack.
 
-    Reads records, adds the accuracy at every distance to "metrics" and how it was measured to
-    "evals", and writes the records on; every other field passes through. Clean accuracy ("acc")
-    comes along. An image that is misclassified without attack counts as broken. A search may run in
-    lower precision, but what counts is the model as it is, in float32. Beside the attacks: preset runs
-    those of a paper, check tells robustness from masked gradients, transfer shows a model the adversarial
-    examples of another.
+    Reads records, adds the accuracy at every distance to "metrics" and how it was measured to "evals", and
+    writes the records on; every other field passes through. Clean accuracy ("acc") is added too. An image
+    that is misclassified without an attack counts as fooled. The search may run in lower precision; success
+    is decided by the unchanged model in float32. Other subcommands: preset runs the attacks of a paper, check
+    tests for gradient masking, transfer evaluates on the adversarial examples of another model.
 
     \b
     Examples:
@@ -62,14 +61,17 @@ def main(
 
     method, distances = parse_units.attack(ATTACKS, attack, params, eps, work.screen.warn)
     if ladder and len(distances) < 2:
-        raise UsageError("--ladder climbs from one distance to the next. Give several: --eps 1,2,4,8.")
+        raise UsageError("--ladder needs several distances: --eps 1,2,4,8.")
     return shared.evaluate(source, work, AttackTask(method, distances, ladder, detail, save_adv))
 
 
 @shared.command()
 @click.argument("preset", metavar="NAME")
 @click.option(
-    "--eps", default=None, metavar="LIST", help="Other distances for all of it, such as 76.5 for MNIST."
+    "--eps",
+    default=None,
+    metavar="LIST",
+    help="Distances for all attacks, in place of the paper's: 76.5 for MNIST.",
 )
 @shared.source_options
 @shared.search_options
@@ -108,11 +110,12 @@ def preset(preset: str, eps: str | None, source: shared.RecordSource, work: shar
 def check(
     eps: str, steps: int, queries: int, samples: int, source: shared.RecordSource, work: shared.CommandContext
 ) -> int:
-    """Check that a model is robust, and not only hard to attack by gradients.
+    """Check that a model's robustness is not due to gradient masking.
 
-    Five tests: (a) FGSM is no stronger than PGD; (b) nor is Square, which needs no gradients; (c) PGD
-    without a bound reaches accuracy 0; (d) accuracy never rises with the distance; (e) random points break
-    nothing that PGD leaves. Says which fail and by how much; "obfuscation.failed" counts them.
+    Five tests: (a) FGSM is no stronger than PGD; (b) nor is Square, which needs no gradients; (c) PGD without
+    a bound reaches accuracy 0; (d) accuracy never rises with the distance; (e) random points fool the model
+    on no image that PGD left correct. Reports which tests fail and by how much; "obfuscation.failed" counts
+    them.
 
     \b
     Examples:
@@ -156,8 +159,8 @@ def transfer(
 ) -> int:
     """Measure accuracy on the adversarial examples of another model.
 
-    Each image that the record's model classifies right is attacked on the model of --from; adds
-    transfer.NAME to "metrics".
+    Each image that the record's model classifies correctly is attacked on the model of --from, and the result
+    is classified by the record's model. Adds transfer.NAME to "metrics".
 
     \b
     Examples:
@@ -171,7 +174,7 @@ def transfer(
 
 
 def _model_of(path: str, run: RunContext) -> dict[str, Any]:
-    """The record of a file: the one that it holds, or that of the checkpoint that it is."""
+    """The record of a model: the only one in a file of records, or one made for a checkpoint."""
     from rbtools.inputs import checkpoints, resolve
 
     try:

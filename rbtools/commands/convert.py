@@ -1,4 +1,4 @@
-"""rb-convert: published result files as records, and records as such files."""
+"""rb-convert: conversion between published result files and records."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from rbtools.store.files import check_folder_of, write_all
     "target",
     default=None,
     metavar="PATH",
-    help="Go the other way: write the records of FILE or standard input to this file or folder, in this"
-    " format. A single file may be '-', standard output.",
+    help="Convert records of FILE or standard input to this format, and write them to this file or folder;"
+    " '-' is standard output, for formats of one file.",
 )
 @click.option("--strict", is_flag=True, help="Stop at the first row or record that cannot be converted.")
 @shared.screen_options
@@ -45,10 +45,9 @@ def main(
     """Read published results as records, or write records in a published format.
 
     Reads FILE (for some formats a folder), or standard input, and writes a record for each result, with
-    metrics named as rb-attack and the others name them; "evals" says where each number comes from and how
-    it was rounded. With --write it is the other way round, and what the format has no place for is listed
-    on standard error, each kind once. A row that cannot be read becomes a record with an error, and the
-    others go on.
+    metrics named as rb-attack and the others name them; "evals" says where each number comes from and how it
+    was rounded. With --write it converts records to the format; what the format has no place for is listed on
+    standard error, each kind once. A row that cannot be read becomes a record with an error.
 
     \b
     Examples:
@@ -71,7 +70,7 @@ def main(
 
 
 class _Reading:
-    """From published files to records on standard output."""
+    """Converts published files to records on standard output."""
 
     def __init__(
         self, chosen: Format, report: ConversionReport, screen: shared.Terminal, strict: bool
@@ -102,7 +101,7 @@ class _Reading:
             rest = f" Expected what rb-convert {self.format.name} --help describes."
             if self.good:
                 count = f"{self.good} record{'s' * (self.good != 1)}"
-                rest = f" The {count} before it stand; get the file anew for the rest."
+                rest = f" The {count} before it are written; get the file again for the rest."
             self._say(f"{source.name} {wrong}.{rest}")
             output.line(dumps(_failed(f"{source.name} {wrong}.")))
         except OSError as error:
@@ -134,7 +133,7 @@ def _failed(message: str, text: str | None = None) -> dict[str, Any]:
 
 
 def _sources(files: tuple[str, ...], chosen: Format, output: RecordWriter) -> Iterator[Published]:
-    """The files that are named, or standard input where none is."""
+    """The named files, or standard input if there are none."""
     if not files:
         if not chosen.one_file:
             raise UsageError(f"{chosen.name} is a folder of files. Name it: rb-convert {chosen.name} FOLDER.")
@@ -158,7 +157,7 @@ def _sources(files: tuple[str, ...], chosen: Format, output: RecordWriter) -> It
 
 
 class _Writing:
-    """From records to published files."""
+    """Converts records to published files."""
 
     def __init__(
         self, chosen: Format, report: ConversionReport, screen: shared.Terminal, strict: bool
@@ -180,7 +179,7 @@ class _Writing:
             nothing = not units and target != "-" and reader.came > 0
             if not units and not nothing:
                 self.screen.say("no records came in; nothing is written.")
-            elif not units:  # whoever asked for a file goes on with it
+            elif not units:  # an error: the caller expects the file
                 self.screen.error(f"there is nothing to write: {target} was not written.")
             elif target == "-":
                 for document in documents:

@@ -15,7 +15,7 @@ from rbtools.errors import RbError, UsageError
 from rbtools.records import dumps, parse_again
 from rbtools.scoring import correlate, render, table
 from rbtools.scoring.groups import fields
-from rbtools.scoring.join import Beside
+from rbtools.scoring.join import JoinedSets
 from rbtools.scoring.ranking import averaged
 
 
@@ -28,8 +28,8 @@ from rbtools.scoring.ranking import averaged
     metavar="LIST",
     help="What to correlate: names, globs and expressions; with several sets also SET:NAME.",
 )
-@click.option("--rows", default=None, metavar="LIST", help="Only these, each with ...")
-@click.option("--cols", default=None, metavar="LIST", help="... each of these.  [default: --metric]")
+@click.option("--rows", default=None, metavar="LIST", help="Metrics of the rows.  [default: --metric]")
+@click.option("--cols", default=None, metavar="LIST", help="Metrics of the columns.  [default: --metric]")
 @click.option(
     "--kind",
     default="spearman",
@@ -49,7 +49,7 @@ from rbtools.scoring.ranking import averaged
     "--aggregate",
     default=None,
     metavar="LIST",
-    help="First take the mean of records that differ in these fields alone: seed.",
+    help="First average records that differ only in these fields: seed.",
 )
 @where_option
 @click.option(
@@ -78,12 +78,12 @@ def main(
     source: shared.RecordSource,
     screen: shared.Terminal,
 ) -> int:
-    """Correlate metrics over records by their ranks.
+    """Compute rank correlations of metrics over records.
 
-    Writes one JSON object for each pair of metrics: "kind", "row", "col", "value" (null, with a
-    "reason", where there is none), "n" records that have both, and with --bootstrap "ci95". With --on,
-    result sets are joined by a field, and metrics are called SET:NAME. Several records of the same model
-    are read as one. Reads everything before it writes.
+    Writes one JSON object for each pair of metrics: "kind", "row", "col", "value" (null, with a "reason",
+    where there is none), "n" records that have both, and with --bootstrap "ci95". With --on, result sets are
+    joined by a field, and metrics are called SET:NAME. Several records of the same model are merged. Reads
+    everything before it writes.
 
     \b
     Examples:
@@ -92,20 +92,20 @@ def main(
       rb-corr --on arch.name,train.method --metric 'acc,pgd*' leaderboard.jsonl others.jsonl
       rb-corr --join train.method --by arch.name --metric acc leaderboard.jsonl
     """
-    wanted = _kinds(kind)
+    kinds = _kinds(kind)
     left = names(metrics if rows is None else rows, "--metric" if rows is None else "--rows")
     right = names(metrics if cols is None else cols, "--metric" if cols is None else "--cols")
     with shared.opened_output(source, screen) as output:
         sink = Sink(source, screen, output, where)
-        beside = Beside([*left, *right], names(on, "--on"))
-        for label, record in _read(sink, beside.on_names, by, names(aggregate, "--aggregate")):
-            beside.add(label, record)
-        _tell(sink, beside, by)
+        sets = JoinedSets([*left, *right], names(on, "--on"))
+        for label, record in _read(sink, sets.on_names, by, names(aggregate, "--aggregate")):
+            sets.add(label, record)
+        _tell(sink, sets, by)
         sink.tell()
         if sink.good:
-            _check(beside, sink.good)
-            for one_kind in wanted:
-                matrix = _matrix(one_kind, beside, (left, right), bootstrap, seed, screen)
+            _check(sets, sink.good)
+            for one_kind in kinds:
+                matrix = _matrix(one_kind, sets, (left, right), bootstrap, seed, screen)
                 _write(matrix, form, (bootstrap, seed), output)
         return shared.FAILED if sink.bad else shared.DONE
 
@@ -121,7 +121,7 @@ def _kinds(text: str) -> list[str]:
 def _read(
     sink: Sink, on: Sequence[str], by: str | None, aggregate: Sequence[str]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """All records with the set that each belongs to."""
+    """All records, each with its set."""
     files = sink.source.files
     if by is not None and not on:
         raise UsageError("--by splits records into sets, but nothing joins them. Add --join arch.name.")
@@ -144,7 +144,7 @@ def _read(
     if without and not sets:
         raise UsageError(f"--by: {without[0]}")
     if without:
-        sink.screen.warn(f"{counted(len(without), 'record')} without {by} left out: they are of no set.")
+        sink.screen.warn(f"{counted(len(without), 'record')} without {by} left out: they belong to no set.")
     for label in list(sets):
         models = sink.models((text, parse_again(text)) for text in sets.pop(label))
         if aggregate:
@@ -154,37 +154,37 @@ def _read(
     sink.check()
 
 
-def _tell(sink: Sink, beside: Beside, by: str | None) -> None:
-    """Say which records do not count, and what is better kept apart."""
-    on, warn = ",".join(beside.on_names), sink.screen.warn
-    if beside.without:
-        if beside.without == sink.good:
-            raise UsageError(f"--on: {beside.reason}")
-        warn(f"{counted(beside.without, 'record')} without {on} left out: there is nothing to join by.")
-    if beside.duplicates:
+def _tell(sink: Sink, sets: JoinedSets, by: str | None) -> None:
+    """Warn of records that are left out, and of data sets that are mixed."""
+    on, warn = ",".join(sets.on_names), sink.screen.warn
+    if sets.without:
+        if sets.without == sink.good:
+            raise UsageError(f"--on: {sets.reason}")
+        warn(f"{counted(sets.without, 'record')} without {on} left out: there is nothing to join by.")
+    if sets.duplicates:
         warn(
-            f"{counted(beside.duplicates, 'record')} with the same {on} as another of the set: the last one"
+            f"{counted(sets.duplicates, 'record')} with the same {on} as another of the set: the last one"
             " counts. --aggregate seed takes the mean over seeds."
         )
-    if beside.datasets and by != "dataset" and "dataset" not in beside.on_names:
+    if sets.datasets and by != "dataset" and "dataset" not in sets.on_names:
         warn(
-            f"records of {len(beside.datasets)} data sets ({', '.join(beside.datasets)}) are correlated"
+            f"records of {len(sets.datasets)} data sets ({', '.join(sets.datasets)}) are correlated"
             " together. --join arch.name --by dataset keeps them apart."
         )
 
 
 def _labels(files: Sequence[str]) -> dict[str, str]:
-    """Sets are called what their files are called, with their folders where that is not enough."""
+    """The name of each file's set: its file name, with folders where names are equal."""
     stems = ["stdin" if name == "-" else Path(name).stem for name in files]
     clear = len(set(stems)) == len(stems)
     sources = ["standard input" if name == "-" else name for name in files]
     return dict(zip(sources, stems if clear else files, strict=True))
 
 
-def _check(beside: Beside, good: int) -> None:
-    if beside.on and len(beside.labels) < 2:
+def _check(sets: JoinedSets, good: int) -> None:
+    if sets.on and len(sets.labels) < 2:
         raise UsageError(
-            f"There is one result set only ({beside.labels[0]}). Correlating sets takes two or more."
+            f"There is one result set only ({sets.labels[0]}). Correlating sets takes two or more."
         )
     if good < correlate.FEWEST:
         raise UsageError(
@@ -194,14 +194,14 @@ def _check(beside: Beside, good: int) -> None:
 
 def _matrix(
     kind: str,
-    beside: Beside,
+    sets: JoinedSets,
     axes: tuple[list[str], list[str]],
     bootstrap: int,
     seed: int,
     screen: shared.Terminal,
 ) -> correlate.Matrix:
-    rows, cols = (beside.resolve(items) for items in axes)
-    numbers = beside.numbers(list(dict.fromkeys([*rows, *cols])))
+    rows, cols = (sets.resolve(items) for items in axes)
+    numbers = sets.numbers(list(dict.fromkeys([*rows, *cols])))
 
     def progress(done: int) -> None:
         screen.status(f"{kind}  {done}/{bootstrap} resamples")

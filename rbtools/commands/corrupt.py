@@ -33,12 +33,12 @@ severity_option = click.option(
 @click.option(
     "--reference",
     metavar="FILE",
-    help="A record of rb-corrupt all, whose errors are the unit of corrupt.mce and corrupt.relative_mce.",
+    help="A record of rb-corrupt all; corrupt.mce and corrupt.relative_mce are relative to its errors.",
 )
 @click.option(
     "--write",
     metavar="DIR",
-    help="Evaluate nothing; write a corrupted copy of the data set in the layout of such an archive.",
+    help="Evaluate nothing; write a corrupted copy of the data set in the layout that --from reads.",
 )
 @click.option(
     "--show", metavar="FILE.png", help="Evaluate nothing; draw one image under every corruption and severity."
@@ -59,9 +59,9 @@ def main(
 ) -> int:
     """Measure each model's accuracy under common corruptions.
 
-    One corruption, several with commas, or all: the fifteen of CIFAR-10-C and ImageNet-C. Four more, for
-    choosing among methods, go by name. Adds corrupt.NAME.SEVERITY to "metrics" for each, corrupt.NAME.mean
-    where all five severities are asked for, and corrupt.mean where all fifteen are too.
+    One corruption, several with commas, or all: the fifteen of CIFAR-10-C and ImageNet-C. Four more, meant
+    for validation, are only run by name. Adds corrupt.NAME.SEVERITY to "metrics" for each, corrupt.NAME.mean
+    if all five severities are evaluated, and corrupt.mean if all fifteen corruptions are too.
 
     \b
     Examples:
@@ -99,7 +99,7 @@ def _made(
     show: str | None,
     work: shared.CommandContext,
 ) -> int:
-    """Write the corrupted copy and draw the sheet, where they are requested."""
+    """Write the corrupted copy (--write) and draw the contact sheet (--show)."""
     if write is not None and severities != units.SEVERITIES:
         raise UsageError("--write makes an archive, which has all five severities. Leave --severity out.")
     if show is not None:
@@ -116,7 +116,7 @@ def _made(
 
 
 def _refuse_to_evaluate(source: shared.RecordSource, others: dict[str, str | None]) -> None:
-    """Raise UsageError where something to evaluate is named, beside --write or --show."""
+    """Raise UsageError if something to evaluate is given together with --write or --show."""
     given = {"--checkpoint": source.checkpoint, "FILE": source.files, **others}
     for flag, value in given.items():
         if value:
@@ -138,7 +138,7 @@ def _archive(folder: str, names: Sequence[str], params: dict[str, Any]) -> Path:
 
 
 def _reference(file: str, names: Sequence[str], severities: tuple[int, ...]) -> Any:
-    """The model whose errors are the unit of mCE."""
+    """The reference model of --reference, whose errors mCE divides by."""
     from rbtools.scoring import corruptions
 
     if severities != units.SEVERITIES or not set(CORRUPTIONS.all) <= set(names):

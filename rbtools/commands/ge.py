@@ -22,7 +22,7 @@ n_train_option = click.option(
     "--n-train",
     type=click.IntRange(1),
     default=None,
-    help="Only so many training images.  [default: as many as --n]",
+    help="Number of training images.  [default: that of --n]",
 )
 
 
@@ -36,10 +36,10 @@ def _ge(source: shared.RecordSource, work: shared.CommandContext, task: EvalTask
 def main() -> None:
     """Measure the generalisation error of an evaluation: its value on train minus that on test.
 
-    Adds ge.NAME to "metrics", with both sides as NAME and train.NAME. The evaluations and their
-    options are those of rb-attack, rb-corrupt and rb-pr; acc is clean accuracy. Of losses and errors,
-    which grow with overfitting, loss attack gives test minus train, and the names say so. --n counts the
-    images of each side. Training images are not augmented.
+    Adds ge.NAME to "metrics", with both sides as NAME and train.NAME. The evaluations and their options are
+    those of rb-attack, rb-corrupt and rb-pr; acc is clean accuracy. The subcommand loss attack gives the gaps
+    of loss and error as test minus train, since these grow with overfitting. --n is the number of images of
+    each side. Training images are not augmented.
 
     \b
     Examples:
@@ -55,7 +55,7 @@ def main() -> None:
 @shared.source_options
 @shared.both_splits_options
 def acc(source: shared.RecordSource, work: shared.CommandContext, n_train: int | None) -> int:
-    """Clean accuracy on train minus that on test."""
+    """Clean accuracy, on train minus on test."""
     from rbtools.evaluation.tasks import AccuracyTask
 
     return _ge(source, work, AccuracyTask(), n_train)
@@ -113,11 +113,11 @@ def pr(
     work: shared.CommandContext,
     n_train: int | None,
 ) -> int:
-    """Probabilistic robustness on train minus that on test.
+    """Probabilistic robustness, on train minus on test.
 
-    Adds ge.pr.NOISE.GAMMA, over the images that are right without noise, and ge.pr-all.NOISE.GAMMA, over
-    all images, which is the one that PRBench publishes: its code takes the first 1,000 images of each
-    split (--indices 0-999).
+    Adds ge.pr.NOISE.GAMMA, over the images classified correctly without noise, and ge.pr-all.NOISE.GAMMA,
+    over all images, which PRBench publishes: its code takes the first 1,000 images of each split (--indices
+    0-999).
     """
     status = _ge(source, work, options.task(params), n_train)
     options.say_undecided(work)
@@ -128,9 +128,9 @@ def pr(
 def loss() -> None:
     """The robust loss gap and the robust error gap: test minus train, under an attack.
 
-    Adds test_minus_train.loss.NAME and test_minus_train.error.NAME to "metrics", the gaps of the paper on
-    the Weight-Curvature Index, with both sides as loss.NAME, error.NAME and train. in front. Every image
-    is attacked, whether the model is right on it or not, and the last point of the attack counts.
+    Adds test_minus_train.loss.NAME and test_minus_train.error.NAME to "metrics", the gaps of the paper on the
+    Weight-Curvature Index, with both sides as loss.NAME, error.NAME and train. in front. Every image is
+    attacked, also those that the model misclassifies, and the last iterate of the attack counts.
 
     \b
     Example:
@@ -151,7 +151,7 @@ def loss_attack(
     work: shared.CommandContext,
     n_train: int | None,
 ) -> int:
-    """Cross-entropy and error where an attack ends, on test minus on train."""
+    """Cross-entropy and error at the last iterate of an attack, on test minus on train."""
     from rbtools.evaluation.robust_loss import RobustLossTask
 
     if any(field.name == "iterate" for field in dataclasses.fields(ATTACKS.load(attack))):

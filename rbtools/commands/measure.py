@@ -32,18 +32,22 @@ class MeasureOptions:
     step_size: str | None = param(None, "Of PGD, in 1/255.  [default: 2.5*eps/steps]", metavar="DISTANCE")
     on: str = param(
         "auto",
-        "Fresh weights, the record's checkpoint, or both; auto: what the measure is about, and fresh"
-        " weights where a record has no checkpoint.",
+        "Fresh weights, the record's checkpoint, or both; auto: the measure's own, and fresh weights where a"
+        " record has no checkpoint.",
         choices=("auto", "init", "trained", "both"),
     )
     split: str | None = param(None, "train, test or both.  [default: the measure's own]", metavar="LIST")
-    batches: int | None = param(None, "How many batches.  [default: the measure's own]", bounds="[1, inf)")
-    batch_size: int | None = param(None, "Images in each.  [default: the measure's own]", bounds="[1, inf)")
-    init_seed: int = param(0, "Fresh weights are those rb-train --seed starts from.", bounds="[0, inf)")
+    batches: int | None = param(None, "Number of batches.  [default: the measure's own]", bounds="[1, inf)")
+    batch_size: int | None = param(
+        None, "Images of a batch.  [default: the measure's own]", bounds="[1, inf)"
+    )
+    init_seed: int = param(
+        0, "Seed of fresh weights: those that rb-train --seed starts from.", bounds="[0, inf)"
+    )
     batchnorm: str | None = param(
         None,
-        "Statistics that BatchNorm takes in ntk, naswot, nasi, snip, grad_norm and jacobian: of the"
-        " batch, of each image alone (as KNAS' code), or running ones.  [default: batch on fresh weights,"
+        "BatchNorm statistics in ntk, naswot, nasi, snip, grad_norm and jacobian: of the batch, of each"
+        " image alone (as in KNAS' code), or running ones.  [default: batch on fresh weights,"
         " running on trained ones and in jacobian]",
         choices=("batch", "image", "running"),
     )
@@ -60,14 +64,14 @@ def main(
     source: shared.RecordSource,
     work: shared.CommandContext,
 ) -> int:
-    """Measure what is said to predict robustness: Jacobian, Hessian, tangent kernel, Weight-Curvature Index.
+    """Compute proposed predictors of robustness: Jacobian, Hessian, tangent kernel, Weight-Curvature Index.
 
-    One measure, several with commas, or all. Adds numbers to "metrics" under names that say which:
-    hessian.weight.trace, ntk.robust.fro.pgd.8. A measure is made where it belongs: ntk, naswot, nasi,
-    synflow, snip and grad_norm on fresh weights and training images; hessian and wci on the checkpoint and
-    training images; margin, sharpness and nu on the checkpoint. What is made elsewhere has the place in its
-    name (hessian.init.test.weight.trace), and jacobian always has. Every number comes with its standard error
-    over batches, probes or images, where there are several.
+    One measure, several with commas, or all. Adds numbers to "metrics" under names such as
+    hessian.weight.trace and ntk.robust.fro.pgd.8. By default ntk, naswot, nasi, synflow, snip and grad_norm
+    use fresh weights and training images; hessian and wci the checkpoint and training images; margin,
+    sharpness and nu the checkpoint. With other weights or another split, both are in the name
+    (hessian.init.test.weight.trace); those of jacobian always are. Every number has its standard error over
+    batches, probes or images, where there are several.
 
     \b
     Examples:
@@ -78,11 +82,11 @@ def main(
     from rbtools.jobs import MeasureJob
 
     return shared.filter_models(
-        source, work, MeasureJob(_asked(measures, params, options, work.screen.warn), work.run)
+        source, work, MeasureJob(_request(measures, params, options, work.screen.warn), work.run)
     )
 
 
-def _asked(
+def _request(
     names: list[str], params: dict[str, Any], options: MeasureOptions, warn: Callable[[str], object]
 ) -> MeasureRequest:
     """The request that these options make. Raises UsageError."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _output_option = click.option(
-    "--output", "-o", required=True, metavar="FILE", help="The file to write; its ending says how."
+    "--output", "-o", required=True, metavar="FILE", help="The file to write; its ending is the format."
 )
 
 
@@ -51,7 +51,7 @@ def main(
       rb-plot box --where 'kernel_params > 9' -o attacks.png results.jsonl
     """
     chosen: Plot = shared.build(PLOTS, plot, params)
-    call = python_call.current()  # which takes the figure, and may leave out the file
+    call = python_call.current()  # takes the figure; needs no file
     ending = None if call is not None and not output else _ending(output, chosen.endings)
     _refuse_to_overwrite(source, output)
     source = dataclasses.replace(source, adopt=getattr(chosen, "adopt", None))
@@ -68,7 +68,7 @@ def main(
                 screen.say(f"{output} shows {len(records):,} {what}{'s' * (len(records) != 1)}.")
         sink.tell()
         nothing = bool(sink.came) and not records
-        if nothing:  # whoever asked for a file goes on with it
+        if nothing:  # an error: the caller expects the file
             screen.error(f"there is nothing to draw: {output} was not written.")
         return shared.FAILED if sink.bad or nothing else shared.DONE
 
@@ -78,14 +78,14 @@ def main(
 @_output_option
 @severity_option
 @click.option("--width", default=6.5, help="Width of the figure in inches.")
-@click.option("--title", default=None, help="What stands above the figure.  [default: what it shows]")
+@click.option("--title", default=None, help="Title of the figure.  [default: what it shows]")
 @shared.image_options
 def corruptions(
     names: str, output: str, severity: str, width: float, title: str | None, work: shared.CommandContext
 ) -> int:
     """Draw one image of a data set under corruptions, one, several with commas, or all.
 
-    The first image that rb-corrupt evaluates, corrupted as there. No records are read.
+    The image is the first that rb-corrupt evaluates, and is corrupted in the same way. No records are read.
 
     \b
     Examples:
@@ -112,7 +112,7 @@ main.add_command(corruptions, "corruptions")  # type: ignore[attr-defined]
 
 
 def _save(drawn: Figure | str, file: Path, ending: str) -> None:
-    """Write the file, whole or not at all."""
+    """Write the file atomically."""
     from rbtools.plots.base import encode
     from rbtools.store.files import written_whole
 
@@ -122,7 +122,8 @@ def _save(drawn: Figure | str, file: Path, ending: str) -> None:
 
 
 def _ending(file: str, endings: tuple[str, ...]) -> str:
-    """What the file's name ends in. Raises UsageError where the plot cannot be written so, or there."""
+    """The ending of the file's name. Raises UsageError if the plot has no such format, or the path is a
+    folder."""
     from rbtools.store.files import check_folder_of
 
     ending = Path(file).suffix.lower().removeprefix(".")

@@ -22,8 +22,8 @@ class PROptions:
 
     denominator: str = param(
         "correct",
-        "Count images that are right without noise (pr.NOISE.GAMMA, PRBench), or all"
-        " (pr-all.NOISE.GAMMA, advbench); both: pr-all beside the others.",
+        "Count images classified correctly without noise (pr.NOISE.GAMMA, PRBench), or all"
+        " (pr-all.NOISE.GAMMA, advbench); both adds pr-all to the others.",
         choices=("correct", "all", "both"),
     )
     gamma: str = param(
@@ -34,35 +34,35 @@ class PROptions:
     )
     rho: str = param("0.1,0.05,0.01", "Tolerated failure rates.", metavar="LIST")
     samples: int = param(
-        100, "Noisy copies of each image; with --adaptive at most so many.", bounds=f"[1, {1 << 23}]"
+        100, "Noisy copies of each image; with --adaptive, at most.", bounds=f"[1, {1 << 23}]"
     )
     noise: str = param("uniform", "Kind of noise.", choices=tuple(NOISES))
     passes: str = param(
         "at-least",
-        "An image passes with a PR of 1 - rho or more, at-least (text), or above it, above (PRBench's code,"
+        "An image passes with a PR of at least 1 - rho (the paper's text), or above 1 - rho (PRBench's code,"
         " advbench).",
         choices=("at-least", "above"),
     )
-    confidence: float = param(0.95, "Of intervals, and of what counts as decided.", metavar="SHARE")
+    confidence: float = param(0.95, "Confidence of intervals, and to decide on an image.", metavar="SHARE")
     only: str = param(
         "both",
-        "probacc: leave PR_D out, and an image as soon as its remaining copies cannot change whether it"
-        " passes.",
+        "probacc: compute no PR_D, and stop sampling an image as soon as its remaining copies cannot change"
+        " whether it passes.",
         choices=("both", "probacc"),
     )
     adaptive: bool = param(
         False,
-        "ProbAcc alone, by a sequential test: an image leaves as soon as the evidence suffices.",
+        "Only ProbAcc, by a sequential test that stops sampling an image as soon as it is decided.",
         flags=("--adaptive",),
     )
     require_decided: bool = param(
         False,
-        "Refuse --samples too few to show any --rho at that --confidence.",
+        "Refuse --samples that are too few to decide on any --rho at that --confidence.",
         flags=("--require-decided",),
     )
 
     def estimator(self) -> Estimator:
-        """How the counts are read."""
+        """The estimator of PR and ProbAcc that the options describe."""
         return Estimator(
             rho=parse_units.tolerances(self.rho),
             denominator=self.denominator,
@@ -71,7 +71,7 @@ class PROptions:
         )
 
     def task(self, params: dict[str, Any]) -> EvalTask:
-        """The evaluation of these options. Raises UsageError where they do not go together."""
+        """The evaluation of these options. Raises UsageError for options that contradict each other."""
         from rbtools.evaluation.probabilistic import NoiseTask
 
         noise, estimator = shared.build(NOISES, self.noise, params), self.estimator()
@@ -84,7 +84,7 @@ class PROptions:
         return NoiseTask(noise, gammas, estimator, self.samples, self.only == "probacc", self.adaptive)
 
     def say_undecided(self, work: shared.CommandContext) -> None:
-        """Say, where something was evaluated, that the samples are too few to decide on single images."""
+        """If something was evaluated, note that the samples are too few to decide on single images."""
         estimator = self.estimator()
         short = sequential.too_few(estimator.rho, self.samples, estimator.confidence)
         if short and work.run.store.computed + work.run.store.found:
@@ -96,16 +96,16 @@ class PROptions:
 
 @dataclass(frozen=True)
 class RareOptions(PROptions):
-    """The options of rb-pr, which has rare failures too."""
+    """The options of rb-pr: also those of rare failures."""
 
     rare: bool = param(
         False,
-        "Instead find failure probabilities too small for samples, image by image, by adaptive"
+        "Estimate failure probabilities that are too small for plain sampling, for each image, by adaptive"
         " multilevel splitting.",
         flags=("--rare",),
     )
-    particles: int = param(200, "With --rare: of a population.", bounds="[20, inf)")
-    moves: int = param(10, "With --rare: between two levels.", bounds="[1, inf)")
+    particles: int = param(200, "With --rare: particles of a population.", bounds="[20, inf)")
+    moves: int = param(10, "With --rare: moves of a particle between two levels.", bounds="[1, inf)")
     runs: int = param(10, "With --rare: independent repetitions.", bounds="[2, inf)")
     floor: float = param(1e-12, "With --rare: a probability below this counts as 0.", metavar="SHARE")
 
@@ -125,7 +125,7 @@ class RareOptions(PROptions):
             (f"--denominator {self.denominator}", self.denominator != "correct"),
         ):
             if given:
-                raise UsageError(f"--rare finds failure probabilities: {option} does not go with it.")
+                raise UsageError(f"--rare estimates failure probabilities: {option} does not go with it.")
         if not 0 < self.floor < 1:
             raise UsageError(f"--floor is {self.floor:g}. Expected a probability in (0, 1), such as 1e-12.")
         if 0 in gammas:
@@ -134,13 +134,13 @@ class RareOptions(PROptions):
         return RareFailureTask(noise, gammas, split, estimator.confidence)
 
     def say_undecided(self, work: shared.CommandContext) -> None:
-        """As for PROptions; rare failures are decided."""
+        """As for PROptions; with --rare there is nothing to note."""
         if not self.rare:
             super().say_undecided(work)
 
 
-# PRBench's text averages PR over the images that are right without noise; the generalisation error that its
-# tables print is over all.
+# PRBench's text averages PR over the images that are classified correctly without noise; the generalisation
+# error in its tables is over all images.
 pr_options = shared.spec("options", PROptions, defaults={"denominator": "both"})
 
 
@@ -153,19 +153,19 @@ def main(
 ) -> int:
     """Measure each model's probabilistic robustness.
 
-    Adds PR_D(gamma), the mean share of noisy copies that stay classified right
-    (pr.NOISE.GAMMA), and ProbAcc(rho, gamma), the share of images for which at most rho of the
-    copies are not (probacc.NOISE.GAMMA.RHO). Both count images that are classified right without noise;
-    over all images (--denominator all) they are pr-all.NOISE.GAMMA and probacc-all.NOISE.GAMMA.RHO.
-    PRBench's code: --gamma 0.03,0.08,0.1,0.12 --truncate --passes above.
-    Copies are judged in lower precision where that is faster; what is near a tie, in float32.
+    Adds PR_D(gamma), the mean share of noisy copies that are classified correctly (pr.NOISE.GAMMA), and
+    ProbAcc(rho, gamma), the share of images of which at most a share rho of the copies is misclassified
+    (probacc.NOISE.GAMMA.RHO). Both count images that are classified correctly without noise; over all images
+    (--denominator all) they are pr-all.NOISE.GAMMA and probacc-all.NOISE.GAMMA.RHO. PRBench's code: --gamma
+    0.03,0.08,0.1,0.12 --truncate --passes above. Copies are classified in lower precision where that is
+    faster, and again in float32 when near a tie.
 
-    Intervals take images as the sampling unit. ProbAcc is a plug-in: of few copies it is biased, since an
-    image whose PR is near 1 - rho passes by chance. Its interval is of the images whose true PR passes,
-    whatever the distribution of PR: where many images are near 1 - rho it stays wide, and more copies
-    narrow it, not more images. "estimate" in evals is the likely share of these images, "undecided" counts
-    those whose own copies leave open whether they pass, and "quantiles" has single images' PR with exact
-    intervals.
+    Images are the sampling unit of intervals. ProbAcc is a plug-in estimate: with few copies it is biased,
+    since an image whose PR is near 1 - rho passes by chance. Its interval is for the share of images whose
+    true PR passes, whatever the distribution of PR: where many images are near 1 - rho it stays wide, and
+    more copies narrow it, not more images. "estimate" in evals is an estimate of that share, "undecided"
+    counts images whose own copies do not decide whether they pass, and "quantiles" has single images' PR with
+    exact intervals.
 
     With --rare it adds the mean failure probability 1 - PR_D (pfail.NOISE.GAMMA), down to 1e-9 and less;
     "images" in evals has each image's logarithm of it and its spread over the runs.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rbtools.cli import shared
-from rbtools.cli.rank_output import Made, RankOptions, write
+from rbtools.cli.rank_output import Ranking, RankOptions, write
 from rbtools.cli.sink import (
     Sink,
     compiled,
@@ -42,22 +42,23 @@ class RankingOptions:
 
     by: tuple[str, ...] = param(
         (),
-        "Metric, or an expression such as 'mean(pgd20.*)'; several with commas, where later ones decide"
-        " between equals.",
+        "Metric, or an expression such as 'mean(pgd20.*)'; of several, with commas, later ones break ties.",
         metavar="EXPR[:lower|higher]",
     )
-    top: int | None = param(None, "Only the first N (of each).", bounds="[1, inf)", metavar="N")
+    top: int | None = param(None, "Only the first N (of each group).", bounds="[1, inf)", metavar="N")
     lower: bool | None
     where: str | None
-    within: str | None = param(None, "Rank records that agree in these fields by themselves.", metavar="LIST")
+    within: str | None = param(
+        None, "Rank within groups of records that agree in these fields.", metavar="LIST"
+    )
     aggregate: str | None = param(
         None,
-        "One record, with means and deviations, for those that differ in these fields alone: seed.",
+        "Merge records that differ only in these fields, such as seed: means and deviations.",
         metavar="LIST",
     )
     group: str | None = param(
         None,
-        "One record, with means and deviations over all else, for each value of these fields.",
+        "Merge records that agree in these fields, whatever else differs: means and deviations.",
         metavar="LIST",
     )
     pareto: str | None = param(
@@ -93,9 +94,9 @@ class RankingOptions:
 def main(options: RankingOptions, store: str, source: shared.RecordSource, screen: shared.Terminal) -> int:
     """Order records by a metric, the best first.
 
-    Without --by: by "score" where there is one, else by the metric that was evaluated last. Equal
-    values share a rank; records without the value come last. Several records of the same model are read
-    as one: of a metric that two have, the value of more images counts. Reads everything before it writes.
+    Without --by: by "score" where there is one, else by the metric that was evaluated last. Equal values
+    share a rank; records without the value come last. Several records of the same model are merged; of two
+    values of a metric, the one of more images is kept. Reads everything before it writes.
 
     \b
     Examples:
@@ -109,13 +110,13 @@ def main(options: RankingOptions, store: str, source: shared.RecordSource, scree
     choice = _choice(options)
     with shared.opened_output(source, screen) as output:
         sink = Sink(source, screen, output, options.where)
-        made = _made(sink, choice)
-        if made is not None:
-            made.store = store
-            write(made, choice, options.shown, options.form, output, screen)
+        ranking = _ranking(sink, choice)
+        if ranking is not None:
+            ranking.store = store
+            write(ranking, choice, options.shown, options.form, output, screen)
         sink.tell()
-        if made is not None and made.missing:
-            screen.say(f"{counted(made.missing, 'record')} without {made.keys[0].text}, ranked last.")
+        if ranking is not None and ranking.missing:
+            screen.say(f"{counted(ranking.missing, 'record')} without {ranking.keys[0].text}, ranked last.")
         return shared.FAILED if sink.bad else shared.DONE
 
 
@@ -124,7 +125,7 @@ def _choice(options: RankingOptions) -> RankOptions:
     higher = None if options.lower is None else not options.lower
     if higher is not None and len(items) > 1:
         raise UsageError(
-            "--lower and --higher are for one key. With several, write them behind it: acc:lower."
+            "--lower and --higher are for one key. With several, write them after each: acc:lower."
         )
     keys = [rank_order.key(item, higher) for item in items]
     front = [rank_order.key(item) for item in names(options.pareto, "--pareto")]
@@ -153,8 +154,8 @@ def _choice(options: RankingOptions) -> RankOptions:
     )
 
 
-def _made(sink: Sink, choice: RankOptions) -> Made | None:
-    """All records in their order; None where there are none."""
+def _ranking(sink: Sink, choice: RankOptions) -> Ranking | None:
+    """All records in their order; None if there are none."""
     records: Iterable[Read] = sink.stream()
     members: dict[bytes, list[dict[str, Any]]] = {}
     parts: dict[bytes, list[dict[str, Any]]] = {}
@@ -164,10 +165,10 @@ def _made(sink: Sink, choice: RankOptions) -> Made | None:
         records = _looked_at(records, datasets)
     if choice.merges:
         records, duplicates = _merged(records, choice, members, parts, sink.screen)
-    found = _keyed(records, choice)
-    if found is None:
+    keyed = _keyed(records, choice)
+    if keyed is None:
         return None
-    keys, records = found
+    keys, records = keyed
     values, points = RankValues(keys), RankValues(choice.front)
     grouping = Grouping(choice.within)
     keep = choice.ci or choice.front or choice.pivot
@@ -179,7 +180,7 @@ def _made(sink: Sink, choice: RankOptions) -> Made | None:
             points.forget(entry.points)
         return Entry(dumps(record), values.of(record), points.of(record), new.group)
 
-    latest = Latest([one.higher for one in keys], None if keep else choice.top, united)
+    latest = Latest([key.higher for key in keys], None if keep else choice.top, united)
     for number, (text, record) in enumerate(records):
         model = number if choice.merges else same_model.model(record)
         latest.add(model, Entry(text, values.of(record), points.of(record), grouping.add(record)))
@@ -187,9 +188,9 @@ def _made(sink: Sink, choice: RankOptions) -> Made | None:
     points.check("--pareto")
     grouping.check("--within", values.count)
     for name, lacking in grouping.lacking.items():
-        sink.screen.warn(f"{counted(lacking, 'record')} without {name}, ranked by themselves.")
+        sink.screen.warn(f"{counted(lacking, 'record')} without {name}, ranked as a group of their own.")
     _tell(latest.duplicates + duplicates, datasets, choice, keys, latest, sink.screen)
-    return Made(keys, latest.ranked(), members, values.missing, parts)
+    return Ranking(keys, latest.ranked(), members, values.missing, parts)
 
 
 def _merged(
@@ -199,13 +200,13 @@ def _merged(
     parts: dict[bytes, list[dict[str, Any]]],
     screen: shared.Terminal,
 ) -> tuple[Iterable[Read], int]:
-    """Records made of several, and how many came twice. `members` and `parts`: see `Made`."""
+    """The merged records, and the number of duplicates. `members` and `parts` are filled: see `Ranking`."""
     merged: list[Merged] = []
     texts, count = one_of_each_model(records)
     if choice.aggregate:
         merged = averaged(texts, choice.aggregate)
-        texts = [dumps(one.record) for one in merged]
-        members.update(zip(texts, (one.members for one in merged), strict=True))
+        texts = [dumps(group.record) for group in merged]
+        members.update(zip(texts, (group.members for group in merged), strict=True))
         parts |= members
     fields = [*choice.group, *choice.pivot]
     if fields:
@@ -215,11 +216,11 @@ def _merged(
             screen.warn(f"{counted(number, 'record')} without {name}, in a group of their own.")
         deeper = dict(members)
         members.clear()
-        for one in merged:
-            parts[dumps(one.record)] = one.members
-            below = [deeper.get(dumps(member), [member]) for member in one.members]
-            members[dumps(one.record)] = list(itertools.chain.from_iterable(below))
-    return ((dumps(one.record), one.record) for one in merged), count
+        for group in merged:
+            parts[dumps(group.record)] = group.members
+            below = [deeper.get(dumps(member), [member]) for member in group.members]
+            members[dumps(group.record)] = list(itertools.chain.from_iterable(below))
+    return ((dumps(group.record), group.record) for group in merged), count
 
 
 def _looked_at(records: Iterable[Read], datasets: dict[str, None]) -> Iterator[Read]:
@@ -232,9 +233,9 @@ def _looked_at(records: Iterable[Read], datasets: dict[str, None]) -> Iterator[R
 def _keyed(
     records: Iterable[Read], choice: RankOptions
 ) -> tuple[list[rank_order.SortKey], Iterable[Read]] | None:
-    """What to rank by, and the records; None where there are none. A pivot table keeps their order.
+    """The sort keys, and the records; None if there are no records. A pivot table keeps their order.
 
-    To find out what nobody says may take all records: they are held, as text, until it is known.
+    The default key may depend on all records: they are kept as text until it is known.
     """
     if choice.keys:
         return choice.keys, records
@@ -270,8 +271,8 @@ def _tell(
     tell_united(duplicates, screen)
     if latest.lost:
         screen.warn(
-            f"of {counted(latest.lost, 'record')} of these the earlier one was among those that --top had let"
-            " go already, and counts no more. Without --top nothing is let go."
+            f"for {counted(latest.lost, 'record')} of these, --top had already dropped the earlier one, which"
+            " does not count. Without --top nothing is dropped."
         )
     if len(datasets) > 1 and "dataset" not in choice.within and keys and not _scaled_apart(latest, keys[0]):
         screen.warn(
@@ -281,7 +282,7 @@ def _tell(
 
 
 def _scaled_apart(latest: Latest, key: rank_order.SortKey) -> bool:
-    """Whether it is a score that was made within each data set, so that they can be compared."""
+    """Whether the key is a score that was scaled within each data set, and so compares across data sets."""
     if key.text != "score":
         return False
     first = next((entries[0] for entries in latest.entries().values()), None)

@@ -25,8 +25,8 @@ from rbtools.scoring.derived import Derived, derived
     "metrics",
     multiple=True,
     metavar="NAME[:WEIGHT][:lower|higher]",
-    help="A metric, a glob (pgd20.*) or an expression (mean(pgd20.*)) of the score, several with commas, and"
-    " its weight; lower: less is better.  [default: all that every record has]",
+    help="Metrics of the score: names, globs (pgd20.*) and expressions (mean(pgd20.*)) with commas, and"
+    " their weight; lower: less is better.  [default: all that every record has]",
 )
 @click.option(
     "--preset",
@@ -45,24 +45,26 @@ from rbtools.scoring.derived import Derived, derived
     "--within",
     default=None,
     metavar="LIST",
-    help="Scale records that agree in these fields among themselves: dataset,arch.name.",
+    help="Scale within groups of records that agree in these fields: dataset,arch.name.",
 )
 @click.option(
     "--missing",
     default="refuse",
     type=click.Choice(minmax.MISSING),
-    help="What becomes of a record that lacks a metric.",
+    help="What to do with a record that lacks a metric.",
 )
 @click.option(
     "--add",
     "adds",
     multiple=True,
     metavar="NAME=EXPR",
-    help="Store the value of EXPR as the metric NAME, for instance adv='mean(pgd20.*)'; alone, no score is"
-    " made.",
+    help="Store the value of EXPR as the metric NAME, for instance adv='mean(pgd20.*)'; without metrics of a"
+    " score, none is computed.",
 )
-@click.option("--dry-run", is_flag=True, help="Score nothing: say what would be scored, and by what.")
-@click.option("--replace", is_flag=True, help="Let --add overwrite a metric that was made otherwise.")
+@click.option(
+    "--dry-run", is_flag=True, help="Compute no score; report what would be scored, by which metrics."
+)
+@click.option("--replace", is_flag=True, help="Let --add overwrite a metric of another origin.")
 @shared.stream_options
 @shared.screen_options
 def main(
@@ -79,11 +81,10 @@ def main(
 ) -> int:
     """Give every record a composite score between 0 and 1.
 
-    Each metric is scaled to [0, 1] over all records, or over those of a group --within which they are
-    compared (1 is best: metrics where less is better, such as ge.* or seconds_per_epoch, are turned
-    round), and the score is their weighted mean. The record keeps what each metric gave to it. Several
-    records of one checkpoint are read as one. Needs all records before it writes the first; with --add
-    alone it does not.
+    Each metric is scaled to [0, 1] over all records, or over each group of --within (1 is best: metrics where
+    less is better, such as ge.* or seconds_per_epoch, are inverted), and the score is their weighted mean.
+    The record keeps the contribution of each metric. Several records of one checkpoint are merged. Reads all
+    records before it writes the first, except with --add alone.
 
     \b
     Examples:
@@ -98,7 +99,7 @@ def main(
     only_add = bool(adds) and not (metrics or preset or weights)
     if only_add and within is not None:
         raise UsageError(
-            "--within is for a score, but --add alone makes none. Name its metrics with --metric."
+            "--within is for a score, but --add alone computes none. Name its metrics with --metric."
         )
     derived_metrics = [derived(text) for text in adds]
     with shared.opened_output(source, screen) as output:
@@ -112,7 +113,7 @@ def main(
 
 
 def _asked(metrics: Sequence[str], file: str | None) -> list[plan.TermSpec]:
-    """What --weights and --metric ask for; --metric has the last word."""
+    """The terms of --weights and --metric; --metric overrides."""
     listed = plan.asked(",".join(metrics)) if metrics else []
     return plan.together(_of_file(file) if file else [], listed)
 
@@ -134,7 +135,7 @@ def _of_file(path: str) -> list[plan.TermSpec]:
 
 
 class _Held:
-    """All records as they came, as text, and the numbers that their score is made of."""
+    """All records as they were read, as text, and the values that their scores are computed from."""
 
     def __init__(
         self,
@@ -153,7 +154,7 @@ class _Held:
         self.edited = Edited()
 
     def read(self, source: shared.RecordSource, output: RecordWriter, *, stream: bool) -> bool:
-        """Take all lines in; True if some were no records or failed. `stream`: write them at once."""
+        """Read all lines; True if some were no records or failed. `stream`: write them at once."""
         reader, failed = RecordReader(source, self.screen, output), False
         lines = reader.every_line()
         for line in lines if stream else self._united(lines):
@@ -176,7 +177,7 @@ class _Held:
         return failed or bool(reader.bad)
 
     def _united(self, lines: Iterable[Line]) -> Iterator[Line]:
-        """All lines, those of one checkpoint as one where the first of them stood."""
+        """All lines; those of one checkpoint are merged into the first of them."""
         held: dict[tuple[bool, int], Line] = {}
         count = 0
         for place, line in enumerate(lines):
@@ -195,7 +196,7 @@ class _Held:
             yield line._replace(record=parse_again(line.text)) if of_model else line
 
     def _added(self, line: Line, record: dict[str, Any]) -> tuple[bytes, dict[str, Any] | None]:
-        """The record with the metrics of --add; one that has them already, made otherwise, fails."""
+        """The record with the metrics of --add; it fails if it has one of them with another origin."""
         record.pop("error", None)
         result = record
         try:
@@ -217,7 +218,7 @@ class _Held:
             self.composite.add(record)
 
     def unscored(self) -> list[bytes]:
-        """The lines as they came; people hear what would be scored."""
+        """The unchanged lines; a message reports what would be scored."""
         if self.composite.count:
             self.composite.settle(self.screen.warn)
             terms = ", ".join(map(_in_words, self.composite.terms))
@@ -227,7 +228,7 @@ class _Held:
         return self.texts
 
     def scored(self) -> Iterator[bytes]:
-        """The lines with their scores, in the order they came."""
+        """The lines with their scores, in input order."""
         if not self.composite.count:
             yield from self.texts
             return

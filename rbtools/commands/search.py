@@ -24,16 +24,16 @@ def main(
 ) -> int:
     """Search a table of results, or live, for the best architecture.
 
-    Every run asks for architectures until its budget is spent. What comes out is the record of the best
-    architecture found, with "search": mean, spread and 95 % interval over the runs of every metric at what
-    each run found, the incumbent after each query, and the gap to the best there is. With several objectives
-    it is the Pareto front, a record for each point.
+    Every run queries architectures until its budget is spent. The output is the record of the best
+    architecture found, with "search": for every metric the mean, spread and 95 % interval over the findings
+    of all runs, the incumbent after each query, and the gap to the optimum. With several objectives it is the
+    Pareto front, a record for each point.
 
-    With --live nothing is looked up: each new architecture goes through the given pipe, --jobs of it at once,
-    and what it has done before is found in the store. Only a command line given here is run so. With
-    --measure fresh networks are measured on --dataset, and what was found is looked up in --table.
+    With --live each new architecture goes through the given pipe, --jobs of them at once, and earlier results
+    are taken from the store. Only a command line can name such a pipe. With --measure, freshly initialised
+    networks are measured on --dataset, and the findings are looked up in --table.
 
-    darts, advrush and nasi ask for no values: they make a cell out of a supernet on --dataset, and that is
+    darts, advrush and nasi query no architectures: they derive a cell from a supernet on --dataset, which is
     looked up in --table and --report-table. Each of --runs has the next seed.
 
     \b

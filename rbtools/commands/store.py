@@ -27,7 +27,7 @@ store_option = shared.bundle("store", lambda store: Store(store), shared.store_o
 
 @shared.group
 def main() -> None:
-    """Look into the store of finished work, clear it up, or move a part of it elsewhere.
+    """List, check, clean, export and import stored results.
 
     \b
     Examples:
@@ -48,10 +48,9 @@ def main() -> None:
 def ls(choice: StoreSelection, store: Store, screen: shared.Terminal) -> int:
     """List finished results as records.
 
-    They can go on in a pipe and come in the order of their keys. A training is the record that rb-train
-    wrote; an evaluation has its "metrics" and "evals". "stored" says what it is: kind, key, bytes,
-    time, and of a training the bytes of its checkpoint, 0 where that was dropped. KEY is the beginning
-    of a key.
+    The records are sorted by key and can be piped to other tools. A training is the record that rb-train
+    wrote; an evaluation has its "metrics" and "evals". "stored" has kind, key, bytes, time, and for a
+    training the bytes of its checkpoint, 0 if that was removed. KEY is the beginning of a key.
     """
     chosen = SelectedResults(store, choice, screen)
     with _output() as output:
@@ -66,17 +65,17 @@ def ls(choice: StoreSelection, store: Store, screen: shared.Terminal) -> int:
 @store_option
 @shared.screen_options
 def du(store: Store, screen: shared.Terminal) -> int:
-    """Say how much the store holds.
+    """Show the size of the store.
 
-    Files and bytes of each kind: a table on a terminal, else an object a line.
+    Files and bytes of each kind: a table on a terminal, else a JSON object per line.
 
     \b
-    results   what trainings and evaluations found
-    outcomes  what evaluations found for each example
+    results   results of trainings and evaluations
+    outcomes  results of evaluations for each example
     objects   checkpoints
     state     trainings and parts of evaluations that are not finished
     cache     hashes of files, so that they are read once
-    index     texts for ls, so that files are read once
+    index     contents of results for ls, so that files are read once
     leases    claims on work in progress
     aside     files that are being written, or were by a process that died
     """
@@ -86,14 +85,14 @@ def du(store: Store, screen: shared.Terminal) -> int:
 
 
 @shared.command()
-@click.option("--delete", is_flag=True, help="Remove what is damaged, so that it is computed anew.")
+@click.option("--delete", is_flag=True, help="Remove damaged files, so that they are computed again.")
 @store_option
 @shared.screen_options
 def verify(delete: bool, store: Store, screen: shared.Terminal) -> int:
-    """Hold every file against its hash.
+    """Check every file against its hash.
 
-    All are read, and nothing is taken from a cache. Each damaged file is a line of JSON on standard
-    output; the status is then 1.
+    Reads every file and uses no cache. Each damaged file is a line of JSON on standard output; the exit
+    status is then 1.
     """
     count = bad = 0
     with _output() as output:
@@ -111,7 +110,7 @@ def verify(delete: bool, store: Store, screen: shared.Terminal) -> int:
     screen.clear()
     screen.say(f"{_counted(count, 'file')}, {bad or 'none'} damaged.")
     if bad and not delete:
-        screen.say("--delete removes what is damaged; it is then computed anew when it is asked for.")
+        screen.say("--delete removes damaged files; they are computed again when they are needed.")
     return shared.FAILED if bad else shared.DONE
 
 
@@ -128,18 +127,18 @@ def _deleted(path: str, screen: shared.Terminal) -> bool:
 @click.option(
     "--keep-metrics",
     is_flag=True,
-    help="Drop all that can be computed again but results: checkpoints, unfinished trainings.",
+    help="Remove all but results: checkpoints and unfinished trainings, too.",
 )
-@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@click.option("--dry-run", is_flag=True, help="Only report what would be removed.")
 @store_option
 @shared.screen_options
 def gc(keep_metrics: bool, dry_run: bool, store: Store, screen: shared.Terminal) -> int:
-    """Clear up what nobody needs.
+    """Remove what is no longer needed.
 
-    What processes that died left behind goes, and states of trainings that are finished; states that
-    nobody went on with for 30 days go as well. With --keep-metrics every checkpoint goes: results stay
-    found, and rb-train trains again when it is asked for that network. Work in progress is never
-    touched; while there is any, checkpoints stay.
+    Removes what dead processes left behind, states of finished trainings, and states that were not continued
+    for 30 days. With --keep-metrics, removes every checkpoint too: results remain, and rb-train trains such a
+    network again when it is requested. Work in progress is never touched; while there is any, checkpoints
+    stay.
     """
     candidates = collect.find(store, keep_metrics=keep_metrics)
     gone: dict[str, list[int]] = {}
@@ -168,7 +167,7 @@ def gc(keep_metrics: bool, dry_run: bool, store: Store, screen: shared.Terminal)
 @shared.command()
 @click.argument("file", metavar="FILE")
 @choice_options
-@click.option("--no-checkpoints", is_flag=True, help="Only what was found, without the weights.")
+@click.option("--no-checkpoints", is_flag=True, help="Only results, without weights.")
 @store_option
 @shared.screen_options
 def export(
@@ -178,11 +177,11 @@ def export(
     store: Store,
     screen: shared.Terminal,
 ) -> int:
-    """Write results into one archive.
+    """Write results to one archive.
 
-    Without KEY, --where or --kind, all that the store holds. FILE may be - for standard output. With
-    each result goes what belongs to it: the outcome for each example, and the checkpoint of a training.
-    The archive is a tar file that rb-store import takes in on another machine.
+    Without KEY, --where or --kind, exports the whole store. FILE may be - for standard output. A result
+    includes its outcomes for each example, or the checkpoint of a training. The archive is a tar file, for
+    rb-store import on another machine.
     """
     weights, chosen = not no_checkpoints, None
     listing.existing(store)
@@ -212,10 +211,10 @@ def export(
 @store_option
 @shared.screen_options
 def import_(file: str, store: Store, screen: shared.Terminal) -> int:
-    """Take an archive in.
+    """Import an archive.
 
-    FILE is one of rb-store export, and may be - for standard input. Each entry is checked before it is
-    taken in; what the store has already is kept. The archive may be compressed (gzip, bzip2, xz).
+    FILE was written by rb-store export, and may be - for standard input. Each entry is checked before it is
+    imported; existing entries are kept. The archive may be compressed (gzip, bzip2, xz).
     """
     new = size = there = refused = 0
     try:
@@ -228,10 +227,10 @@ def import_(file: str, store: Store, screen: shared.Terminal) -> int:
                 if (new + there) % _STEP == 0:
                     screen.status(f"{new + there} files, {_in_bytes(size)}")
     except archive.Cut as wrong:
-        raise Stop(f"{wrong} {_counted(new, 'file')} taken in before that.") from None
+        raise Stop(f"{wrong} {_counted(new, 'file')} imported before that.") from None
     finally:
         screen.clear()
-    screen.say(f"{_counted(new, 'file')} taken in ({_in_bytes(size)}), {there} there already.")
+    screen.say(f"{_counted(new, 'file')} imported ({_in_bytes(size)}), {there} already there.")
     return shared.FAILED if refused else shared.DONE
 
 
@@ -271,7 +270,7 @@ def _archive_in(file: str) -> Iterator[IO[bytes]]:
 
 
 def _show(rows: list[dict[str, Any]], output: RecordWriter) -> None:
-    """Numbers as a table for people where standard output is a terminal, else an object a line."""
+    """Write the numbers as a table if standard output is a terminal, else as a JSON object per line."""
     if not output.is_terminal():
         for row in rows:
             output.line(dumps(row))

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     "--tensorboard",
     metavar="DIR",
     default=None,
-    help="Write curves of each epoch there (pip install 'rbtools[tensorboard]').",
+    help="Write the curves of all epochs to DIR (pip install 'rbtools[tensorboard]').",
 )
 @click.option("--seed", default="0", metavar="LIST", help="Seeds; one trained record for each.")
 @shared.stream_options
@@ -46,10 +46,10 @@ def main(
     source: shared.RecordSource,
     work: shared.CommandContext,
 ) -> int:
-    """Train each record's architecture and write the record on with its checkpoint.
+    """Train each record's architecture and add its checkpoint to the record.
 
-    Several methods or seeds give one record for each. Finished trainings are found in the store;
-    an interrupted one goes on from its last epoch. Options of a method: rb-train --method NAME --help.
+    Several methods or seeds give one record for each. Finished trainings are taken from the store; an
+    interrupted one continues after its last epoch. Options of a method: rb-train --method NAME --help.
 
     \b
     Examples:
@@ -62,13 +62,13 @@ def main(
 
     if work.run.store.folder is None:
         raise UsageError(
-            "--no-store leaves no place for the checkpoints that a training makes. Leave it out, or name a"
-            " folder with --store."
+            "--no-store leaves no place for the checkpoints of a training. Leave it out, or name a folder"
+            " with --store."
         )
     preset = [] if recipe["preset"] is None else ["--preset", recipe["preset"]]
     names = _names(recipe_options.default_method(preset) if method is None else method)
     whole_recipe = recipe_options.recipe(recipe, frozenset(params))
-    slips: dict[str, None] = {}  # of a method each, but options are shared: each is told of once
+    slips: dict[str, None] = {}  # options are shared by methods: each is reported once
     methods = [
         shared.build(METHODS, name, recipe_options.params(name, params, whole_recipe), slips.setdefault)
         for name in names
@@ -108,7 +108,7 @@ def main(
 
 @contextlib.contextmanager
 def _board(folder: str | None, screen: shared.Terminal) -> Iterator[None]:
-    """Let curves be written while the trainings run, where a folder is named."""
+    """Write curves while the trainings run, if a folder is given."""
     if folder is None:
         yield
         return
@@ -123,7 +123,7 @@ main.covers, main.resolve = "--preset", recipe_options.set_by_preset  # type: ig
 
 
 def _refuse_together(run: RunContext) -> None:
-    """Raise UsageError for what several processes of one training (torchrun) cannot do."""
+    """Raise UsageError for options that several processes of one training (torchrun) do not support."""
     if distributed.count() == 1:
         return
     for option, wrong in (

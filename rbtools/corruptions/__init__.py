@@ -1,7 +1,7 @@
 """Common corruptions: typical degradations of photographs, at five severities each.
 
-A corruption is called as `corruption(images, severity, draws)`. Images are float32 (N, C, H, W) in
-[0, 1]; what comes back is too, on the grid of 256 grey levels on which the published archives lie.
+A corruption is called as `corruption(images, severity, draws)`. Images are float32 (N, C, H, W) in [0, 1];
+the result is too, rounded to 256 grey levels like the published archives.
 """
 
 from __future__ import annotations
@@ -31,6 +31,6 @@ CORRUPTIONS = Registry(
         "spatter": "rbtools.corruptions.spatter:Spatter",
         "saturate": "rbtools.corruptions.saturate:Saturate",
     },
-    # The archive has them for choosing among methods; the benchmark's means leave them out.
+    # Meant for validation; the benchmark's means leave them out.
     apart=("speckle_noise", "gaussian_blur", "spatter", "saturate"),
 )

@@ -14,13 +14,13 @@ from rbtools.units import SEVERITIES
 if TYPE_CHECKING:
     from torch import Tensor
 
-CIFAR_UP_TO = 64  # pixels a side; larger images take the ImageNet-C constants
-# Values worked on at once on a CPU, so that they stay in its cache: blurs are up to twice as fast.
+CIFAR_UP_TO = 64  # pixels a side; larger images use the ImageNet-C constants
+# Values processed at once on a CPU, so that they fit its cache: blurs are up to twice as fast.
 CPU_PIECE = 3 << 17
 
 
 class Draws(Protocol):
-    """The random numbers of a batch, one independent stream an example."""
+    """The random numbers of a batch, one independent stream per example."""
 
     def take(self, index: Tensor) -> Draws:
         """The draws of some of the examples."""
@@ -29,7 +29,7 @@ class Draws(Protocol):
         """Independent draws for another purpose."""
 
     def bits(self, count: int, draw: int = 0) -> Tensor:
-        """32 random bits a value, int64 (N, count)."""
+        """32 random bits per value, int64 (N, count)."""
 
     def uniform(self, shape: tuple[int, ...], draw: int = 0) -> Tensor:
         """Uniform numbers in [0, 1), float32 (N, *shape)."""
@@ -45,14 +45,13 @@ class Draws(Protocol):
 class Corruption:
     """Base of the corruptions of CIFAR-10-C and ImageNet-C (Hendrycks and Dietterich, ICLR 2019).
 
-    Follows hendrycks/robustness, `make_cifar_c.py`: uint8 images divided by 255, the corruption,
-    clipping to [0, 1], times 255, truncation (not rounding) to uint8. The truncation alone darkens
-    by half a grey level on average; the published numbers contain it. Where some results are whole
-    grey levels (brightness .2 adds exactly 51) the truncation hangs on the last bit: those work in
-    float64, or in grey levels.
+    Follows hendrycks/robustness, `make_cifar_c.py`: uint8 images divided by 255, the corruption, clipping to
+    [0, 1], times 255, truncation (not rounding) to uint8. The truncation alone darkens by half a grey level
+    on average, also in the published numbers. If some results are whole grey levels (brightness .2 adds
+    exactly 51), the truncation depends on the last bit: such corruptions work in float64, or in grey levels.
 
-    A subclass has `corrupt`, on pixels in [0, 1] in float64, or `corrupt_levels`, on grey levels; one that
-    takes more than images (frost) has a `__call__` of its own that hands such a function to `applied`.
+    A subclass defines `corrupt`, on pixels in [0, 1] in float64, or `corrupt_levels`, on grey levels; one
+    that needs further inputs (frost) has its own `__call__`, which passes such a function to `applied`.
 
     Shape:
         images: float32 (N, C, H, W) in [0, 1], any C; rounded to the nearest grey level first.
@@ -71,7 +70,7 @@ class Corruption:
     )
 
     def resolved(self) -> Corruption:
-        """The corruption with "auto" settings replaced by what they mean on this machine."""
+        """The corruption with "auto" settings replaced by their values on this machine."""
         return self
 
     def with_textures(self) -> Callable[..., Tensor]:
@@ -79,7 +78,7 @@ class Corruption:
         return self
 
     def __call__(self, images: Tensor, severity: int, draws: Draws) -> Tensor:
-        """Corrupt a batch. Raises RbError where the severity is none of 1 to 5, or images too small."""
+        """Corrupt a batch. Raises RbError for a severity other than 1 to 5, or too small images."""
         return self.applied(self.corrupt_levels, images, severity, draws)
 
     def applied(
@@ -117,7 +116,7 @@ class Corruption:
         return 1
 
     def check_size(self, severity: int, size: Sequence[int]) -> None:
-        """Raise RbError where images of this (height, width) are too small."""
+        """Raise RbError if images of this (height, width) are too small."""
         least = self.smallest(self.constant(severity, size))
         if min(size) < least:
             raise RbError(
@@ -126,7 +125,7 @@ class Corruption:
             )
 
     def corrupt_levels(self, levels: Tensor, constant: Any, draws: Draws) -> Tensor:
-        """Return corrupted grey levels, not yet clipped nor cut off; float32 `levels` may be overwritten."""
+        """Return corrupted grey levels, not yet clipped or truncated; float32 `levels` may be overwritten."""
         return self.corrupt(levels.double().div_(255), constant, draws).mul_(255)
 
     def corrupt(self, pixels: Tensor, constant: Any, draws: Draws) -> Tensor:

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 class Brightness(Corruption):
     """Add c to the value V = max over channels, clipped to [0, 1], in HSV.
 
-    At constant hue and saturation every channel is proportional to V, so the way to HSV and back
-    is one scaling by V' / V. A black pixel has no hue and becomes grey. One-channel images
-    are their own value: x + c.
+    At constant hue and saturation every channel is proportional to V, so converting to HSV and back is a
+    scaling by V' / V. A black pixel has no hue and becomes grey. For one-channel images the value is the
+    pixel: x + c.
     """
 
     name: ClassVar[str] = "brightness"

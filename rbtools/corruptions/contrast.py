@@ -22,7 +22,7 @@ class Contrast(Corruption):
     }
 
     def corrupt(self, pixels: Tensor, constant: float, draws: Draws) -> Tensor:
-        # Summed as whole grey levels: exact in any order, so that neither batch nor device shows.
+        # Summed as whole grey levels: exact in any order, so independent of batch and device.
         total = (pixels * 255).round_().sum(dim=(2, 3), keepdim=True)
         means = total / (255 * pixels.shape[2] * pixels.shape[3])
         return pixels.sub_(means).mul_(constant).add_(means)

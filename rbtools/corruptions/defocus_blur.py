@@ -14,17 +14,17 @@ from rbtools.lazy import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-FFT_FROM = 11  # kernel size from which the Fourier way is the faster one (21x21 on 224 pixels: 6 times)
-NEGLIGIBLE = 1e-17  # a weight below this cannot change a float64 sum of weights that make 1
+FFT_FROM = 11  # kernel size from which the FFT is faster (21x21 on 224 pixels: 6 times)
+NEGLIGIBLE = 1e-17  # a weight below this cannot change a float64 sum of weights that add up to 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class DefocusBlur(Corruption):
     """Filter each channel with an antialiased disk; constants are (radius, sigma) in pixels.
 
-    The border is mirrored without repeating the edge (`cv2.BORDER_REFLECT_101`), again and again
-    where the kernel reaches farther than the image is wide, as OpenCV does: 8x8 images
-    work at every severity, although from radius 3 on each of their pixels sees most of the image.
+    The border is mirrored without repeating the edge (`cv2.BORDER_REFLECT_101`), repeatedly if the kernel is
+    wider than the image, as in OpenCV: 8x8 images work at every severity, although from radius 3 on the blur
+    of a pixel covers most of the image.
     """
 
     name: ClassVar[str] = "defocus_blur"
@@ -60,11 +60,11 @@ def mirrored(size: int, reach: int) -> list[int]:
 def disk(radius: float, sigma: float) -> Kernel:
     """The square kernel of float32 weights, cropped to its support.
 
-    A 0/1 disk on a grid of 17x17 (larger only where the radius is), divided by its sum and blurred
-    by a Gaussian of 3x3 (5x5) taps. As in the reference the grid ends at the disk's own edge for
-    radius 8 and 10, where the mirrored blur makes the weights sum to 1.013 and 1.011. Summed in
-    float32 as by OpenCV: a sum just above 1 (all CIFAR radii) leaves a flat region its grey level,
-    one just below 1 (ImageNet radii 3 to 6) costs it one by truncation.
+    A 0/1 disk on a grid of 17x17 (larger for larger radii), divided by its sum and blurred by a Gaussian of
+    3x3 (5x5) taps. As in the reference, the grid ends at the edge of the disk for radius 8 and 10, where the
+    mirrored blur makes the weights sum to 1.013 and 1.011. Summed in float32 as in OpenCV: a flat region
+    keeps its grey level if the sum is just above 1 (all CIFAR radii), and loses one by truncation if it is
+    just below 1 (ImageNet radii 3 to 6).
     """
     half = 8 if radius <= 8 else int(radius)
     taps = 1 if radius <= 8 else 2

@@ -19,11 +19,10 @@ Constant = tuple[float, float, float]
 class ElasticTransform(Corruption):
     """A random affine map, then a smooth random displacement; constants (strength, sigma, affine).
 
-    They are shares of the side: of its length with the constants of CIFAR-10-C (so of 32 pixels there),
-    of 244/224 of it with those of ImageNet-C. Three points are moved by up to `affine`; the
-    displacement is `strength` times uniform noise blurred by `sigma`. By its constants it changes CIFAR
-    images less the more severe it is, and at severity 1 not elastically at all: the published archive
-    has it so.
+    They are shares of the side: of its length with the constants of CIFAR-10-C (so of 32 pixels there), of
+    244/224 of it with those of ImageNet-C. Three points are moved by up to `affine`; the displacement is
+    `strength` times uniform noise blurred by `sigma`. With its constants it changes CIFAR images less at
+    higher severities, and at severity 1 not elastically at all, as in the published archive.
     """
 
     name: ClassVar[str] = "elastic_transform"
@@ -43,7 +42,7 @@ class ElasticTransform(Corruption):
     }
 
     def smallest(self, constant: Constant) -> int:
-        return 3  # the three points are a third of the side from the middle
+        return 3  # the three points are a third of the side from the centre
 
     def corrupt_levels(self, levels: Tensor, constant: Constant, draws: Draws) -> Tensor:
         size = max(levels.shape[2:])
@@ -69,7 +68,7 @@ def grid(size: tuple[int, ...], like: Tensor) -> tuple[Tensor, Tensor]:
 def affine_places(draws: Draws, size: tuple[int, ...], reach: float) -> tuple[Tensor, Tensor]:
     """The source of each pixel, rows and columns (N, H, W), under the map that moves three points.
 
-    The points are a third of the smaller side from the middle, at the lower right, upper right and upper
+    The points are a third of the smaller side from the centre, at the lower right, upper right and upper
     left; each coordinate moves by a uniform number up to `reach`.
     """
     height, width = size
@@ -78,8 +77,8 @@ def affine_places(draws: Draws, size: tuple[int, ...], reach: float) -> tuple[Te
     corners = [[x + away, y + away], [x + away, y - away], [x - away, y - away]]
     shifts = draws.uniform((3, 2)).double().mul_(2).sub_(1).mul_(reach)
     points = shifts + torch.tensor(corners, dtype=shifts.dtype, device=shifts.device)
-    along = (points[:, 1] - points[:, 2]) / (2 * away)  # where a step to the right goes
-    under = (points[:, 0] - points[:, 1]) / (2 * away)  # and one down
+    along = (points[:, 1] - points[:, 2]) / (2 * away)  # the image of a step to the right
+    under = (points[:, 0] - points[:, 1]) / (2 * away)  # and of a step down
     rows, columns = grid(size, shifts)
     # The inverse map: solve [along under] (u, v) = place - points[2], then go from the third corner.
     dx, dy = (columns - points[:, 2, 0, None, None]), (rows - points[:, 2, 1, None, None])

@@ -37,9 +37,9 @@ TINTS = (
 class Frost(Corruption):
     """c x + d times a random crop of a picture of frost; constants (c, d).
 
-    The photographs are those of the package imagecorruptions, where it is installed; else pictures of their
+    The photographs are those of the package imagecorruptions, if it is installed; else pictures in their
     colours are generated, and results say which. With the constants of CIFAR-10-C they are reduced to a fifth
-    on images of 32 pixels (less on larger ones), with those of ImageNet-C they are taken as they are.
+    on images of 32 pixels (less on larger ones), with those of ImageNet-C they keep their size.
 
     Shape:
         photographs: uint8 (3, H, W) each, of any size; without them the pictures are generated.
@@ -55,12 +55,12 @@ class Frost(Corruption):
     textures: str = param(
         "auto",
         "Pictures of frost: the photographs of the package imagecorruptions, or generated ones."
-        " auto: the photographs where they are installed.",
+        " auto: the photographs if they are installed.",
         choices=("auto", "imagecorruptions", "generated"),
     )
 
     def resolved(self) -> Frost:
-        """With `textures` "auto" replaced by the pictures that are used here, so that records name them."""
+        """With `textures` "auto" replaced by the pictures used on this machine, so that records name them."""
         if self.textures != "auto":
             return self
         return replace(self, textures=PACKAGE if _files() else "generated")
@@ -120,7 +120,7 @@ def fitted(picture: Tensor, size: tuple[int, int], reduced: bool) -> Tensor:
     Reduced by taking single pixels, as OpenCV does to a fifth; enlarged only where it is too small.
     """
     step = CIFAR_SCALE * min(CIFAR_SIDE / max(size), 1) if reduced else 1.0
-    # A crop takes any place but the last one, so a pixel more than the image has is not enough.
+    # A crop never takes the last place, so one pixel more than the image has is not enough.
     step = min(step, *(have / (need + 2) for have, need in zip(picture.shape[1:], size, strict=True)))
     rows, columns = (
         ((torch.arange(int(side / step)) + 0.5) * step).long().clamp(max=side - 1)
@@ -153,7 +153,7 @@ def cropped(pictures: Stock, size: tuple[int, int], draws: Draws) -> Tensor:
     """Random crops, float64 (N, 3, H, W), each of one picture drawn at random."""
     height, width = size
     chosen = draws.child("picture").integers(len(pictures.starts))
-    # The places depend on the picture's size: a draw of 31 bits is scaled to what there is.
+    # The number of places depends on the picture's size: a draw of 31 bits is scaled to it.
     places = draws.child("place").integers(1 << 31, (2,))
     room = pictures.sizes - torch.tensor(size, device=places.device)
     top, left = (places * room[chosen] >> 31).unbind(1)
@@ -166,8 +166,8 @@ def cropped(pictures: Stock, size: tuple[int, int], draws: Draws) -> Tensor:
 def generated() -> tuple[Tensor, ...]:
     """Pictures of frost, uint8 (3, H, W): veins of ice at all scales, in the photographs' colours.
 
-    The sum of noise on finer and finer lattices, folded at its middle so that it has sharp crests. From
-    whole-numbered hashes, so the same on every machine.
+    The sum of noise on increasingly fine lattices, folded at its middle for sharp crests. Made from integer
+    hashes, so the same on every machine.
     """
     pictures = []
     for number, (mean, deviation) in enumerate(TINTS):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class GaussianBlur(Corruption):
     """Filter each channel with a Gaussian of c pixels. One of the four extra corruptions.
 
-    The kernel ends at 4 c; beyond the border the edge goes on.
+    The kernel ends at 4 c; beyond the border the edge pixels are repeated.
     """
 
     name: ClassVar[str] = "gaussian_blur"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianNoise(Corruption):
-    """x + N(0, c^2), every pixel and channel by itself; c on the [0, 1] scale."""
+    """x + N(0, c^2), independently for every pixel and channel; c on the [0, 1] scale."""
 
     name: ClassVar[str] = "gaussian_noise"
     random: ClassVar[bool] = True

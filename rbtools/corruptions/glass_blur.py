@@ -21,7 +21,7 @@ class GlassBlur(Corruption):
 
     From the lower right to the upper left, in each round, every pixel is exchanged with one up to delta
     pixels away, offsets from -delta to delta - 1. A known defect of the reference is kept, since the
-    published archives have it: its exchange copies, so that the other pixel stays as it is.
+    published archives have it: its exchange only copies, so the other pixel does not change.
     """
 
     name: ClassVar[str] = "glass_blur"
@@ -47,8 +47,8 @@ class GlassBlur(Corruption):
 def sources(size: tuple[int, ...], delta: int, draws: Draws, number: int) -> Tensor:
     """The source of each pixel after a round: int64 (N, H * W), indices in row-major order.
 
-    A pixel copies from another. One further on in reading order was itself overwritten before: there the
-    chain goes on, and is followed to its end by jumping twice as far each time.
+    A pixel copies from another. One later in reading order was itself overwritten before: the chain of copies
+    is followed to its end by jumping twice as far each time.
     """
     height, width = size
     offsets = draws.integers(2 * delta, (2, height, width), draw=number) - delta
@@ -61,7 +61,7 @@ def sources(size: tuple[int, ...], delta: int, draws: Draws, number: int) -> Ten
     if delta == 1:
         return target  # offsets -1 and 0 only ever reach back
     count = height * width
-    # Places from `count` on are the pixels as they were: there a chain ends.
+    # Places from `count` on are the original pixels: there a chain ends.
     overwritten = (target > own) & moving[target]
     link = torch.where(overwritten, target, target + count)
     link = torch.cat([link, own + count], dim=1)

@@ -11,15 +11,15 @@ from rbtools.lazy import F, torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Sums of weighted pixels come out up to this much (in grey levels) beside a whole level that they mean,
-# differently on every machine and for every batch; it is far below what the truncation can tell.
+# Sums of weighted pixels may miss an exact whole grey level by up to this much, differently on every machine
+# and for every batch; the tolerance is far below what matters to the truncation.
 HAIR = 1e-7
 
 Kernel = tuple[tuple[float, ...], ...]  # square, odd, rows of weights
 
 
 def by_taps(padded: Tensor, kernel: Kernel) -> Tensor:
-    """Correlate float64 (N, C, H + k - 1, W + k - 1) with a k x k kernel: one shifted sum a weight.
+    """Correlate float64 (N, C, H + k - 1, W + k - 1) with a k x k kernel: one shifted sum per weight.
 
     13 times as fast as `conv2d` for 3x3, which has no fast path for float64 on a CPU.
     """
@@ -36,8 +36,8 @@ def by_taps(padded: Tensor, kernel: Kernel) -> Tensor:
 def gaussian_matrix(size: int, sigma: float, truncate: float, mirror: bool) -> Tensor:
     """The blur of a line of pixels by a Gaussian as a matrix, float64 (size, size).
 
-    The kernel ends at truncate * sigma, rounded, and sums to 1. Beyond the border stands the last pixel,
-    or with `mirror` the image again, edge pixels twice (scipy's "nearest" and "reflect").
+    The kernel ends at truncate * sigma, rounded, and sums to 1. Beyond the border the last pixel is repeated,
+    or with `mirror` the image is mirrored with its edge pixels twice (scipy's "nearest" and "reflect").
     """
     reach = int(truncate * sigma + 0.5)
     weights = [math.exp(-0.5 * (k / sigma) ** 2) if reach else 1.0 for k in range(-reach, reach + 1)]
@@ -66,7 +66,7 @@ def _blurs(
 def gaussian_blur(planes: Tensor, sigma: float, truncate: float = 4.0, mirror: bool = False) -> Tensor:
     """Blur float64 planes (..., H, W) by a Gaussian of `sigma` pixels; see `gaussian_matrix`.
 
-    As two products with a matrix: on 32 pixels 3 times as fast as one shifted sum a weight.
+    As two matrix products: on 32 pixels 3 times as fast as one shifted sum per weight.
     """
     if int(truncate * sigma + 0.5) == 0:
         return planes
@@ -75,10 +75,10 @@ def gaussian_blur(planes: Tensor, sigma: float, truncate: float = 4.0, mirror: b
 
 
 def zoomed(planes: Tensor, factor: float) -> Tensor:
-    """The middle of planes (N, C, H, W), 1 / factor of each side, stretched to their full size.
+    """The centre of planes (N, C, H, W), 1 / factor of each side, enlarged to their full size.
 
-    Linear between pixels, the outermost pixels of the crop staying outermost, as by
-    `scipy.ndimage.zoom(order=1)`; a result larger than the plane is cropped at both ends.
+    Linear interpolation with aligned corners, as by `scipy.ndimage.zoom(order=1)`; a result larger than the
+    plane is cropped at both ends.
     """
     sizes = planes.shape[2:]
     sides = [math.ceil(size / factor) for size in sizes]
@@ -94,9 +94,8 @@ def zoomed(planes: Tensor, factor: float) -> Tensor:
 def motion_blurred(planes: Tensor, radius: int, sigma: float, angles: Tensor) -> Tensor:
     """Blur float32 planes (N, C, H, W) along a line from each pixel, at an angle (N,) for each image.
 
-    ImageMagick's motion blur: 2 r + 1 taps of half a Gaussian, one a pixel along the line, each at the
-    nearest pixel; the border is extended by its last pixel. Angles are in degrees, clockwise from
-    the right.
+    ImageMagick's motion blur: 2 r + 1 taps of half a Gaussian, one per pixel along the line, each at the
+    nearest pixel; the border is extended by its last pixel. Angles are in degrees, clockwise from the right.
     """
     width = 2 * radius + 1
     weights = [math.exp(-(i**2) / (2 * sigma**2)) for i in range(width)]
@@ -119,7 +118,7 @@ def motion_blurred(planes: Tensor, radius: int, sigma: float, angles: Tensor) ->
 
 
 def sampled(planes: Tensor, down: Tensor, right: Tensor, edge_twice: bool) -> Tensor:
-    """Planes (N, C, H, W) read between pixels, linearly, at rows `down` and columns `right` (N, H, W).
+    """Planes (N, C, H, W) sampled by linear interpolation at rows `down` and columns `right` (N, H, W).
 
     Beyond the border the image is mirrored, its edge pixels once or twice.
     """
@@ -134,7 +133,7 @@ def sampled(planes: Tensor, down: Tensor, right: Tensor, edge_twice: bool) -> Te
 
 
 def grey(pixels: Tensor) -> Tensor:
-    """The brightness (N, 1, H, W) of pixels: the eye's weights for three channels, else the mean."""
+    """The brightness (N, 1, H, W) of pixels: luma weights for three channels, else the mean."""
     if pixels.shape[1] != 3:
         return pixels.mean(dim=1, keepdim=True)
     red, green, blue = pixels.unbind(1)

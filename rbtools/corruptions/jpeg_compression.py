@@ -15,9 +15,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class JpegCompression(Corruption):
-    """Written and read as JPEG by Pillow at quality c, on the CPU.
-
-    Images of other than three channels are compressed channel by channel, as grey ones.
+    """Compressed as JPEG by Pillow at quality c, on the CPU. Images without three channels are compressed
+    channel by channel, as greyscale.
     """
 
     name: ClassVar[str] = "jpeg_compression"

@@ -44,7 +44,7 @@ class Pixelate(Corruption):
 def resized(planes: Tensor, size: tuple[int, int]) -> Tensor:
     """Pillow's BOX resize of float64 grey levels (..., H, W): along rows, rounded, then along columns.
 
-    All sums are of whole numbers below 2^53 over FIXED, so exact in whatever order they are taken.
+    All sums are of whole numbers below 2^53, divided by FIXED, so exact in any order.
     """
     height, width = planes.shape[-2:]
     if width != size[1]:
@@ -56,10 +56,8 @@ def resized(planes: Tensor, size: tuple[int, int]) -> Tensor:
 
 @functools.lru_cache(maxsize=64)
 def there_and_back(side: int, small: int, device: str) -> Tensor | None:
-    """Weights (side, side) that shrink a line and enlarge it, where the second only repeats pixels.
-
-    Then one rounding is left of two, and both directions take a product each. None where a pixel on the
-    way back is a mean of two.
+    """Weights (side, side) that shrink a line and enlarge it again, if enlarging only repeats pixels. Then
+    one rounding suffices, and one product per direction. None if an enlarged pixel averages two.
     """
     back = box_weights(small, side, device)
     if not bool(((back == 0) | (back == 1)).all()):
@@ -69,7 +67,8 @@ def there_and_back(side: int, small: int, device: str) -> Tensor | None:
 
 @functools.lru_cache(maxsize=64)
 def box_weights(source: int, target: int, device: str) -> Tensor:
-    """Weights, float64 (target, source), each a whole number over FIXED; they sum to 1 but for that."""
+    """Weights, float64 (target, source), each a whole number divided by FIXED; they sum to 1 up to that
+    rounding."""
     scale = source / target
     stretch = max(scale, 1.0)
     weights = torch.zeros(target, source, dtype=torch.float64)

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 class Saturate(Corruption):
     """The HSV saturation times c, plus d, clipped to [0, 1]; constants (c, d). One of the four extra ones.
 
-    At constant hue and value every channel's distance from the value V = max over channels grows with
-    the saturation, so the way to HSV and back is one scaling of V - x. Greys have no hue: as in the
-    reference, d makes them red. Images of other than three channels stay as they are.
+    At constant hue and value every channel's distance from the value V = max over channels is proportional to
+    the saturation, so converting to HSV and back is a scaling of V - x. Greys have no hue: as in the
+    reference, d makes them red. Images without three channels are not changed.
     """
 
     name: ClassVar[str] = "saturate"

@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 WORD = 32  # bits of a draw
-BINS = 10  # of which these choose where the search begins
+BINS = 10  # of which these choose the start of the search
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShotNoise(Corruption):
     """Poisson(x c) / c, every pixel and channel independently; smaller c is more severe.
 
-    A draw of 32 bits is turned into the count whose part of the distribution it falls in, so that
-    every probability is right to 2^-32.
+    A draw of 32 bits is converted to a count by inverting the distribution function, so that every
+    probability is exact to 2^-32.
     """
 
     name: ClassVar[str] = "shot_noise"
@@ -45,7 +45,7 @@ def poisson(levels: Tensor, constant: int, bits: Tensor) -> Tensor:
     goal = bits.flatten()
     more = ends.take(places) <= goal
     places += more
-    # Nearly all are done: only bins in a tail contain the ends of more than two counts.
+    # Nearly all are decided: only bins in a tail contain the ends of more than two counts.
     rest = more.nonzero().flatten()
     while len(rest):
         rest = rest[ends[places[rest]] <= goal[rest]]

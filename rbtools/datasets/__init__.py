@@ -52,7 +52,7 @@ DATASETS = Registry(
     },
 )
 
-# Those whose name is followed by a path.
+# Data sets whose name is followed by a path.
 WITH_PATH = ("imagefolder", "npz", "parquet")
 
 PathLike = str | os.PathLike[str]
@@ -99,11 +99,11 @@ def download(
     say: Callable[[str], None] = _quiet,
     check_cancelled: Callable[[], None] = _alone,
 ) -> None:
-    """Download the files of a published data set into `data_dir` where they are missing.
+    """Download missing files of a published data set into `data_dir`.
 
     `say` is called with progress messages; `check_cancelled` is called often and raises when the work should
-    stop. Nothing happens for data sets that are not published. Raises RbError where the download fails, or
-    its content is not the published one.
+    stop. Does nothing for data sets that are not published. Raises RbError if the download fails, or its
+    content is not the published one.
     """
     source(name, data_dir).download(split, say, check_cancelled)
 

@@ -24,12 +24,12 @@ class NotHere(RbError):
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
-    """A data set as known before it is loaded.
+    """The description of a data set, known without loading it.
 
-    shape: (C, H, W). sizes: split -> number of images, only the splits that there are.
-    mean, std: the usual normalisation, a value a channel on the [0, 1] scale, or None where there is none.
-    skipped: the number of files in its folders that are not images. augment: its usual augmentations in
-    training, of "crop" and "flip". notes: sentences for the user on how the data set was interpreted.
+    shape: (C, H, W). sizes: split -> number of images, for existing splits only. mean, std: the usual
+    normalisation, a value per channel on the [0, 1] scale, or None if there is none. skipped: the number of
+    files in its folders that are not images. augment: its usual augmentations in training, of "crop" and
+    "flip". notes: sentences for the user on how the data set was interpreted.
     """
 
     name: str
@@ -45,9 +45,8 @@ class Description:
 
 
 class Remote(NamedTuple):
-    """A file to download: where from (the first address that answers), its MD5, its size for people.
-
-    into: the folder that it is unpacked to, for an archive that is not read as it is.
+    """A file to download: its addresses (the first that answers is used), its MD5, its size in words. into:
+    the folder that it is unpacked to, for an archive that is not read directly.
     """
 
     urls: tuple[str, ...]
@@ -65,8 +64,8 @@ class Dataset:
     """One split, on the CPU.
 
     Shape: images uint8 (N, C, H, W); labels int64 (N,), in [0, classes). An example's number, which
-        its random draws depend on, is its index here. Images are a tensor, or a `Streamed` where they do not
-        fit in memory.
+        its random draws depend on, is its index here. Images are a tensor, or a `Streamed` if they do not fit
+        in memory.
     """
 
     name: str
@@ -104,7 +103,7 @@ class DatasetSource(ABC):
 
     @abstractmethod
     def describe(self) -> Description:
-        """What is known without loading it; imports no torch."""
+        """Its description, without loading it; imports no torch."""
 
     @abstractmethod
     def load(self, split: str) -> Dataset:
@@ -115,7 +114,7 @@ class DatasetSource(ABC):
         """SHA-256 (hex) of the content of a split; imports no torch."""
 
     def download(self, split: str, say: Callable[[str], None], check_cancelled: Callable[[], None]) -> None:
-        """Download the files of a split, where they are published and missing.
+        """Download missing published files of a split.
 
         `say` is called with progress messages; `check_cancelled` raises when the work should stop.
         """
@@ -130,7 +129,7 @@ class DatasetSource(ABC):
         )
 
     def refuse_class_map(self) -> None:
-        """Raise RbError where a class map was given: only folders of the user's own take one."""
+        """Raise RbError if a class map was given: only the user's own image folders take one."""
         if self.class_map is not None:
             raise RbError(
                 f"A class map ({self.class_map}) was given for the data set {self.name}, whose classes have"

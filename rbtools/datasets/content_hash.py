@@ -70,7 +70,7 @@ def _stamp(what: Iterable[str], files: Iterable[tuple[str, str | os.PathLike[str
 
 
 def md5_of(path: str | os.PathLike[str], offset: int = 0, length: int | None = None) -> str:
-    """The MD5, which is what publishers of data sets print, of a file's bytes, or of a part of it."""
+    """The MD5 of a file's bytes, or of a part of them; publishers of data sets use MD5."""
     total = hashlib.md5(usedforsecurity=False)
     left = os.stat(path).st_size if length is None else length
     with open(path, "rb") as file:

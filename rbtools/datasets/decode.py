@@ -30,9 +30,9 @@ FORMATS = ("BMP", "DIB", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 
 
 class Scaling(NamedTuple):
-    """How an image of any size becomes a square: as torchvision's Resize and CenterCrop do it, antialiased.
-
-    The shorter side becomes `side`, or both where `squash`, and then the middle is taken; None only takes it.
+    """How to scale an image of any size to a square: as torchvision's Resize (antialiased) and CenterCrop.
+    The shorter side is scaled to `side` (None: not scaled), with `squash` both sides; then the centre is
+    cropped.
     """
 
     side: int | None
@@ -83,9 +83,9 @@ def decode(
 
     Greyscale, palette and CMYK images become RGB as Pillow's convert("RGB") does it, which is what
     torchvision's ImageFolder gives; transparency is dropped. With (N, 1, H, W) they are greyscale. With
-    `resize`, an image of another size is scaled so that its shorter side is that, and its middle taken, as
-    torchvision's Resize (bilinear) and CenterCrop do it; with a `Scaling` every image is. Raises RbError
-    naming the first file that is unreadable, or of another size.
+    `resize`, an image of another size is scaled to that shorter side and cropped to its centre, as by
+    torchvision's Resize (bilinear) and CenterCrop; with a `Scaling`, every image is. Raises RbError naming
+    the first file that is unreadable, or of another size.
     """
     numbers = [int(number) for number in ids]
     _in_threads(len(numbers), lambda place: _decode_one(images, numbers[place], out[place], resize))
@@ -159,7 +159,7 @@ def _decode_one(images: Encoded, index: int, target: np.ndarray, resize: int | S
 
 
 def _middle(image: Image.Image, scaling: Scaling, width: int, height: int) -> Image.Image:
-    """Scale an image and take its middle (height, width); what lies outside of the image is black."""
+    """Scale an image and crop its centre (height, width); pixels outside the image are black."""
     from PIL import Image
 
     old_width, old_height = size = image.size
@@ -184,7 +184,7 @@ def _start(whole: int, part: int) -> int:
 def _open(file: Any) -> Image.Image:
     from PIL import Image
 
-    Image.preinit()  # else the first of the formats that is not loaded yet loads those of all plug-ins
+    Image.preinit()  # else the first format that is not loaded yet makes Pillow load all plug-ins
     image = Image.open(file, formats=FORMATS)
     if image.mode.split(";")[0] in DEEP_MODES:
         raise ValueError(f"it has more than 8 bits a channel, Pillow's mode {image.mode}; save it with 8")

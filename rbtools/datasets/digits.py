@@ -31,7 +31,7 @@ TEST_EVERY = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Digits(DatasetSource):
-    """The embedded data set. Pixels 0..16 become round(255 v / 16), the one half (v = 8) upwards: 128."""
+    """The embedded data set. Pixels 0..16 become round(255 v / 16), with 127.5 (v = 8) rounded up to 128."""
 
     def __post_init__(self) -> None:
         if self.argument is not None:
@@ -56,7 +56,7 @@ class Digits(DatasetSource):
         return FINGERPRINTS[split]
 
     def load(self, split: str) -> Dataset:
-        """Raises RbError where scikit-learn is missing or has other digits than it always had."""
+        """Raises RbError if scikit-learn is missing or has different digits."""
         known = self.fingerprint(split)
         images, labels = split_of(*raw(), split)
         if content_hash.pixels_hash(images.shape, [images], labels) != known:
@@ -78,9 +78,9 @@ class Digits(DatasetSource):
 def raw() -> tuple[np.ndarray, np.ndarray]:
     """scikit-learn's pixels, 0..16, (1797, 64) and its labels (1797,).
 
-    Its file is read directly: importing scikit-learn, and scipy with it, costs over a second in every
-    process of a pipe, the file 0.07 s. Should it move, scikit-learn's own function finds it. Raises RbError
-    where it is not installed.
+    Its file is read directly, in 0.07 s: importing scikit-learn, and scipy with it, costs over a second in
+    every process of a pipe. If the file was moved, scikit-learn's own function is used. Raises RbError if
+    scikit-learn is not installed.
     """
     package = importlib.util.find_spec("sklearn")
     if package is None or not package.submodule_search_locations:

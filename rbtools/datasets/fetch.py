@@ -40,7 +40,7 @@ def bring(
     """
     target = home / remote.name
     result = home / remote.into if remote.into else target
-    there = target.exists()  # a damaged one, which is replaced
+    there = target.exists()  # a damaged file, which is replaced
 
     def done() -> bool:
         return result.exists() and not there
@@ -140,8 +140,8 @@ def _chunks(url: str) -> Generator[tuple[bytes, int | None], None, None]:
 def unpack(archive: Path, target: Path, check_cancelled: Callable[[], None]) -> None:
     """Unpack a tar archive so that the folder `target` is complete or absent.
 
-    Where all that is in the archive lies in a folder of that name, this becomes it. Only files and folders
-    are taken, and none outside. Raises RbError where the archive is damaged or the disk is full.
+    If the whole archive is in a folder of that name, this folder becomes `target`. Only files and folders
+    below it are unpacked. Raises RbError if the archive is damaged or the disk is full.
     """
     aside = target.with_name(f"{ASIDE}{owner.label()}-{uuid.uuid4().hex}")
     try:
@@ -149,7 +149,7 @@ def unpack(archive: Path, target: Path, check_cancelled: Callable[[], None]) -> 
             for member in tar:
                 _take(tar, member, aside)
                 check_cancelled()
-            # tarfile takes a damaged header for the end; the checksum at gzip's own end tells.
+            # tarfile takes a damaged header for the end; gzip's checksum at its end detects that.
             while tar.fileobj is not None and tar.fileobj.read(CHUNK):
                 check_cancelled()
         inner = aside / target.name

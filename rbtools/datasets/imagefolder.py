@@ -22,10 +22,10 @@ HASH_CHUNK = 64
 class ImageFolder(DatasetSource):
     """A folder of images, with the pixels, order and labels of torchvision's ImageFolder.
 
-    Class folders in alphabetical order are the labels 0, 1, ... unless a class map says otherwise.
-    `val` serves where there is no `test`; a PATH that holds the class folders themselves is `test`. All
-    images become RGB, greyscale ones too, and must have one size. Unlike torchvision it skips hidden files
-    and folders, and refuses images of more than 8 bits a channel. PATH is relative to the working directory.
+    Class folders in alphabetical order are the labels 0, 1, ... unless a class map says otherwise. `val` is
+    used if there is no `test`; a PATH that holds the class folders itself is `test`. All images are converted
+    to RGB, also greyscale ones, and must have one size. Unlike torchvision it skips hidden files and folders,
+    and refuses images of more than 8 bits a channel. PATH is relative to the working directory.
     """
 
     def __post_init__(self) -> None:
@@ -99,7 +99,7 @@ def labelled(
     shape: tuple[int, int, int],
     resize: int | decode.Scaling | None = None,
 ) -> Dataset:
-    """The images of a tree, decoded now where they fit into memory, else when they are indexed.
+    """The images of a tree, decoded now if they fit into memory, else when they are indexed.
 
     `resize`: see `decode.decode`. With a `Scaling` they are always decoded when they are indexed.
     """

@@ -1,4 +1,4 @@
-"""imagenet: ILSVRC2012 as its users have it, with the indices of its 1,000 classes."""
+"""imagenet: ILSVRC2012 in the user's folders, with the indices of its 1,000 classes."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ SUBSET = "robustbench"  # the split of the 5,000 images that RobustBench evaluat
 
 
 class Facts(NamedTuple):
-    """The wnids in the order of the class indices; the class index of each of ILSVRC2012's own numbers, from
-    1 on; the numbers of the validation images that RobustBench evaluates on.
+    """The wnids in the order of the class indices; the class index of each ILSVRC2012 class number, from 1
+    on; the numbers of the validation images that RobustBench evaluates on.
     """
 
     wnids: list[str]
@@ -49,8 +49,8 @@ def facts() -> Facts:
 def scaling(text: str) -> tuple[Scaling, int]:
     """The preprocessing that a text names, and the side of its images.
 
-    `bilinear-256-224`, `bicubic-256-224`: the shorter side becomes 256 and the middle is taken; `crop-288`:
-    the middle alone; `squash-224`: both sides become 224. Raises RbError for another text.
+    `bilinear-256-224`, `bicubic-256-224`: the shorter side is scaled to 256 and the centre cropped;
+    `crop-288`: only the centre; `squash-224`: both sides are scaled to 224. Raises RbError for another text.
     """
     words = text.split("-")
     sides = [int(word) for word in words[1:] if word.isascii() and word.isdigit() and 0 < int(word) <= 4096]
@@ -94,11 +94,11 @@ class ImageNet(Photographs):
 
     @property
     def kind(self) -> str:  # type: ignore[override]
-        """What besides the files decides the pixels."""
+        """What decides the pixels besides the files."""
         return f"imagenet 1 {self.argument or USUAL}"
 
     def describe(self) -> Description:
-        """As published; the sizes of the user's folders where they exist."""
+        """The published description, with the sizes of the user's folders if they exist."""
         side = scaling(self.argument or USUAL)[1]
         about = replace(super().describe(), class_names=facts().wnids, shape=(3, side, side))
         trees = {split: self.tree(split) for split in ("train", "test") if self._place(split) is not None}
@@ -180,7 +180,7 @@ def _published_subset(tree: Tree) -> list[int]:
 
 
 def _flat(place: Path) -> Tree:
-    """A folder of images alone, labelled by one of the published files beside it or above it."""
+    """A flat folder of images, labelled by one of the published files in it or above it."""
     files = sorted(entry.name for entry in place.iterdir() if is_image(entry.name))
     above = (place, *place.parents[:2])
     folders = [*above, *(folder / "ILSVRC2012_devkit_t12" / "data" for folder in above)]
@@ -206,7 +206,7 @@ def _flat(place: Path) -> Tree:
 
 
 def _labels(source: Path, files: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """(the name of an image without its ending, its wnid), by one of the published files."""
+    """(the name of an image without its ending, its wnid), from one of the published files."""
     wnids, lines = facts().wnids, source.read_text("utf-8").split("\n")
     lines = [line.strip() for line in lines if line.strip()]
     try:

@@ -1,8 +1,8 @@
 """imagenet16-120: the first 120 classes of ImageNet at 16x16, as NAS-Bench-201 uses them.
 
 Chrabaszcz, Loshchilov and Hutter, "A downsampled variant of ImageNet as an alternative to the CIFAR
-datasets", 2017. MD5 sums are those of AutoDL-Projects, whose files (resized anew) NAS-Bench-201 was made
-with; there is no address to download them from without asking.
+datasets", 2017. MD5 sums are those of AutoDL-Projects, whose own resized files NAS-Bench-201 used; they
+cannot be downloaded without asking.
 """
 
 from __future__ import annotations

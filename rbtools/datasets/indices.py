@@ -21,7 +21,7 @@ EXPECTED = (
     "whole numbers from 0 on, separated by spaces, commas or line ends, or JSON: a list of them, or an object"
     " of such lists, one of which is named: FILE:KEY"
 )
-MOST = 10**7  # examples of a range: a mistyped one must not fill the memory
+MOST = 10**7  # largest range of examples: a mistyped one must not fill the memory
 _RANGES = re.compile(r"\d{1,18}(-\d{1,18})?(,\d{1,18}(-\d{1,18})?)*")
 
 
@@ -55,7 +55,7 @@ def read(text: str, size: int) -> Indices:
 
 
 def check(text: str) -> None:
-    """Raise RbError where the text is invalid for every split, before one is loaded."""
+    """Raise RbError if the text is invalid for every split, before one is loaded."""
     _listed(text)
 
 
@@ -146,11 +146,10 @@ def _numbers(path: Path, values: list[Any]) -> list[int]:
 
 
 def subset(labels: Tensor, n: int, seed: int) -> Tensor:
-    """The examples of `--n N`: the first `n` of the split in a seeded order that takes the classes in turn.
-
-    Each round takes one example of every class that is not exhausted yet, so a subset is as balanced as
-    the data allow, and is the beginning of every larger one. The order depends on integer hashes only, and
-    on no library's generator.
+    """The examples of `--n N`: the first `n` of the split in a seeded order that cycles through the classes.
+    Each round takes one example of every class that is not exhausted yet, so a subset is as balanced as the
+    data allow, and is a prefix of every larger one. The order depends only on integer hashes, not on a
+    library's generator.
 
     Shape: labels int64 (N,) -> int64 (min(n, N),) indices into the split, on the CPU.
 

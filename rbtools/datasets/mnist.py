@@ -23,7 +23,8 @@ _UNSIGNED_BYTES = 8  # the idx code of the only type that MNIST uses
 
 @dataclass(frozen=True, kw_only=True)
 class Mnist(Arrays):
-    """No augmentation in training: a flipped or shifted digit may be another one, or cut off."""
+    """MNIST. No augmentation in training: a flipped or shifted digit may become another one, or be cut
+    off."""
 
     shape: ClassVar[tuple[int, int, int]] = (1, 28, 28)
     sizes: ClassVar[dict[str, int]] = {"train": 60_000, "test": 10_000}

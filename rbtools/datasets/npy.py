@@ -1,4 +1,4 @@
-"""numpy's array files: memory-mapped where they are not compressed, never with pickled objects."""
+"""numpy's array files: memory-mapped unless compressed, never with pickled objects."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Header(NamedTuple):
 
 
 def header(file: IO[bytes]) -> Header:
-    """Read the header of an .npy file. Raises ValueError where it is none, or holds Python objects."""
+    """Read the header of an .npy file. Raises ValueError if it is no such file, or holds Python objects."""
     start = file.tell()
     version = np.lib.format.read_magic(file)
     if version not in ((1, 0), (2, 0)):
@@ -36,7 +36,7 @@ def header(file: IO[bytes]) -> Header:
         shape, fortran, dtype = read(file)
     except OSError:
         raise
-    except ValueError as error:  # its further lines advise to trust the file
+    except ValueError as error:  # only its first line: the others advise to trust the file
         raise ValueError(str(error).partition("\n")[0]) from None
     except Exception as error:  # Python's parser, which numpy uses, raises nearly any error for odd text
         raise ValueError(f"its header is damaged: {error}") from None
@@ -52,7 +52,7 @@ def header(file: IO[bytes]) -> Header:
 def mapped(path: Path, offset: int = 0, length: int | None = None) -> np.ndarray:
     """The array of an .npy file that begins at that byte of a file and has that length, as a memory map.
 
-    Raises ValueError where it is none, holds Python objects, or ends early; OSError.
+    Raises ValueError if it is no such file, holds Python objects, or ends early; OSError.
     """
     with open(path, "rb") as file:
         file.seek(offset)

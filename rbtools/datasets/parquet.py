@@ -24,7 +24,7 @@ EXPECTED = (
     "a .parquet file, or a folder with such files for each split (data/train-00000-of-00001.parquet or"
     " train/0000.parquet), with encoded images in one column and whole numbers as labels in another"
 )
-# The Hub's names of splits; synonyms of `validation`, which serves as `test` where there is none.
+# The Hub's names of splits; synonyms of `validation`, which is used if there is no `test`.
 _SPLIT = re.compile(r"(?:partial-)?(train|test|validation|valid|val|dev)\b")
 _SAME = {"valid": "validation", "val": "validation", "dev": "validation"}
 _IMAGES, _LABELS = ("image", "img"), ("label", "labels", "fine_label")
@@ -32,11 +32,11 @@ _IMAGES, _LABELS = ("image", "img"), ("label", "labels", "fine_label")
 
 @dataclass(frozen=True, kw_only=True)
 class Parquet(DatasetSource):
-    """Images as PNG, JPEG ... in a column, labels in another; `validation` serves where there is no `test`.
+    """Images as PNG, JPEG ... in a column, labels in another; `validation` is used if there is no `test`.
 
-    Classes are those of the file's Hub features, else the numbers up to the highest label. Images
-    are RGB, or of one channel where the first one is greyscale, and must have one size. Encoded images are
-    held in memory; decoded ones too, where they fit.
+    Classes are those of the file's Hub features, else the numbers up to the highest label. Images are RGB, or
+    have one channel if the first one is greyscale, and must have one size. Encoded images are kept in memory;
+    decoded ones too, if they fit.
     """
 
     def __post_init__(self) -> None:

@@ -21,7 +21,7 @@ class Photographs(PublishedDataset):
     """Image files of a split, decoded when loaded or, where they do not fit in memory, when used."""
 
     resize: ClassVar[int | None] = None
-    kind: ClassVar[str] = "imagefolder 1"  # with the pixels as they are, the fingerprint is a folder's
+    kind: ClassVar[str] = "imagefolder 1"  # with unchanged pixels, the fingerprint is that of an image folder
 
     @abstractmethod
     def tree(self, split: str) -> Tree:
@@ -105,9 +105,9 @@ class Cinic10(Photographs):
 class ImageNet50(Photographs):
     """ImageNet-50: fifty classes of ImageNet at 224x224, in a folder of the user's own.
 
-    Which fifty was never published, so the class folders in alphabetical order are the classes, and there
-    may be any number of images. An image of another size is scaled to 256 pixels on its shorter side, and
-    its middle taken.
+    The fifty classes were never published, so the class folders in alphabetical order are the classes, and
+    there may be any number of images. An image of another size is scaled to 256 pixels on its shorter side,
+    and cropped to its centre.
     """
 
     shape: ClassVar[tuple[int, int, int]] = (3, 224, 224)
@@ -119,7 +119,7 @@ class ImageNet50(Photographs):
     kind: ClassVar[str] = "imagenet50 1"
 
     def describe(self) -> Description:
-        """As published; sizes and class names of the user's folder where it exists."""
+        """The published description, with sizes and class names of the user's folder if it exists."""
         about, folders = super().describe(), self._splits()
         if not folders:
             return about
@@ -141,7 +141,7 @@ class ImageNet50(Photographs):
         """Any number is allowed."""
 
     def _splits(self) -> dict[str, Path]:
-        """split -> its folder, where it exists; `val` serves where there is no `test`."""
+        """split -> its existing folder; `val` is used if there is no `test`."""
         splits = {}
         for split, name in (("train", "train"), ("test", "val"), ("test", "test")):
             places = (self.home / folder / name for folder in self.folders)

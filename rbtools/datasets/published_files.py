@@ -34,7 +34,7 @@ class DataFile(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedDataset(DatasetSource):
-    """A data set of that very name, with its official files.
+    """A published data set, with its official files.
 
     `folders` are searched for its files, relative to the data folder, the usual one first.
     """

@@ -1,4 +1,4 @@
-"""Images in memory where they fit, else read when they are indexed.
+"""Images in memory if they fit, else read when they are indexed.
 
 Images are indexed by example and moved to a device. A uint8 tensor and a `Streamed`, which has no pixels in
 memory, support both in the same way.
@@ -55,7 +55,7 @@ class Streamed:
 
 
 def images(shape: tuple[int, int, int, int], fetch: Fetch) -> Tensor | Streamed:
-    """All images (N, C, H, W) as one uint8 tensor; streamed where they would take too much memory."""
+    """All images (N, C, H, W) as one uint8 tensor; streamed if they would take too much memory."""
     if math.prod(shape) > limit():
         return Streamed(shape, fetch)
     tensor = torch.empty(shape, dtype=torch.uint8)

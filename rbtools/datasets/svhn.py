@@ -15,7 +15,8 @@ from rbtools.lazy import np
 
 @dataclass(frozen=True, kw_only=True)
 class Svhn(Arrays):
-    """The files call the digit 0 ten; here it is class 0. No flips: mirrored digits are none."""
+    """SVHN. The files label the digit 0 as 10; here it is class 0. No flips: mirrored digits are no
+    digits."""
 
     shape: ClassVar[tuple[int, int, int]] = (3, 32, 32)
     sizes: ClassVar[dict[str, int]] = {"train": 73_257, "test": 26_032, "extra": 531_131}
@@ -45,7 +46,7 @@ class Svhn(Arrays):
     def read(self, split: str) -> tuple[np.ndarray, np.ndarray]:
         """Raises RbError for any file but the published one.
 
-        scipy's reader was not made for hostile files, and takes lengths and types from them.
+        scipy's reader was not made for hostile files: it trusts lengths and types in them.
         """
         from scipy.io import loadmat
 

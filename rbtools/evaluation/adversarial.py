@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class AttackResult(NamedTuple):
     """Result of an attack on the examples of a batch.
 
-    survived: bool (N,), classified right unchanged and under the attack. images: (N, C, H, W), the perturbed
-    images; logits: float32 (N, K) on them. totals: sums over the examples.
+    survived: bool (N,), classified correctly unchanged and under the attack. images: (N, C, H, W), the
+    perturbed images; logits: float32 (N, K) on them. totals: sums over the examples.
     """
 
     survived: Tensor
@@ -35,15 +35,15 @@ def run_attack(
     still_correct: Tensor | None = None,
     on: nn.Module | None = None,
 ) -> AttackResult:
-    """Attack the examples that are classified right, or of them only those in `still_correct` (N,).
+    """Attack the examples that are classified correctly, or only those of them in `still_correct` (N,).
 
-    A clean error counts as broken and is not attacked. The images that the attack returns are projected
-    onto the budget and the box first, so that a wrong attack cannot report a false success. The fast model
-    decides nothing: an example that it takes for broken stays in the attack until the model itself agrees;
-    where they still disagree at the end, the example is attacked again on the model itself (not where
-    `iterate` is "last", which evaluates the last point alone). `previous`: the result at a smaller eps, whose
-    images are kept where nothing is attacked here. `on`: another model to attack; its adversarial examples
-    are evaluated on this one.
+    A misclassified clean example counts as broken and is not attacked. The images that the attack returns are
+    projected onto the budget and the box first, so that a wrong attack cannot report a false success. The
+    fast model decides nothing: an example that it misclassifies stays in the attack until the model itself
+    agrees; if they still disagree at the end, the example is attacked again on the model itself (not with
+    `iterate` "last", which only evaluates the last iterate). `previous`: the result at a smaller eps, whose
+    images are kept for examples that are not attacked here. `on`: another model to attack; its adversarial
+    examples are evaluated on this one.
     """
     start = time.perf_counter()
     images = batch.images.clone() if previous is None else previous.images.clone()
@@ -85,7 +85,7 @@ def _attempt(
     batch: Batch, method: Attack, model: nn.Module, totals: dict[str, float], again: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Run the attack on a model: images inside the budget, and the logits of the model that decides."""
-    # AutoAttack's own code draws random numbers for a batch as a whole: it gets the fixed batch undivided.
+    # AutoAttack's own code draws random numbers for the whole batch: it gets the fixed batch undivided.
     whole = method.batch_dependent
     decides = batch.model if model is batch.fast_model is not batch.model else None
     from rbtools.evaluation.fast_model import CountingModel

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     Entries = Sequence[dict[str, Any]]
-    # Which images (N,) are right under a corruption at a severity: 1 or 0.
+    # Which images (N,) are classified correctly under a corruption at a severity: 1 or 0.
     Correct = Mapping[tuple[str, int], np.ndarray]
 
 
@@ -52,7 +52,8 @@ class Batch:
         return Draws(self.seed, stream, self.ids)
 
     def logits(self, images: Tensor) -> Tensor:
-        """Logits (N, K) in float32, at most `chunk_size` images at a time. RbError where not finite."""
+        """Logits (N, K) in float32, at most `chunk_size` images at a time. Raises RbError if they are not
+        finite."""
         with torch.no_grad():
             logits = torch.cat([self.model(part).float() for part in images.split(self.chunk_size)])
         if not torch.isfinite(logits).all():
@@ -64,11 +65,11 @@ class Batch:
         return logits
 
     def correct(self, images: Tensor) -> Tensor:
-        """Which images (N, ...) of these examples the model classifies right: bool (N,)."""
+        """Which images (N, ...) of these examples the model classifies correctly: bool (N,)."""
         return self.logits(images).argmax(1).eq(self.labels)
 
     def judged(self, model: nn.Module, images: Tensor) -> Tensor:
-        """Which images (N, ...) another model classifies right: bool (N,)."""
+        """Which images (N, ...) another model classifies correctly: bool (N,)."""
         with torch.no_grad():
             predictions = torch.cat([model(part).argmax(1) for part in images.split(self.chunk_size)])
         return predictions.eq(self.labels)
@@ -80,7 +81,7 @@ class Batch:
 
     @cached_property
     def clean(self) -> Tensor:
-        """Which of the unchanged images are classified right: bool (N,)."""
+        """Which of the unchanged images are classified correctly: bool (N,)."""
         return self.clean_logits.argmax(1).eq(self.labels)
 
     def take(self, rows: Tensor | slice) -> Batch:
@@ -121,7 +122,7 @@ class Output:
 
     @property
     def implicit(self) -> bool:
-        """Whether this is computed on the way and was not requested."""
+        """Whether this is computed along with others and was not requested."""
         return False
 
     @property
@@ -186,5 +187,5 @@ class EvalTask:
     def summarize(
         self, entries: Entries, implicit_entries: Entries, correct_images: Callable[[], Correct]
     ) -> Entries:
-        """Entries computed from the others; `correct_images` gives the images that are right."""
+        """Entries computed from the others; `correct_images` gives the correctly classified images."""
         return []

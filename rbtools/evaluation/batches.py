@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 # smaller images allow more. The size changes results through the rounding of kernels only, so it is fixed for
 # each kind of device and size of image.
 BATCH = {"cpu": 128, "cuda": 2048}
-# Images that go through the model at once: fewer than a batch, so that they stay full as examples leave it.
+# Images that go through the model at once: fewer than a batch, so that chunks stay full as examples drop out.
 CHUNK = {"cpu": 64, "cuda": 512}
-# Where an attack draws for a batch as a whole (AutoAttack's own code), batches are the same size everywhere.
+# If an attack draws for the whole batch (AutoAttack's own code), batches have the same size everywhere.
 REFERENCE_BATCH = 128
 # The overhead of a call does not depend on the size of the images: 8x8 pixels take half the time each in
 # batches of 512 (0.065 ms in float32, 0.037 in bf16 against 0.11 and 0.07 in batches of 64; a cell network on
@@ -126,7 +126,7 @@ def fill(
 def is_divided(
     outputs: Sequence[Output], n: int, device: torch.device, shape: Sequence[int], run: RunContext
 ) -> bool:
-    """Whether several processes share the batches: not where an attack draws for a batch as a whole."""
+    """Whether several processes share the batches: not if an attack draws for the whole batch."""
     whole = any(output.batch_dependent for output in outputs)
     return run.divide and not whole and n > _together(outputs, device, shape)
 
@@ -208,7 +208,7 @@ def _searched(
     result = fast_model.make_fast_model(model, precision.resolve(run), shape, compiled=run.compile)
     if result.refusal is not None:
         run.notify(
-            f"warning: the network is searched as it is, in float32, because {result.refusal}. Searches take"
+            f"warning: attacks run on the network itself, in float32, because {result.refusal}. They take"
             " longer; the float32 decisions are the same."
         )
     if result.remark is not None:

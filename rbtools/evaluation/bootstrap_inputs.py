@@ -43,7 +43,7 @@ class ImageOutcomes:
     def shares(self, record: Mapping[str, Any], entry: Mapping[str, Any]) -> Shares | None:
         """The contribution of each image of the split, in its fixed order, to the entry's value.
 
-        entry: of `evals`. None where the store does not have its outcomes, or they do not give its value.
+        entry: of `evals`. None if the store does not have its outcomes, or they do not give its value.
         """
         value = entry.get("value")
         if value is None or not isinstance(entry.get("n"), int):
@@ -62,8 +62,8 @@ class ImageOutcomes:
 class Shares(NamedTuple):
     """Contributions of images to a value, which is sum(gives) / sum(counts): float32 (N,) each.
 
-    For an accuracy `gives` is 1 for each image that is right, and all count. For probabilistic robustness it
-    is the share of noisy copies that are right, or whether enough are; images right without noise count.
+    For an accuracy `gives` is 1 for each correct image, and all count. For probabilistic robustness it is the
+    share of correct noisy copies, or whether there are enough; images correct without noise count.
     """
 
     gives: np.ndarray

@@ -13,7 +13,7 @@ from rbtools.lazy import torch
 from rbtools.rng.draws import Draws
 from rbtools.store.files import written_whole
 
-CELL = 96  # pixels that an image is at least enlarged to
+CELL = 96  # least pixels that an image is enlarged to
 GAP, TOP, LEFT = 4, 22, 150
 INK, PAPER = (0, 0, 0), (255, 255, 255)
 
@@ -36,8 +36,8 @@ class Sheet(NamedTuple):
 def corrupted_images(corruptions: Sequence[Any], severities: Sequence[int], run: RunContext) -> Sheet:
     """The first image of the data set under each corruption at each severity.
 
-    The first in the order of evaluation, corrupted with the same random numbers as there. Raises RbError
-    where the image is too small for a corruption.
+    The first in the order of evaluation, corrupted with the same random numbers as there. Raises RbError if
+    the image is too small for a corruption.
     """
     data = data_of({}, run)
     dataset = data.load()

@@ -36,7 +36,7 @@ BLOCKS = len(SEVERITIES)  # copies of the data set in a file
 
 @dataclass(frozen=True)
 class ArchiveOutput(Output):
-    """Which examples are classified right in one file of the archive, at one severity."""
+    """Which examples are classified correctly in one file of the archive, at one severity."""
 
     corruption: str
     severity: int
@@ -64,7 +64,7 @@ class ArchiveOutput(Output):
 
 @dataclass(frozen=True)
 class ArchiveTask(EvalTask):
-    """Accuracy on one file, at some severities; `clean`: with the clean accuracy, once an archive.
+    """Accuracy on one file, at some severities; `clean`: with the clean accuracy, once per archive.
 
     detail: keep the logits of each example.
     """
@@ -110,7 +110,7 @@ def files(folder: Path, names: Sequence[str]) -> list[Path]:
         there = sorted(file.stem for file in folder.glob("*.npy") if file.stem in CORRUPTIONS)
         raise RbError(
             f"The folder {folder} lacks {', '.join(lacking)}. It has: {', '.join(there) or 'no corruption'}."
-            " Unpack the archive again, or ask for what is there."
+            " Unpack the archive again, or name only these corruptions."
         )
     return wanted[1:]
 
@@ -134,9 +134,7 @@ def run_archive(
     data = inputs.data
     has_clean = not isinstance(data, ArchiveDataset)
     if not has_clean:
-        run.notify(
-            f"the images of {data.name} themselves are not here: no clean accuracy, and no relative mCE."
-        )
+        run.notify(f"the clean images of {data.name} are missing: no clean accuracy, and no relative mCE.")
     paths = files(folder, names)
     for path in paths:
         _check_images(path, data)
@@ -161,7 +159,7 @@ def run_archive(
         of_file, clean = evaluate.task_entries(inputs, task)
         entries, implicit_entries = entries + of_file, implicit_entries + clean
         correct |= evaluate.correct_images(inputs, task)
-    anything = run.store.computed > computed_before  # a record counts once, not once a file
+    anything = run.store.computed > computed_before  # a record counts once, not once per file
     run.store.computed, run.store.found = computed_before + anything, found_before + (not anything)
     entries += _sums(entries, implicit_entries[0] if implicit_entries else None, reference, data, correct)
     record = inputs.record_with_data()
@@ -193,7 +191,7 @@ def _check_images(file: Path, data: Data) -> None:
     if len(array) != BLOCKS * _whole(data):
         raise RbError(
             f"{file} holds {len(array)} images. Expected {BLOCKS * _whole(data)}: the {_whole(data)} of the"
-            f" data set {data.name} ({data.split}) at {BLOCKS} severities. Name their own with --dataset."
+            f" data set {data.name} ({data.split}) at {BLOCKS} severities. Name theirs with --dataset."
         )
 
 

@@ -1,9 +1,9 @@
 """The batches of one evaluation divided over processes that share a store.
 
-Every process takes the next batch that is neither done nor leased and keeps its outcomes in the store as a
-part. The process that holds the lease of the whole evaluation appends the parts in the order of the examples
-when all are there: outcomes are those of one process. What a killed process had finished is not computed
-again; a batch that it had begun is free once its lease belongs to nobody.
+Every process takes the next batch that is neither done nor leased and stores its outcomes as a part. When all
+parts exist, the process that holds the lease of the whole evaluation appends them in the order of the
+examples: the outcomes equal those of a single process. Batches that a killed process had finished are not
+computed again; one that it had begun is free once its lease expires.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from rbtools.store import Store, digest
 
 Parts = dict[int, Part]  # by the position of the output
 Compute = Callable[[range], Parts]
-_PAUSES = (0.02, 0.2)  # seconds between looks at batches that others compute: at first, and at most
+_PAUSES = (
+    0.02,
+    0.2,
+)  # seconds between checks of batches that others compute: the first and the longest pause
 
 
 def fill(
@@ -32,7 +35,7 @@ def fill(
     """Compute the parts that are missing, together with other processes, and append them to the outcomes.
 
     batches: consecutive ranges of examples. `compute` gives the missing outcomes of a batch, by the position
-    of the output. `progress` takes how many examples are done, and raises where the run should stop.
+    of the output. `progress` takes the number of finished examples, and raises when the run should stop.
     `helping`: append nothing, and return as soon as all batches are done or leased.
     """
     store = run.store

@@ -1,9 +1,9 @@
 """Evaluation of an `EvalTask` on a record: its results from the store or computed.
 
-A task has a few `Output`s, each one whole number per example (is it still classified right; how many of its
-noisy copies are). Outcomes are stored under a key that does not contain `n`, in one fixed order of the
-examples, so that more examples, another eps or an interrupted run continue from the stored outcomes. (Attacks
-that draw random numbers for a batch as a whole are the exception: their key contains `n`.)
+A task has a few `Output`s, each one whole number per example (whether it is still classified correctly; the
+number of its correct noisy copies). Outcomes are stored under a key that does not contain `n`, in one fixed
+order of the examples, so that more examples, another eps or an interrupted run continue from the stored
+outcomes. (The key of attacks that draw random numbers for the whole batch does contain `n`.)
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def check_entries(record: dict[str, Any], entries: Sequence[Entry], run: RunCont
     """Raise RbError before the computation where `add_entries` would raise it afterwards."""
     if (other := results.edited(record)) is not None:
         run.notify(
-            f"warning: {other['metric']} of a record is not what its own entry in evals says. Where it is"
-            " measured again, that replaces it."
+            f"warning: {other['metric']} of a record differs from its entry in evals."
+            " Measuring it again replaces it."
         )
     for entry in _renamed(entries, run):
         if not run.replace:
@@ -105,8 +105,8 @@ def _renamed(entries: Sequence[Entry], run: RunContext) -> Sequence[Entry]:
 def expected_entries(inputs: Inputs, task: EvalTask) -> Entries:
     """The entries of the task as far as they are known before the computation: without results.
 
-    Fields that only the computation determines are results.LATER: the number of images that are right, a loss
-    that may replace another, whether the attack can run on a fast copy of the model.
+    Fields that only the computation determines are results.LATER: the number of correct images, a loss that
+    may replace another, whether the attack can run on the fast model.
     """
     nothing = {"value": 0.0, "ci95": (0.0, 1.0), "seconds": 0.0}
     entries = []
@@ -155,7 +155,7 @@ def task_entries(inputs: Inputs, task: EvalTask) -> tuple[Entries, Entries]:
 
 
 def correct_images(inputs: Inputs, task: EvalTask) -> dict[tuple[str, int], np.ndarray]:
-    """Which images are right under each corruption and severity of a task that was run: 1 or 0.
+    """Which images are classified correctly under each corruption and severity of a finished task: 1 or 0.
 
     Outcomes that the store does not have are left out.
     """
@@ -187,7 +187,7 @@ def _lacking(
 
 
 def _named_entry(entry: Entry, inputs: Inputs) -> Entry:
-    """An entry as the record holds it: named for its split, with the tool that made it."""
+    """An entry as stored in the record: named for its split, with the tool that made it."""
     data = inputs.data
     named = {"tool": inputs.run.tool, **entry, "metric": metric_name.split_name(entry["metric"], data.split)}
     if named_data(inputs.record, data.name) != data.name:
@@ -220,7 +220,7 @@ def _cache_unit(inputs: Inputs, output: Output) -> _CacheUnit:
     if output.random:
         what |= {"seed": run.seed, "draws": GENERATOR}
     if output.batch_dependent:
-        what["n"] = inputs.n  # n sets the size of the last batch, which the attack draws for as a whole
+        what["n"] = inputs.n  # n sets the size of the last batch, and the attack draws for whole batches
     outcomes = digest(what)
     postprocessing = {
         "outcomes": outcomes,
@@ -293,7 +293,7 @@ def _run_batches(
     *,
     helping: bool,
 ) -> dict[str, Any] | None:
-    """Compute the missing outcomes; return the checks of the model where the clean accuracy is computed."""
+    """Compute the missing outcomes; return the checks of the model if the clean accuracy is computed."""
     # A missing file is reported before torch is imported.
     resolve.checkpoint_of(inputs.record, inputs.run)
     record, data, n, run = inputs.record, inputs.data, inputs.n, inputs.run
@@ -331,7 +331,7 @@ class _Files(NamedTuple):
 
 
 def _to_save(task: EvalTask, units: Sequence[_CacheUnit], record: dict[str, Any]) -> _Files | None:
-    """The files for adversarial images, where they are requested and do not all exist.
+    """The files for adversarial images, if they are requested and do not all exist.
 
     A name contains the model, the metric and the key of the result, which identifies the contents.
     """

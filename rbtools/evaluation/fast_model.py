@@ -39,8 +39,8 @@ def make_fast_model(
     model: eval mode, images float32 (N, C, H, W) in [0, 1] -> logits (N, K); it is not changed. The copy
     takes the same images and gives float32 logits; with "bf16" the network computes in bfloat16, but the
     normalisation before it does not, because bfloat16 would lose a step of 1/255. A network that cannot be
-    traced keeps its BatchNorm; one whose folded copy gives other logits is not folded either. A program, and
-    a network whose copy fails (`refusal` says why), is attacked unchanged.
+    traced keeps its BatchNorm; one whose folded copy gives other logits is not folded either. Programs, and
+    networks whose copy fails (`refusal` says why), are attacked unchanged.
     """
     network = model.network if isinstance(model, Preprocessed) else model
     if any(isinstance(module, Program) for module in model.modules()):
@@ -105,9 +105,8 @@ def _probe(network: nn.Module, shape: tuple[int, int, int]) -> Tensor:
 
 
 def _folded(network: nn.Module, shape: tuple[int, int, int]) -> nn.Module | None:
-    """The network with BatchNorm folded into its convolutions; None where it has none.
-
-    Raises ValueError where that changes the logits, and whatever tracing the network raises.
+    """The network with BatchNorm folded into its convolutions; None if it has none. Raises ValueError if that
+    changes the logits, and any error of tracing the network.
     """
     if not any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in network.modules()):
         return None
@@ -128,8 +127,8 @@ class CountingModel(nn.Module):
 
     `zero_gradients` are counted in the first backward pass of each example (`begin`): an example with zero
     gradient at its start does not move, which looks like robustness. `chunk_size`: images that go through at
-    once; attacks split larger batches, and without gradients this class does. `decides`: the model that
-    decides where `model` is its fast copy; `confirm` evaluates points on it.
+    once; attacks split larger batches, and without gradients this class does. `decides`: the exact model if
+    `model` is its fast copy; `confirm` evaluates points on it.
     """
 
     confirm: Callable[[Tensor, Tensor], Tensor] | None
@@ -158,7 +157,7 @@ class CountingModel(nn.Module):
         return logits
 
     def _confirmed(self, points: Tensor, labels: Tensor) -> Tensor:
-        """Which points (N, ...) the model that decides classifies wrong too: bool (N,)."""
+        """Which points (N, ...) the exact model misclassifies, too: bool (N,)."""
         assert self.decides is not None
         self.forwards += len(points)
         with torch.no_grad():

@@ -26,7 +26,7 @@ METRIC = "obfuscation.failed"
 
 @dataclass(frozen=True)
 class MaskingOutput(Output):
-    """Which examples random points break and PGD does not."""
+    """Which examples random points break although PGD does not."""
 
     noise: AttackOutput
     pgd: AttackOutput
@@ -61,7 +61,7 @@ class GradientMaskingTask(EvalTask):
 
     @property
     def distances(self) -> tuple[float, ...]:
-        """The eps of PGD: this one, and 16, 32, 64, 128 and 255 /255 where these are larger."""
+        """The eps of PGD: this one, and those of 16, 32, 64, 128 and 255 /255 that are larger."""
         return (self.eps, *(level / 255 for level in BEYOND if level / 255 > self.eps))
 
     def outputs(self) -> Sequence[Output]:
@@ -126,7 +126,7 @@ def _checklist_entry(task: GradientMaskingTask, first: Mapping[str, Any], run: R
 def _tests(
     task: GradientMaskingTask, value: Mapping[str, float], missed: float, split: str
 ) -> list[dict[str, Any]]:
-    """Each test with whether it holds, and by which margin (positive where it holds)."""
+    """Each test, whether it holds, and its margin (positive if it holds)."""
 
     def named(method: Any, eps: float) -> str:
         return metric_name.split_name(metric_name.attack_name(method.stem, eps), split)

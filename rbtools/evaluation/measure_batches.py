@@ -95,7 +95,7 @@ class Measuring:
             yield place, job.measure.values(parts, sizes), spent
 
     def _measured(self, model: nn.Module, job: MeasureItem, attacked: AttackedBatch) -> BatchResult:
-        """A measure of one batch; with fewer images at a time each time memory runs out."""
+        """A measure of one batch; each time memory runs out, with fewer images at once."""
         while True:
             try:
                 # In TF32 rounding errors would dominate the curvature.

@@ -38,11 +38,11 @@ BY_GRADIENT = ("fgsm", "pgd")  # the attacks that perturb batches
 class MeasureRequest:
     """The measures to compute, and on which weights and images.
 
-    attacks: those that make perturbed batches, each with its eps; `eps`: for measures with an eps of their
-    own. `on`: "auto" takes the weights that a measure is meant for, "both" fresh weights and, where there is
-    one, the checkpoint. `splits`, `batches` and `batch_size` are the measure's own where None. `batchnorm`:
-    the statistics that BatchNorm takes, "batch", "image" or "running", in measures that support more than
-    running ones; None is the measure's own on fresh weights, and running ones on trained weights.
+    attacks: those that make perturbed batches, each with its eps; `eps`: for measures with their own eps.
+    `on`: "auto" takes the weights that a measure is defined on, "both" fresh weights and, if there is one,
+    the checkpoint. `splits`, `batches` and `batch_size` are the measure's own where None. `batchnorm`: the
+    statistics that BatchNorm takes, "batch", "image" or "running", in measures that support more than running
+    ones; None is the measure's own on fresh weights, and running ones on trained weights.
     """
 
     measures: tuple[Any, ...]
@@ -70,7 +70,7 @@ def perturbing(
 ) -> tuple[Any, ...]:
     """The attacks that perturb batches, each at every distance (in pixel units).
 
-    An image that is broken stays in its batch: every image is perturbed for all steps. Raises UsageError.
+    A broken image stays in its batch: every image is perturbed for all steps. Raises UsageError.
     """
     attacks = []
     for name in names:
@@ -338,7 +338,7 @@ def _name(job: MeasureItem, value: Any) -> str:
 def _around(job: MeasureItem, clean: bool) -> tuple[list[str], list[str]]:
     """The parts before and after a number's name in the name of its metric.
 
-    Weights and split follow the measure's name where they are not those that it is meant for.
+    Weights and split follow the measure's name if they are not its default ones.
     """
     measure = job.measure
     usual = ("init" if measure.weights == "init" else "trained", measure.split)

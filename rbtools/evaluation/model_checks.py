@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 FIRST = 128  # images
 FEW = 32  # images for checks that are repeated
 SAME = 1e-3  # share of the range of the logits: outputs that differ by less count as the same
-PER_CLASS = 5  # images a class needed to propose another order of the classes
+PER_CLASS = 5  # images per class needed to propose another order of the classes
 MUCH = 0.2  # the gain in accuracy needed to propose another order
 SURE = ("checkpoint", "published training")  # sources of a normalisation that is certain
 NAMED = (*SURE, "given", "--normalize")  # sources of a normalisation that is only doubted near chance
@@ -138,7 +138,7 @@ def _of_outputs(model: nn.Module, images: Tensor, logits: Tensor) -> list[str]:
 
 @dataclass(frozen=True)
 class _Other:
-    """Another normalisation, and how many of `n` images are right with it."""
+    """Another normalisation, and how many of `n` images are correct with it."""
 
     shown: str
     right: int
@@ -151,9 +151,8 @@ class _Other:
 def _other_normalisation(
     model: nn.Module, record: Mapping[str, Any], data: Data, images: Tensor, labels: Tensor
 ) -> _Other | None:
-    """The normalisation with which significantly more images are right; None where the file has its own.
-
-    Each kind is tried on a few images, and on all images where it is better on those.
+    """The normalisation with which significantly more images are correct; None if the file has its own. Each
+    kind is tried on a few images, and on all images if it is better on those.
     """
     from rbtools.models.normalize import Preprocessed
     from rbtools.models.statistics import kinds, normalised
@@ -185,7 +184,7 @@ def _other_normalisation(
 
 
 def _gain(now: Tensor, other: Tensor) -> int:
-    """How many more images are right."""
+    """How many more images are correct."""
     return int(other.sum()) - int(now.sum())
 
 
@@ -195,7 +194,7 @@ def _noise(now: Tensor, other: Tensor) -> float:
 
 
 def _other_order(logits: Tensor, labels: Tensor, data: Data, accuracy: float) -> str | None:
-    """Advice on --class-map where a permutation of the classes explains the predictions; else None."""
+    """Advice on --class-map if a permutation of the classes explains the predictions; else None."""
     classes = data.about.classes
     if len(labels) < PER_CLASS * classes:
         return None

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NoisyCopiesOutput(Output):
-    """How many of an example's noisy copies are classified right; -1 where the example does not count."""
+    """The number of correct noisy copies of an example; -1 for an excluded example."""
 
     noise: Any
     gamma: float
@@ -63,10 +63,10 @@ class NoisyCopiesOutput(Output):
 
 @dataclass(frozen=True)
 class SequentialOutput(Output):
-    """Whether an example passes at each tolerated failure rate, sampled only until that is known.
+    """Whether an example passes at each tolerated failure rate; sampling stops when that is decided.
 
     adaptive: by the sequential test, else as soon as the remaining draws cannot change the decision. A row is
-    correct copies (-1: does not count), draws, and for each rate 1, 0 or -1 (undecided).
+    correct copies (-1: excluded), draws, and for each rate 1, 0 or -1 (undecided).
     """
 
     noise: Any
@@ -117,9 +117,9 @@ class SequentialOutput(Output):
 class NoiseTask(EvalTask):
     """Probabilistic robustness at some radii, from draws that the radii share.
 
-    only_passing: ProbAcc alone, so that sampling may stop early; adaptive: by the sequential test. The
-    estimator's denominator "both" adds PR_D over all images to the entries over the images that are right
-    without noise, from the same draws; with ProbAcc alone it adds nothing.
+    only_passing: only ProbAcc, so that sampling may stop early; adaptive: by the sequential test. The
+    estimator's denominator "both" adds PR_D over all images to the entries over the images classified
+    correctly without noise, from the same draws; with only_passing it adds nothing.
     """
 
     noise: Any

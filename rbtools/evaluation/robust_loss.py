@@ -27,7 +27,7 @@ GAPS = frozenset({"loss", "error"})
 
 @dataclass(frozen=True)
 class LossOutput(Output):
-    """A row for each example: the cross-entropy at the last point, and 1 if the model is right there."""
+    """A row for each example: the cross-entropy at the last iterate, and 1 if the model is correct there."""
 
     method: Any
     allow_fast_model = True
@@ -70,9 +70,9 @@ class LossOutput(Output):
 class RobustLossTask(EvalTask):
     """Loss and error under one attack, for any number of distances.
 
-    Every example is attacked, also a misclassified one, and only the last point counts: a mean over examples
-    of which some were not attacked would not be the robust loss. Raises UsageError for an attack that skips
-    examples or stops early.
+    Every example is attacked, also a misclassified one, and only the last iterate counts: with unattacked
+    examples the mean would not be the robust loss. Raises UsageError for an attack that skips examples or
+    stops early.
     """
 
     method: Any
@@ -83,8 +83,8 @@ class RobustLossTask(EvalTask):
         goes_on = self.method.iterate == "last" or not self.method.random
         if not goes_on or self.method.batch_dependent or self.method.clean_pass:
             raise UsageError(
-                f"The attack {self.method.stem} leaves examples alone that it has broken, or that are wrong"
-                " anyway, so their loss is not what it could be. Use fgsm, or pgd or cw with --iterate last"
+                f"The attack {self.method.stem} stops at examples that are broken or misclassified, so their"
+                " loss is not maximised. Use fgsm, or pgd or cw with --iterate last"
                 " (and no --target)."
             )
 

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-# A decision of the fast model is accepted where its margin is larger than this many times the largest error
-# of a margin among the first copies, which both models evaluate: some 5 or 6 standard deviations of the
-# error. On a ResNet-18 in bf16 that leaves 4 % of the copies to float32.
+# A decision of the fast model is accepted if its margin is larger than this multiple of the largest margin
+# error among the first copies, which both models evaluate: some 5 or 6 standard deviations of the error. On a
+# ResNet-18 in bf16 float32 then decides 4 % of the copies.
 _SAFETY = 2.0
 _COMPARED = 64
 
@@ -24,7 +24,7 @@ _COMPARED = 64
 class Copies(NamedTuple):
     """The result of sampling for each example at one radius.
 
-    right: int64 (N,), copies classified right, -1 for an example that was not sampled; drawn: int64 (N,);
+    right: int64 (N,), copies classified correctly, -1 for an example that was not sampled; drawn: int64 (N,);
     decisions: int64 (N, R), for each rule 1 (passed), 0 (failed) or -1 (undecided). totals: sums over them.
     """
 
@@ -42,12 +42,12 @@ def copies(
     rules: Sequence[Rule] = (),
     everyone: bool = False,
 ) -> list[Copies]:
-    """At each radius, how many of `samples` noisy copies of each example are classified right.
+    """At each radius, how many of `samples` noisy copies of each example are classified correctly.
 
     All radii share a unit draw, scaled: curves over the radius are smooth, and a draw is made once. With
-    rules an example is sampled at a radius until all of them have decided, draw by draw, and draws beyond
-    that do not count: no result depends on the batch. Only examples that are right without noise are sampled,
-    or `everyone`. At radius 0 a copy is the example itself, and nothing is drawn.
+    rules, an example is sampled at a radius until all rules have decided, and draws after that do not count:
+    no result depends on the batch. Only examples classified correctly without noise are sampled, or
+    `everyone`. At radius 0 a copy is the example itself, and nothing is drawn.
     """
     chosen = torch.ones_like(batch.clean) if everyone else batch.clean
     part = batch if bool(chosen.all()) else batch.take(chosen)
@@ -63,7 +63,7 @@ def copies(
 
 
 def _sample(part: Batch, noise: Any, radii: Sequence[_Radius], samples: int) -> None:
-    """Draw until every radius has all its copies, or is decided. One batch of copies is in memory at once."""
+    """Draw until every radius has all its copies or is decided. Only one batch of copies is in memory."""
     draws, shape = part.draws(f"noise.{noise.stem}"), tuple(part.images.shape[1:])
     everybody = torch.arange(len(part.ids), device=part.ids.device)
     draw = 0

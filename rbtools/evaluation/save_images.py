@@ -60,7 +60,7 @@ class Saver:
         return arrays[name]
 
     def finish(self) -> list[Path]:
-        """Put the arrays of each output into its file, whole or not at all."""
+        """Write the arrays of each output to its file, atomically."""
         paths = []
         for output, arrays in self._arrays.items():
             aside = self._aside / "whole.npz"

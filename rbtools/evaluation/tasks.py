@@ -34,24 +34,24 @@ def rows_of(batch: Batch, logits: Tensor, detail: bool) -> Tensor:
 
 
 def right(outcomes: Any, detail: bool) -> Any:
-    """Which examples (N,) are classified right, from outcomes or rows."""
+    """Which examples (N,) are classified correctly, from outcomes or rows."""
     return outcomes[:, 1:].argmax(1) == outcomes[:, 0] if detail else outcomes
 
 
 def accuracy_entries(output: Output, outcomes: np.ndarray) -> list[dict[str, Any]]:
-    """The entries of an accuracy, with confidence and confusion where the output keeps the logits."""
+    """The entries of an accuracy, with confidence and confusion if the output keeps the logits."""
     fields = {"detail": diagnostics.of_rows(outcomes)} if output.detail else {}
     bits = right(outcomes, output.detail)
     return [accuracy_entry(template, bits) | fields for template in output.entry_template()]
 
 
 def rows_key(detail: bool) -> dict[str, Any]:
-    """The field of a key that says that rows are kept in place of bits."""
+    """The key field for rows that are kept in place of bits."""
     return {"rows": "label, logits"} if detail else {}
 
 
 def accuracy_entry(template: dict[str, Any], outcomes: np.ndarray) -> dict[str, Any]:
-    """The entry of an accuracy: outcomes are 1 where the example is still classified right."""
+    """The entry of an accuracy: outcomes are 1 for examples that are still classified correctly."""
     n, right = len(outcomes), int(outcomes.sum())
     return {**template, "n": n, "value": right / n, "ci95": list(intervals.wilson(right, n))}
 
@@ -102,7 +102,7 @@ def attack_settings(method: Any, **more: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class AttackOutput(Output):
-    """Which examples stay classified right under an attack at one eps.
+    """Which examples stay correctly classified under an attack at one eps.
 
     ladder: smaller eps at which it ran before; an example broken there counts as broken here. detail: the row
     of an example is its label and its logits under the attack, in place of a bit.
@@ -221,7 +221,7 @@ def _distance(output: Output) -> float:
 
 @dataclass(frozen=True)
 class CorruptionOutput(Output):
-    """Which examples are classified right under one corruption at one severity."""
+    """Which examples are classified correctly under one corruption at one severity."""
 
     corruption: Any
     severity: int
@@ -251,10 +251,9 @@ class CorruptionOutput(Output):
 
 
 def mean_over(correct: Correct, parts: Sequence[Mapping[str, Any]]) -> intervals.Interval | None:
-    """The interval of the mean of accuracies under corruptions; None where `correct` lacks one of them.
-
-    The images are the sampling unit: the share of the corruptions under which an image is right is one
-    observation, so that correlation between corruptions does not matter.
+    """The interval of the mean of accuracies under corruptions; None if `correct` lacks one of them. The
+    images are the sampling unit: the share of corruptions under which an image is correct is one observation,
+    so that correlation between corruptions does not matter.
     """
     known = [correct.get((part["corruption"], part["severity"])) for part in parts]
     rows = [row for row in known if row is not None]
@@ -304,7 +303,7 @@ class CorruptionTask(EvalTask):
     def summarize(
         self, entries: Entries, implicit_entries: Entries, correct_images: Callable[[], Correct]
     ) -> Entries:
-        """Means over severities and corruptions, and mCE where there is a reference."""
+        """Means over severities and corruptions, and mCE if there is a reference."""
         clean = next((entry for entry in implicit_entries if entry["metric"] == "acc"), None)
         interval = partial(mean_over, correct_images())
         return sums.summary(entries, clean, CORRUPTIONS.all, self.reference, interval)

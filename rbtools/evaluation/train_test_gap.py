@@ -28,10 +28,9 @@ def ge(record: dict[str, Any], task: EvalTask, run: RunContext, n_train: int | N
     Both sides are added too (`NAME` and `train.NAME`); training images are not augmented. The interval of a
     difference of accuracies is Newcombe's; other intervals are combined by square-and-add. Gaps of losses and
     errors are `test_minus_train.NAME`. `n_train`: the number of training images, in place of `run.n`. Entries
-    of one split that the record has, measured with the same protocol, are taken from it. Images that the
-    training held out (`--val`) are not training images: entries identify the others by the hash of their
-    numbers (`indices`). `--indices` selects the same numbers of either split. Raises RbError where the data
-    have only one split.
+    of one split with the same protocol are taken from the record. Images that the training held out (`--val`)
+    are not training images: entries identify the others by the hash of their numbers (`indices`). `--indices`
+    selects the same numbers of either split. Raises RbError if the data set has only one split.
     """
     with _both_splits():
         test = resolve_inputs(record, dataclasses.replace(run, split="test"))
@@ -71,9 +70,7 @@ def _images(test: Inputs, run: RunContext) -> tuple[indices.Indices | None, indi
     used = set(trained.numbers)
     left = [number for number in chosen_train.numbers if number in used]
     if not left:
-        raise RbError(
-            f"The training held out all images that --indices {run.indices} names. Name others, or more."
-        )
+        raise RbError(f"The training held out all images of --indices {run.indices}. Name others, or more.")
     return chosen_test, indices.of(left)
 
 
@@ -92,10 +89,10 @@ def _both_splits() -> Iterator[None]:
 def _there(
     record: dict[str, Any], requested: Entries, split: str, n: int, chosen: dict[str, str]
 ) -> Entries | None:
-    """The record's entries of a split with the protocol of those `requested` on the other; None if one lacks.
+    """The record's entries of a split with the protocol of `requested`, on the other; None if one is missing.
 
-    `chosen` identifies the images of the split. For probabilistic robustness `n` counts the images that are
-    right, which the clean accuracy gives.
+    `chosen` identifies the images of the split. For probabilistic robustness `n` counts the correct images,
+    which the clean accuracy gives.
     """
     entries = {entry.get("metric"): entry for entry in record.get("evals", [])}
     acc = entries.get(metric_name.split_name("acc", split))
@@ -123,7 +120,7 @@ def _gaps(on_train: Entries, on_test: Entries, gaps: frozenset[str]) -> Entries:
 
 
 def _gap(train: dict[str, Any], test: dict[str, Any], gaps: frozenset[str]) -> dict[str, Any]:
-    """The entry of train - test; without a value, and with the reason, where a side has none."""
+    """The entry of train - test; without a value, but with the reason, if a side has none."""
     turned = metric_name.parse(test["metric"]).words[0] in gaps  # test - train
     name_of = metric_name.gap_name if turned else metric_name.ge_name
     entry = {

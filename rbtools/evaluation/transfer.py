@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TransferOutput(AttackOutput):
-    """Which examples stay classified right when the attack ran on the model of another checkpoint."""
+    """Which examples stay correctly classified when the attack runs on another checkpoint's model."""
 
     source: str = ""
 
     @property
     def allow_fast_model(self) -> bool:
-        """The attack runs on the float32 source, whose adversarial examples alone are evaluated."""
+        """The attack runs on the source in float32; the fast model would have nothing to do."""
         return False
 
     @property
@@ -48,8 +48,8 @@ class TransferOutput(AttackOutput):
 class TransferTask(EvalTask):
     """Accuracy on the adversarial examples of a source: another record's model.
 
-    source: the record, as JSON. Every example that the evaluated model classifies right is attacked on the
-    source, at each eps.
+    source: the record, as JSON. Every example that the evaluated model classifies correctly is attacked on
+    the source, at each eps.
     """
 
     method: Any

@@ -31,8 +31,8 @@ def write(corruptions: Sequence[Any], folder: Path, run: RunContext) -> list[str
     """Write the files that are missing or unfinished; return a line about each corruption.
 
     Images are in the order of their split (`--n` and `--indices` select some), once for each severity, with
-    the pixels that `rb-corrupt` evaluates for the same seed. Raises RbError where the folder has files of
-    other images or another seed, images are too small, or it cannot be written.
+    the pixels that `rb-corrupt` evaluates for the same seed. Raises RbError if the folder has files of other
+    images or another seed, images are too small, or it cannot be written.
     """
     data = data_of({}, run)
     chosen = [corruption.resolved() for corruption in corruptions]
@@ -50,7 +50,7 @@ def write(corruptions: Sequence[Any], folder: Path, run: RunContext) -> list[str
         for corruption in chosen:
             path = folder / f"{corruption.name}.npy"
             if path.exists():
-                lines.append(f"{path} was there, whole.")
+                lines.append(f"{path} was already complete.")
                 continue
             had = _write_one(corruption, path, dataset.images, places, where, run)
             lines.append(f"{path} is written{f', from image {had} on' if had else ''}.")
@@ -60,7 +60,7 @@ def write(corruptions: Sequence[Any], folder: Path, run: RunContext) -> list[str
 def _write_one(
     corruption: Any, path: Path, images: Any, places: Tensor, where: torch.device, run: RunContext
 ) -> int:
-    """Write one file, continuing where an earlier run stopped; return how many images that one wrote."""
+    """Write one file, continuing an earlier run; return how many images that run had written."""
     channels, height, width = images.shape[1:]
     count = len(SEVERITIES) * len(places)
     head = _head((count, height, width, channels))
@@ -108,7 +108,7 @@ def _described(data: Data, run: RunContext, count: int) -> dict[str, Any]:
 
 
 def _claim(folder: Path, about: dict[str, Any], corruptions: Sequence[Any]) -> None:
-    """Write the description of the folder. Raises RbError where its files do not, or may not, match it."""
+    """Write the description of the folder. Raises RbError if its files do not or may not match it."""
     file = folder / ABOUT
     known = _known(file)
     if known is None:
@@ -128,8 +128,8 @@ def _claim(folder: Path, about: dict[str, Any], corruptions: Sequence[Any]) -> N
     if other:
         what = ", ".join(f"{key} {known.get(key)!r}" for key in other if key in about)
         raise RbError(
-            f"{folder} holds a copy made otherwise ({what or ', '.join(other)}). Name a new folder, or ask"
-            " for the same data set, images, seed and constants."
+            f"{folder} holds a different copy ({what or ', '.join(other)}). Name a new folder, or use"
+            " the same data set, images, seed and constants."
         )
     with written_whole(file, hint=HINT) as stream:
         stream.write(json.dumps(known, indent=1).encode() + b"\n")

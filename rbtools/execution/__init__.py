@@ -1,4 +1,4 @@
-"""How jobs run: in this process, in others, or on a cluster. Knows no attack and no loss."""
+"""How jobs run: in this process, in others, or on a cluster. Independent of attacks and losses."""
 
 from rbtools.registry import Registry
 

@@ -29,11 +29,11 @@ class Clock:
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
-        self._inner = 0.0  # seconds of stages within the one that runs, which are not counted twice
+        self._inner = 0.0  # seconds of nested stages, to subtract
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Count the time of the block, without that of stages inside it."""
+        """Count the time of the block, excluding nested stages."""
         outer, self._inner = self._inner, 0.0
         start = time.perf_counter()
         try:
@@ -45,9 +45,9 @@ class Clock:
 
 
 class Pace:
-    """How fast `total` units of work are done and how long the rest takes, for the status line.
+    """Rate and remaining time of `total` units of work, for the status line.
 
-    `done` of them were done before the clock starts.
+    `done` of them were finished before the clock starts.
     """
 
     def __init__(self, total: int, done: int = 0, unit: str = "images") -> None:
@@ -55,7 +55,7 @@ class Pace:
         self.start = time.monotonic()
 
     def words(self, done: int) -> str:
-        """`1,234 images/s  0:42 left`; nothing before the first unit is done."""
+        """`1,234 images/s 0:42 left`; empty before the first unit is done."""
         seconds = time.monotonic() - self.start
         if done <= self.first or seconds <= 0:
             return ""
@@ -76,10 +76,10 @@ class RunContext:
     """The options that every tool shares.
 
     `weights` is a folder of published weights, `member` the name of one of several networks in a file.
-    `allow_code` lets networks that are the user's own code run; no record and no file can say so.
-    `progress` takes text for the status line, `event` the same for programs, `notify` messages for people and
-    `warn` warnings, a line each. `check_cancelled` is called between units of work and raises when the
-    run should stop (nobody reads the output any more), `after_batch` when a batch is done.
+    `allow_code` lets networks that are the user's own code run; no record and no file can set it. `progress`
+    takes text for the status line, `event` the same for programs, `notify` messages for people and `warn`
+    warnings, a line each. `check_cancelled` is called between units of work and raises when the run should
+    stop (nobody reads the output any more), `after_batch` when a batch is done.
     """
 
     tool: str
@@ -93,12 +93,12 @@ class RunContext:
     class_map: str | None = None
     download: bool = False
     split: str = "test"
-    precision: str = "fp32"  # of searches: fp32, bf16, or auto, which the machine decides
-    prepare: bool = True  # searches may run on a model made ready for it
+    precision: str = "fp32"  # of attack searches: fp32, bf16, or auto: by the machine
+    prepare: bool = True  # attacks may search on the fast model
     compile: bool = False
     n: int | None = None
     indices: Any = None  # a file's name, or the examples themselves (datasets.indices.Indices)
-    archive: str | None = None  # a folder of corrupted images, which then need no clean ones
+    archive: str | None = None  # a folder of corrupted images, used in place of clean ones
     name_as: str | None = None
     replace: bool = False
     weights: str | None = None
@@ -113,7 +113,7 @@ class RunContext:
     divide: bool = False  # processes that share the store share the batches of an evaluation
     helps: bool = False  # this process computes batches of evaluations that others hold
     unordered: bool = False
-    plan: Any = None  # of a dry run (execution.dry_run.DryRun): it hears what the store lacks
+    plan: Any = None  # of a dry run (execution.dry_run.DryRun): collects what the store lacks
     clock: Clock = field(default_factory=Clock)
     progress: Callable[[str], None] = discard
     event: Callable[[dict[str, Any]], None] = discard_event
@@ -123,6 +123,6 @@ class RunContext:
     after_batch: Callable[[], None] = _do_nothing
 
     def __getstate__(self) -> dict[str, Any]:
-        """A run travels to another process without its callbacks, which belong to this one."""
+        """Pickle without the callbacks, which belong to this process."""
         callbacks = {"progress": discard, "notify": discard, "warn": discard, "event": discard_event}
         return {**self.__dict__, **callbacks, "check_cancelled": _do_nothing, "after_batch": _do_nothing}

@@ -1,7 +1,7 @@
 """The machine's cores, shared by the stages of a pipe.
 
-A stage holds one token a thread while it computes; the tokens are locked files that the stages of one
-store share on this machine. The system frees a lock when its process ends, however it ends.
+A stage holds one token per thread while it computes; tokens are locked files that the stages of one store
+share on this machine. The system frees a lock whenever its process ends.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def count() -> int:
 def held(store: Path | None, threads: int, check_cancelled: Callable[[], None]) -> Iterator[None]:
     """Hold a core for each thread, all cores where there are fewer; wait until they are free.
 
-    Whoever waits stands at a gate, so that one who needs many cores is not passed over for ever by
-    those who need one. Without a store there is nothing that stages share.
+    Waiting processes queue at a gate lock, so that one that needs many cores is not starved by those that
+    need one. Without a store, stages share nothing.
     """
     folder = None if store is None else _folder(store)
     if folder is None:
@@ -50,7 +50,7 @@ def held(store: Path | None, threads: int, check_cancelled: Callable[[], None]) 
 
 
 def _folder(store: Path) -> Path | None:
-    """The folder of this store's tokens on this machine; None where it cannot be ours alone."""
+    """The folder of this store's tokens on this machine; None if it cannot be private to this user."""
     name = hashlib.sha256(os.path.realpath(store).encode()).hexdigest()[:16]
     base = Path(tempfile.gettempdir(), f"rbtools-{os.getuid()}")
     try:
@@ -64,9 +64,9 @@ def _folder(store: Path) -> Path | None:
 
 
 def _taken(locks: contextlib.ExitStack, path: Path) -> bool:
-    """Hold the lock of a file with the others if nobody else does; whether we do.
+    """Try to add the lock of a file to `locks`; whether that succeeded.
 
-    Where we do not, nothing is added: somebody may wait for hours.
+    On failure nothing is added: the wait for a core may take hours.
     """
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:

@@ -21,10 +21,10 @@ _SHARE = 0.9  # of free memory that is given to further workers
 
 @contextlib.contextmanager
 def taken(run: RunContext, threads: int) -> Iterator[torch.device]:
-    """The device that `--device` names ("auto": the first GPU, else the CPU), with that many threads set.
+    """The device of `--device` ("auto": the first GPU, else the CPU), with the number of threads set.
 
-    CPU threads are shared by all stages of a pipe: a stage holds one core for each while it computes,
-    and waits for them. Raises RbError for a device that torch does not know or that is not there.
+    CPU threads are shared by all stages of a pipe: a stage holds one core for each while it computes, and
+    waits for them. Raises RbError for a device that is unknown to torch or not available.
     """
     device = choose(run)
     if device.type != "cpu":
@@ -40,7 +40,7 @@ def taken(run: RunContext, threads: int) -> Iterator[torch.device]:
 def _keep_memory() -> None:
     """Keep freed memory in the process for the next layer: by default glibc returns it to the system, which
     clears each page anew. A gradient for 512 images of 8x8 pixels took 15,000 page faults and a third of its
-    time that way. Up to 1 GiB of freed memory stays with the process. Other C libraries have no such switch.
+    time that way. The process keeps up to 1 GiB of freed memory. Other C libraries have no such setting.
     """
     with contextlib.suppress(OSError, AttributeError, TypeError):
         libc = ctypes.CDLL(None)
@@ -49,7 +49,7 @@ def _keep_memory() -> None:
 
 
 def choose(run: RunContext) -> torch.device:
-    """The device that the run names; workers take the GPUs in turn. RbError where it cannot be used."""
+    """The device of the run; workers are assigned GPUs in turn. Raises RbError if it cannot be used."""
     cards = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if run.device == "auto" and not cards:
         return torch.device("cpu")
@@ -93,5 +93,5 @@ def _available() -> float:
 
 
 def out_of_memory(error: RuntimeError) -> bool:
-    """Whether torch says that there was no memory left, on whatever device."""
+    """Whether the error means that memory ran out, on any device."""
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)

@@ -1,10 +1,9 @@
-"""A dry run: what would be computed, how much of it the store has, and how long the rest would take.
+"""A dry run: what would be computed, how much of it the store has, and the time for the rest.
 
-Times are estimates from what the store's results took: seconds for each image and multiply-add of an
-evaluation of the same kind, seconds for each epoch and multiply-add of a training by the same method on the
-same data. Where the store has nothing of that kind, there is no estimate. With `--device-rate` they are
-estimates for that device (`device_rates`), and evaluations of networks that would first be trained are among
-them.
+Times are estimated from the times of stored results: seconds per image and multiply-add of an evaluation of
+the same kind, seconds per epoch and multiply-add of a training by the same method on the same data. Without
+such results there is no estimate. With `--device-rate` they are estimates for that device (`device_rates`),
+and evaluations of networks that would first be trained are among them.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ if TYPE_CHECKING:
     from rbtools.execution.device_rates import DeviceRates
 
 MOST = 20_000  # results that are read for an estimate; keys are hashes, so the first ones are a fair sample
-# What two pieces of work of one kind may differ in and still take about as long.
+# Settings that hardly change the time of a piece of work.
 _APART = frozenset(("eps", "ladder", "gamma", "gammas", "rho", "version", "seed", "lambda"))
 
 
 class PendingWork(NamedTuple):
-    """A piece of work that the store lacks: so many `units` of `what`, and seconds where they can be told."""
+    """A piece of work that the store lacks: `units` of `what`, and seconds, None if unknown."""
 
     title: str
     what: str
@@ -41,7 +40,7 @@ class PendingWork(NamedTuple):
 
 @dataclass
 class DryRun:
-    """What the records of a dry run would take."""
+    """The pending work of a dry run, and its estimated time."""
 
     store: Store
     jobs: int = 1
@@ -53,7 +52,7 @@ class DryRun:
 
     @property
     def speeds(self) -> _Speeds:
-        """What the store's results took, read when it is first asked for."""
+        """The speeds of the store's results, read on first use."""
         if self._speeds is None:
             self._speeds = _Speeds(self.store)
         return self._speeds
@@ -61,11 +60,11 @@ class DryRun:
     def evaluation(
         self, title: str, record: Mapping[str, Any], missing: Iterable[tuple[str, Mapping[str, Any], int]]
     ) -> None:
-        """Note outcomes that are missing: their key, the column they are of, and for how many images."""
+        """Note missing outcomes: their key, the key fields of their output, and the number of images."""
         macs = count_macs(record["arch"])
         every = list(missing)
-        asked = [one for one in every if one[1]["kind"] != "clean"]
-        for key, column, images in asked or every:  # clean accuracy is found on the way
+        perturbed = [output for output in every if output[1]["kind"] != "clean"]
+        for key, column, images in perturbed or every:  # clean accuracy is computed along with the others
             seconds = self._evaluation_seconds(column, images, macs)
             self._add(key, PendingWork(title, "images", images, seconds))
 
@@ -85,7 +84,7 @@ class DryRun:
         return None if pace is None else pace * images * (macs or 1)
 
     def other(self, title: str, keys: Iterable[str]) -> None:
-        """Note work of which the store cannot say how long it takes."""
+        """Note work whose time the store does not tell."""
         for key in keys:
             self._add(key, PendingWork(title, "results", 1, None))
 
@@ -114,7 +113,7 @@ class DryRun:
             self.tell(f"{todo.title}: {_rest(todo)}, {_time(todo.seconds)}")
 
     def each(self, calls: Iterable[Callable[[], Any]]) -> None:
-        """Look at several pieces of work of one record before the first that is missing ends it."""
+        """Note all missing pieces of work of one record, then raise Pending for the first of them."""
         missed = []
         for call in calls:
             try:
@@ -125,20 +124,20 @@ class DryRun:
             raise missed[0]
 
     def words(self, records: int, found: int, missing: int) -> list[str]:
-        """What people want to know, a line each."""
+        """The report, as lines."""
         lines = [f"dry run, nothing was computed: of {_many(records, 'record')} {found} found in the store"]
         lines[0] += f", {missing} to compute." if missing else "."
         titles: dict[tuple[str, str], list[PendingWork]] = defaultdict(list)
         for todo in self.todo.values():
             titles[todo.title, todo.what].append(todo)
         for (title, what), some in titles.items():
-            units, seconds = sum(one.units for one in some), _sum(one.seconds for one in some)
+            units, seconds = sum(work.units for work in some), _sum(work.seconds for work in some)
             lines.append(f"{title}: {_many(len(some), 'piece')} of work, {units} {what}, {_time(seconds)}.")
         if self.waiting:
             rest = "that is not in the time" if self.rates is None else "rb-train --dry-run says how long"
             lines.append(f"{_many(self.waiting, 'record')} would first be trained; {rest}.")
         if self.todo:
-            total = _sum(one.seconds for one in self.todo.values())
+            total = _sum(work.seconds for work in self.todo.values())
             lines.append(self._total(total))
         return lines
 
@@ -146,9 +145,9 @@ class DryRun:
         if self.rates is not None:
             return self._device_total(seconds)
         if seconds is None:
-            known = _sum(one.seconds for one in self.todo.values() if one.seconds is not None)
-            part = f" (what can be told: {_time(known)})" if known else ""
-            return f"time: unknown, as the store has no result of that kind to measure by{part}."
+            known = _sum(work.seconds for work in self.todo.values() if work.seconds is not None)
+            part = f" (known: {_time(known)})" if known else ""
+            return f"time: unknown, as the store has no result of that kind{part}."
         share = f" with --jobs {self.jobs}" if self.jobs > 1 else ""
         count = self.speeds.count
         return f"time: {_time(seconds / max(self.jobs, 1))}{share}, by what {_many(count, 'result')} took."
@@ -163,7 +162,7 @@ class DryRun:
 
 
 class _Speeds:
-    """Seconds for each unit of work and multiply-add, by kind and signature, from a store's results."""
+    """Seconds per unit of work and multiply-add, by kind and signature, from a store's results."""
 
     def __init__(self, store: Store) -> None:
         self.count = 0
@@ -172,37 +171,37 @@ class _Speeds:
             self._take(kept)
 
     def of(self, kind: str, signature: tuple[str, str]) -> float | None:
-        """Seconds for a unit and a multiply-add: of this very configuration, else of its kind."""
-        for one in signature:
-            work, seconds = self._sums.get((kind, one), (0.0, 0.0))
+        """Seconds per unit and multiply-add: of the same configuration, else of its kind."""
+        for part in signature:
+            work, seconds = self._sums.get((kind, part), (0.0, 0.0))
             if work > 0:
                 return seconds / work
         return None
 
-    def _take(self, kept: Mapping[str, Any]) -> None:
+    def _take(self, result: Mapping[str, Any]) -> None:
         try:
-            about = kept.get("about", {})
+            about = result.get("about", {})
             macs = count_macs(about.get("arch", {}))
             if about.get("kind") == "evaluation":
-                column, entry = about["of"]["column"], kept["value"][0]
+                column, entry = about["of"]["column"], result["value"][0]
                 work = entry["n"] * (macs or 1)
                 self._add("evaluation", _signature(column, macs), work, entry["seconds"])
-            elif kept.get("what", {}).get("kind") == "training":
-                what = kept["what"]
-                seconds = kept["value"]["seconds_per_epoch"]
+            elif result.get("what", {}).get("kind") == "training":
+                what = result["what"]
+                seconds = result["value"]["seconds_per_epoch"]
                 self._add("training", _training_signature(what, macs), macs or 1, seconds)
         except (ValueError, KeyError, TypeError, IndexError):
-            return  # not of a kind that says how long it took
+            return  # a result without a time
 
     def _add(self, kind: str, signature: tuple[str, str], work: float, seconds: float) -> None:
         if seconds > 0:
             self.count += 1
-            for one in signature:
-                before = self._sums[kind, one]
-                if one.startswith("clean ") and before[0] and seconds / work >= before[1] / before[0]:
-                    continue  # found on the way to another result, it has the seconds of that
-                kept = [0.0, 0.0] if one.startswith("clean ") else before
-                self._sums[kind, one] = [kept[0] + work, kept[1] + seconds]
+            for part in signature:
+                before = self._sums[kind, part]
+                if part.startswith("clean ") and before[0] and seconds / work >= before[1] / before[0]:
+                    continue  # computed along with another result, its seconds include that
+                sums = [0.0, 0.0] if part.startswith("clean ") else before
+                self._sums[kind, part] = [sums[0] + work, sums[1] + seconds]
 
 
 def stored_results(store: Store) -> Iterator[dict[str, Any]]:
@@ -224,13 +223,13 @@ def same_work(column: Mapping[str, Any]) -> str:
 
 
 def count_macs(arch: Mapping[str, Any]) -> int | None:
-    """The multiply-adds of an architecture, as far as the record says them."""
+    """The multiply-adds of an architecture, if the record has them."""
     macs = arch.get("macs")
     return macs if type(macs) is int and 0 <= macs < 2**63 else None
 
 
 def _signature(column: Mapping[str, Any], macs: Any) -> tuple[str, str]:
-    """A column's own configuration but for its distance, and its kind; by size or not."""
+    """An output's configuration without its distance, and its kind; both say whether the size is known."""
     kind = f"{column['kind']} {column.get('attack', '')} {macs is None}"
     if column["kind"] == "clean":
         return kind, kind
@@ -239,7 +238,7 @@ def _signature(column: Mapping[str, Any], macs: Any) -> tuple[str, str]:
 
 
 def _training_signature(what: Mapping[str, Any], macs: Any) -> tuple[str, str]:
-    """A method's own configuration but for its distance, and its name; on the same data."""
+    """A method's configuration without its distance, and its name; both on the same data."""
     method, data = what["method"], [what["data"], macs is None]
     config = {key: value for key, value in method["config"].items() if key not in _APART}
     return _digest([method["name"], config, data]), _digest([method["name"], data])
@@ -267,7 +266,7 @@ def _many(count: int, noun: str) -> str:
 
 
 def _time(seconds: float | None) -> str:
-    """A time as people say it."""
+    """A time in words."""
     if seconds is None:
         return "time unknown"
     if seconds < 1:

@@ -1,4 +1,4 @@
-"""Executors: what runs jobs, in this process, in worker processes, or on a cluster.
+"""Executors run jobs in this process, in worker processes, or on a cluster.
 
 An engine is a subclass of `Executor` in a module of its own and a line of `rbtools.execution.ENGINES`.
 """
@@ -41,7 +41,7 @@ class Finished(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """What a running job says for the status line, and the place of the job, where it is known."""
+    """The status text of a running job, and the job's place, if known."""
 
     text: str
     place: int | None = None
@@ -70,7 +70,7 @@ Event = Finished | Progress | Notice | LineRead | Grown | dict[str, Any]
 
 
 def run_on(job: Job, functions: Sequence[JobFunction], run: RunContext) -> JobReport:
-    """Run a job with the run of the process that it is in now."""
+    """Run a job with the run of the current process."""
     own = dataclasses.replace(run, helps=job.helps)
     return run_job(functions[job.function].with_run(own), job.record, own)
 
@@ -78,7 +78,7 @@ def run_on(job: Job, functions: Sequence[JobFunction], run: RunContext) -> JobRe
 class Executor:
     """Runs jobs: each is one of `functions` applied to a record.
 
-    Use as a context: leaving it stops what still runs; what is finished stays in the store. Subclasses
+    Use as a context manager: leaving it stops running jobs; finished work stays in the store. Subclasses
     define `submit` (in a worker `run_on` does the work), start and end their workers on entering and leaving,
     and report by `post`.
 
@@ -113,7 +113,7 @@ class Executor:
         return None
 
     def submit(self, job: Job) -> None:
-        """Hand a job in; it runs as soon as there is room for it."""
+        """Submit a job; it runs as soon as there is room for it."""
         raise NotImplementedError
 
     def post(self, event: Event | BaseException) -> None:
@@ -122,10 +122,10 @@ class Executor:
         self._arrived.set()
 
     def events(self) -> Iterator[Finished | LineRead | Grown]:
-        """Jobs as they end, and lines as they are read, without end: the one loop over an executor's events.
+        """Endlessly yields finished jobs and lines as they come: the only loop over an executor's events.
 
-        Progress and notices go to the run's callbacks. Between events, and twice a second at least, it is
-        checked whether the run is cancelled.
+        Progress and notices go to the run's callbacks. Between events, and at least twice a second, it calls
+        `check_cancelled`.
         """
         while True:
             self._arrived.wait(_POLL_SECONDS)
@@ -136,9 +136,9 @@ class Executor:
                 self.run.check_cancelled()
 
     def ready(self) -> Iterator[Finished | LineRead | Grown]:
-        """The events that are there."""
+        """The events that have arrived."""
         for _ in range(len(self._events)):
-            event = self.last = self._events[0]  # first kept, then removed: an interruption loses none
+            event = self.last = self._events[0]  # stored before it is removed: an interruption loses none
             self._events.popleft()
             if isinstance(event, BaseException):
                 raise event
@@ -161,7 +161,7 @@ class Executor:
 
 
 class InProcessExecutor(Executor):
-    """Runs each job when it is handed in, in the thread that does so."""
+    """Runs each job inside `submit`, in the calling thread."""
 
     in_process = True
 
@@ -173,8 +173,7 @@ class InProcessExecutor(Executor):
 def executor_for(functions: Sequence[JobFunction], run: RunContext, at_most: int | None = None) -> Executor:
     """The executor that `run.engine` and `run.jobs` ask for.
 
-    `at_most` is how many jobs there will be, where that is known: a single one needs no worker process, if it
-    cannot be divided.
+    `at_most` is the number of jobs, if known: a single job needs no worker process, unless it can be divided.
     Raises RbError for an engine that does not exist.
     """
     divided = run.divide and any(function.divisible for function in functions)

@@ -1,4 +1,4 @@
-"""One job, wherever it runs: a function applied to a record, and the report of what came of it."""
+"""One job: a function applied to a record, and the report of its result."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rbtools.execution.context import RunContext, discard
 
 
 class JobFunction:
-    """What is done with each record: a value that travels to other processes. Subclasses are dataclasses.
+    """The work on each record, as a value that can be sent to other processes. Subclasses are dataclasses.
 
     `divisible`: several processes can share the work on one record (`RunContext.divide`).
     """
@@ -23,7 +23,7 @@ class JobFunction:
         raise NotImplementedError
 
     def with_run(self, run: RunContext) -> JobFunction:
-        """The function with the run of the process that it is in now."""
+        """The function with the run of the current process."""
         return self
 
     def preload(self) -> None:
@@ -32,12 +32,12 @@ class JobFunction:
 
 @dataclass
 class JobReport:
-    """The result of a job, or why there is none; and how the store was used.
+    """The result of a job or why there is none, and how the store was used.
 
-    found, computed: how many results came out of the store and how many did not. pending: a dry run met work
-    to do; the result is the record as far as it got. seconds: wall-clock time of the job; stages: of its
+    found, computed: how many results came from the store and how many were computed. pending: a dry run found
+    work to do; the result is the record up to there. seconds: wall-clock time of the job; stages: of its
     stages. damaged: files of the store that could not be read. trouble: why results could not be stored.
-    remarks: messages for people of a worker that has no terminal.
+    remarks: messages of a worker that has no terminal.
     """
 
     result: dict[str, Any] | None = None
@@ -54,7 +54,7 @@ class JobReport:
 
 
 def run_job(function: JobFunction, record: dict[str, Any], run: RunContext) -> JobReport:
-    """Run a job. An error of the user's, or of their network, becomes its message; others keep a trace."""
+    """Run a job. User errors, also those of their network, become a message; others keep their traceback."""
     report = JobReport()
     no_listener = run.notify is discard
     if no_listener:

@@ -1,8 +1,8 @@
 """Worker processes on this machine: several records at a time.
 
 Each worker is a process with a pipe, forked from one that has imported what they need (`fork_server`); a
-thread in this process listens to each. A worker that dies costs its record one retry; one whose parent is
-gone ends itself.
+thread of this process listens to it. When a worker dies, its record is retried; a worker whose parent has
+ended ends itself.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class LocalExecutor(Executor):
         return ForkServer(work, partial(_preload, list(self.functions) if self.preload else ()))
 
     def submit(self, job: Job) -> None:
-        """Queue a job; the first worker that is free takes it."""
+        """Queue a job; the first free worker takes it."""
         self._jobs.put((job, 1))
 
     def __exit__(self, *error: object) -> None:
@@ -87,7 +87,7 @@ class LocalExecutor(Executor):
             self._server.end()
 
     def _serve(self, number: int) -> None:
-        """Hand jobs to one worker process, a new one where the last has died."""
+        """Pass jobs to one worker process, which is replaced when it dies."""
         connection: Connection | None = None
         while (item := self._jobs.get()) is not None and not self._ending.is_set():
             job, tries = item
@@ -111,7 +111,7 @@ class LocalExecutor(Executor):
             connection.close()
 
     def _listen(self, connection: Connection) -> JobReport:
-        """Pass on the progress of a worker until its job has ended."""
+        """Post the progress of a worker until its job has ended."""
         while True:
             message = connection.recv()
             if isinstance(message, JobReport):
@@ -122,7 +122,7 @@ class LocalExecutor(Executor):
             self.post(message)
 
     def _start(self, number: int) -> Connection | None:
-        """The connection to a new worker; None where the executor is ending."""
+        """The connection to a new worker; None if the executor is ending."""
         with self._starting:  # from here on no server starts that nobody would end
             if self._ending.is_set():
                 return None
@@ -163,7 +163,7 @@ def _preload(functions: Sequence[JobFunction]) -> None:
 def _work(functions: Sequence[JobFunction], run: RunContext, connection: Connection, number: int) -> NoReturn:
     """The main function of a worker: jobs in, reports out, until the pipe closes or SIGTERM comes."""
     run = dataclasses.replace(run, worker=number)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is the parent's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     signal.signal(signal.SIGTERM, _end)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     last, place, measured = 0.0, 0, not run.gpus
@@ -201,7 +201,7 @@ def _end(number: int, frame: Any) -> None:
 
 
 def _end_with_parent() -> None:
-    """End this worker when its parent does, however that ends: nobody waits for its results then."""
+    """End this worker whenever its parent ends: then nobody waits for its results."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
@@ -211,7 +211,7 @@ def _end_with_parent() -> None:
 
 
 def _leave(status: int) -> NoReturn:
-    """End without torch's own shutdown, which takes a busy machine seconds."""
+    """Exit without torch's shutdown, which takes seconds on a busy machine."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()

@@ -1,4 +1,4 @@
-"""Results from the store, or computed once: look up, claim, compute, keep."""
+"""Results from the store or computed once: look up, claim, compute, store."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def memoize(
     anew: bool = False,
     help: Help = None,
 ) -> Results:
-    """The results of some units of work, one of each lease; None in `look_up()` says that one is missing.
+    """The results of some units of work, one per lease; None in `look_up()` stands for a missing one.
 
-    The missing units are claimed together, so that two processes do not do the same work: while another
-    holds a lease, this one waits for its results. `compute` fills the gaps of the list it is given, and keeps
-    them in the store. `plan` hears of the gaps in a dry run, which then raises Pending. `anew`: what the
-    store has does not count. `help` computes what it can of the gaps while another process holds the
-    leases (`run.divide`). Counts one result as computed or as found.
+    The missing units are claimed together, so that two processes do not do the same work: while another holds
+    a lease, this one waits for its results. `compute` fills the gaps of its list and stores the results.
+    `plan` gets the gaps in a dry run, which then raises Pending. `anew` ignores what the store has. `help`
+    computes what it can of the gaps while another process holds the leases (`run.divide`). Counts one result
+    as computed or as found.
     """
     nothing: Results = [None] * len(leases)
     results = nothing if anew else look_up()
@@ -55,7 +55,7 @@ def memoize(
 def _helping_once(
     run: RunContext, look_up: Callable[[], Results], help: Callable[[Results], None]
 ) -> Callable[[], None]:
-    """What to call while another process holds the leases: the first time it helps."""
+    """A callback for while another process holds the leases: it helps on its first call."""
     helped = False
 
     def waiting() -> None:

@@ -1,4 +1,4 @@
-"""The arithmetic of attacks and trainings, chosen without torch: it is part of the keys of stored results."""
+"""The precision of attacks and trainings, chosen without torch: it is part of the keys of stored results."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from rbtools.execution import resources
 from rbtools.execution.context import RunContext
 
 CHOICES = ("auto", "fp32", "bf16")
-PREPARED = 1  # version of how models are made ready (evaluation/fast_model.py)
+PREPARED = 1  # version of the fast model (evaluation/fast_model.py)
 # Processors that multiply bfloat16 in hardware; others are slower with it than in float32.
 _FLAGS = ("avx512_bf16", "amx_bf16", "bf16")
-# A training's batches are of its recipe's size: on smaller images they leave too little to do for a layer,
-# and turning numbers round costs more than it saves.
+# A training's batches have the recipe's size: with smaller images a layer has too little work, and converting
+# numbers costs more than it saves.
 _LEAST_SIDE = 16
 
 
@@ -41,7 +41,7 @@ def _cpu_has_bf16() -> bool:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        return False  # not Linux: float32 is always right
+        return False  # not Linux: float32 always works
     for line in lines:
         name, _, words = line.partition(":")
         if name.strip() in ("flags", "Features"):

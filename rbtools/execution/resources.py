@@ -12,7 +12,7 @@ from rbtools.errors import UsageError
 from rbtools.execution import ENGINES, LOCAL, cores
 from rbtools.execution.context import RunContext
 
-MOST = 1024  # processes, or threads: no machine has more cores, and starting them takes it down
+MOST = 1024  # processes or threads: no machine has more cores, and starting more would overload it
 MOST_PER_GPU = 8  # workers that --jobs auto starts: more of them share its time without a gain
 KINDS = ("auto", "cpu", "cuda", "mps", "xpu", "hpu", "xla")  # of devices, as torch calls them
 SMALL = ("nasbench201", "fcnn", "rescnn")  # spaces of networks that one thread is enough for
@@ -63,8 +63,8 @@ def threads_for(run: RunContext, arch: Any, share: int | None = None) -> int:
     """CPU threads of one evaluation: `--threads`, else one for a small network, else a fair share.
 
     The networks of NAS-Bench-201 (and of its theory) are small: a second thread gains them little, and
-    several of them then share the cores without fighting. `share`: the fair share, where it is not that
-    of this machine.
+    several of them then share the cores without contention. `share`: the fair share, if it is not that of
+    this machine.
     """
     if run.threads is not None:
         return run.threads
@@ -74,10 +74,10 @@ def threads_for(run: RunContext, arch: Any, share: int | None = None) -> int:
 
 
 def training_threads(run: RunContext, arch: Any) -> int:
-    """CPU threads of a training: as `threads_for`, but the whole machine's for a large network.
+    """CPU threads of a training: as `threads_for`, but all of the machine for a large network.
 
-    The number of threads decides how sums are rounded, and so the weights: it may not depend on how
-    many trainings run beside this one (`--jobs`).
+    The number of threads changes how sums are rounded, and so the weights: it must not depend on the number
+    of parallel trainings (`--jobs`).
     """
     return threads_for(run, arch, share=cores.count())
 

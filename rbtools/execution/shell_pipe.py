@@ -1,7 +1,7 @@
-"""Records through a command line of the user's, such as a pipe of tools that evaluates architectures.
+"""Runs records through the user's command line, such as a pipe of tools that evaluates architectures.
 
-Each share of the records goes to the standard input of a shell of its own; a mark that the tools pass through
-says which record an output line belongs to. Only a command line given by the user is ever run.
+Each share of the records goes to the standard input of its own shell; a mark that the tools pass through
+identifies the record of an output line. Only a command line given by the user is ever run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ShellPipe:
     """A command line that takes records and returns them with results.
 
     At most `run.jobs` shells run at once, each for at most `seconds` a record (None: as long as it takes).
-    They use the store of the run, too (`RB_STORE`).
+    They also use the store of the run (`RB_STORE`).
     """
 
     command: str
@@ -39,7 +39,7 @@ class ShellPipe:
     _lock: Any = field(default_factory=threading.Lock)
 
     def __call__(self, records: Sequence[Record]) -> list[Record]:
-        """Each record as it comes out, or with an `error` where none does. The order stays."""
+        """The output for each record, in order; without output, the record with an `error`."""
         jobs = min(max(self.run.jobs, 1), len(records))
         marked = [{**record, MARK: place} for place, record in enumerate(records)]
         shares = [marked[start::jobs] for start in range(jobs)]
@@ -61,7 +61,7 @@ class ShellPipe:
         text = b"".join(dumps(record) + b"\n" for record in share)
         process = subprocess.Popen(
             self.command,
-            shell=True,  # a pipe that the user typed after --live, and nothing that a record says
+            shell=True,  # runs what the user typed after --live, nothing from a record
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -105,7 +105,7 @@ def _kill(process: Any) -> None:
 
 
 def _reason(status: int, errors: bytes) -> str:
-    """Why a record did not come out."""
+    """Why a record has no output."""
     lines = [line for line in errors.decode("utf-8", "replace").splitlines() if line.strip()]
     last = f" It said: {lines[-1].strip()[:300]}" if lines else ""
     return f"The command ended with status {status}, without this record.{last}"
@@ -124,7 +124,9 @@ def _matched(share: Sequence[Record], output: bytes, reason: str) -> dict[int, R
             continue
         place = record.pop(MARK, None)
         if place not in wanted:
-            reason = "The command wrote a record that was not asked for: it has to pass unknown fields on."
+            reason = (
+                "The command wrote a record that does not belong to an input: it must pass unknown fields on."
+            )
         elif place in results:
             problems[place] = "The command gives several records for one. Choose one method, attack and seed."
         else:

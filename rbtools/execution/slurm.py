@@ -1,4 +1,4 @@
-"""Which task of a Slurm job this process is, by the variables that Slurm sets."""
+"""The task of a Slurm job that this process is, from Slurm's environment variables."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 
 def task() -> tuple[int, int] | None:
-    """(number from 1 on, count) of this task of an array job, else of a step; None where there is one task.
+    """(number from 1 on, count) of this task of an array job, else of a step; None if there is only one.
 
     In an array each task of a step is a task of its own: an array of 4 with 2 processes each has 8.
     """
@@ -22,7 +22,7 @@ def _array() -> tuple[int, int]:
 
 
 def _step() -> tuple[int, int]:
-    # Of this step: SLURM_NTASKS is set in the job's own script as well, which is one process.
+    # Of this step: SLURM_NTASKS is also set in the job script, which is one process.
     return _number("SLURM_PROCID", 0) + 1, _number("SLURM_STEP_NUM_TASKS", 1)
 
 

@@ -1,8 +1,7 @@
-"""Published result files as records, and records as such files. One file a format, one line here.
-
-A format takes what was published apart into units, one a record (`units`), makes a record of a unit
-(`record`) and a unit of a record (`unit`), and puts units together again (`documents`). Reading streams
-where the layout allows; writing needs all records. No format opens a file for writing: `cli` does that.
+"""Conversion between published result files and records. One file per format, one line here. A format splits
+published files into units, one per record (`units`), converts a unit to a record (`record`) and a record to a
+unit (`unit`), and writes units as files (`documents`). Reading streams if the layout allows it; writing needs
+all records. No format opens a file for writing: `cli` does that.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class Format(Protocol):
     one_file: ClassVar[bool]
 
     def units(self, source: Published, report: ConversionReport) -> Iterator[Unit | Bad]:
-        """The units of a file. Raises Broken where the rest cannot be read, RbError where nothing can."""
+        """The units of a file. Raises Broken if the rest cannot be read, RbError if nothing can."""
 
     def record(self, unit: Any, report: ConversionReport, where: str) -> Record:
         """The record of a unit. Raises RbError, a finished sentence, for a unit that has none."""
@@ -77,7 +77,7 @@ class Format(Protocol):
         """The unit of a record, with all that the format can express. Raises RbError likewise."""
 
     def documents(self, units: Iterable[Unit], report: ConversionReport) -> Iterator[Document]:
-        """Files that hold these units; of two with the same place in a file the last one is written."""
+        """Files of these units; of two units with the same place in a file the last one is written."""
 
 
 def text_field(row: Mapping[str, Any], key: str) -> str:
@@ -140,7 +140,7 @@ def as_text(value: Any) -> str:
     value = value._asdict() if hasattr(value, "_asdict") else value
     try:
         return dumps(numbers.plain(value)).decode()
-    except TypeError:  # a half of a surrogate pair, which JSON can write and UTF-8 cannot
+    except TypeError:  # half of a surrogate pair, which JSON can write but UTF-8 cannot
         return ascii(value)
 
 

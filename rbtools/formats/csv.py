@@ -1,4 +1,4 @@
-"""Tables as CSV: any columns in, a record's fields and metrics as columns out."""
+"""CSV tables: reads any columns, writes fields and metrics of records as columns."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FIELDS = ("dataset", "checkpoint")
 PREFIXES = ("arch.", "train.", "record.", "metrics.")
 TEXTS = ("dataset", "checkpoint", "arch.name", "arch.space", "arch.str", "train.method")
 IGNORED = "-"
-# By its first word a metric is a share of images, except where its last one is of another quantity.
+# Metrics that are shares of images, by their first word, unless the last word is another quantity.
 _ACCURACIES = frozenset("acc fgsm aa square fab fab-t corrupt pr probacc reported external".split())
 _OTHER = ("loss", "lip", "mce", "relative_mce")
 _NOT_FINITE = re.compile(r"[+-]?(nan|inf|infinity)", re.I)
@@ -55,10 +55,10 @@ class CsvColumn(NamedTuple):
 class CSV:
     """A table with a header: a row is a record, a column a metric or a field.
 
-    A column named dataset, checkpoint, arch.NAME, train.NAME or record.PATH is that field, any other one
-    with numbers a metric of its name; --map says otherwise, --map '-' leaves a column out. Numbers may
-    have a percent sign, or be fractions such as 8/255. Texts that are neither are kept under "csv". An
-    architecture is arch.index or arch.str of NAS-Bench-201, or arch.name. Reads row by row.
+    A column named dataset, checkpoint, arch.NAME, train.NAME or record.PATH is that field, any other one with
+    numbers is a metric of that name; --map overrides that, --map '-' leaves a column out. Numbers may have a
+    percent sign, or be fractions such as 8/255. Texts that are neither are kept under "csv". An architecture
+    is arch.index or arch.str of NAS-Bench-201, or arch.name. Reads row by row.
     """
 
     name: ClassVar[str] = "csv"
@@ -67,12 +67,12 @@ class CSV:
 
     columns: str = param(
         "",
-        "What columns mean, COLUMN=NAME with commas between: 'Model=arch.name,Clean=acc:percent,Notes=-'.",
+        "Meaning of columns, COLUMN=NAME with commas: 'Model=arch.name,Clean=acc:percent,Notes=-'.",
         name="map",
     )
     fields: str = param("", "Fields of all records, NAME=VALUE with commas: 'dataset=cifar10'.", name="set")
-    scale: str = param("fraction", "What accuracies are in.", choices=numbers.SCALES)
-    delimiter: str = param(",", "What stands between cells: one character, or tab.")
+    scale: str = param("fraction", "Unit of accuracies.", choices=numbers.SCALES)
+    delimiter: str = param(",", "Separator of cells: one character, or tab.")
 
     def units(self, source: Published, report: ConversionReport) -> Iterator[Unit | Bad]:
         mapped, constants = self._mapped(), self._constants()

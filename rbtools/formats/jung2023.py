@@ -1,14 +1,14 @@
 """The robustness dataset of Jung, Lukasik and Keuper (ICLR 2023): a folder of JSON files.
 
-Layout, as the reader in steffen-jung/robustness-dataset has it: `meta.json` with `ids` (published index ->
-`nb201-string` and `isomorph`, the representative's index) and `epsilons` (attack -> distances in 1/255);
-and `DATA/{key}_{measure}.json` holding {DATA: {key: {measure: {id: value}}}}, with DATA one of cifar10,
-cifar100, ImageNet16-120, the measure one of accuracy, confidence, cm, and the key "clean", an attack or
-a corruption. An accuracy is a number for "clean", else a list: one for each distance, or each severity.
+Layout, from the reader in steffen-jung/robustness-dataset: `meta.json` with `ids` (published index ->
+`nb201-string` and `isomorph`, the representative's index) and `epsilons` (attack -> distances in 1/255); and
+`DATA/{key}_{measure}.json` holding {DATA: {key: {measure: {id: value}}}}, with DATA one of cifar10, cifar100,
+ImageNet16-120, the measure one of accuracy, confidence, cm, and the key "clean", an attack or a corruption.
+An accuracy is a number for "clean", else a list: one for each distance, or each severity.
 
-That reader does not show what is inside confidence and cm. Assumed: as for accuracies, one value for
-clean and else a list of them, or for confidence an object of such lists; a value itself is carried along
-as it is ("label", "argmax" and "prediction" of a confidence, as in the paper; a matrix for cm).
+That reader does not show the contents of confidence and cm. Assumed: as for accuracies, one value for clean
+and else a list, or for confidence an object of such lists; a value itself is kept unchanged ("label",
+"argmax" and "prediction" of a confidence, as in the paper; a matrix for cm).
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class JungResult(NamedTuple):
 class Jung2023:
     """The robustness dataset: a folder with meta.json and {key}_{measure}.json files for each data set.
 
-    One record for each data set and architecture, with the accuracies of all keys that are there;
-    confidence and cm (confusion) go into the "detail" of their entry. Files are read side by side,
-    architecture by architecture; those that are missing are said, and the others are read. An id that
-    is no representative has that of its class in arch.class, and is written under it.
+    One record for each data set and architecture, with the accuracies of all existing keys; confidence and cm
+    (confusion) go into the "detail" of their entry. Files are read in parallel, architecture by architecture;
+    missing ones are reported, and the others are read. An id that is no representative has its class's in
+    arch.class, and is written under it.
     """
 
     name: ClassVar[str] = "jung2023"
@@ -201,7 +201,7 @@ def _merged(
     epsilons: dict[str, list[float]],
     report: ConversionReport,
 ) -> Iterator[Unit | Bad]:
-    """The units of one data set from all its files; an architecture is given once all files had it."""
+    """The units of one data set from all its files; an architecture is yielded once all files had it."""
     readers = {(key, measure): _reader(folder, path, key, measure, report) for path, key, measure in files}
     for index, by_file, whole in stream.side_by_side(readers):
         if not whole:

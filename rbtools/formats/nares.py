@@ -1,9 +1,9 @@
 """NARes: adversarially trained wide residual networks of many depths and widths, as JSON Lines.
 
-Layout, as the reader in zhichao-lu/arch-dataset-adv-robustness has it: one object an architecture, with
+Layout, from the reader in zhichao-lu/arch-dataset-adv-robustness: one object per architecture, with
 `arch_id`, `arch` (D1, W1, D2, W2, D3, W3), `MACs`, `Params`, and the lists `train` and `test_best` with one
-object a training. Its evaluation code (ZaberKo/NARes-Eval) attacks at 8/255 with PGD of 20 steps and
-PGD on the margin of 40, and writes percents; its training code (ZaberKo/NARes-Train) takes PGD of 7 steps.
+object per training. Its evaluation code (ZaberKo/NARes-Eval) attacks at 8/255 with PGD of 20 steps and PGD on
+the margin of 40 steps, and writes percents; its training code (ZaberKo/NARes-Train) uses PGD of 7 steps.
 """
 
 from __future__ import annotations
@@ -61,19 +61,19 @@ class Training(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class NARes:
-    """NARes' cifar10.jsonl, or lines like it: one object an architecture with its trainings and tests.
+    """NARes' cifar10.jsonl, or lines like it: one object per architecture with its trainings and tests.
 
     One record for each training. Numbers are percents. arch.depth and arch.width are D1 to D3 and W1 to W3;
-    test accuracies are acc, fgsm.8, pgd20.8, cw40.8, aa.8 and corrupt.NAME.SEVERITY, those of the
-    validation at the best epoch val.acc, val.pgd20.8 and val.cw40.8. Histories, and what else a line has, are
-    kept under "nares". Reads line by line.
+    test accuracies are acc, fgsm.8, pgd20.8, cw40.8, aa.8 and corrupt.NAME.SEVERITY, those of the validation
+    at the best epoch val.acc, val.pgd20.8 and val.cw40.8. Histories and all other fields of a line are kept
+    under "nares". Reads line by line.
     """
 
     name: ClassVar[str] = "nares"
     version: ClassVar[int] = 1
     one_file: ClassVar[bool] = True
 
-    scale: str = param("percent", "What accuracies are in.", choices=numbers.SCALES)
+    scale: str = param("percent", "Unit of accuracies.", choices=numbers.SCALES)
 
     def units(self, source: Published, report: ConversionReport) -> Iterator[Unit | Bad]:
         with source.opened() as opened:
@@ -147,7 +147,7 @@ class NARes:
         for unit in units:
             training: Training = unit.content
             line = lines.setdefault(dumps(training.line["arch"]).decode(), (training.line, {}))
-            seed = dumps(training.train.get("seed"))  # which may be anything
+            seed = dumps(training.train.get("seed"))  # of any type
             if seed in line[1]:
                 report.note("two records stand for one training; the last one is written", unit.where)
             line[1][seed] = training

@@ -1,9 +1,9 @@
 """NAS-RobBench-201: one JSON file with the results of adversarially trained NAS-Bench-201 networks.
 
-Layout, as the reader in TT2408/nasrobbench201 has it: {data set: {architecture id: {metric: {seed:
-number}}}}; its metrics are named by its training code, val_acc and val_ATTACK_EPS_acc with eps in 1/255.
-"threeseed", the mean over the seeds, is known from code that others published for this file. The data
-set of ImageNet16-120 is "imagenet" in that code; in the file any spelling of the names is taken.
+Layout, from the reader in TT2408/nasrobbench201: {data set: {architecture id: {metric: {seed: number}}}}; its
+metrics are named by its training code, val_acc and val_ATTACK_EPS_acc with eps in 1/255. "threeseed", the
+mean over the seeds, is known from code that others published for this file. ImageNet16-120 is "imagenet" in
+that code; in the file any spelling of the names is accepted.
 """
 
 from __future__ import annotations
@@ -32,9 +32,8 @@ TRAIN = {"method": "pgd", "preset": "nasrobbench201"}
 
 
 class RobBenchResult(NamedTuple):
-    """One architecture with one seed ("threeseed" is their mean): metrics, and their means beside.
-
-    `lone` has what is published once for all seeds, with the first of them.
+    """One architecture with one seed ("threeseed" is their mean): metrics, and their means over the seeds.
+    `lone` has the values that are published once for all seeds; they go with the first seed.
     """
 
     dataset: str
@@ -49,11 +48,10 @@ class RobBenchResult(NamedTuple):
 class NASRobBench201:
     """NAS-RobBench-201_all.json: clean and robust accuracies of adversarially trained networks, by seed.
 
-    One record for each data set, architecture and seed. The mean over three seeds ("threeseed") stands
-    in the entries beside each value, or is a record of its own with --seeds mean. val_pgd_3.0_acc is
-    pgd20.3, as its PGD has 20 steps, and the val images are the test images. Reads architecture by
-    architecture; an id that is no representative has that of its class in arch.class, and is written
-    under it.
+    One record for each data set, architecture and seed. The mean over three seeds ("threeseed") is in the
+    entry of each value, or with --seeds mean a separate record. val_pgd_3.0_acc is pgd20.3, as its PGD has 20
+    steps, and the val images are the test images. Reads architecture by architecture; an id that is no
+    representative has its class's in arch.class, and is written under it.
     """
 
     name: ClassVar[str] = "nasrobbench201"
@@ -181,7 +179,7 @@ class NASRobBench201:
 
 
 def _pieces(whole: dict[str, dict[str, dict[str, Any]]]) -> Iterator[bytes]:
-    """One architecture a line."""
+    """One architecture per line."""
     outer = b"{\n"
     for dataset, archs in whole.items():
         inner = outer + dumps(dataset) + b": {\n"

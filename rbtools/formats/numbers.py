@@ -29,7 +29,7 @@ class Number(NamedTuple):
 def number(raw: Any, *, percent: bool = False) -> Number | None:
     """Read a published number: a JSON number, or a text such as "85.34", "85.34 %" or "8/255".
 
-    `percent` divides by 100, exactly. None for null and for a text that says as much. Raises NoNumber.
+    `percent` divides by 100, exactly. None for null and for texts such as "n/a". Raises NoNumber.
     """
     if raw is None or (isinstance(raw, str) and raw.strip().lower() in NOTHING):
         return None
@@ -89,7 +89,7 @@ _FRACTION = re.compile(r"\s*\d+(\.\d+)?\s*/\s*\d+(\.\d+)?\s*")
 
 
 def distance(raw: Any, norm: str) -> float:
-    """A published distance in pixel units of [0, 1]: "8/255" and 0.031 as they are, L-infinity 8 as 8/255.
+    """A published distance in pixel units of [0, 1]: "8/255" and 0.031 unchanged, L-infinity 8 as 8/255.
 
     Raises NoNumber.
     """
@@ -102,7 +102,7 @@ def distance(raw: Any, norm: str) -> float:
 
 
 def plain(value: Any) -> Any:
-    """A published JSON value as records hold it: Decimals as floats, NaN and its like as null."""
+    """A published JSON value for a record: Decimals as floats, NaN and infinity as null."""
     if isinstance(value, NotFinite):
         return None
     if isinstance(value, Decimal):

@@ -72,13 +72,13 @@ METHODS = NameMap(
 LARGER = ("tinyimagenet", "imagenet50")  # data sets whose images are larger than 32 pixels
 NOISE = "Corr_"  # Corr_Uniform: the method `corruption` with uniform noise
 EPS = 8 / 255
-# Radii are printed rounded, and the rows of MNIST have the keys of the others: key -> radius.
+# Radii are printed rounded, and rows of MNIST have the keys of other data sets: key -> radius.
 RADII = {"0.03": EPS, "0.08": 0.08, "0.10": 0.1, "0.12": 0.12}
 MNIST_EPS = 0.3
 MNIST_RADII = {"0.03": MNIST_EPS, "0.08": 0.35, "0.10": 0.4, "0.12": 0.45}
-# What passes in the published ProbAcc: wellzline/PRBenchmark, evaluate.py, which is stricter than the text.
+# The criterion of the published ProbAcc: wellzline/PRBenchmark, evaluate.py, stricter than the text.
 CRITERION = "PR > 1 - rho"
-SAMPLES = 100  # draws an image there
+SAMPLES = 100  # draws per image there
 ATTACKS = {"PGD": ("pgd", "pgd{}"), "CW": ("cw", "cw{}"), "AA": ("aa", "aa"), "FGSM": ("fgsm", "fgsm")}
 # Keys that hold the PR of a row under one noise, at several radii: the leaderboard's, then the other file's.
 PR_GROUPS = {"pr": "uniform", "pr_uniform": "uniform", "pr_gaussian": "gaussian", "pr_laplace": "laplace"}
@@ -94,22 +94,22 @@ class PRBench:
 
     Reads both published files: the leaderboard (prbench_table9.json), whose noise is uniform, and the one of
     PR under uniform, Gaussian and Laplace noise (prbench_table8.json). Numbers are percents. Radii are
-    printed rounded: .03 is 8/255, and on MNIST .03 .08 .10 .12 stand for .3 .35 .4 .45, as its attacks there
-    are at .3. ProbAcc is at the smallest radius, and so is "ge"; an image passes with a PR above 1 - rho, as
-    in the public code. The generalisation error of PR is over all images (ge.pr-all.NOISE.GAMMA): over the
-    images that are right without noise 433 of 540 published values could not be. Noise is entered as that
-    code draws it, uniform noise with "truncate", and a ResNet for images above 32 pixels with its pool 4x4.
-    What a row has besides is kept under "prbench". Reads row by row; writes when all records are there.
+    printed rounded: .03 is 8/255, and on MNIST .03 .08 .10 .12 mean .3 .35 .4 .45, as its attacks there are
+    at .3. ProbAcc is at the smallest radius, and so is "ge"; an image passes with a PR above 1 - rho, as in
+    the public code. The generalisation error of PR is over all images (ge.pr-all.NOISE.GAMMA): 433 of 540
+    published values are impossible over the images classified correctly without noise. Noise is recorded as
+    that code draws it, uniform noise with "truncate", and a ResNet for images above 32 pixels with its pool
+    4x4. Other fields of a row are kept under "prbench". Reads row by row; writes after reading all records.
     """
 
     name: ClassVar[str] = "prbench"
     version: ClassVar[int] = 1
     one_file: ClassVar[bool] = True
 
-    scale: str = param("percent", "What accuracies are in.", choices=numbers.SCALES)
+    scale: str = param("percent", "Unit of accuracies.", choices=numbers.SCALES)
     radius: str = param(
         "text",
-        "What the radius printed as .03 is: 8/255, as the text says, or .03, as the code draws it.",
+        "Radius printed as .03: 8/255, as in the text, or .03, as in the code.",
         choices=("text", "code"),
     )
 
@@ -236,8 +236,8 @@ class _Keys:
     def protocol(self, group: str, key: str) -> Record | None:
         """The metric of a key and its protocol; None for an unknown key.
 
-        A key that is spelled otherwise than here ("0.1"), or that stands in another group, is kept:
-        "KEY" or "GROUP/KEY".
+        The spelling of a key that differs from ours ("0.1"), or that is in another group, is kept: "KEY" or
+        "GROUP/KEY".
         """
         meant = self._meant(group, key)
         if meant is None or self.place(meant["metric"]) == (group, key):
@@ -314,7 +314,7 @@ class _Keys:
 
 
 def _noise(noise: str, gamma: float, denominator: str) -> Record:
-    """The fields of an entry for what the code draws: uniform noise cut with [0, 1], the others clipped."""
+    """The noise fields of an entry as in the code: uniform noise truncated to [0, 1], the others clipped."""
     cut = {"truncate": True} if noise == "uniform" else {}
     settings = {"gamma": gamma, "samples": SAMPLES, "noise": noise, "norm": "linf", "clip": True, **cut}
     return {**settings, "denominator": denominator}

@@ -1,4 +1,4 @@
-"""RobustBench's model_info: a folder of small JSON files, one a model and threat model."""
+"""RobustBench's model_info: a folder of small JSON files, one per model and threat model."""
 
 from __future__ import annotations
 
@@ -32,9 +32,7 @@ from rbtools.registry import param
 
 THREATS = {"Linf": "linf", "L2": "l2", "corruptions": None}
 USUAL = {"Linf": "8/255", "L2": "0.5"}
-ROUNDED = (
-    0.031  # what some models were attacked at in place of 8/255; the leaderboard has them among the others
-)
+ROUNDED = 0.031  # eps of some models in place of 8/255; the leaderboard mixes them with the others
 # Metrics of a corruptions file; mCE is relative to a reference and may be above 1.
 CORRUPTIONS = {"corruptions_acc": "corrupt.mean", "corruptions_acc_3d": "corrupt-3d.mean"}
 MCE = {"corruptions_mce": "corrupt.mce", "corruptions_mce_3d": "corrupt-3d.mce"}
@@ -58,10 +56,10 @@ class Info(NamedTuple):
 class RobustBench:
     """RobustBench's model_info: a folder DATASET/THREAT/MODEL.json of small files, or one of them.
 
-    Numbers are texts in percent, distances texts such as 8/255. A model's name is the training method of
-    its record; authors, venue and the like are kept under "robustbench". clean_acc is acc, autoattack_acc
+    Numbers are texts in percent, distances texts such as 8/255. A model's name is the training method of its
+    record; authors, venue and other fields are kept under "robustbench". clean_acc is acc, autoattack_acc
     aa.8 (aa.l2.0.5), corruptions_acc corrupt.mean, reported and external reported.8 and external.8. Models
-    attacked at 0.031 are under aa.8 with the others, and their entry has the distance. Networks of the
+    attacked at 0.031 are under aa.8 like the others, and their entry has the distance. Networks with the
     zoo's sizes have the zoo's names. Reads file by file.
     """
 
@@ -70,7 +68,7 @@ class RobustBench:
     one_file: ClassVar[bool] = False
 
     threat: str | None = param(
-        None, "Which results to write, where a record has several.", choices=tuple(THREATS)
+        None, "Which results to write, if a record has several.", choices=tuple(THREATS)
     )
 
     def units(self, source: Published, report: ConversionReport) -> Iterator[Unit | Bad]:
@@ -119,7 +117,7 @@ class RobustBench:
             taken |= {key: _name(key, eps, norm) for key in ("reported", "external")}
             taken["autoattack_acc"] = _name("aa", eps, norm)
         arch = _arch(fields.get("architecture"), ours)
-        # Fields that the record expresses already are left out; an empty text is no number, and is kept.
+        # Fields that the record already has are left out; an empty text is no number, and is kept.
         said = {"dataset": ours, "architecture": _published(arch)}
         if norm is not None and taken["autoattack_acc"] in row.metrics:
             said["eps"] = _eps_text(eps, norm)
@@ -223,7 +221,7 @@ def _eps_text(eps: float, norm: str) -> str:
 
 
 def _eps_of(values: MetricValues, threat: str) -> str:
-    """The eps to write: the usual one where the record has it, else the first."""
+    """The eps to write: the usual one if the record has it, else the first."""
     norm = THREATS[threat] or "linf"
     names = [parts for parts in map(metric_name.parse, values.metrics) if parts.over == "eps"]
     with_norm = metric_name.MetricName("aa", norm="" if norm == "linf" else norm)

@@ -14,7 +14,7 @@ from rbtools.formats.conversion_report import ConversionReport
 from rbtools.records import SCHEMA
 
 TOOL = "rb-convert"
-ENOUGH = 4  # JSON numbers of one row: all of them end in a zero in 1 of 10,000 rows
+ENOUGH = 4  # JSON numbers of one row: with this many, all end in a zero in only 1 of 10,000 rows
 NO_NUMBER = "the metric is left out, and its entry in evals says why"
 
 
@@ -98,14 +98,12 @@ class PublishedRow:
         if self.percent and not self.report.ours and read and all(got.value <= 0.01 for got in read):
             raise RbError(
                 f"No accuracy of the row is above 1 (the first is {read[0].text}): these look like"
-                f" fractions, and {self.source} has percents. If it has fractions here, say --scale fraction."
+                f" fractions, and {self.source} has percents. If it has fractions here, use --scale fraction."
             )
 
     def record(self, arch: Record, **fields: Any) -> Record:
-        """The whole record; fields that are empty are left out.
-
-        A JSON number does not tell how many zeros were cut off its end; the others of its row do, where
-        there are enough of them.
+        """The complete record, without empty fields. A JSON number does not show how many zeros were dropped
+        at its end; the other numbers of its row do, if there are enough of them.
         """
         most = max(self.digits.values(), default=0)
         for place in self.digits:
@@ -134,7 +132,7 @@ class MetricValues:
         self.percent = percent
 
     def scaled(self, metric: str) -> Decimal | int | None:
-        """In the file's scale, with the published digits where the value came from such a file."""
+        """In the file's scale, with the published digits if the value came from such a file."""
         return self._printed(metric, self.percent)
 
     def plain(self, metric: str) -> Decimal | int | None:

@@ -1,7 +1,6 @@
-"""JSON that is too large to hold: the members of its outer objects and lists one after another.
-
-Only one member is in memory at a time. Numbers with a point come as Decimal, so that what was printed
-is known to its last zero; NaN and Infinity, which JSON does not have and others write, as `NotFinite`.
+"""Streaming JSON parser: yields the members of the outer objects and lists one after another. Only one member
+is in memory at a time. Numbers with a point become Decimals, which keep the printed digits; NaN and Infinity,
+which are not JSON but occur, become `NotFinite`.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ CHUNK = 1 << 20
 _BLANK = re.compile(r"[ \t\n\r]*")
 _SHOWN = 40
 _AFTER = tuple(" \t\n\r,:]}")  # what may follow a number
-_PART = re.compile(r"(\.\d*)?([eE][-+]?\d*)?")  # how a number may go on that was cut
+_PART = re.compile(r"(\.\d*)?([eE][-+]?\d*)?")  # how a truncated number may go on
 _ESCAPE = len('u1234"')
 _WORDS = ("true", "false", "null", "NaN", "Infinity", "-Infinity")
 
@@ -36,16 +35,15 @@ class Broken(RbError):
 
 
 def loads(text: bytes) -> Any:
-    """One JSON text, numbers and words as this module gives them. Raises Broken."""
+    """Parse one JSON text, with numbers as in this module. Raises Broken."""
     ((_, value),) = members(io.BytesIO(text), 0)
     return value
 
 
 def members(stream: IO[bytes], depth: int, *, exact: bool = True) -> Iterator[tuple[Path, Any]]:
-    """(path, value) for what lies `depth` levels deep in objects and lists, in the order of the text.
-
-    What lies less deep is given with its shorter path. With `exact` False numbers are floats: a matrix
-    of them takes a tenth of the memory. Raises Broken, after all that was good.
+    """(path, value) of each member `depth` levels deep in objects and lists, in the order of the text. Values
+    less deep have a shorter path. With `exact` False numbers are floats: a matrix of them takes a tenth of
+    the memory. Raises Broken after the last valid member.
     """
     text = _Text(stream, exact)
     yield from _walk(text, depth, ())
@@ -133,7 +131,7 @@ class _Text:
                 if not isinstance(value, (int, float, Decimal)) or after in _AFTER:
                     self.at = end
                     return value
-                if self.ended and (path or after):  # a number may go on: what was cut off is none
+                if self.ended and (path or after):  # a number may continue: a truncated one is invalid
                     raise self.cut(path) if _PART.fullmatch(self.held, end) else self.wrong(_no_number(after))
                 if self.ended:
                     self.at = end

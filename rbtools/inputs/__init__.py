@@ -1,1 +1,1 @@
-"""What a record names, resolved: its data set, its architecture, its checkpoint."""
+"""Resolves what a record names: its data set, its architecture, its checkpoint."""

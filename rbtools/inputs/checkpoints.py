@@ -1,6 +1,5 @@
-"""Checkpoints of the user's: recognised, with the normalisation settled, and made into records.
-
-What was found out about a file is remembered in the store, so that the same question costs no torch.
+"""The user's checkpoints: recognised, with their normalisation decided, and made into records. Facts about a
+file are cached in the store, so that the next lookup needs no torch.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ if TYPE_CHECKING:
     from rbtools.inputs.data import Data
 
 VERSION = 3
-BOARD = "robustbench:"  # what the name of an entry of that board begins with
-FIRST = 64  # images for what names and shapes do not determine
+BOARD = "robustbench:"  # prefix of the names of RobustBench's entries
+FIRST = 64  # images that decide what names and shapes do not determine
 Pairs = dict[str, tuple[tuple[float, ...], tuple[float, ...]] | str | None]
 
 
@@ -63,8 +62,8 @@ def record_of(
 ) -> dict[str, Any]:
     """The record of one checkpoint file: its architecture by `--arch`, else recognised from its content.
 
-    Without data it is a record for any data set, and what only images decide stays open. Raises RbError
-    where the file is no checkpoint, its architecture is not recognised, or it does not fit the data.
+    Without data it is a record for any data set, and fields that only images decide stay open. Raises RbError
+    if the file is no checkpoint, its architecture is not recognised, or it does not fit the data.
     """
     given = hints.given(run)
     source = {}
@@ -90,15 +89,15 @@ def record_of(
 
 
 def resolve_inputs(record: dict[str, Any], run: RunContext, split: str | None = None) -> resolve.Inputs:
-    """The record's model and one split of its data. Raises RbError where one is missing or invalid."""
+    """The record's model and one split of its data. Raises RbError if one is missing or invalid."""
     record = prepared(record, run)
     with run.clock.stage("data"):
         return resolve.Inputs(record, data_of(record, run, split), run)
 
 
 def prepared(record: dict[str, Any], run: RunContext) -> dict[str, Any]:
-    """The record with published weights where `--weights` is given, and with the open fields of a user's
-    file, such as its normalisation, decided on the images of its data set. Raises RbError.
+    """The record with published weights if `--weights` is given, and with the open fields of a user's file,
+    such as its normalisation, decided by the images of its data set. Raises RbError.
     """
     published = None if run.weights is None else published_weights.found(record, run)
     if published is not None:
@@ -108,7 +107,7 @@ def prepared(record: dict[str, Any], run: RunContext) -> dict[str, Any]:
         record = {**record, **file}
     elif not _is_open(record):
         return record
-    identity(record["arch"])  # raises for what rb-arch would not write
+    identity(record["arch"])  # raises RbError for an invalid architecture
     data, path = data_of(record, run), record["checkpoint_file"]
     name = resolve.checkpoint_name(record, run)
     known = record.get("recognised")
@@ -144,7 +143,7 @@ def _is_open(record: dict[str, Any]) -> bool:
 def _recognised(
     path: str, name: str, given: Mapping[str, Any], data: Data | None, run: RunContext
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The whole architecture of a file, and facts on its source; from the store if known."""
+    """The complete architecture of a file, and facts on its source; from the store if known."""
     about = None if data is None else data.about
     asked = {"kind": "recognised", "version": VERSION, "file": name, "given": dict(given)}
     if data is not None and about is not None:
@@ -193,16 +192,16 @@ def normalizations(data: Data | None) -> Pairs:
 
 
 def _classes_of(run: RunContext) -> int | None:
-    """The classes of the data set that is named, which decide between entries of one name."""
+    """The number of classes of the named data set, which distinguishes entries of one name."""
     return None if run.dataset is None else datasets.describe(run.dataset, run.data_dir).classes
 
 
 def named_arch(text: str, classes: int | None = None) -> dict[str, Any]:
     """The `arch` for a user's text: resnet18, nb201-13714, a cell's string, torchvision:resnet50, timm:NAME,
     repo:OWNER/NAME, python:MODULE:FUNCTION, or fcnn:relu/tanh+skip; with the field that distinguishes known
-    variants, preactresnet18:shortcut=input. robustbench:NAME is an entry of that board, with its
-    normalisation and preprocessing; `classes` decide where a name is one of several data sets. Raises
-    RbError naming the near misses.
+    variants, preactresnet18:shortcut=input. robustbench:NAME is an entry of RobustBench, with its
+    normalisation and preprocessing; `classes` decides if several data sets have that name. Raises RbError
+    with similar names.
     """
     if text.startswith(BOARD):
         return _of_leaderboard(text.removeprefix(BOARD), classes)
@@ -210,7 +209,7 @@ def named_arch(text: str, classes: int | None = None) -> dict[str, Any]:
     field, equals, value = last.partition("=")
     if name and equals and field in VARIANTS:
         described = {**named_arch(name), field: value}
-        spaces.describe(described, 10, (3, 224, 224))  # raises where there is no such variant
+        spaces.describe(described, 10, (3, 224, 224))  # raises if there is no such variant
         return described
     space, colon, name = text.partition(":")
     if text.startswith("nb201-") or "|" in text:
@@ -218,7 +217,7 @@ def named_arch(text: str, classes: int | None = None) -> dict[str, Any]:
         described = listed.arch(listed.find(text))
         return {key: described[key] for key in ("space", "name", "index", "str")}
     if text.startswith("wrn-"):
-        zoo_form(text)  # raises where there is none: the list has some of them
+        zoo_form(text)  # raises for an unknown name: the list is incomplete
         return {"space": "zoo", "name": text}
     if not colon:
         zoo = spaces.space("zoo")
@@ -255,9 +254,8 @@ PREFIXES = ("torchvision", "timm", "repo", "python", "fcnn", "rescnn")
 
 
 def normalization(text: str) -> str | list[list[float]]:
-    """`none`, `per-image`, a name, or `MEAN STD` (a number, or one a channel) as an architecture keeps it.
-
-    Raises UsageError with the names that there are.
+    """`none`, `per-image`, a name, or `MEAN STD` (a number, or one per channel) as an architecture stores it.
+    Raises UsageError with the known names.
     """
     word = text.strip()
     if word in ("none", "per-image"):
@@ -290,7 +288,7 @@ def _checked(pair: list[list[float]]) -> list[list[float]]:
     mean, std = pair
     if len(mean) != len(std):
         raise UsageError(
-            f"--normalize has {len(mean)} means and {len(std)} standard deviations. Give one of each a"
+            f"--normalize has {len(mean)} means and {len(std)} standard deviations. Give one of each per"
             " channel, or one of each for all."
         )
     if not all(map(math.isfinite, mean + std)) or min(std) <= 0:

@@ -50,7 +50,7 @@ class Data:
         return chosen[datasets.subset(labels[chosen], self.size, seed=0)]
 
     def protocol(self) -> dict[str, str]:
-        """The fields of an entry on the examples besides their split and number."""
+        """The fields of an entry about the examples, other than their split and number."""
         fields = {} if self.indices is None else {"indices": self.indices.name}
         if self.class_map is not None:
             fields["class_map"] = digest({"classes": self.about.class_names})[:16]
@@ -71,10 +71,9 @@ class ArchiveDataset(Data):
     folder: str = ""
 
     def load(self) -> datasets.Dataset:
-        """The labels; in place of the clean images the mildest of one corruption.
-
-        They serve to choose a checkpoint's normalisation; no accuracy is measured on them. Raises RbError
-        for a damaged file.
+        """The labels, with the mildest corrupted images in place of the clean ones. The images only serve to
+        choose a checkpoint's normalisation; no accuracy is measured on them. Raises RbError for a damaged
+        file.
         """
         size = self.about.sizes[self.split]
         file = Path(self.folder) / "labels.npy"
@@ -128,7 +127,7 @@ _here: set[tuple[str, str, str | None]] = set()
 def data_of(record: dict[str, Any], run: RunContext, split: str | None = None) -> Data:
     """The data of this run: `--dataset`, else the record's own, else digits.
 
-    Raises RbError where they are missing, damaged, or not the published ones.
+    Raises RbError if they are missing, damaged, or not the published ones.
     """
     name = run.dataset or record.get("dataset") or DEFAULT_DATASET
     if not isinstance(name, str):
@@ -155,14 +154,14 @@ def data_of(record: dict[str, Any], run: RunContext, split: str | None = None) -
 
 
 def _preprocessed(name: str, record: dict[str, Any]) -> str:
-    """imagenet, for a network that wants its images scaled or cropped otherwise: with that preprocessing."""
+    """imagenet with the preprocessing of a network that needs images scaled or cropped differently."""
     arch = record.get("arch")
     how = arch.get("preprocessing") if isinstance(arch, dict) else None
     return f"{name}:{how}" if name == "imagenet" and isinstance(how, str) else name
 
 
 def _absolute(name: str) -> str:
-    """The data set's name with the path in it made absolute: a record may be read in another folder."""
+    """The data set's name with an absolute path: a record may be read in another folder."""
     word, colon, argument = name.partition(":")
     return f"{word}:{os.path.abspath(argument)}" if colon and os.path.exists(argument) else name
 

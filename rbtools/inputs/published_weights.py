@@ -31,7 +31,7 @@ class PublishedFile(NamedTuple):
 
 
 def check(folder: str) -> None:
-    """Raise RbError where `--weights` names no folder of published weights."""
+    """Raise RbError if `--weights` is no folder of published weights."""
     if not Path(folder).is_dir():
         raise RbError(
             f"--weights is {folder}, which is no folder. Expected one with files such as"
@@ -40,9 +40,8 @@ def check(folder: str) -> None:
 
 
 def found(record: dict[str, Any], run: RunContext) -> PublishedFile | None:
-    """The weights of the record's architecture in `run.weights`; None where it has a checkpoint already.
-
-    Raises RbError for an architecture of another space, and where its file is not there.
+    """The weights of the record's architecture in `run.weights`; None if it has a checkpoint already. Raises
+    RbError for an architecture of another space, and if its file is missing.
     """
     assert run.weights is not None
     if record.get("checkpoint"):

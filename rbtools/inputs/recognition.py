@@ -11,10 +11,9 @@ from rbtools.execution.context import RunContext
 
 
 def judged(path: str, facts: dict[str, Any], run: RunContext) -> dict[str, Any]:
-    """The facts, with a warning where the statistics of the network's layers differ from BatchNorm's.
-
-    Raises RbError where in that case the user did not name the network, and the first layer, which depends on
-    little but images and normalisation, fits.
+    """The facts, with a warning if the statistics of the network's layers differ from BatchNorm's. Raises
+    RbError if in that case the user did not name the network, and the first layer, which mostly depends on
+    images and normalisation, fits.
     """
     fit = facts.get("fit")
     if fit is None or fit["fits"]:
@@ -51,12 +50,12 @@ def _each(fit: Mapping[str, Any]) -> str:
 
 
 def _ranked(fit: Mapping[str, Any]) -> list[tuple[str, float]]:
-    """The candidates and their divergences, the least first (the store sorts by name)."""
+    """The candidates and their divergences, the smallest first (the store sorts by name)."""
     return sorted(fit.get("divergences", {}).items(), key=lambda item: item[1])
 
 
 def left_open(record: Mapping[str, Any]) -> str | None:
-    """The fields of a user's file that only images decide, in words; None where none is open."""
+    """The fields of a user's file that only images decide, in words; None if there are none."""
     known, arch = record.get("recognised"), record.get("arch")
     facts = known if isinstance(known, dict) else {}
     unchecked = facts.get("unchecked")
@@ -67,7 +66,7 @@ def left_open(record: Mapping[str, Any]) -> str | None:
 
 
 def say(path: str, arch: Mapping[str, Any], facts: Mapping[str, Any], run: RunContext) -> None:
-    """One line about what was inferred."""
+    """Report what was inferred, in one line."""
     shown = ("channels", "cells", "stem", "shortcut", "activation", "member")
     of = ", ".join(f"{key} {arch[key]}" for key in shown if key in arch)
     space, name = arch["space"], str(arch.get("name") or arch.get("str"))
@@ -115,7 +114,7 @@ def _fit(facts: Mapping[str, Any]) -> str:
     """How well the network's layers fit BatchNorm's statistics, as a sentence; "" where unknown."""
     fit = facts.get("fit")
     if "unchecked" in facts:
-        return " Its BatchNorm statistics are held against it once there are images (--dataset)."
+        return " Its BatchNorm statistics are checked once there are images (--dataset)."
     if fit is None or not fit["fits"]:
         return ""
     if "margin" not in fit:

@@ -29,10 +29,10 @@ def _some(fields: dict[str, Any], wanted: Sequence[str]) -> dict[str, Any]:
 
 
 def checkpoint_name(record: dict[str, Any], run: RunContext) -> str:
-    """The name ("sha256:...") of the record's checkpoint, which is all that finding results takes.
+    """The name ("sha256:...") of the record's checkpoint, which suffices to find results.
 
-    The file itself may be gone; a user's file that is there must still be the one that was named.
-    Raises RbError where the record has no checkpoint, or the file's content changed since.
+    The file itself may be gone; a user's file, if it exists, must be unchanged. Raises RbError if the record
+    has no checkpoint, or the file's content changed since.
     """
     name = record.get("checkpoint")
     if not name and run.plan is not None:
@@ -56,7 +56,7 @@ def checkpoint_name(record: dict[str, Any], run: RunContext) -> str:
 def checkpoint_of(record: dict[str, Any], run: RunContext) -> tuple[str, Path]:
     """The name and the file of the record's checkpoint.
 
-    Raises RbError where the record has none, the file is gone, or its content changed since.
+    Raises RbError if the record has none, the file is gone, or its content changed since.
     """
     name, file = checkpoint_name(record, run), record.get("checkpoint_file")
     if file is None:
@@ -67,7 +67,7 @@ def checkpoint_of(record: dict[str, Any], run: RunContext) -> tuple[str, Path]:
 
 
 def hash_of(path: str, run: RunContext) -> str:
-    """The name of a checkpoint's file by what is in it, sha256:HEX. Raises RbError for an unreadable one."""
+    """The name of a checkpoint's file by its content, sha256:HEX. Raises RbError for an unreadable one."""
     try:
         return run.store.file_hash(path)
     except OSError as error:
@@ -79,13 +79,13 @@ def hash_of(path: str, run: RunContext) -> str:
 def load_model(record: dict[str, Any], data: Data | None, run: RunContext, device: torch.device) -> nn.Module:
     """The record's network with its weights and normalisation: eval mode, parameters frozen.
 
-    Without data it is for images of the shape that the file was recognised with. Raises RbError.
+    Without data it is for the image shape that the file was recognised with. Raises RbError.
     """
     from rbtools.models import checkpoint
 
     name, file = checkpoint_of(record, run)
     if run.store.hash_now(file) != name:
-        checkpoint_of(record, run)  # says what is wrong
+        checkpoint_of(record, run)  # raises with the reason
     classes, shape = _recognised(record) if data is None else (data.about.classes, data.about.shape)
     model, _, _ = checkpoint.load(
         file, arch=record["arch"], classes=classes, shape=shape, allow_code=run.allow_code
@@ -94,7 +94,7 @@ def load_model(record: dict[str, Any], data: Data | None, run: RunContext, devic
 
 
 def _recognised(record: dict[str, Any]) -> tuple[int | None, tuple[int, int, int] | None]:
-    """The number of classes and the shape of the images that a file was recognised with, where it says so."""
+    """The number of classes and the image shape that a file was recognised with, if recorded."""
     facts = record.get("recognised")
     facts = facts if isinstance(facts, dict) else {}
     classes, shape = facts.get("classes"), facts.get("shape")
@@ -115,7 +115,7 @@ class Inputs:
 
     @property
     def n(self) -> int:
-        """How many images count."""
+        """The number of images to evaluate."""
         return self.data.size if self.run.n is None else min(self.run.n, self.data.size)
 
     @cached_property
@@ -133,9 +133,8 @@ class Inputs:
         return load_model(self.record, self.data, self.run, device)
 
     def record_with_data(self) -> dict[str, Any]:
-        """The record with the data that it was evaluated on first, and the order of their classes.
-
-        Without that order the next stage of a pipe would take the alphabet's.
+        """The record with the data set that it was first evaluated on, and the order of its classes. Without
+        that order the next stage of a pipe would assume the alphabetical one.
         """
         record, data = self.record, self.data
         if "dataset" not in record:

@@ -27,5 +27,5 @@ MEASURES = Registry(
         "nu": "rbtools.measures.nu:Nu",
         "bound": "rbtools.measures.bound:BoundMeasure",
     },
-    apart=("bound",),  # theorems of one paper at a time, with inputs of their own
+    apart=("bound",),  # not part of "all": one paper's theorems at a time, with their own inputs
 )

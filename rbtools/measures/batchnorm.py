@@ -1,4 +1,4 @@
-"""Which statistics a network's BatchNorm layers divide by. Imports torch: import it inside functions only."""
+"""The statistics that a network's BatchNorm layers use. Imports torch: import it inside functions only."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ NORMS = nn.modules.batchnorm._BatchNorm
 
 
 def use(model: nn.Module, statistics: str) -> bool:
-    """Change the model's BatchNorm layers for good; return whether an image then depends on its batch.
+    """Change the model's BatchNorm layers permanently; return whether an image then depends on its batch.
 
-    `statistics`: "running" changes nothing; with "batch" a layer takes mean and variance of the batch that
-    it sees, with "image" those of each image, as if that were a batch of its own. Both are what training mode
-    computes, but nothing is remembered, and dropout stays as it is.
+    `statistics`: "running" changes nothing; with "batch" a layer takes mean and variance of the batch that it
+    sees, with "image" those of each image, as if it were a separate batch. Both are as in training mode, but
+    running statistics are not updated, and dropout is unchanged.
     """
     norms = [module for module in model.modules() if isinstance(module, NORMS)]
     if statistics == "running" or not norms:

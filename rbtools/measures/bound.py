@@ -37,12 +37,12 @@ class BoundMeasure(Measure):
 
     robbench, on fresh weights: theorem 1 of NAS-RobBench-201, sqrt(L^2 y'K^-1 y / N) without its constants,
     with the joint kernels K_all (robbench1.clean) and K~_all (robbench1.robust), the mean of y'K^-1 y over
-    the classes; theorem 2 (robbench2.clean, .robust), a lower bound of the smallest eigenvalue, of images
-    brought to norm 1. prbench: its theorems 1 and 2 on |R - R_S|. wci: theorem 4, sqrt(2/lambda) WCI.
+    the classes; theorem 2 (robbench2.clean, .robust), a lower bound of the smallest eigenvalue, for images
+    scaled to norm 1. prbench: its theorems 1 and 2 on |R - R_S|. wci: theorem 4, sqrt(2/lambda) WCI.
 
-    Constants of PRBench that are not given are the largest values on the images: lower bounds of the
-    constants, which the record notes. Settings of the training (its images n, its updates T, the weight
-    lambda of a term such as TRADES') are taken from the record where they are not given.
+    Constants of PRBench that are not given are estimated as the largest values on the images, which are lower
+    bounds of the constants; the record notes that. Settings of the training (images n, updates T, weight
+    lambda of a term such as TRADES') are taken from the record if they are not given.
     """
 
     name: ClassVar[str] = "bound"
@@ -90,7 +90,7 @@ class BoundMeasure(Measure):
         "The lambda of prbench2, and of wci's theorem.  [default: the training's; n for wci]",
         check="positive",
     )
-    c: float | None = param(None, "With it T^(c psi) in place of T, as PRBench's appendix has.")
+    c: float | None = param(None, "Use T^(c psi) in place of T, as in PRBench's appendix.")
     form: str = param(
         "text", "Theorem 2 of PRBench as in its text or its appendix.", choices=("text", "appendix")
     )
@@ -106,7 +106,8 @@ class BoundMeasure(Measure):
         return 2 if self.paper == "robbench" else 1
 
     def filled(self, record: Mapping[str, Any], images: int) -> BoundMeasure:
-        """The measure with the record's settings where they were not given; `images`: those trained on."""
+        """The measure with missing settings taken from the record; `images`: the number of training
+        images."""
         if self.paper == "robbench":
             return self._of_theory(record.get("arch"))
         train = record.get("train")
@@ -268,7 +269,7 @@ def _flat(weights: Mapping[str, Tensor]) -> Tensor:
 
 
 def _size(bound: Any) -> float:
-    """Sorting key of bounds; infinite without a value, the worst of theorem 1."""
+    """Sorting key of bounds; without a value infinite, the worst case of theorem 1."""
     return float("inf") if bound.value is None else float(bound.value)
 
 

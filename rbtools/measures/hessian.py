@@ -21,8 +21,8 @@ class Hessian(Measure):
 
     hessian.weight is that with respect to all weights (Jung et al. 2023 compute it), hessian.input that of
     each image's loss with respect to the image, as the mean over images (Zhao et al. 2020 argue with it).
-    lmax is the largest eigenvalue, by Lanczos; top2, top3 ... those after it; labs the one of largest size
-    with its sign, by power iteration; trace by Hutchinson's probes.
+    lmax is the largest eigenvalue, by Lanczos; top2, top3 ... those after it; labs the one of largest
+    absolute value with its sign, by power iteration; trace by Hutchinson's probes.
     """
 
     name: ClassVar[str] = "hessian"
@@ -31,9 +31,9 @@ class Hessian(Measure):
 
     wrt: str = param("weight", "Derivatives with respect to what.", choices=("weight", "input", "both"))
     solver: str = param("lanczos", "How eigenvalues are found.", choices=("lanczos", "power", "both"))
-    top: int = param(1, "So many of the largest eigenvalues, by Lanczos.", check="positive")
-    iterations: int = param(100, "At most so many products for an eigenvalue.", check="positive")
-    tolerance: float = param(1e-3, "Eigenvalues to this share of the largest.", check="positive")
+    top: int = param(1, "Number of largest eigenvalues, by Lanczos.", check="positive")
+    iterations: int = param(100, "Most products for an eigenvalue.", check="positive")
+    tolerance: float = param(1e-3, "Accuracy of eigenvalues, as a share of the largest.", check="positive")
     probes: int = param(20, "Random vectors for a trace.", check="positive")
 
     def settings(self, value: str) -> dict[str, Any]:

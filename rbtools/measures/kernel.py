@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # Numbers of a layer's gradients that are in memory at once, and columns of a block of products.
 _NUMBERS = 1 << 26
 _COLUMNS = 4096
-# Numbers of the gradients of all images that are in memory at once where each needs a pass of its own.
+# Numbers of the gradients of all images that are in memory at once when each needs its own pass.
 _ROWS = 1 << 28
 
 
@@ -41,7 +41,7 @@ def gram(model: nn.Module, images: Tensor, *, each_logit: bool = False) -> Tenso
 
     Shape: images (N, C, H, W). Raises RbError for a model without parameters.
     """
-    weights_of(model)  # says so where there are none
+    weights_of(model)  # raises RbError if there are none
     total = torch.zeros(len(images), len(images), dtype=torch.float64, device=images.device)
     taken, rest = _taken(model, images[:1])
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Margin(Measure):
     """Mean over the images of the label's logit minus the largest other one.
 
-    margin.clean is that of the images as they are, margin.robust that of their adversarial images.
+    margin.clean is on the unchanged images, margin.robust on their adversarial images.
     """
 
     name: ClassVar[str] = "margin"

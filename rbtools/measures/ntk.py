@@ -27,19 +27,18 @@ class NTK(Measure):
     Frobenius norm (KNAS' estimate of the smallest eigenvalue); trace (EigenNAS); lmin, the smallest
     eigenvalue; cond, the largest by the smallest.
 
-    ntk.clean is of the images; ntk.robust of the images attacked once, ntk.twice of those attacked again from
-    there; ntk.cross and ntk.cross2 between images and attacked images, attacked and twice attacked ones.
-    With the share `beta` of adversarial loss, ntk.all is (1-b)^2 clean + b(1-b)(cross + its transpose)
-    + b^2 robust, which governs clean accuracy, and ntk.all_robust the same of the images attacked once and
-    twice, which governs robust accuracy; both have bound, the mean over classes of y'K^-1 y for the labels
-    +1 of a class against -1 of the others.
+    ntk.clean is on the images, ntk.robust on the images attacked once, ntk.twice on those attacked again from
+    there; ntk.cross is between images and attacked images, ntk.cross2 between attacked and twice attacked
+    ones. With the share `beta` of adversarial loss, ntk.all is (1-b)^2 clean + b(1-b)(cross + its transpose)
+    + b^2 robust, which governs clean accuracy, and ntk.all_robust the same for the images attacked once and
+    twice, which governs robust accuracy; both have bound, the mean over classes of y'K^-1 y for the labels +1
+    of a class against -1 of the others.
 
-    On fresh weights BatchNorm takes the statistics of the batch, of images and attacked images apart: f(x_i)
-    is then the output for image i in its batch, and its derivative has the part that goes through the
-    others. (With running statistics, mean 0 and variance 1 there, the signal fades with depth, and the
-    kernel is that of the last bias.) KNAS' code sends each image through in training mode as a batch of its
-    own, which is the statistics "image", and costs what running ones cost; with those of the batch there is a
-    backward pass of the batch for each image.
+    On fresh weights BatchNorm takes the statistics of the batch, separately for images and attacked images:
+    f(x_i) is then the output for image i in its batch, and its derivative has the part that goes through the
+    others. (With running statistics, mean 0 and variance 1 there, the signal fades with depth, and the kernel
+    is that of the last bias.) KNAS' code passes each image alone in training mode: that is the statistics
+    "image", at the cost of running ones; those of the batch need a backward pass of the batch for each image.
     """
 
     name: ClassVar[str] = "ntk"
@@ -49,7 +48,7 @@ class NTK(Measure):
 
     kernel: str = param(
         "robust",
-        "How far to go: clean; robust too; twice too; joint: and all, all_robust and their bounds.",
+        "What to compute: clean; also robust; also twice; joint: also all, all_robust and their bounds.",
         choices=KERNELS,
     )
     beta: float = param(0.5, "The share of adversarial loss in the joint kernels.", check="fraction")

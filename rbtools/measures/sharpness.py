@@ -18,7 +18,7 @@ class Sharpness(Measure):
     """Cross-entropy on adversarial images at adversarially perturbed weights, minus that at the weights.
 
     Wu et al. 2020 (arXiv:2004.05884): each weight of a convolution or a linear layer takes one step along its
-    gradient, of `gamma` times its own length. The adversarial images are those of the model as it is.
+    gradient, of `gamma` times its own length. The adversarial images are made on the unchanged model.
     """
 
     name: ClassVar[str] = "sharpness"

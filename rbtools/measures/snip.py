@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class SNIP(Measure):
     """Sum over the weights of convolutions and linear layers of |weight * gradient of a batch's loss|.
 
-    Lee et al. 2019 (arXiv:1810.02340) as a score of the network, Abdelfattah et al. 2021
+    Lee et al. 2019 (arXiv:1810.02340), used as a score of the network by Abdelfattah et al. 2021
     (arXiv:2101.08134), whose networks are in training mode; at initialisation.
     """
 

@@ -1,6 +1,6 @@
 """Extreme eigenvalues of symmetric operators that are given by their products with vectors.
 
-Many operators are handled at once, one a row: a product of N images' Hessians is one call.
+Many operators are handled at once, one per row: a product of N images' Hessians is one call.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 def lanczos(product: Product, start: Tensor, *, top: int, iterations: int, tolerance: float) -> Tensor:
     """The `top` largest eigenvalues of each row's operator: float64 (R, top), NaN where there are fewer.
 
-    Lanczos (1950) with full reorthogonalisation; it ends when the residual of each wanted Ritz value is
-    below `tolerance` times the largest in size, or after `iterations` products. A row whose Krylov space
-    is exhausted has its exact eigenvalues. Eigenvalues that are not finite are NaN.
+    Lanczos (1950) with full reorthogonalisation; it ends when the residual of each wanted Ritz value is below
+    `tolerance` times the largest absolute value, or after `iterations` products. A row whose Krylov space is
+    exhausted has its exact eigenvalues. Eigenvalues that are not finite are NaN.
 
     Shape: start float (R, d), not zero.
     """
@@ -77,9 +77,9 @@ def _ritz(alphas: Tensor, betas: Tensor, top: int, tolerance: float) -> tuple[Te
 
 
 def power(product: Product, start: Tensor, *, iterations: int, tolerance: float) -> Tensor:
-    """The eigenvalue of largest size of each row's operator, with its sign: float64 (R,).
+    """The eigenvalue of largest absolute value of each row's operator, with its sign: float64 (R,).
 
-    Power iteration; it ends when no row's estimate moves by more than `tolerance` of itself, or after
+    Power iteration; it ends when no row's estimate changes by more than a share `tolerance`, or after
     `iterations` products.
 
     Shape: start float (R, d), not zero.

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 class WCI(Measure):
     """Sum over layers of sqrt(squared Frobenius norm of the weight * trace of the Hessian).
 
-    The Hessian is that of the mean cross-entropy on adversarial training images, held constant, with
-    respect to the weight of a convolution or a linear layer (no biases, no BatchNorm). Traces are
-    Hutchinson's, of all layers with the same probes. A layer whose estimate is negative counts as 0, and
-    the record says how many did.
+    The Hessian is that of the mean cross-entropy on adversarial training images, held constant, with respect
+    to the weight of a convolution or a linear layer (no biases, no BatchNorm). Traces are estimated by
+    Hutchinson's method, with the same probes for all layers. A layer with a negative estimate counts as 0;
+    the record has their number.
     """
 
     name: ClassVar[str] = "wci"

@@ -30,7 +30,7 @@ SPACES = Registry(
         "checkpoint": "rbtools.models.programs:from_arch",
     },
 )
-RUNS_CODE = ("python",)  # spaces whose networks are the user's own code
+RUNS_CODE = ("python",)  # spaces whose networks run the user's own code
 
 FAMILIES = Registry(
     "model family",
@@ -70,8 +70,8 @@ def build(
         )
     if space in RUNS_CODE and not allow_code:
         raise RbError(
-            f"The architecture {space}:{arch.get('name')} runs Python code of yours, and a name in a record"
-            " never does that by itself. If you trust it, add --allow-code."
+            f"The architecture {space}:{arch.get('name')} runs Python code of yours, which a record"
+            " alone cannot do. If you trust it, add --allow-code."
         )
     network: nn.Module = SPACES.load(space)(arch, classes=classes, shape=tuple(shape))
     return network

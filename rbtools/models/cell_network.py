@@ -36,9 +36,9 @@ class ReLUConvBN(nn.Module):
 class Zero(nn.Module):
     """The op `none`: zeros of the input's shape, with a zero gradient to the input.
 
-    The original multiplies by 0, which turns inf into NaN; here the zeros are zeros whatever comes
-    in. They stay connected to the input, because an attack on one of the 341 cells without a live
-    path has to get a zero gradient and not an error.
+    The original multiplies by 0, which turns inf into NaN; here the output is zero for any input. It stays
+    connected to the input, because an attack on one of the 341 cells without a live path needs a zero
+    gradient and not an error.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -81,7 +81,7 @@ def edges_to_compute(ops: Sequence[int]) -> tuple[bool, ...]:
 class CellModule(nn.Module):
     """Four nodes, six edges: node j is the sum over i < j of op_ij(node i); node 3 is the output.
 
-    Edges that cannot change the output are not run, in training neither: their BatchNorm keeps its
+    Edges that cannot change the output are not run, not even in training: their BatchNorm keeps its
     statistics and their weights get no gradient (`None`).
     """
 
@@ -173,8 +173,8 @@ def from_arch(arch: Mapping[str, Any], *, classes: int, shape: tuple[int, int, i
     """Build the network of an architecture record, which has `str`, `index` or `name`, for images of
     `shape` (C, H, W).
 
-    Its `channels` and `cells` are 16 and 5 where it does not say. Raises RbError for a record or an
-    image size that fits no network.
+    Its `channels` and `cells` are 16 and 5 by default. Raises RbError for a record or an image size that fits
+    no network.
     """
     in_channels, height, width = shape
     if height % 4 or width % 4 or not (height and width):

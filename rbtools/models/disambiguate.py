@@ -30,14 +30,14 @@ VARIANT_FIELDS = (
 # images of its training the factor is 5 for a robust network of one cell a stage (skip_connect against
 # pooling), with synthetic ones 1.25.
 MARGIN, MARGIN_SYNTHETIC = 1.5, 1.15
-# A best divergence above this is no fit: the weights moved on since the statistics were taken, or the images
+# A best divergence above this is no fit: the weights changed after the statistics were taken, or the images
 # are of another kind. On its own images the robust network has 0.003, on synthetic ones 0.06.
 FAR, FAR_SYNTHETIC = 0.1, 0.3
-# The same for any whole network, on top of what so many images have by chance (1 / N). On photographs of
-# their own data set networks have 0.01 to 0.03 (standard training), one of adversarial training had 0.13; the
-# wrong one of two variants has 0.19 and more. Below the second number all is clear.
+# The same for any whole network, in addition to what N images have by chance (1 / N). On photographs of their
+# own data set networks have 0.01 to 0.03 (standard training), one of adversarial training had 0.13; the wrong
+# one of two variants has 0.19 and more. Below the second number the fit is certain.
 NETWORK_FAR, CLEAR = 0.15, 0.05
-FEW, FINALISTS = 16, 9  # images to rank more cells than FINALISTS with; only so many use all images
+FEW, FINALISTS = 16, 9  # images for ranking more cells than FINALISTS; only the finalists use all images
 
 
 def variants_of(arch: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -26,7 +26,7 @@ def fold(network: nn.Module) -> tuple[nn.Module, dict[str, str]]:
     for module in copied.modules():
         module._forward_hooks.clear()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # fx tells of what it cannot see; whoever calls compares logits
+        warnings.simplefilter("ignore")  # fx warns of what it cannot trace; the caller compares logits
         traced = torch.fx.symbolic_trace(copied.eval())
     modules = dict(traced.named_modules())
     pairs: dict[str, str] = {}
@@ -50,7 +50,7 @@ def fold(network: nn.Module) -> tuple[nn.Module, dict[str, str]]:
 
 
 def merged(convolution: Any, norm: Any, *, scale_first: bool) -> tuple[Tensor, Tensor]:
-    """Weight and bias of one convolution that does what the two do in eval mode.
+    """Weight and bias of one convolution equivalent to both layers in eval mode.
 
     Results in stores were computed with two orders of the product in the bias, which differ in its last bit:
     trainings with `scale_first`, evaluations with that of torch's own fusion.
@@ -74,5 +74,5 @@ def check_same(expected: Tensor, logits: Tensor) -> None:
 
 
 def reason(wrong: Exception) -> str:
-    """What a person reads of an exception that tracing or checking a network raised."""
+    """The message of an exception from tracing or checking a network."""
     return f"{type(wrong).__name__}: {shown(str(wrong), 200)}"

@@ -24,10 +24,9 @@ Shape = tuple[int, int, int]
 def from_torchvision(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> nn.Module:
     """torchvision's classification network called `arch["name"]`, without its published weights.
 
-    Its first convolution takes the images' channels. A network for one size of images only resizes
-    them inside; auxiliary heads, which serve training alone, are left out. With `arch["stem"]` "cifar" it is
-    the form for small images (see `external.small_stem`). Raises RbError for an unknown name and for images
-    that are too small.
+    Its first convolution takes the images' channels. A network for a single image size resizes images inside;
+    auxiliary heads, used only in training, are left out. With `arch["stem"]` "cifar" it is the form for small
+    images (see `external.small_stem`). Raises RbError for an unknown name and for images that are too small.
     """
     from rbtools.models.torchvision_import import torchvision  # 2 s, which other networks need not wait for
 
@@ -118,7 +117,7 @@ def from_timm(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> nn.Modu
 
 
 def preprocessing(network: nn.Module) -> str | None:
-    """What timm's configuration wants of images, as the data set imagenet names it; None without one."""
+    """The preprocessing in timm's configuration, as the data set imagenet names it; None without one."""
     cfg = getattr(network, "pretrained_cfg", None)
     keys = ("interpolation", "crop_pct", "input_size")
     if not isinstance(cfg, Mapping) or not all(cfg.get(key) for key in keys):
@@ -169,7 +168,7 @@ def _own_code(text: str) -> Iterator[None]:
         ours = last.filename == __file__ or last.filename.startswith("<")
         at = "" if ours else f" ({last.filename}, line {last.lineno})"
         raise RbError(
-            f"python:{text} stopped with {type(error).__name__}: {shown(str(error), 200)}{at}. Mend it there:"
+            f"python:{text} stopped with {type(error).__name__}: {shown(str(error), 200)}{at}. Fix it there:"
             " it is called with the classes, channels and shape that it has parameters for."
         ) from error
 

@@ -1,8 +1,8 @@
 """Pre-activation ResNet (He et al., ECCV 2016) for small images, named as in locuslab/robust_overfitting.
 
-A block's shortcut branches off after its first BatchNorm and ReLU where it is a convolution (which has
-no BatchNorm of its own), and before them where it is the identity. In locuslab/fast_adversarial and the
-networks after it the convolution takes the block's input too.
+A block's shortcut branches off after its first BatchNorm and ReLU if it is a convolution (which has no
+BatchNorm of its own), and before them if it is the identity. In locuslab/fast_adversarial and networks
+derived from it, the convolution takes the block's input, too.
 """
 
 from __future__ import annotations

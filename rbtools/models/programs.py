@@ -95,8 +95,8 @@ def classes_of(program: Program, shape: tuple[int, int, int], path: Path) -> int
 
 
 def from_arch(arch: Mapping[str, Any], *, classes: int, shape: tuple[int, int, int]) -> nn.Module:
-    """There is no network apart from the file, so none can be built. Raises RbError always."""
+    """Always raises RbError: the network exists only in the file."""
     raise RbError(
-        f"The architecture checkpoint:{arch.get('name')} is a program that lives in its checkpoint: it can"
-        " be evaluated, and not trained anew."
+        f"The architecture checkpoint:{arch.get('name')} is a program inside its checkpoint: it can be"
+        " evaluated, but not trained."
     )

@@ -1,11 +1,10 @@
 """ResNet (He et al., CVPR 2016), named as kuangliu/pytorch-cifar names it.
 
-The shortcut is a 1x1 convolution with BatchNorm (`shortcut.0`, `shortcut.1`) and the head `linear`. The
-stem for small images is a 3x3 convolution with stride 1 and without pooling; that of the paper, for
-224x224 ones, is a 7x7 convolution with stride 2 and max-pooling; huyvnphan/PyTorch_CIFAR10 has the small
-convolution with that max-pooling. Average pooling adapts to the image, so
-that 64x64 and 8x8 images fit as well as 32x32 ones; on those it is the fixed 4x4 pooling, which can be
-had on larger ones too (`windows`).
+The shortcut is a 1x1 convolution with BatchNorm (`shortcut.0`, `shortcut.1`) and the head `linear`. The stem
+for small images is a 3x3 convolution with stride 1 and without pooling; that of the paper, for 224x224 ones,
+is a 7x7 convolution with stride 2 and max-pooling; huyvnphan/PyTorch_CIFAR10 has the small convolution with
+that max-pooling. Average pooling adapts to the image, so that 64x64 and 8x8 images fit as well as 32x32 ones;
+at 32x32 it equals the fixed 4x4 pooling, which is also available for larger images (`windows`).
 """
 
 from __future__ import annotations

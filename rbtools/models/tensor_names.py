@@ -11,7 +11,7 @@ from rbtools.models.families.base import HEAD
 # Synonyms: kuangliu's (advbench, MART, Rice) and torchvision's.
 SYNONYMS = (("shortcut", "downsample"), ("linear", "fc"))
 
-# timm's (and DeiT's) vision transformer in torchvision's words.
+# timm's (and DeiT's) vision transformer in torchvision's names.
 TIMM_VIT = (
     (r"cls_token", "class_token"),
     (r"pos_embed", "encoder.pos_embedding"),
@@ -41,7 +41,7 @@ UNUSED = (
 )
 # Tensors beside the weights of a network without BatchNorm weights (CARD's binary one): edge-popup's scores.
 _SCORES, _WITHOUT_WEIGHTS = ".scores", ("layer4.1.bn2.running_mean", "layer4.1.bn2.weight")
-# Microsoft's Swin transformer in timm's words: patches are merged at the beginning of the next stage; tensors
+# Microsoft's Swin transformer in timm's names: patches are merged at the beginning of the next stage; tensors
 # that are computed while the network is built are left out.
 _MERGING = re.compile(r"layers\.(\d)\.downsample\.(.*)")
 _COMPUTED = (".relative_position_index", ".attn_mask")

@@ -31,7 +31,7 @@ def _load_operators() -> None:
             if library.suffix in (".so", ".pyd"):
                 try:
                     torch.ops.load_library(str(library))
-                except OSError:  # linked against CUDA libraries that are not here
+                except OSError:  # linked against missing CUDA libraries
                     continue
 
 

@@ -1,9 +1,9 @@
-"""Figures and pages made of records: one file a kind, one line here.
+"""Figures and pages made from records: one file per kind, one line here.
 
-A kind is a frozen dataclass of its options. `draw` takes records and returns a matplotlib Figure, or
-text where its file is text; `base.encode` makes the bytes of a file of either. What needs scoring is
-computed there and handed in, since of other rooms this one may import records, spaces and the registries
-of attacks, methods and measures, for their names.
+A kind is a frozen dataclass of its options. `draw` takes records and returns a matplotlib Figure, or text
+where its file is text; `base.encode` makes the bytes of a file of either. Scores are computed in `scoring`
+and passed in, since this room may only import records, spaces and the registries of attacks, methods and
+measures, for their names.
 """
 
 from __future__ import annotations
@@ -48,6 +48,6 @@ class Plot(Protocol):
     def draw(self, records: Iterable[dict[str, Any]], scoring: Scoring) -> Figure | str:
         """The Figure, or the text of the file. `scoring` has the functions of rbtools.scoring.plotted.
 
-        Raises RbError where the records lack what is to be drawn, or there are none.
+        Raises RbError if there are no records, or they lack what is to be drawn.
         """
         ...

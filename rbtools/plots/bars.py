@@ -22,14 +22,14 @@ _NAMED = 4  # metrics that the axis names
 
 @dataclass(frozen=True, kw_only=True)
 class Bars(weightings.Composed):
-    """Composite scores (see rb-score) of the best records, a bar for each weighting of the metrics.
+    """Composite scores (see rb-score) of the best records, one bar for each weighting of the metrics.
 
     With --group the means of the groups, and lines for the standard deviations of their records.
     """
 
     name: ClassVar[str] = "bars"
 
-    top: int = param(20, "Only so many, the best by the first weighting.", check="positive")
+    top: int = param(20, "Number of records, the best by the first weighting.", check="positive")
 
     def paint(self, figure: Figure, records: Sequence[Record], scoring: Scoring) -> Painted:
         score = self.scored(records, scoring)
@@ -86,7 +86,7 @@ def _title(
 
 
 def _of(names: Sequence[str]) -> str:
-    """The axis: what the score is of."""
+    """The label of the axis: the metrics of the score."""
     listed = ", ".join(map(words.tidy, names)) if len(names) <= _NAMED else f"{len(names)} metrics"
     return f"composite score of {listed} (1 is best)"
 

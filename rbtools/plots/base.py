@@ -1,4 +1,4 @@
-"""What figures share: their size, the canvas they are painted on, and the file they become."""
+"""Common parts of figures: size, canvas and output file."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Drawing:
     width: float = param(
         6.5, "Width of the figure in inches; the column of a paper has some 3.3.", check="positive"
     )
-    title: str | None = param(None, "What stands above the figure.  [default: what it shows]")
+    title: str | None = param(None, "Title of the figure.  [default: what it shows]")
 
     def __post_init__(self) -> None:
         if not LEAST_WIDTH <= self.width <= MOST_WIDTH:
@@ -120,7 +120,7 @@ class Drawing:
 
 
 def blank(width: float) -> Figure:
-    """An empty Figure, so many inches wide, on the Agg canvas; inside `style.applied` only."""
+    """An empty Figure of that width in inches, on the Agg canvas; inside `style.applied` only."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -146,23 +146,22 @@ def finish(figure: Figure, painted: Painted, title: str | None = None) -> None:
         left = layout.wrapped(painted.left, painted.height, style.SIZE)
         middle = 1 - share * (1 - painted.height / height / 2)
         around.append(figure.supylabel("\n".join(left), y=middle, size=style.SIZE))
-    # They have their strip to themselves: matplotlib's own labels and legends outside cover each other.
+    # They get their own strip: matplotlib's own labels and legends outside the axes overlap.
     figure.set_layout_engine("constrained", rect=(0, 1 - share, 1, share))
     _settle(figure, around)
     label_placement.settle(figure)
 
 
 def _settle(figure: Figure, around: Sequence[Text]) -> None:
-    """Lay everything out, once, at places rounded so that the same records make the same bytes.
-
-    matplotlib's solver takes its constraints in the order of their addresses: the last digits of what it
-    finds differ from run to run.
+    """Compute the layout once, with rounded positions, so that the same records make the same bytes.
+    matplotlib's solver orders its constraints by memory address: the last digits of its solution differ from
+    run to run.
     """
     from matplotlib.transforms import Bbox
 
     engine = figure.get_layout_engine()
     assert engine is not None  # `finish` sets one
-    for _ in range(2):  # ticks that the first pass changes are in their places after the second
+    for _ in range(2):  # the second pass places ticks that the first one changed
         engine.execute(figure)
     figure.set_layout_engine("none")
     for axes in figure.axes:

@@ -1,4 +1,4 @@
-"""search: the best that searches have met, over their queries."""
+"""search: the best value found by searches, over their queries."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class SearchPlot(Drawing):
 
     name: ClassVar[str] = "search"
 
-    log_x: bool = param(False, "Horizontal axis with equal ratios, which shows the first queries.")
+    log_x: bool = param(False, "Logarithmic horizontal axis, which shows the first queries.")
 
     def paint(self, figure: Figure, records: Sequence[Record], scoring: Scoring) -> Painted:
         searches = [search for record in records if (search := _search(record)) is not None]
@@ -67,7 +67,7 @@ class SearchPlot(Drawing):
 
 
 def _search(record: Record) -> dict[str, Any] | None:
-    """The section of a record that rb-search wrote with what it met over its queries."""
+    """The section of a record in which rb-search wrote the trajectory over its queries."""
     search = record.get("search")
     if not isinstance(search, dict) or not isinstance(search.get("trajectory"), dict):
         return None
@@ -80,7 +80,7 @@ def _objective(search: dict[str, Any]) -> str:
 
 
 def _names(searches: Sequence[dict[str, Any]]) -> list[str]:
-    """The algorithms; where one comes twice, with what its configuration says."""
+    """The names of the algorithms; those that occur twice also with their configuration."""
     names = [str(search.get("algorithm")) for search in searches]
     if len(set(names)) == len(names):
         return names

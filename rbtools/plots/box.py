@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # Classes of published data sets that rbtools does not have.
 _OTHERS = {"fashionmnist": 10, "imagenet": 1000}
-FEW = 5  # records that are points, not a box
+FEW = 5  # up to this many records are points, not a box
 _BOX, _LEAST, _SIDE = 0.13, 0.42, 0.7  # inches that a box takes, a panel, and the axis beside the first
 
 
@@ -41,10 +41,9 @@ class BoxPanel(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Box(weightings.Composed):
-    """How metrics are distributed over records: a panel for each attack or corruption.
-
-    A box holds the middle half of the records, its line is their median; whiskers reach the last
-    record within 1.5 times the box's height. Up to five records are shown as points.
+    """Distributions of metrics over records: a panel for each attack or corruption. A box is the middle half
+    of the records, its line their median; whiskers reach the last record within 1.5 times the box's height.
+    Up to five records are shown as points.
 
     With --group the boxes of a panel are groups of records, and each metric has a panel. With --weightings
     each weighting of the composite score (see rb-score) has one: PRBench's figure 6 is --preset prbench
@@ -61,12 +60,12 @@ class Box(weightings.Composed):
     )
     group: str | None = param(
         None,
-        "A box for the records that agree in this, such as train.method.  [default: with --weightings"
-        " train.method]",
+        "A box for each group of records that agree in this, such as train.method.  [default: train.method"
+        " with --weightings]",
         metavar="EXPR",
     )
     facet: str | None = param(
-        None, "Panels for the records that agree in these, such as dataset,arch.name.", metavar="LIST"
+        None, "Panels for groups of records that agree in these, such as dataset,arch.name.", metavar="LIST"
     )
     classes: int | None = param(
         None, "Classes of the data set, for the line of chance.  [default: the data set's]", check="positive"
@@ -102,7 +101,7 @@ class Box(weightings.Composed):
         return Painted(title, height, [] if line is None else [(line, chance)], "", axis)
 
     def _facets(self, records: Sequence[Record], scoring: Scoring) -> tuple[list[list[BoxPanel]], str]:
-        """The panels of each facet, and what the axis says."""
+        """The panels of each facet, and the label of the axis."""
         parts: dict[str, Sequence[int]] = {"": range(len(records))}
         if self.facet is not None:
             parts = {**record_values.groups(records, self.facet, "--facet")}
@@ -223,7 +222,7 @@ def _present(records: Sequence[Record], name: str, may_lack: bool) -> list[float
 
 
 def _rows(groups: Sequence[BoxPanel], room: float) -> list[list[BoxPanel]]:
-    """Panels in rows that are so many inches wide, about equally full."""
+    """Panels in about equally filled rows of that width in inches."""
     count = math.ceil(sum(map(_needed, groups)) / room)
     while True:
         full = sum(map(_needed, groups)) / count
@@ -247,7 +246,7 @@ def _with(widths: list[float], rest: float) -> list[float]:
 
 
 def _panel(axes: Axes, group: BoxPanel, width: float) -> float:
-    """Draw one group; returns the inches that the names below it and what its title has more of are high."""
+    """Draw one group; returns the height in inches of the names below it and of further title lines."""
     colours = group.colours or [style.BLUE] * len(group.columns)
     for place, (column, colour) in enumerate(zip(group.columns, colours, strict=True)):
         if len(column) > FEW:

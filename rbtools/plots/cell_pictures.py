@@ -1,4 +1,4 @@
-"""Pictures of single cells of NAS-Bench-201, and of the network that they are stacked to."""
+"""Pictures of single cells of NAS-Bench-201, and of the network made of them."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _along(
 
 
 def _graph(axes: Axes, ops: Sequence[int]) -> None:
-    """Nodes 0 to 3 and an arrow for each edge; an edge that reaches nothing is pale."""
+    """Nodes 0 to 3 and an arrow for each edge; dead edges are pale."""
     from matplotlib.patches import FancyArrowPatch
 
     axes.set_axis_off()

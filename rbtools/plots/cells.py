@@ -36,15 +36,15 @@ class CellsPlot(Drawing):
 
     by: str | None = param(
         None,
-        "Metric or expression that says which are the best.  [default: score, else the metric evaluated"
+        "Metric or expression that decides which are the best.  [default: score, else the metric evaluated"
         " last; none is needed without --top]",
         metavar="EXPR",
     )
-    top: int | None = param(None, "Only so many of the best.  [default: all]", check="positive")
+    top: int | None = param(None, "Number of best cells.  [default: all]", check="positive")
     view: str | None = param(
         None,
         "A count of operations, a graph of each cell, a grid with a row for each cell and a column for each"
-        " edge, or the network that the cells are stacked to.  [default: graph for one record]",
+        " edge, or the network around the cells.  [default: graph for one record]",
         choices=("operations", "graph", "grid", "network"),
     )
 

@@ -1,4 +1,4 @@
-"""confidence: how sure networks are, where they are right and where they are wrong, and of which classes."""
+"""confidence: confidences of networks in correct and wrong predictions, and by class."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ Steps = Sequence[tuple[float, list[dict[str, Any]]]]  # distance -> the details 
 class Confidence(Drawing):
     """Confidences of evaluations that were made with --detail: medians over records, and their middle 80 %.
 
-    Over the distance: the mean of the largest probability, where the network is right and where it is
-    wrong. By class, of one evaluation: the probability of the true class over its images (label), and that
-    of the predicted class over the images taken for it (argmax). By label, over the distance: the mean
-    probability of every class over the images of one of them (--class).
+    Over the distance: the mean of the largest probability, of correct and of wrong predictions. By class, for
+    one evaluation: the probability of the true class over its images (label), and that of the predicted class
+    over the images predicted as it (argmax). By label, over the distance: the mean probability of every class
+    over the images of one class (--class).
     """
 
     name: ClassVar[str] = "confidence"
@@ -120,8 +120,8 @@ def _refuse_many(names: Sequence[str]) -> None:
 def _labels(axes: Axes, steps: Steps, label: int) -> list[tuple[Artist, str]]:
     """The mean probability of each class over the images of class `label`, medians over the records.
 
-    The class itself is drawn thick with the middle 80 % of the records; of more than ten others, the ten that
-    gain most are named and the rest grey.
+    The class itself has a thick line with the middle 80 % of the records; of more than ten others, the ten
+    that gain most are named and the rest is grey.
     """
     xs = [x for x, _ in steps]
     rows = [[detail["confidence"].get("label") for detail in details] for _, details in steps]
@@ -151,7 +151,7 @@ def _labels(axes: Axes, steps: Steps, label: int) -> list[tuple[Artist, str]]:
 
 
 def _line(axes: Axes, steps: Steps, place: str, number: int) -> tuple[Artist, str]:
-    """Median and middle over the records; where no image was right (or wrong) there is no confidence."""
+    """Median and middle 80 % over the records; without correct (or wrong) images there is no confidence."""
     xs, middles = [], []
     for x, rows in steps:
         known = [row["confidence"]["prediction"][number] for row in rows]

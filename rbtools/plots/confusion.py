@@ -1,4 +1,4 @@
-"""confusion: which classes are taken for which."""
+"""confusion: confusion matrices."""
 
 from __future__ import annotations
 

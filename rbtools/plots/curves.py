@@ -40,7 +40,7 @@ _MAKERS = {
 
 
 class Point(NamedTuple):
-    """One value of a curve and, where it was measured so, its 95 % interval, or its standard deviation."""
+    """One value of a curve with its 95 % interval or its standard deviation, if it has one."""
 
     x: float
     y: float
@@ -52,7 +52,7 @@ Curves = dict[str, dict[int, list[Point]]]  # panel -> place of the record -> po
 
 
 class Panel(NamedTuple):
-    """The lines of a panel, and the facet that they are of."""
+    """The lines of a panel, and their facet."""
 
     title: str
     facet: str
@@ -70,7 +70,7 @@ class Lines(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class CurvesPlot(Drawing):
-    """A line for each record: PR over gamma, ProbAcc over rho, accuracy over eps, and the like.
+    """A line for each record: PR over gamma, ProbAcc over rho, accuracy over eps, and so on.
 
     Shades are 95 % intervals, and bars the standard deviations of means (rb-rank --aggregate). Of more
     than 16 records in a panel the median and the middle 80 % are shown.
@@ -80,7 +80,7 @@ class CurvesPlot(Drawing):
 
     over: str = param(
         "gamma",
-        "What runs along the axis; epoch draws the history of trainings.",
+        "Quantity along the axis; epoch draws the history of trainings.",
         choices=("gamma", "rho", "eps", "severity", "epoch"),
     )
     metric: str | None = param(
@@ -90,15 +90,15 @@ class CurvesPlot(Drawing):
         metavar="LIST",
     )
     facet: str | None = param(
-        None, "Panels for the records that agree in these, such as dataset,arch.name.", metavar="LIST"
+        None, "Panels for groups of records that agree in these, such as dataset,arch.name.", metavar="LIST"
     )
     right: str | None = param(
         None,
-        "Metrics with an axis of their own on the right of each panel, their lines dashed: with --over epoch"
+        "Metrics with a separate axis on the right of each panel and dashed lines: with --over epoch"
         " --metric wci the gap.",
         metavar="LIST",
     )
-    same_scale: bool = param(False, "With --right: no axis of their own, but the scale of the left one.")
+    same_scale: bool = param(False, "With --right: use the scale of the left axis.")
 
     def paint(self, figure: Figure, records: Sequence[Record], scoring: Scoring) -> Painted:
         keys = [""] * len(records)
@@ -142,7 +142,7 @@ class CurvesPlot(Drawing):
         )
 
     def _panels(self, records: Sequence[Record], keys: Sequence[str], metric: str | None) -> list[Panel]:
-        """The panels of these metrics, those of a facet together, in the order in which facets are met."""
+        """The panels of these metrics, grouped by facet, facets in order of first occurrence."""
         whole = (self._histories if self.over == "epoch" else self._curves)(records, metric)
         plain = self.right is not None or len(whole) == 1  # the facet alone says which panel it is
         panels = []
@@ -306,7 +306,7 @@ def _lines(axes: Axes, panel: Panel, lines: Lines, dashes: style.Dashes | None =
 
 
 def _crowd(axes: Axes, lines: dict[int, list[Point]]) -> dict[str, Artist]:
-    """What is in the middle of all that have a value at a place, over grey lines, or over their range."""
+    """The median of all records with a value at a place, over grey lines or over their range."""
     at: dict[float, list[float]] = {}
     for points in lines.values():
         for point in points:
@@ -344,7 +344,7 @@ def _crowd(axes: Axes, lines: dict[int, list[Point]]) -> dict[str, Artist]:
 def _stretches(lines: dict[int, list[Point]], places: Sequence[float]) -> list[tuple[int, int]]:
     """Runs of places that some record's line crosses: (first, one after the last) of each.
 
-    Where no record has values on both sides, two medians tell of different records, and no line joins them.
+    If no record has values on both sides, the medians are of different records, and no line joins them.
     """
     ends = [(points[0].x, points[-1].x) for points in lines.values() if points]
     crossed = [

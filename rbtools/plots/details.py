@@ -1,4 +1,4 @@
-"""What `rb-attack --detail` keeps of an evaluation: confidences and confusion, by metric."""
+"""The details of evaluations by `rb-attack --detail`: confidences and confusion, by metric."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Details = dict[str, list[dict[str, Any]]]  # metric -> the details of the record
 
 
 def _are_shares(values: object, count: int) -> bool:
-    """Whether this is a list of so many numbers that a drawing can hold."""
+    """Whether this is a list of that many numbers that can be drawn."""
     if not isinstance(values, list) or len(values) != count:
         return False
     return all(type(value) in (int, float) and 0 <= value < 2**53 for value in values)
@@ -29,7 +29,7 @@ def _has_confusion(detail: dict[str, Any]) -> bool:
 
 
 def _has_confidence(detail: dict[str, Any]) -> bool:
-    """Whether means of right and wrong predictions are there, and by class both matrices or none."""
+    """Whether it has the means of correct and wrong predictions, and both matrices by class or none."""
     confidence, images = detail.get("confidence"), detail.get("images") or {}
     if not isinstance(confidence, dict) or not isinstance(images, dict):
         return False

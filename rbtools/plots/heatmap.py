@@ -24,7 +24,7 @@ _NAMES = {"spearman": "Spearman's ρ", "kendall": "Kendall's τ-b"}
 
 
 class HeatmapMatrix(NamedTuple):
-    """Correlations (rows, cols), NaN where there is none, over so many records."""
+    """Correlations (rows, cols), NaN where there is none, and the number of records."""
 
     rows: list[str]
     cols: list[str]
@@ -46,13 +46,13 @@ class Heatmap(Drawing):
         "Metrics and expressions with commas, globs among them; --rows, --cols for a part.",
         metavar="EXPR",
     )
-    rows: str | None = param(None, "What the rows are.  [default: --metric]", metavar="EXPR")
-    cols: str | None = param(None, "What the columns are.  [default: --metric]", metavar="EXPR")
+    rows: str | None = param(None, "Metrics of the rows.  [default: --metric]", metavar="EXPR")
+    cols: str | None = param(None, "Metrics of the columns.  [default: --metric]", metavar="EXPR")
     kind: str | None = param(None, "Which correlation.  [default: spearman]", choices=("spearman", "kendall"))
 
     @staticmethod
     def adopt(line: dict[str, Any]) -> bool:
-        """Whether this is a line of rb-corr, which is no record and can be drawn all the same."""
+        """Whether this is a line of rb-corr, which is no record but can be drawn."""
         return line.get("tool") == "rb-corr" and {"row", "col", "value", "kind"} <= line.keys()
 
     def paint(self, figure: Figure, records: Sequence[Record], scoring: Scoring) -> Painted:
@@ -131,7 +131,7 @@ def _family(name: str) -> str:
 
 
 def _name(axes: Axes, names: Sequence[str], cell: float, most: float, which: str) -> float:
-    """Names at each row or column, or where those would be too small, at each run of one family."""
+    """Names at each row or column, or if these would be too small, at each run of one family."""
     size = layout.label_size(cell)
     if size:
         shown = layout.apart(list(map(words.tidy, names)), most, size)

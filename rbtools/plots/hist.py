@@ -1,4 +1,4 @@
-"""hist: how the values of metrics are distributed over records."""
+"""hist: histograms of metrics over records."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BINS = 60
 
 @dataclass(frozen=True, kw_only=True)
 class Histogram(Drawing):
-    """How many records have a metric in which range; several metrics share the bins."""
+    """Histograms of metrics over records; several metrics share the bins."""
 
     name: ClassVar[str] = "hist"
 
@@ -33,7 +33,7 @@ class Histogram(Drawing):
         " evaluated last]",
         metavar="EXPR",
     )
-    bins: int | None = param(None, "How many bins.  [default: as the data suggest]", check="positive")
+    bins: int | None = param(None, "Number of bins.  [default: chosen from the data]", check="positive")
 
     def paint(self, figure: Figure, records: Sequence[Record], scoring: Scoring) -> Painted:
         if self.bins is not None and self.bins > MOST_BINS:

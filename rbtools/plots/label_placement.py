@@ -19,7 +19,7 @@ _DIRECTIONS = ((1, 0), (1, 1), (0, 1), (-1, 1), (-1, 0), (-1, -1), (0, -1), (1, 
 
 
 class Label(NamedTuple):
-    """A name whose place is looked for once the figure has its size."""
+    """A name that is placed once the figure has its size."""
 
     at: tuple[float, float]
     artist: Annotation
@@ -27,7 +27,7 @@ class Label(NamedTuple):
 
 
 def write(axes: Axes, points: Sequence[tuple[float, float]], names: Sequence[str]) -> None:
-    """Write the names; `settle` gives them their places when the figure's size is known."""
+    """Add the names; `settle` places them when the figure's size is known."""
     from matplotlib import patheffects
 
     size = style.SMALL - 0.5

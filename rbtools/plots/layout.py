@@ -1,4 +1,4 @@
-"""Room for words: how wide a text is, titles in lines, names under ticks, legends below the figure."""
+"""Text layout: widths of texts, titles in lines, names under ticks, legends below the figure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SMALLEST = 5.0  # points; a smaller name cannot be read
 
 
 def text_width(text: str, size: float) -> float:
-    """The width of one line of text in inches, at so many points."""
+    """The width of one line of text in inches, at a font size in points."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import text_to_path
 
@@ -44,7 +44,7 @@ def line_height(size: float) -> float:
 
 
 def wrapped(text: str, width: float, size: float) -> list[str]:
-    """The lines of a text that fit so many inches.
+    """The text in lines that fit a width in inches.
 
     Broken between words, else after a dot or a dash; a part that is still too long is shortened.
     """
@@ -68,7 +68,7 @@ def _broken(word: str, width: float, size: float) -> list[str]:
 
 
 def fitted(text: str, width: float, size: float) -> str:
-    """The text, without so much of its middle that it fits."""
+    """The text, without its middle if it does not fit."""
     most = len(text)
     while most > 3 and text_width(text, size) > width:
         most -= 1
@@ -77,9 +77,8 @@ def fitted(text: str, width: float, size: float) -> str:
 
 
 def apart(names: Sequence[str], width: float, size: float) -> list[str]:
-    """Names that fit so many inches, and are no more alike than they were.
-
-    Where names without their middles are the same, their beginnings up to where they differ go instead.
+    """Names that fit a width in inches, and stay as different as they were. If names without their middles
+    are equal, they keep the part in which they differ.
     """
     texts = [fitted(name, width, size) for name in names]
     for text in {text for text in texts if texts.count(text) > 1}:
@@ -95,7 +94,7 @@ def apart(names: Sequence[str], width: float, size: float) -> list[str]:
 
 
 def _in_common(names: Sequence[str]) -> int:
-    """How many letters names begin with that are the same in all."""
+    """The length of the common beginning of all names."""
     pairs = enumerate(zip(*names, strict=False))
     return next((place for place, letters in pairs if len(set(letters)) > 1), min(map(len, names)))
 
@@ -121,12 +120,12 @@ def _around(name: str, start: int, end: int, width: float, size: float) -> str:
 
 
 def legend(figure: Figure, entries: Sequence[tuple[Artist | Container, str]]) -> float:
-    """A legend at the lower edge, in as many columns as fit; returns the inches that it is high."""
+    """A legend at the lower edge, in as many columns as fit; returns its height in inches."""
     if not entries:
         return 0.0
     size, handle, gap = style.SMALL, 0.34, 0.2
     room = figure.get_figwidth() - 0.15
-    # Many names in one column would make a tower: then even the longest leaves room for two.
+    # Many names in one column would be too high: then even the longest name leaves room for two columns.
     most = room / (2 if len(entries) > _TOWER else 1) - handle - gap - 0.01
     names = [fitted(words.tidy(name), most, size) for _, name in entries]
     lengths = [text_width(name, size) + handle + gap for name in names]
@@ -147,7 +146,7 @@ def legend(figure: Figure, entries: Sequence[tuple[Artist | Container, str]]) ->
 
 
 def _in_columns(lengths: Sequence[float], rows: int) -> float:
-    """How wide names are together in columns of so many rows; the last columns may be a row shorter."""
+    """The width of names in columns of that many rows; the last columns may be a row shorter."""
     columns = math.ceil(len(lengths) / rows)
     full, total, start = len(lengths) - columns * (rows - 1), 0.0, 0
     for column in range(columns):
@@ -158,10 +157,8 @@ def _in_columns(lengths: Sequence[float], rows: int) -> float:
 
 
 def name_x(axes: Axes, names: Sequence[str], width: float, size: float | None = None) -> float:
-    """Names below the places 0, 1, ... of an axis that is so many inches wide.
-
-    Level where they fit, else upright, and only every second or third where even those would touch.
-    Returns the inches that they are high.
+    """Names below the places 0, 1, ... of an axis of that width in inches. Horizontal if they fit, else
+    vertical, and only every second or third if even those would overlap. Returns their height in inches.
     """
     size = style.SMALL if size is None else size
     slot = width / max(len(names), 1)
@@ -174,7 +171,7 @@ def name_x(axes: Axes, names: Sequence[str], width: float, size: float | None = 
 
 
 def name_y(axes: Axes, names: Sequence[str], height: float, size: float | None = None) -> None:
-    """Names left of the places 0, 1, ... of an axis that is so many inches high; see `name_x`."""
+    """Names left of the places 0, 1, ... of an axis of that height in inches; see `name_x`."""
     size = style.SMALL if size is None else size
     step = max(1, math.ceil(line_height(size) * 0.95 / (height / max(len(names), 1))))
     axes.set_yticks(range(0, len(names), step), [names[place] for place in range(0, len(names), step)])
@@ -188,7 +185,7 @@ def label_size(slot: float) -> float:
 
 
 def label(axes: Axes, *, x: str | None = None, y: str | None = None, room: tuple[float, float]) -> None:
-    """Labels of the axes, in lines that fit the inches there are (wide, high)."""
+    """Labels of the axes, in lines that fit the room (width, height) in inches."""
     if x is not None:
         axes.set_xlabel("\n".join(wrapped(x, room[0], style.SIZE)))
     if y is not None:
@@ -196,7 +193,7 @@ def label(axes: Axes, *, x: str | None = None, y: str | None = None, room: tuple
 
 
 def short_number(value: float, _: object = None) -> str:
-    """A tick's number: 1.2M, 350k, 0.05. Without powers of ten, which would need raised digits."""
+    """A tick's number: 1.2M, 350k, 0.05. Without powers of ten, which would need superscripts."""
     for unit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= unit:
             return f"{value / unit:.4g}{letter}".replace("-", "−")
@@ -204,7 +201,7 @@ def short_number(value: float, _: object = None) -> str:
 
 
 def plain_numbers(axis: Axis) -> None:
-    """Numbers of this axis in the short form where they are large; others as matplotlib has them."""
+    """Large numbers of this axis in the short form; others in matplotlib's."""
     from matplotlib.ticker import FuncFormatter
 
     low, high = axis.get_view_interval()
@@ -222,7 +219,7 @@ def whole_numbers(axis: Axis, steps: Sequence[float] | None = None) -> None:
 
 
 class Grid(NamedTuple):
-    """Panels of one size: their axes, in how many rows, and how wide each is in inches."""
+    """Panels of one size: their axes, the number of rows, and the width of each in inches."""
 
     axes: list[Axes]
     rows: int
@@ -231,7 +228,7 @@ class Grid(NamedTuple):
 
 
 def grid(figure: Figure, count: int, *, least: float, side: float = 0.65, share: Share = "all") -> Grid:
-    """So many panels, each at least `least` inches wide where the figure is wide enough.
+    """A grid of panels, each at least `least` inches wide if the figure is wide enough.
 
     `side` inches are for the numbers on the left; `share` says which axes are alike ("all", "none").
     """

@@ -29,10 +29,10 @@ _ESCAPED = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028",
 @dataclass(frozen=True, kw_only=True)
 class Leaderboard:
     """A page in one file, for a browser without a network: a table to sort and to filter, sliders for the
-    weights of the composite score, curves of the selected rows, and the command line that makes each row
-    again.
+    weights of the composite score, curves of the selected rows, and the command line that reproduces each
+    row.
 
-    The score is that of rb-score where the records have one, with its metrics and weights as a start.
+    The score is that of rb-score if the records have one, with its metrics and weights initially.
     """
 
     name: ClassVar[str] = "leaderboard"
@@ -53,14 +53,13 @@ def page(
     """The leaderboard page of these records: HTML that loads nothing.
 
     preset_metrics: the metrics of a preset of rb-score under their usual names, from which some data sets
-    differ.
-    Everything of the records is data: it is embedded as JSON in which nothing can end the element, and
-    reaches the document as text only; a content security policy lets no other script run.
-    Raises RbError where there are no records, or none has a metric.
+    differ. Everything in the records is data: it is embedded as JSON that cannot end its element, and reaches
+    the document only as text; a content security policy lets no other script run. Raises RbError where there
+    are no records, or none has a metric.
     """
     if not records:
         raise RbError("There are no records to draw.")
-    title = title.encode(errors="replace").decode()  # what a shell hands over may be no text
+    title = title.encode(errors="replace").decode()  # an argument of a shell may be invalid Unicode
     return filled(page_content.content(records, title, preset_metrics), title)
 
 

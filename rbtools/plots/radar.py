@@ -29,7 +29,7 @@ class Radar(weightings.Composed):
 
     name: ClassVar[str] = "radar"
 
-    top: int = param(6, "Only so many, the best by equal weights.", check="positive")
+    top: int = param(6, "Number of records, the best by equal weights.", check="positive")
 
     def paint(self, figure: Figure, records: Sequence[Record], scoring: Scoring) -> Painted:
         score = self.scored(records, scoring)
@@ -54,7 +54,7 @@ class Radar(weightings.Composed):
         return Painted(title + weightings.together(records, self.within), side, entries)
 
     def _check(self, spokes: Collection[str]) -> None:
-        """Raise RbError where so many spokes or lines cannot be drawn."""
+        """Raise RbError for too few or too many spokes or lines."""
         if not LEAST_SPOKES <= len(spokes) <= MOST_SPOKES:
             asked = {"--weightings": self.weightings, "--metric": self.metric, "--preset": self.preset}
             option = next((name for name, text in asked.items() if text is not None), None)
@@ -70,13 +70,13 @@ class Radar(weightings.Composed):
 
 
 def _spoke(number: int, count: int) -> tuple[float, float]:
-    """The direction of a spoke: the first upwards, then with the clock."""
+    """The direction of a spoke: the first upwards, then clockwise."""
     angle = math.pi / 2 - 2 * math.pi * number / count
     return math.cos(angle), math.sin(angle)
 
 
 def _web(axes: Axes, names: Sequence[str], width: float) -> float:
-    """Rings, spokes and their names; returns the inches that the web with its names is high."""
+    """Draw rings, spokes and their names; returns the height in inches."""
     count = len(names)
     axes.set_axis_off()
     axes.set_aspect("equal")
@@ -86,7 +86,7 @@ def _web(axes: Axes, names: Sequence[str], width: float) -> float:
             strict=True,
         )
         axes.plot(xs, ys, color=style.PALE, linewidth=0.9 if ring == 1 else 0.5, zorder=1)
-    # The web takes the width that the names at its sides leave.
+    # The circle takes the width that the names at its sides leave.
     most = 0.24 * width
     texts = ["\n".join(layout.wrapped(words.tidy(name), most, style.SMALL)) for name in names]
     wide = max(

@@ -1,4 +1,4 @@
-"""ranks: metrics over records in order, and how the order changes from metric to metric."""
+"""ranks: metrics over ordered records, and how ranks change between metrics."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _MARKED = 40  # records whose points are joined by a line
 class Ranks(Drawing):
     """Metrics over records in order.
 
-    `view=shared`: all in the order of --by, so that what follows a curve agrees with it; over many
-    records points, with their running median. `view=own`: each metric in its own order. `view=changes`:
-    the ranks themselves, a line for each record from metric to metric.
+    `view=shared`: all in the order of --by, which shows which metrics agree with it; over many records
+    points, with their running median. `view=own`: each metric in its own order. `view=changes`: the ranks
+    themselves, a line for each record from metric to metric.
 
     With --join the sets of records are compared in one metric, such as the same architectures on several data
     sets: each one's rank in a set over its rank in the first.
@@ -218,9 +218,8 @@ def _ranks(column: Sequence[float | None], name: str) -> list[float]:
 
 
 def _name_ends(axes: Axes, last: Sequence[float], tags: Sequence[str], most: float) -> float:
-    """The names of the records where their lines end; those that share a rank share a line of text.
-
-    Returns the inches that they are wide, `most` at most.
+    """The names of the records at the ends of their lines; those that share a rank share a line of text.
+    Returns their width in inches, at most `most`.
     """
     at: dict[float, list[str]] = {}
     for rank, tag in zip(last, tags, strict=True):

@@ -1,4 +1,4 @@
-"""Numbers out of records: what an option names, one value a record, and how it is called on an axis."""
+"""Numbers from records: the metrics that an option names, one value per record, and groups of records."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Record = dict[str, Any]
 def column(records: Sequence[Record], text: str, option: str) -> list[float | None]:
     """The value of a metric or an expression for each record, None where it has none.
 
-    Raises RbError, naming the option, where the text does not parse, where no record has such a value
-    (with the near misses), and where what they have is no number in any.
+    Raises RbError, naming the option, if the text does not parse, if no record has such a value (with similar
+    names), and if no record has a number there.
     """
     try:
         compiled = expr.compile(text)
@@ -45,8 +45,8 @@ def _values(records: Sequence[Record], compiled: expr.Expression) -> list[float 
 def chosen(records: Sequence[Record], text: str | None, option: str) -> list[str]:
     """The metrics and expressions of a list, globs among them replaced by what they match.
 
-    Without a text: `score` where there is one, else the metric that was evaluated last. Raises RbError,
-    naming the option, for a glob that matches nothing and for an empty list.
+    Without a text: `score` if there is one, else the metric that was evaluated last. Raises RbError, naming
+    the option, for a glob that matches nothing and for an empty list.
     """
     if text is None:
         return [metric_name.default_rank_key(records)]
@@ -65,7 +65,7 @@ def chosen(records: Sequence[Record], text: str | None, option: str) -> list[str
 
 
 def present(records: Sequence[Record], text: str, option: str) -> list[float]:
-    """The values of a metric or an expression that there are; see `column`. Raises RbError for none."""
+    """The existing values of a metric or an expression; see `column`. Raises RbError for none."""
     numbers = [value for value in column(records, text, option) if value is not None]
     if not numbers:
         raise RbError(f"{option}: no record has a value of '{text}'.")
@@ -73,10 +73,9 @@ def present(records: Sequence[Record], text: str, option: str) -> list[float]:
 
 
 def keys(records: Sequence[Record], text: str, option: str) -> list[str]:
-    """What an expression, or each of a list of them, is for every record; texts of one line.
-
-    A record that lacks one is `without`. Raises RbError, naming the option, where an expression does not
-    parse, where no record has it, and for an empty list.
+    """The value of an expression, or of each in a list, for every record, as text on one line. `without`
+    stands for a missing one. Raises RbError, naming the option, if an expression does not parse, if no record
+    has it, and for an empty list.
     """
     items = expr.items(text)
     if not items:
@@ -105,16 +104,15 @@ def _texts(records: Sequence[Record], compiled: expr.Expression) -> list[str]:
 
 
 def _plain(value: object) -> str:
-    """A value of a record as text; of a list its parts."""
+    """A value of a record as text; for a list its parts."""
     if isinstance(value, list):
         return "+".join(map(str, value)) or "none"
     return "none" if value is None else str(value)
 
 
 def groups(records: Sequence[Record], text: str, option: str) -> dict[str, list[int]]:
-    """The places of the records that agree in an expression or a list of them, by what it is; see `keys`.
-
-    Training methods come in the order in which figures have them, others as they are met.
+    """The places of the records that agree in an expression or a list of them, by its value; see `keys`.
+    Training methods are in the order of all figures, others in order of first occurrence.
     """
     at: dict[str, list[int]] = {}
     for place, key in enumerate(keys(records, text, option)):
@@ -135,7 +133,7 @@ def intervals(record: Record) -> dict[str, tuple[float, float]]:
 
 
 def deviations(record: Record) -> dict[str, float]:
-    """Metric -> the standard deviation over the records that it is the mean of (rb-rank --aggregate)."""
+    """Metric -> the standard deviation over the averaged records (rb-rank --aggregate)."""
     entries = record.get("evals") or []
     return {
         str(entry["metric"]): float(entry["std"])

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-MOST_GROUPS = 16  # colours and shapes that can be told apart
+MOST_GROUPS = 16  # distinguishable colours and shapes
 _NAMED = 20  # points that have their names beside them
 _OP_NAMES = {
     "none": "none",
@@ -44,8 +44,8 @@ class Scatter(Drawing):
     """Two metrics against each other, coloured by a third, with the Pareto front.
 
     `neighbours=13714` marks one architecture of NAS-Bench-201 and those that differ from it in one edge:
-    colour and shape say which operation the edge has instead, the number beside it which edge (1: 0→1,
-    2: 0→2, 3: 1→2, 4: 0→3, 5: 1→3, 6: 2→3).
+    colour and shape show the operation that the edge has instead, the number beside it the edge (1: 0→1, 2:
+    0→2, 3: 1→2, 4: 0→3, 5: 1→3, 6: 2→3).
     """
 
     name: ClassVar[str] = "scatter"
@@ -62,11 +62,11 @@ class Scatter(Drawing):
     highlight: str | None = param(
         None, "Condition of the records that are marked: 'live_kernel_params == 18'.", metavar="EXPR"
     )
-    pareto: bool = param(False, "Mark the records that no other beats in both metrics.")
+    pareto: bool = param(False, "Mark the Pareto front: records that no other beats in both metrics.")
     neighbours: str | None = param(
         None, "Index, name or string of an architecture whose neighbours are marked.", metavar="ARCH"
     )
-    log_x: bool = param(False, "Horizontal axis with equal ratios, for parameters and times.")
+    log_x: bool = param(False, "Logarithmic horizontal axis, for parameters and times.")
 
     def paint(self, figure: Figure, records: Sequence[Record], scoring: Scoring) -> Painted:
         colours = (
@@ -125,7 +125,7 @@ class Scatter(Drawing):
         known = [place for place, shade in enumerate(shades) if shade is not None]
         rest = [place for place, shade in enumerate(shades) if shade is None]
         _dots(axes, points, rest, color=style.PALE)
-        # The densest part is drawn last otherwise: in the order of the colour both ends are seen.
+        # In the order of the colour both ends stay visible; otherwise the densest part would cover them.
         known.sort(key=lambda place: shades[place] or 0.0)
         drawn = _dots(axes, points, known, c=[shades[place] for place in known], cmap="viridis")
         bar = figure.colorbar(drawn, ax=axes, pad=0.02, aspect=28)
@@ -142,7 +142,7 @@ class Scatter(Drawing):
         (line,) = axes.plot(
             [points.x[place] for place in ordered],
             [points.y[place] for place in ordered],
-            # Between two points of the front lies what the second reaches, or with less x the first.
+            # Between two points of the front, the second is attained, or if less x is better the first.
             drawstyle="steps-pre" if higher[0] else "steps-post",
             color=style.VERMILLION,
             linewidth=1.2,
@@ -166,7 +166,7 @@ def _points(records: Sequence[Record], x: str, y: str) -> Points:
 
 
 def _texts(records: Sequence[Record], text: str) -> list[str] | None:
-    """The values of an expression where they are texts; None where they are not."""
+    """The values of an expression if they are texts; else None."""
     try:
         compiled = expr.compile(text)
     except RbError as wrong:
@@ -279,7 +279,7 @@ def _neighbourhood(axes: Axes, points: Points, centre: int) -> list[tuple[Artist
             labels.setdefault((points.x[place], points.y[place]), []).append(str(edge + 1))
     star = {"marker": "*", "color": style.BLACK, "s": 70, "alpha": 1, "zorder": 5}
     entries.insert(0, (_dots(axes, points, own, **star), words.tidy(f"nb201-{centre}")))
-    # Equal networks are one point, which several edges lead to.
+    # Equal networks are one point, reached by several edges.
     texts = [",".join(sorted(set(edges))) for edges in labels.values()]
     _zoom(axes, points, [*marked, *own])
     label_placement.write(axes, list(labels), texts)
@@ -297,7 +297,7 @@ def _index(record: Record) -> int | None:
 
 
 def _zoom(axes: Axes, points: Points, places: Sequence[int]) -> None:
-    """Show the part where these points are."""
+    """Limit the axes to these points."""
     for numbers, limits in ((points.x, axes.set_xlim), (points.y, axes.set_ylim)):
         low = min(numbers[place] for place in places)
         high = max(numbers[place] for place in places)

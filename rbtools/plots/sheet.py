@@ -21,7 +21,7 @@ _BLOCK = 3.0  # inches that a block of names and tiles wants
 
 @dataclass(frozen=True, kw_only=True)
 class ContactSheet(base.Drawing):
-    """The options of a contact sheet; what it shows is made by who has images and corruptions."""
+    """The options of a contact sheet; the caller provides the images."""
 
     def of(
         self,

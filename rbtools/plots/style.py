@@ -16,8 +16,8 @@ Dashes = str | tuple[int, tuple[float, ...]]  # a matplotlib line style
 DASHES: tuple[Dashes, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
-# Of each training method colour, dashes and marker, the same in every figure: adversarial training is drawn
-# through, noise is dashed, what knows neither is dotted.
+# Colour, dashes and marker of each training method, the same in every figure: adversarial training is solid,
+# noise is dashed, training without either is dotted.
 _DASHED, _DOTTED = DASHES[1], DASHES[2]
 METHODS: dict[str, tuple[str, Dashes, str]] = {
     "erm": (GREY, _DOTTED, "o"),
@@ -39,7 +39,7 @@ METHODS: dict[str, tuple[str, Dashes, str]] = {
 SIZE, SMALL, TITLE = 8.0, 7.0, 9.0
 _SETTINGS: dict[str, Any] = {
     "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],  # matplotlib brings it along: the same everywhere
+    "font.sans-serif": ["DejaVu Sans"],  # part of matplotlib: the same everywhere
     "font.size": SIZE,
     "axes.titlesize": SIZE,
     "axes.labelsize": SIZE,
@@ -47,7 +47,7 @@ _SETTINGS: dict[str, Any] = {
     "ytick.labelsize": SMALL,
     "legend.fontsize": SMALL,
     "figure.titlesize": TITLE,
-    "text.parse_math": False,  # a $ in somebody's name is a $
+    "text.parse_math": False,  # a $ in a name is no formula
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.axisbelow": True,
@@ -73,7 +73,7 @@ _SETTINGS: dict[str, Any] = {
 
 @contextlib.contextmanager
 def applied() -> Iterator[None]:
-    """matplotlib with this style and nothing of the user's; both drawing and writing need it."""
+    """matplotlib with this style only, without the user's settings; needed for drawing and writing."""
     from matplotlib import style
 
     with warnings.catch_warnings(), style.context(["default", _SETTINGS], after_reset=True):
@@ -91,7 +91,8 @@ def line(number: int) -> dict[str, Any]:
 
 
 def look(names: Sequence[str]) -> list[dict[str, Any]]:
-    """Colour, marker and dashes of named lines or points: a method's own where all are, else in turn."""
+    """Colour, marker and dashes of named lines or points: the methods' own if all are methods, else by
+    position."""
     if set(names) <= METHODS.keys():
         return [dict(zip(("color", "linestyle", "marker"), METHODS[name], strict=True)) for name in names]
     return [{**line(number), "marker": MARKERS[number % len(MARKERS)]} for number in range(len(names))]
@@ -99,8 +100,8 @@ def look(names: Sequence[str]) -> list[dict[str, Any]]:
 
 def looks(parts: Sequence[tuple[str | None, ...]]) -> list[dict[str, Any]]:
     """Colour and dashes of lines that differ in these parts: a method has its own colour everywhere, else the
-    last part has one, and the others have the dashes. Where there are not enough of either, and where only
-    one part differs, simply one after the other.
+    last part decides the colour, and the others the dashes. If there are not enough of either, or only one
+    part differs, simply by position.
     """
     places = range(min(map(len, parts), default=0))
     of_method = next((p for p in places if {part[p] for part in parts} <= METHODS.keys()), None)

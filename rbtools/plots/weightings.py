@@ -28,10 +28,9 @@ PRESETS: dict[str, dict[str, tuple[float, ...]]] = {
 
 
 class Rows(NamedTuple):
-    """Named rows of numbers: the means over the records of each group, and how many those are.
-
-    numbers: one list a row, one number a column, None where no record of the group has one. deviations: of
-    the sample, likewise, None for fewer than two records.
+    """Named rows of numbers: the means over the records of each group, and the number of records. numbers:
+    one list per row, one number per column, None if no record of the group has one. deviations: of the
+    sample, likewise, None for fewer than two records.
     """
 
     names: list[str]
@@ -49,7 +48,7 @@ class WeightedMetric(NamedTuple):
 
 @dataclass(frozen=True)
 class Own:
-    """The scores that records bring along, in the place of one that is computed over the records drawn.
+    """The scores in the records, in place of one that is computed over the drawn records.
 
     scaled: for each record its metrics on the scale of the score, None where it has none.
     """
@@ -59,7 +58,7 @@ class Own:
 
     @staticmethod
     def of(records: Sequence[Record]) -> Own | None:
-        """The score of records that rb-score scored by the same metrics and weights; None of others."""
+        """The score of records that rb-score scored by the same metrics and weights; None for others."""
         entries = [_entry(record) for record in records]
         terms = entries[0].get("terms") if entries else None
         if not terms or any(entry.get("terms") != terms for entry in entries):
@@ -78,7 +77,7 @@ def _entry(record: Record) -> Record:
 
 
 def _scaled(contributions: Record, terms: Sequence[WeightedMetric]) -> list[float | None]:
-    """What each metric is on the scale from 0 to 1: a contribution is that times the metric's share."""
+    """Each metric on the scale from 0 to 1: its contribution divided by its share of the weights."""
     total = sum(term.weight for term in terms if contributions.get(term.metric) is not None)
     parts = [contributions.get(term.metric) for term in terms]
     return [
@@ -106,13 +105,13 @@ class Composed(Drawing):
     preset: str | None = param(None, "The metrics of a preset of rb-score, such as prbench.", metavar="NAME")
     weightings: str | None = param(
         None,
-        "Names and weights, such as 'equal; robust: pgd20.8=3, pr.*=2; fast: seconds_per_epoch=5'. What is"
-        " not named weighs what --metric says, else 1. The six of PRBench's figure 6 are prbench."
+        "Names and weights, such as 'equal; robust: pgd20.8=3, pr.*=2; fast: seconds_per_epoch=5'. Metrics"
+        " not named have the weight of --metric, else 1. The six of PRBench's figure 6 are prbench."
         "  [default: equal]",
         metavar="LIST",
     )
     group: str | None = param(
-        None, "Draw the means over the records that agree in this, such as train.method.", metavar="EXPR"
+        None, "Draw means over groups of records that agree in this, such as train.method.", metavar="EXPR"
     )
     within: str | None = param(
         None,
@@ -120,13 +119,13 @@ class Composed(Drawing):
         metavar="LIST",
     )
     missing: str = param(
-        "refuse", "What becomes of a record that lacks a metric.", choices=("refuse", "renormalise", "worst")
+        "refuse", "What to do with a record that lacks a metric.", choices=("refuse", "renormalise", "worst")
     )
 
     def scored(self, records: Sequence[Record], scoring: Scoring) -> Score:
         """The composite score of the records, settled; see `rbtools.scoring.plotted.composite`.
 
-        Where nothing else is asked for it is the score that rb-score gave them, if all have one of the same.
+        Without other options it is the score that rb-score gave them, if all have one with the same terms.
         """
         asked = (self.metric, self.preset, self.within, self.missing)
         if asked == (None, None, None, "refuse") and (own := Own.of(records)) is not None:
@@ -137,7 +136,7 @@ class Composed(Drawing):
 
 
 def weightings(text: str | None, usual: dict[str, float]) -> dict[str, list[float]]:
-    """Read `equal; robust: pgd20.8=3, pr.*=2`: a weight for each metric, the `usual` one where none is given.
+    """Parse `equal; robust: pgd20.8=3, pr.*=2`: a weight for each metric, by default the `usual` one.
 
     A name of `PRESETS` is its weightings, for as many metrics in their order. Raises RbError for a weight
     that is no number or below 0, and a metric that is not among `usual`.
@@ -193,7 +192,7 @@ def _weight(text: str, item: str) -> float:
 
 
 def together(records: Sequence[Record], within: str | None) -> str:
-    """A remark for the title where several data sets were scaled as one; empty elsewhere."""
+    """A remark for the title if several data sets were scaled together; else empty."""
     sets = {str(record.get("dataset")) for record in records}
     return f", scaled over {len(sets)} data sets together" if len(sets) > 1 and within is None else ""
 
@@ -221,9 +220,8 @@ def _deviation(numbers: Sequence[float | None]) -> float | None:
 
 
 def best(rows: Rows, top: int) -> Rows:
-    """The rows that are highest in their first column, so many of them; those that lack a number are last.
-
-    A score over one metric of four is no better than one over all of them for being higher.
+    """The `top` rows that are highest in their first column; those that lack a number are last, since a score
+    over one metric of four is not comparable to one over all of them.
     """
 
     def place(row: int) -> tuple[int, float]:

@@ -44,12 +44,12 @@ def with_number(name: str) -> metric_name.MetricName | None:
 
 
 def axis_of(parts: metric_name.MetricName) -> str:
-    """The key in AXES of what the metric's number is."""
+    """The key in AXES of the quantity of the metric's number."""
     return "eps2" if parts.norm == "l2" else parts.over
 
 
 def describe(name: str) -> str:
-    """A metric as an axis calls it, with its unit; an expression or another name as it is."""
+    """A metric as the label of an axis, with its unit; an expression or another name is unchanged."""
     parts = metric_name.parse(name)
     if parts.split in _SPLITS:
         return f"{describe(parts.rest().build())}, {_SPLITS[parts.split]}"
@@ -80,19 +80,19 @@ def _radius(text: str) -> str:
 
 
 def setting(name: str) -> str:
-    """What was done to the images of an accuracy: "fgsm, ε = 8/255", "clean images"."""
+    """The setting of an accuracy: "fgsm, ε = 8/255", "clean images"."""
     text = describe(name)
     return "clean images" if name == "acc" else text.removeprefix("accuracy under ")
 
 
 def axis(names: Sequence[str]) -> str:
-    """The label of an axis for one metric, or for what several have in common, with the unit."""
+    """The label of an axis for one metric, or for the common quantity of several, with the unit."""
     label = describe(names[0]) if len(names) == 1 else quantity(names)
     return f"{label} [share of images]" if {_quantity(name) for name in names} <= _SHARES else label
 
 
 def quantity(names: Sequence[str]) -> str:
-    """What metrics have in common, for an axis that several share: accuracy, PR ..., else "value"."""
+    """The common quantity of metrics, for an axis that they share: accuracy, PR ..., else "value"."""
     kinds = {_quantity(name) for name in names}
     return kinds.pop() if len(kinds) == 1 else "value"
 
@@ -120,12 +120,12 @@ def is_share(names: Sequence[str]) -> bool:
 
 
 def tidy(text: object) -> str:
-    """Somebody's text on one line, without what would not print."""
+    """Untrusted text on one line, without unprintable characters."""
     return "".join(letter if letter.isprintable() else " " for letter in str(text)).strip()
 
 
 def shortened(text: str, most: int = LONGEST) -> str:
-    """A long name without its middle: both ends tell more."""
+    """A long name without its middle."""
     if len(text) <= most:
         return text
     half = (most - 1) // 2
@@ -158,7 +158,7 @@ def _differ(rows: Sequence[Sequence[str | None]], apart: Iterable[Sequence[int]]
 def differing(
     records: Sequence[Record], apart: Iterable[Sequence[int]] | None = None
 ) -> list[tuple[str | None, ...]]:
-    """Of name, data set, method and seed those that differ among the records, of each record.
+    """For each record, those of name, data set, method and seed that differ among the records.
 
     apart: parts of the records that are not compared with each other, by place.
     """
@@ -168,7 +168,8 @@ def differing(
 
 
 def tags(records: Sequence[Record], apart: Sequence[Sequence[int]] | None = None) -> list[str]:
-    """A short name for each record: of name, data set, method and seed those that differ; see `differing`."""
+    """A short name for each record, made of name, data set, method and seed if they differ; see
+    `differing`."""
     rows = [_parts(record) for record in records]
     differ = _differ(rows, apart) or [0]
     words = ("", "", "", "seed ")

@@ -1,6 +1,6 @@
 """Probabilistic robustness: noise distributions, and the statistics of noisy copies.
 
-`distributions` has the noise and `splitting` the probabilities of rare failures; `estimate`, `mixing`,
+`distributions` has the noise, `splitting` estimates probabilities of rare failures; `estimate`, `mixing`,
 `intervals` and `sequential` work on counts, without model and tensors.
 """
 

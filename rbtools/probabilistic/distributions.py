@@ -1,8 +1,8 @@
 """Noise around an image, as a unit draw times a radius.
 
-The unit draw does not depend on the radius, so that all radii share it: estimates over a range of
-radii are smooth, and a further radius costs one multiply-add. Every noise is also a map of independent
-standard normal numbers (`shaped`), the space in which splitting samples rare events.
+All radii share the unit draw: estimates over a range of radii are smooth, and a further radius costs one
+multiply-add. Every noise is also a function of independent standard normal numbers (`shaped`), the space in
+which splitting samples rare events.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Draws(Protocol):
-    """The random numbers of a batch, one independent stream an example."""
+    """The random numbers of a batch, one independent stream per example."""
 
     def uniform(self, shape: tuple[int, ...], draw: int = 0) -> Tensor:
         """Numbers from [0, 1) on the grid of 2^-24, float32 (N, *shape)."""
@@ -30,7 +30,7 @@ class Draws(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Noise:
-    """Base of the noise distributions: the ball, and clipping.
+    """Base class of the noise distributions: the norm and clipping.
 
     PRBench does not say whether x + delta is clipped to [0, 1]; advbench does so in training and in
     evaluation. Without clipping a model sees pixels that no image has.
@@ -40,7 +40,7 @@ class Noise:
     version: ClassVar[int] = 1
     laws: ClassVar[dict[str, str]]
 
-    norm: str = param("linf", "The norm of the ball that --gamma is the radius of.", choices=("linf", "l2"))
+    norm: str = param("linf", "The norm of the ball of radius --gamma.", choices=("linf", "l2"))
     clip: bool = param(True, "Clip the noisy image to [0, 1].")
 
     @property
@@ -84,8 +84,8 @@ class Uniform(Noise):
     and the length gamma * u^(1/d), d the number of pixels and channels.
 
     With `truncate` the noisy pixel is uniform in the part of [x - gamma, x + gamma] that lies in [0, 1], as
-    wellzline/PRBenchmark draws it (evaluate.py): a black pixel at gamma .3 has a root mean square of .173
-    then, and of .122 where the noise is clipped, which leaves half of the draws at 0.
+    in wellzline/PRBenchmark (evaluate.py): a black pixel at gamma .3 then has a root mean square of .173, and
+    .122 with clipping, which leaves half of the draws at 0.
     """
 
     name: ClassVar[str] = "uniform"
@@ -96,7 +96,7 @@ class Uniform(Noise):
 
     truncate: bool = param(
         False,
-        "Draw uniformly from the part of the ball in [0, 1], in place of clipping: off (text prints none), on"
+        "Draw uniformly from the part of the ball in [0, 1] instead of clipping: off (not in the text), on"
         " (PRBench's code).",
         optional=True,
     )
@@ -104,8 +104,8 @@ class Uniform(Noise):
     def __post_init__(self) -> None:
         if self.truncate and (self.norm != "linf" or not self.clip):
             raise RbError(
-                "truncate draws from the part of the L-infinity ball that lies in [0, 1], so that nothing is"
-                " left to clip. Leave it out for norm l2 and with --no-clip."
+                "truncate draws from the part of the L-infinity ball that lies in [0, 1], in place of"
+                " clipping. Leave it out for norm l2 and with --no-clip."
             )
 
     @property
@@ -149,9 +149,9 @@ class Uniform(Noise):
 class Gaussian(Noise):
     """Normal noise projected onto the ball: for L-infinity sigma = gamma, clamped to [-gamma, gamma].
 
-    PRBench only says "within the ball"; its own tables fit clamping (which piles mass on the border) and
-    not rejection. For L2 sigma = gamma / sqrt(d), so that a length is gamma on average (in the square),
-    and what is longer is shortened to gamma.
+    PRBench only says "within the ball"; its own tables fit clamping (which piles mass on the border) and not
+    rejection. For L2 sigma = gamma / sqrt(d), so that the root mean square length is gamma, and longer
+    vectors are shortened to gamma.
     """
 
     name: ClassVar[str] = "gaussian"
@@ -168,9 +168,9 @@ class Gaussian(Noise):
 class Laplace(Noise):
     """Laplace noise projected onto the ball: for L-infinity of scale gamma, clamped to [-gamma, gamma].
 
-    PRBench only says "within the ball"; its own tables fit clamping (which piles mass on the border) and
-    not rejection. For L2 the scale is gamma / sqrt(2 d), so that a length is gamma on average (in the
-    square), and what is longer is shortened to gamma.
+    PRBench only says "within the ball"; its own tables fit clamping (which piles mass on the border) and not
+    rejection. For L2 the scale is gamma / sqrt(2 d), so that the root mean square length is gamma, and longer
+    vectors are shortened to gamma.
     """
 
     name: ClassVar[str] = "laplace"
@@ -196,7 +196,7 @@ def signed_uniform(draws: Draws, shape: tuple[int, ...], draw: int) -> Tensor:
 
 
 def _projected(z: Tensor, norm: str, deviation: float) -> Tensor:
-    """Numbers (N, d) of that standard deviation, in the unit ball; see the laws above."""
+    """Numbers (N, d) of standard deviation `deviation`, projected onto the unit ball; see the laws above."""
     if norm == "linf":
         return z.clamp(-1, 1)
     z = z / (deviation * math.sqrt(z.shape[1]))

@@ -1,8 +1,8 @@
 """Estimates from counts: proportions, PR_D(gamma), ProbAcc(rho).
 
 The input is the result of sampling: for each image the number of its N noisy copies that were classified
-correctly, -1 for an image that does not count. PRBench (Probabilistic Robustness for Free?) averages over the
-images that are correct without noise; advbench counts every image.
+correctly, or -1 for an excluded image. PRBench (Probabilistic Robustness for Free?) averages over the images
+that are correct without noise; advbench counts every image.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ INTERVALS = 2  # version of ProbAcc's intervals, for the keys of results
 
 @dataclass(frozen=True, kw_only=True)
 class Estimator:
-    """Settings of the estimates: tolerated failure rates, which images count, the criterion, the confidence.
+    """Settings of the estimates: tolerated failure rates, counted images, criterion, confidence.
 
-    denominator: "correct", images that are right without noise, or "all". passes: "at-least", PR >= 1 - rho
-    (PRBench's text), or "above", PR > 1 - rho (its code, and advbench).
+    denominator: "correct", images classified correctly without noise, or "all". passes: "at-least", PR >= 1 -
+    rho (PRBench's text), or "above", PR > 1 - rho (its code, and advbench).
     """
 
     rho: tuple[float, ...] = (0.1, 0.05, 0.01)
@@ -47,7 +47,7 @@ class Estimator:
 class Estimate:
     """A number with its interval, or the reason why there is none.
 
-    `n` is the number of images it was counted over. `interval` is None exactly where `value` is.
+    `n` is the number of counted images. `interval` is None exactly when `value` is.
     """
 
     value: float | None
@@ -67,7 +67,7 @@ class Estimate:
 
 
 def proportion(successes: int, n: int, confidence: float = 0.95) -> Estimate:
-    """A share of images, such as an accuracy, with Wilson's interval; None of no images."""
+    """A share of images, such as an accuracy, with Wilson's interval; value None for no images."""
     if n == 0:
         return Estimate(None, None, 0, confidence, "there are no images to count")
     return Estimate(successes / n, wilson(successes, n, confidence), n, confidence)
@@ -76,9 +76,9 @@ def proportion(successes: int, n: int, confidence: float = 0.95) -> Estimate:
 def pr_d(correct: Sequence[int], samples: int, confidence: float = 0.95) -> Estimate:
     """PR_D: the mean over images of the share of `samples` noisy copies classified correctly.
 
-    The images are the sampling unit. The interval comes from the deviation between them and not from
-    images * samples pooled draws, which would be too narrow (`mean_interval`); where all images have the same
-    share it is the exact binomial interval over images.
+    The images are the sampling unit. The interval comes from the deviation between images (`mean_interval`);
+    one from images * samples pooled draws would be too narrow. If all images have the same share, it is the
+    exact binomial interval over images.
     """
     counts = _counted(correct, samples)
     if not counts:
@@ -96,12 +96,12 @@ def pr_d(correct: Sequence[int], samples: int, confidence: float = 0.95) -> Esti
 def prob_acc(
     correct: Sequence[int], samples: int, rho: float, confidence: float = 0.95, above: bool = False
 ) -> Estimate:
-    """ProbAcc(rho): the share of images that at most rho * samples noisy copies get wrong.
+    """ProbAcc(rho): the share of images with at most rho * samples misclassified noisy copies.
 
-    PRBench eq. 24, PR(x) >= 1 - rho, on counts: 100 samples at rho .01 allow one failure; `above` is
-    PR(x) > 1 - rho. That is a plug-in, biased where images have rates near rho. The interval is of the
-    true share, of images whose failure rate is at most rho (`mixing.share_interval`), and widened to the
-    plug-in where it leaves that out.
+    PRBench eq. 24, PR(x) >= 1 - rho, on counts: 100 samples at rho .01 allow one failure; `above` is PR(x) >
+    1 - rho. This plug-in estimate is biased if images have rates near rho. The interval is for the true share
+    of images whose failure rate is at most rho (`mixing.share_interval`), widened to include the plug-in
+    estimate.
     """
     counts = _counted(correct, samples)
     if not counts:
@@ -118,15 +118,15 @@ def _of_share(passed: int, n: int, seen: Sequence[mixing.Event], rho: float, con
 
 
 def undecided(correct: Sequence[int], samples: int, rho: float, confidence: float = 0.95) -> int:
-    """How many images' draws do not decide, by the exact test, whether their PR is above 1 - rho."""
+    """The number of images whose draws do not decide, by the exact test, whether their PR is above 1 -
+    rho."""
     low, high = sequential.undecided(samples, rho, confidence)
     return sum(low <= samples - k <= high for k in _counted(correct, samples))
 
 
 def quantiles(correct: Sequence[int], samples: int, confidence: float = 0.95) -> list[dict[str, Any]]:
-    """The PR of single images: for each of SHARES the smallest PR that at least this share is not above.
-
-    Each is some image's estimate, with its exact (Clopper-Pearson) interval.
+    """Quantiles of the images' PR: for each of SHARES the smallest PR that at least this share does not
+    exceed.
     """
     counts = sorted(_counted(correct, samples))
     entries = []
@@ -140,8 +140,8 @@ def quantiles(correct: Sequence[int], samples: int, confidence: float = 0.95) ->
 def findings(outcomes: Iterable[int], estimator: Estimator, samples: int) -> list[dict[str, Any]]:
     """The results in the `evals` entries of one radius: PR_D first, then ProbAcc for each rho.
 
-    `outcomes`: for each image its number of correctly classified noisy copies, -1 where it does not
-    count. A number that cannot be computed has value None and a reason.
+    `outcomes`: for each image its number of correctly classified noisy copies, or -1 if it is excluded. A
+    number that cannot be computed has value None and a reason.
     """
     outcomes, sure = [int(k) for k in outcomes], estimator.confidence
     pr = pr_d(outcomes, samples, sure).entry()
@@ -162,7 +162,7 @@ def findings(outcomes: Iterable[int], estimator: Estimator, samples: int) -> lis
 
 
 def plug_in(samples: int) -> str:
-    """The field `estimator` of a ProbAcc's entry."""
+    """The field `estimator` of a ProbAcc entry."""
     return (
         f"value: the images whose own {samples} draws pass, biased where their PR is near 1 - rho; estimate"
         " and interval: those whose true PR does"
@@ -172,12 +172,12 @@ def plug_in(samples: int) -> str:
 def stopped_findings(
     rows: Iterable[Sequence[float]], estimator: Estimator, samples: int, adaptive: bool = False
 ) -> list[dict[str, Any]]:
-    """The results of ProbAcc for each rho where sampling stopped as soon as an image was decided.
+    """The results of ProbAcc for each rho when sampling stops as soon as an image is decided.
 
-    A row: correct copies (-1: does not count), draws, then for each rho 1 (passed), 0 (failed) or
-    -1 (undecided after `samples` draws: then it counts by its estimate). Without PR_D, because the share of
-    correct draws is biased when sampling stops early. The intervals are of the true share: decisions are
-    those of all `samples` draws, or (`adaptive`) wrong with probability 1 - confidence at most.
+    A row: correct copies (-1: excluded), draws, then for each rho 1 (passed), 0 (failed) or -1 (undecided
+    after `samples` draws: counted by its estimate). There is no PR_D, because the share of correct draws is
+    biased when sampling stops early. The intervals are for the true share: decisions are those of all
+    `samples` draws, or (`adaptive`) wrong with probability at most 1 - confidence.
     """
     whole = [[int(value) for value in row] for row in rows]
     counted = [row for row in whole if row[0] >= 0]
@@ -207,10 +207,10 @@ def stopped_findings(
 
 
 def _of_decisions(passed: int, decisions: Sequence[int], confidence: float) -> Estimate:
-    """ProbAcc from a test that is wrong for an image with probability 1 - confidence at most.
+    """ProbAcc from a test that is wrong for an image with probability at most 1 - confidence.
 
-    In expectation a share of at least `confidence` of the images that truly pass are not decided as failed,
-    and the same share of those that truly fail are not decided as passed.
+    In expectation at least a share `confidence` of the images that truly pass is not decided as failed, and
+    at least that share of those that truly fail is not decided as passed.
     """
     n = len(decisions)
     high = wilson(n - decisions.count(0), n, confidence)[1] / confidence
@@ -224,7 +224,7 @@ def interval_name(confidence: float) -> str:
 
 
 def _counted(correct: Sequence[int], samples: int) -> list[int]:
-    """The counts of the images that count, as Python integers (numpy's would overflow when squared)."""
+    """The counts of the included images, as Python integers (numpy's would overflow when squared)."""
     counts = [int(k) for k in correct]
     if samples < 1 or any(not -1 <= k <= samples for k in counts):
         raise ValueError(f"correct counts must lie between 0 and the number of samples, {samples}")

@@ -1,7 +1,7 @@
 """Confidence intervals for proportions and for differences, in plain Python.
 
-Evaluators use these for every accuracy, so nothing heavy is imported: Wilson and Newcombe need a
-square root, only Clopper-Pearson loads scipy.
+Every accuracy uses these, so nothing heavy is imported: Wilson and MOVER need only a square root,
+Clopper-Pearson loads scipy.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def normal_quantile(confidence: float) -> float:
 def wilson(successes: float, trials: float, confidence: float = 0.95) -> Interval:
     """Wilson's score interval of a proportion (JASA 22, 1927).
 
-    Good for any proportion and from few trials on; its ends stay in [0, 1]. Mean coverage is near
-    the nominal one, not above it everywhere: for a guarantee use `clopper_pearson`.
+    Good for any proportion and for few trials; its ends stay in [0, 1]. The mean coverage is near the nominal
+    one, but not above it everywhere: for a guarantee use `clopper_pearson`.
     """
     _check(successes, trials)
     z2 = normal_quantile(confidence) ** 2
@@ -68,12 +68,12 @@ def mean_interval(
 ) -> Interval:
     """Interval of a mean of `count` values in [0, 1] with that standard deviation (divisor count - 1).
 
-    Where nearly all values are equal a normal interval is far too short, because the few that differ make up
-    the variance. As in Korn and Graubard (Survey Methodology 24, 1998) the mean is treated as a proportion
-    with the number of trials that has the same variance, deflated by (z/t)^2 with t of
-    `differing` - 1 degrees of freedom, `differing` the number of values that are not the common one at
-    the end of the range (default: all). Here the interval of that proportion is Wilson's, and there are
-    at least `count` trials, since no variable in [0, 1] varies more than one that is 0 or 1. Without
+    If nearly all values are equal, a normal interval is far too short, because the variance comes from the
+    few that differ. As in Korn and Graubard (Survey Methodology 24, 1998), the mean is treated as a
+    proportion with the number of trials that gives the same variance, deflated by (z/t)^2, where t has
+    `differing` - 1 degrees of freedom and `differing` is the number of values that are not the common one at
+    the end of the range (default: all). Unlike there, the interval of that proportion is Wilson's, and there
+    are at least `count` trials, since no variable in [0, 1] varies more than one that is 0 or 1. Without
     spread it is the exact binomial interval over the values.
     """
     if count < 1:
@@ -92,10 +92,10 @@ def skewed_interval(
 ) -> Interval:
     """Interval of a mean of `count` values of any range, such as losses, that may have a long tail.
 
-    Student's interval, moved and stretched by Hall's cubic transformation of the t statistic (J. R. Stat.
-    Soc. B 54, 1992), which corrects its skewness: with values that are mostly small and sometimes large the
-    mean is too low more often than too high. deviation: divisor count - 1; skewness: the third
-    central moment over the cube of the deviation with divisor count. Needs two values.
+    Student's interval with Hall's cubic transformation of the t statistic (J. R. Stat. Soc. B 54, 1992),
+    which corrects its skewness: with values that are mostly small and sometimes large, the mean is too low
+    more often than too high. deviation: divisor count - 1; skewness: the third central moment divided by the
+    cube of the deviation with divisor count. Needs two values.
     """
     if count < 2:
         raise ValueError(f"the mean of {count} values has no interval")

@@ -1,8 +1,8 @@
 """Inference on the distribution of the images' true failure rates from counts of noisy copies.
 
-An image with failure rate p leaves K failures of M draws, K ~ Bin(M, p), and images have rates from an
-unknown distribution G. ProbAcc(rho) is G([0, rho]), while the share of images with K <= rho * M is that of G
-mixed with the binomial: a biased estimate, whatever the number of images.
+An image with failure rate p has K failures in M draws, K ~ Bin(M, p), and images have rates from an unknown
+distribution G. ProbAcc(rho) is G([0, rho]), while the share of images with K <= rho * M is that of the
+binomial mixture over G: a biased estimate for any number of images.
 """
 
 from __future__ import annotations
@@ -40,17 +40,16 @@ def share_interval(seen: Sequence[Event], images: int, rho: float, confidence: f
     """The interval of G([0, rho]) from nested events of independent images, without assumptions on G.
 
     The smallest and the largest share over all G whose event probabilities lie in their intervals:
-    F-localization (Ignatiadis and Wager, "Confidence intervals for nonparametric empirical Bayes
-    analysis", JASA 117, 2022, section 2), here with Wilson's intervals of the single events at a level at
-    which they hold together. Where many images are near rho it stays wide for any number of images: only
-    more draws make it narrower.
+    F-localization (Ignatiadis and Wager, "Confidence intervals for nonparametric empirical Bayes analysis",
+    JASA 117, 2022, section 2), here with Wilson's intervals of the events at a simultaneous level. If many
+    images are near rho, it stays wide for any number of images: only more draws make it narrower.
     """
     from scipy.optimize import linprog
 
     rates, passing = _rates(seen, rho)
     columns = np.stack([special.bdtr(event.most, event.draws, rates) for event in seen])
     quantile = _together([event.images for event in seen], images, confidence)
-    while True:  # improbable counts may be impossible for every G: the intervals widen until one is feasible
+    while True:  # improbable counts may be infeasible for every G: widen the intervals until one is feasible
         level = math.erf(quantile / math.sqrt(2))
         ends = np.array([wilson(event.images, images, level) for event in seen])
         bounds = np.concatenate([ends[:, 1], -ends[:, 0]])
@@ -70,7 +69,7 @@ def share_interval(seen: Sequence[Event], images: int, rho: float, confidence: f
 
 
 def _rates(seen: Sequence[Event], rho: float) -> tuple[np.ndarray, np.ndarray]:
-    """The grid of rates of G, and 1 for those that pass. Rho is in it twice: as passing and as failing."""
+    """The grid of rates of G, and 1 for those that pass. It has rho twice: as passing and as failing."""
     deviation = math.sqrt(max(rho * (1 - rho), 1 / seen[0].draws) / max(event.draws for event in seen))
     near = rho + deviation * np.arange(-8, 8.125, 0.25)
     rates = np.unique(np.concatenate([near[(near > 0) & (near < 1)], np.linspace(0, 1, 21), [rho]]))
@@ -78,7 +77,7 @@ def _rates(seen: Sequence[Event], rho: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _together(counts: Sequence[int], images: int, confidence: float) -> float:
-    """The number of deviations at which the intervals of all nested events hold with that confidence.
+    """The number of deviations at which the intervals of all nested events hold simultaneously.
 
     The maximum of a Brownian bridge, standardised, at the events' probabilities.
     """

@@ -1,4 +1,4 @@
-"""Stopping rules that decide whether an image passes at a tolerated failure rate: two rules in one form.
+"""Two stopping rules, in one form, that decide whether an image passes at a tolerated failure rate.
 
 A rule is two tables over the number of failures f so far. With n draws made, the image passes
 as soon as n >= passes[f] and fails as soon as n <= fails[f].
@@ -15,10 +15,10 @@ from rbtools.lazy import np, special
 
 NEVER = 1 << 40
 
-# The share of the stake that is on a failure rate of 0, where a clear pass is decided soonest. The rest
-# is spread over (0, rho), so that images with a few failures are decided too, only later.
+# The share of the stake on a failure rate of 0, which decides a clear pass soonest. The rest is spread over
+# (0, rho), so that images with a few failures are decided too, but later.
 ON_ZERO = 0.99
-# Failures are compared as counts: .01 * 100 is 1.0000000000000002 or 1.0 as the rounding falls.
+# Failures are compared as counts: .01 * 100 may round to 1.0000000000000002 or to 1.0.
 COUNT_SLACK = 1e-9
 
 
@@ -37,7 +37,8 @@ def allowed(samples: int, rho: float, above: bool = False) -> int:
 
 
 def needed(rho: float, confidence: float = 0.95) -> int | None:
-    """The fewest draws that can show a failure rate below rho: all right, (1 - rho)^n <= 1 - confidence.
+    """The fewest draws that can show a failure rate below rho, if all are correct: (1 - rho)^n <= 1 -
+    confidence.
 
     299 for rho .01 and 95 %. None for rho 0, which no number of draws can show.
     """
@@ -45,7 +46,7 @@ def needed(rho: float, confidence: float = 0.95) -> int | None:
 
 
 def too_few(rhos: Iterable[float], samples: int, confidence: float = 0.95) -> str | None:
-    """Why so many samples cannot decide every rho at that confidence; None where they can."""
+    """Why `samples` draws cannot decide every rho at that confidence; None if they can."""
     for rho in rhos:
         least = needed(rho, confidence)
         if least is None:
@@ -53,7 +54,7 @@ def too_few(rhos: Iterable[float], samples: int, confidence: float = 0.95) -> st
         if samples < least:
             return (
                 f"{samples} samples cannot show a failure rate below {rho:g}: at {100 * confidence:g} % that"
-                f" takes {least}, all of them right."
+                f" takes {least}, all of them correct."
             )
     return None
 
@@ -61,8 +62,8 @@ def too_few(rhos: Iterable[float], samples: int, confidence: float = 0.95) -> st
 def undecided(samples: int, rho: float, confidence: float = 0.95) -> tuple[int, int]:
     """The fewest and the most failures in `samples` that do not decide whether the rate is below rho.
 
-    Fewer show a rate below rho and more one above it, each by the exact binomial test at level
-    1 - confidence. (0, ...) where not even 0 failures are enough.
+    Fewer show a rate below rho and more one above it, each by the exact binomial test at level 1 -
+    confidence. (0, ...) if not even 0 failures show it.
     """
     counts = np.arange(samples + 1, dtype=float)
     level = 1 - confidence
@@ -73,7 +74,7 @@ def undecided(samples: int, rho: float, confidence: float = 0.95) -> tuple[int, 
 
 @functools.lru_cache(maxsize=64)
 def fixed(samples: int, rho: float, above: bool = False) -> Rule:
-    """The rule that gives the decision of all `samples` draws, as soon as that is certain."""
+    """The rule that gives the decision of all `samples` draws as soon as it is certain."""
     most = allowed(samples, rho, above)
     failures = np.arange(most + 2)
     passes = np.where(failures <= most, samples - most + failures, NEVER)
@@ -82,13 +83,13 @@ def fixed(samples: int, rho: float, above: bool = False) -> Rule:
 
 @functools.lru_cache(maxsize=64)
 def anytime(samples: int, rho: float, confidence: float = 0.95) -> Rule:
-    """A sequential test of the failure rate p against rho that may be looked at after every draw.
+    """A sequential test of the failure rate p against rho, valid after every draw.
 
-    An image with p >= rho is ever passed with probability at most 1 - confidence, and one with p <= rho
-    ever failed with probability at most that, however long it is sampled (Ville's inequality):
-    each side is a bet against p = rho, and stops when its stake has grown by 1 / (1 - confidence). The
-    bet on passing has 99 % on p = 0 and the rest spread evenly over (0, rho); that on failing is
-    spread evenly over (rho, 1). rho in (0, 1).
+    An image with p >= rho passes at any time with probability at most 1 - confidence, and one with p <= rho
+    fails at any time with at most the same probability (Ville's inequality): each side is a bet against p =
+    rho, and stops when its wealth has grown by 1 / (1 - confidence). The bet on passing has 99 % of its stake
+    on p = 0 and the rest spread evenly over (0, rho); the bet on failing is spread evenly over (rho, 1). rho
+    in (0, 1).
     """
     need = -math.log(1 - confidence)
     failures = np.arange(samples + 1)

@@ -1,13 +1,13 @@
-"""Adaptive multilevel splitting: the probability of an event too rare for plain sampling.
+"""Adaptive multilevel splitting estimates the probability of an event too rare for plain sampling.
 
 Webb, Rainforth, Teh and Kumar, "A Statistical Approach to Assessing Neural Network Robustness" (2019,
-arXiv:1811.07209). The event, score >= 0, is reached through levels: of a population of particles the
-share `keep` with the highest scores survives, is copied until the population has its size again, and is moved
-by a Markov chain that stays above the level. The product of the shares is the probability.
+arXiv:1811.07209). The event, score >= 0, is reached through levels: of a population of particles the share
+`keep` with the highest scores survives, is copied up to the size of the population, and is moved by a Markov
+chain that stays above the level. The product of the shares is the estimate.
 
-The level is the highest score that is killed, and survivors are strictly above it. A level at the lowest
-survivor would count that one as above itself and overestimate: by half at 1e-9. With this rule the mean over
-runs is the probability if moved particles are independent of their start: Brehier, Gazeau, Goudenege,
+The level is the highest score that is killed, and survivors are strictly above it. With the level at the
+lowest survivor, that one would count as above itself: an overestimate, by half at 1e-9. With this rule the
+mean over runs is unbiased if moved particles are independent of their start: Brehier, Gazeau, Goudenege,
 Lelievre and Rousset, "Unbiasedness of some generalized adaptive multilevel splitting algorithms" (Ann. Appl.
 Probab. 26, 2016). bench/rare.py measures the remaining bias.
 """
@@ -45,11 +45,11 @@ class Draws(Protocol):
 class Splitting:
     """Settings of splitting: `runs` independent populations of `particles`, `moves` between levels.
 
-    Unlike Webb's, particles are independent standard normal numbers that a noise maps to its own law, so that
-    splitting and plain sampling have one distribution (Webb's is uniform on the ball within [0, 1], without
-    the probability mass that clipping puts on the border). The move is that of Crank and Nicolson,
-    z' = sqrt(1 - b^2) z + b w with w standard normal, which leaves their law as it is in any dimension
-    and is accepted where z' is above the level; b is tuned in all populations together.
+    Unlike Webb's, particles are independent standard normal numbers that a noise maps to its distribution, so
+    that splitting and plain sampling have the same distribution (Webb's is uniform on the ball within [0, 1],
+    without the probability mass that clipping puts on the border). The move is preconditioned Crank-Nicolson,
+    z' = sqrt(1 - b^2) z + b w with w standard normal, which preserves the normal distribution in any
+    dimension and is accepted if z' is above the level; b is tuned for all populations together.
     """
 
     version: ClassVar[int] = 2
@@ -100,7 +100,7 @@ class Splitting:
                 accepted = there > level[:, None]
                 z = torch.where(accepted[..., None], moved, z)
                 scores = torch.where(accepted, there, scores)
-                # A step adapted to its own population alone makes the probability .7 % too large.
+                # A step adapted to each population alone would bias the probability by +.7 %.
                 rate = accepted[open_].float().mean()
                 step = (step * (rate - _ACCEPTED).exp()).clamp(max=1)
         low = runs <= math.log(self.floor)
@@ -109,9 +109,9 @@ class Splitting:
     def _split(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """The level (R,) of each run's scores (R, P), and which particles are above it: bool (R, P).
 
-        All but the share `keep` are killed, and all that tie with the last of them, so that at most that
-        share survives, possibly none. Where the level is in the event already, it is the last one, and
-        survivors are those in the event: score >= 0.
+        All but the share `keep` are killed, and all ties with the last of them, so that at most that share
+        survives, possibly none. A level inside the event is the last one, and its survivors are the particles
+        in the event: score >= 0.
         """
         killed = int((1 - self.keep) * self.particles + 1e-9)  # (1 - .9) * 200 is 19.999999999999996
         level = scores.kthvalue(max(killed, 1), dim=1).values
@@ -132,8 +132,8 @@ def findings(rows: Iterable[Sequence[float]], confidence: float = 0.95) -> dict[
     """The results in an `evals` entry: the mean failure probability 1 - PR over images.
 
     A row: the example's id, then the logarithm of its probability in each run (-inf: below the floor); NaN
-    for an example that is wrong without noise and does not count. `images` has for each the logarithm of the
-    mean over runs, and the standard deviation of the runs' logarithms.
+    for an example that is misclassified without noise and excluded. `images` has for each the logarithm of
+    the mean over runs, and the standard deviation of the runs' logarithms.
     """
     rows = [list(map(float, row)) for row in rows]
     counted = [row for row in rows if not math.isnan(row[1])]
@@ -152,7 +152,7 @@ def findings(rows: Iterable[Sequence[float]], confidence: float = 0.95) -> dict[
 
 
 def _of_image(row: Sequence[float], share: float) -> dict[str, Any]:
-    """An image's fields in the record; None where no run, or fewer than two, came above the floor."""
+    """An image's fields in the record; None if no run (deviation: fewer than two) came above the floor."""
     logs = [value for value in row[1:] if value > -math.inf]
     spread = None
     if len(logs) > 1:

@@ -1,9 +1,7 @@
-"""Reading and writing JSON Lines, strictly: what is no record is named, never guessed.
-
-jsonlines reads and writes the lines, with orjson as its loads and dumps. The standard library's parser is the
-second opinion where orjson is silent: a line that orjson would not write back byte for byte may hold a
-duplicate key or an integer beyond 64 bits, and only then is it parsed again. Lines that rbtools wrote never
-take that second way.
+"""Strict reading and writing of JSON Lines: a line that is no record is reported, never guessed. jsonlines
+reads and writes the lines, with orjson as its loads and dumps. orjson accepts duplicate keys and integers
+beyond 64 bits silently. A line that it would not write back byte for byte may have them, and is parsed again
+by the standard library. Lines that rbtools wrote never need that.
 """
 
 from __future__ import annotations
@@ -20,21 +18,21 @@ import orjson
 from rbtools.errors import RbError, shown
 
 SCHEMA = 1
-_LARGEST = 1e150  # of a measured number: beyond it squares and sums are no longer finite
+_LARGEST = 1e150  # largest measured number: beyond it squares and sums may overflow
 _INTEGERS = 2**63
 _BOM = b"\xef\xbb\xbf"
-_SHOWN = 60  # bytes of a line that a message shows
-_BEGINNING = 1 << 13  # bytes of a stream that tell whether it is text
+_SHOWN = 60  # bytes of a line shown in a message
+_BEGINNING = 1 << 13  # bytes of a stream that decide whether it is text
 _NO_TEXT = re.compile(rb"[\x00-\x06\x0e-\x1a\x1c-\x1f\x7f]")  # bytes that no text file has
-_OBJECT = re.compile(rb"\{\s*[\"}]")  # the beginning of a record, however damaged the rest of it
+_OBJECT = re.compile(rb"\{\s*[\"}]")  # the beginning of a record, even if the rest is damaged
 
 
 class BadLine(RbError):
-    """A line that is no record. The message does not name the line; `Line` does."""
+    """A line that is no record. The message does not name the line, which `Line` does."""
 
 
 class Line(NamedTuple):
-    """One line of input: where it stood, its text, and the record or what is wrong with it."""
+    """One line of input: its place, its text, and its record or its problem."""
 
     source: str
     number: int
@@ -46,9 +44,9 @@ class Line(NamedTuple):
 def parse(text: bytes, *, whole: bool = True) -> dict[str, Any]:
     """Return the record on this line.
 
-    `whole` is False when the line has no newline at its end, so that a cut-off line is called that.
-    Raises BadLine for anything that is not one JSON object with an `arch`, for NaN or Infinity,
-    duplicate keys, values nested too deeply to be written, and a schema newer than this version's.
+    `whole` is False for a line without a newline, so that a truncated line is reported as such. Raises
+    BadLine for anything that is not one JSON object with an `arch`, for NaN or Infinity, duplicate keys,
+    values nested too deeply to be written, and a schema newer than this version's.
     """
     try:
         record: Any = orjson.loads(text)
@@ -58,7 +56,7 @@ def parse(text: bytes, *, whole: bool = True) -> dict[str, Any]:
 
 
 def _checked(record: Any, text: bytes) -> dict[str, Any]:
-    """The record that was read from a line. Raises BadLine where it is none."""
+    """The record that was read from a line. Raises BadLine if it is no record."""
     if not isinstance(record, dict):
         raise BadLine(f"is {_kind(record)}, not a JSON object. Expected one JSON object per line.")
     if not _says_all(record, text):
@@ -79,7 +77,7 @@ def _checked(record: Any, text: bytes) -> dict[str, Any]:
 
 
 def parse_again(text: bytes) -> dict[str, Any]:
-    """The record on a line that `parse` has taken before: without its checks, in half the time."""
+    """The record on a line that `parse` has accepted before: without checks, in half the time."""
     record: dict[str, Any] = orjson.loads(text)
     return record if _says_all(record, text) else _parse_slowly(text)
 
@@ -87,8 +85,8 @@ def parse_again(text: bytes) -> dict[str, Any]:
 def _says_all(record: Any, text: bytes) -> bool:
     """Whether parsing a line loses nothing: no key occurs twice, no number is beyond 64 bits.
 
-    False for a line of another spelling, too, which is then read slowly; the blanks that Python's own
-    json writes after colons and commas are no other spelling.
+    False also for a line that is spelled differently, which is then read slowly; the blanks that Python's
+    json writes after colons and commas are accepted.
     """
     try:
         plain: bytes = orjson.dumps(record)
@@ -100,7 +98,7 @@ def _says_all(record: Any, text: bytes) -> bool:
 
 
 def check_shape(record: dict[str, Any]) -> None:
-    """Raise BadLine where the parts that every tool relies on are missing or of the wrong kind."""
+    """Raise BadLine if the fields that every tool relies on are missing or of the wrong kind."""
     if "arch" not in record:
         listed = ", ".join(shown(key, 20) for key in list(record)[:8]) or "nothing"
         raise BadLine(
@@ -130,7 +128,7 @@ def check_shape(record: dict[str, Any]) -> None:
 
 
 def _is_measured(entry: dict[str, Any]) -> bool:
-    """Whether value, deviation and interval of an entry, where it has them, are numbers."""
+    """Whether value, deviation and interval of an entry, if present, are numbers."""
     if not (_is_number(entry.get("value")) and _is_number(entry.get("std"))):
         return False
     ends = entry.get("ci95")
@@ -142,8 +140,8 @@ def _is_measured(entry: dict[str, Any]) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    """Whether this is a number that can be calculated with, or null."""
-    kind = type(value)  # by type: half the time of isinstance, and true is none
+    """Whether this is a number that is safe to calculate with, or null."""
+    kind = type(value)  # by type: half the time of isinstance, and excludes bool
     if kind is float:
         return bool(-_LARGEST <= value <= _LARGEST)
     return value is None or (kind is int and -_INTEGERS <= value < _INTEGERS)
@@ -202,12 +200,12 @@ def _kind(value: Any) -> str:
 
 
 def lines(stream: Iterable[bytes], source: str = "standard input") -> Iterator[Line]:
-    """Yield every line that is not blank, with its record or the reason why it is none.
+    """Yield every line that is not blank, with its record or its problem.
 
     A byte order mark, CRLF and a missing last newline are fine. A stream of binary data, such as a file of
     weights, is one bad line.
     """
-    import jsonlines  # --help need not wait for it
+    import jsonlines  # imported here so that --help is fast
 
     current = _Current(texts(stream))
     reader = jsonlines.Reader(current, loads=orjson.loads)
@@ -219,7 +217,7 @@ def lines(stream: Iterable[bytes], source: str = "standard input") -> Iterator[L
                 record = _INVALID
             number, raw, _ = current.line
             text = raw.strip()
-            if text.startswith(_BOM):  # jsonlines takes it off every line, where it has no place
+            if text.startswith(_BOM):  # jsonlines removes it from every line; only the first may have one
                 record = _INVALID
             try:
                 whole = raw.endswith(b"\n")
@@ -237,7 +235,7 @@ _INVALID = object()
 
 
 class _Current:
-    """The lines of a stream for jsonlines, and the one that it was given last with its number."""
+    """The lines of a stream for jsonlines; keeps the last one with its number."""
 
     def __init__(self, numbered: Iterator[tuple[int, bytes, bool]]) -> None:
         self.numbered = numbered
@@ -254,8 +252,8 @@ class _Current:
 def texts(stream: Iterable[bytes]) -> Iterator[tuple[int, bytes, bool]]:
     """Yield (number, line, True) for every line that is not blank, without a byte order mark.
 
-    Where the stream begins with binary data, the third is False and nothing follows: judged line by line, a
-    file of weights would give thousands of errors. A line that begins as a JSON object does is no such data.
+    If the stream begins with binary data, the third is False and nothing follows: line by line, a file of
+    weights would give thousands of errors. A line that begins like a JSON object is not binary data.
     """
     judged = 0
     for number, raw in enumerate(stream, start=1):
@@ -288,7 +286,7 @@ def dumps(record: dict[str, Any]) -> bytes:
     """
     try:
         text = orjson.dumps(record)
-    except TypeError:  # an integer beyond 64 bits, carried along from someone else's tool
+    except TypeError:  # an integer beyond 64 bits, from another tool
         return json.dumps(record, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
     if b"null" in text:
         _refuse_nonfinite(record, "record")
@@ -316,7 +314,7 @@ def read(path: str | Path) -> Iterator[dict[str, Any]]:
 
 
 def write(records: Iterable[dict[str, Any]], stream: IO[bytes]) -> None:
-    """Write records to a binary stream, one a line."""
+    """Write records to a binary stream, one per line."""
     import jsonlines
 
     jsonlines.Writer(stream, dumps=dumps).write_all(records)

@@ -1,8 +1,7 @@
-"""Metric names: built and parsed, which way is better, which one a record was evaluated for last.
+"""Metric names: building, parsing, direction, and the metric that a record was evaluated for last.
 
-Names go from the general to the particular, `pgd20.8`, `corrupt.fog.3`, `pr.uniform.0.08`; numbers in
-them are written `%g`. A split other than test is the first word: `train.pgd20.8`. No other module takes a
-name apart.
+Names go from the general to the specific: `pgd20.8`, `corrupt.fog.3`, `pr.uniform.0.08`; numbers in them are
+written `%g`. A split other than test is the first word: `train.pgd20.8`. No other module parses names.
 """
 
 from __future__ import annotations
@@ -18,19 +17,19 @@ from rbtools.errors import RbError
 SPLITS = ("train", "valid", "val")
 DIFFERENCES = ("test_minus_train", "loss_gap", "error_gap")  # the last two are former names
 
-# Less is better for a name that begins with one of these, or has one of these as a part.
+# Lower is better for a name that begins with one of these, or has one of these as a part.
 _LOWER_FAMILIES = frozenset(
     ("ge", "wci", "jacobian", "hessian", "sharpness", "nu", "params", "macs", "flops", "pfail")
 )
 _LOWER_PART = r"seconds(_.*)?$|(.*_)?(loss|error|gap|mce|seconds|cond|bound)$"
 _OVER = {"correct": "", "all": "-all"}  # which images a probabilistic metric is over
 _SUMMARY = r"(?:mean|median|min|max|sum)\((.*)\)"
-# Where the heading of a narrow column is broken: in front of numbers (0.05 is one) and words.
+# The heading of a narrow column is broken before numbers (such as 0.05) and words.
 _PIECE = r"\.\d+(?:\.\d+)?|[._]?[^._ ]+ ?|."
 
 
 class MetricName(NamedTuple):
-    """The parts of a metric's name, in their order; empty texts where it has none.
+    """The parts of a metric's name, in order; empty texts for missing ones.
 
     prefixes: split, `ge` and other words in front. stem: an attack with its steps (`pgd20`), `pr`, `pr-all`,
     `probacc`, `probacc-all`, `pfail`, `corrupt`, or all the rest of another name. of: the noise or the
@@ -52,7 +51,7 @@ class MetricName(NamedTuple):
 
     @property
     def family(self) -> str:
-        """What metrics have in common that differ in distance, radius or severity: `train.pgd20.l2`."""
+        """The common name of metrics that differ in distance, radius or severity: `train.pgd20.l2`."""
         return ".".join(filter(None, (*self.prefixes, self.stem, self.of, self.norm)))
 
     @property
@@ -67,7 +66,7 @@ class MetricName(NamedTuple):
 
     @property
     def over(self) -> Literal["", "eps", "gamma", "severity"]:
-        """What `number` is."""
+        """The quantity of `number`."""
         if not self.number or self.suffix:
             return ""
         if self.stem == "corrupt":
@@ -86,7 +85,7 @@ class MetricName(NamedTuple):
 
     @property
     def split(self) -> str:
-        """The split that the name states, `test` where it states none."""
+        """The split in the name; `test` if it has none."""
         return self.prefixes[0] if self.prefixes and self.prefixes[0] in SPLITS else "test"
 
     def rest(self) -> MetricName:
@@ -96,7 +95,7 @@ class MetricName(NamedTuple):
 
 @lru_cache
 def _forms() -> list[re.Pattern[str]]:
-    """The forms of a name. Compiled at the first name: a tool that only says its version needs none."""
+    """The forms of a name, compiled on first use: a tool that only prints its version needs none."""
     number, rate = r"\d+(?:\.\d+)?(?:e[-+]?\d+)?", r"0(?:\.\d+)?|\d(?:\.\d+)?e-\d+|1"
     forms = (
         rf"(?P<stem>probacc(?:-all)?)\.(?P<of>[a-z]+)\.(?P<number>{number})\.(?P<rho>{rate})",
@@ -109,7 +108,7 @@ def _forms() -> list[re.Pattern[str]]:
 
 @lru_cache(maxsize=4096)
 def parse(name: str) -> MetricName:
-    """The parts of a name. Of one that has no known form all words but the known prefixes are the stem."""
+    """The parts of a name. In a name of unknown form, all words after the known prefixes are the stem."""
     for form in _forms():
         if match := form.fullmatch(name):
             parts = {key: text or "" for key, text in match.groupdict().items()}
@@ -127,7 +126,8 @@ def heading_pieces(name: str) -> list[str]:
 
 
 def eps_name(eps: float, norm: str = "linf") -> str:
-    """A distance in pixel units of [0, 1] as names have it: L-infinity in 1/255 (8/255 is "8"), L2 as is."""
+    """A distance in pixel units of [0, 1] as written in names: L-infinity in 1/255 (8/255 is "8"), L2 as
+    is."""
     return f"{eps * 255:g}" if norm == "linf" else f"{eps:g}"
 
 
@@ -142,7 +142,8 @@ def corrupt_name(corruption: str, severity: int | str) -> str:
 
 
 def pr_name(noise: str, gamma: float, denominator: str = "correct") -> str:
-    """`pr.uniform.0.08`, over the images that are right without noise; over all, `pr-all.uniform.0.08`."""
+    """`pr.uniform.0.08`, over the images classified correctly without noise; over all,
+    `pr-all.uniform.0.08`."""
     return f"pr{_OVER[denominator]}.{noise}.{gamma:g}"
 
 
@@ -162,7 +163,8 @@ def ge_name(metric: str) -> str:
 
 
 def gap_name(metric: str) -> str:
-    """`test_minus_train.loss.pgd20.8`: of what grows with overfitting; the name states the direction."""
+    """`test_minus_train.loss.pgd20.8`: for quantities that grow with overfitting; the name has the
+    direction."""
     return f"test_minus_train.{metric}"
 
 
@@ -179,15 +181,15 @@ def without_split(metric: str) -> str:
 
 
 def higher_is_better(metric: str) -> bool:
-    """Whether more of this metric is better; True for a name that does not show it.
+    """Whether higher is better; True for a name that does not show it.
 
-    Also understands `mean(ge.*, wci)` and its like: less is better if it is for every name inside.
+    Also for expressions such as `mean(ge.*, wci)`: lower is better if it is for every name inside.
     """
     summary = re.fullmatch(_SUMMARY, metric.strip())
     if summary:
         return any(higher_is_better(part) for part in summary[1].split(","))
     parts = without_split(metric.strip()).removeprefix("arch.").split(".")
-    if parts[:2] == ["bound", "robbench2"]:  # from below, on the smallest eigenvalue
+    if parts[:2] == ["bound", "robbench2"]:  # a lower bound, by the smallest eigenvalue
         return True
     return parts[0] not in _LOWER_FAMILIES and not any(re.match(_LOWER_PART, part) for part in parts)
 
@@ -202,10 +204,9 @@ def last_evaluated(record: Mapping[str, Any]) -> str | None:
 
 
 def default_rank_key(records: Iterable[Mapping[str, Any]]) -> str:
-    """What to rank by where no metric is named: `score` if there is one, else the metric evaluated last.
-
-    Where records differ in that, the one that is last in most of them (of equals, the first).
-    Raises RbError where no record has a metric.
+    """The default sort key: `score` if there is one, else the metric evaluated last. If records differ in
+    that, the one that is last in most of them (of equals, the first). Raises RbError if no record has a
+    metric.
     """
     last: Counter[str] = Counter()
     for record in records:
@@ -223,7 +224,7 @@ def default_rank_key(records: Iterable[Mapping[str, Any]]) -> str:
 
 
 def names(records: Iterable[Mapping[str, Any]]) -> list[str]:
-    """All metrics of these records, in the order in which they are first met."""
+    """All metrics of these records, in order of first occurrence."""
     seen: dict[str, None] = {}
     for record in records:
         seen.update(dict.fromkeys(record.get("metrics") or ()))

@@ -1,4 +1,4 @@
-"""Putting results into a record: one entry a metric, and no silent change of protocol."""
+"""Puts results into a record: one entry per metric, and no silent change of protocol."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rbtools.errors import RbError
 from rbtools.records import schema
 
 LATER: Any = object()
-"""Stands in an entry for a value that is known only after the work."""
+"""Placeholder in an entry for a value that is known only after the work."""
 
 
 def protocol(entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -21,8 +21,8 @@ def protocol(entry: Mapping[str, Any]) -> dict[str, Any]:
 def add(record: dict[str, Any], entry: dict[str, Any], *, replace: bool = False) -> dict[str, Any]:
     """Return the record with this entry in `evals` and its value in `metrics`.
 
-    A metric of that name with the same protocol is replaced. With another protocol it is an error
-    that shows the difference, unless `replace`. An entry whose value is None leaves `metrics`.
+    A metric of that name with the same protocol is replaced. With another protocol it is an error that shows
+    the difference, unless `replace`. A metric whose value is None is removed from `metrics`.
     """
     name = entry["metric"]
     evals, metrics = list(record.get("evals", [])), dict(record.get("metrics", {}))
@@ -36,7 +36,7 @@ def add(record: dict[str, Any], entry: dict[str, Any], *, replace: bool = False)
 
 
 def refuse(record: dict[str, Any], entry: dict[str, Any]) -> None:
-    """Raise RbError where the record has this metric with another protocol than the entry.
+    """Raise RbError if the record has this metric with another protocol than the entry.
 
     Before the work an entry may have LATER as a field's value: it equals every value.
     """
@@ -51,9 +51,9 @@ def refuse(record: dict[str, Any], entry: dict[str, Any]) -> None:
 def add_implicit(record: dict[str, Any], entry: dict[str, Any]) -> dict[str, Any]:
     """Like `add`, but a metric that is already there under another protocol stays as it is.
 
-    A result of more examples under an otherwise equal protocol replaces the old one: clean accuracy on
-    fifty images gives way to that on all, so that it is of the same images as the latest attack. The same
-    result without the details that are there (--detail) changes nothing.
+    A result of more examples under an otherwise equal protocol replaces the old one: clean accuracy on fifty
+    images is replaced by that on all, so that it is on the same images as the latest attack. The same result
+    without the details of the old one (--detail) changes nothing.
     """
     for old in record.get("evals", []):
         if old.get("metric") != entry["metric"]:
@@ -81,7 +81,7 @@ def difference(old: dict[str, Any], new: dict[str, Any]) -> str:
 
 
 def edited(record: dict[str, Any]) -> dict[str, Any] | None:
-    """The first entry that does not say what its metric is in `metrics`; None where all do."""
+    """The first entry whose value differs from its metric in `metrics`; None if all agree."""
     metrics = record.get("metrics") or {}
     for entry in record.get("evals") or ():
         metric, value = metrics.get(entry["metric"]), entry.get("value")
@@ -93,7 +93,7 @@ def edited(record: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def forget_evaluations(record: dict[str, Any]) -> dict[str, Any]:
-    """The record without results of its former weights, which a training replaces.
+    """The record without results of its old weights, for a training that replaces them.
 
     These are entries with a `split`, unless measured `on` fresh weights; seconds per epoch, of the former
     training; and scores, which are computed from such results. Measures of the architecture stay.

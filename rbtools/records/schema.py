@@ -2,7 +2,7 @@
 
 From these tables derive: whether two entries answer the same question (`results.protocol`), the fields of
 merged records, of means over corruptions and of generalisation errors, what the leaderboard page stores once
-for many records, and the lists in rb-record(5). A new field stands in two places: here, and where it is
+for many records, and the lists in rb-record(5). A new field is named in two places: here, and where it is
 produced.
 """
 
@@ -19,9 +19,9 @@ class Field(NamedTuple):
     """One field, its role, and its line in rb-record(5).
 
     role: `protocol` decides whether two results answer the same question (in a record and in `train`: whether
-    two records are of the same model); `result` is what came out, `cost` what that took; a `label` is any
+    two records are of the same model); `result` is the outcome, `cost` the time and work; a `label` is any
     other field. For a field of an entry, group is its heading in rb-record(5), and page says how the
-    leaderboard page stores it: `shared` once for all records that have the same, `own` with each record, and
+    leaderboard page stores it: `shared` once for all records with the same value, `own` with each record, and
     `omitted` not at all, because it is long.
     """
 
@@ -61,15 +61,15 @@ RECORD = (
     Field(
         "aggregated",
         "protocol",
-        "of rb-rank --aggregate: of how many records this is the mean, and of which",
+        "of rb-rank --aggregate: how many records were averaged, and which",
     ),
     Field("metrics", "result", "the results: a name and a number. Flat, so that every program can read it"),
-    Field("evals", "result", "how each of them was measured, an entry a metric; see ENTRIES"),
+    Field("evals", "result", "how each of them was measured, an entry per metric; see ENTRIES"),
     Field(
         "error",
         "result",
-        "why a tool could not work on this record: an object with tool and message. A line that was no record"
-        " travels on in an error that also has source, line and text",
+        "why a tool could not process this record: an object with tool and message. A line that was no record"
+        " is passed on as an error that also has source, line and text",
     ),
     Field("rank", "result", "of rb-rank: 1 is the best, equal values share a rank"),
     Field("band", "result", "of rb-rank --bands: records of one band cannot be told apart"),
@@ -88,7 +88,11 @@ TRAIN = (
     Field("precision", "protocol", "the type of numbers: fp32 or bf16"),
     Field("draws", "protocol", "the generator of random numbers"),
     Field("init", "protocol", "the weights that the training started from, where they were not fresh"),
-    Field("output", "protocol", "of --output random: the step whose weights were chosen, and of how many"),
+    Field(
+        "output",
+        "protocol",
+        "of --output random: the step whose weights were chosen, and the number of steps",
+    ),
     Field("tracking", "protocol", "the metrics that were measured each epoch"),
     Field("seconds_per_epoch", "cost", "time of an epoch, without validation"),
     Field("passes", "cost", "passes through the network, for each image"),
@@ -101,7 +105,7 @@ TRAIN = (
     Field("stopped_after", "result", "the last epoch, where the training ended early"),
     Field("checkpoints", "result", "the last and the best weights, and which of them is selected"),
     Field("validation", "result", "what the validation measured, and on which images"),
-    Field("history", "result", "a list for each quantity, a number an epoch"),
+    Field("history", "result", "a list for each quantity, one number per epoch"),
 )
 
 _PROTOCOL = {
@@ -121,7 +125,7 @@ _PROTOCOL = {
         ("init_seed", "the seed of fresh weights"),
     ),
     "arithmetic": (
-        ("precision", "the numbers of searches: fp32 or bf16; fp32 always decides the result"),
+        ("precision", "the precision of attack searches: fp32 or bf16; fp32 always decides the result"),
         ("compiled", "true where torch.compile was used"),
     ),
     "attack": (
@@ -139,19 +143,19 @@ _PROTOCOL = {
     "noise": (
         ("noise", "its name in rb-pr"),
         ("gamma", "its radius, on the [0, 1] scale of pixels"),
-        ("samples", "draws an image"),
-        ("definition", "the law of the noise, in words"),
-        ("denominator", "which images count: correct, those that are right without noise, or all"),
+        ("samples", "draws per image"),
+        ("definition", "the distribution of the noise, in words"),
+        ("denominator", "which images count: correct, those classified correctly without noise, or all"),
         ("rho", "of ProbAcc: the tolerated failure rate"),
         ("criterion", "of ProbAcc: when an image passes"),
         ("stopping", "the rule by which draws of an image end early"),
         ("error", "the error rate of that rule"),
         ("splitting", "of rb-pr --rare: the estimator, in words"),
         ("particles", "of rb-pr --rare: their number"),
-        ("moves", "of rb-pr --rare: moves a level"),
-        ("runs", "of rb-pr --rare: independent runs an image"),
+        ("moves", "of rb-pr --rare: moves per level"),
+        ("runs", "of rb-pr --rare: independent runs per image"),
         ("keep", "of rb-pr --rare: the share of particles that a level keeps"),
-        ("floor", "of rb-pr --rare: the smallest probability that is followed"),
+        ("floor", "of rb-pr --rare: the smallest probability that is estimated"),
     ),
     "corruption": (
         ("corruption", "its name in rb-corrupt"),
@@ -159,14 +163,14 @@ _PROTOCOL = {
         ("corruptions", "the corruptions of a mean"),
         ("severities", "the severities of a mean"),
         ("archive", "the hash of the file that the images came from (--from)"),
-        ("reference", "of mCE: the model whose errors are the unit"),
+        ("reference", "of mCE: the model whose errors mCE divides by"),
     ),
     "measure": (
         ("measure", "its name in rb-measure"),
         ("on", "the weights: trained, or init for fresh ones"),
         ("batchnorm", "the statistics of BatchNorm, where there is a choice"),
-        ("batches", "batches that were looked at"),
-        ("batch_size", "images a batch"),
+        ("batches", "number of batches"),
+        ("batch_size", "images per batch"),
         ("formula", "of a bound: its formula"),
         ("inputs", "of a bound: the numbers in it"),
         ("estimated", "of a bound: which of them were estimated"),
@@ -176,17 +180,17 @@ _PROTOCOL = {
     "calculation": (
         ("expression", "of rb-score --add: the expression"),
         ("terms", "of a score: metric, weight and direction of each term"),
-        ("missing", "of a score: what became of metrics that are missing"),
+        ("missing", "of a score: how missing metrics were handled"),
         ("within", "of a score: the fields in which the compared records agree"),
-        ("compared", "of a score: among how many records"),
+        ("compared", "of a score: the number of compared records"),
         ("preset", "of a score: the preset's name"),
-        ("records", "of a mean by rb-rank: of how many records"),
+        ("records", "of a mean by rb-rank: the number of records"),
     ),
     "publication": (
         ("published", "the number as it was printed"),
         ("unit", "percent, where it was printed so"),
         ("rounding", "the unit of the last printed digit"),
-        ("key", "its name in the source, where that is spelled otherwise"),
+        ("key", "its name in the source, if it is spelled differently"),
         ("epoch", "the epoch that it was measured after"),
         ("threeseed", "true where it is the mean over seeds"),
     ),
@@ -220,21 +224,20 @@ EVALS = (
         "the interval of 95 % for the value; with --confidence 0.9 it is ci90. Of ProbAcc it is that of the"
         " share of images whose true PR passes, which the value estimates with a bias",
     ),
-    Field("estimator", "result", "of ProbAcc: that the value is a plug-in, of how many draws an image"),
+    Field("estimator", "result", "of ProbAcc: that the value is a plug-in estimate, and the draws per image"),
     Field(
         "estimate",
         "result",
-        "of ProbAcc: an estimate of the true share, from the distribution of PR that makes the draws most"
-        " probable",
+        "of ProbAcc: an estimate of the true share, from the maximum likelihood distribution of PR",
     ),
     Field("quantiles", "result", "of PR_D: quantiles of PR over images", page="omitted"),
     Field("se", "result", "the standard error of a measure's value"),
-    Field("se_over", "result", "over what it was estimated: batches, probes or examples"),
+    Field("se_over", "result", "what it was estimated over: batches, probes or examples"),
     Field("broken_by", "result", "of an attack of several parts: how many images each part broke"),
     Field("distance", "result", "of an attack that minimises it: its mean over the images that were fooled"),
     Field("below_floor", "result", "of rb-pr --rare: images whose probability is below floor"),
     Field("images", "result", "of rb-pr --rare: the probability of each image", page="omitted"),
-    Field("layers", "result", "of wci: each layer's part"),
+    Field("layers", "result", "of wci: the term of each layer"),
     Field("negative", "result", "of wci: layers whose estimate is negative and counts as 0"),
     Field("tests", "result", "of rb-attack check: each test, and by how much it holds"),
     Field("contributions", "result", "of a score: what each term adds"),
@@ -249,8 +252,8 @@ EVALS = (
         "cost",
         "omitted",
     ),
-    Field("draws_spent", "cost", "of draws that end early: how many there were", "cost"),
-    Field("draws_saved", "cost", "of draws that end early: how many there were not", "cost"),
+    Field("draws_spent", "cost", "of sampling that stops early: the draws made", "cost"),
+    Field("draws_saved", "cost", "of sampling that stops early: the draws saved", "cost"),
     Field("prepared", "label", "how the network was made fast for searches", "label"),
     Field("threads", "protocol", "of seconds_per_epoch: threads on the processor", "arithmetic"),
     Field("stored", "label", "of rb-store: where the result is kept", "label"),
@@ -266,14 +269,15 @@ def is_interval(name: str) -> bool:
 
 @cache
 def role(name: str) -> Role:
-    """The role of an entry's field. What the table lacks is an option of a registered method: protocol."""
+    """The role of an entry's field. Fields that the table lacks are options of registered methods:
+    protocol."""
     roles: dict[str, Role] = {field.name: field.role for field in EVALS}
     return "result" if is_interval(name) else roles.get(name, "protocol")
 
 
 @cache
 def not_protocol(table: tuple[Field, ...]) -> frozenset[str]:
-    """The fields of a table that do not say what was asked, or which model it is."""
+    """The fields of a table that are not part of the protocol."""
     return frozenset(field.name for field in table if field.role != "protocol")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from rbtools.errors import RbError, shown
 
-# What a training cost and where it ran, and what was not as usual.
+# The cost of a training, where it ran, and deviations from the usual.
 _COST = ("seconds_per_epoch", "passes", "prepared", "device", "threads")
 _COURSE = ("trained_on", "batchnorm", "stopped_after", "output")
 
@@ -15,10 +15,10 @@ _COURSE = ("trained_on", "batchnorm", "stopped_after", "output")
 def section(
     what: Mapping[str, Any], done: Mapping[str, Any], select: str = "last", preset: str | None = None
 ) -> dict[str, Any]:
-    """The record's `train`: the method, its whole configuration, what it cost, and its history.
+    """The record's `train`: the method, its configuration, its cost and its history.
 
-    `checkpoints` has the names of the last and, where there was a validation, of the best weights;
-    `select` says which of them the record's `checkpoint` names, `preset` where the recipe came from.
+    `checkpoints` has the names of the last and, with a validation, of the best weights; `select` says which
+    of them the record's `checkpoint` names, `preset` is the recipe's preset.
     """
     method, recipe = what["method"], what["recipe"]
     checkpoints = {"selected": select, "last": done["checkpoint"]}
@@ -39,7 +39,7 @@ def section(
 
 
 def entries(done: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What the training measured: its seconds per epoch, where it had any epoch."""
+    """The metrics of the training: its seconds per epoch, if it had an epoch."""
     if done["seconds_per_epoch"] is None:
         return []
     return [
@@ -54,9 +54,8 @@ def entries(done: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def config(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The configuration of the record's training, `train.config`; empty where there is none.
-
-    Raises RbError where `train` or its `config` is no object.
+    """The configuration of the record's training, `train.config`; empty if there is none. Raises RbError if
+    `train` or its `config` is no object.
     """
     train = record.get("train") or {}
     settings = train.get("config") if isinstance(train, Mapping) else train

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-# The generator of all random numbers and the version of how it is used: part of every key and
-# entry of a random result, so that a change here never meets results of an older one.
+# The generator of all random numbers and the version of its use: part of every key and entry of a random
+# result, so that results before and after a change are never mixed.
 GENERATOR = "philox4x32-10/1"

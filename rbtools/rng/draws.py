@@ -1,4 +1,4 @@
-"""Random draws that belong to the example, not to the batch it happens to be in.
+"""Random draws that belong to the example, not to its batch.
 
 Every value is a pure function of (seed, stream, example, draw, position): the same bits whatever the
 batch size, the order, the number of processes or the device, and after a resume.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 NAME = "philox4x32-10"
-# Stands in every record and store key: raise it if any draw would come out differently.
+# Part of every record and store key: raise it if any draw changes.
 VERSION = 1
 
 
@@ -34,8 +34,8 @@ class Draws:
     (low 32 bits of the example, draw, block, high bits of seed ^ high bits of example).
 
     Shape: `examples` int64 (N,), the examples' numbers in the full split, on any device; every result
-        is on that device and starts with N. `draw` numbers an example's draws (a restart, a step);
-        `offset` is added to it, so that an epoch can have draws of its own.
+        is on that device and starts with N. `draw` numbers an example's draws (a restart, a step); `offset`
+        is added to it, so that each epoch can have its own draws.
 
     Raises RbError for a seed outside [0, 2^64).
     """
@@ -60,7 +60,7 @@ class Draws:
 
     @property
     def device(self) -> torch.device:
-        """Where the examples are, and the results will be."""
+        """The device of the examples and of the results."""
         return self.examples.device
 
     def take(self, index: Tensor) -> Draws:
@@ -72,7 +72,7 @@ class Draws:
         return Draws(self.seed, f"{self.stream}/{name}", self.examples, self.offset)
 
     def bits(self, count: int, draw: int = 0) -> Tensor:
-        """32 random bits a value: int64 (N, count) in [0, 2^32)."""
+        """32 random bits per value: int64 (N, count) in [0, 2^32)."""
         result = self._empty(count, torch.int64)
         mask = scalar(WORD, self.device.type == "cpu")
 
@@ -105,7 +105,7 @@ class Draws:
     def integers(self, high: int, shape: Sequence[int] = (), draw: int = 0) -> Tensor:
         """Whole numbers: int64 (N, *shape) in [0, high), for high from 1 to 2^31.
 
-        floor(word * high / 2^32): no value is more than 2^-32 likelier or less likely than 1/high.
+        floor(word * high / 2^32): the probability of each value differs from 1/high by at most 2^-32.
         """
         if not 1 <= high <= 1 << 31:
             raise ValueError(f"expected high from 1 to 2^31, got {high}")

@@ -1,9 +1,9 @@
 """Box-Muller in float64 from exactly rounded operations only, so that every machine agrees.
 
-`torch.log`, `sin` and `cos` differ in the last bit between libraries (MKL, SLEEF, CUDA), and one bit
-decides a rounding now and then. Additions, products, quotients and square roots are exactly
-rounded everywhere, and as each is an operation of its own no compiler can fuse two: the normal draws
-are the same bits on every CPU and GPU. It costs some 5 ns a value more than the library's functions would.
+`torch.log`, `sin` and `cos` differ in the last bit between libraries (MKL, SLEEF, CUDA), and one bit decides
+a rounding now and then. Additions, products, quotients and square roots are exactly rounded everywhere, and
+as each is a separate operation no compiler can fuse two: the normal draws are the same bits on every CPU and
+GPU. This costs some 5 ns per value more than the library's functions.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ QUARTER = 1 << 30
 SQRT_HALF_BITS = 0x3FE6A09E667F3BCD  # the float64 sqrt(1/2): exponents are counted from there
 
 
-# Pairs worked on at once on a CPU: temporaries of 128 KiB, which the allocator keeps instead of
-# handing their pages back (17 ns a value; 26 in pieces of 65536 pairs, 31 in pieces of 8192).
+# Pairs processed at once on a CPU: temporaries of 128 KiB, which the allocator keeps instead of returning
+# their pages (17 ns per value; 26 in pieces of 65536 pairs, 31 in pieces of 8192).
 CPU_PIECE = 1 << 14
 
 
 def normal_values(packed: Tensor) -> Tensor:
     """Standard normal values from pairs of 32-bit words, two for each pair.
 
-    Shape: int64 (R, C, 2) as Philox.blocks gives it -> float32 (R, 4 C).
+    Shape: int64 (R, C, 2), from Philox.blocks -> float32 (R, 4 C).
     """
     values = torch.empty(packed.numel(), 2, dtype=torch.float32, device=packed.device)
     piece = CPU_PIECE * torch.get_num_threads() if packed.device.type == "cpu" else max(1, len(values))

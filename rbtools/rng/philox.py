@@ -1,8 +1,8 @@
 """Philox 4x32-10, the counter-based generator behind every random draw, in plain torch int64.
 
-Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011; constants as in
-the Random123 distribution. A block of four 32-bit words is a pure function of a 64-bit key and a
-128-bit counter, so any word of any example can be had alone, in any order, on any device.
+Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011; constants as in the
+Random123 distribution. A block of four 32-bit words is a pure function of a 64-bit key and a 128-bit counter,
+so any word of any example can be computed alone, in any order, on any device.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ WEYL = (0x9E3779B9, 0xBB67AE85)
 ROUNDS = 10
 WORD = 0xFFFFFFFF
 
-# Blocks made at once. On a CPU the call costs 2-3 us per operation and the six scratch rows should
-# stay in cache: 7.4 ns per float32 at 32768 blocks a thread, 9 at 16384, 12 at 8192 (AMD EPYC, one
-# core); 32768 is also where torch begins to use a second thread. On a GPU the launch is what costs.
+# Blocks made at once. On a CPU the call costs 2-3 us per operation and the six scratch rows should stay in
+# cache: 7.4 ns per float32 at 32768 blocks a thread, 9 at 16384, 12 at 8192 (AMD EPYC, one core); 32768 is
+# also where torch begins to use a second thread. On a GPU the launch dominates.
 CPU_TILE = 1 << 15
 GPU_TILE = 1 << 22
 
@@ -56,8 +56,8 @@ def key_schedule(key: tuple[int, int]) -> list[tuple[int, int]]:
 def columns(pairs: tuple[tuple[int, int], ...], device: torch.device) -> tuple[Tensor, ...]:
     """Pairs of numbers as int64 (2, 1, 1) on a device; to be read only.
 
-    Remembered, because a copy to a GPU makes the host wait for all that the GPU was given before, and the
-    same streams are drawn from in every step.
+    Cached, because a copy to a GPU makes the host wait for all earlier work of the GPU, and every step draws
+    from the same streams.
     """
     with torch.inference_mode(False):
         return torch.tensor(pairs, dtype=torch.int64).to(device).view(-1, 2, 1, 1).unbind()
@@ -87,8 +87,8 @@ class Philox:
             [i, j, 0] holds word 0 in its low and word 1 in its high half, [i, j, 1] words 2 and 3.
 
         A round maps (c0, c1, c2, c3) to (hi(M1 c2) ^ c1 ^ k0, lo(M1 c2), hi(M0 c0) ^ c3 ^ k1, lo(M0 c0)).
-        Products stay whole in 64 bits, wrapped around: what stands above a low half is masked off
-        together with what the arithmetic shift drags in, once a round.
+        Products are kept in 64 bits with wrap-around: bits above a low half are masked off, together with
+        those from the arithmetic shift, once per round.
         """
         self._allocate((len(c0), len(c2)))
         first, third = self._outer_rounds(c0.view(-1, 1), c1, c2.view(1, -1), c3.view(-1, 1))

@@ -1,13 +1,13 @@
-"""How sure a ranking is: the same ranking over again, of values as other test images would have given them.
+"""Uncertainty of a ranking: the ranking is repeated with metric values redrawn as for other test images.
 
-A record's accuracy is drawn anew from its own images where their outcomes are at hand: records of one data
-set get the same weights of images, so that two networks which fail on the same images stay close. Elsewhere
-it is drawn from the distribution that its value and n give, or from a normal one as wide as its interval.
+A record's accuracy is resampled from its own images if their outcomes are stored: records of one data set get
+the same image weights, so that two networks which fail on the same images stay close. Otherwise it is drawn
+from the distribution given by its value and n, or from a normal one as wide as its interval.
 
 Images are weighted as in the Bayesian bootstrap (Rubin, Ann. Stat. 9, 1981), and every record gets one more
-image, right or wrong with even odds: without it a network that is right on all images would be right for
-sure. With k of n right that draws from Beta(k + 1, n - k) or Beta(k, n - k + 1), whose middle 95 % are the
-mid-P interval of a proportion (Berry and Armitage, The Statistician 44, 1995).
+image, correct with probability 1/2: without it a network that is correct on all images would have no
+uncertainty. With k of n right that draws from Beta(k + 1, n - k) or Beta(k, n - k + 1), whose middle 95 % are
+the mid-P interval of a proportion (Berry and Armitage, The Statistician 44, 1995).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rbtools.scoring.rank_order import SortKey
 
 Record = Mapping[str, Any]
 Shares = Callable[[Record, Mapping[str, Any]], "tuple[np.ndarray, np.ndarray] | None"]
-# From what a record's values were drawn, the surest last: one number without a width makes it "nothing".
+# What a record's values were drawn from, in order of precedence: one exact number makes it "nothing".
 SOURCES = ("images", "value and n", "the interval", "nothing")
 _Z95 = 1.959963984540054
 _MOST = 2**53  # of a count of images, or a weight
@@ -38,11 +38,11 @@ class Interval(NamedTuple):
 
 
 class BootstrapDraws:
-    """Numbers of records as other test images would have given them, `size` of each.
+    """`size` draws of the numbers of records, as for other test images.
 
-    shares: what single images gave to a value, see `rbtools.evaluation.bootstrap_inputs`. `sources` has for
-    each record that was asked for from what its numbers were drawn. The draws of a record depend on
-    `seed` and on itself, not on the others.
+    shares: the contribution of single images to a value, see `rbtools.evaluation.bootstrap_inputs`. `sources`
+    says for each record what its numbers were drawn from. The draws of a record depend on `seed` and the
+    record, not on other records.
     """
 
     def __init__(self, size: int, seed: int, shares: Shares) -> None:
@@ -51,14 +51,14 @@ class BootstrapDraws:
         self._samples: dict[str, np.ndarray] = {}
 
     def number(self, record: Record, text: str) -> np.ndarray:
-        """Draws (size,) of a metric or an expression, NaN where the record has no such number."""
+        """Draws (size,) of a metric or an expression, NaN if the record has no such number."""
         metrics = record.get("metrics") or {}
         if text in metrics:
             return self._metric(record, text)
         compiled = expr.compile(text)
         used = dict.fromkeys(name for item in compiled.names for name in expr.expand(item, metrics))
         every = {name: self._metric(record, name) for name in used if metrics[name] is not None}
-        if every and compiled.is_mean:  # of 6,466 records in seconds, not minutes
+        if every and compiled.is_mean:  # takes seconds, not minutes, for 6,466 records
             mean: np.ndarray = np.stack(list(every.values())).mean(0)
             return mean
         listed = {name: values.tolist() for name, values in every.items()}
@@ -100,7 +100,7 @@ class BootstrapDraws:
         self.sources[id(record)] = max(self.sources.get(id(record), 0), source)
 
     def _weights(self, record: Record, entry: Mapping[str, Any], n: int) -> np.ndarray:
-        """How much each image counts: float32 (size, n), the same for all records with these images."""
+        """The weight of each image: float32 (size, n), the same for all records with these images."""
         about = {key: entry.get(key) for key in ("dataset", "split", "indices", "class_map")}
         images = json.dumps({"dataset": record.get("dataset"), **about, "n": n}, sort_keys=True, default=str)
         if images not in self._samples:
@@ -148,7 +148,7 @@ class BootstrapDraws:
 
 
 def _with_one_more(rng: np.random.Generator, right: np.ndarray, wrong: np.ndarray) -> np.ndarray:
-    """The share (B,) of what is right by weight, with one image more that is right or wrong."""
+    """The weighted share (B,) of correct images, with one more image that is correct or wrong."""
     weight = rng.standard_exponential(len(right))
     share: np.ndarray = (right + weight * rng.integers(2, size=len(right))) / (right + wrong + weight)
     return share
@@ -217,7 +217,7 @@ def intervals(drawn: np.ndarray, higher: bool) -> list[Interval]:
 
 
 def of_ranking(draws: BootstrapDraws, key: SortKey, members: Sequence[Sequence[Record]]) -> list[Interval]:
-    """The intervals of ranked records by a key; members: of each, the records that it is the mean of."""
+    """The intervals of ranked records by a key; members: for each, the records that it averages."""
     every = [record for some in members for record in some]
     if not every:
         return []

@@ -13,7 +13,7 @@ ABSENT = float("nan")
 
 
 class Columns:
-    """Columns with one place a record; NaN where a record has no such number.
+    """Columns with one place per record; NaN where a record has no such number.
 
     All metrics that records have are columns, and so are the `items` that are expressions over them
     (`mean(fgsm.*)`) or fields of the record (`arch.params`), which are computed as records come.
@@ -31,11 +31,11 @@ class Columns:
                 continue
             try:
                 self._computed[item] = expr.compile(item)
-            except RbError as wrong:  # a metric may be called anything: known once records are
+            except RbError as wrong:  # a metric may have any name: decided once there are records
                 self._wrong[item] = wrong
 
     def add(self, record: Mapping[str, Any]) -> None:
-        """Take in the numbers of the next record."""
+        """Add the numbers of the next record."""
         metrics = record.get("metrics") or {}
         for name, value in metrics.items():
             if value is not None:
@@ -60,20 +60,19 @@ class Columns:
         column.append(value)
 
     def column(self, name: str) -> array[float]:
-        """A column's numbers, with a gap for each record so far that has none."""
+        """A column's numbers, with NaN for each record so far that has none."""
         column = self._numbers.setdefault(name, array("d"))
         column.extend(array("d", [ABSENT]) * (self.count - len(column)))
         return column
 
     @property
     def metrics(self) -> list[str]:
-        """The metrics that records have, in the order in which they were met."""
+        """The metrics of the records, in order of first occurrence."""
         return list(self._names)
 
     def resolve(self, item: str) -> list[str]:
-        """The columns that an item means: itself, or all metrics that a glob matches.
-
-        Raises UsageError where no record has it, or it is a number in none.
+        """The columns of an item: itself, or all metrics that a glob matches. Raises UsageError if no record
+        has it, or has a number there.
         """
         if item in self._names:
             return [item]
@@ -93,7 +92,7 @@ def unknown(name: str, known: Iterable[str]) -> UsageError:
     """The error for a metric, a glob or an expression that no record has."""
     known = list(known)
     listed = ", ".join(known[:40]) + (", ..." if len(known) > 40 else "")
-    listed = listed or "no metrics at all: evaluate them first, with rb-attack say"
+    listed = listed or "no metrics at all: evaluate them first, for example with rb-attack"
     if expr.is_bare(name):
         return UsageError(f"No record has the metric '{name}'.{near(name, known)} They have: {listed}.")
     return UsageError(f"No record has what '{name}' is made of. They have: {listed}.")

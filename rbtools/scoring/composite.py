@@ -18,11 +18,11 @@ NO_PRESET = ScorePreset(())
 
 
 class Composite:
-    """Takes records in, then gives an entry for each: its score, and what each term gave to it.
+    """Collects records, then gives an entry for each: its score and the contribution of each term.
 
-    asked: what the score is made of; without anything, of all metrics that every record has. preset: a
-    name of `PRESETS` that `asked` adds to or changes. within: fields; records that agree in them are
-    scaled among themselves. missing: see `minmax.composite`.
+    asked: the terms of the score; if empty, all metrics that every record has. preset: a name of `PRESETS`,
+    whose terms `asked` extends or overrides. within: fields; records are scaled within groups that agree in
+    them. missing: see `minmax.composite`.
     """
 
     def __init__(
@@ -40,18 +40,20 @@ class Composite:
         self._others = [name for names in self._preset.on.values() for name in names.values()]
         self._columns = Columns([*(spec.item for spec in self.asked), *self._others])
         self._variants = ["", *self._preset.on]
-        self._variant = array("b")  # of each record: the data set whose names it has, 0 for the usual ones
+        self._variant = array(
+            "b"
+        )  # for each record the data set whose metric names it has, 0 for the usual ones
         self._datasets: dict[str, None] = {}
         self.terms: list[minmax.Term] = []
         self._numbers: list[array[float]] = []
 
     @property
     def count(self) -> int:
-        """How many records came in."""
+        """How many records were added."""
         return self._columns.count
 
     def add(self, record: Mapping[str, Any]) -> None:
-        """Take in the next record."""
+        """Add the next record."""
         self._columns.add(record)
         self._grouping.add(record)
         dataset = str(record.get("dataset"))
@@ -61,9 +63,9 @@ class Composite:
             self._variant.append(self._variants.index(dataset) if dataset in self._preset.on else 0)
 
     def settle(self, warn: Callable[[str], None]) -> None:
-        """All records are in: decide on `terms`. Raises RbError where records lack what is asked for.
+        """Decide on `terms` once all records are added. Raises RbError if records lack a requested metric.
 
-        `warn` is told what looks wrong: several data sets scaled together, metrics that tell nothing.
+        `warn` gets what looks wrong: several data sets scaled together, metrics that are equal everywhere.
         """
         self._grouping.check("--within", self.count)
         self.terms = self._named(warn) if self.asked else self._common()
@@ -73,16 +75,16 @@ class Composite:
         self._look_at(warn)
 
     def entries(self) -> Iterator[dict[str, Any]]:
-        """The entries of all records in their order, made as they are asked for; `settle` comes first."""
+        """The entries of all records in order, made lazily; call `settle` first."""
         listed = [self._listed(variant) for variant in self._variants]
         for place, scored in enumerate(self._scored(self._numbers, self.terms)):
             terms = listed[self._variant[place]] if self._preset.on else listed[0]
             yield self._entry(terms, scored, self._grouping.described(place))
 
     def weighed(self, weights: Sequence[float]) -> list[float | None]:
-        """The scores of all records under other weights of `terms`, 0 or more; `settle` comes first.
+        """The scores of all records under other weights of `terms`, 0 or more; call `settle` first.
 
-        A term of weight 0 is left out. Raises UsageError where no weight is above 0.
+        A term of weight 0 is left out. Raises UsageError if no weight is above 0.
         """
         places = [place for place, weight in enumerate(weights) if weight]
         terms = [replace(self.terms[place], weight=weights[place]) for place in places]
@@ -125,7 +127,7 @@ class Composite:
         ]
 
     def _column(self, name: str) -> array[float]:
-        """A column, with the numbers that some data sets have under another name."""
+        """A column, including numbers that some data sets have under another name."""
         column = self._columns.column(name)
         for number, dataset in enumerate(self._variants):
             other = self._preset.on.get(dataset, {}).get(name)
@@ -136,7 +138,7 @@ class Composite:
         return column
 
     def _named(self, warn: Callable[[str], None]) -> list[minmax.Term]:
-        """What was asked for, with the metrics that a glob matches in its place."""
+        """The requested terms, with each glob replaced by the metrics that it matches."""
         items = [name.item for name in self.asked]
         terms = []
         for item, settings in self.asked:
@@ -147,7 +149,7 @@ class Composite:
                 names = self._columns.resolve(item)
             if expr.is_bare(item) and expr.is_glob(
                 item
-            ):  # an item that is also listed alone has its own weight
+            ):  # an item that is also listed by name has its own weight
                 names = [name for name in names if name not in items and name != "score"]
             terms += [minmax.term(name + settings) for name in names]
         return terms

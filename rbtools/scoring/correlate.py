@@ -1,8 +1,8 @@
 """Rank correlations between columns of numbers: Kendall's tau-b and Spearman's rho.
 
 tau-b = (C - D) / sqrt((n0 - n1) (n0 - n2)), over the n0 pairs of records of which n1, n2 are tied in one
-column or the other (Kendall, "The treatment of ties in ranking problems", Biometrika 1945). rho is
-Pearson's correlation of average ranks. For each two columns only records that have both count.
+column or the other (Kendall, "The treatment of ties in ranking problems", Biometrika 1945). rho is Pearson's
+correlation of average ranks. For a pair of columns only records that have both are used.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rbtools.lazy import np
 
 KINDS = ("kendall", "spearman")
 FEWEST = 3  # records; two always agree or disagree
-_BLOCK = 1 << 20  # signs of record pairs at a time, of all columns: they stay in the cache
+_BLOCK = 1 << 20  # signs of record pairs at a time, over all columns: they fit the cache
 _ENOUGH = 16.0  # resamples that must have a value for an interval
 
 
@@ -52,14 +52,14 @@ def matrix(
 
     numbers: float (N, M), a column for each of `names`, NaN where a record has none. bootstrap: how many
     resamples of the records the percentile intervals are made of; the draws depend on `seed` and N alone.
-    `progress` is told how many are done.
+    `progress` gets the number of finished ones.
     """
     import threadpoolctl
 
     place = {name: at for at, name in enumerate(names)}
     left, right = [place[name] for name in rows], [place[name] for name in cols]
     low = high = None
-    # Threads of BLAS spin while they wait: on a busy machine two took 290 s for what one does in 9.
+    # BLAS threads spin while they wait: on a busy machine two threads took 290 s where one takes 9 s.
     with threadpoolctl.threadpool_limits(1, "blas"):
         result = _matrix(kind, numbers, left, right)
         if bootstrap:
@@ -111,7 +111,7 @@ def average_ranks(numbers: np.ndarray) -> np.ndarray:
 
 
 def _runs(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of each column in its order, where the run of equals begins and ends for every place; the order."""
+    """For each sorted column, begin and end of the run of equal numbers at every place; and the order."""
     order = numbers.argsort(0, kind="stable")
     ordered = np.take_along_axis(numbers, order, 0)
     places = np.arange(len(numbers))[:, None]
@@ -126,7 +126,7 @@ def _runs(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def _matrix(
     kind: str, numbers: np.ndarray, left: list[int], right: list[int]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Values, counts and flatness (R, C). Columns that lack the same records are worked on together."""
+    """Values, counts and flatness (R, C). Columns that lack the same records are processed together."""
     shape = (len(left), len(right))
     value, n = np.full(shape, np.nan), np.zeros(shape, int)
     flat_rows, flat_cols = np.zeros(shape, bool), np.zeros(shape, bool)
@@ -162,7 +162,7 @@ def _patterns(known: np.ndarray, columns: list[int]) -> list[tuple[list[int], np
 
 def _spearman(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Pearson's correlation of average ranks (A, B) between columns (N, A) and (N, B)."""
-    # Sums of quarters, exact; so is the root of a square: equal orders give 1, not a little less.
+    # Sums of quarters are exact, and so is the root of a square: equal orders give exactly 1.
     x = average_ranks(a) - (len(a) + 1) / 2
     y = x if b is a else average_ranks(b) - (len(b) + 1) / 2
     scale = np.sqrt(np.outer((x * x).sum(0), (y * y).sum(0)))
@@ -189,7 +189,7 @@ def _kendall(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _by_sorting(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Knight's algorithm, pair by pair, as scipy has it: for few columns, or for many records."""
+    """Knight's algorithm for each pair, by scipy: for few columns or many records."""
     from scipy.stats import kendalltau
 
     coefficients = np.full((a.shape[1], b.shape[1]), np.nan)
@@ -203,7 +203,7 @@ def _by_sorting(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _dense(numbers: np.ndarray) -> np.ndarray:
-    """Columns as rows (M, N) of whole float32 numbers in the same order, equals equal."""
+    """Columns as rows (M, N) of ranks from 0 in float32; equal numbers share the lowest rank."""
     start, _, order = _runs(numbers)
     ranks = np.empty(numbers.shape, np.float32)
     np.put_along_axis(ranks, order, start.astype(np.float32), axis=0)
@@ -213,8 +213,8 @@ def _dense(numbers: np.ndarray) -> np.ndarray:
 def _concordance(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Concordant minus discordant pairs of records (A, B), of ranks (A, N) and (B, N).
 
-    Signs of differences are -1, 0 and 1, and what they are summed to in one block is below 2**24, so
-    float32 is exact. One product of matrices does it for all columns.
+    Signs of differences are -1, 0 and 1, and their sums in one block are below 2**24, so float32 is exact.
+    One matrix product handles all columns.
     """
     n = x.shape[1]
     total = np.zeros((len(x), len(y)))
@@ -227,9 +227,10 @@ def _concordance(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _signs(ranks: np.ndarray, start: int, depth: int) -> np.ndarray:
-    """Of each column (M, N): who of `depth` records from `start` on is above whom of those after them.
+    """For each column (M, N), the signs of differences of `depth` records from `start` on to those after
+    them.
 
-    float32 (M, depth * (N - start)). Pairs among the `depth` records would come twice: only once here.
+    float32 (M, depth * (N - start)). Pairs among the `depth` records are counted once.
     """
     some = ranks[:, start : start + depth]
     signs = some[:, :, None] - ranks[:, None, start:]
@@ -244,7 +245,7 @@ def _untied(numbers: np.ndarray) -> np.ndarray:
     """How many pairs of records differ in each column: (M,)."""
     start, end, _ = _runs(numbers)
     n = len(numbers)
-    # A run of t equals has t places with t - 1 others each, which counts its pairs twice.
+    # A run of t equal numbers has t places with t - 1 others each, which counts its pairs twice.
     untied: np.ndarray = n * (n - 1) / 2 - (end - start).sum(0) / 2
     return untied
 

@@ -17,13 +17,13 @@ from rbtools.records import metric_name, schema
 from rbtools.units import SEVERITIES
 
 Entry = dict[str, Any]
-# The interval of the mean of some accuracies on the same images; None where single images are not known.
+# The interval of the mean of some accuracies on the same images; None if outcomes per image are missing.
 Joint = Callable[[Sequence[Entry]], "tuple[float, float] | None"]
 
 
 @dataclass(frozen=True)
 class Reference:
-    """The model whose errors are the unit. errors: each corruption's mean error over five severities."""
+    """The reference model of mCE. errors: each corruption's mean error over five severities."""
 
     name: str
     errors: tuple[tuple[str, float], ...]
@@ -37,7 +37,7 @@ class Reference:
 def reference(record: Mapping[str, Any], names: Sequence[str]) -> Reference:
     """The errors of a record under these corruptions, from its five severities or its mean over them.
 
-    Raises RbError where it lacks some, or makes no error under one of them.
+    Raises RbError if it lacks some, or makes no error under one of them.
     """
     known = record.get("metrics") or {}
     errors, lacking = {}, []
@@ -73,7 +73,7 @@ def summary(
     base: Reference | None = None,
     joint: Joint = lambda parts: None,
 ) -> list[Entry]:
-    """Means and mCE of the given accuracies, where they are complete.
+    """Means and mCE of the given accuracies, if these are complete.
 
     `corrupt.NAME.mean` takes all five severities, `corrupt.mean` and mCE all corruptions of the benchmark.
     `joint` gives the means' intervals.
@@ -99,8 +99,8 @@ def summary(
 def _mean(metric: str, parts: Sequence[Entry], joint: Joint, **more: Any) -> Entry:
     """The mean of accuracies on the same images.
 
-    Where single images are not known its interval is the mean of theirs: right if they go wrong on
-    the same images, else too wide, never too narrow.
+    Without outcomes per image its interval is the mean of theirs: right if they fail on the same images, else
+    too wide, never too narrow.
     """
     interval = joint(parts) or [fmean(part["ci95"][side] for part in parts) for side in (0, 1)]
     value = fmean(part["value"] for part in parts)
@@ -108,7 +108,7 @@ def _mean(metric: str, parts: Sequence[Entry], joint: Joint, **more: Any) -> Ent
 
 
 def _common(metric: str, parts: Sequence[Entry], more: Mapping[str, Any]) -> Entry:
-    """Metric and protocol: what those of the parts that have a field agree upon."""
+    """Metric and protocol: each field on which the parts that have it agree."""
     shared: Entry = {"metric": metric, **more, "severities": list(SEVERITIES)}
     for part in parts:
         for key, value in part.items():
@@ -125,7 +125,7 @@ def _common(metric: str, parts: Sequence[Entry], more: Mapping[str, Any]) -> Ent
 def _mce(
     all_of: Sequence[Entry], clean: Entry | None, full: Mapping[str, Sequence[Entry]], base: Reference
 ) -> list[Entry]:
-    """mCE and relative mCE: the error (or what is lost of clean accuracy) in shares of the reference's."""
+    """mCE and relative mCE: the error (or the loss of clean accuracy) divided by the reference's."""
     theirs, wrong = dict(base.errors), {}
     for name, five in full.items():
         wrong[name] = 1 - fmean(entry["value"] for entry in five)

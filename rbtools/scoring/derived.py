@@ -1,4 +1,4 @@
-"""Metrics that are calculated from others: `--add adv.mean='mean(pgd20.*)'`."""
+"""Metrics that are computed from others: `--add adv.mean='mean(pgd20.*)'`."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Derived(NamedTuple):
     compiled: expr.Expression
 
     def added(self, record: dict[str, Any], *, replace: bool = False) -> dict[str, Any]:
-        """The record with the metric. Where it cannot be calculated, its entry has a reason for it.
+        """The record with the metric. If it cannot be computed, its entry has a reason.
 
-        Raises RbError where the record has a metric of that name that was made otherwise.
+        Raises RbError if the record has a metric of that name with another origin.
         """
         entry: dict[str, Any] = {
             "tool": "rb-score",
@@ -49,7 +49,7 @@ class Derived(NamedTuple):
 
 
 def derived(text: str) -> Derived:
-    """Read `NAME=EXPR`. Raises UsageError for what is none."""
+    """Parse `NAME=EXPR`. Raises UsageError for any other text."""
     name, sign, right = text.partition("=")
     name = name.strip()
     if not sign or not right.strip() or not expr.is_bare(name) or expr.is_glob(name):

@@ -12,9 +12,9 @@ Key = tuple[Any, ...]
 
 
 def fields(names: Iterable[str]) -> list[Callable[[Mapping[str, Any]], Any]]:
-    """Functions of a record that look up these fields (`arch.index`, `dataset`), or calculate them.
+    """Functions of a record that look up these fields (`arch.index`, `dataset`), or compute expressions.
 
-    Each gives something that can be a key, and raises RbError where the record has no such field.
+    Each returns a hashable value, and raises RbError if the record has no such field.
     """
     return [_field(expr.compile(name)) for name in names]
 
@@ -28,7 +28,7 @@ def _field(compiled: expr.Expression) -> Callable[[Mapping[str, Any]], Any]:
 
 
 class Grouping:
-    """Which records of a stream belong together: those that agree in the fields `names`.
+    """Groups the records of a stream that agree in the fields `names`.
 
     A record that lacks a field agrees with the others that lack it: its value there is None.
     """
@@ -42,7 +42,7 @@ class Grouping:
         self._reasons: dict[str, expr.MissingName] = {}
 
     def add(self, record: Mapping[str, Any]) -> Key:
-        """Take in the next record; its values of the fields."""
+        """Add the next record, and return its values of the fields."""
         if not self.names:
             return ()
         key = tuple(
@@ -68,7 +68,7 @@ class Grouping:
                 raise UsageError(f"{option}: no record has '{name}'.{self._reasons[name].hint}")
 
     def places(self) -> list[list[int]]:
-        """The records of each group, by their places in the stream, groups in the order they were met."""
+        """The records of each group, by their places in the stream, groups in order of first occurrence."""
         return list(self._places.values())
 
     def keys(self) -> list[Key]:
@@ -76,7 +76,7 @@ class Grouping:
         return list(self._places)
 
     def alone(self) -> int:
-        """How many groups have but one record."""
+        """How many groups have only one record."""
         return sum(len(places) == 1 for places in self._places.values())
 
     def described(self, place: int) -> dict[str, Any]:

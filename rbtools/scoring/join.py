@@ -1,4 +1,4 @@
-"""Joins result sets: the same architectures in several measurements or on several data sets."""
+"""Joins result sets: the same architectures in several evaluations or on several data sets."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ Key = tuple[Any, ...]
 
 
 class Numbers(NamedTuple):
-    """Columns of numbers (N, M), a row for each joined record; NaN where one has none."""
+    """Columns of numbers (N, M), a row for each joined record; NaN where it has none."""
 
     names: list[str]
     values: np.ndarray
 
 
-class Beside:
+class JoinedSets:
     """Records of one set or of several; those of several are joined by the fields `on`.
 
-    A column of several sets is called LABEL:METRIC. Where a set has two records of one key (in one set:
-    of one model), the last counts; `duplicates` counts the others, `without` the records that lack a
-    field of the key. `datasets` has the data sets that any one set mixes.
+    With several sets, columns are called LABEL:METRIC. Of two records of a set with the same key (with one
+    set: of one model), the last counts; `duplicates` counts the others, `without` the records that lack a
+    field of the key. `datasets` has the data sets of sets that mix several.
     """
 
     def __init__(self, items: Iterable[str], on: Sequence[str] = ()) -> None:
@@ -43,7 +43,7 @@ class Beside:
         self.reason: RbError | None = None
 
     def add(self, label: str, record: Mapping[str, Any]) -> None:
-        """Take in a record of the set of that label."""
+        """Add a record to the set of that label."""
         try:
             key = tuple(field(record) for field in self.on) if self.on else (same_model.model(record),)
         except RbError as reason:
@@ -61,7 +61,7 @@ class Beside:
 
     @property
     def labels(self) -> list[str]:
-        """The sets, in the order in which they were met."""
+        """The sets, in order of first occurrence."""
         return list(self._sets)
 
     @property
@@ -71,7 +71,7 @@ class Beside:
         return list(dict.fromkeys(name for some in mixed for name in some))
 
     def resolve(self, items: Iterable[str]) -> list[str]:
-        """The columns that items mean: of all sets, or with LABEL: in front, of those it matches.
+        """The columns of these items: of all sets, or with LABEL: in front, of the sets that it matches.
 
         Raises UsageError for an item that no record has.
         """
@@ -104,7 +104,7 @@ class Beside:
         return names
 
     def numbers(self, names: Sequence[str]) -> Numbers:
-        """These columns, as `resolve` calls them, joined."""
+        """These columns, named as by `resolve`, joined."""
         keys = dict.fromkeys(key for places in self._places.values() for key in places)
         rows = {key: row for row, key in enumerate(keys)}
         values = np.full((len(rows), len(names)), np.nan)

@@ -1,4 +1,4 @@
-"""Several records as one: of one model what all of them say, of several the mean of each metric."""
+"""Merges records: of one model into all that they say, of several models into the means of their metrics."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Record = Mapping[str, Any]
 
 
 def united(old: Record, new: Record) -> dict[str, Any]:
-    """Two records of one model as one, with the metrics of both.
+    """Merge two records of one model, with the metrics of both.
 
-    Of a metric that both have, the value of more images counts; of as many, or where neither entry says how
-    many, that of `new`. So does what else the records say.
+    Of a metric that both have, the value of more images counts; with equal or unknown numbers of images, that
+    of `new`. Other fields are those of `new`, too.
     """
     sides = [
         (record.get("metrics") or {}, {entry["metric"]: entry for entry in record.get("evals") or []})
@@ -41,7 +41,7 @@ def united(old: Record, new: Record) -> dict[str, Any]:
 
 
 def _images(entry: Record | None) -> int:
-    """How many images an entry is of, on both sides of a difference; -1 where it does not say."""
+    """The number of images of an entry, on both sides of a difference; -1 if unknown."""
     n = (entry or {}).get("n")
     counts: list[Any] = n if isinstance(n, list) else [n]
     return sum(counts) if all(type(count) is int for count in counts) else -1
@@ -83,7 +83,7 @@ def _entry(name: str, records: Sequence[Record]) -> dict[str, Any]:
 
 
 def shared(values: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What objects agree in, objects inside them likewise."""
+    """The fields that objects agree in; nested objects likewise."""
     if not values:
         return {}
     first, *others = values

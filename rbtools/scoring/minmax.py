@@ -1,8 +1,8 @@
 """The composite score: chosen metrics, each scaled to [0, 1] over the compared set, averaged.
 
-PRBench figure 6. Works in two passes over columns, one a metric with one place a record: the first
-finds least and greatest, the second yields scores as they are asked for, so that a million records
-need no more memory than the columns (`array("d")` keeps those at 8 bytes a number).
+PRBench figure 6. Works in two passes over columns, one per metric with one place per record: the first finds
+minimum and maximum, the second yields scores lazily, so that a million records need no more memory than the
+columns (8 bytes per number in an `array("d")`).
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class Term:
 
 
 class Scored(NamedTuple):
-    """A record's score in [0, 1], and what each term gives to it.
+    """A record's score in [0, 1], and the contribution of each term.
 
-    The contributions stand in the terms' order and sum to the score. A missing metric contributes
-    None; a record that has none of the metrics has score None.
+    The contributions are in the terms' order and sum to the score. A missing metric contributes None; a
+    record that has none of the metrics has score None.
     """
 
     score: float | None
@@ -41,7 +41,7 @@ class Scored(NamedTuple):
 
 
 def term(text: str) -> Term:
-    """Read `NAME[:WEIGHT][:lower|higher]`; the direction is the metric's own unless given.
+    """Parse `NAME[:WEIGHT][:lower|higher]`; the default direction is the metric's own.
 
     Raises UsageError for a weight that is no number, not finite or not positive.
     """
@@ -64,7 +64,7 @@ def term(text: str) -> Term:
 
 
 def check_terms(terms: Sequence[Term]) -> None:
-    """Raise UsageError where there is no term, a metric twice, or a weight that is not positive."""
+    """Raise UsageError if there is no term, a duplicate metric, or a weight that is not positive."""
     if not terms:
         raise UsageError("A score needs at least one metric. Name them, for example --metric acc,pgd20.8.")
     seen: set[str] = set()
@@ -86,10 +86,10 @@ def check_terms(terms: Sequence[Term]) -> None:
 def composite(columns: Sequence[Column], terms: Sequence[Term], missing: str = "refuse") -> Iterator[Scored]:
     """Score every record: sum of weight * n over sum of weights, n = (v - min) / (max - min).
 
-    n becomes 1 - n where less is better, and .5 for all where all are equal. Values may be negative;
-    None (or NaN) is a missing one. `missing` says what becomes of a record that lacks a metric:
-    "refuse" raises RbError, "renormalise" scores it by the metrics it has, "worst" gives it n = 0.
-    The result is one Scored a record, made as it is asked for.
+    n becomes 1 - n where less is better, and .5 for all where all are equal. Values may be negative; None (or
+    NaN) is a missing one. `missing`: what to do with a record that lacks a metric: "refuse" raises RbError,
+    "renormalise" scores it by the metrics it has, "worst" gives it n = 0. Lazily yields one Scored per
+    record.
     """
     check_terms(terms)
     if missing not in MISSING:
@@ -109,7 +109,7 @@ def composite(columns: Sequence[Column], terms: Sequence[Term], missing: str = "
 
 
 def check_complete(columns: Sequence[Column], terms: Sequence[Term]) -> None:
-    """Raise RbError where a record lacks a metric: what `missing="refuse"` means."""
+    """Raise RbError if a record lacks a metric: `missing="refuse"`."""
     for column, term in zip(columns, terms, strict=True):
         if any(value is None or value != value for value in column):
             raise _lacking(term.metric, column)
@@ -137,7 +137,7 @@ def _scale(present: list[float], term: Term) -> _Scale:
 def _rows(
     columns: Sequence[Column], scales: list[_Scale], filler: float | None, total: float
 ) -> Iterator[Scored]:
-    """Column by column inside a block of rows: half the time of row by row, and no more memory."""
+    """Column by column within blocks of rows: twice as fast as row by row, with the same memory."""
     for start in range(0, len(columns[0]), _BLOCK):
         block = [
             _weighted(column[start : start + _BLOCK], scale, filler)

@@ -1,4 +1,4 @@
-"""What a composite score is made of: presets, a file of weights, metrics that are named one by one."""
+"""The terms of a composite score: presets, a file of weights, metrics on the command line."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TermSpec(NamedTuple):
 
 @dataclass(frozen=True)
 class ScorePreset:
-    """A published composite. `on` has the names that its metrics have on some data sets instead."""
+    """A published composite. `on` has other names of its metrics on some data sets."""
 
     asked: tuple[TermSpec, ...]
     on: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -64,7 +64,7 @@ PRESETS: dict[str, ScorePreset] = {"prbench": _prbench("0.0313725"), "prbench-co
 def asked(text: str) -> list[TermSpec]:
     """The metrics of a list such as `acc, pgd20.8:2, mean(ge.*):lower`.
 
-    Raises UsageError for a weight or a direction that is none, and for a metric that stands there twice.
+    Raises UsageError for an invalid weight or direction, and for a duplicate metric.
     """
     specs = [split(item) for item in expr.items(text)]
     minmax.check_terms([minmax.term(spec.text) for spec in specs])
@@ -105,7 +105,7 @@ def weighted(content: Any, source: str) -> list[TermSpec]:
 
 
 def together(*lists: Sequence[TermSpec]) -> list[TermSpec]:
-    """The terms of several lists; where lists have the same item, the later one counts."""
+    """The terms of several lists; of equal items, the last one counts."""
     specs: dict[str, TermSpec] = {}
     for some in lists:
         for spec in some:

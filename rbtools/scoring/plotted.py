@@ -1,4 +1,4 @@
-"""What figures need computed: rb-plot hands this module to what draws them."""
+"""Computations for figures: rb-plot passes this module to the plots."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rbtools.scoring.composite import Composite
 
 
 def front(columns: Sequence[Sequence[float]], higher: Sequence[bool]) -> list[int]:
-    """The places that no other place beats: as good in every column, and better in one."""
+    """The places on the Pareto front: no other is as good in every column and better in one."""
     return [
         place for place, on in enumerate(rank_order.front(list(zip(*columns, strict=True)), higher)) if on
     ]
@@ -41,9 +41,9 @@ def composite(
     within: str | None = None,
     missing: str = "refuse",
 ) -> Composite:
-    """The composite score of these records, settled, as rb-score reads the same options.
+    """The settled composite score of these records, with the options of rb-score.
 
-    Raises RbError where rb-score would: a record that lacks a metric, a metric that no record has.
+    Raises RbError like rb-score: for a record that lacks a metric, and a metric that no record has.
     """
     if preset is not None and preset not in plan.PRESETS:
         raise unknown("preset", preset, plan.PRESETS)
@@ -55,10 +55,10 @@ def composite(
     )
     for record in records:
         result.add(record)
-    result.settle(lambda message: None)  # the figure's title has what it would report
+    result.settle(lambda message: None)  # the figure's title says what it would warn of
     return result
 
 
 def preset_metrics(preset: str) -> list[str]:
-    """The metrics of a preset of rb-score, under the names that they have on most data sets."""
+    """The metrics of a preset of rb-score, under their usual names."""
     return [spec.item for spec in plan.PRESETS[preset].asked] if preset in plan.PRESETS else []

@@ -1,4 +1,4 @@
-"""Ranking records by one number or several, with shared ranks for equals and the unranked last."""
+"""Ranks records by one or several numbers, with shared ranks for equal values and unranked records last."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ Record = Mapping[str, Any]
 
 
 class SortKey(NamedTuple):
-    """What records are ranked by: a metric or an expression, and whether more of it is better."""
+    """A sort key: a metric or an expression, and whether higher is better."""
 
     text: str
     higher: bool
 
 
 def key(item: str, higher: bool | None = None) -> SortKey:
-    """Read `EXPR[:lower|higher]`; `higher` is for what does not say it, else the metric's own direction.
-
-    Raises RbError for another word behind the colon.
+    """Parse `EXPR[:lower|higher]`; the default direction is `higher`, else the metric's own. Raises RbError
+    for another word after the colon.
     """
     text, _, direction = item.rpartition(":")
     if direction in ("lower", "higher") and text:
@@ -34,7 +33,7 @@ def key(item: str, higher: bool | None = None) -> SortKey:
 
 
 class Ranked(NamedTuple):
-    """A record with its place; both `rank` and `value` are None where it has no such number."""
+    """A record with its rank; both `rank` and `value` are None if it has no such number."""
 
     rank: int | None
     value: float | None
@@ -48,14 +47,13 @@ def rank(
     higher: bool | Sequence[bool] = True,
     top: int | None = None,
 ) -> list[Ranked]:
-    """Order records, or whatever `by` gives a value for, by `by(record)`, the best first.
+    """Order records (of any type) by `by(record)`, the best first.
 
-    Where `by` gives several values (and `higher` is as long), later ones decide between equals. Equal
-    values share a rank and the next rank counts them (1, 2, 2, 4); their order is the input's. Records
-    without the first value (None or NaN) come last, without a rank; without a later one, last among
-    those equal so far. With `top` only so many are kept, also in memory, whatever the length of the stream.
-
-    Raises RbError where a value is not a number, or `top` is below 1.
+    If `by` returns several values (and `higher` is as long), later ones break ties. Equal values share a rank
+    and the next rank counts them (1, 2, 2, 4); they keep the input's order. Records without the first value
+    (None or NaN) come last, without a rank; without a later one, last among those equal so far. With `top`
+    only that many are kept in memory, whatever the length of the stream. Raises RbError if a value is not a
+    number, or `top` is below 1.
     """
     if top is not None and top < 1:
         raise RbError(f"The number of records to keep is {top}. It must be 1 or more.")
@@ -66,7 +64,7 @@ def rank(
 
 
 class _Valued(NamedTuple):
-    """`costs`: for each value whether it is missing, and a number that is less where it is better."""
+    """`costs`: for each value whether it is missing, and a number that is smaller if it is better."""
 
     costs: tuple[tuple[bool, float], ...]
     record: Any
@@ -108,8 +106,8 @@ def _ranked(ordered: list[_Valued], higher: bool) -> Iterator[Ranked]:
 def bands(intervals: Sequence[tuple[float, float]], higher: bool = True) -> list[int]:
     """The band of each record, 1 the best; `intervals` are in the order of the ranking.
 
-    A band is the best record that has none yet, and those after it whose interval overlaps its interval.
-    Two records of a band may differ significantly, but each could be as good as its first.
+    A band is the best record without a band, and those after it whose interval overlaps its interval. Two
+    records of a band may differ significantly, but each could be as good as its first.
     """
     places = [0] * len(intervals)
     pending = list(range(len(intervals)))
@@ -141,12 +139,12 @@ def front(points: Sequence[Sequence[float | None]], higher: Sequence[bool]) -> l
             costs.append((signed, place))
     on = [False] * len(points)
     best: list[tuple[float, ...]] = []
-    # In this order nothing is beaten by what comes after it, so comparing with the front so far is enough.
+    # In this order no point is dominated by a later one, so comparing with the front so far is enough.
     for cost, place in sorted(costs):
         if not any(_beats(other, cost) for other in best):
             on[place] = True
             if len(cost) == 2:
-                best = [cost]  # of two numbers the last on the front has the least second one
+                best = [cost]  # with two objectives the last point on the front has the smallest second cost
             elif not best or best[-1] != cost:
                 best.append(cost)
     return on

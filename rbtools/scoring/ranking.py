@@ -1,4 +1,4 @@
-"""Rankings of streams: records of one model are read as one, and groups are ranked by themselves."""
+"""Rankings of streams: records of one model are merged, and groups are ranked separately."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from rbtools.scoring import merge, rank_order, same_model
 from rbtools.scoring.groups import Grouping, Key
 
 Read = tuple[bytes, dict[str, Any]]
-SPARE = 5000  # further entries are kept, since some of the first may be replaced
+SPARE = 5000  # additional entries to keep, since some of the first may be replaced
 
 
 class Entry(NamedTuple):
-    """A line, which takes a fifth of its record's memory, and what it is ranked by.
-
-    points: the numbers of the Pareto front. group: what it is ranked within.
+    """A line, which takes a fifth of its record's memory, and the values that it is ranked by. points: the
+    numbers of the Pareto front. group: the group that it is ranked in.
     """
 
     text: bytes
@@ -27,11 +26,11 @@ class Entry(NamedTuple):
 
 
 class Latest:
-    """The entries of a stream, one of each model; `duplicates` counts the others.
+    """The entries of a stream, one for each model; `duplicates` counts the others.
 
-    `unite` makes one of a model's entry and the next; without it the last counts. With `top`, only entries
-    that can be among the first of their group are kept, also in memory: `lost` counts those whose model's
-    earlier entry was let go.
+    `unite` merges a model's entry with the next; without it the last counts. With `top`, only entries that
+    can be among the first of their group are kept in memory: `lost` counts those whose model's earlier entry
+    was dropped.
     """
 
     def __init__(
@@ -44,15 +43,15 @@ class Latest:
         self._limit = None if top is None else 4 * (top + SPARE)
         self._entries: dict[int, Entry] = {}
         self._seen: set[int] = set()
-        self._floor: dict[Key, Any] = {}  # of each group: what is no better need not be kept
-        self._dropped: dict[Key, Any] = {}  # the best that was let go of each group
+        self._floor: dict[Key, Any] = {}  # for each group: entries that are no better need not be kept
+        self._dropped: dict[Key, Any] = {}  # the best dropped entry of each group
         self.duplicates = self.lost = 0
 
     def add(self, model: int, entry: Entry) -> None:
-        """Take in an entry; what was there of the same model goes into it.
+        """Add an entry; an earlier one of the same model is merged into it.
 
-        One that has nothing to rank it by, as results of other evaluations have (rb-store ls), and whose
-        model's earlier entry is not there any more, is left out.
+        An entry without a value to rank by, such as another evaluation's (rb-store ls), is left out if its
+        model's earlier entry was dropped.
         """
         if model in self._seen:
             self.duplicates += 1
@@ -92,14 +91,14 @@ class Latest:
         self._limit = max(4 * (self._top + SPARE), 2 * len(self._entries))
 
     def entries(self) -> dict[Key, list[Entry]]:
-        """The entries of each group. Groups are sorted by their values where these can be ordered."""
+        """The entries of each group. Groups are sorted by their values if these can be ordered."""
         groups: dict[Key, list[Entry]] = {}
         for entry in self._entries.values():
             groups.setdefault(entry.group, []).append(entry)
         return {key: groups[key] for key in sorted_keys(groups)}
 
     def ranked(self) -> list[list[rank_order.Ranked]]:
-        """Each group ranked by itself, the first `top` of it; in their order where nothing ranks them."""
+        """The first `top` of each group, ranked; in input order without a sort key."""
         groups = []
         for group, entries in self.entries().items():
             if not self._higher:
@@ -115,12 +114,12 @@ class Latest:
         if lost is not None and (len(ranked) < (self._top or 0) or self._cost(ranked[-1].record) > lost):
             raise RbError(
                 f"More than {SPARE} of the first records are of the same models as later ones, which count:"
-                " what follows them is not known any more. Leave out --top, or rank each file by itself."
+                " the records after them were dropped. Leave out --top, or rank each file by itself."
             )
 
 
 def sorted_keys(keys: Iterable[Key]) -> list[Key]:
-    """Keys in the order of their values: none first, then numbers, then texts."""
+    """Keys in the order of their values: None first, then numbers, then texts."""
 
     def order(value: Any) -> tuple[int, Any]:
         if value is None:
@@ -131,10 +130,10 @@ def sorted_keys(keys: Iterable[Key]) -> list[Key]:
 
 
 def one_of_each_model(records: Iterable[Read], *, weights: bool = False) -> tuple[list[bytes], int]:
-    """The text of one record of each model, and how many records went into earlier ones.
+    """The text of one record of each model, and how many records were merged into earlier ones.
 
-    `weights`: only records that name their checkpoint are united. Rows of a table may describe their models
-    too little to tell them apart.
+    `weights`: merge only records that name their checkpoint. Rows of a table may not describe their models
+    well enough to distinguish them.
     """
     latest: dict[int, bytes] = {}
     count = 0
@@ -156,14 +155,14 @@ def models(records: Iterable[dict[str, Any]], *, weights: bool = False) -> list[
 
 
 class Merged(NamedTuple):
-    """A record made of several, and those."""
+    """A merged record, and the records that it was made of."""
 
     record: dict[str, Any]
     members: list[dict[str, Any]]
 
 
 def averaged(texts: Iterable[bytes], over: Sequence[str]) -> list[Merged]:
-    """One record for those that differ in the fields `over` (`seed`) alone: see `merge.merged`.
+    """Merge records that differ only in the fields `over` (such as `seed`): see `merge.merged`.
 
     Raises UsageError for a field that no record has.
     """
@@ -183,7 +182,7 @@ def averaged(texts: Iterable[bytes], over: Sequence[str]) -> list[Merged]:
 def grouped(
     texts: Iterable[bytes], fields: Sequence[str], option: str = "group"
 ) -> tuple[list[Merged], dict[str, int]]:
-    """One record for those that agree in `fields`, and how many records lack each field.
+    """Merge records that agree in `fields`; also returns how many records lack each field.
 
     Raises UsageError, which names the `option`, for a field that no record has.
     """
@@ -222,7 +221,7 @@ def ranked(
     within: Sequence[str] = (),
     top: int | None = None,
 ) -> list[tuple[int | None, dict[str, Any]]]:
-    """Places and records, group by group. Raises UsageError where no record has a key."""
+    """Ranks and records, group by group. Raises UsageError if no record has a key."""
     values, grouping = RankValues(keys), Grouping(within)
     latest = Latest([entry.higher for entry in keys], top)
     for number, record in enumerate(records):
@@ -239,7 +238,8 @@ def marked_front(groups: Sequence[Sequence[rank_order.Ranked]], higher: Sequence
 def marked_bands(
     ranked: Sequence[rank_order.Ranked], ends: Sequence[tuple[float, float] | None], higher: bool
 ) -> list[int | None]:
-    """The band of each ranked entry; one without a value has none, one without an interval is sure."""
+    """The band of each ranked entry; an entry without a value has none, one without an interval counts as
+    exact."""
     some = [place for place, entry in enumerate(ranked) if entry.value is not None]
     known = []
     for place in some:
@@ -253,7 +253,7 @@ def marked_bands(
 
 
 class RankValues:
-    """The values that records are ranked by, and what was wrong where a record has none."""
+    """The values that records are ranked by, and the error for records that have none."""
 
     def __init__(self, keys: Sequence[rank_order.SortKey]) -> None:
         self.keys = list(keys)
@@ -269,7 +269,7 @@ class RankValues:
         return self.lacking[0] if self.lacking else 0
 
     def of(self, record: dict[str, Any]) -> tuple[Any, ...]:
-        """The values of a record; None where it has none."""
+        """The values of a record; None for missing ones."""
         self.count += 1
         if not self.keys:
             return ()
@@ -279,7 +279,7 @@ class RankValues:
         return values
 
     def forget(self, values: Sequence[Any]) -> None:
-        """Take back what was counted of a record, which is now a part of another."""
+        """Undo the count of a record that was merged into another."""
         self.count -= 1
         for place, value in enumerate(values):
             self.lacking[place] -= value is None
@@ -294,7 +294,7 @@ class RankValues:
         return value
 
     def check(self, option: str) -> None:
-        """Raise UsageError where no record has a value: that is a wrong name, not a missing result."""
+        """Raise UsageError if no record has a value: that is a wrong name, not a missing result."""
         for place, (reason, record) in self._reasons.items():
             if self.lacking[place] < self.count:
                 continue

@@ -10,7 +10,7 @@ from typing import Any
 
 from rbtools.scoring.table import Table, TableCell, plain, text
 
-# CommonMark lets every ASCII punctuation mark be escaped; these can mean something inside a cell.
+# CommonMark allows escaping every ASCII punctuation mark; these have a meaning inside a cell.
 _MARKDOWN = re.compile(r"[\\`*_\[\]<>|~&$#!:@]")
 _LATEX = str.maketrans(
     {
@@ -77,12 +77,12 @@ def heading(words: str, form: str) -> str:
 
 
 def markdown(words: str) -> str:
-    """Text that Markdown shows as it is, inside a table cell too."""
+    """Text escaped for Markdown, also for table cells."""
     return _MARKDOWN.sub(r"\\\g<0>", plain(words)).strip()
 
 
 def latex(words: str) -> str:
-    """Text that LaTeX sets as it is: no command, no ligature of hyphens, no argument of a line break."""
+    """Text escaped for LaTeX: no command, no ligature of hyphens, no argument of a line break."""
     escaped = plain(words).translate(_LATEX)
     escaped = re.sub(r"-(?=-)", "-{}", escaped)
     # A row is preceded by \\, which would take a leading [ or * as its own.
@@ -111,8 +111,8 @@ def _csv_titles(table: Table, measured: list[bool], spread: list[bool]) -> list[
 
 
 def _csv_line(values: list[Any]) -> str:
-    # Written with CRLF, so that the csv module quotes both characters, and ended as Unix lines end.
-    # A zero byte is no text; Python's csv writes it from 3.11 on only.
+    # Written with CRLF, so that the csv module quotes both characters, then given a Unix line end. A zero
+    # byte is no text; Python's csv writes it from 3.11 on only.
     cells = [value.replace("\0", "\ufffd") if isinstance(value, str) else value for value in values]
     line = io.StringIO()
     csv.writer(line, lineterminator="\r\n").writerow(cells)

@@ -1,4 +1,4 @@
-"""Which records are of the same model, and which differ in nothing but their seed."""
+"""Whether records are of the same model, or differ only in their seed."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def digest(description: Mapping[str, Any]) -> int:
 
 
 def model(record: Mapping[str, Any]) -> int:
-    """The digest that records of the same model have in common."""
+    """The common digest of records of the same model."""
     return digest(described(record))
 
 
 def without(record: Mapping[str, Any], over: Sequence[str]) -> int:
-    """The digest that records have in common which differ in the fields `over` alone (`seed`, `dataset`).
+    """The common digest of records that differ only in the fields `over` (`seed`, `dataset`).
 
     Only architecture, data set and training count: records that differ in a seed differ in their weights too,
     and in fields that rbtools does not know.
@@ -55,7 +55,7 @@ def without(record: Mapping[str, Any], over: Sequence[str]) -> int:
 
 
 def has(record: Mapping[str, Any], field: str) -> bool:
-    """Whether the record has what `without` would leave out by that name."""
+    """Whether the record has a field of that name, as `without` would leave it out."""
     place: Any = record
     for name in SHORT.get(field, field).split("."):
         if not isinstance(place, Mapping) or name not in place:

@@ -1,4 +1,4 @@
-"""The table of ranked records: which columns, which numbers, how many digits.
+"""The table of ranked records: its columns, numbers and digits.
 
 `build` makes the table, `rbtools.scoring.render` writes it as CSV, Markdown or LaTeX; the terminal
 table of `rb-rank` is drawn from the same cells.
@@ -17,9 +17,8 @@ from rbtools.scoring.rank_order import Ranked, Record
 
 
 class TableCell(NamedTuple):
-    """A value (None where there is none) and, for a measured one, its 95 % interval.
-
-    deviation: of the sample that it is the mean of. best: whether none in the column is better.
+    """A value (None if missing) and, for a measured one, its 95 % interval. deviation: of the sample that it
+    averages. best: whether none in the column is better.
     """
 
     value: str | float | None
@@ -45,7 +44,7 @@ class Table:
 
 
 class Spread(NamedTuple):
-    """How sure a metric is: its interval and its deviation, as its entry has them."""
+    """The uncertainty of a metric: interval and deviation of its entry."""
 
     interval: tuple[float, float] | None = None
     deviation: float | None = None
@@ -69,12 +68,12 @@ def build(
     fields: Sequence[str] | None = None,
     also: Sequence[str] = (),
 ) -> Table:
-    """The table: rank, name, dataset, method, seed, what it is ranked by, and other metrics.
+    """The table: rank, name, dataset, method, seed, sort key, and other metrics.
 
-    `key` is the metric or expression of the ranking. `metrics` names the others; without it all that
-    the records have are shown, at most `limit` of them. Dataset, method and seed are left out
-    where no record has one, seed also where all that have one have the same. `fields` stand in the place
-    of all these, with how many records were merged; `also` beside them.
+    `key` is the metric or expression of the ranking. `metrics` names the others; without it all that the
+    records have are shown, at most `limit` of them. Dataset, method and seed are left out if no record has
+    one, seed also if all have the same. `fields` replace all these, with the number of merged records; `also`
+    adds to them.
     """
     records = [entry.record for entry in ranked]
     others = choose_metrics(records, key, limit) if metrics is None else [m for m in metrics if m != key]
@@ -95,7 +94,7 @@ def build(
 def choose_metrics(records: Iterable[Record], key: str, limit: int | None = None) -> list[str]:
     """The metrics to show beside `key`, in the order in which the records have them.
 
-    Where there are more than `limit`, those of other splits and of single severities go first.
+    If there are more than `limit`, those of other splits and of single severities are left out first.
     """
     known = [name for name in metric_names.names(records) if name != key]
     chosen = set(sorted(known, key=is_detail)[:limit])
@@ -110,7 +109,8 @@ def is_detail(name: str) -> bool:
 
 
 def figure(value: float) -> str:
-    """A number as it is shown: four decimals up to 1 (accuracies), else four digits; whole numbers whole."""
+    """A number as text: four decimals up to 1 (accuracies), else four digits; whole numbers without
+    decimals."""
     if isinstance(value, int):
         return str(value)
     if value == 0 or 5e-4 <= abs(value) <= 1:
@@ -119,7 +119,7 @@ def figure(value: float) -> str:
 
 
 def text(cell: TableCell) -> str:
-    """A cell as it is shown, `0.5315 [0.5217, 0.5413]` or `0.53 ± 0.01`; empty where there is no value."""
+    """A cell as text, `0.5315 [0.5217, 0.5413]` or `0.53 ± 0.01`; empty without a value."""
     if cell.value is None:
         return ""
     if isinstance(cell.value, str):
@@ -134,7 +134,7 @@ def text(cell: TableCell) -> str:
 
 
 def plain(words: str) -> str:
-    """Text on one line without control characters, which names from foreign records may hold."""
+    """Text on one line without control characters, which names in foreign records may have."""
     return words.translate(_CONTROL)
 
 
@@ -190,7 +190,7 @@ def _shown(value: Any) -> Any:
 
 
 def _marks(records: list[Record]) -> list[_TableColumn]:
-    """Band, interval of ranks and Pareto front, where the ranking has them."""
+    """Band, interval of ranks and Pareto front, if the ranking has them."""
     columns = []
     if any("band" in record for record in records):
         band = Heading("band", True)
@@ -278,10 +278,9 @@ def _is_number(value: Any) -> bool:
 
 
 def pivot(records: Sequence[Record], fields: Sequence[str], metrics: Sequence[str]) -> Table:
-    """The table of a paper: a row for each record under the fields that it was grouped by, a column a metric.
-
-    The best number of a column is marked, as it is printed: equal printed numbers are equally good. Where
-    records were merged, a column has their number.
+    """The table of a paper: a row for each record, named by its grouping fields, and a column per metric. The
+    best number of a column is marked; numbers that print equally are equally good. If records were merged, a
+    column has their number.
     """
     columns = [*map(field_column, fields)]
     if any((record.get("aggregated") or {}).get("records", 1) > 1 for record in records):

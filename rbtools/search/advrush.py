@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AdvRush(DARTS):
-    """AdvRush (Mok et al., ICCV 2021): DARTS whose architecture also goes down on the curvature of the loss.
+    """AdvRush (Mok et al., ICCV 2021): DARTS with a penalty on the curvature of the loss.
 
-    After `warmup=50` epochs `gamma=0.01` times the penalty is added: the mean norm of how much the gradient
-    of an image's loss changes when it is moved by `step_size=1.5` along the sign of that gradient. The
-    penalty takes BatchNorm in eval mode, as the authors' code does, for an image's loss is then its own.
+    After `warmup=50` epochs `gamma=0.01` times the penalty is added: the mean norm of the change of the
+    gradient of an image's loss when the image moves by `step_size=1.5` along the sign of that gradient. The
+    penalty has BatchNorm in eval mode, as in the authors' code, so that an image's loss depends on no other
+    image.
     """
 
     name: ClassVar[str] = "advrush"
@@ -48,14 +49,14 @@ def curvature(model: nn.Module, images: Tensor, labels: Tensor, step: float) -> 
     model.eval()
     try:
         images = images.detach().requires_grad_()
-        here = F.cross_entropy(model(images), labels, reduction="sum")
-        (slope,) = torch.autograd.grad(here, images, create_graph=True)
-        sign = slope.detach().sign()
+        loss = F.cross_entropy(model(images), labels, reduction="sum")
+        (gradient,) = torch.autograd.grad(loss, images, create_graph=True)
+        sign = gradient.detach().sign()
         length = sign.flatten(1).norm(dim=1).clamp_min(1e-7).view(-1, 1, 1, 1)
         moved = (images.detach() + step * sign / length).requires_grad_()
-        there = F.cross_entropy(model(moved), labels, reduction="sum")
-        (other,) = torch.autograd.grad(there, moved, create_graph=True)
-        found: Tensor = (other - slope).flatten(1).norm(dim=1).mean()
-        return found
+        moved_loss = F.cross_entropy(model(moved), labels, reduction="sum")
+        (moved_gradient,) = torch.autograd.grad(moved_loss, moved, create_graph=True)
+        penalty: Tensor = (moved_gradient - gradient).flatten(1).norm(dim=1).mean()
+        return penalty
     finally:
         model.train(training)

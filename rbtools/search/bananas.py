@@ -25,13 +25,13 @@ class Bananas:
     """BANANAS (White et al., AAAI 2021): Bayesian optimisation with an ensemble of neural predictors.
 
     After `initial=10` random architectures, every round trains `networks=3` feed-forward networks on the path
-    encoding of all that is known, and asks for the `per_round=10` candidates that independent Thompson
-    sampling likes best. Candidates are one mutation away from the `parents=2` best architectures, or from
-    others down the list where too few of those are new.
+    encoding of all known architectures, and queries the `per_round=10` best candidates by independent
+    Thompson sampling. Candidates are one mutation away from the `parents=2` best architectures, or from the
+    next best if too few of those are new.
 
-    Predicted is how far an architecture is behind the best one seen, over the spread of all, plus a
-    tenth: the percentage error `loss=mape` needs a lower bound below every cost, and the true optimum
-    of the table is nothing that a search may know.
+    The networks predict the distance of a value to the best one seen, divided by the spread of all, plus 0.1:
+    the percentage error `loss=mape` needs a lower bound below every cost, and a search must not know the true
+    optimum of the table.
     """
 
     name: ClassVar[str] = "bananas"
@@ -40,7 +40,7 @@ class Bananas:
     heavy: ClassVar[bool] = True
 
     initial: int = param(10, "Random architectures at the beginning.", check="positive")
-    per_round: int = param(10, "Architectures asked for in each round.", check="positive")
+    per_round: int = param(10, "Architectures queried in each round.", check="positive")
     parents: int = param(2, "Best architectures to mutate.", check="positive")
     candidates: int = param(100, "Mutations to choose from.", check="positive")
     networks: int = param(3, "Networks of the ensemble.", check="positive")
@@ -52,52 +52,52 @@ class Bananas:
 
     def propose(self, field: SearchSpace, draws: RunDraws) -> Proposals:
         known: dict[Any, tuple[int, float]] = {}
-        wanted = [field.sample(draws) for _ in range(self.initial)]
+        proposal = [field.sample(draws) for _ in range(self.initial)]
         shape = Shape(self.networks, self.layers, self.width, self.epochs, 32, self.lr, self.loss)
         while True:
-            values = yield wanted
-            for index, value in zip(wanted, values, strict=True):
+            values = yield proposal
+            for index, value in zip(proposal, values, strict=True):
                 known.setdefault(field.key(index), (index, value))
-            those = [pair for pair in known.values() if math.isfinite(pair[1])]
-            others = self._candidates(field, known, those, draws)
-            if len(others) <= self.per_round or len(those) < 2:
-                wanted = others[: self.per_round] or [field.sample(draws)]
+            finite = [pair for pair in known.values() if math.isfinite(pair[1])]
+            others = self._candidates(field, known, finite, draws)
+            if len(others) <= self.per_round or len(finite) < 2:
+                proposal = others[: self.per_round] or [field.sample(draws)]
                 continue
-            cells = [features(field.ops(index)) for index, _ in those]
+            cells = [features(field.ops(index)) for index, _ in finite]
             unknown = [features(field.ops(index)) for index in others]
             seed = draws.below(1 << 31)
-            predicted = yield Fit(shape, cells, _costs([value for _, value in those]), unknown, seed)
+            predicted = yield Fit(shape, cells, _costs([value for _, value in finite]), unknown, seed)
             order = _thompson(predicted, draws)
-            wanted = [others[place] for place in order[: self.per_round]]
+            proposal = [others[place] for place in order[: self.per_round]]
 
     def _candidates(
-        self, field: SearchSpace, known: dict[Any, Any], those: Sequence[tuple[int, float]], draws: RunDraws
+        self, field: SearchSpace, known: dict[Any, Any], finite: Sequence[tuple[int, float]], draws: RunDraws
     ) -> list[int]:
         """New architectures one mutation from the best; random ones where there are too few of them."""
-        found: dict[Any, int] = {}
-        ranked = sorted(those, key=lambda pair: -pair[1])
+        candidates: dict[Any, int] = {}
+        ranked = sorted(finite, key=lambda pair: -pair[1])
         for index, _ in ranked[: self.parents * PATIENCE]:
             for _ in range(math.ceil(self.candidates / self.parents)):
                 other = field.mutate(index, draws)
-                if field.key(other) not in known and len(found) < self.candidates:
-                    found.setdefault(field.key(other), other)
+                if field.key(other) not in known and len(candidates) < self.candidates:
+                    candidates.setdefault(field.key(other), other)
         for _ in range(self.candidates):
-            if len(found) > self.per_round:
+            if len(candidates) > self.per_round:
                 break
             other = field.sample(draws)
             if field.key(other) not in known:
-                found.setdefault(field.key(other), other)
-        return list(found.values())
+                candidates.setdefault(field.key(other), other)
+        return list(candidates.values())
 
 
 def _costs(values: Sequence[float]) -> list[float]:
-    """How far each is behind the best, over the spread, plus a margin: in (0, 1 + margin]."""
+    """The distance of each value to the best, divided by the spread, plus a margin: in (0, 1 + margin]."""
     best, spread = max(values), max(values) - min(values) or 1.0
     return [(best - value) / spread + MARGIN for value in values]
 
 
 def _thompson(predicted: NDArray[Any], draws: RunDraws) -> list[int]:
-    """The places of the predictions by one draw each from N(mean, deviation), the lowest first."""
+    """The indices of the predictions, sorted by one draw each from N(mean, deviation), the lowest first."""
     mean, deviation = predicted.mean(axis=0), predicted.std(axis=0)
     drawn = [float(m) + float(d) * draws.normal() for m, d in zip(mean, deviation, strict=True)]
     return sorted(range(len(drawn)), key=drawn.__getitem__)

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DARTS:
-    """DARTS-V1 (Liu et al., ICLR 2019): a supernet, and steps of its weights and its architecture in turn.
+    """DARTS-V1 (Liu et al., ICLR 2019): a supernet, trained in its weights and its architecture by turns.
 
-    Half of the training images train the weights by SGD, the others the architecture parameters by Adam.
-    The operation with the largest parameter on each edge makes the cell. The settings are those of
-    NAS-Bench-201's own search.
+    Half of the training images train the weights by SGD, the others the architecture parameters by Adam. The
+    cell gets the operation with the largest parameter on each edge. The settings are those of NAS-Bench-201's
+    own search.
     """
 
     name: ClassVar[str] = "darts"
@@ -28,7 +28,7 @@ class DARTS:
     loop: ClassVar[str] = "alternating"
 
     epochs: int = param(50, "Epochs of the search.", check="positive")
-    steps: int | None = param(None, "End an epoch after so many steps.", check="positive")
+    steps: int | None = param(None, "Most steps of an epoch.", check="positive")
     batch_size: int = param(64, "Images in a step.", check="positive")
     lr: float = param(0.025, "Learning rate of the weights; a cosine takes it to --lr-min.", check="positive")
     lr_min: float = param(0.001, "Learning rate at the end.", check="non-negative")
@@ -39,5 +39,5 @@ class DARTS:
     arch_decay: float = param(1e-3, "Weight decay of the architecture parameters.", check="non-negative")
 
     def architecture_loss(self, model: nn.Module, images: Tensor, labels: Tensor, epoch: int) -> Tensor:
-        """What the architecture parameters go down on: the loss of the images that the weights do not see."""
+        """The loss of the architecture parameters, on images that the weights are not trained on."""
         return F.cross_entropy(model(images), labels)

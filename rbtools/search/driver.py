@@ -1,8 +1,8 @@
-"""The accounting of a search: who asked for what, what it cost, and when the budget is spent.
+"""The accounting of a search: the queries of each run, their cost, and the end of the budget.
 
-An algorithm's `propose(field, draws)` is a generator. It yields a list of architectures that may
-be evaluated side by side, and is sent their values, more always being better; or it yields work of its
-own (`Together`) that runs do side by side, and is sent what came of it. It never ends by itself.
+An algorithm's `propose(field, draws)` is a generator. It yields a list of architectures that may be evaluated
+in parallel, and is sent their values, where higher is better; or it yields work of its own (of a
+`BatchEvaluator`), which is done for several runs at once, and is sent the result. It never ends by itself.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rbtools.search.run_draws import RunDraws
 from rbtools.search.search_space import SearchSpace
 
 IDLE = 10_000
-"""Proposals in a row that cost nothing, after which a run is taken to have nothing new; see `patience`."""
+"""Consecutive free proposals after which a run is taken to have nothing new; see `patience`."""
 
 Value = tuple[float, ...] | None
 """One number an objective, turned so that more is better; None where the evaluation failed."""
@@ -24,18 +24,18 @@ Values = Callable[[Sequence[int]], Mapping[Hashable, Value]]
 
 
 class BatchEvaluator(Protocol):
-    """Work that several runs do at once, because that is faster than one after another."""
+    """Work that is done for several runs at once, which is faster than one after another."""
 
     @classmethod
     def all(cls, works: Sequence[Any]) -> list[Any]:
-        """What comes of each of these works, which does not depend on the others."""
+        """The result of each work, independent of the others."""
 
 
 Proposals = Generator[Sequence[int] | BatchEvaluator, Any, None]
 
 
 class Algorithm(Protocol):
-    """A registered search. `many`: it takes several objectives, and is then sent tuples."""
+    """A registered search algorithm. `many`: it takes several objectives, and is sent tuples."""
 
     name: ClassVar[str]
     many: ClassVar[bool]
@@ -44,17 +44,17 @@ class Algorithm(Protocol):
 
 
 class Rules(NamedTuple):
-    """What a query costs. A repeat is one whose result this run knows."""
+    """The cost of queries. A repeat is a query whose result this run knows."""
 
     budget: int
     charge_repeats: bool = False
 
 
 class Trace(NamedTuple):
-    """What one run did. `log` has the charged queries in order, with their values.
+    """The history of one run. `log` has the charged queries in order, with their values.
 
-    `new`: how many of them were asked for the first time; `free`: repeats that cost nothing; `ended`:
-    "budget", "all seen", or "nothing new" (it went on proposing what it knew).
+    `new`: how many of them were new to the run; `free`: repeats that cost nothing; `ended`: "budget", "all
+    seen", or "nothing new" (it only proposed known architectures).
     """
 
     number: int
@@ -65,17 +65,17 @@ class Trace(NamedTuple):
 
 
 def patience(size: int) -> int:
-    """Free proposals in a row that end a run over so many architectures.
+    """The consecutive free proposals that end a run over `size` architectures.
 
-    A hundred for each: classes of isomorphic architectures are proposed as often as they have members, and
-    one of a single member is still to be met. A hundred runs over a table of ten would otherwise propose a
-    million times for nothing.
+    A hundred for each architecture: a class of isomorphic architectures is proposed in proportion to its
+    size, and a class of one member must still be reached. With a fixed limit, a hundred runs over a table of
+    ten would make a million useless proposals.
     """
     return min(IDLE, max(100, 100 * size))
 
 
 class SearchRun:
-    """One run under way."""
+    """The state of one run."""
 
     def __init__(
         self, number: int, proposals: Proposals, field: SearchSpace, rules: Rules, many: bool
@@ -89,7 +89,7 @@ class SearchRun:
         self.pending: Any = next(proposals)
 
     def needs(self) -> list[int]:
-        """What has to be evaluated for the pending proposal, within what is left of the budget."""
+        """The architectures to evaluate for the pending proposal, within the rest of the budget."""
         left, new = self.rules.budget - len(self.log), {}
         for index in self.pending:
             key = self.field.key(index)
@@ -104,7 +104,7 @@ class SearchRun:
         return list(new.values())
 
     def answer(self, values: Mapping[Hashable, Value], objectives: int) -> None:
-        """Charge the pending proposal and send its values; the run ends where the budget does."""
+        """Charge the pending proposal and send its values; the run ends with the budget."""
         answers = []
         for index in self.pending:
             key = self.field.key(index)
@@ -127,7 +127,7 @@ class SearchRun:
             self.send(answers)
 
     def send(self, answers: Any) -> None:
-        """Send what was asked for, and have the next proposal."""
+        """Send the answers and get the next proposal."""
         self.pending = self._proposals.send(answers)
 
     def _why_it_ends(self) -> str:
@@ -153,10 +153,10 @@ def search(
     runs: Sequence[int],
     objectives: int = 1,
 ) -> list[Trace]:
-    """Run the algorithm under each of the run numbers; the runs advance side by side.
+    """Run the algorithm for each of the run numbers; the runs advance in lockstep.
 
-    What several of them need is asked for once, and charged to each. A run does not depend on the
-    others: its random numbers are those of (seed, its number).
+    What several of them need is evaluated once, and charged to each. A run does not depend on the others: its
+    random numbers belong to (seed, run number).
     """
     under_way = []
     for number in runs:
@@ -171,9 +171,9 @@ def search(
                 run.send(result)
             continue
         needed = {field.key(index): index for run in asking for index in run.needs()}
-        found = values(list(needed.values())) if needed else {}
+        results = values(list(needed.values())) if needed else {}
         for run in asking:
-            run.answer(found, objectives)
+            run.answer(results, objectives)
         active = [run for run in active if not run.ended]
     return [run.trace() for run in under_way]
 

@@ -15,7 +15,7 @@ from rbtools.search.search_space import SearchSpace
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RegularizedEvolution:
-    """Regularised evolution (Real et al., AAAI 2019): the oldest dies, not the worst.
+    """Regularised evolution (Real et al., AAAI 2019): the oldest member is removed, not the worst.
 
     The best of `sample=10` members, drawn with replacement, has a child with one operation changed, which
     takes the place of the oldest of `population=30`.

@@ -1,4 +1,4 @@
-"""Values of architectures by a job function, in this process or by workers that stay for the whole search."""
+"""Evaluates architectures by a job function, in this process or in workers that live for the whole search."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Record = dict[str, Any]
 
 
 class ExecutorEvaluator:
-    """Puts many records at a time through a job function; a context, since its workers end with it.
+    """Puts many records at a time through a job function; a context manager that ends its workers.
 
     A record that fails comes out with an `error`.
     """

@@ -1,4 +1,4 @@
-"""What several objectives at once come to: the values that nothing dominates, and how much they cover."""
+"""Several objectives: the Pareto front and its hypervolume."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Point = tuple[float, ...]
 
 
 def dominates(first: Point, second: Point) -> bool:
-    """Whether the first is nowhere worse and somewhere better."""
+    """Whether the first is nowhere worse and somewhere better than the second."""
     return first != second and all(a >= b for a, b in zip(first, second, strict=True))
 
 
@@ -32,20 +32,20 @@ def scaled(points: Sequence[Point], low: Point, high: Point) -> list[Point]:
 
 
 def hypervolume(points: Sequence[Point]) -> float:
-    """The volume between the origin and the points, of which those with a negative number count for none.
+    """The volume between the origin and the points; points with a negative number are ignored.
 
-    By slicing along the last objective (Zitzler): exact, and quick for the few points of a front.
+    By slicing along the last objective (Zitzler): exact, and fast for the few points of a front.
     """
     inside = [point for point in points if min(point) >= 0]
-    kept = [inside[place] for place in front(inside)]
-    if not kept:
+    nondominated = [inside[place] for place in front(inside)]
+    if not nondominated:
         return 0.0
-    if len(kept[0]) == 1:
-        return max(point[0] for point in kept)
-    kept.sort(key=lambda point: point[-1], reverse=True)
+    if len(nondominated[0]) == 1:
+        return max(point[0] for point in nondominated)
+    nondominated.sort(key=lambda point: point[-1], reverse=True)
     total = 0.0
-    for place, point in enumerate(kept):
-        below = kept[place + 1][-1] if place + 1 < len(kept) else 0.0
+    for place, point in enumerate(nondominated):
+        below = nondominated[place + 1][-1] if place + 1 < len(nondominated) else 0.0
         if point[-1] > below:
-            total += (point[-1] - below) * hypervolume([one[:-1] for one in kept[: place + 1]])
+            total += (point[-1] - below) * hypervolume([other[:-1] for other in nondominated[: place + 1]])
     return total

@@ -16,9 +16,9 @@ from rbtools.search.search_space import SearchSpace
 class LocalSearch:
     """Local search (White et al., UAI 2021): the neighbours of the best architecture, in random order.
 
-    It begins with the best of `starts=10` random architectures. When all neighbours are known it moves to
-    the best one that is better, with `move=first` as soon as one is better. At a local optimum it starts
-    anew, and what it found before counts on.
+    It begins with the best of `starts=10` random architectures. When all neighbours are known it moves to the
+    best one that is better, with `move=first` to the first one that is better. At a local optimum it restarts
+    from new random architectures; earlier findings still count.
     """
 
     name: ClassVar[str] = "local"
@@ -34,25 +34,25 @@ class LocalSearch:
         while True:
             starts = [field.sample(draws) for _ in range(count)]
             values = yield starts
-            value, here = max(zip(values, starts, strict=True), key=lambda pair: pair[0])
+            value, index = max(zip(values, starts, strict=True), key=lambda pair: pair[0])
             while True:
-                found = yield from self._better(field, here, value, draws)
-                if found is None:
+                move = yield from self._better(field, index, value, draws)
+                if move is None:
                     break
-                value, here = found
+                value, index = move
             count = self.restarts
 
     def _better(
-        self, field: SearchSpace, here: int, value: float, draws: RunDraws
+        self, field: SearchSpace, index: int, value: float, draws: RunDraws
     ) -> Generator[Sequence[int], Any, tuple[float, int] | None]:
         """The better neighbour to move to, with its value; None at a local optimum."""
-        near = draws.shuffled(field.neighbours(here))
+        near = draws.shuffled(field.neighbours(index))
         if self.move == "best":
             values = (yield near) if near else []
             best = max(zip(values, near, strict=True), key=lambda pair: pair[0], default=None)
             return best if best is not None and best[0] > value else None
         for other in near:
-            (found,) = yield [other]
-            if found > value:
-                return found, other
+            (reached,) = yield [other]
+            if reached > value:
+                return reached, other
         return None

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NASISearch:
-    """NASI (Shu et al., ICLR 2022): the supernet is not trained; its gradient at initialisation decides.
+    """NASI (Shu et al., ICLR 2022): search by the gradients of a supernet at initialisation.
 
-    Of each of `steps=100` architectures, drawn by Gumbel's noise, the trace norm of the neural tangent kernel
+    For each of `steps=100` architectures, drawn by Gumbel noise, the trace norm of the neural tangent kernel
     is estimated by the squared norm of a mini-batch's gradient. The architecture parameters take the mean of
-    its gradients, each over the largest norm so far (equation 18). Above `limit` the norm is charged
-    `penalty` times what is too much (equation 13); the paper sets both by hand for each space, and the
-    values here are none of its.
+    its gradients, each divided by the largest norm so far (equation 18). `penalty` times the excess of the
+    norm over `limit` is subtracted (equation 13); the paper sets both by hand for each space, and the
+    defaults here are not from the paper.
     """
 
     name: ClassVar[str] = "nasi"
@@ -31,12 +31,14 @@ class NASISearch:
 
     steps: int = param(100, "Architectures that are drawn.", check="positive")
     batch_size: int = param(64, "Images in a step.", check="positive")
-    penalty: float = param(2.0, "Charge for what is above the limit.", check="non-negative")
-    limit: float = param(1000.0, "Norm above which that is charged.", check="positive")
-    temperature: float = param(1.0, "Of the softmax that relaxes a drawn architecture.", check="positive")
+    penalty: float = param(2.0, "Weight of the excess over the limit.", check="non-negative")
+    limit: float = param(1000.0, "Norm above which it is penalised.", check="positive")
+    temperature: float = param(
+        1.0, "Temperature of the softmax that relaxes a drawn architecture.", check="positive"
+    )
 
     def reward(self, model: nn.Module, weights: list[Tensor], images: Tensor, labels: Tensor) -> Tensor:
-        """The penalised trace norm of the network as it is weighed; differentiable in the weighing."""
+        """The penalised trace norm of the weighted network; differentiable in the architecture weights."""
         loss = F.cross_entropy(model(images), labels)
         slopes = torch.autograd.grad(loss, weights, create_graph=True)
         norm = torch.stack([slope.square().sum() for slope in slopes]).sum()

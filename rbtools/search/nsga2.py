@@ -20,11 +20,11 @@ FAILED = 1e30  # pymoo sorts finite numbers
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NSGA2:
-    """NSGA-II (Deb et al., 2002) for several objectives, as pymoo does it (pip install 'rbtools[search]').
+    """NSGA-II (Deb et al., 2002) for several objectives, by pymoo (pip install 'rbtools[search]').
 
-    A cell is six choices among five operations: two parents are mixed edge by edge with the chance
-    `crossover=0.9`, and on each edge the operation changes with the chance `mutation`. A child that a table
-    lacks is replaced by the nearest cell that is there.
+    A cell is six choices among five operations: two parents are mixed edge by edge with probability
+    `crossover=0.9`, and the operation of each edge changes with probability `mutation`. A child that a table
+    lacks is replaced by the nearest cell of the table.
     """
 
     name: ClassVar[str] = "nsga2"
@@ -32,14 +32,14 @@ class NSGA2:
     many: ClassVar[bool] = True
 
     population: int = param(20, "Architectures in a generation.", check="positive")
-    crossover: float = param(0.9, "Chance that two parents are mixed.", check="fraction")
-    mutation: float = param(0.17, "Chance that an operation changes, for each edge.", check="fraction")
+    crossover: float = param(0.9, "Probability that two parents are mixed.", check="fraction")
+    mutation: float = param(0.17, "Probability that the operation of an edge changes.", check="fraction")
 
     def propose(self, field: SearchSpace, draws: RunDraws) -> Proposals:
         if not isinstance(field, CellSpace):
-            field.neighbours(0)  # raises: there are no edges to mix
+            field.neighbours(0)  # raises RbError: there are no edges to mix
             return
-        while True:  # anew where crossover and mutation have nothing left that differs
+        while True:  # restarts when crossover and mutation find nothing new
             yield from self._generations(field, draws)
 
     def _generations(self, field: CellSpace, draws: RunDraws) -> Proposals:
@@ -79,7 +79,7 @@ class NSGA2:
         chance = self.mutation
 
         class Changed(Mutation):
-            """Each edge gets another operation with a chance."""
+            """Each edge gets another operation with the mutation probability."""
 
             def _do(self, problem: Any, X: Any, **_: Any) -> Any:
                 return np.array([[_another(int(op), chance, draws) for op in cell] for cell in X])
@@ -106,4 +106,4 @@ def _another(op: int, chance: float, draws: RunDraws) -> int:
 
 
 def _costs(value: Sequence[float]) -> list[float]:
-    return [-one if math.isfinite(one) else FAILED for one in value]
+    return [-number if math.isfinite(number) else FAILED for number in value]

@@ -1,4 +1,4 @@
-"""What is searched for: a metric or an expression of metrics, and which way is better."""
+"""The objective of a search: a metric or an expression of metrics, and its direction."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from rbtools.records import expr, metric_name
 
 
 class SearchObjective(NamedTuple):
-    """One quantity to find the best of. `text` is what the user wrote; `higher` says that more is better."""
+    """One quantity to optimise. `text` is what the user wrote; `higher`: more is better."""
 
     text: str
     higher: bool
     expression: expr.Expression
 
     def of(self, record: Mapping[str, Any]) -> float | None:
-        """Its value, None where that is no finite number. Raises expr.MissingName or RbError."""
+        """Its value, None if that is no finite number. Raises expr.MissingName or RbError."""
         value = self.expression(record)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
             return None
         return float(value)
 
     def upward(self, value: float) -> float:
-        """The value turned so that more is better; twice gives the value again."""
+        """The value, negated if lower is better, so that more is better; its own inverse."""
         return value if self.higher else -value
 
     @property
@@ -34,11 +34,11 @@ class SearchObjective(NamedTuple):
 
 
 def objectives(texts: Sequence[str], lower: bool | None = None) -> tuple[SearchObjective, ...]:
-    """Read `EXPR[:lower|higher]`, several with commas; the direction is the metric's own unless given.
+    """Parse `EXPR[:lower|higher]`, several with commas; the default direction is the metric's own.
 
-    Raises UsageError for none, one twice, or an expression that does not parse.
+    Raises UsageError for none, a duplicate, or an expression that does not parse.
     """
-    found: dict[str, SearchObjective] = {}
+    parsed: dict[str, SearchObjective] = {}
     for piece in [piece for text in texts for piece in _pieces(text)]:
         text, colon, word = piece.rpartition(":")
         directed = bool(colon) and word in ("lower", "higher")
@@ -48,16 +48,16 @@ def objectives(texts: Sequence[str], lower: bool | None = None) -> tuple[SearchO
             compiled = expr.compile(text)
         except RbError as wrong:
             raise UsageError(f"--objective: {wrong}") from None
-        if text in found:
+        if text in parsed:
             raise UsageError(f"--objective names '{text}' twice. Name it once.")
-        found[text] = SearchObjective(text, word == "higher" if directed else higher, compiled)
-    if not found:
+        parsed[text] = SearchObjective(text, word == "higher" if directed else higher, compiled)
+    if not parsed:
         raise UsageError("--objective is missing. Expected a metric such as pgd20.8, or an expression.")
-    return tuple(found.values())
+    return tuple(parsed.values())
 
 
 def asked_of(algorithm: Any, texts: Sequence[str], lower: bool | None = None) -> tuple[SearchObjective, ...]:
-    """The `objectives`, as many as the algorithm takes. Raises UsageError where there are more."""
+    """The objectives of an algorithm. Raises UsageError for more than it takes."""
     wanted = objectives(texts, lower)
     if len(wanted) > 1 and not algorithm.many:
         raise UsageError(

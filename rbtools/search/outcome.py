@@ -1,4 +1,4 @@
-"""The records that a search ends in: what was found, and in `search` how."""
+"""The records that a search writes: the architectures found, and in `search` how."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Record = dict[str, Any]
 
 
 class Searched(NamedTuple):
-    """A search that is over. `known` has all values there are, where there is a table of them.
+    """A finished search. `known` has the values of the whole table, if there is one.
 
     `tables` are those to look the findings up in, by name ("table" for the one that was searched).
     """
@@ -37,7 +37,7 @@ class Searched(NamedTuple):
         return self.source.field
 
     def about(self) -> Record:
-        """What determined it, and what it cost."""
+        """The settings of the search, and its cost."""
         return {
             "algorithm": self.algorithm.name,
             "version": self.algorithm.version,
@@ -53,7 +53,7 @@ class Searched(NamedTuple):
 
 
 def summed_up(done: Searched) -> list[Record]:
-    """One record with the best of all runs and, in its `search`, what the runs have in common.
+    """One record with the best of all runs and, in its `search`, a summary of the runs.
 
     With several objectives one record for each point of the front over all runs.
     """
@@ -61,18 +61,18 @@ def summed_up(done: Searched) -> list[Record]:
 
 
 def each(done: Searched) -> list[Record]:
-    """What each run found: a record a run, with several objectives one for each point of its front."""
+    """The result of each run: one record, with several objectives one for each point of its front."""
     records = []
     more: Record
     for trace in done.traces:
         if len(done.objectives) > 1:
-            found = _front_of(trace)
+            bests = _front_of(trace)
             more = {}
         else:
-            one = summary.best(trace)
-            found = [] if one is None else [one]
+            best = summary.best(trace)
+            bests = [] if best is None else [best]
             more = {"trajectory": _steps(trace, done.objectives[0])}
-        for query, index, values in found:
+        for query, index, values in bests:
             own = {"run": trace.number, **_placed(done, index, values), "found_at": query, **more}
             section = {**done.about(), **own, "queries": _cost(trace)}
             records.append({**done.source.record(index), "search": section})
@@ -80,7 +80,7 @@ def each(done: Searched) -> list[Record]:
 
 
 def derived(done: Searched, cells: Sequence[Record]) -> list[Record]:
-    """A record for each cell that a differentiable search derived, with all that the runs have in common."""
+    """A record for each cell that a differentiable search derived, with a summary of the runs."""
     section = {**done.about(), "looked_up": _looked_up(done, [trace.log[0][0] for trace in done.traces])}
     if done.objectives:
         (objective,) = done.objectives
@@ -119,58 +119,61 @@ def _steps(trace: Trace, objective: SearchObjective) -> list[list[float]]:
 
 
 def _placed(done: Searched, index: int, values: Sequence[float]) -> Record:
-    """The architecture as it was asked for, and its values."""
+    """The queried architecture, and its values."""
     pairs = zip(done.objectives, values, strict=True)
-    return {"found": done.field.name(index), "values": {one.text: one.upward(value) for one, value in pairs}}
+    return {
+        "found": done.field.name(index),
+        "values": {objective.text: objective.upward(value) for objective, value in pairs},
+    }
 
 
 def _best(done: Searched) -> list[Record]:
     (objective,) = done.objectives
-    found = [(trace, one) for trace in done.traces if (one := summary.best(trace)) is not None]
-    if not found:
+    bests = [(trace, best) for trace in done.traces if (best := summary.best(trace)) is not None]
+    if not bests:
         return []
-    _, top = max(found, key=lambda pair: pair[1].values)
-    values = [objective.upward(one.values[0]) for _, one in found]
+    _, top = max(bests, key=lambda pair: pair[1].values)
+    values = [objective.upward(best.values[0]) for _, best in bests]
     section = {
         **done.about(),
         **_placed(done, top.number, top.values),
         "objective": summary.spread(values),
         **_gap(done, objective, values),
-        "looked_up": _looked_up(done, [one.number for _, one in found]),
+        "looked_up": _looked_up(done, [best.number for _, best in bests]),
         "trajectory": summary.trajectory(done.traces, objective, done.rules.budget),
         "each": [
             {
                 "run": trace.number,
-                "found": done.field.name(one.number),
-                "value": objective.upward(one.values[0]),
-                "found_at": one.query,
+                "found": done.field.name(best.number),
+                "value": objective.upward(best.values[0]),
+                "found_at": best.query,
                 **_cost(trace),
             }
-            for trace, one in found
+            for trace, best in bests
         ],
     }
     return [{**done.source.record(top.number), "search": section}]
 
 
-def _looked_up(done: Searched, found: list[int]) -> Record:
+def _looked_up(done: Searched, indices: list[int]) -> Record:
     return {
-        name: {**summary.looked_up(found, done.field, table), "optima": _optima(table)}
+        name: {**summary.looked_up(indices, done.field, table), "optima": _optima(table)}
         for name, table in done.tables.items()
     }
 
 
 def _optima(table: ResultTable) -> Record:
-    """The best value of each metric, each of its own architecture."""
-    found = {}
+    """The best value of each metric over all architectures."""
+    optima = {}
     for name in table.metrics():
-        values = [one.metrics[name] for one in table.results.values() if name in one.metrics]
+        values = [entry.metrics[name] for entry in table.results.values() if name in entry.metrics]
         if values:
-            found[name] = max(values) if metric_name.higher_is_better(name) else min(values)
-    return found
+            optima[name] = max(values) if metric_name.higher_is_better(name) else min(values)
+    return optima
 
 
 def _gap(done: Searched, objective: SearchObjective, values: list[float]) -> Record:
-    """The best there is, and how far from it the runs stayed."""
+    """The optimum, and the gap of the runs to it."""
     if not done.known:
         return {}
     key, best = summary.optimum(done.known, objective)
@@ -187,10 +190,10 @@ def _gap(done: Searched, objective: SearchObjective, values: list[float]) -> Rec
 
 
 def _front_of(trace: Trace) -> list[summary.Best]:
-    """What nothing in a run's log dominates."""
+    """The entries of a run's log that no other dominates."""
     numbered = enumerate(trace.log, start=1)
-    there = [summary.Best(query, index, value) for query, (index, value) in numbered if value is not None]
-    return [there[place] for place in front.front([one.values for one in there])]
+    successes = [summary.Best(query, index, value) for query, (index, value) in numbered if value is not None]
+    return [successes[place] for place in front.front([success.values for success in successes])]
 
 
 def _front(done: Searched) -> list[Record]:
@@ -202,11 +205,11 @@ def _front(done: Searched) -> list[Record]:
             met.setdefault(key, (index, value))
             runs[key] = runs.get(key, 0) + 1
     points = list(met.values())
-    kept = [points[place] for place in front.front([value for _, value in points])]
+    nondominated = [points[place] for place in front.front([value for _, value in points])]
     best = set() if done.known is None else {value for value in _true_front(done.known)}
     section = {**done.about(), **_covered(done)}
     records = []
-    for index, value in kept:
+    for index, value in nondominated:
         own = {**_placed(done, index, value), "in_fronts_of_runs": runs[done.field.key(index)]}
         if done.known is not None:
             own["optimal"] = value in best
@@ -220,9 +223,9 @@ def _true_front(known: Mapping[Hashable, Value]) -> list[front.Point]:
 
 
 def _covered(done: Searched) -> Record:
-    """The hypervolume of each run's front over that of the whole table's, and how it grew.
+    """The hypervolume of each run's front relative to that of the whole table, and its growth.
 
-    Objectives run from the worst to the best value there is. Without a table, of all that was met.
+    Objectives are scaled from the worst to the best value of the table; without a table, of all queries.
     """
     every = [value for trace in done.traces for _, value in trace.log if value is not None]
     points = every if done.known is None else [value for value in done.known.values() if value is not None]
@@ -243,12 +246,12 @@ def _distinct(points: Sequence[front.Point]) -> list[front.Point]:
 
 
 def _growth(trace: Trace, low: front.Point, high: front.Point, whole: float, budget: int) -> list[float]:
-    kept: list[front.Point] = []
+    points: list[front.Point] = []
     row: list[float] = []
     for _, value in trace.log:
-        if value is not None and not any(one == value or front.dominates(one, value) for one in kept):
-            kept = [one for one in kept if not front.dominates(value, one)] + [value]
-            row.append(front.hypervolume(front.scaled(kept, low, high)) / whole)
+        if value is not None and not any(point == value or front.dominates(point, value) for point in points):
+            points = [point for point in points if not front.dominates(value, point)] + [value]
+            row.append(front.hypervolume(front.scaled(points, low, high)) / whole)
         else:
             row.append(row[-1] if row else 0.0)
     return row + [row[-1] if row else 0.0] * (budget - len(row))

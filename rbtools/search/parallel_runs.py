@@ -1,4 +1,4 @@
-"""The runs of a search over a table, spread over processes: each takes the same share wherever it runs."""
+"""The runs of a search over a table, spread over processes in shares that do not depend on their number."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rbtools.search.search_space import SearchSpace
 from rbtools.search.sources import TableSource
 
 SHARE = 10
-"""Runs that advance side by side in one process."""
+"""Runs that advance in lockstep in one process."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class ParallelRuns(JobFunction):
 
 
 def search(work: ParallelRuns, runs: int, run: RunContext) -> list[driver.Trace]:
-    """All runs from 0 on, in `run.jobs` processes; in this one where that is 1."""
+    """All runs from 0 on, in `run.jobs` processes; in this one if that is 1."""
     shares = [list(range(start, min(start + SHARE, runs))) for start in range(0, runs, SHARE)]
     traces: dict[int, list[driver.Trace]] = {}
     with executor_for([work], run, at_most=len(shares)) as executor:
@@ -70,8 +70,9 @@ def in_table(
     runs: int,
     run: RunContext,
 ) -> Searched:
-    """Search in `tables["table"]`, with the seed and the processes of `run`; the others are reported on."""
-    found = TableSource(tables["table"])
-    work = ParallelRuns(algorithm, found.field, found.known, rules, run.seed, len(objectives))
+    """Search in `tables["table"]`, with the seed and processes of `run`; look the findings up in all
+    tables."""
+    source = TableSource(tables["table"])
+    work = ParallelRuns(algorithm, source.field, source.known, rules, run.seed, len(objectives))
     traces = search(work, runs, run)
-    return Searched(algorithm, objectives, rules, run.seed, found, traces, found.known, tables)
+    return Searched(algorithm, objectives, rules, run.seed, source, traces, source.known, tables)

@@ -1,9 +1,9 @@
 """The predictor of BANANAS (White, Neiswanger and Savani, AAAI 2021): an ensemble of feed-forward networks on
 the path encoding of NAS-Bench-201's cells.
 
-Many small networks are trained side by side, those of several runs too: one after another they would
-spend their time in calls. A network's numbers do not depend on its company, since numpy multiplies the
-matrices of a stack one by one.
+Many small networks, also of several runs, are trained together: one after another they would spend their time
+in call overhead. A network's numbers do not depend on the others, since numpy multiplies stacked matrices one
+by one.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ WIDTH = len(OPS) + len(OPS) ** 2 + len(OPS) ** 3
 """One feature for each sequence of one, two or three operations: 155."""
 BETAS = (0.9, 0.99)
 TINY = 1e-7
-SIDE_BY_SIDE = 10  # fits: more of them leave the caches
+SIDE_BY_SIDE = 10  # ensembles trained at once: more of them exceed the caches
 
 
 def features(ops: Sequence[int]) -> list[int]:
-    """The features that a cell has: the sequences of operations along its paths.
+    """The features of a cell: the sequences of operations along its paths.
 
     The two paths of two edges share their features, so a cell has three or four of them.
     """
@@ -45,7 +45,7 @@ def features(ops: Sequence[int]) -> list[int]:
 
 
 class Shape(NamedTuple):
-    """How the networks are built and trained."""
+    """The shape of the networks, and how they are trained."""
 
     networks: int
     layers: int
@@ -115,8 +115,8 @@ def _fitted(works: Sequence[Fit]) -> list[Array]:
 class _Networks:
     """Feed-forward networks with ReLU and one output, trained by Adam.
 
-    Parameters of a network lie in one row, so that Adam is a few operations over all of them; weights
-    and biases are views of it. Glorot's uniform initialisation, biases 0.
+    The parameters of a network are one row, so that Adam is a few operations over all of them; weights and
+    biases are views of it. Glorot uniform initialisation, biases 0.
     """
 
     def __init__(self, shape: Shape, chances: Sequence[Any]) -> None:
@@ -146,8 +146,8 @@ class _Networks:
 
     def outputs(self, inputs: Array) -> Array:
         """(networks, rows, 155) -> (networks, rows)."""
-        found: Array = self._forward(inputs)[-1][:, :, 0]
-        return found
+        outputs: Array = self._forward(inputs)[-1][:, :, 0]
+        return outputs
 
     def _forward(self, inputs: Array) -> list[Array]:
         layers = [inputs]

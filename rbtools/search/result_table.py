@@ -1,4 +1,4 @@
-"""A table of results: what each architecture reached, for a search to ask and for a report to look up."""
+"""A table of results by architecture, for a search to query and for a report to look up."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Record = Mapping[str, Any]
 
 
 class TableEntry:
-    """What is known of one architecture (or of a class of isomorphic ones), over all its records."""
+    """All records of one architecture (or of a class of isomorphic ones), combined."""
 
     __slots__ = ("index", "metrics", "records", "text", "values")
 
@@ -28,7 +28,7 @@ class TableEntry:
         self.values: dict[str, float] = {}
 
     def record(self) -> dict[str, Any]:
-        """Its record; where several were averaged, the first one with the means for its metrics."""
+        """Its record; if several were averaged, the first one with the means as its metrics."""
         record = parse_again(self.text)
         if self.records > 1:
             record = {key: value for key, value in record.items() if key not in ("checkpoint", "evals")}
@@ -47,8 +47,8 @@ class Duplicates(NamedTuple):
 class ResultTable:
     """Results by architecture.
 
-    Several records of one architecture are averaged, metric by metric. With `share`, isomorphic cells
-    are one architecture. `lacking` counts records that have no value of the objective.
+    Several records of one architecture are averaged, metric by metric. With `share`, isomorphic cells are one
+    architecture. `lacking` counts records without a value of the objective.
     """
 
     def __init__(self, objectives: Sequence[SearchObjective] = (), *, share: bool = True) -> None:
@@ -63,7 +63,7 @@ class ResultTable:
         self._seeds: dict[Hashable, set[int]] = {}
 
     def add(self, record: Record, text: bytes) -> None:
-        """Take a record in. Raises RbError where its architecture is none, or of another space."""
+        """Add a record. Raises RbError for an invalid architecture, or one of another space."""
         arch = record["arch"]
         kind = _kind(record)
         key, index = self._key(arch)
@@ -117,7 +117,7 @@ class ResultTable:
         return value
 
     def check(self) -> None:
-        """Raise UsageError where the table cannot be searched: no objective, or results of several kinds."""
+        """Raise UsageError if the table cannot be searched: no objective, or results of several kinds."""
         if not self.results:
             return
         if len(self._kinds) > 1:
@@ -134,36 +134,38 @@ class ResultTable:
 
     def complete(self) -> list[Hashable]:
         """The keys that have a value of every objective, in the order of the table."""
-        wanted = [objective.text for objective in self.objectives]
-        return [key for key, one in self.results.items() if all(text in one.values for text in wanted)]
+        texts = [objective.text for objective in self.objectives]
+        return [key for key, entry in self.results.items() if all(text in entry.values for text in texts)]
 
     def field(self) -> SearchSpace:
-        """What a search may ask for: the architectures that have a value of every objective."""
-        there = self.complete()
+        """The search space: the architectures that have a value of every objective."""
+        keys = self.complete()
         if self._space == nasbench201.NASBench201.name:
-            return CellSpace(frozenset(there), share=self.share)
-        return ListedSpace([str(key) for key in there])
+            return CellSpace(frozenset(keys), share=self.share)
+        return ListedSpace([str(key) for key in keys])
 
     def values(self) -> dict[Hashable, Value]:
-        """Key -> its values, turned so that more is better."""
+        """Key -> its values, signed so that more is better."""
         return {
-            key: tuple(one.upward(self.results[key].values[one.text]) for one in self.objectives)
+            key: tuple(
+                objective.upward(self.results[key].values[objective.text]) for objective in self.objectives
+            )
             for key in self.complete()
         }
 
     def key(self, index: int, field: SearchSpace) -> Hashable:
-        """What the result of one of a field's architectures is known by in this table."""
+        """The key in this table of one of a search space's architectures."""
         if isinstance(field, CellSpace):
             return nasbench201.classes()[index] if self.share else index
         return field.key(index)
 
     def metrics(self) -> list[str]:
-        """All metrics, in the order in which they are first met."""
+        """All metrics, in order of first occurrence."""
         return list(self._names)
 
     def duplicates(self) -> Duplicates:
-        """What was averaged."""
-        several = [key for key, one in self.results.items() if one.records > 1]
+        """Counts of the records that were averaged."""
+        several = [key for key, entry in self.results.items() if entry.records > 1]
         seeds = set().union(*(self._seeds.get(key, ()) for key in several))
         return Duplicates(len(several), sum(self.results[key].records for key in several), sorted(seeds))
 
@@ -171,7 +173,7 @@ class ResultTable:
 def _average(
     means: dict[str, float], count: Counter[str], counted: str, value: float, name: str | None = None
 ) -> None:
-    """Take a value into a running mean; a single one stays what it was, to the last bit."""
+    """Add a value to a running mean; a single value stays exactly the same."""
     name = counted if name is None else name
     count[counted] += 1
     before = means.get(name, 0.0)
@@ -179,9 +181,9 @@ def _average(
 
 
 def _kind(record: Record) -> tuple[Any, ...]:
-    """What may not be averaged over: other data, other training, another size.
+    """The settings that averaged records must share: data, training, size.
 
-    Raises RbError where one of these is a list or an object.
+    Raises RbError if one of these is a list or an object.
     """
     arch, train = record["arch"], record.get("train") or {}
     sizes = (arch.get("channels"), arch.get("cells"))
@@ -208,7 +210,7 @@ def _several_kinds(kinds: Counter[tuple[Any, ...]]) -> UsageError:
 
 
 def _counted(kinds: Counter[tuple[Any, ...]], name: str) -> str:
-    """How many records have which value of a field: "dataset is cifar10 (27 records), svhn (27 records)"."""
+    """The values of a field and their counts: "dataset is cifar10 (27 records), svhn (27 records)"."""
     counts: Counter[Any] = Counter()
     for kind, number in kinds.items():
         counts[kind[_KIND.index(name)]] += number

@@ -1,4 +1,4 @@
-"""The random numbers of one run of a search: they belong to (seed, run), not to how runs are spread."""
+"""The random numbers of one run of a search: they depend on (seed, run) only."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RunDraws:
         return items[self.below(len(items))]
 
     def picks(self, items: Sequence[T], count: int) -> list[T]:
-        """So many of the items, with replacement."""
+        """`count` of the items, with replacement."""
         random, number = self._random, len(items)
         return [items[int(random() * number)] for _ in range(count)]
 

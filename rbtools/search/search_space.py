@@ -1,4 +1,4 @@
-"""What a search may ask for: the architectures of a space whose result there is, and their neighbours."""
+"""What a search may query: the architectures of a space that have a result, and their neighbours."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from rbtools.spaces import nasbench201
 
 
 class SearchSpace(Protocol):
-    """Architectures by number. Those with one `key` share a result; only those that are there are given."""
+    """Architectures by number. Those with one `key` share a result; only available ones are returned."""
 
     size: int
     """How many different keys there are."""
     of_space: int
-    """How many there would be if none were missing."""
+    """How many keys there would be if none were missing."""
 
     def sample(self, draws: RunDraws) -> int:
-        """One of them, each equally likely."""
+        """A uniformly random architecture."""
 
     def neighbours(self, index: int) -> list[int]:
-        """Those one small change away."""
+        """The architectures one small change away."""
 
     def mutate(self, index: int, draws: RunDraws) -> int:
-        """One of the neighbours; where none is there, any architecture."""
+        """A random neighbour; if there is none, any architecture."""
 
     def key(self, index: int) -> Hashable:
-        """What its result is known by."""
+        """The key of its result."""
 
     def ops(self, index: int) -> tuple[int, ...]:
         """The operations on its edges."""
 
     def name(self, index: int) -> str:
-        """What people call it."""
+        """Its name in messages."""
 
 
 class CellSpace:
     """The cells of NAS-Bench-201, by published index.
 
-    `there` has the keys that may be asked for (None: all). With `share` isomorphic cells are one
-    key, the smallest index among them; without it each has its own.
+    `there` has the keys that may be queried (None: all). With `share` isomorphic cells have one key, their
+    smallest index; without it each has its own.
     """
 
     def __init__(self, there: Container[Hashable] | None = None, *, share: bool = True) -> None:
@@ -60,7 +60,7 @@ class CellSpace:
         return draws.choice(self.indices)
 
     def neighbours(self, index: int) -> list[int]:
-        if index not in self._known:  # runs meet the same good cells again and again
+        if index not in self._known:  # cached: runs meet the same good cells again and again
             self._known[index] = [other for other in nasbench201.neighbours(index) if other in self._there]
         return self._known[index]
 
@@ -78,26 +78,26 @@ class CellSpace:
         return f"nb201-{index}"
 
     def nearest(self, cell: tuple[int, ...]) -> int:
-        """The index of this cell, or of the one that differs on the fewest edges: of equals, the first."""
+        """The index of this cell, or of the first one that differs on the fewest edges."""
         if cell in self.numbers:
             return self.numbers[cell]
-        if cell not in self._nearest:  # runs over few architectures ask for the same ones again and again
+        if cell not in self._nearest:  # cached: runs over few architectures repeat their queries
             self._nearest[cell] = self.indices[int((self._edges != cell).sum(axis=1).argmin())]
         return self._nearest[cell]
 
     @cached_property
     def _edges(self) -> Any:
-        """(architectures, edges): the operations of those that are there."""
+        """(architectures, edges): the operations of the available architectures."""
         return np.array([self.ops(index) for index in self.indices], dtype=np.int8)
 
     @cached_property
     def numbers(self) -> dict[tuple[int, ...], int]:
-        """Cell -> index, of those that are there."""
+        """Cell -> index, of the available architectures."""
         return {self.ops(index): index for index in self.indices}
 
 
 class ListedSpace:
-    """Architectures of any other space: a plain list, in which nothing is near to anything."""
+    """Architectures of any other space: a plain list without neighbours."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = list(names)

@@ -1,4 +1,4 @@
-"""Where the value of an architecture comes from."""
+"""Sources of the values of architectures."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from rbtools.search.search_space import CellSpace, SearchSpace
 from rbtools.spaces import Space
 
 Work = Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
-"""Records in, the same out in their order, with what was found out or with an `error`."""
+"""Takes records, and returns them in order with their results or with an `error`."""
 
 
 class ValueSource(Protocol):
-    """Gives values of architectures, and at the end the record of one."""
+    """Gives the values of architectures, and their records."""
 
     @property
     def field(self) -> SearchSpace:
-        """What may be asked for."""
+        """The search space."""
 
     def __call__(self, indices: Sequence[int]) -> Mapping[Hashable, Value]:
         """The values of these architectures, by key."""
 
     def record(self, index: int) -> dict[str, Any]:
-        """The record of an architecture that was asked for."""
+        """The record of a queried architecture."""
 
 
 class TableSource:
-    """Values from a table. `known` has all of them, so that optimum and gap can be told."""
+    """Values from a table. `known` has all of them, for the optimum and the gap."""
 
     def __init__(self, table: ResultTable) -> None:
         self.table, self.field, self.known = table, table.field(), table.values()
@@ -46,10 +46,10 @@ class TableSource:
 
 
 class Live:
-    """Values that are found out as they are asked for, by putting records through `work`.
+    """Values that are computed when they are queried, by putting records through `work`.
 
-    Isomorphic architectures share a result, that of their representative. What is known stays known for
-    all runs; a run is charged for it all the same.
+    Isomorphic architectures share a result, that of their representative. A value is computed once for all
+    runs, but charged to each.
     """
 
     def __init__(
@@ -63,8 +63,8 @@ class Live:
     def __call__(self, indices: Sequence[int]) -> Mapping[Hashable, Value]:
         keys = [self.field.keys[index] for index in indices]
         new = [key for key in dict.fromkeys(keys) if key not in self.records]
-        asked = [{"schema": SCHEMA, "arch": self.space.arch(key)} for key in new]
-        for key, record in zip(new, self.work(asked) if asked else [], strict=True):
+        requests = [{"schema": SCHEMA, "arch": self.space.arch(key)} for key in new]
+        for key, record in zip(new, self.work(requests) if requests else [], strict=True):
             self.records[key] = record
             if "error" in record:
                 self.failed[key] = str(record["error"].get("message", "no reason given"))
@@ -75,7 +75,7 @@ class Live:
             return None
         values = []
         for objective in self.objectives:
-            # A record without the objective is a wrong name: every further one would lack it as well.
+            # A record without the objective means a wrong name: every further one would lack it as well.
             try:
                 value = objective.of(self.records[key])
             except expr.MissingName as wrong:
@@ -92,7 +92,7 @@ class Live:
 
 
 class DerivedSource:
-    """Architectures that nobody was asked about; their record is the table's, where it has one."""
+    """Derived architectures, which were never queried; their record is the table's, if it has one."""
 
     def __init__(self, table: ResultTable | None, space: Space) -> None:
         self.field = CellSpace()
@@ -105,7 +105,7 @@ class DerivedSource:
         }
 
     def record(self, index: int) -> dict[str, Any]:
-        found = None if self.table is None else self.table.results.get(self.table.key(index, self.field))
-        if found is not None:
-            return found.record()
+        result = None if self.table is None else self.table.results.get(self.table.key(index, self.field))
+        if result is not None:
+            return result.record()
         return {"schema": SCHEMA, "arch": self.space.arch(index)}

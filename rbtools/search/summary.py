@@ -1,4 +1,4 @@
-"""What runs of a search have in common: means, spreads and intervals over runs."""
+"""The summary of a search: means, spreads and intervals over runs."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def spread(values: Sequence[float]) -> Entry:
     One value has no deviation and no interval.
     """
     count, mean = len(values), math.fsum(values) / len(values)
-    found: Entry = {"mean": mean}
+    result: Entry = {"mean": mean}
     if count > 1:
         deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
         half = _student(count - 1) * deviation / math.sqrt(count)
-        found |= {"std": deviation, "ci95": [mean - half, mean + half]}
-    return {**found, "min": min(values), "max": max(values), "n": count}
+        result |= {"std": deviation, "ci95": [mean - half, mean + half]}
+    return {**result, "min": min(values), "max": max(values), "n": count}
 
 
 @cache
@@ -36,7 +36,7 @@ def _student(freedom: int) -> float:
 
 
 class Best(NamedTuple):
-    """The incumbent at the end of a run: at which charged query it was met (from 1), and its values."""
+    """The incumbent at the end of a run: the charged query that found it (from 1), and its values."""
 
     query: int
     number: int
@@ -45,11 +45,11 @@ class Best(NamedTuple):
 
 def best(trace: Trace) -> Best | None:
     """The first of the best architectures of a run with one objective; None where all failed."""
-    found: Best | None = None
+    incumbent: Best | None = None
     for query, (index, value) in enumerate(trace.log, start=1):
-        if value is not None and (found is None or value > found.values):
-            found = Best(query, index, value)
-    return found
+        if value is not None and (incumbent is None or value > incumbent.values):
+            incumbent = Best(query, index, value)
+    return incumbent
 
 
 def trajectory(traces: Sequence[Trace], objective: SearchObjective, budget: int) -> Entry:
@@ -58,14 +58,14 @@ def trajectory(traces: Sequence[Trace], objective: SearchObjective, budget: int)
     A run that ended early keeps its last incumbent. Before every run has one there is no number (null).
     """
     rows = [_incumbents(trace, budget) for trace in traces]
-    found: Entry = {"mean": [], "low": [], "high": []}
+    curves: Entry = {"mean": [], "low": [], "high": []}
     for column in zip(*rows, strict=True):
         values = [objective.upward(value) for value in column if value is not None]
         of: Entry = spread(values) if len(values) == len(rows) else {"mean": None}
         ends = of.get("ci95") or [of["mean"], of["mean"]]
         for key, value in zip(("mean", "low", "high"), [of["mean"], *ends], strict=True):
-            found[key].append(value)
-    return found
+            curves[key].append(value)
+    return curves
 
 
 def _incumbents(trace: Trace, budget: int) -> list[float | None]:
@@ -78,26 +78,26 @@ def _incumbents(trace: Trace, budget: int) -> list[float | None]:
     return row + [last] * (budget - len(row))
 
 
-def looked_up(found: Sequence[int], field: SearchSpace, table: ResultTable) -> Entry:
+def looked_up(indices: Sequence[int], field: SearchSpace, table: ResultTable) -> Entry:
     """Mean, spread and interval of every metric of the table at these architectures."""
-    results = [table.results.get(table.key(index, field)) for index in found]
-    known = [one.metrics for one in results if one is not None]
+    results = [table.results.get(table.key(index, field)) for index in indices]
+    known = [entry.metrics for entry in results if entry is not None]
     metrics = {}
     for name in table.metrics():
-        values = [one[name] for one in known if name in one]
+        values = [entry[name] for entry in known if name in entry]
         if values:
             metrics[name] = spread(values)
-    return {"metrics": metrics, "missing": sum(one is None for one in results)}
+    return {"metrics": metrics, "missing": sum(entry is None for entry in results)}
 
 
 def optimum(values: Mapping[Hashable, Value], objective: SearchObjective) -> tuple[Hashable, float]:
-    """The key of the best architecture there is, and its value."""
+    """The key of the best architecture of the table, and its value."""
     key, value = max(((k, v) for k, v in values.items() if v is not None), key=lambda pair: pair[1])
     return key, objective.upward(value[0])
 
 
 def queries(traces: Sequence[Trace]) -> Entry:
-    """What the runs cost: charged queries, architectures that were new, repeats that cost nothing."""
+    """The cost of the runs: charged queries, new architectures, free repeats."""
     return {
         "charged": spread([len(trace.log) for trace in traces]),
         "new": spread([trace.new for trace in traces]),

@@ -33,12 +33,13 @@ def records(
     seed: int = 0,
     warn: Callable[[str], None],
 ) -> Iterator[Record]:
-    """The architectures `numbers` of a space (None: all) as records; with `unique` one a class of equal ones.
+    """The architectures `numbers` of a space (None: all) as records; with `unique` one per class of equal
+    ones.
 
-    about: what `Space.arch` takes (classes, shape); extra: further fields of every record.
-    `where` is a condition on records. `sample` draws that many at random, in their order: a smaller sample is
-    part of a larger one of the same seed, and `warn` is called where there are fewer.
-    Raises UsageError for a condition that cannot be parsed or evaluated.
+    about: what `Space.arch` takes (classes, shape); extra: further fields of every record. `where` is a
+    condition on records. `sample` draws that many at random, in their order: a smaller sample is part of a
+    larger one with the same seed, and `warn` is called if there are fewer. Raises UsageError for a condition
+    that cannot be parsed or evaluated.
     """
     if numbers is None and sample is not None and getattr(space, "size", 0) > LISTED:
         return _drawn(space, about, extra, where, sample, seed, warn)
@@ -59,7 +60,7 @@ def these(
 
 
 def holding(records: Iterable[Record], where: str | None) -> Iterator[Record]:
-    """The records for which the condition holds. Raises UsageError where it cannot be evaluated."""
+    """The records for which the condition holds. Raises UsageError if it cannot be evaluated."""
     if where is None:
         return iter(records)
     try:
@@ -67,7 +68,7 @@ def holding(records: Iterable[Record], where: str | None) -> Iterator[Record]:
     except RbError as wrong:
         raise UsageError(f"--where: {wrong}") from None
 
-    def those() -> Iterator[Record]:
+    def matching() -> Iterator[Record]:
         for record in records:
             try:
                 if condition.holds(record):
@@ -75,7 +76,7 @@ def holding(records: Iterable[Record], where: str | None) -> Iterator[Record]:
             except RbError as wrong:
                 raise UsageError(f"--where: {wrong}") from None
 
-    return those()
+    return matching()
 
 
 def _described(
@@ -86,7 +87,7 @@ def _described(
 
 
 def _sampled(records: list[Record], count: int, seed: int, warn: Callable[[str], None]) -> list[Record]:
-    """`count` records in the order they came."""
+    """`count` records in input order."""
     if count > len(records) > 0:
         warn(f"--sample {count} asks for more than there are ({len(records)}); all are written.")
 

@@ -26,10 +26,10 @@ WITH_SMALL_STEM = ("mobilenet_v2", "shufflenet_v2_")  # prefixes of names
 def table() -> dict[str, dict[str, Any]]:
     """The table of torchvision's classification networks, by name.
 
-    params: [a, b] for a + b x classes. per_channel: weights of the first layer for each image channel.
-    macs: by pixels a side, [a, b] likewise, for three channels. smallest: the least pixels a side.
-    fixed: the only size that it takes, or 0. auxiliary: whether it has heads for training only. head,
-    stem: its last and first weights. digest: of its names and shapes, see `rbtools.models.families`.
+    params: [a, b] for a + b x classes. per_channel: weights of the first layer for each image channel. macs:
+    by pixels a side, [a, b] likewise, for three channels. smallest: the least pixels a side. fixed: the only
+    size that it accepts, or 0. auxiliary: whether it has heads used only in training. head, stem: its last
+    and first weights. digest: of its names and shapes, see `rbtools.models.families`.
     """
     text = Path(__file__).with_name("torchvision.json").read_text("utf-8")
     entries: dict[str, dict[str, Any]] = json.loads(text)
@@ -38,7 +38,7 @@ def table() -> dict[str, dict[str, Any]]:
 
 @cache
 def timm_table() -> dict[str, dict[str, Any]]:
-    """timm's networks by the digest of names and shapes: `head`, `stem`, `names` (one a function)."""
+    """timm's networks by the digest of names and shapes: `head`, `stem`, `names` (one per function)."""
     text = Path(__file__).with_name("timm.json").read_text("utf-8")
     entries: dict[str, dict[str, Any]] = json.loads(text)
     return entries
@@ -67,7 +67,7 @@ def small_stem(arch: Mapping[str, Any]) -> bool:
 
 
 def refuse_small_images(about: Mapping[str, Any], shape: tuple[int, int, int]) -> None:
-    """Raise RbError where a network cannot take images this small."""
+    """Raise RbError if a network cannot process images this small."""
     side = min(shape[1:])
     if not about["fixed"] and side < about["smallest"]:
         raise RbError(
@@ -110,7 +110,7 @@ class Torchvision:
         )
 
     def describe(self, arch: Mapping[str, Any], classes: int, shape: Iterable[int]) -> dict[str, Any]:
-        """With `params`, and `macs` where they are tabulated for images of this size."""
+        """With `params`, and with `macs` if they are tabulated for images of this size."""
         about = torchvision(str(arch.get("name")))
         in_channels, height, width = shape
         fields = {key: value for key, value in arch.items() if key != "macs"}
@@ -125,7 +125,7 @@ class Torchvision:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Foreign:
-    """Networks that are known by name only: they cannot be listed, nor counted without building."""
+    """Networks that are known by name only: they cannot be listed, and building one is needed to count it."""
 
     name: str
     example: str
@@ -170,7 +170,7 @@ def repo() -> Foreign:
 
 
 def python() -> Foreign:
-    """What a function of the user's makes."""
+    """Networks made by the user's own functions."""
     return Foreign(name="python", example="python:mymodels:make_network")
 
 
@@ -182,7 +182,7 @@ def checkpoint() -> Foreign:
 def code_digest(name: str) -> str:
     """A digest of the source file of MODULE in MODULE:FUNCTION, without importing it.
 
-    Modules that it imports are not included. Raises RbError where there is no such module.
+    Modules that it imports are not included. Raises RbError if there is no such module.
     """
     module, colon, function = name.partition(":")
     if not (colon and module and function):

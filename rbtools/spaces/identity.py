@@ -27,7 +27,7 @@ def identity(arch: Mapping[str, Any], whose: str = "The record's arch") -> dict[
         if not (size or text or (key == "normalize" and _is_normalization(value))):
             raise RbError(
                 f"{whose} has the {key} {shown(repr(value))}. Expected what rb-arch writes: make it"
-                " with that anew."
+                " again with rb-arch."
             )
     return fields
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from rbtools.errors import RbError, unknown
 
 CLASSES = {"cifar10": 10, "cifar100": 100, "imagenet": 1000}
-# Entries that are more than one network, or have layers of their own: what their authors' code is needed for.
+# Entries of several networks, or with special layers: why they need their authors' code.
 WITHOUT = {
     "Chen2020Adversarial": "an ensemble of three networks in three files",
     "Diffenderfer2021Winning_LRR_CARD_Deck": "an ensemble of six networks; each is repo:card/resnet18-w128",
@@ -32,17 +32,17 @@ WITHOUT = {
 def table() -> dict[str, tuple[str, str, str]]:
     """`--arch`, `--normalize` and the preprocessing of each DATASET/THREAT/NAME.
 
-    A normalisation is "" where the file holds it, a preprocessing where it is the usual one.
+    A normalisation is "" if the file holds it, a preprocessing is "" if it is the usual one.
     """
     text = Path(__file__).with_name("robustbench.json").read_text("utf-8")
     return {name: (row[0], row[1], row[2]) for name, row in json.loads(text).items()}
 
 
 def entry(name: str, classes: int | None = None) -> tuple[str, str, str]:
-    """The row of NAME, DATASET/NAME or DATASET/THREAT/NAME; `classes` choose the data set where a name has
+    """The row of NAME, DATASET/NAME or DATASET/THREAT/NAME; `classes` chooses the data set if a name has
     several.
 
-    Raises RbError for a name that is not there, means several networks, or one that needs its authors' code.
+    Raises RbError for a name that is unknown, ambiguous, or needs its authors' code.
     """
     own = name.rpartition("/")[2]
     rows = {key: row for key, row in table().items() if _is(key, name)}

@@ -73,7 +73,7 @@ def strings() -> tuple[str, ...]:
 
 
 def index_of(text: str) -> int:
-    """The published index of an architecture string. Raises RbError where it does not parse."""
+    """The published index of an architecture string. Raises RbError if it does not parse."""
     return index_by_ops()[parse(text)]
 
 
@@ -97,7 +97,8 @@ def neighbours(index: int) -> list[int]:
 
 
 def distance(record: Mapping[str, Any], other: Any) -> int:
-    """In how many edges a record's cell differs from another, given by index, name or string; 0 to 6.
+    """The number of edges, 0 to 6, in which a record's cell differs from another, given by index, name or
+    string.
 
     It is `distance(13714)` in expressions. Raises RbError for a record of another space.
     """
@@ -111,7 +112,7 @@ def distance(record: Mapping[str, Any], other: Any) -> int:
 def ops_of(arch: Mapping[str, Any]) -> Ops:
     """The cell of a record's `arch`: by its `str`, else its `index`, else its `name`.
 
-    Raises RbError where it has none of them, or where string and index are not the same cell.
+    Raises RbError if it has none of them, or if string and index are not the same cell.
     """
     if "str" in arch:
         ops = parse(str(arch["str"]))
@@ -204,5 +205,5 @@ class NASBench201:
         channels, cells = arch.get("channels", CHANNELS), arch.get("cells", CELLS)
         check_counts(channels=channels, cells=cells)
         described = _describe(index, channels, cells, classes, tuple(shape))
-        # Whoever named the architecture otherwise goes on finding it by that name.
+        # An architecture with another name keeps that name.
         return {**arch, **described, "name": arch.get("name", described["name"])}

@@ -1,9 +1,9 @@
 """The cells of NAS-Bench-201: their strings, their published order and their isomorphism classes.
 
-A cell has four nodes; node j is the sum over i < j of an operation on node i; node 3 is the output.
-It is held as `ops`, six indices into `OPS`, one an edge of `EDGES`. The order and the classes follow
-from rules, not from a table: Dong & Yang (ICLR 2020, D-X-Y/AutoDL-Projects) shuffled the list of all
-cells, and Jung et al. (ICLR 2023, steffen-jung/robustness-dataset) published which are the same graph.
+A cell has four nodes; node j is the sum over i < j of an operation on node i; node 3 is the output. It is
+stored as `ops`, six indices into `OPS`, one per edge of `EDGES`. The order and the classes follow from rules,
+not from a table: Dong & Yang (ICLR 2020, D-X-Y/AutoDL-Projects) shuffled the list of all cells, and Jung et
+al. (ICLR 2023, steffen-jung/robustness-dataset) published which are the same graph.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def to_string(ops: Ops) -> str:
 def parse(text: str) -> Ops:
     """Read an architecture string; `~` and `^` (in print) both stand before the source node.
 
-    Raises RbError with the position, counted from 1, where the string stops making sense.
+    Raises RbError with the position, counted from 1, of the first error.
     """
     ops, at = [], len(text) - len(text.lstrip())
     for edge, (source, target) in enumerate(EDGES):
@@ -85,7 +85,7 @@ def cells() -> tuple[Ops, ...]:
     listed = list(itertools.product(range(len(OPS)), repeat=len(EDGES)))
     words = _words()
     for last in range(len(listed) - 1, 0, -1):
-        # Fisher-Yates as `random.shuffle` does it: a word's top bits, drawn again until in range.
+        # Fisher-Yates as in `random.shuffle`: a word's top bits, drawn again until in range.
         shift = 27 - (last + 1).bit_length()
         while (chosen := next(words) >> shift) > last:
             pass
@@ -127,7 +127,7 @@ def unique() -> tuple[int, ...]:
 
 
 def _output_reps() -> dict[Ops, str]:
-    """Each cell's representation by the rule of Dong & Yang, whose `#` is a node or edge that is zero.
+    """Each cell's representation by the rule of Dong & Yang, with `#` for a zero node or edge.
 
     An edge is '#' from a zero node or by `none`, its source's representation by `skip_connect`, else
     '(source)@op'; a node is its sorted edges joined by '+', zeros kept. Nodes 1 and 2 have 5 and 125

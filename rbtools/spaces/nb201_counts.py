@@ -1,8 +1,8 @@
 """The costs of a NAS-Bench-201 network in closed form, without building it.
 
-The skeleton is AutoDL's (Dong & Yang, ICLR 2020): a 3x3 convolution, three stages of cells at
-C, 2C and 4C channels, a residual block of stride 2 between stages, a linear classifier. A
-convolution on an edge that leads nowhere counts too: the network holds it.
+The skeleton is AutoDL's (Dong & Yang, ICLR 2020): a 3x3 convolution, three stages of cells at C, 2C and 4C
+channels, a residual block of stride 2 between stages, a linear classifier. A convolution on a dead edge
+counts too: the network has its weights.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Cost(NamedTuple):
 
 
 def params(ops: Ops, channels: int = 16, cells: int = 5, classes: int = 10, in_channels: int = 3) -> int:
-    """The number of trainable numbers (BatchNorm's running statistics are none).
+    """The number of trainable parameters (without BatchNorm's running statistics).
 
     Raises RbError for a count below 1.
     """
@@ -107,15 +107,14 @@ def kernel_params(ops: Ops) -> int:
 def live_kernel_params(ops: Ops) -> int:
     """The same over the live edges only.
 
-    Counted so, 408 class representatives have 18, as Jung et al. (ICLR 2023) say.
+    By this count 408 class representatives have 18, as in Jung et al. (ICLR 2023).
     """
     return sum([_KERNEL[op] for op in itertools.compress(ops, live_edges(ops))])
 
 
 def live_edges(ops: Ops) -> tuple[bool, ...]:
-    """Which edges lie on a path from node 0 to node 3 without `none`.
-
-    Where none does, the logits are constant and the accuracy is chance.
+    """Which edges lie on a path from node 0 to node 3 without `none`. If there is no such path, the logits
+    are constant and the accuracy is chance.
     """
     a, b, c, d, e, f = map(bool, ops)  # NONE is 0
     return (a and (e or (c and f)), b and f, a and c and f, d, a and e, f and (b or (a and c)))

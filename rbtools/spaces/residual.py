@@ -4,10 +4,8 @@ fcnn: f_1 = s_1(W_1 x), f_l = s_l(W_l f_(l-1)) / L + a_l f_(l-1), and W_L f_(L-1
 biases. The choices are the activation s_l of each layer and whether it has a skip connection
 (a_l is 0 or 1). rescnn: the same with convolutions, and the size of each layer's filters. Imports no torch.
 
-x is the image brought to norm 1 (assumption 1), which the record's "inputs": "unit" says; a network of a
-record without that takes the pixels as they are.
-
-The paper prints no list of activations or sizes; those here are a choice.
+x is the image scaled to norm 1 (assumption 1), if the record has "inputs": "unit"; without that, a network
+takes the unchanged pixels. The paper gives no list of activations or sizes; those here are our choice.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ _LAYER = re.compile(rf"({'|'.join(ACTIVATIONS)})(\d*)(\+skip)?")
 
 
 class Layer(NamedTuple):
-    """A hidden layer; `filter` is 0 where there are no convolutions."""
+    """A hidden layer; `filter` is 0 without convolutions."""
 
     activation: str
     filter: int
@@ -251,7 +249,7 @@ def drawn(size: int, key: str) -> Iterator[int]:
     seen: set[int] = set()
     number = 0
     while len(seen) < size:
-        # 64 bits more than the size has: the bias of the remainder is then below 2^-64.
+        # 64 bits more than the size has, so that the bias of the remainder is below 2^-64.
         digest = hashlib.shake_256(f"{key}:{number}".encode()).digest(size.bit_length() // 8 + 9)
         index = int.from_bytes(digest, "big") % size
         number += 1

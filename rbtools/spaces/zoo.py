@@ -1,7 +1,7 @@
 """The model zoo: fixed networks of papers on robustness, and their costs without torch.
 
-They are the forms for small images, and each adapts to 28x28x1, 32x32, 64x64 and 224x224 ones: average
-pooling adapts, a ResNet changes its stem, a transformer resizes the image.
+They have the forms for small images, and adapt to 28x28x1, 32x32, 64x64 and 224x224 images: by average
+pooling, a ResNet by its stem, a transformer by resizing the image.
 """
 
 from __future__ import annotations

@@ -85,10 +85,11 @@ class ResNetForm:
 
     `stem` in the record: "cifar", a 3x3 convolution of stride 1 and no pooling (kuangliu/pytorch-cifar),
     "imagenet", the paper's 7x7 one of stride 2 and max-pooling, or "cifar-maxpool", the 3x3 one with that
-    max-pooling (huyvnphan/PyTorch_CIFAR10); by the size of the images where the record does not say. `pool`
-    in the record: what stands before the linear layer, the mean over the image ("global", which needs no
-    field) or windows of 4x4 ("4x4": kuangliu/pytorch-cifar and wellzline/PRBenchmark), whose means are inputs
-    of their own: (side/32)^2 * 512 of ResNet-18 with the stem for small images. At 32 pixels both are one.
+    max-pooling (huyvnphan/PyTorch_CIFAR10); by default it depends on the size of the images. `pool` in the
+    record: the pooling before the linear layer, the mean over the image ("global", which needs no field) or
+    over windows of 4x4 ("4x4": kuangliu/pytorch-cifar and wellzline/PRBenchmark), each of whose means is an
+    input of the linear layer: (side/32)^2 * 512 for ResNet-18 with the stem for small images. At 32 pixels
+    both are equal.
     """
 
     blocks: Sequence[int]
@@ -156,9 +157,9 @@ class PreActResNetForm:
     """Pre-activation ResNet (He et al., ECCV 2016): normalise, activate, convolve.
 
     `final_norm`: whether BatchNorm and ReLU follow the last block, as in locuslab/robust_overfitting;
-    kuangliu/pytorch-cifar leaves them out. `shortcut` in the record: what a block's shortcut convolution
-    takes, the block's "activation" (after BatchNorm and ReLU; the usual form, which needs no field) or its
-    "input" (locuslab/fast_adversarial, RobustBench's Wong2020Fast and Andriushchenko2020Understanding).
+    kuangliu/pytorch-cifar leaves them out. `shortcut` in the record: the input of a block's shortcut
+    convolution, the block's "activation" (after BatchNorm and ReLU; the usual form, which needs no field) or
+    its "input" (locuslab/fast_adversarial, RobustBench's Wong2020Fast and Andriushchenko2020Understanding).
     """
 
     blocks: Sequence[int]
@@ -263,8 +264,8 @@ class SimpleCNNForm(NoFields):
 class ViT:
     """Vision transformer (Dosovitskiy et al., ICLR 2021; Touvron et al., ICML 2021).
 
-    `patch` and `side` in the record: the pixels of a patch and of the images inside, 16 and 224 where
-    it does not say; images of another size are resized to that inside the model.
+    `patch` and `side` in the record: the side of a patch and of the images inside, by default 16 and 224;
+    images of another size are resized inside the model.
     """
 
     width: int

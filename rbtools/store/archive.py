@@ -1,7 +1,7 @@
-"""A part of a store as one archive, to be taken into another store.
+"""A part of a store as one archive, to be imported into another store.
 
-The archive is a tar file whose names are those of the store, so that unpacked it is one. It begins with
-the store's `format.json` and ends with the number of its files, so that one which was cut off is known.
+The archive is a tar file with the file names of the store: unpacked, it is a store. It begins with the
+store's `format.json` and ends with the number of its files, so that truncation is detected.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ _SMALL = 1 << 16
 
 
 class Cut(RbError):
-    """The archive ends early, or is damaged; what was taken in before stays."""
+    """The archive ends early, or is damaged; files imported before that stay."""
 
 
 class ArchiveMember(NamedTuple):
-    """A file of the store, of one kind."""
+    """A file of the store, and its kind."""
 
     kind: str
     path: str
 
 
 def everything(store: Store, *, weights: bool) -> Iterator[ArchiveMember]:
-    """All that is kept; without `weights` no checkpoints and no unfinished trainings."""
+    """All files to export; without `weights` no checkpoints and no unfinished trainings."""
     for kind in ("results", "outcomes", *(("objects", "state") if weights else ())):
         for path in listing.paths(store, kind):
             yield ArchiveMember(kind, path)
@@ -50,7 +50,7 @@ def everything(store: Store, *, weights: bool) -> Iterator[ArchiveMember]:
 def belonging(
     store: Store, results: Iterable[listing.ListedResult], *, weights: bool
 ) -> Iterator[ArchiveMember]:
-    """Some results with what was found for each example and, with `weights`, the checkpoints trained."""
+    """Some results with their outcomes per example and, with `weights`, the trained checkpoints."""
     seen: set[str] = set()
     for path, record in results:
         yield ArchiveMember("results", path)
@@ -66,14 +66,14 @@ def belonging(
 
 
 class Written(NamedTuple):
-    """What became of a file on its way into an archive: why it was left out, or nothing."""
+    """A file that was written into an archive, or why it was left out."""
 
     bytes: int
     problem: str | None
 
 
 def put(files: Iterable[ArchiveMember], stream: IO[bytes]) -> Iterator[Written]:
-    """Write files into an archive, each checked first. Raises OSError where it cannot be written."""
+    """Write files into an archive, each checked first. Raises OSError if it cannot be written."""
     count = 0
     with tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT) as tar:
         _add(tar, FIRST, MARKER)
@@ -82,7 +82,7 @@ def put(files: Iterable[ArchiveMember], stream: IO[bytes]) -> Iterator[Written]:
                 wrong = verify.problem(kind, path)
                 if wrong is None:
                     size = _add_file(tar, kind, path)
-            except FileNotFoundError:  # a checkpoint that was dropped
+            except FileNotFoundError:  # a checkpoint that was removed
                 continue
             count += wrong is None
             yield Written(0 if wrong else size, f"{path} is damaged: {wrong}" if wrong else None)
@@ -107,7 +107,7 @@ def _add_file(tar: tarfile.TarFile, kind: str, path: str) -> int:
 
 
 class Taken(NamedTuple):
-    """What became of an entry: taken in, there already (`new` is False), or refused and why."""
+    """An entry that was imported, that was already there (`new` is False), or that was refused, and why."""
 
     name: str
     bytes: int
@@ -116,11 +116,11 @@ class Taken(NamedTuple):
 
 
 def take(store: Store, stream: IO[bytes], name: str) -> Iterator[Taken]:
-    """Take the entries of an archive into the store; those that are there whole are kept.
+    """Import the entries of an archive into the store; undamaged ones that it has already are kept.
 
-    Every entry is checked before it appears under its name. What is no file of a store, a link, or a
-    name that leads elsewhere is refused. Raises RbError for what is no archive or of another format,
-    Cut where it ends early or is damaged.
+    Every entry is checked before it appears under its name. Links, names that lead elsewhere and files that
+    no store has are refused. Raises RbError for a file that is no archive or has another format, Cut if it
+    ends early or is damaged.
     """
     count, promised = 0, None
     try:
@@ -170,7 +170,7 @@ def _take_one(store: Store, tar: tarfile.TarFile, entry: tarfile.TarInfo) -> Tak
     path = store.path(kind, name)
     stream = tar.extractfile(entry)
     if path is None or stream is None:
-        return Taken(entry.name, 0, False, "there is no store to take it in")
+        return Taken(entry.name, 0, False, "there is no store to import it into")
     with contextlib.suppress(FileNotFoundError):
         if verify.problem(kind, str(path)) is None:
             return Taken(entry.name, 0, False)
@@ -179,12 +179,12 @@ def _take_one(store: Store, tar: tarfile.TarFile, entry: tarfile.TarInfo) -> Tak
 
 
 class _Refused(Exception):
-    """An entry whose content does not fit its name."""
+    """The content of an entry does not fit its name."""
 
 
 def _checked_in(kind: str, path: Path, stream: IO[bytes], entry: tarfile.TarInfo) -> Taken:
     try:
-        # Only objects can be taken for whole without being read, so only they wait for the disk.
+        # Only objects are later trusted without being read, so only they are synced to the disk.
         with written_whole(path, sync=kind == "objects") as aside:
             while chunk := stream.read(_CHUNK):
                 aside.write(chunk)

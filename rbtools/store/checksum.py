@@ -1,4 +1,4 @@
-"""Keys, and checksums at the end of what is kept."""
+"""Keys, and checksums at the end of stored files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import orjson
 
 
 def as_json(value: Any, *, sort: bool = False) -> bytes:
-    """JSON text without white space; integers beyond 64 bits, which a record may bring along, are kept."""
+    """JSON text without white space; integers beyond 64 bits, which a record may have, are kept."""
     try:
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS if sort else None)
     except TypeError:
@@ -20,7 +20,7 @@ def as_json(value: Any, *, sort: bool = False) -> bytes:
 
 
 def canonical(description: Mapping[str, Any]) -> bytes:
-    """The one JSON text of a description: keys sorted, no white space."""
+    """The canonical JSON text of a description: keys sorted, no white space."""
     return as_json(description, sort=True)
 
 
@@ -35,7 +35,7 @@ def sealed(data: bytes) -> bytes:
 
 
 def unsealed(data: bytes) -> bytes | None:
-    """What was sealed, or None where the checksum does not fit."""
+    """The data without its checksum, or None if the checksum does not fit."""
     body, mark = data[:-66], data[-66:]
     return body if mark == b"\n" + hashlib.sha256(body).hexdigest().encode() + b"\n" else None
 

@@ -13,8 +13,8 @@ layout under the store's folder, every file written whole, two hexadecimal digit
                            safe to delete
     index/ab               what results/ab looks like as records: safe to delete
 
-All but objects end in a line with the SHA-256 of what stands before it; where that does not fit, the
-file counts as absent and is written anew.
+All but objects end in a line with the SHA-256 of the bytes before it; if that does not fit, the file counts
+as absent and is written again.
 """
 
 from __future__ import annotations
@@ -42,12 +42,11 @@ MARKER = canonical({"format": FORMAT, "what": "rbtools store"})
 
 
 class Store:
-    """Finished work under one folder. With `folder=None` nothing is kept or found.
+    """Finished work in one folder. With `folder=None` nothing is stored or found.
 
-    The folder is made on the first write. `found` and `computed` count units of work; `damaged` names
-    files whose content did not fit their checksum; `trouble` says why something could not be kept.
-    Raises RbError where the folder is of another
-    format or is no folder.
+    The folder is made on the first write. `found` and `computed` count units of work; `damaged` names files
+    whose content did not fit their checksum; `trouble` says why something could not be kept. Raises RbError
+    if the folder has another format or is no folder.
     """
 
     def __init__(
@@ -71,46 +70,46 @@ class Store:
     ) -> None:
         """Keep a finished result with the description that its key is the hash of.
 
-        `about` is what people want to know besides and what no key has: names, for `rb-store ls`.
+        `about` has further information that is not in the key, such as names, for `rb-store ls`.
         """
         result = {"what": what, "value": value, **({} if about is None else {"about": about})}
         self._try_to_write("results", key, sealed(as_json(result)))
 
     def outcomes(self, key: str) -> bytes | None:
-        """What is known per example, or None."""
+        """The stored outcomes per example, or None."""
         return None if self.force else self._sealed("outcomes", key)
 
     def keep_outcomes(self, key: str, data: bytes) -> None:
-        """Keep what is known per example."""
+        """Store outcomes per example."""
         self._try_to_write("outcomes", key, sealed(data))
 
     def state(self, key: str) -> bytes | None:
-        """The state that an interrupted training of that key left behind, or None."""
+        """The state of an interrupted training, or None."""
         return None if self.force else self._sealed("state", key)
 
     def keep_state(self, key: str, data: bytes) -> None:
-        """Keep the state of a training that is not finished."""
+        """Store the state of an unfinished training."""
         self._try_to_write("state", key, sealed(data))
 
     def keep_part(self, key: str, data: bytes) -> None:
-        """Keep a part of an evaluation among the states. A power cut may lose it."""
+        """Store a part of an evaluation among the states. A power cut may lose it."""
         self._try_to_write("state", key, sealed(data), sync=False)
 
     def drop_state(self, key: str) -> None:
-        """Forget the state of a training that is finished now."""
+        """Remove the state of a training that is now finished."""
         path = self.path("state", key)
         if path is not None:
             with contextlib.suppress(OSError):
                 path.unlink()
 
     def check_writable(self) -> None:
-        """Raise RbError where a checkpoint could not be kept: a training asks before it starts."""
+        """Raise RbError if a checkpoint could not be stored; a training checks this before it starts."""
         if self.folder is None:
             raise RbError("A training needs a store for its checkpoint. Leave out --no-store.")
         check_writable(self.folder / "objects")
 
     def keep_object(self, data: bytes) -> str:
-        """Keep a checkpoint; return its name, "sha256:" and the hash of its bytes."""
+        """Store a checkpoint; return its name, "sha256:" and the hash of its bytes."""
         name = hashlib.sha256(data).hexdigest()
         path = self.path("objects", name)
         if path is None:
@@ -122,7 +121,7 @@ class Store:
     def object(self, name: str) -> Path:
         """The file of a checkpoint named "sha256:...".
 
-        Raises RbError where it is not here, or where its content is not what its name says.
+        Raises RbError if it is missing, or if its content does not fit its name.
         """
         path = self.path("objects", name.removeprefix("sha256:"))
         if path is None or not path.is_file():
@@ -140,7 +139,7 @@ class Store:
         return path
 
     def has_object(self, name: str) -> bool:
-        """Whether `object` would find that checkpoint whole."""
+        """Whether the store has that checkpoint, undamaged."""
         try:
             self.object(name)
         except RbError:
@@ -152,7 +151,8 @@ class Store:
         return self.get(file_stamp(path)) or self.hash_now(path)
 
     def hash_now(self, path: str | os.PathLike[str]) -> str:
-        """ "sha256:..." of a file's bytes as they are now: a disk may spoil one and leave its time."""
+        """ "sha256:..." of a file's bytes, read now: a disk error may change them without changing the
+        time."""
         stamp = file_stamp(path)
         name = f"sha256:{hash_of_file(os.path.abspath(path))}"
         if self.get(stamp) != name:
@@ -169,7 +169,7 @@ class Store:
         return value
 
     def put(self, key: str, value: str) -> None:
-        """Cache a text. A store that cannot be written loses the cache, not the work."""
+        """Cache a text. A store that cannot be written has no cache; that is no error."""
         data = sealed(orjson.dumps({"key": _utf8(key).decode(), "value": value}))
         with contextlib.suppress(RbError):
             self._write("cache", hashlib.sha256(_utf8(key)).hexdigest(), data, sync=False)
@@ -178,11 +178,10 @@ class Store:
     def claimed(
         self, keys: Sequence[str], done: Callable[[], bool], check_cancelled: Callable[[], None]
     ) -> Iterator[bool]:
-        """Hold the leases of some units of work; False where others finished them while we waited.
+        """Hold the leases of some units of work; False if others finished them while we waited.
 
-        Leases are taken in one order, so that two who want the same ones cannot block each other. A
-        store that cannot be written has no leases: the work is then done without. A store that is `dry`
-        raises Pending: nobody may work.
+        Leases are taken in a fixed order, so that two processes cannot deadlock. A store that cannot be
+        written has no leases: the work is then done without. A `dry` store raises Pending.
         """
         if self.dry:
             raise Pending("A dry run computes nothing.")
@@ -207,7 +206,7 @@ class Store:
 
     @contextlib.contextmanager
     def try_claim(self, key: str) -> Iterator[bool]:
-        """Hold the lease of a unit of work; False where another process holds it.
+        """Hold the lease of a unit of work; False if another process holds it.
 
         A store that cannot be written has no leases: the work is then done without.
         """
@@ -229,8 +228,8 @@ class Store:
         return path is not None and path.exists()
 
     def path(self, kind: str, name: str) -> Path | None:
-        """Where a file of that kind and name lies, or would; None without a store."""
-        # Two digits a folder: 100,000 results are some 400 files in each of 256 folders.
+        """The path of a file of that kind and name, existing or not; None without a store."""
+        # Folders of two digits: 100,000 results are some 400 files in each of 256 folders.
         if self.folder is None:
             return None
         self.check()
@@ -270,7 +269,7 @@ class Store:
             ) from error
 
     def _try_to_write(self, kind: str, name: str, data: bytes, *, sync: bool = True) -> None:
-        """Write what can be computed again: a full disk must not lose the result on its way out."""
+        """Write a file that can be computed again: on a full disk the result must still be output."""
         try:
             self._write(kind, name, data, sync=sync)
         except RbError as error:
@@ -284,7 +283,7 @@ class Store:
         write_whole(path, data, sync=sync)
 
     def mark(self) -> None:
-        """Write which format this folder has, where that is not there yet."""
+        """Write the format of this folder, if that is missing."""
         if self.folder is None:
             return
         marker = self.folder / "format.json"
@@ -292,7 +291,7 @@ class Store:
             write_whole(marker, MARKER)
 
     def check(self) -> None:
-        """Raise RbError where the folder is a store of another format, or no folder."""
+        """Raise RbError if the folder is a store of another format, or no folder."""
         if self._checked or self.folder is None:
             return
         if self.folder.exists() and not self.folder.is_dir():
@@ -311,12 +310,12 @@ class Store:
 
 
 def file_stamp(path: str | os.PathLike[str]) -> str:
-    """A text that changes when the file does, without reading it. Raises OSError."""
+    """A text that changes when the file changes, made without reading it. Raises OSError."""
     absolute = os.path.abspath(path)
     status = os.stat(absolute)
     return f"{FILE}{absolute}:{status.st_size}:{status.st_mtime_ns}:{status.st_ino}"
 
 
 def _utf8(text: str) -> bytes:
-    """A text as bytes, whatever the name of a file in it may hold."""
+    """A text as bytes, also with file names that are not valid Unicode."""
     return text.encode("utf-8", "backslashreplace")

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Atomic files: they appear whole or not at all."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from rbtools.errors import RbError, UsageError
 from rbtools.store import owner
 
 ASIDE = ".aside-"
-# Longer than any pause between two writes to one file: an older file has no writer any more.
+# Longer than any pause between two writes to one file: an older file has lost its writer.
 ABANDONED_SECONDS = 3600.0
 _HINT = "Free some space, or name another folder with --store (or RB_STORE)."
 
 
 def write_whole(path: Path, data: bytes, *, sync: bool = True) -> None:
-    """Write aside, sync, rename. Readers see the old file or the new one, never a part.
+    """Write to a temporary file, sync, rename. Readers see the old file or the new one, never a part.
 
-    Without `sync` a power cut may leave an empty file: for what is checked when it is read, and is
-    cheap to make again. Raises RbError, with the system's reason, where the folder cannot be written.
+    Without `sync` a power cut may leave an empty file: for files that are checked when read and cheap to make
+    again. Raises RbError, with the system's reason, if the folder cannot be written.
     """
     with written_whole(path, sync=sync) as stream:
         stream.write(data)
@@ -30,12 +30,12 @@ def write_whole(path: Path, data: bytes, *, sync: bool = True) -> None:
 
 @contextlib.contextmanager
 def written_whole(path: Path, *, sync: bool = True, hint: str = _HINT) -> Iterator[IO[bytes]]:
-    """A stream whose content appears under `path` when the block ends well, else not at all.
+    """A stream whose content appears under `path` when the block ends without an exception, else not at all.
 
-    Its `name` is that of the file aside. Raises RbError, with the system's reason and the hint what to
-    do, where it cannot be written.
+    Its `name` is that of the temporary file. Raises RbError, with the system's reason and the hint, if it
+    cannot be written.
     """
-    # The name has the process, so that the file can be removed when that process has ended.
+    # The name includes the process, so that the file can be removed when that process has ended.
     aside = f"{path.parent}/{ASIDE}{owner.label()}-{uuid.uuid4().hex}"
     try:
         stream = _opened(aside)
@@ -59,9 +59,9 @@ def written_whole(path: Path, *, sync: bool = True, hint: str = _HINT) -> Iterat
 
 
 def write_all(target: Path, documents: Iterable[tuple[str, Iterable[bytes]]], *, hint: str = _HINT) -> None:
-    """Write files in pieces, each whole or not at all: (path below `target`, content).
+    """Write several files from pieces, each atomically: (path below `target`, content).
 
-    An empty path is `target` itself. Raises RbError where one cannot be written.
+    An empty path is `target` itself. Raises RbError if one cannot be written.
     """
     for below, content in documents:
         path = target / below if below else target
@@ -73,9 +73,9 @@ def write_all(target: Path, documents: Iterable[tuple[str, Iterable[bytes]]], *,
 
 
 def check_folder_of(path: Path) -> None:
-    """Raise UsageError where a file that the user named would be in a folder that does not exist.
+    """Raise UsageError if a file that the user named would be in a folder that does not exist.
 
-    A folder is not made for it: the name is more often mistyped than meant.
+    The folder is not created: its name is probably mistyped.
     """
     folder = path.parent
     if not folder.is_dir():
@@ -84,7 +84,7 @@ def check_folder_of(path: Path) -> None:
 
 
 def check_writable(folder: Path) -> None:
-    """Raise RbError where a file in this folder cannot be written, before anybody works for it."""
+    """Raise RbError if a file in this folder cannot be written; to be called before any work."""
     aside = f"{folder}/{ASIDE}{owner.label()}-{uuid.uuid4().hex}"
     try:
         with _opened(aside) as stream:
@@ -97,7 +97,7 @@ def check_writable(folder: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Flush the folder, so that the new name is durable too. Some file systems do not support this."""
+    """Sync the folder, so that the new name is durable too. Some file systems do not support this."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -115,7 +115,7 @@ def _opened(aside: str) -> IO[bytes]:
 
 
 def is_abandoned(path: Path, now: float) -> bool:
-    """Whether a file that was written aside will never be renamed: its writer is gone, or long silent."""
+    """Whether a temporary file will never be renamed: its writer has ended, or stopped writing long ago."""
     label = path.name.removeprefix(ASIDE).partition("-")[0]
     if path.name.startswith(ASIDE) and owner.is_gone(owner.from_label(label)):
         return True
@@ -123,5 +123,5 @@ def is_abandoned(path: Path, now: float) -> bool:
 
 
 def cannot_write(path: Path, error: OSError, hint: str = _HINT) -> RbError:
-    """The error for a file that the system would not let us write."""
+    """The error for a file that cannot be written."""
     return RbError(f"Cannot write {path}: {error.strerror or error}. {hint}")

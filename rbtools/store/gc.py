@@ -22,7 +22,7 @@ _LEFT_BEHIND = (files.ASIDE, ".stale-", ".now-")
 
 
 class Garbage(NamedTuple):
-    """A file that can go, and what it takes."""
+    """A file that can be removed, and its size."""
 
     kind: str
     path: str
@@ -30,21 +30,22 @@ class Garbage(NamedTuple):
 
 
 class Cleared(NamedTuple):
-    """What is there to be cleared, and the leases of work in progress, which keeps what it needs."""
+    """The files that can be removed, and the leases of work in progress, whose files are kept."""
 
     garbage: list[Garbage]
     live: list[str]
 
 
 def find(store: Store, *, keep_metrics: bool = False) -> Cleared:
-    """What can be deleted: leases of ended processes, half-written files, states of abandoned trainings.
+    """Find the files that can be removed: leases of ended processes, half-written files, states of abandoned
+    trainings.
 
     With `keep_metrics` also checkpoints, states of trainings, and hashes of files that are gone or have
     changed; results and outcomes of single examples remain. While any process holds a lease, checkpoints
-    stay: a new one is about to be evaluated.
+    stay: one may be about to be evaluated.
     """
     listing.existing(store)
-    # Checkpoints are listed before leases: one made meanwhile is under a lease, or not in the list.
+    # Checkpoints are listed before leases: one made meanwhile has a lease, or is not in the list.
     objects = list(listing.paths(store, "objects")) if keep_metrics else []
     dead, live = _leases(store)
     leased = {os.path.basename(path) for path in live}
@@ -56,7 +57,7 @@ def find(store: Store, *, keep_metrics: bool = False) -> Cleared:
 
 
 def remove(store: Store, garbage: Garbage) -> bool:
-    """Remove a file; False where another process uses it or has removed it. Raises RbError."""
+    """Remove a file; False if another process uses it or has removed it. Raises RbError."""
     path = Path(garbage.path)
     try:
         if garbage.kind == "leases":
@@ -72,7 +73,7 @@ def remove(store: Store, garbage: Garbage) -> bool:
 
 
 def _garbage(kind: str, path: str) -> Iterator[Garbage]:
-    with contextlib.suppress(FileNotFoundError):  # gone just now
+    with contextlib.suppress(FileNotFoundError):  # removed meanwhile
         yield Garbage(kind, path, os.lstat(path).st_size)
 
 
@@ -110,7 +111,7 @@ def _asides(store: Store) -> Iterator[Garbage]:
 
 
 def _states(store: Store, live: set[str], all_of_them: bool) -> Iterator[Garbage]:
-    """States of trainings that are finished, damaged, or were not touched for a month."""
+    """States of trainings that are finished, damaged, or have not changed for a month."""
     for path in listing.paths(store, "state"):
         with contextlib.suppress(FileNotFoundError):
             key = os.path.basename(path)
@@ -129,7 +130,7 @@ def _is_stale(store: Store, key: str, path: str) -> bool:
 
 
 def _cache(store: Store) -> Iterator[Garbage]:
-    """Hashes of files that are gone or have changed, and what is damaged."""
+    """Hashes of files that are gone or have changed, and damaged entries."""
     for path in listing.paths(store, "cache"):
         with contextlib.suppress(FileNotFoundError):
             if not _is_current(Path(path).read_bytes()):

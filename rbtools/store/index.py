@@ -1,8 +1,8 @@
-"""The texts of a store's records, remembered for each folder of results.
+"""An index of a store's records as text, one file for each folder of results.
 
-An entry counts only while size, time and inode of its result's file are what they were when it was read:
-a text that is out of date is never shown, and the index may be deleted at any time. It makes listing
-100,000 results a matter of as many `stat` calls.
+An entry is valid only while size, time and inode of its result's file are unchanged: an outdated text is
+never shown, and the index may be deleted at any time. Listing 100,000 results takes only as many `stat`
+calls.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from rbtools.store.checksum import sealed, unsealed
 from rbtools.store.content_store import Store
 from rbtools.store.files import write_whole
 
-# Of the shape of records and of this file; a development version may change without its number.
+# Version of the records' shape and of this file; a development version may change without its number.
 VERSION = f"{__version__}/1"
-WORTH_WRITING = 16  # entries that are new: fewer are read again next time
+WORTH_WRITING = 16  # new entries: fewer are read again next time
 
 
 class _Entry(NamedTuple):
-    """A result's file as it was when read, the checkpoint of a training, and the record's text."""
+    """The stamp of a result's file when it was read, the checkpoint of a training, and the record's text."""
 
     name: str
     stamp: list[int]
@@ -37,14 +37,14 @@ class _Entry(NamedTuple):
 
 
 class Texts(NamedTuple):
-    """The records of one folder as JSON, in the order of their keys, and the files that are damaged."""
+    """The records of one folder as JSON, in the order of their keys, and the damaged files."""
 
     lines: list[bytes]
     damaged: list[str]
 
 
 def texts(store: Store, folder: str) -> Texts:
-    """What `listing.records_in` gives for a folder, as lines; only what has changed is read."""
+    """The result of `listing.records_in` for a folder, as lines; only changed files are read."""
     place = Path(listing.existing(store), "index", folder)
     known = _read(place)
     entries: list[_Entry] = []
@@ -56,7 +56,7 @@ def texts(store: Store, folder: str) -> Texts:
         if entry is None or entry.stamp != stamp:
             try:
                 record = listing.record(name, listing.read(path, size), time / 1e9)
-            except FileNotFoundError:  # dropped just now
+            except FileNotFoundError:  # removed meanwhile
                 continue
             if record is None:
                 damaged.append(path)
@@ -82,7 +82,7 @@ def _files(folder: str) -> list[tuple[str, str, list[int]]]:
 
 
 def _line(store: Store, entry: _Entry) -> bytes:
-    """The text, with what may have changed since: whether a training's checkpoint is there."""
+    """The text, updated for whether a training's checkpoint still exists."""
     if entry.checkpoint is None:
         return entry.text
     # "stored" is the record's last field, so the text ends with its brace and the record's.
@@ -90,7 +90,7 @@ def _line(store: Store, entry: _Entry) -> bytes:
 
 
 def _read(place: Path) -> dict[str, _Entry]:
-    """The entries of an index that is whole and of this version; none of any other."""
+    """The entries of an undamaged index of this version; none for any other."""
     try:
         body = unsealed(place.read_bytes())
     except OSError:

@@ -1,9 +1,9 @@
-"""Claims on work in progress, by files that work on a network file system too.
+"""Leases: claims on work in progress, by files that work on a network file system too.
 
-A lease is a file made by exclusive creation; it names its host and process, and its holder touches it
-every few seconds. A lease that was silent for a minute belongs to nobody any more, nor does one of a
-process on this host that is gone. Results do not depend on leases: if two ever hold the same one, both
-compute the same thing and one of them has wasted its time.
+A lease is a file made by exclusive creation; it names its host and process, and its holder touches it every
+few seconds. A lease expires when it was not touched for a minute, or when its process is on this host and has
+ended. Results do not depend on leases: if two processes hold the same one, both compute the same result and
+one has wasted its time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Lease:
             _held.add(self)
 
     def release(self) -> None:
-        """Release the lease. A lease that another process has taken over meanwhile is left alone."""
+        """Release the lease. A lease that another process has taken over is left alone."""
         with _held_lock:
             _held.discard(self)
         with contextlib.suppress(OSError):
@@ -42,7 +42,7 @@ class Lease:
 
 
 def claim(path: Path) -> Lease | None:
-    """Take the lease at `path`, or return None where another process holds it. Raises OSError."""
+    """Take the lease at `path`, or return None if another process holds it. Raises OSError."""
     token = json.dumps({**owner.myself(), "token": uuid.uuid4().hex}).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
     for _ in range(2):
@@ -55,7 +55,7 @@ def claim(path: Path) -> Lease | None:
         try:
             with os.fdopen(handle, "wb") as stream:
                 stream.write(token)
-        except OSError:  # a full disk: others would wait for an empty lease without a holder
+        except OSError:  # a full disk: an empty lease without a holder would block others
             with contextlib.suppress(OSError):
                 path.unlink()
             raise
@@ -78,7 +78,7 @@ def wait(path: Path, check_cancelled: Callable[[], None], done: Callable[[], boo
 
 
 def is_alive(path: Path) -> bool:
-    """Whether a process works under this lease. Raises OSError, FileNotFoundError where it was released."""
+    """Whether a process holds this lease. Raises OSError, FileNotFoundError if it was released."""
     return _looked_at(path) is None
 
 
@@ -103,7 +103,7 @@ def take_away(path: Path) -> bool:
     except FileNotFoundError:
         return True
     try:
-        if aside.read_bytes() != token:  # another process was faster: this is the new holder's
+        if aside.read_bytes() != token:  # another process was faster: this is the new holder's lease
             with contextlib.suppress(OSError):
                 os.link(aside, path)
             return False
@@ -113,11 +113,11 @@ def take_away(path: Path) -> bool:
 
 
 def _holder_is_gone(token: bytes) -> bool:
-    """Whether the lease names a process of this very host that does not exist."""
+    """Whether the lease names a process of this host that has ended."""
     try:
         holder = json.loads(token)
     except ValueError:
-        return False  # being written just now, or damaged: silence will tell
+        return False  # being written, or damaged: it expires if nobody touches it
     return isinstance(holder, dict) and owner.is_gone(holder)
 
 

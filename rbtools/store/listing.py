@@ -1,7 +1,7 @@
 """The finished results of a store as records, read file by file.
 
-100,000 results are 100,000 small files, of which reading, checking and showing one takes some 25
-microseconds. `rbtools.store.index` remembers the texts; here nothing is remembered.
+100,000 results are 100,000 small files; reading, checking and showing one takes some 25 microseconds.
+`rbtools.store.index` caches the texts; this module caches nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ASIDE, TOTAL = "aside", "total"
 
 
 class ListedResult(NamedTuple):
-    """A result's file, and its record; None where it is damaged."""
+    """A result's file, and its record; None if it is damaged."""
 
     path: str
     record: dict[str, Any] | None
@@ -34,7 +34,7 @@ class ListedResult(NamedTuple):
 def records(store: Store, keys: Iterable[str] | None = None) -> Iterator[ListedResult]:
     """All results in the order of their keys, or those whose keys begin with one of `keys`.
 
-    Raises RbError for a key that nothing has.
+    Raises RbError for a key that no result has.
     """
     if keys is None:
         for folder in folders(store, "results"):
@@ -44,7 +44,7 @@ def records(store: Store, keys: Iterable[str] | None = None) -> Iterator[ListedR
 
 
 def records_in(store: Store, folder: str) -> Iterator[ListedResult]:
-    """The results of one folder, which has one in 256 of all."""
+    """The results of one of the 256 folders."""
     return _found(store, paths(store, "results", [folder]))
 
 
@@ -67,7 +67,7 @@ def folders(store: Store, kind: str) -> list[str]:
 
 
 def paths(store: Store, kind: str, only: Iterable[str] | None = None) -> Iterator[str]:
-    """The files of one kind in the order of their names; those written aside are left out."""
+    """The files of one kind in the order of their names, without temporary files."""
     base = f"{existing(store)}/{kind}"
     for folder in _listed(base) if only is None else only:
         for name in _listed(f"{base}/{folder}"):
@@ -75,7 +75,7 @@ def paths(store: Store, kind: str, only: Iterable[str] | None = None) -> Iterato
 
 
 def existing(store: Store) -> str:
-    """The folder of a store that is there. Raises RbError where it is not, or is none."""
+    """The folder of an existing store. Raises RbError if there is none."""
     if store.folder is None:
         raise RbError("No store is named. Name one with --store (or RB_STORE).")
     if not store.folder.exists():
@@ -93,11 +93,11 @@ def existing(store: Store) -> str:
 
 
 def read(path: str, size: int) -> bytes:
-    """The bytes of a file, read at once where it has the size that is expected. Raises OSError."""
+    """The bytes of a file, in one read if it has the expected size. Raises OSError."""
     handle = os.open(path, os.O_RDONLY)
     try:
         data = os.read(handle, size + 1)
-        if len(data) != size:  # it was replaced just now, or one read is not enough for it
+        if len(data) != size:  # it was replaced meanwhile, or needs several reads
             while more := os.read(handle, _CHUNK):
                 data += more
         return data
@@ -106,10 +106,10 @@ def read(path: str, size: int) -> bytes:
 
 
 def record(key: str, data: bytes, time: float) -> dict[str, Any] | None:
-    """The record of a result's file, fit to go on in a pipe; None where the file is damaged.
+    """The record of a result's file, which other tools can read; None if the file is damaged.
 
-    `stored`, the last field, says what it is: `kind` (training, evaluation, ...), `key`, `bytes` and
-    `time` of its file, and for an evaluation `outcomes`, the key of what was found for each example.
+    `stored`, the last field, has `kind` (training, evaluation, ...), `key`, `bytes` and `time` of its file,
+    and for an evaluation `outcomes`, the key of the outcomes per example.
     """
     body = unsealed(data)
     if body is None:
@@ -163,14 +163,14 @@ def _evaluation(what: dict[str, Any], value: list[dict[str, Any]], about: dict[s
     return {
         "arch": _arch(of["arch"], about),
         **{key: about[key] for key in ("dataset", "train") if key in about},
-        **{key: of[key] for key in ("checkpoint",) if key in of},  # none of weights that were never trained
+        **{key: of[key] for key in ("checkpoint",) if key in of},  # none for untrained weights
         "metrics": {entry["metric"]: entry["value"] for entry in entries if entry["value"] is not None},
         "evals": entries,
     }
 
 
 def _other(what: dict[str, Any], value: Any, about: dict[str, Any]) -> dict[str, Any]:
-    """A result of a kind that this version does not know: shown as it is kept."""
+    """A result of an unknown kind: shown as it is stored."""
     return {"arch": _arch(what.get("arch", {}), about), "what": what, "value": value}
 
 
@@ -182,27 +182,27 @@ _MAKERS: dict[str, Callable[[Any, Any, Any], dict[str, Any]]] = {
 
 
 def _arch(identity: dict[str, Any], about: dict[str, Any]) -> dict[str, Any]:
-    """An architecture's name before what identifies it, as rb-arch writes it."""
+    """An architecture's name, then its identity, in the order that rb-arch writes."""
     space = {"space": identity["space"]} if "space" in identity else {}
     named = {key: value for key, value in about.get("arch", {}).items() if key != "macs"}  # for estimates
     return {**space, **named, **identity}
 
 
 def checkpoint_of(record: dict[str, Any]) -> str | None:
-    """The file name of a training's checkpoint among the objects; None for what is no training."""
+    """The file name of a training's checkpoint among the objects; None for other results."""
     if record["stored"]["kind"] != "training":
         return None
     return str(record["checkpoint"]).removeprefix("sha256:")
 
 
 def best_of(record: dict[str, Any]) -> str | None:
-    """The same of its best weights, where a validation chose them."""
+    """The same for its best weights, if a validation chose them."""
     best = record.get("train", {}).get("checkpoints", {}).get("best")
     return None if record["stored"]["kind"] != "training" or best is None else best.removeprefix("sha256:")
 
 
 def size_of(store: Store, name: str) -> int:
-    """The bytes of a checkpoint; 0 where it was dropped."""
+    """The bytes of a checkpoint; 0 if it was removed."""
     path = store.path("objects", name)
     try:
         return 0 if path is None else os.stat(path).st_size
@@ -218,7 +218,7 @@ def _listed(folder: str) -> list[str]:
 
 
 def _named(store: Store, keys: Iterable[str]) -> Iterator[str]:
-    """The files that the beginnings of keys name, each once."""
+    """The files whose keys begin with one of these, each once."""
     seen: set[str] = set()
     for key in keys:
         key = key.lower()
@@ -235,9 +235,9 @@ def _named(store: Store, keys: Iterable[str]) -> Iterator[str]:
 
 
 def usage(store: Store) -> list[dict[str, Any]]:
-    """How much a store holds: files, their bytes and their bytes on the disk, for each kind and in total.
+    """The size of a store: files, their bytes and their bytes on the disk, for each kind and in total.
 
-    `aside` are files that are being written, or that a process left behind when it died.
+    `aside` are temporary files, being written or left behind by a dead process.
     """
     base = existing(store)
     counts = {kind: [0, 0, 0] for kind in (*FOLDERS, ASIDE)}

@@ -1,4 +1,4 @@
-"""Which process a lease or a half-written file belongs to, and whether that process is gone."""
+"""The process that owns a lease or a half-written file, and whether it has ended."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def _space() -> str:
-    """The space that process numbers are counted in: containers of one host may share its name."""
+    """The namespace of process numbers: containers of one host may share its host name."""
     try:
         return "".join(filter(str.isdigit, os.readlink("/proc/self/ns/pid")))
     except OSError:
@@ -22,7 +22,7 @@ _HOST_IN_LABELS = re.sub(r"[^\w.]", "_", HOST)
 
 
 def myself() -> dict[str, Any]:
-    """This process, as others can look it up."""
+    """The identity of this process, for others to look up."""
     return {"host": HOST, "space": SPACE, "pid": os.getpid()}
 
 
@@ -32,16 +32,16 @@ def label() -> str:
 
 
 def from_label(text: str) -> dict[str, Any]:
-    """The process that a label names; one that is never gone where it is none."""
+    """The process that a label names; for an invalid label, one that counts as running."""
     host, _, rest = text.partition("+")
     space, _, pid = rest.partition("+")
     return {"host": HOST if host == _HOST_IN_LABELS else None, "space": space, "pid": pid}
 
 
 def is_gone(holder: Mapping[str, Any]) -> bool:
-    """Whether that was a process of this very host which does not exist any more.
+    """Whether that is a process of this host that has ended.
 
-    False where it cannot be told: of another host, of another container, or a text that names none.
+    False if that is unknown: for another host, another container, or an invalid text.
     """
     try:
         if holder["host"] != HOST or holder.get("space", SPACE) != SPACE:

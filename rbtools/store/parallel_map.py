@@ -1,4 +1,4 @@
-"""Reading shared between the cores."""
+"""Parallel reading on several cores."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Answer = TypeVar("Answer")
 
 
 def parallel_map(work: Callable[[Item], Answer], items: Sequence[Item], processes: int) -> Iterator[Answer]:
-    """What `work` makes of each item, in their order; in several processes where that is possible.
+    """The result of `work` for each item, in order; in several processes if possible.
 
-    The processes are copies of this one, so that starting them costs nothing and `work` may be anything
-    that uses no thread. Each works ahead as far as a pipe holds, and ends when nobody reads from it.
-    Errors of `work` are raised here.
+    The processes are forks of this one, so that they start fast and `work` may be any function that uses no
+    threads. Each works ahead as far as its pipe buffers, and ends when nobody reads from it. Errors of `work`
+    are raised here.
     """
     if processes < 2 or len(items) < 2 or sys.platform != "linux":
         yield from map(work, items)
@@ -50,10 +50,10 @@ def parallel_map(work: Callable[[Item], Answer], items: Sequence[Item], processe
 def _help(
     work: Callable[[Any], Any], items: Sequence[Any], answers: Connection, others: Sequence[Connection]
 ) -> None:
-    """The life of a helper. Ctrl-C is for the process that it works for."""
+    """The main function of a helper process. Only the parent handles Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    for other in others:  # only the reader may hold these open, else its end would go unnoticed
+    for other in others:  # only the reader may hold these open, else we would not notice its end
         other.close()
     try:
         for item in items:

@@ -1,8 +1,8 @@
-"""A store for a machine that does not see the real one.
+"""A store for a machine that cannot access the real one.
 
-It starts empty. What it is asked for and does not have it asks for in turn (`Missing`): whoever holds
-the real store sends the files, and the work begins anew. What is written is sent back. Files travel
-as they lie in a store, and are checked against their own checksum at both ends.
+It starts empty. A request for a file that it lacks raises `NeedFiles`: the owner of the real store sends the
+files, and the work starts again. Written files are sent back. Files are sent as they are in a store, and
+checked against their checksum at both ends.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from rbtools.store.content_store import KINDS, Store
 from rbtools.store.files import cannot_write, write_whole
 
 File = tuple[str, str]  # kind and name, as in `Store.path`
-THERE = "there"  # the kind of the question whether an object is there, asked without its bytes
+THERE = "there"  # the kind of a request that asks only whether an object exists
 _WHILE_AT_WORK = ("outcomes", "state")
 
 
 class NeedFiles(BaseException):
-    """The work needs to know of these files before it can go on. No error: it passes all handlers."""
+    """The work needs these files before it can go on. Not an Exception, so that no handler catches it."""
 
     def __init__(self, files: set[File]) -> None:
         self.files = files
 
 
 def is_name(name: str) -> bool:
-    """Whether this is a hash in hexadecimal, as all names in a store are."""
+    """Whether this is a hash in hexadecimal, like all names in a store."""
     return re.fullmatch("[0-9a-f]{64}", name) is not None
 
 
 def is_whole(kind: str, name: str, data: bytes) -> bool:
-    """Whether this is the content of a file of that kind and name, by its checksum."""
+    """Whether this is the undamaged content of a file of that kind and name."""
     if kind not in KINDS or not is_name(name):
         return False
     return hashlib.sha256(data).hexdigest() == name if kind == "objects" else unsealed(data) is not None
 
 
 def export_file(store: Store, kind: str, name: str) -> bytes | None:
-    """The content of a file of the store, to be sent elsewhere; None where it is not there, or damaged."""
+    """The content of a file of the store, to be sent elsewhere; None if it is missing or damaged."""
     if kind == THERE:
         return b"" if store.has_object(f"sha256:{name}") else None
     path = store.path(kind, name)
@@ -61,7 +61,7 @@ def export_file(store: Store, kind: str, name: str) -> bytes | None:
 
 
 def import_file(store: Store, kind: str, name: str, data: bytes) -> None:
-    """Keep a file that was written elsewhere. Raises RbError where it is damaged or cannot be written."""
+    """Store a file that was written elsewhere. Raises RbError if it is damaged or cannot be written."""
     if not is_whole(kind, name, data):
         raise RbError(
             f"A file of {kind} arrived damaged ({name[:12]}...): its content does not fit its hash."
@@ -75,8 +75,8 @@ def import_file(store: Store, kind: str, name: str, data: bytes) -> None:
 class RemoteStoreProxy(Store):
     """The store of a process on another machine; `home` names the real one, `folder` is its own.
 
-    The folder is there from `begin` to `end` of a piece of work. `post(kind, name, content)` sends on
-    what an interruption should not lose: the state of a training, and outcomes, as they are written.
+    The folder exists from `begin` to `end` of a piece of work. `post(kind, name, content)` sends at once what
+    an interruption should not lose: the state of a training, and outcomes.
     """
 
     def __init__(self, folder: Path, home: Path, *, force: bool = False) -> None:
@@ -89,7 +89,8 @@ class RemoteStoreProxy(Store):
         self._post: Callable[[str, str, bytes], None] = _nowhere
 
     def begin(self, known: Mapping[File, bytes | None], post: Callable[[str, str, bytes], None]) -> None:
-        """Start on a piece of work: `known` is what the real store was asked for, None where it has not."""
+        """Start a piece of work: `known` has the files requested from the real store, None for missing
+        ones."""
         assert self.folder is not None
         self.end()
         try:
@@ -104,12 +105,12 @@ class RemoteStoreProxy(Store):
         self._touched, self._written, self.dropped, self._post = set(), set(), [], post
 
     def end(self) -> None:
-        """Leave nothing behind. What else is known of data sets stays in memory."""
+        """Remove the folder. Cached texts about data sets stay in memory."""
         assert self.folder is not None
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def written(self) -> dict[File, bytes]:
-        """What the work has made, but for states, which were posted."""
+        """The files that the work has written, without states, which were posted."""
         files = {}
         for kind, name in self._written:
             path = self.path(kind, name)
@@ -126,14 +127,14 @@ class RemoteStoreProxy(Store):
     def claimed(
         self, keys: Sequence[str], done: Callable[[], bool], check_cancelled: Callable[[], None]
     ) -> Iterator[bool]:
-        """Ask for all that was looked for in vain before anything is computed. There are no leases here."""
+        """Request all files that were missing, before anything is computed. There are no leases here."""
         if not self.force:
             self._touched |= {(kind, key) for kind in _WHILE_AT_WORK for key in keys}
         self._ask_for({file for file in self._touched if file[0] != "objects"})
         yield not done()
 
     def object(self, name: str) -> Path:
-        """Where the object of that name lies here. Raises RbError where the home has none."""
+        """The local path of the object of that name. Raises RbError if the real store has none."""
         self._ask_for({("objects", name.removeprefix("sha256:"))})
         try:
             return super().object(name)

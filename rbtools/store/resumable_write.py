@@ -15,9 +15,9 @@ HINT = "Free some space, or name another folder."
 
 
 class ResumableFile:
-    """A file of a head and then rows of one length, open to be continued where it ends.
+    """A file of a header and rows of equal length, open for appending.
 
-    rows: how many whole rows it has; half a row, as an interruption may leave it, is cut off.
+    rows: how many whole rows it has; a partial row, left by an interruption, is cut off.
     """
 
     def __init__(self, path: Path, descriptor: int, head: bytes, row: int) -> None:
@@ -45,9 +45,9 @@ class ResumableFile:
 
 @contextlib.contextmanager
 def resumable_write(path: Path, head: bytes, row: int, rows: int) -> Iterator[ResumableFile]:
-    """The file that becomes `path` once it has all its rows; until then it is `path`.part.
+    """A file that becomes `path` once it has all its rows; until then it is `path`.part.
 
-    Raises RbError where it cannot be written, or another process is at it.
+    Raises RbError if it cannot be written, or another process is writing it.
     """
     aside = path.with_name(path.name + ".part")
     try:

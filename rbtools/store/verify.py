@@ -20,7 +20,7 @@ _NAME = re.compile("[0-9a-f]{64}")
 
 
 class Checked(NamedTuple):
-    """A file, and what is wrong with it; None where nothing is."""
+    """A file, and its problem, None if it has none."""
 
     kind: str
     path: str
@@ -28,23 +28,23 @@ class Checked(NamedTuple):
 
 
 def verify(store: Store) -> Iterator[Checked]:
-    """Check every file that is kept. Nothing is taken from the cache: each is read and hashed."""
+    """Check every stored file. Nothing is taken from the cache: each is read and hashed."""
     for kind in CHECKED:
         for path in listing.paths(store, kind):
             try:
                 wrong = problem(kind, path)
                 if wrong and kind == "objects":
                     with contextlib.suppress(PermissionError):
-                        store.hash_now(path)  # replaces the hash that was cached before
+                        store.hash_now(path)  # replaces the cached hash
                 yield Checked(kind, path, wrong)
-            except FileNotFoundError:  # finished and dropped just now
+            except FileNotFoundError:  # finished and removed meanwhile
                 continue
 
 
 def problem(kind: str, path: str, name: str | None = None) -> str | None:
     """What is wrong with a file of that kind and name (its own by default), in words.
 
-    Raises FileNotFoundError where it is not there.
+    Raises FileNotFoundError if it does not exist.
     """
     name = os.path.basename(path) if name is None else name
     if not _NAME.fullmatch(name) or os.path.islink(path):
@@ -73,7 +73,7 @@ def _fits(kind: str, name: str, data: bytes, time: float, body: bytes) -> bool:
     if kind == "cache":
         return hashlib.sha256(orjson.loads(body)["key"].encode()).hexdigest() == name
     if kind != "results":
-        return True  # outcomes and states do not say what they are
+        return True  # outcomes and states have no description
     if listing.record(name, data, time) is None:
         return False
     result = orjson.loads(body)

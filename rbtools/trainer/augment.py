@@ -43,7 +43,7 @@ def _crop(images: Tensor, draws: Draws, epoch: int, *, reflect: bool) -> Tensor:
 
 
 def cutout(images: Tensor, length: int, draws: Draws) -> Tensor:
-    """A black square in each image of (N, C, H, W), wholly inside, its place the example's own."""
+    """A black square inside each image of (N, C, H, W), at a random place per example."""
     height, width = images.shape[2:]
     own = draws.child("cutout")
     top = own.child("row").integers(height - length + 1, (1,))

@@ -1,7 +1,6 @@
-"""Several processes for one training, as torchrun starts them: each has a share of every batch.
-
-Process 0 reads records, looks into the store and writes; it hands each training that has to be done to
-the others, which follow. Importing this imports no torch.
+"""Several processes of one training, started by torchrun: each has a share of every batch. Process 0 reads
+records, uses the store and writes; it broadcasts each training that must be computed to the others. Importing
+this imports no torch.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Order(NamedTuple):
-    """A training that all processes do together."""
+    """A training that all processes compute together."""
 
     task: Any
     seed: int
@@ -40,7 +39,8 @@ def rank() -> int:
 
 @contextlib.contextmanager
 def process_group(run: RunContext) -> Iterator[bool]:
-    """Join the process group. Yields whether this process is the first; at its end the others end, too."""
+    """Join the process group. Yields whether this process is process 0; when it leaves, the others end,
+    too."""
     if count() == 1:
         yield True
         return
@@ -54,12 +54,12 @@ def process_group(run: RunContext) -> Iterator[bool]:
         if rank() == 0:
             _send(None)
     finally:
-        # After an error the others still run: torchrun ends them, and there is nobody to wait for.
+        # After an error the others still run: torchrun ends them, so do not wait.
         distributed.destroy_process_group()
 
 
 def broadcast(order: Order) -> None:
-    """Hand a training to the other processes, where there are some."""
+    """Send a training to the other processes, if there are any."""
     if count() > 1:
         _send(order)
 
@@ -69,7 +69,7 @@ def _send(order: Order | None) -> None:
 
 
 def receive() -> Order | None:
-    """Wait for the next training that process 0 hands out; None where there are no more."""
+    """Wait for the next training from process 0; None if there are no more."""
     box: list[Any] = [None]
     distributed.broadcast_object_list(box, src=0)
     order: Order | None = box[0]
@@ -96,7 +96,7 @@ def sum_all(tensors: Sequence[Tensor]) -> None:
 
 
 def sum_gradients(model: nn.Module, loss: Tensor) -> Tensor:
-    """Sum the gradients of all processes, and a number beside them."""
+    """Sum the gradients of all processes, and the loss with them."""
     parameters = [value for value in model.parameters() if value.requires_grad]
     for value in parameters:
         if value.grad is None:
@@ -108,7 +108,7 @@ def sum_gradients(model: nn.Module, loss: Tensor) -> Tensor:
 
 
 def share_buffers(model: nn.Module) -> None:
-    """Give all processes the buffers (BatchNorm's statistics) of process 0."""
+    """Copy the buffers (BatchNorm's statistics) of process 0 to all processes."""
     if count() > 1:
         for buffer in model.buffers():
             distributed.broadcast(buffer, src=0)

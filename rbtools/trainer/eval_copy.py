@@ -1,7 +1,6 @@
-"""A copy of the network under training for its inner attack: the same function in eval mode, faster.
-
-evaluation/fast_model.py makes such a copy of weights that stay; here they change with every step, so the copy
-is made once and takes over the weights before each attack.
+"""A fast copy of the network in training, for its inner attack: the same function in eval mode.
+evaluation/fast_model.py makes such a copy of constant weights; here they change with every step, so the copy
+is made once and its weights are updated before each attack.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from rbtools.models.normalize import Preprocessed
 class EvalCopy(nn.Module):
     """BatchNorm folded into the convolution before it, channels last, in float32 or bfloat16.
 
-    Images float32 (N, C, H, W) in [0, 1] -> logits (N, K). Normalisation stays in float32, because a
-    step of 1/255 would drown in bfloat16. Call `update` after each step of the training.
+    Images float32 (N, C, H, W) in [0, 1] -> logits (N, K). Normalisation stays in float32, because bfloat16
+    would lose a step of 1/255. Call `update` after each step of the training.
     """
 
     def __init__(self, model: nn.Module, network: nn.Module, folded: dict[str, str], *, bf16: bool) -> None:
@@ -40,12 +39,12 @@ class EvalCopy(nn.Module):
 
     @property
     def folds(self) -> bool:
-        """Whether any BatchNorm is gone."""
+        """Whether any BatchNorm is folded."""
         return bool(self._folded)
 
     @torch.no_grad()
     def update(self) -> None:
-        """Copy the weights of the network under training."""
+        """Copy the weights of the network in training."""
         for name, module in self.network.named_modules():
             source = self._live.get(name)
             if source is None:
@@ -66,7 +65,7 @@ class EvalCopy(nn.Module):
 def of(model: nn.Module, shape: tuple[int, int, int], *, bf16: bool) -> EvalCopy | None:
     """The evaluation copy of a model; None for one without parameters.
 
-    Raises ValueError where the copy gives other logits, and whatever tracing the network raises.
+    Raises ValueError if the copy gives other logits, and any error of tracing the network.
     """
     own = model.network if isinstance(model, Preprocessed) else model
     parameter = next(own.parameters(), None)

@@ -23,10 +23,8 @@ def mixed_seed(seed: int, purpose: str) -> int:
 
 
 def network(task: TrainingTask, run: RunContext) -> nn.Module:
-    """The network on the CPU, with its normalisation as its first layer where there is one.
-
-    A checkpoint keeps its own normalisation. Raises RbError where it is of another architecture, or for
-    other data.
+    """The network on the CPU, with its normalisation, if any, as its first layer. A checkpoint keeps its own
+    normalisation. Raises RbError if it has another architecture, or is for other data.
     """
     arch, about, how = task.record["arch"], task.data.about, task.how
     if how.init == "checkpoint":
@@ -42,8 +40,8 @@ def network(task: TrainingTask, run: RunContext) -> nn.Module:
 def fresh(
     arch: dict[str, Any], about: Any, seed: int, *, allow_code: bool = False, published: bool = False
 ) -> nn.Module:
-    """The network that a training with this seed starts from, on the CPU, with its normalisation as its
-    first layer where there is one. `published`: with timm's weights.
+    """The network that a training with this seed starts from, on the CPU, with its normalisation, if any, as
+    its first layer. `published`: with timm's weights.
     """
     with torch.random.fork_rng():
         torch.manual_seed(mixed_seed(seed, "init"))
@@ -56,8 +54,8 @@ def fresh(
 
 
 def _published(made: nn.Module, arch: dict[str, Any], about: Any) -> None:
-    """Put timm's published weights into a network of timm; its classifier starts anew."""
-    import timm  # type: ignore[import-not-found,unused-ignore]  # models.build has asked for it already
+    """Load timm's published weights into a network of timm; its classifier keeps its fresh weights."""
+    import timm  # type: ignore[import-not-found,unused-ignore]  # models.build has imported it already
 
     try:
         weights = timm.create_model(
@@ -66,7 +64,7 @@ def _published(made: nn.Module, arch: dict[str, Any], about: Any) -> None:
     except (OSError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
         raise RbError(
-            f"timm's weights of {arch['name']} could not be had: {reason}. They are downloaded once; connect"
+            f"timm's weights of {arch['name']} are not available: {reason}. They are downloaded once; connect"
             " this machine for that, or use --init random."
         ) from error
     made.load_state_dict(weights)

@@ -1,4 +1,4 @@
-"""The training loop: the method gives the loss of a batch, everything else is here."""
+"""The training loop: the method computes the loss of a batch, everything else is here."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ if TYPE_CHECKING:
     from rbtools.trainer.train_model import TrainingTask
 
 DIVERGED = 1e5
-"""A loss above this is of weights that exploded: ln K is a network's that knows nothing."""
+"""A loss above this means diverged weights: that of guessing is ln K."""
 LOOKS = 32
-"""After how many steps on a GPU the loss is looked at and the progress told."""
+"""Steps on a GPU between reading the loss and reporting progress."""
 
 
 def fit(
     task: TrainingTask, run: RunContext, key: str, device: torch.device, state: bytes | None
 ) -> dict[str, Any]:
-    """Train from the start, or on from the `state` after the last epoch of an interrupted run of `key`.
+    """Train from the start, or from `state`, which an interrupted run of `key` stored after its last epoch.
 
-    Returns what the record needs: checkpoint names, history (a list per quantity, an entry per
-    epoch), seconds per epoch, passes, device, threads and normalisation; nothing where another process
-    of the same training does. Raises RbError where the training diverges or memory runs out.
+    Returns what the record needs: checkpoint names, history (a list per quantity, an entry per epoch),
+    seconds per epoch, passes, device, threads and normalisation; nothing in the other processes of the same
+    training. Raises RbError if the training diverges or memory runs out.
     """
     if task.how.deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS is first used
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # must be set before cuBLAS is first used
     training = _Training(task, run, device)
     if not training.resume(state):
-        training = _Training(task, run, device)  # it may have taken over a part
+        training = _Training(task, run, device)  # the failed attempt may have loaded a part
     with deterministic(task.how.deterministic):
         training.begin()
         while training.goes_on():
@@ -74,7 +74,7 @@ def fit(
 
 
 class _Training:
-    """One training under way: everything that an epoch changes is in `state()`."""
+    """A running training: `state()` has everything that an epoch changes."""
 
     def __init__(self, task: TrainingTask, run: RunContext, device: torch.device) -> None:
         self.how, self.run, self.arch, self.about = task.how, run, task.record["arch"], task.data.about
@@ -83,7 +83,7 @@ class _Training:
         if len(dataset.labels) and bool((dataset.labels == dataset.labels[0]).all()):
             raise RbError(
                 f"All {len(dataset.labels)} training images of {task.data.name} are of one class, so there is"
-                " nothing to tell apart. Expected images of two classes or more."
+                " nothing to learn. Expected images of two classes or more."
             )
         self.images = streaming.placed(dataset.images, device)
         self.labels = dataset.labels.to(device)
@@ -132,13 +132,13 @@ class _Training:
         self.history: dict[str, list[float]] = {}
         self.best: dict[str, Any] | None = None
         self.steps = self.how.epochs * self.batches
-        self.draw = None  # the step before which the weights are kept
+        self.draw = None  # the step whose initial weights are kept
         if self.how.output == "random" and self.steps:
             numbers = torch.Generator().manual_seed(mixed_seed(run.seed, "output"))
             self.draw = int(torch.randint(self.steps, (), generator=numbers))
         self.drawn: dict[str, Tensor] | None = None
-        self.places: list[str] = []  # where epochs were trained: another place rounds otherwise
-        # One process measures for all.
+        self.places: list[str] = []  # processors of the epochs: rounding depends on them
+        # Only process 0 measures.
         self.course = tracking.TrackingHistory(task.track if distributed.rank() == 0 else None, self)
         self._warn_of_pieces()
 
@@ -159,7 +159,7 @@ class _Training:
             )
         if self.step_method.of_whole_batches:
             self.run.notify(
-                f"{self.method.name} as it is set looks at the images that are together, {piece} instead of"
+                f"{self.method.name} with these options depends on the images in a piece, {piece} instead of"
                 f" {size}: --micro-batch changes the result, not only the memory."
             )
 
@@ -173,7 +173,7 @@ class _Training:
         )
 
     def begin(self) -> None:
-        """The first epoch of this run comes now: the pace is counted from here."""
+        """Start the clock before the first epoch of this run."""
         size = self.batches * self.how.batch_size
         self.pace = Pace(self.how.epochs * size, self.epoch * size)
 
@@ -205,7 +205,7 @@ class _Training:
                     self.run.progress(self._words(number + 1, totals))
         if self.how.schedule not in PER_STEP:
             self.schedule.step()
-        # The loss tells of the weights before a step; those after the last one have to be looked at.
+        # The loss checks the weights before each step; those after the last one are checked here.
         if not all(value.isfinite().all() for value in self.model.state_dict().values()):
             raise self._diverged("weights are NaN or infinite")
         self._wait()
@@ -224,18 +224,18 @@ class _Training:
         self._tell()
 
     def _tell(self) -> None:
-        """What this epoch came to, for --log and --tensorboard."""
+        """Report the results of this epoch, for --log and --tensorboard."""
         who = {"arch": self.arch.get("name"), "method": self.method.name, "seed": self.run.seed}
         last = {name: values[-1] for name, values in self.history.items()}
         self.run.event({"event": "epoch", **who, "epoch": self.epoch, "epochs": self.how.epochs, **last})
 
     def _wait(self) -> None:
-        """Let a GPU finish what it was given, before the clock is read."""
+        """Wait until a GPU has finished, before the clock is read."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
     def _looks(self, number: int) -> bool:
-        """Whether the loss is looked at after the step of that number: reading it makes a GPU wait."""
+        """Whether to read the loss after this step: reading it makes a GPU wait."""
         return self.device.type == "cpu" or (number + 1) % LOOKS == 0 or number + 1 == self.batches
 
     def _place(self) -> str:
@@ -244,11 +244,12 @@ class _Training:
         return on_cpu if self.device.type == "cpu" else self.device.type
 
     def _kept(self) -> nn.Module:
-        """The network that is validated and kept: with --ema the averaged one."""
+        """The network that is validated and stored: with --ema the averaged one."""
         return self.model if self.averaged is None else self.averaged.model
 
     def _validate(self) -> dict[str, float]:
-        """Accuracies on what is held out; the best epoch so far is kept, of equal ones that of lower loss."""
+        """Accuracies on the held-out images; the best epoch so far is kept, of equal ones that of lower
+        loss."""
         if self.validation is None:
             return {}
         found = self.validation.measure(self._kept())
@@ -266,14 +267,14 @@ class _Training:
         draws = Draws(self.run.seed, "train", ids, offset=self.epoch)
         images, targets = self._batch(ids, draws, first)
         pieces = batches(torch.arange(len(ids), device=ids.device), self.how.micro_batch or whole)
-        pieces = [part for part in pieces if len(part)]  # of a small batch a process may have nothing
+        pieces = [part for part in pieces if len(part)]  # a process may have no share of a small batch
         self.passes.totals["images"] += len(ids)
         value = torch.zeros((), dtype=torch.float64, device=self.device)
         with contextlib.ExitStack() as perturbed:
             for part in pieces:
                 own = draws if len(pieces) == 1 else draws.take(part)
-                # A loss is a mean over its examples: weighted so, the pieces' gradients add up to
-                # the batch's.
+                # A loss is a mean over its examples: with this weight the pieces' gradients add up to the
+                # batch's.
                 weight = len(part) / whole
                 loss = self._loss(images[part], targets[part], own.child("method"), weight, perturbed)
                 value = value + totals.add(loss, self.labels[ids[part]]) * weight
@@ -315,7 +316,7 @@ class _Training:
     def _loss(
         self, images: Tensor, targets: Tensor, draws: Draws, weight: float, perturbed: contextlib.ExitStack
     ) -> Loss:
-        """The method's loss; with AWP the weights stay perturbed until `perturbed` ends.
+        """The method's loss; with AWP the weights stay perturbed until `perturbed` is closed.
 
         `weight`: the images' share of the batch.
         """
@@ -345,13 +346,13 @@ class _Training:
         return "awp" in self.how.regularize and self.epoch >= self.how.awp_warmup
 
     def _perturbed(self, loss: Callable[[], Tensor] | None) -> contextlib.AbstractContextManager[None]:
-        """Weights perturbed by AWP, for a loss that this process has a part of."""
+        """Weights perturbed by AWP, for the loss of this process's share."""
         assert self.how.awp_gamma is not None
         total = distributed.sum_all if distributed.count() > 1 else None
         return regularize.perturbed_weights(self.model, loss, self.how.awp_gamma, total)
 
     def _precision(self) -> Any:
-        """bfloat16 where it is asked for: weights, losses and the optimiser stay float32."""
+        """Autocast to bfloat16 if requested: weights, losses and the optimiser stay float32."""
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.half)
 
     def _check(self, loss: float) -> None:
@@ -373,7 +374,7 @@ class _Training:
         return "  ".join(filter(None, [self.method.name, where, pace, means]))
 
     def state(self) -> bytes:
-        """All that the next epoch needs, as bytes that `unpickle.torch_file` reads."""
+        """Everything that the next epoch needs, as bytes that `unpickle.torch_file` reads."""
         buffer = io.BytesIO()
         torch.save(
             {
@@ -394,7 +395,7 @@ class _Training:
         return buffer.getvalue()
 
     def resume(self, data: bytes | None) -> bool:
-        """Go on from a kept state, if there is one; False where it does not fit: start anew then."""
+        """Continue from a stored state, if there is one; False if it does not fit: then start again."""
         if data is None:
             return True
         try:
@@ -408,12 +409,12 @@ class _Training:
             self.best, self.passes.totals = state["best"], state["passes"]
             self.drawn = state["drawn"]
             self.course.history = state["tracked"]
-        except Exception:  # torch raises many kinds for damaged files; starting anew is always right
+        except Exception:  # torch raises many kinds for damaged files; starting again is always correct
             return False
         return True
 
     def result(self) -> dict[str, Any]:
-        """Keep the checkpoints; return what the record says of the training."""
+        """Store the checkpoints; return the fields of the record."""
         seconds = self.history.get("seconds", [])
         steady = seconds[1:] or seconds  # the first epoch warms up caches and kernels
         kept = self._kept()
@@ -449,7 +450,7 @@ class _Training:
         return found
 
     def _keep(self, model: nn.Module) -> str:
-        # Only what decides the network: the same training gives the same bytes whatever the record says.
+        # Only what determines the network, so that the same training always gives the same bytes.
         arch, shape = identity(self.arch), list(self.about.shape)
         facts = {"arch": arch, "classes": self.about.classes, "shape": shape}
         return self.run.store.keep_object(checkpoint.to_bytes(model, facts))

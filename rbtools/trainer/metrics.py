@@ -1,4 +1,4 @@
-"""What a training adds up as it goes: passes through its models, losses and accuracies."""
+"""Running totals of a training: passes through its models, losses and accuracies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Passes:
-    """Counts the images that go through models forward and backward while it is entered."""
+    """Counts the images that go through models forward and backward, inside its `with` block."""
 
     def __init__(self, model: nn.Module) -> None:
         self.totals = {"images": 0, "forward": 0, "backward": 0}
@@ -20,11 +20,11 @@ class Passes:
         self.watch(model)
 
     def watch(self, model: nn.Module) -> None:
-        """Count what goes through this model too."""
+        """Count the images of this model, too."""
         model.register_forward_hook(self._count)
 
     def an_image(self) -> dict[str, float]:
-        """The passes that each image took, on average."""
+        """The mean number of passes per image."""
         images = self.totals["images"]
         return {name: round(self.totals[name] / images, 4) for name in ("forward", "backward")}
 
@@ -48,7 +48,7 @@ class Passes:
 class Totals:
     """Running means over an epoch of the loss and of the accuracies that the method reports.
 
-    They stay on the device, in float64: a GPU is not waited for until somebody asks for the `means`.
+    They stay on the device, in float64: only `means` waits for a GPU.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Totals:
         self.sums: dict[str, Tensor] = {}
 
     def add(self, loss: Any, labels: Tensor) -> Tensor:
-        """Take in a batch (or a piece of one); its loss as float64, on the device."""
+        """Add a batch (or a piece of one); returns its loss as float64, on the device."""
         self.count += len(labels)
         value: Tensor = loss.value.detach().double()
         self._plus("loss", value * len(labels))
@@ -69,7 +69,7 @@ class Totals:
         self.sums[name] = self.sums[name] + value if name in self.sums else value
 
     def gather(self, device: torch.device) -> None:
-        """Add up what several processes of one training have."""
+        """Sum the totals of all processes of the training."""
         if distributed.count() > 1:
             own = torch.stack([value.to(device) for value in self.sums.values()])
             values = distributed.sum_of(torch.cat([own.new_tensor([float(self.count)]), own]))

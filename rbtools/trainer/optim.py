@@ -1,7 +1,6 @@
-"""torch's optimisers without the guards that its compiler puts around their methods.
-
-A guard imports the compiler at its first call, 800 modules with all of sympy for 1.3 s of a training's start,
-whether anything is compiled or not. The arithmetic, and the state that is kept, are torch's own.
+"""torch's optimisers without the compiler guards around their methods. A guard imports torch's compiler at
+its first call, 800 modules with all of sympy, which takes 1.3 s even if nothing is compiled. The arithmetic
+and the stored state are torch's own.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""The recipes of papers, whole: what each fixed, with the choices where its sources disagree.
-
-Names are known to every tool; imports no torch.
+"""The complete recipes of papers, with our choices where their sources disagree. Every tool knows the names;
+imports no torch.
 """
 
 from __future__ import annotations
@@ -22,11 +21,10 @@ _SMALL_LAMBDA = ("svhn", "mnist", "imagenet50", "tinyimagenet")
 
 @dataclass(frozen=True)
 class TrainingPreset:
-    """A paper's recipe: fields of `Recipe`, parameters of methods, and the method where there is one.
-
-    `params` are taken by the methods that have them; `methods` says what a method has of its own. `on` is
-    what data sets change: name -> fields of the recipe and parameters; `weights` the weight lambda of
-    methods on some data sets.
+    """A paper's recipe: fields of `Recipe`, parameters of methods, and the method if it names one. `params`
+    apply to the methods that have them; `methods` has further parameters by method. `on` has the changes by
+    data set: name -> fields of the recipe and parameters; `weights` the weight lambda of methods on some data
+    sets.
     """
 
     method: str
@@ -54,8 +52,8 @@ PRESETS: dict[str, TrainingPreset] = {
             "val": 0.0,
         },
     ),
-    # Its code, which made the numbers: weight decay 5e-4 (the paper: 1e-4), OneCycle (the paper's step
-    # size of .05 is overwritten by it). The images are attacked before normalisation.
+    # As in its code, which produced the numbers: weight decay 5e-4 (the paper: 1e-4), OneCycle (which
+    # overrides the paper's learning rate of .05). The images are attacked before normalisation.
     "nasrobbench201": TrainingPreset(
         "pgd",
         {
@@ -69,7 +67,7 @@ PRESETS: dict[str, TrainingPreset] = {
         },
         {**_PGD, "attack_steps": 7},
     ),
-    # As its text has it. Batch size (MART's) and inner mode (advbench's) are not printed.
+    # As in its text, which does not give the batch size (here MART's) and the inner mode (advbench's).
     "prbench": TrainingPreset(
         "erm",
         {
@@ -157,10 +155,10 @@ PRESETS: dict[str, TrainingPreset] = {
             },
         },
     ),
-    # Its algorithm 1, of the theory: each step is of one sample, drawn once, by plain gradient descent on
-    # (1 - beta) clean + beta adversarial logistic loss, with the step size of theorem 1; the output is an
-    # iterate drawn uniformly. Beta, radius and attack are what is studied, and the step size's constant
-    # nu / (sqrt(C) e^C) is unknown: those here are a choice. --norm linf is the attack of the benchmark.
+    # Its algorithm 1, of the theory: plain gradient descent on (1 - beta) clean + beta adversarial logistic
+    # loss, one sample per step, each drawn once, with the step size of theorem 1; the output is a uniformly
+    # drawn iterate. The theory leaves beta, radius and attack open, and the constant nu / (sqrt(C) e^C) of
+    # the step size unknown: the values here are our choice. --norm linf is the attack of the benchmark.
     "nasrobbench201-algorithm1": TrainingPreset(
         "mixed",
         {
@@ -215,9 +213,8 @@ def named(name: str) -> TrainingPreset:
 
 
 def recipe(options: Mapping[str, Any], params_given: Iterable[str], given: Iterable[str]) -> Recipe:
-    """The recipe of these options; where they name a preset, its values stand for those not `given`.
-
-    Lists and normalisations may be texts, as they are typed. Raises UsageError for what they cannot mean.
+    """The recipe of these options; a preset provides those that are not `given`. Lists and normalisations may
+    be texts, as they are typed. Raises UsageError for invalid texts.
     """
     found = _read(options)
     if found.get("preset") is not None:
@@ -230,7 +227,7 @@ def recipe(options: Mapping[str, Any], params_given: Iterable[str], given: Itera
 
 
 def _read(options: Mapping[str, Any]) -> dict[str, Any]:
-    """What is typed, or given in Python, as fields of a recipe."""
+    """Options as typed, or as given in Python, converted to fields of a recipe."""
     found = dict(options)
     for name in ("augment", "regularize", "track"):
         if name in found:
@@ -259,9 +256,8 @@ def _epochs(value: str | Iterable[int]) -> tuple[int, ...]:
 
 
 def params(preset: TrainingPreset, cls: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The method's parameters: the preset's, and over them those that were given.
-
-    A step was published for a radius: with another one the method's own default stands.
+    """The method's parameters: those given, over the preset's. A published step belongs to its radius: with
+    another radius the method's own default is used.
     """
     own = {one.name for one in registry.options(cls)}
     found = {key: value for key, value in preset.params.items() if key in own}
@@ -275,7 +271,7 @@ def params(preset: TrainingPreset, cls: type, given: Mapping[str, Any]) -> dict[
 
 
 def on_data(method: Any, how: Recipe, about: Description) -> tuple[Any, Recipe]:
-    """Method and recipe as the preset has them for this data set; what was given stays as it is."""
+    """Method and recipe with the preset's changes for this data set; given values are kept."""
     if how.preset is None:
         return method, how
     preset, kind = named(how.preset), about.name.partition(":")[0]
@@ -286,7 +282,7 @@ def on_data(method: Any, how: Recipe, about: Description) -> tuple[Any, Recipe]:
         for step in ("step_size", "plain_step", "step_min", "step_max"):
             changes.pop(step, None)  # it was published for another radius
     changes = {key: value for key, value in changes.items() if key not in how.given}
-    if how.augment is not None and "augment" not in how.given:  # digits are neither shifted nor mirrored
+    if how.augment is not None and "augment" not in how.given:  # digits are not augmented
         kinds = changes.get("augment", how.augment)
         changes["augment"] = tuple(k for k in kinds if k.removesuffix("-reflect") in about.augment)
     recipe = {one.name for one in dataclasses.fields(how)}

@@ -1,4 +1,4 @@
-"""How a training runs, apart from its method: optimiser, schedule, batches, augmentation and the rest."""
+"""The recipe of a training, apart from its method: optimiser, schedule, batches, augmentation and so on."""
 
 from __future__ import annotations
 
@@ -11,51 +11,48 @@ from rbtools.registry import check_number, options, param
 
 CYCLED_MOMENTUM = (0.95, 0.85, 0.95)
 VALIDATED = 0.02
-"""The share of the training images that rb-train holds out where nothing else is said."""
+"""The default share of the training images that rb-train holds out."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """SGD with momentum, one of five schedules, and what may be put around it.
+    """SGD with momentum, one of five schedules, and optional regularisation, validation and tracking.
 
-    `onecycle` is torch's OneCycleLR per step with maximum `lr`, which moves the momentum too (from 0.95
-    to 0.85 where the rate is highest, and back) and leaves `momentum` unused; `step` multiplies by
-    `decay` at each of `milestones` (epochs); `piecewise` does so for each batch by the time at its end, so
-    one batch earlier (Rice et al. 2020); `cosine` anneals to 0, set per epoch. `augment` names what
-    is done to the uint8 batch on the device: `crop` (zero padding of an eighth of the side, 4 pixels for
-    32; `crop-reflect` pads by reflection) and `flip` (left-right, half of the examples); None is what suits
+    `onecycle` is torch's OneCycleLR per step with maximum `lr`, which moves the momentum too (from 0.95 to
+    0.85 where the rate is highest, and back) and leaves `momentum` unused; `step` multiplies by `decay` at
+    each of `milestones` (epochs); `piecewise` does so per batch, by the time at the end of the batch, and so
+    one batch earlier (Rice et al. 2020); `cosine` anneals to 0, set per epoch. `augment` names augmentations
+    of the uint8 batch on the device: `crop` (zero padding of an eighth of the side, 4 pixels for 32;
+    `crop-reflect` pads by reflection) and `flip` (left-right, half of the examples); None is the usual one of
     the data set. `micro_batch` sends a batch through the network in pieces of at most that size and sums
-    their gradients: memory of a piece, the step of the batch. Where there is BatchNorm each piece has
-    statistics of its own.
+    their gradients: it needs the memory of a piece, but makes the step of the batch. BatchNorm uses the
+    statistics of each piece.
 
     `regularize`: `cutout` (a black square of `cutout_length`, None is 14 for a side of 32), `mixup` (one
-    lambda ~ Beta(a, a) a batch), `awp` (each step is taken at adversarially perturbed weights; gamma None is
-    .005 for trades and .01 otherwise), `l2` (weight decay `l2` on weights, none on biases and BatchNorm,
-    instead of `weight_decay`). `filter` with `filter_rule` and `warm_steps`: see training/chen_lee.py.
-    `label_smoothing` s trains on (1 - s) * one-hot + s / K. `ema` keeps averaged weights, which are
-    validated and kept instead.
-    `val` is the share of the training images that is held out, to find the best epoch; `patience` stops
-    after so many epochs without a better one. `clean_pass` sends the clean images through once more after
-    each step.
-    `normalize`: None is what is usual for the data set, "none", or (mean, std). `select` says which weights
-    the record names, "last" or "best". `output`: what a training ends with, its "last" weights or "random",
-    those before a step that is drawn uniformly from all (algorithm 1 of Wu et al. 2024). With `lr_rule`
-    "theorem1" `lr` is the constant of trainer/theorem_lr.py's step size. `track` names what is measured
-    after `every` so many epochs (see trainer/tracking.py), robust losses on at most `track_n` images of train
-    and test.
-    `given` names what the user chose where a preset stands beside it.
+    lambda ~ Beta(a, a) per batch), `awp` (each step uses the gradient at adversarially perturbed weights;
+    gamma None is .005 for trades and .01 otherwise), `l2` (weight decay `l2` on weights, none on biases and
+    BatchNorm, instead of `weight_decay`). `filter` with `filter_rule` and `warm_steps`: see
+    training/chen_lee.py. `label_smoothing` s trains on (1 - s) * one-hot + s / K. `ema` averages the weights;
+    the averages are validated and stored instead. `val` is the share of the training images that is held out,
+    to find the best epoch; `patience` stops after that many epochs without a better one. `clean_pass` adds a
+    forward pass of the clean images after each step. `normalize`: None (usual for the data set), "none", or
+    (mean, std). `select`: the weights that the record names, "last" or "best". `output`: the weights that a
+    training returns, the "last" or "random", those before a uniformly drawn step (algorithm 1 of Wu et al.
+    2024). With `lr_rule` "theorem1" `lr` is the constant of trainer/theorem_lr.py's step size. `track` names
+    what is measured after each `every` epochs (see trainer/tracking.py), robust losses on at most `track_n`
+    images of train and test. `given` names the options that the user set in addition to a preset.
     """
 
     preset: str | None = param(
         None,
-        "A paper's whole recipe, which single options override: nasbench201, nasrobbench201 (weight"
-        " decay 5e-4 as in its code; its text has 1e-4), nasrobbench201-algorithm1 (one sample a step),"
+        "A paper's recipe, which single options override: nasbench201, nasrobbench201 (weight"
+        " decay 5e-4 as in its code; its text has 1e-4), nasrobbench201-algorithm1 (one sample per step),"
         " prbench (its text), prbench-code (its code), rice2020 (or wci).",
         metavar="NAME",
     )
     epochs: int = param(10, "Passes over the training images.", bounds="[0, inf)")
     batch_size: int = param(
-        128, "Images a step. PRBench: 128 (text prints none), 256 (code).", bounds="[1, inf)"
+        128, "Images per step. PRBench: 128 (not in the text), 256 (code).", bounds="[1, inf)"
     )
     lr: float = param(
         0.1,
@@ -69,7 +66,7 @@ class Recipe:
         choices=("fixed", "theorem1"),
     )
     micro_batch: int | None = param(
-        None, "Send each batch through in pieces of this size, to save memory.", bounds="[1, inf)"
+        None, "Split each batch into pieces of this size, to save memory.", bounds="[1, inf)"
     )
     momentum: float = param(0.9, "Of SGD; onecycle sets it.", bounds="[0, 1)")
     nesterov: bool = param(False, "Nesterov's form of momentum.")
@@ -81,7 +78,7 @@ class Recipe:
     )
     schedule: str = param(
         "onecycle",
-        "How the learning rate moves. piecewise: as step, one batch earlier (Rice et al.).",
+        "Schedule of the learning rate. piecewise: as step, one batch earlier (Rice et al.).",
         choices=("onecycle", "step", "piecewise", "cosine", "constant"),
     )
     milestones: tuple[int, ...] = param(
@@ -90,21 +87,21 @@ class Recipe:
     decay: float = param(0.1, "Factor at each milestone.")
     augment: tuple[str, ...] | None = param(
         None,
-        "crop or crop-reflect, flip, a list of both, none, or auto: what suits the data set. PRBench: auto"
-        " (text prints none), crop-reflect,flip (code; none on svhn and mnist, crop,flip on tinyimagenet).",
+        "crop or crop-reflect, flip, a list of both, none, or auto: usual for the data set. PRBench: auto"
+        " (not in the text), crop-reflect,flip (code; none on svhn and mnist, crop,flip on tinyimagenet).",
         choices=("crop", "crop-reflect", "flip"),
         metavar="LIST",
         typed="auto",
     )
     normalize: str | tuple[tuple[float, ...], tuple[float, ...]] | None = param(
         None,
-        "The network's first layer: numbers, none, cifar10, rice ..., or auto: what suits the data set.",
+        "The network's first layer: numbers, none, cifar10, rice ..., or auto: usual for the data set.",
         metavar="MEAN STD|none|NAME",
         typed="auto",
     )
     regularize: tuple[str, ...] = param(
         (),
-        "cutout, mixup, awp (adversarial weight perturbation), l2 (weight decay on weights alone).",
+        "cutout, mixup, awp (adversarial weight perturbation), l2 (weight decay on weights only).",
         choices=("cutout", "mixup", "awp", "l2"),
         metavar="LIST",
         typed="",
@@ -119,28 +116,30 @@ class Recipe:
         "  [default: 0.005 with trades, else 0.01]",
         check="non-negative",
     )
-    awp_warmup: int = param(0, "Epochs before awp sets in.", check="non-negative")
+    awp_warmup: int = param(0, "Epochs before awp starts.", check="non-negative")
     l2: float = param(5e-3, "Weight decay of --regularize l2.", check="non-negative")
-    label_smoothing: float = param(0.0, "Share of each label that all classes get.", check="below one")
+    label_smoothing: float = param(
+        0.0, "Share of each label that is spread over all classes.", check="below one"
+    )
     filter: str | None = param(
         None,
-        "chen-lee: where the attack has not raised the loss after --warm-steps, train on clean images.",
+        "chen-lee: if the attack has not raised the loss after --warm-steps, train on clean images.",
         choices=("chen-lee",),
         metavar="NAME",
     )
     filter_rule: str = param(
         "batch",
-        "What the filter judges: the batch as a whole (PRBench's code), or each example for itself.",
+        "Filter whole batches by their mean (PRBench's code), or each example.",
         choices=("batch", "example"),
     )
     warm_steps: int = param(
         1,
-        "Steps of the attack before the filter looks (1 is m = 0 of PRBench's code).",
+        "Steps of the attack before the filter decides (1 is m = 0 of PRBench's code).",
         check="non-negative",
     )
     ema: float | None = param(
         None,
-        "Average the weights, such as with 0.995 a step; these are validated and kept.",
+        "Decay per step of averaged weights, such as 0.995; these are validated and kept.",
         check="below one",
         metavar="DECAY",
     )
@@ -152,43 +151,43 @@ class Recipe:
         typed=VALIDATED,
     )
     patience: int | None = param(
-        None, "Stop after so many epochs without a better validation.", check="count"
+        None, "Stop after this many epochs without a better validation.", check="count"
     )
     select: str = param(
-        "last", "Which weights the record goes on with; it names both.", choices=("last", "best")
+        "last", "Which weights the record's checkpoint is; it names both.", choices=("last", "best")
     )
     output: str = param(
         "last",
-        "What a training ends with: its last weights, or those before a step drawn uniformly from all.",
+        "Weights that a training returns: the last, or those before a uniformly drawn step.",
         choices=("last", "random"),
     )
     track: tuple[str, ...] = param(
         (),
-        "Measure along the training, into train.history: robust (losses and errors on train and test,"
+        "Measure during the training, into train.history: robust (losses and errors on train and test,"
         " their gaps), wci, or another measure of rb-measure.",
         choices=("robust", *MEASURES.all),
         metavar="LIST",
         typed="",
     )
-    every: int = param(5, "After so many epochs, and after the last, for --track.", check="count")
-    track_n: int = param(1000, "Images of train and of test for --track robust, at most.", check="count")
+    every: int = param(5, "Epochs between measurements of --track; also after the last epoch.", check="count")
+    track_n: int = param(1000, "Most images of train and of test for --track robust.", check="count")
     clean_pass: bool = param(
         False, "One more pass of the clean images after each step, for BatchNorm (Rice et al.)."
     )
     init: str = param(
         "random",
-        "Start anew, from the record's checkpoint (fine-tuning), or from timm's published weights.",
+        "Start from random weights, the record's checkpoint (fine-tuning), or timm's published weights.",
         choices=("random", "checkpoint", "timm"),
     )
     deterministic: bool = param(
         False,
-        "On a GPU, only algorithms that give the same bits every time; the CPU's do.",
+        "On a GPU, use only deterministic algorithms; those on the CPU are.",
         flags=("--deterministic",),
     )
     given: frozenset[str] = frozenset()
 
     def without_effect(self) -> dict[str, str]:
-        """The fields that others make useless, and which option does."""
+        """The fields without effect because of other options, and which."""
         stepped, schedule = self.schedule in ("step", "piecewise"), f"--schedule {self.schedule}"
         rows = (
             ("momentum", self.schedule != "onecycle", f"{schedule}, which sets the momentum itself"),
@@ -212,7 +211,7 @@ class Recipe:
         return {name: reason for name, used, reason in rows if not used}
 
     def config(self) -> dict[str, Any]:
-        """The recipe as it stands in the record; what is not used is left out."""
+        """The recipe in the record's form, without unused fields."""
         config = asdict(self)
         # In other fields of the record, or without effect on the weights.
         for key in ("normalize", "given", "select", "preset", "track", "every", "track_n"):
@@ -231,9 +230,8 @@ class Recipe:
 
 
 def check(recipe: Recipe, training_images: int | None = None) -> None:
-    """Raise RbError where a recipe cannot work: each message says which value, and what would do.
-
-    Without the number of images, what can be told before the data are known.
+    """Raise RbError if a recipe cannot work; the message names the value and what is expected. Without the
+    number of images, checks what does not need it.
     """
     _check_fields(recipe)
     if recipe.epochs < 0:
@@ -257,7 +255,7 @@ def check(recipe: Recipe, training_images: int | None = None) -> None:
 
 
 def held_out(recipe: Recipe, training_images: int) -> int:
-    """How many of the training images are not trained on."""
+    """How many training images are held out."""
     return round(recipe.val * training_images)
 
 
@@ -305,8 +303,8 @@ def _check_together(recipe: Recipe) -> None:
         ):
             if given:
                 raise RbError(
-                    f"--output random keeps the weights before a step that is drawn, whatever came of them,"
-                    f" and {option} chooses weights otherwise. Leave out one of the two."
+                    f"--output random keeps the weights before a random step, and {option} chooses weights in"
+                    f" another way. Leave out one of the two."
                 )
     if "awp" in recipe.regularize and recipe.micro_batch is not None:
         raise RbError(
@@ -319,7 +317,7 @@ def _check_together(recipe: Recipe) -> None:
 
 
 def check_method(recipe: Recipe, method: Any) -> None:
-    """Raise RbError where a method does not go with the recipe."""
+    """Raise RbError if a method does not go with the recipe."""
     if recipe.lr_rule == "theorem1" and not hasattr(method, "beta"):
         raise RbError(
             f"--lr-rule theorem1 is about a share beta of adversarial loss, which --method {method.name} has"
@@ -329,7 +327,7 @@ def check_method(recipe: Recipe, method: Any) -> None:
         return
     if method.inner not in ("ce", "kl"):
         raise RbError(
-            f"--filter {recipe.filter} thins out an attack by steps, and --method {method.name} has none."
+            f"--filter {recipe.filter} is for attacks by steps, and --method {method.name} has none."
             " Leave out the filter, or choose a method such as pgd or trades."
         )
     if method.inner_mode == "train" and recipe.filter_rule == "example":

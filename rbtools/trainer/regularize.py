@@ -1,4 +1,4 @@
-"""What stands around a method's loss: soft labels, mixed images, perturbed and averaged weights."""
+"""Regularisers around a method's loss: soft labels, mixed images, perturbed and averaged weights."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def distribution(labels: Tensor, classes: int, smoothing: float) -> Tensor:
 def mixup(images: Tensor, targets: Tensor, alpha: float, seed: int) -> tuple[Tensor, Tensor]:
     """Images (N, C, H, W) and targets (N, K), each mixed with another of the batch (Zhang et al. 2018).
 
-    One lambda ~ Beta(alpha, alpha) a batch, as in mixup's own code and in the paper that WCI follows.
+    One lambda ~ Beta(alpha, alpha) per batch, as in mixup's own code and in the paper that WCI follows.
     """
     share = random.Random(seed).betavariate(alpha, alpha)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed)).to(images.device)
@@ -37,10 +37,10 @@ def perturbed_weights(
 ) -> Iterator[None]:
     """Adversarial weight perturbation (Wu et al. 2020; csdongxian/AWP): w + gamma * |w| / |g| * g.
 
-    g is the gradient of the loss by each weight tensor; biases and BatchNorm stay. Inside the block the
-    weights are perturbed, and afterwards the same is subtracted again, so a step taken inside remains.
-    The pass for g leaves BatchNorm's statistics alone. Where several processes share a batch, `total` adds
-    up their gradients in place; one that has nothing of the batch has no `loss` to give.
+    g is the gradient of the loss with respect to each weight tensor; biases and BatchNorm are not perturbed.
+    Inside the block the weights are perturbed, and afterwards the same is subtracted, so a step made inside
+    remains. The pass for g does not change BatchNorm's statistics. If several processes share a batch,
+    `total` sums their gradients in place; a process without a share of the batch has no `loss`.
     """
     weights = [value for value in model.parameters() if value.requires_grad and value.ndim > 1]
     kept = [(buffer, buffer.clone()) for buffer in model.buffers()]

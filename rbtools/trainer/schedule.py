@@ -1,4 +1,4 @@
-"""How a training is cut into steps: batches, the learning rate's schedule, which algorithms may run."""
+"""The steps of a training: batches, the learning rate's schedule, deterministic algorithms."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Schedule = torch.optim.lr_scheduler.LRScheduler
 
 @contextlib.contextmanager
 def deterministic(wanted: bool) -> Any:
-    """Only algorithms that give the same bits every time, where that was asked for."""
+    """Use only deterministic algorithms, if `wanted`."""
     if not wanted:
         yield
         return
@@ -30,8 +30,8 @@ def deterministic(wanted: bool) -> Any:
 
 
 def batches(order: Tensor, batch_size: int) -> list[Tensor]:
-    """The batches of an epoch. The last one is kept though smaller, but not of one image where others have
-    more: BatchNorm has no variance for that, so it joins the batch before it.
+    """The batches of an epoch. The last one may be smaller; a last single image joins the batch before it,
+    since BatchNorm has no variance of one image (unless all batches have one).
     """
     found = list(order.split(batch_size))
     if len(found) > 1 and len(found[-1]) == 1 < batch_size:
@@ -40,16 +40,16 @@ def batches(order: Tensor, batch_size: int) -> list[Tensor]:
 
 
 def has_batchnorm(model: nn.Module) -> bool:
-    """Whether what a network does to an image in a batch depends on the others there."""
+    """Whether a network's output for an image depends on the others of its batch."""
     return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
 
 
 PER_STEP = ("onecycle", "piecewise")
-"""Schedules that move after every step; the others do after every epoch."""
+"""Schedules that change after every step; the others change after every epoch."""
 
 
 def schedule(optimizer: torch.optim.Optimizer, how: Recipe, batches: int) -> Schedule:
-    """The learning rate's schedule of a recipe, for so many batches an epoch."""
+    """The learning rate's schedule of a recipe, for `batches` per epoch."""
     schedulers = torch.optim.lr_scheduler
     epochs = max(how.epochs, 1)
     if how.schedule == "onecycle":

@@ -1,4 +1,4 @@
-"""Searching with a supernet: its training, and the cell that comes out of it."""
+"""Differentiable search: the training of a supernet, and the cell derived from it."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 VERSION = 1
 BETAS = (0.5, 0.999)
 SCATTER = 1e-3
-"""Deviation of the architecture parameters at the beginning, as in DARTS."""
+"""Initial standard deviation of the architecture parameters, as in DARTS."""
 
 
 def search(method: Any, run: RunContext, channels: int, cells: int) -> dict[str, Any]:
     """The cell that a differentiable search derives under `run.seed`: `ops`, `alphas` (6, 5), `history`.
 
-    Found in the store, or computed. Raises RbError where the data set is too small or the loss explodes.
+    From the store, or computed. Raises RbError if the data set is too small or the loss diverges.
     """
     data = data_of({}, run, "train")
     what = {
@@ -69,7 +69,7 @@ def _searched(method: Any, run: RunContext, data: Data, channels: int, cells: in
 
 
 class _Work:
-    """A supernet, and the images it meets."""
+    """A supernet, and its training images."""
 
     def __init__(
         self,
@@ -113,7 +113,8 @@ class _Work:
 
 
 def _alternating(work: _Work) -> dict[str, list[float]]:
-    """First-order steps in turn: of the architecture on one half of the images, of weights on the other."""
+    """Alternating first-order steps: of the architecture on one half of the images, of weights on the
+    other."""
     from rbtools.trainer import optim
 
     method, net = work.method, work.net

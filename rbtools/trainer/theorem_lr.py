@@ -1,4 +1,4 @@
-"""The step size of theorem 1 of NAS-RobBench-201, by the kernels of the network a training begins with."""
+"""The step size of theorem 1 of NAS-RobBench-201, from the kernels of the initial network."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ SPACES = ("fcnn", "rescnn")
 def step_size(
     arch: dict[str, Any], method: Any, model: nn.Module, images: Tensor, labels: Tensor, seed: int
 ) -> float:
-    """sqrt(min(y' K_all^-1 y, y' K~_all^-1 y)) / (m sqrt(N)); nu / (sqrt(C) e^C) is to multiply it.
+    """sqrt(min(y' K_all^-1 y, y' K~_all^-1 y)) / (m sqrt(N)), without its factor nu / (sqrt(C) e^C).
 
     m is the width. The kernels are those of the initial network on N of its training images, each y' K^-1 y
     a mean over the classes; the adversary is the method's own. Wu et al. (ICLR 2024), theorem 1, after Cao
     and Gu (2019).
 
-    Shape: images float32 (N, C, H, W) in [0, 1], labels (N,). Raises RbError for a network that the theorem
-    is not about, and where a kernel has no inverse.
+    Shape: images float32 (N, C, H, W) in [0, 1], labels (N,). Raises RbError for a network outside the
+    theorem, and for a singular kernel.
     """
     if arch.get("space") not in SPACES:
         raise RbError(
@@ -51,5 +51,5 @@ def step_size(
 
 
 def some(ids: Tensor) -> Tensor:
-    """At most `IMAGES` of these examples, evenly over their order."""
+    """At most `IMAGES` of these examples, evenly spaced in their order."""
     return ids[torch.linspace(0, len(ids) - 1, min(IMAGES, len(ids))).round().long()]

@@ -1,4 +1,4 @@
-"""What is measured along a training: robust loss and error on train and test, and measures such as WCI."""
+"""Measurements during a training: robust loss and error on train and test, and measures such as WCI."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _TILE = 500
 
 @dataclass(frozen=True)
 class Tracking:
-    """What is measured, after which epochs, and on how many images; `test` where that split is needed."""
+    """What is measured, after which epochs, and on how many images; `test` if that split is needed."""
 
     names: tuple[str, ...]
     every: int
@@ -39,11 +39,11 @@ class Tracking:
     test: Data | None
 
     def measures(self) -> dict[str, Any]:
-        """Those of rb-measure, with their defaults, by name."""
+        """The measures of rb-measure, with their defaults, by name."""
         return {name: MEASURES.build(name) for name in self.names if name != ROBUST}
 
     def key_fields(self, training: str) -> dict[str, Any]:
-        """All that decides what is found, beside the training of that key."""
+        """Everything that determines the result, apart from the training of that key."""
         return {
             "kind": "tracking",
             "version": VERSION,
@@ -58,7 +58,7 @@ class Tracking:
 
 
 def wanted(how: Recipe, record: dict[str, Any], run: RunContext) -> Tracking | None:
-    """The tracking that a recipe asks for. Raises RbError where the data set lacks a split for it."""
+    """The tracking that a recipe requests. Raises RbError if the data set lacks a split for it."""
     if not how.track:
         return None
     test = data_of(record, run, "test") if ROBUST in how.track else None
@@ -66,11 +66,11 @@ def wanted(how: Recipe, record: dict[str, Any], run: RunContext) -> Tracking | N
 
 
 class Tracker:
-    """Measures a model in eval mode, in float32, and leaves it as it was.
+    """Measures a model in eval mode, in float32, and restores its state.
 
-    Its random numbers belong to the examples, so that the training's own are not touched: weights are the
-    same with and without it. Images are not augmented. The attack is that of the validation: PGD with ten
-    steps of a quarter of the method's radius.
+    Its random numbers belong to the examples and do not disturb those of the training: weights are the same
+    with and without it. Images are not augmented. The attack is that of the validation: PGD with ten steps of
+    a quarter of the method's radius.
     """
 
     def __init__(self, tracking: Tracking, training: _Training) -> None:
@@ -88,12 +88,12 @@ class Tracker:
             self.splits["test"] = (images, test.labels.to(training.device), chosen.to(training.device))
 
     def _train_images(self, most: int) -> int:
-        """How many training images the measures need, and the attack."""
+        """How many training images the measures and the attack need."""
         sizes = [int(math.prod(one.size)) for one in self.measures.values()]
         return min(most, max([*sizes, *([self.tracking.n] if self.tracking.test is not None else [])]))
 
     def told(self) -> dict[str, Any]:
-        """How it was measured, for the record."""
+        """The settings of the measurements, for the record."""
         attack = {"attack": "pgd", "eps": self.attack.eps, "step_size": self.attack.step_size}
         found: dict[str, Any] = {"every": self.tracking.every, **attack, "steps": self.attack.attack_steps}
         if "test" in self.splits:
@@ -105,7 +105,7 @@ class Tracker:
         return found
 
     def measure(self, model: nn.Module) -> dict[str, float | None]:
-        """The numbers of this moment by name; None for what is not finite."""
+        """The current numbers by name; None for those that are not finite."""
         start = time.perf_counter()
         with torch.backends.cudnn.flags(enabled=True, allow_tf32=False), mode(model, train=False):
             attacked = self._attacked(model)
@@ -147,7 +147,7 @@ class Tracker:
         for what in ("loss", "error"):
             train, test = (found[f"{split}_robust_{what}"] for split in ("train", "test"))
             assert train is not None and test is not None
-            found[f"robust_{what}_gap"] = test - train  # grows with overfitting, as rb-ge's
+            found[f"robust_{what}_gap"] = test - train  # test - train, like rb-ge's
         return found
 
     def _values(self, model: nn.Module, name: str, one: Any, attacked: Mapping[str, Tensor]) -> Any:
@@ -181,7 +181,8 @@ class Tracker:
 
 
 class TrackingHistory:
-    """What was found so far: in the list of each number an entry for each epoch, None where there is none."""
+    """The history so far: for each number a list with an entry per epoch, None for epochs without a
+    measurement."""
 
     def __init__(self, tracking: Tracking | None, training: _Training) -> None:
         self.tracking = tracking
@@ -198,5 +199,5 @@ class TrackingHistory:
             self.history.setdefault(name, [None] * (epoch - 1)).append(found.get(name))
 
     def result(self) -> dict[str, Any]:
-        """For what the training returns; empty where nothing is tracked."""
+        """The fields for the training's result; empty if nothing is tracked."""
         return {} if self.tracker is None else {"tracked": self.history, "tracking": self.tracker.told()}

@@ -1,4 +1,4 @@
-"""Training one record's architecture with a method: found in the store, or done epoch by epoch."""
+"""Trains one record's architecture with a method: from the store, or epoch by epoch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ VERSION = 2
 
 
 class TrainingTask(NamedTuple):
-    """What is trained: the record (and as it came in), its training data, the method, the recipe."""
+    """One training: the record (and the input record), its training data, the method, the recipe."""
 
     record: dict[str, Any]
     former: dict[str, Any]
@@ -40,8 +40,8 @@ class TrainingTask(NamedTuple):
 def train(record: dict[str, Any], method: Any, how: recipe.Recipe, run: RunContext) -> dict[str, Any]:
     """Return the record with a trained checkpoint, its history and `seconds_per_epoch`.
 
-    Results that belonged to former weights are dropped. Raises RbError where the recipe cannot
-    work, the architecture cannot be built, or the loss stops being finite.
+    Results of its old weights are dropped. Raises RbError if the recipe cannot work, the architecture cannot
+    be built, or the loss diverges.
     """
     with run.clock.stage("data"):
         data = data_of(record, run, "train")
@@ -49,7 +49,7 @@ def train(record: dict[str, Any], method: Any, how: recipe.Recipe, run: RunConte
     recipe.check(how, data.size)
     recipe.check_method(how, method)
     former = record
-    # What an architecture says of a file of weights goes with these.
+    # Drop the fields of an architecture that describe a weights file.
     arch = {key: value for key, value in record["arch"].items() if key not in ("member", "normalize")}
     record = {**record, "arch": spaces.describe(arch, data.about.classes, data.about.shape)}
     data, how = _settled(data, method, how)
@@ -69,7 +69,7 @@ def train(record: dict[str, Any], method: Any, how: recipe.Recipe, run: RunConte
         **({} if start is None else {"init": start}),
         **({"prepared": precision.PREPARED} if run.prepare and method.inner else {}),
         **({"processes": distributed.count()} if distributed.count() > 1 else {}),
-        # The last two images were one batch once.
+        # An earlier version joined the last two images into one batch.
         **({"batches": "single"} if 1 in (how.batch_size, how.micro_batch) else {}),
     }
     along = tracking.wanted(how, former, run)
@@ -94,11 +94,11 @@ def train(record: dict[str, Any], method: Any, how: recipe.Recipe, run: RunConte
 
 
 class _TrainingCache:
-    """A finished training in the store; what was tracked along it is a result of its own.
+    """A finished training in the store; its tracking history is a separate result.
 
-    The key of the training says nothing of tracking, so that one without finds the weights of one with. A
-    tracked one is found only where its history is there too: weights of former epochs are not kept, so it
-    is trained again for that, and ends with the same weights.
+    The key of a training does not include tracking, so that an untracked one finds the weights of a tracked
+    one. A tracked one is found only if its history is stored too: weights of earlier epochs are not kept, so
+    it is trained again for the history, and ends with the same weights.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class _TrainingCache:
         self.own = self.key if self.along is None else digest(self.along)
 
     def look(self) -> dict[str, Any] | None:
-        """What there is, whole, or None."""
+        """The stored result, if it is complete, or None."""
         found = self.store.result(self.key)
         names = () if found is None else (found["checkpoint"], found.get("best"))
         if found is None or not all(name is None or self.store.has_object(name) for name in names):
@@ -118,11 +118,11 @@ class _TrainingCache:
         if self.along is None:
             return dict(found)
         more = self.store.result(self.own)
-        # On a GPU another training of this key may have ended elsewhere.
+        # On a GPU another training of this key may have ended with other weights.
         return None if more is None or more["checkpoint"] != found["checkpoint"] else _joined(found, more)
 
     def keep(self, done: dict[str, Any]) -> dict[str, Any]:
-        """Keep what a training returned, in its two parts."""
+        """Store the result of a training, in its two parts."""
         plain = {name: value for name, value in done.items() if name not in ("tracked", "tracking")}
         self.store.keep_result(self.key, self.what, plain, self.names)
         if self.along is None:
@@ -137,7 +137,7 @@ def _joined(found: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
 
 
 def _settled(data: Data, method: Any, how: recipe.Recipe) -> tuple[Data, recipe.Recipe]:
-    """Data and recipe with what the data set or the method decides where nothing was said."""
+    """Data and recipe with the defaults that depend on the data set or the method."""
     if how.normalize is not None:
         mean, std = (None, None) if how.normalize == "none" else _pair(how.normalize, data.about.shape[0])
         data = dataclasses.replace(data, about=dataclasses.replace(data.about, mean=mean, std=std))
@@ -158,20 +158,20 @@ def _settled(data: Data, method: Any, how: recipe.Recipe) -> tuple[Data, recipe.
 
 
 def _pair(normalize: Any, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel, from a name or from a number or more of each."""
+    """Mean and standard deviation of each channel, from a name or from one or more numbers each."""
     if isinstance(normalize, str):
         normalize = datasets.NORMALIZATIONS[normalize]
     mean, std = (tuple(map(float, values)) for values in normalize)
     if len(mean) not in (1, channels):
         raise RbError(
-            f"--normalize has {len(mean)} means, and the images have {channels} channels. Give one of each a"
-            " channel, or one of each for all."
+            f"--normalize has {len(mean)} means, and the images have {channels} channels. Give one of each"
+            " per channel, or one of each for all."
         )
     return mean, std
 
 
 def _start(record: dict[str, Any], how: recipe.Recipe, run: RunContext) -> dict[str, Any] | None:
-    """What the training starts from, for the key; None where that is a fresh network. Raises RbError."""
+    """The initial weights, for the key; None for a fresh network. Raises RbError."""
     if how.init == "random":
         return None
     if how.init == "timm":
@@ -183,7 +183,7 @@ def _start(record: dict[str, Any], how: recipe.Recipe, run: RunContext) -> dict[
         return {"timm": record["arch"].get("name")}
     if not record.get("checkpoint"):
         raise RbError(
-            "--init checkpoint goes on from the record's checkpoint, and the record has none. Train it first"
+            "--init checkpoint starts from the record's checkpoint, and the record has none. Train it first"
             " (rb-train --method erm), or use --init random."
         )
     told = {key: record["arch"][key] for key in ("member", "normalize") if key in record["arch"]}
@@ -219,11 +219,11 @@ def _trained(
 
 
 def worker_loop(run: RunContext) -> None:
-    """Take part in the trainings that process 0 hands out, until it has no more."""
+    """Take part in the trainings that process 0 broadcasts, until there are no more."""
     from rbtools.trainer.loop import fit
 
     while (order := distributed.receive()) is not None:
         own = dataclasses.replace(run, seed=order.seed, progress=discard, notify=discard)
         torch.set_num_threads(order.threads)
-        with contextlib.suppress(RbError):  # all processes meet it, and process 0 reports it
+        with contextlib.suppress(RbError):  # all processes get it, and process 0 reports it
             fit(order.task, own, order.key, device.choose(own), order.state)

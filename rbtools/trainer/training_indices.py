@@ -1,4 +1,4 @@
-"""Which images of the train split a model was trained on, where its training held some out."""
+"""The images of the train split that a model was trained on, if its training held some out."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from rbtools.trainer.recipe import Recipe, held_out
 
 
 def trained_on(record: dict[str, Any], run: RunContext) -> indices.Indices | None:
-    """The images that a training left after what `--val` held out; None where it used all of them.
-
-    None too where nothing is known of the training, or the run meets other data than it did. Raises RbError
-    where the record says of its training what no training writes.
+    """The training images without those that `--val` held out; None if all were used, if nothing is known of
+    the training, or if the run uses other data. Raises RbError for an invalid description of the training in
+    the record.
     """
     share = trained.held_out_share(record)
     data = data_of(record, run, "train")

@@ -1,4 +1,4 @@
-"""Accuracy on the part of the training images that is held out, to find the best epoch."""
+"""Accuracy on held-out training images, to find the best epoch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TILE = 500
 
 
 def split(labels: Tensor, held_out: int) -> tuple[Tensor, Tensor]:
-    """The examples that are trained on, in their order, and those held out, as many of each class."""
+    """The examples to train on, in order, and those held out, equally many of each class."""
     order = torch.arange(len(labels))
     if held_out == 0:
         return order, order[:0]
@@ -30,26 +30,26 @@ def split(labels: Tensor, held_out: int) -> tuple[Tensor, Tensor]:
 
 
 def attack_of(method: Any) -> Any:
-    """PGD with ten steps of a quarter of the radius, in the method's own ball where it has one."""
+    """PGD with ten steps of a quarter of the radius, in the method's own ball if it has one."""
     eps = getattr(method, "eps", 8 / 255)
     return METHODS.build("pgd", eps=eps, step_size=2.5 * eps / STEPS, attack_steps=STEPS)
 
 
 def told(method: Any, held_out: int) -> dict[str, Any]:
-    """How the validation is done, for the record."""
+    """The settings of the validation, for the record."""
     attack = attack_of(method)
     return {"n": held_out, "attack": "pgd", "eps": attack.eps, "step_size": attack.step_size, "steps": STEPS}
 
 
 class Validation:
-    """The held-out images, and the attack that they are put to: the same draws in every epoch."""
+    """The held-out images and the attack on them, with the same draws in every epoch."""
 
     def __init__(self, images: Any, labels: Tensor, ids: Tensor, method: Any, seed: int) -> None:
         self.images, self.labels, self.ids, self.seed = images, labels, ids, seed
         self.attack = attack_of(method)
 
     def measure(self, model: nn.Module) -> dict[str, float]:
-        """Clean and robust accuracy and the robust loss of a model in eval mode; it is left so."""
+        """Clean and robust accuracy and the robust loss of a model, which is in eval mode and stays so."""
         model.eval()
         sums = torch.zeros(3, dtype=torch.float64)
         for part in self.ids.split(_TILE):

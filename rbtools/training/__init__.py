@@ -1,6 +1,6 @@
-"""Training methods: each gives the loss of one batch and says what its inner problem is.
+"""Training methods: each defines its inner problem and the loss of a batch.
 
-One file a method, one line here. The engine owns data, augmentation, schedule, checkpoints, time.
+One file per method, one line here. The trainer owns data, augmentation, schedule and checkpoints.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""AT-PR: adversarial training on the point that is deepest inside the wrong class."""
+"""AT-PR: adversarial training on the candidate deepest inside a wrong class."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rbtools.training.base import LossTerms, Method, cross_entropy, mode, truth
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-_CLOSE = 4  # decimals to which distances in equal steps are compared: apart they differ by rounding
+_CLOSE = 4  # decimals to which distances in equal steps are compared, since they are rounded
 
 
 class Settings(NamedTuple):
@@ -38,22 +38,21 @@ class Walk(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ATPR(Method):
-    """AT-PR (PRBench, algorithm 2): CE(x') at the candidate x' that is farthest from being right again.
+    """AT-PR (PRBench, algorithm 2): CE(x') at the candidate x' that is farthest from being classified
+    correctly. Each of `candidates` is the result of an attack on the cross-entropy from a uniform start, with
+    its own step size and number of steps, drawn for each image. From a misclassified candidate a walk
+    descends the loss, with the candidate's step size, until it is correct, for at most `walk_steps` steps;
+    the walk's L-infinity length is the depth of the candidate. The deepest one is trained on, or, if none is
+    misclassified, the one of highest loss.
 
-    Each of `candidates` is the end of an attack on the cross-entropy from a uniform start, with a step
-    size and a number of steps of its own, drawn for each image. From a candidate that is classified wrong
-    a walk goes down the loss, in its own step size, until it is right, at most `walk_steps` steps; the
-    walk's L-infinity length says how deep the candidate lies. Trained is the deepest, or, where none is
-    wrong, the one of highest loss.
-
-    PRBench prints neither the ranges of step size and steps nor the distance; it prints the walk along the
-    gradient itself (`walk="grad"`), whose length is that of the gradient: "sign" follows the gradient's
-    signs, "margin" those of the margin to the likeliest wrong class. Walks stay in [0, 1].
+    PRBench's text gives neither the ranges of step size and steps nor the distance; it gives the walk along
+    the unnormalised gradient (`walk="grad"`); "sign" follows the gradient's signs, "margin" those of the
+    margin to the likeliest wrong class. Walks stay in [0, 1].
 
     PRBench's code (wellzline/PRBenchmark, attack_algorithms.py, PR) differs in each of the options that name
     it; --preset prbench-code sets them. There the first candidate is the plain attack, settings are drawn
-    once a batch, and the images of a batch that are wrong walk together, in equal steps, until all but a
-    tenth are right.
+    once per batch, and the misclassified images of a batch walk together, in equal steps, until all but a
+    tenth are correct.
     """
 
     name: ClassVar[str] = "at-pr"
@@ -64,21 +63,21 @@ class ATPR(Method):
     candidates: int = param(5, "Attacks to choose from: 5 (text), 10 (PRBench's code).", check="positive")
     step_min: float = param(
         1 / 255,
-        "Shortest step of an attack: 1 (text prints none), 1.235 (PRBench's code).",
+        "Shortest step of an attack: 1 (not in the text), 1.235 (PRBench's code).",
         unit="eps",
         check="non-negative",
     )
     step_max: float = param(
         4 / 255,
-        "Longest step of an attack: 4 (text prints none), 2.765 (PRBench's code).",
+        "Longest step of an attack: 4 (not in the text), 2.765 (PRBench's code).",
         unit="eps",
         check="non-negative",
     )
     steps_min: int = param(
-        5, "Fewest steps of an attack: 5 (text prints none), 8 (PRBench's code).", check="positive"
+        5, "Fewest steps of an attack: 5 (not in the text), 8 (PRBench's code).", check="positive"
     )
     steps_max: int = param(
-        15, "Most steps of an attack: 15 (text prints none), 17 (PRBench's code).", check="positive"
+        15, "Most steps of an attack: 15 (not in the text), 17 (PRBench's code).", check="positive"
     )
     walk: str = param(
         "sign",
@@ -86,7 +85,7 @@ class ATPR(Method):
         choices=("sign", "grad", "margin"),
     )
     walk_steps: int = param(
-        10, "Most steps of a walk: 10 (text prints none), 40 (PRBench's code).", check="positive"
+        10, "Most steps of a walk: 10 (not in the text), 40 (PRBench's code).", check="positive"
     )
     inner_mode: str = param(
         "eval",
@@ -136,7 +135,7 @@ class ATPR(Method):
     )
     fallback: str = param(
         "loss",
-        "Where no candidate is wrong, train the one of highest loss (text prints none), or the first"
+        "Where no candidate is wrong, train the one of highest loss (not in the text), or the first"
         " (PRBench's code).",
         choices=("loss", "first"),
         optional=True,
@@ -211,7 +210,7 @@ class ATPR(Method):
             drawn_candidates = []
             for number in range(
                 self.candidates
-            ):  # before the first walk, for the reference code's order of BatchNorm updates
+            ):  # before the first walk: the order of BatchNorm updates in the reference code
                 own = draws.child(f"candidate {number}")
                 settings = self.drawn(images, own, number)
                 drawn_candidates.append((settings.size, self.attacked(model, images, labels, own, settings)))
@@ -229,13 +228,13 @@ class ATPR(Method):
         if self.walk_size == "plain":
             deep, deepest = deep.round(decimals=_CLOSE), deepest.round(decimals=_CLOSE)
         if self.fallback == "first":
-            # The code has the distance 0 for what took no step, and keeps the first of equal ones.
+            # The code has distance 0 for candidates without a step, and keeps the first of equal ones.
             return deep > deepest.clamp_min(0) if number else torch.ones_like(deep, dtype=torch.bool)
-        # Any depth beats none (-inf); where no candidate so far is wrong, the loss decides.
+        # Any depth is better than none (-inf); while no candidate is misclassified, the loss decides.
         return (deep > deepest) | ((deep == -torch.inf) & (deepest == -torch.inf) & (walk.loss > loss))
 
     def drawn(self, images: Tensor, draws: Any, number: int) -> Settings:
-        """The settings of the candidate of that number, an entry an image."""
+        """The settings of the candidate of that number, one entry per image."""
 
         def broadcast(value: Tensor) -> Tensor:
             return value.expand(len(images), 1, 1, 1)
@@ -251,17 +250,16 @@ class ATPR(Method):
             eps = self.eps - self.eps_spread * (1 - draws.child("eps").uniform((1, 1, 1)).to(images))
         size = draws.child("size").uniform((1, 1, 1)).to(images)
         size = self.step_min + (self.step_max - self.step_min) * size
-        # On the CPU: who goes on is then known without waiting for a GPU at each step.
+        # On the CPU: which images continue is then known without waiting for a GPU at each step.
         count = self.steps_min + draws.child("steps").integers(self.steps_max - self.steps_min + 1).cpu()
         return Settings(broadcast(size), broadcast(eps), count.expand(len(images)))
 
     def attacked(
         self, model: nn.Module, images: Tensor, labels: Tensor, draws: Any, chosen: Settings
     ) -> Tensor:
-        """The last iterate of each image's attack; an image with fewer steps keeps its last one.
-
-        In train mode it goes through the network with the others all the same: BatchNorm looks at the
-        whole batch. In eval mode it leaves.
+        """The last iterate of each image's attack; an image with fewer steps keeps its last one. In train
+        mode it still goes through the network with the others, since BatchNorm uses the whole batch. In eval
+        mode it is dropped.
         """
         perturbed = steps.uniform_start(images, draws, chosen.eps)
         for done in range(int(chosen.steps.max())):
@@ -279,11 +277,11 @@ class ATPR(Method):
         return perturbed
 
     def walked(self, model: nn.Module, candidate: Tensor, labels: Tensor, sizes: Tensor) -> Walk:
-        """The walk back of each candidate that is classified wrong, in steps of the sizes (N, 1, 1, 1).
+        """The walk back of each candidate that is misclassified, in steps of the sizes (N, 1, 1, 1).
 
-        In eval mode an image that is right leaves. In train mode all go through the network at each step,
-        and once more after the last one, which BatchNorm sees in the code; an image whose walk was over
-        goes on where the batch makes it wrong again.
+        In eval mode an image that is correct is dropped. In train mode all go through the network at each
+        step, and once more after the last one, as in the code (for BatchNorm); an image whose walk has ended
+        continues if the batch makes it misclassified again.
         """
         classes, walked, last = truth(labels), candidate.clone(), None
         if self.walk_size == "plain":
@@ -324,7 +322,7 @@ class ATPR(Method):
     def _gradient_alone(self, model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
         """Zeros (N,) with the gradient of these images' cross-entropies, in the mode of the walk.
 
-        On copies of the buffers: the walk's own pass has moved BatchNorm's statistics already.
+        On copies of the buffers: the walk's own pass has already updated BatchNorm's statistics.
         """
         buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
         with mode(model, train=self._in_train):

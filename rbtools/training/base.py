@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from rbtools.attacks.steps import Objective
 
 NOISE = 0.001
-"""Standard deviation of the start around the image where the inner problem has no gradient there."""
+"""Standard deviation of the start around the image, for inner problems without a gradient at the image."""
 STEP = 2 / 255
-"""The step of an inner attack that reaches the border of its ball with it (Rice et al. 2020, PRBench)."""
+"""The step of an inner attack if it reaches the border of the ball (Rice et al. 2020, PRBench)."""
 
 
 class Loss(NamedTuple):
     """The loss of a batch, and the logits computed for it.
 
-    value: scalar with a graph to the parameters. clean_logits, adversarial_logits: detached (N, K)
-    in training mode, before the update; None where the method has no use for them.
+    value: scalar with a graph to the parameters. clean_logits, adversarial_logits: detached (N, K) in
+    training mode, before the update; None if the method does not compute them.
     """
 
     value: Tensor
@@ -39,7 +39,7 @@ class Loss(NamedTuple):
 class LossTerms(NamedTuple):
     """The loss of each example (N,), and the logits (N, K) that it is computed from, all with their graphs.
 
-    Of `clean` and `adversarial` (the logits of what the inner problem found) one at least is there.
+    At least one of `clean` and `adversarial` (the logits at the solution of the inner problem) is given.
     """
 
     values: Tensor
@@ -55,20 +55,19 @@ class LossTerms(NamedTuple):
 
 
 class Method:
-    """A training method: the solution of its inner problem, and the loss of the batch with it.
-
-    `inner` names what the inner problem does: "ce" and "kl" ascend from a point of the ball (see
-    `Adversarial`), others are explained where they stand; None is no inner problem.
+    """A training method: the solution of its inner problem, and the loss of the batch with it. `inner` names
+    the inner problem: "ce" and "kl" ascend from a point of the ball (see `Adversarial`), others are explained
+    in their methods; None is no inner problem.
 
     Shape, everywhere: images float32 (N, C, H, W) in [0, 1]; labels int64 (N,), or float (N, K), a
-        distribution an example (label smoothing and mixup make such), which attack and loss both take.
+    distribution per example (from label smoothing or mixup), which both attack and loss accept.
     """
 
     inner: ClassVar[str | None] = None
 
     @property
     def reach_options(self) -> tuple[str, str] | None:
-        """The options for the length and the number of the steps that limit `reach`; None without steps."""
+        """The options for step length and number of steps, which limit `reach`; None without steps."""
         return None
 
     def solve(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Any) -> Any:
@@ -81,7 +80,7 @@ class Method:
 
     @property
     def passes(self) -> tuple[int, int]:
-        """(forward, backward) passes per image of one step; the maximum where it depends on the images."""
+        """(forward, backward) passes per image of one step; the maximum if it depends on the images."""
         return 1, 1
 
     @property
@@ -107,15 +106,12 @@ class Method:
 class Adversarial(Method):
     """A method that trains on the result of an inner attack in the L-infinity ball.
 
-    The inner attack is x' <- clip[0,1](clip(x' + step_size * sign g, x - eps, x + eps)), x' detached.
-    `inner` says what it ascends: "ce", the cross-entropy with the labels, or "kl", the divergence
-    KL(p(x) || p(x')) with p(x) held constant. `start` says where: "uniform" in the ball, or "noise",
-    x + 0.001 * N(0, 1) (the divergence has no gradient at x itself).
-
-    Without `step_size` a step is 2/255, or 2.5 * eps / attack_steps where steps of 2/255 end inside the ball.
-
-    In `inner_mode` "eval" BatchNorm uses its running statistics during the attack and leaves them
-    alone, and dropout is off; in "train" every iterate moves the statistics.
+    The inner attack is x' <- clip[0,1](clip(x' + step_size * sign g, x - eps, x + eps)), x' detached. `inner`
+    is its objective: "ce", the cross-entropy with the labels, or "kl", the divergence KL(p(x) || p(x')) with
+    p(x) held constant. `start`: "uniform" in the ball, or "noise", x + 0.001 * N(0, 1) (the divergence has no
+    gradient at x itself). Without `step_size` a step is 2/255, or 2.5 * eps / attack_steps if steps of 2/255
+    would end inside the ball. In `inner_mode` "eval" BatchNorm uses its running statistics during the attack
+    without updating them, and dropout is off; in "train" every iterate updates the statistics.
     """
 
     start: ClassVar[str]
@@ -124,8 +120,8 @@ class Adversarial(Method):
     eps: float = param(8 / 255, "Radius of the L-infinity ball.", unit="eps", check="non-negative")
     step_size: float = param(
         None,
-        "Length of a step of the inner attack, in the unit of --eps.  [default: 2, where --attack-steps of"
-        " them reach --eps, else 2.5*eps/steps]",
+        "Length of a step of the inner attack, in the unit of --eps.  [default: 2 if --attack-steps of them"
+        " reach --eps, else 2.5*eps/steps]",
         unit="eps",
         check="non-negative",
     )
@@ -176,7 +172,7 @@ class Adversarial(Method):
     def perturb(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Any) -> Tensor:
         """Solve the inner problem; return detached images (N, C, H, W) in the ball and in [0, 1].
 
-        The model comes back in the mode of each of its modules, with no gradient on any parameter.
+        Afterwards each module has its earlier mode again, and no parameter has a gradient.
         """
         with torch.no_grad(), mode(model, train=self.inner_mode == "train"):
             objective = self.objective(model, images, labels)
@@ -185,7 +181,7 @@ class Adversarial(Method):
     def climb(
         self, model: nn.Module, images: Tensor, start: Tensor, objective: Objective, count: int
     ) -> Tensor:
-        """So many steps from `start`, which is as `images` (N, C, H, W), in the mode that the model is in."""
+        """`count` steps from `start`, shaped as `images` (N, C, H, W), in the model's current mode."""
         perturbed = start
         for _ in range(count):
             perturbed, _ = steps.pgd_step(
@@ -205,17 +201,17 @@ class Adversarial(Method):
     def begin(self, images: Tensor, draws: Any) -> Tensor:
         """The start of the attack, (N, C, H, W) in [0, 1]."""
         if self.start == "noise":
-            # Not clipped, as in the authors' code: the first step brings it into the ball.
+            # Not clipped, as in the authors' code: the first step projects it into the ball.
             noise: Tensor = draws.normal(tuple(images.shape[1:])).to(images)
             return images + NOISE * noise
         return steps.uniform_start(images, draws, self.eps, self.norm)
 
 
 def divergence(clean: Tensor, perturbed: Tensor) -> Tensor:
-    """KL(p(x) || p(x')) from logits: the sum over classes, one value an example (N,).
+    """KL(p(x) || p(x')) from logits: the sum over classes, one value per example (N,).
 
-    Differentiable in both arguments, in float32 or wider. It works on log-probabilities throughout,
-    since the derivative of p log p by p is NaN where a probability has underflowed to 0.
+    Differentiable in both arguments, in float32 or wider. It uses only log-probabilities, since the
+    derivative of p log p is NaN if a probability has underflowed to 0.
     """
     log_clean = F.log_softmax(widen(clean), dim=1)
     log_perturbed = F.log_softmax(widen(perturbed), dim=1)
@@ -228,15 +224,14 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def truth(labels: Tensor) -> Tensor:
-    """The class of each example (N,); of a distribution, the likeliest one."""
+    """The class of each example (N,); for a distribution, the likeliest one."""
     return labels if labels.ndim == 1 else labels.argmax(1)
 
 
 @contextmanager
 def mode(model: nn.Module, *, train: bool) -> Iterator[None]:
-    """Set the mode of the model, and restore that of each module afterwards.
-
-    Module by module, since a BatchNorm that the user froze must not wake up.
+    """Set the mode of the model, and restore that of each module afterwards. Each module is restored
+    separately, so that a BatchNorm that the user froze stays frozen.
     """
     before = [(module, module.training) for module in model.modules()]
     if not train:

@@ -1,4 +1,4 @@
-"""Data filtering: where the attack does not raise the loss, it stops and its term is omitted."""
+"""Data filtering: if the attack does not raise the loss, it stops and its loss term is omitted."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
 
 class ChenLee(Method):
-    """A method that skips its attack where it does not raise the loss: Chen and Lee's filter, as in PRBench.
+    """A method that stops its attack if that does not raise the loss: Chen and Lee's filter, as in PRBench.
 
     After `warm_steps` steps of the attack the cross-entropy at x' is compared with that at x, in the mode of
-    the attack. With `rule="batch"` a batch whose mean is lower at x' gets no further step and is trained on
-    CE(x) alone: PRBench's code for TRADES (wellzline/PRBenchmark at 0517bae, trades_loss_efficient_2, whose
-    m is `warm_steps - 1`). With `rule="example"` this is decided for each example.
+    the attack. With `rule="batch"` a batch whose mean is lower at x' gets no further steps and is trained on
+    CE(x) only: PRBench's code for TRADES (wellzline/PRBenchmark at 0517bae, trades_loss_efficient_2, whose m
+    is `warm_steps - 1`). With `rule="example"` this is decided for each example.
 
-    Expects a method with an attack by steps; with `rule="example"` one that attacks in eval mode, since
-    parts of the batch go through the network.
+    Expects a method with an attack by steps; with `rule="example"` one that attacks in eval mode, since then
+    only parts of the batch go through the network.
     """
 
     def __init__(self, method: Adversarial, warm_steps: int, rule: str = "batch") -> None:
@@ -67,8 +67,7 @@ class ChenLee(Method):
             logits = model(images)
             return LossTerms(cross_entropy(logits, labels), logits, reached)
         whole = self.method.terms(model, images, labels, trained)
-        # Filtered examples are trained on x, so its logits serve as adversarial ones where there are no
-        # others.
+        # Filtered examples are trained on x, so its logits serve as adversarial ones if there are no others.
         plain = whole.adversarial if whole.clean is None else whole.clean
         assert plain is not None
         values = torch.where(stay, whole.values, cross_entropy(plain, labels).to(whole.values))

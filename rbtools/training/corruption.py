@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class CorruptionTraining(Method):
-    """Training on random noise in the ball (PRBench's Corr methods): CE(x + delta), one delta an image.
+    """Training on random noise in the ball (PRBench's Corr methods): CE(x + delta), one delta per image.
 
     Gaussian noise has the radius as its standard deviation, Laplace noise as its scale, and both are
     clamped to the ball; PRBench's code (wellzline/PRBenchmark, attack_algorithms.py) draws them with scale

@@ -20,19 +20,19 @@ class CVaR(Sampled):
     """Probabilistically robust learning (Robey et al. 2022, arXiv:2202.01136): CVaR of the losses around x.
 
     CVaR = min over t of t + E[relu(loss - t)] / beta is the mean of the worst share `beta` of the losses.
-    There are three ways to it. In two of them each image has a threshold t, 1 at first; in each of `rounds`
-    its points are drawn anew and t moves by -tail_lr * (1 - share above t / beta), which `tail_step` divides
-    by the number of images or not. `tail="advbench"` is the code of Robey et al. and of PRBench
-    (wellzline/PRBenchmark, CVaR_loss): the loss is t + E[relu(loss - t)] / beta of the last points, with the
-    t before the last move. "prl" is PRBench's algorithm 1: the loss is E[relu(loss - t)] / beta with the t
-    after the last move, but no higher than is best for these points: a move past all losses of an image
-    would leave it without a gradient. "exact" draws once and takes the t that is best for these points.
+    There are three variants (`tail`). In two of them each image has a threshold t, initially 1; in each of
+    `rounds` its points are redrawn and t changes by -tail_lr * (1 - share above t / beta), which `tail_step`
+    divides by the number of images or not. `tail="advbench"` is the code of Robey et al. and of PRBench
+    (wellzline/PRBenchmark, CVaR_loss): the loss is t + E[relu(loss - t)] / beta at the last points, with the
+    t before the last change. "prl" is PRBench's algorithm 1: the loss is E[relu(loss - t)] / beta with the t
+    after the last change, but at most the minimiser for these points: with t above all losses, an image would
+    have no gradient. "exact" draws once and takes the minimising t for these points.
     """
 
     name: ClassVar[str] = "cvar"
     version: ClassVar[int] = 2  # 2: prl has a gradient for every image, exact for equal losses
 
-    beta: float = param(0.5, "The share of losses that counts as the tail.", check="positive")
+    beta: float = param(0.5, "The share of losses in the tail.", check="positive")
     tail: str = param(
         "advbench",
         "How the threshold is found: prl (text), advbench (PRBench's code) or exact (the best one).",
@@ -90,7 +90,7 @@ class CVaR(Sampled):
         elif self.tail == "prl":
             still = losses.detach()
             threshold = self.moved(threshold.to(losses), still).minimum(quantile(still, self.beta))
-            # Where a loss is the threshold it counts, as in the move.
+            # A loss equal to the threshold counts, as in `moved`.
             above = (losses - threshold).where(still >= threshold, 0).mean(0) / self.beta
             return self.risk(above, worst)
         above = (losses - threshold).relu().mean(0) / self.beta
@@ -98,10 +98,8 @@ class CVaR(Sampled):
 
 
 def quantile(losses: Tensor, beta: float) -> Tensor:
-    """The t (N,) where t + mean(relu(losses - t)) / beta is least, for losses (M, N).
-
-    Its slope is 1 - (share above t) / beta, so it is the smallest loss that no more than beta of them are
-    above.
+    """The t (N,) that minimises t + mean(relu(losses - t)) / beta, for losses (M, N). The slope is 1 - (share
+    above t) / beta, so t is the smallest loss that at most a share beta of them exceeds.
     """
     count = len(losses)
     above = min(int(beta * count + 1e-9), count - 1)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ERM(Method):
-    """Empirical risk minimisation: the cross-entropy on the images as they are."""
+    """Empirical risk minimisation: the cross-entropy on the unperturbed images."""
 
     name: ClassVar[str] = "erm"
     version: ClassVar[int] = 1

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class ERMDataAug(Sampled):
     """Mean cross-entropy of uniform points around x (wellzline/PRBenchmark, ERM_DataAug): E[CE(x + delta)].
 
-    Of one sample it is corruption training. Each sample of the batch goes through the network apart.
+    With one sample it is corruption training. Each sample of the batch is a separate forward pass.
     """
 
     name: ClassVar[str] = "erm-dataaug"

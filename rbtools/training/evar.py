@@ -24,15 +24,15 @@ class EVaR(Sampled):
     """Entropic value at risk of the losses around x: inf over a > 0 of log(E[exp(a * loss)] / q) / a.
 
     q is the mass of the tail, as in the usual definition (Ahmadi-Javid 2012); PRBench's equation 20 at its
-    own level would divide by 1 - rho. EVaR lies between CVaR of the same tail and the largest loss, which
-    it is where q is no more than one of the samples. log a is found in [-7, 7] for each image, and held
-    while the loss is differentiated: at the minimum that is its gradient.
+    own level would divide by 1 - rho. EVaR lies between CVaR of the same tail and the largest loss, and
+    equals the latter if q is at most the share of one sample. log a is found in [-7, 7] for each image, and
+    held constant while the loss is differentiated, which is exact at the minimum.
     """
 
     name: ClassVar[str] = "evar"
     version: ClassVar[int] = 1
 
-    q: float = param(0.5, "The share of losses that counts as the tail.", check="positive")
+    q: float = param(0.5, "The share of losses in the tail.", check="positive")
 
     def __post_init__(self) -> None:
         if self.q > 1:
@@ -53,10 +53,10 @@ class EVaR(Sampled):
 
 
 def sharpness(losses: Tensor, q: float) -> Tensor:
-    """The a (N,) where log(mean(exp(a * losses)) / q) / a is least, log a in [-7, 7], for losses (M, N).
+    """The a (N,) that minimises log(mean(exp(a * losses)) / q) / a, log a in [-7, 7], for losses (M, N).
 
-    With K(a) = log mean exp(a * losses) the slope has the sign of a * K'(a) - K(a) + log q, which only
-    grows with a (its slope is a * K''): its zero is found by halving, in float64.
+    With K(a) = log mean exp(a * losses) the slope has the sign of a * K'(a) - K(a) + log q, which increases
+    with a (its slope is a * K''): its zero is found by bisection, in float64.
     """
     losses = losses.double()
     low = torch.full_like(losses[0], -_LOG_RANGE)

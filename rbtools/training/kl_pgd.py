@@ -12,8 +12,7 @@ from rbtools.training.pgd_at import PGDTraining
 class KLPGD(PGDTraining):
     """KL-PGD (PRBench, table 2): CE(x').
 
-    x' ascends the divergence KL(p(x) || p(x')) from x + 0.001 * N(0, 1), as in TRADES: the labels are
-    not asked.
+    x' ascends the divergence KL(p(x) || p(x')) from x + 0.001 * N(0, 1), as in TRADES, without the labels.
     """
 
     name: ClassVar[str] = "kl-pgd"

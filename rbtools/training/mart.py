@@ -20,8 +20,8 @@ class MART(Adversarial):
     """MART (Wang et al. 2020; YisenWang/MART): BCE(x') + lambda * (1.0000001 - p_y(x)) * KL(p(x) || p(x')).
 
     BCE(x') is CE(x') - log(1.0001 - p_k(x') + 1e-12), with k the likeliest wrong class of x'. With
-    `bce="ce"`, as PRBench's table 2 prints it, it is CE(x') alone. The divergence's logarithm is
-    log(p(x') + 1e-12). x' ascends the cross-entropy from x + 0.001 * N(0, 1).
+    `bce="ce"`, as in PRBench's table 2, it is CE(x') only. The divergence's logarithm is log(p(x') + 1e-12).
+    x' ascends the cross-entropy from x + 0.001 * N(0, 1).
     """
 
     name: ClassVar[str] = "mart"

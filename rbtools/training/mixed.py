@@ -21,7 +21,7 @@ class Mixed(Adversarial):
     benchmark's numbers. x' ascends the cross-entropy from a uniform start.
 
     `norm` sphere is the adversary of the paper's theory (definition 1): x' lies on the sphere of the image's
-    own norm, at most eps of that norm away in L2. Pixels may leave [0, 1] there.
+    norm, at an L2 distance of at most eps times that norm. Pixels may leave [0, 1] then.
     """
 
     name: ClassVar[str] = "mixed"
@@ -32,8 +32,8 @@ class Mixed(Adversarial):
     beta: float = param(0.5, "Weight of the adversarial part.", check="fraction")
     norm: str = param(  # type: ignore[misc]
         "linf",
-        "The ball of the attack: L-infinity, or L2 on the sphere of the image's norm, of which --eps and"
-        " --step-size are shares then.",
+        "The ball of the attack: L-infinity, or L2 on the sphere of the image's norm; --eps and --step-size"
+        " are then shares of that norm.",
         choices=("linf", "sphere"),
     )
 

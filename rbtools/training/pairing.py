@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Pairing(Adversarial):
-    """CE + lambda * ||p(x') - p(x)||^2; `classified` says whether the cross-entropy is that of x or of x'.
+    """CE + lambda * ||p(x') - p(x)||^2; `classified`: whether the cross-entropy is that of x or of x'.
 
     With `distance="l2"` and `pair="logits"` the second term is lambda * ||z(x') - z(x)||, z the logits.
     """
@@ -45,7 +45,7 @@ class Pairing(Adversarial):
     )
     extra_pass: bool = param(
         False,
-        "Send the classified image through once more, for BatchNorm: off (text) or on (PRBench's code).",
+        "One more forward pass of the classified image, for BatchNorm: off (text), on (PRBench's code).",
         optional=True,
     )
 
@@ -55,8 +55,8 @@ class Pairing(Adversarial):
 
     def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> LossTerms:
         if self.extra_pass:
-            # PRBench's code computes the logits of the cross-entropy and those of the pair apart, in this
-            # order. The values are the same; BatchNorm's running statistics see three batches.
+            # PRBench's code computes the logits of the cross-entropy and those of the pair separately, in
+            # this order. The values are the same; BatchNorm's running statistics see three batches.
             with torch.no_grad():
                 model(images if self.classified == "clean" else solved)
             adversarial, clean = model(solved), model(images)

@@ -11,7 +11,7 @@ NOISES = ("uniform", "gaussian", "laplace")
 
 
 def noisy(images: Tensor, draws: Any, noise: str, eps: float, name: str, scale: str = "eps") -> Tensor:
-    """clip[0,1](x + delta): one delta an example, from the stream `name` of its draws; eps in pixel units.
+    """clip[0,1](x + delta): one delta per example, from the stream `name` of its draws; eps in pixel units.
 
     uniform: delta ~ U(-eps, eps). gaussian and laplace: delta = clamp(s * z, -eps, eps) with z ~ N(0, 1) or
     Laplace(1). `scale` says what s is: "eps", the scale of PRBench's evaluation noise, or "unit", 1, as in

@@ -1,4 +1,4 @@
-"""The base of the mean and the two risk measures: the losses of an image under random perturbations."""
+"""The base class of the mean and the two risk measures of an image's losses under random perturbations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Sampled(Method):
-    """The mean or a risk of the losses of `samples` uniform points of the ball around each image.
+    """The mean or a risk measure of the losses at `samples` uniform points of the ball around each image.
 
     The points are clipped to [0, 1]. The model is in training mode in all of their passes: BatchNorm sees
     each sample of the batch.
@@ -35,7 +35,7 @@ class Sampled(Method):
         return [noisy(images, draws, "uniform", self.eps, name) for name in names]
 
     def losses(self, model: nn.Module, points: list[Tensor], labels: Tensor) -> tuple[Tensor, Tensor]:
-        """The losses (M, N) of M points of each image, and the logits (N, K) of each image's worst."""
+        """The losses (M, N) of M points of each image, and the logits (N, K) of each image's worst point."""
         logits = torch.stack([model(point) for point in points])
         losses = torch.stack([cross_entropy(one, labels) for one in logits])
         worst = losses.detach().argmax(0)

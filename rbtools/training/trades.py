@@ -32,7 +32,7 @@ class TRADES(Adversarial):
     )
     extra_pass: bool = param(
         True,
-        "Send x through once more, for BatchNorm: on (text: as TRADES' code), off (PRBench's code).",
+        "One more forward pass of x, for BatchNorm: on (text: as TRADES' code), off (PRBench's code).",
         optional=True,
     )
 
@@ -41,9 +41,9 @@ class TRADES(Adversarial):
         return 2 + self.extra_pass, 2
 
     def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> LossTerms:
-        # The authors' code runs x, x' and x again in training mode, so BatchNorm sees three batches
-        # of their own; a joint batch of x and x' would mix their statistics. The third pass gives the
-        # logits of the first again: it runs for the running statistics alone, without a graph.
+        # The authors' code runs x, x' and x again in training mode, so BatchNorm sees three separate batches;
+        # a joint batch of x and x' would mix their statistics. The third pass gives the logits of the first
+        # again: it only updates the running statistics, without a graph.
         clean = model(images)
         adversarial = model(solved)
         if self.extra_pass:

@@ -1,11 +1,10 @@
-"""Pickles of others (checkpoints, data sets, training states) read without running code in them.
-
-A pickle is a program: it may name any function and have it called with any arguments. Functions of Python,
-NumPy and torch are not made for hostile arguments: `numpy.ndarray(shape, "O", data)` alone makes objects of
-any addresses that the file chooses. So the opcodes are interpreted here (machine.py), the few names that a
-file may use are answered by functions of this package, and arrays and tensors are made from what has been
-checked: a numeric type, a shape, strides, and as many bytes as those need (values.py, tensors.py). The files
-of torch.save are taken apart in torch_files.py.
+"""Reads untrusted pickles (checkpoints, data sets, training states) without running code in them. A pickle is
+a program: it may call any function with any arguments. Functions of Python, NumPy and torch are not made for
+hostile arguments: `numpy.ndarray(shape, "O", data)` makes objects at any addresses that the file chooses. So
+the opcodes are interpreted here (machine.py), the few names that a file may use are replaced by functions of
+this package, and arrays and tensors are made only from checked parts: a numeric type, a shape, strides, and
+as many bytes as these need (containers.py, tensors.py). The files of torch.save are taken apart in
+torch_files.py.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ MOST_ARRAYS = 2**30  # bytes of a data set's pickle: the largest, CIFAR-100's, h
 def arrays(file: IO[bytes]) -> Any:
     """The value of a pickle of numeric arrays, containers, text and numbers, read up to its end.
 
-    Text that Python 2 wrote comes as bytes. Arrays may be read-only. Raises Refused where the pickle asks for
-    anything else, Damaged where it is none.
+    Text that Python 2 wrote is returned as bytes. Arrays may be read-only. Raises Refused if the pickle
+    contains anything else, Damaged if it is no pickle.
     """
     from rbtools.unpickle.containers import NAMES
 
@@ -34,9 +33,9 @@ def arrays(file: IO[bytes]) -> Any:
 def torch_file(file: IO[bytes]) -> Any:
     """The value in a seekable file of torch.save (zip, or the format before torch 1.6), tensors on the CPU.
 
-    Equal to `torch.load(file, "cpu", weights_only=True)` for state dicts, optimiser states and what training
-    scripts note; arrays, numbers and text of NumPy and argparse's Namespace come, too. Tensors that share
-    memory in the file share it here. Raises Refused, Damaged, NotTorch, OSError.
+    Equal to `torch.load(file, "cpu", weights_only=True)` for state dicts, optimiser states and notes of
+    training scripts; also reads arrays, numbers and text of NumPy, and argparse's Namespace. Tensors that
+    share memory in the file share it here. Raises Refused, Damaged, NotTorch, OSError.
     """
     from rbtools.unpickle import torch_files
 

@@ -34,7 +34,7 @@ class Type:
 
 
 class UnbuiltType(Unbuilt):
-    """A dtype before its state; a file may also leave the state out."""
+    """A dtype before its state is set; a file may also leave the state out."""
 
     __slots__ = ("type",)
 
@@ -50,7 +50,7 @@ class UnbuiltType(Unbuilt):
 
 
 class UnbuiltArray(Unbuilt):
-    """An array before its state, which is what NumPy's own `__setstate__` gets."""
+    """An array before its state is set, with the state of NumPy's `__setstate__`."""
 
     __slots__ = ()
 
@@ -94,7 +94,7 @@ def array(machine: Machine, data: Any, kind: Any, shape: Any, order: str) -> np.
 
 
 def _scalar(machine: Machine, kind: Any, data: Any) -> Any:
-    """One number, or one text, as Python's own."""
+    """One number or text, as Python's type."""
     kind = kind.type if isinstance(kind, UnbuiltType) else kind
     if isinstance(kind, Type) and _TEXTS.fullmatch(kind.code) and type(data) is bytes:
         machine.spend(len(data))
@@ -132,7 +132,7 @@ def _bytearray(machine: Machine, value: Any = b"", encoding: Any = "latin-1") ->
 
 
 def _bytes(machine: Machine) -> bytes:
-    """Python 3 writes no bytes at all into old protocols as this call."""
+    """Python 3 writes empty bytes into old protocols as this call."""
     return b""
 
 

@@ -1,9 +1,9 @@
 """The opcodes of pickles of protocols 0 to 5, interpreted safely for untrusted files.
 
-Not a subclass of `pickle.Unpickler`: the one in C makes room for as many memo entries and bytes as a file
-claims, and both set attributes, extend and hash whatever they are given. Here memory and time are bounded by
-what the file has, and only values of the types listed in `_KEYS` are hashed: Python's hash of tuples, for
-one, recurses without a limit.
+Not a subclass of `pickle.Unpickler`: the C version allocates as many memo entries and bytes as a file claims,
+and both versions set attributes, extend and hash any object. Here memory and time are bounded by the size of
+the file, and only values of the types in `_KEYS` are hashed: Python's hash of tuples, for example, recurses
+without a limit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rbtools.errors import shown
 MOST_STEPS = 5_000_000  # opcodes: an empty set takes 216 bytes of memory, and one byte of the file
 MOST_DIGITS = 1000  # of a number as text, and bytes of a long one: Python needs quadratic time
 MOST_TUPLE_KEYS, MOST_KEY_PARTS = 10_000, 64  # equal hashes of tuples can be computed in advance
-COPIES, ROOM = 4, 2**20  # bytes copied may be so many times the bytes read, and some more
+COPIES, ROOM = 4, 2**20  # bytes copied may be COPIES times the bytes read, plus ROOM
 PROTOCOL = 5
 _KEYS = (str, bytes, float, bool, type(None))
 
@@ -143,7 +143,7 @@ class Machine:
         return data[:-1]
 
     def spend(self, count: int) -> None:
-        """Count a copy of so many bytes or items: a file can request many copies of one value."""
+        """Count a copy of `count` bytes or items: a file can request many copies of one value."""
         self.copied += count
         if self.copied > COPIES * self.taken + ROOM:
             raise Damaged("it makes much of little")
@@ -217,7 +217,7 @@ class Machine:
             self.spend(len(state))
             vars(target).update(state)
         elif type(target) is OrderedDict and type(state) is dict:
-            # What torch notes of a state dict. Other attributes could hide methods, and nobody needs them.
+            # torch's metadata of a state dict. Other attributes could hide methods, and are not needed.
             if type(state.get("_metadata")) in (dict, OrderedDict):
                 target._metadata = state["_metadata"]  # type: ignore[attr-defined]
         else:
@@ -261,7 +261,7 @@ def _pushed(machine: Machine, value: Any) -> None:
 
 
 def _sized(layout: str, turned: Callable[[Machine, bytes], Any]) -> Callable[[Machine], None]:
-    """Reads a length and so many bytes, and pushes the decoded value."""
+    """Reads a length and that many bytes, and pushes the decoded value."""
     return _number(layout, lambda machine, count: machine.stack.append(turned(machine, machine.take(count))))
 
 
@@ -392,7 +392,7 @@ def _protocol(machine: Machine, number: int) -> None:
 
 
 def _frame(machine: Machine) -> None:
-    """The length of what follows, which shows its end by itself."""
+    """Skip the length of a frame, which is not needed."""
     machine.take(8)
 
 

@@ -35,8 +35,8 @@ STORAGES = {
 _TYPES = """float16 float32 float64 bfloat16 uint8 int8 int16 int32 int64 bool complex64 complex128
 uint16 uint32 uint64 float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu"""
 _DEVICES = ("cpu", "cuda", "mps", "xpu", "meta", "hpu", "xla", "mtia", "maia")
-A_TENSOR = 64  # what making a tensor counts as: the bytes of a file that are its own are hardly fewer
-MOST_BYTES = 2**62  # that an expanded tensor may claim, so that its size is a number everywhere
+A_TENSOR = 64  # cost of making a tensor, about the bytes that one needs in a file
+MOST_BYTES = 2**62  # most bytes of an expanded tensor, so that its size never overflows
 
 
 class StorageType(NamedGlobal):
@@ -70,7 +70,7 @@ class Storages:
         raise NotImplementedError
 
     def claimed(self, key: str, dtype: torch.dtype, count: int) -> None:
-        """Raise Damaged where the file has no storage of so many numbers under this key."""
+        """Raise Damaged if the file has no storage of that many numbers under this key."""
         raise NotImplementedError
 
     def persistent(self, key: Any) -> Any:
@@ -86,14 +86,14 @@ class Storages:
         return storage if not view or view[0] is None else _view(storage, view[0])
 
     def check_truths(self, key: str, memory: torch.Tensor) -> None:
-        """Raise Damaged where truth values are neither 0 nor 1, once they are there."""
+        """Raise Damaged if truth values are neither 0 nor 1, once they are read."""
         if self.filled and key not in self.truths and memory.numel() and memory.max() > 1:
             raise Damaged("it has truth values that are none")
         self.truths[key] = memory
 
 
 def _view(storage: Storage, view: Any) -> Storage:
-    """A part of a storage, as files of torch before 1.0 note it: (key, offset, count)."""
+    """A part of a storage, as in files of torch before 1.0: (key, offset, count)."""
     if type(view) is not tuple or len(view) != 3:
         raise Damaged("it has a view of a storage that is none")
     start, count = sizes(view[1:])
@@ -111,7 +111,7 @@ def _rebuilt(
     needs_grad: Any = False,
     dtype: torch.dtype | None = None,
 ) -> Any:
-    """A tensor on its storage, where every number of it lies inside that."""
+    """A tensor on its storage; all of its numbers must lie inside it."""
     machine.spend(A_TENSOR)
     if isinstance(storage, UnusualTensor):
         return storage

@@ -1,5 +1,5 @@
-"""The files of torch.save taken apart: a zip with a pickle and a member for each storage, or (before torch
-1.6) five pickles and the storages one after another.
+"""Parses files of torch.save: a zip with a pickle and a member for each storage, or (before torch 1.6) five
+pickles and the storages one after another.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def nested_names() -> dict[str, Any]:
 
 
 def _storage(machine: Machine, data: Any) -> Any:
-    """A storage: not as a zip, which may unpack to any size."""
+    """A storage inside a pickle; not as a zip, which may unpack to any size."""
     if type(data) is not bytes:
         raise Damaged("it has a storage without bytes")
     if data[:2] == b"PK":
@@ -53,7 +53,7 @@ def _storage(machine: Machine, data: Any) -> Any:
 
 
 class _Members(Storages):
-    """Storages that are members of a zip; they are read once, and only where a tensor needs them."""
+    """Storages that are members of a zip; each is read once, and only if a tensor needs it."""
 
     def __init__(self, file: IO[bytes], archive: zipfile.ZipFile, size: int) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class _Members(Storages):
     def _read_storage(self, key: str, dtype: torch.dtype) -> torch.Tensor:
         entry, start = self.members[f"{self.folder}data/{key}"]
         memory = torch.empty(entry.file_size, dtype=torch.uint8)
-        # Straight into place. As in torch, the checksum is not computed: it would take as long again.
+        # Read directly into its memory. As in torch, the checksum is not computed: it would double the time.
         self.file.seek(start)
         _fill(self.file, memory)
         width = dtype.itemsize // (2 if dtype.is_complex else 1)

@@ -151,7 +151,7 @@ WRONG = {
     "rb-train: {schedule: steps}": "schedule of rb-train is 'steps'. Expected one of onecycle, step",
     "rb-train: {trades: {lambda: 3}}": "trades of rb-train is a mapping. Expected a value.",
     "rb-train: 3": "rbtools.yaml: rb-train is a number. Expected options",
-    "[1, 2]": "rbtools.yaml is a list. Expected a section a tool",
+    "[1, 2]": "rbtools.yaml is a list. Expected a section per tool",
     "rb-train: {epochs: 3": "rbtools.yaml: line 1:",
     "rb-train: {epochs: 3}\nrb-train: {lr: 1}": "line 2: 'rb-train' stands there twice. Expected YAML",
     "rb-train: {lr: !!python/object/apply:os.getcwd []}": "could not determine a constructor",

@@ -106,7 +106,7 @@ def test_a_file_of_another_kind_is_not_told_line_by_line(tool: str) -> None:
     result = run(tool, READERS[tool], "hello\n" * 100)
     assert result.exit_code == 1
     assert sum("is not JSON" in line for line in result.stderr.splitlines()) == 8
-    assert "more lines are no records; they are not named here (-v names all)" in result.stderr
+    assert "more lines are no records; they are not listed here (-v lists all)" in result.stderr
     assert len(records(result)) == (100 if tool in FILTERS else 0)
     result = run(tool, [*READERS[tool], "-v"], "hello\n" * 100)
     assert sum("is not JSON" in line for line in result.stderr.splitlines()) == 100

@@ -95,7 +95,7 @@ def test_where_leaves_out_a_record_whose_field_is_of_another_kind(tool: str) -> 
     odd = put(record("odd", metrics={"acc": 0.9}), "arch.params", [5])
     result = run(f"{tool} --where arch.params>3", [good[0], odd, *good[1:]])
     assert result.exit_code == 0 and "odd" not in result.stdout and result.stdout
-    assert ("1 record without what --where asks for left out." in result.stderr) == ("search" not in tool)
+    assert ("1 record without a name in --where left out." in result.stderr) == ("search" not in tool)
     result = run(f"{tool} --where arch.params>3", [odd, put(odd, "arch.name", "other")])
     assert result.exit_code == 2
     assert "'>' compares two numbers or two texts, found a list and a number." in result.stderr
@@ -108,7 +108,7 @@ def test_a_record_of_no_set_is_left_out_of_the_correlation_of_sets() -> None:
     words = "corr --by train.method --on arch.name --metric acc"
     result = run(words, [*sets, record("odd", metrics={"acc": 0.9})])
     assert result.exit_code == 0 and len(result.stdout.splitlines()) == 4
-    assert "warning: 1 record without train.method left out: they are of no set." in result.stderr
+    assert "warning: 1 record without train.method left out: they belong to no set." in result.stderr
     result = run(words, [record("odd", metrics={"acc": 0.9})])
     assert result.exit_code == 2 and "--by: There is no metric or field 'train.method'." in result.stderr
 

@@ -98,8 +98,8 @@ def test_a_metric_that_is_not_what_its_entry_says_is_said_and_replaced(trained: 
     false = {**made, "metrics": {**made["metrics"], "fgsm.8": 1.5}}
     result = run(["fgsm", "--eps", "8", "--n", "10"], false, false)
     assert result.stderr.startswith(
-        "rb-attack: warning: fgsm.8 of a record is not what its own entry in evals says. Where it is measured"
-        " again, that replaces it.\nrb-attack: 2 records:"
+        "rb-attack: warning: fgsm.8 of a record differs from its entry in evals. Measuring it again replaces"
+        " it.\nrb-attack: 2 records:"
     )
     assert json.loads(result.stdout.splitlines()[0])["metrics"] == made["metrics"]
 
@@ -391,7 +391,7 @@ def test_a_device_that_is_not_there_is_said(trained: dict[str, Record]) -> None:
 
 def test_steps_that_cannot_reach_the_border_are_warned_about() -> None:
     """Nothing is read: the words alone say it."""
-    short = "warning: --eps is 32/255, but the steps lead 20/255 far together: the attack cannot reach the"
+    short = "warning: --eps is 32/255, but the steps add up to 20/255: the attack cannot reach the"
     for words, option in (
         (["--step-size", "2"], "--step-size"),
         (["--relative-step", "0.0625"], "--relative-step"),
@@ -402,7 +402,7 @@ def test_steps_that_cannot_reach_the_border_are_warned_about() -> None:
         assert said.startswith(f"rb-attack: {short} border of its ball. {advice}\n")
     for words in ([], ["--step-size", "4"], ["--decay", "cosine"], ["--step-size", "2", "--steps", "16"]):
         said = CliRunner().invoke(main, ["pgd", "--eps", "32", "--steps", "10", *words], input="").stderr
-        assert "the steps lead" not in said
+        assert "the steps add up" not in said
 
 
 def test_a_presets_step_gives_way_where_it_cannot_reach() -> None:
@@ -489,7 +489,7 @@ def test_what_was_counted_is_counted_once_however_the_examples_came(trained: dic
 
 def test_a_ladder_of_one_distance_is_a_usage_error() -> None:
     result = run(["pgd", "--eps", "8", "--ladder"])
-    assert result.exit_code == 2 and "--ladder climbs from one distance to the next" in result.stderr
+    assert result.exit_code == 2 and "--ladder needs several distances" in result.stderr
 
 
 def test_detail_and_saved_images_tell_the_same_as_the_number(trained: dict[str, Record]) -> None:

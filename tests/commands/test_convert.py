@@ -111,7 +111,7 @@ def test_a_cut_file_gives_the_rows_before_and_says_where_it_ends(board: str) -> 
     assert result.exit_code == 1
     assert result.stderr == (
         "rb-convert: error: cut.json is cut off: it ends after 1 in the middle."
-        " The 1 record before it stand; get the file anew for the rest.\n"
+        " The 1 record before it are written; get the file again for the rest.\n"
     )
     first, broken, *rest = records(result)
     assert first["metrics"]["acc"] == 0.8383 and len(rest) == 2

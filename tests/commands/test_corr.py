@@ -148,7 +148,7 @@ def test_the_last_of_equal_keys_counts_and_is_said() -> None:
     )
     again = run(["--rows", "acc", "--cols", "pgd"], [record(3, acc=0.0), *FOUR])
     assert json.loads(again.stdout)["n"] == 4
-    assert "warning: 1 record of the same model as an earlier one, read as one with it:" in again.stderr
+    assert "warning: 1 record merged with an earlier one of the same model:" in again.stderr
 
 
 def test_two_files_of_the_same_models_are_read_as_one() -> None:
@@ -156,7 +156,7 @@ def test_two_files_of_the_same_models_are_read_as_one() -> None:
     files = [write("a.jsonl", parts[0]), write("b.jsonl", parts[1])]
     result = run([*files, "--rows", "acc", "--cols", "pgd", "--where", "acc >= 0"])
     pair = json.loads(result.stdout)
-    assert "4 records of the same model as an earlier one, read as one with it" in result.stderr
+    assert "4 records merged with an earlier one of the same model" in result.stderr
     assert pair["n"] == 4 and pair["value"] == pytest.approx(0.2)
 
 

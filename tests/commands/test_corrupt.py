@@ -230,7 +230,7 @@ def test_an_interrupted_copy_goes_on_where_it_stopped(monkeypatch: pytest.Monkey
     assert "shot_noise.npy is written, from image 357 on" in went_on.stderr  # twice 120, 100 and 17
     for name in ("shot_noise", "glass_blur", "labels"):
         assert Path(f"part/{name}.npy").read_bytes() == Path(f"whole/{name}.npy").read_bytes()
-    assert "was there, whole" in run([*whole, "--write", "part"]).stderr
+    assert "was already complete" in run([*whole, "--write", "part"]).stderr
     assert sorted(path.name for path in Path("part").iterdir()) == [
         "glass_blur.npy",
         "labels.npy",
@@ -243,9 +243,9 @@ def test_a_copy_made_otherwise_is_not_mixed_with() -> None:
     assert run(["contrast", "--write", "copy", "--n", "5"]).exit_code == 0
     for more, word in (["--seed", "1"], "seed 0"), (["--n", "6"], "images 5"):
         result = run(["contrast", "--write", "copy", "--n", "5", *more])
-        assert result.exit_code == 2 and f"holds a copy made otherwise ({word})" in result.stderr
+        assert result.exit_code == 2 and f"holds a different copy ({word})" in result.stderr
     other = run(["contrast", "--write", "copy", "--n", "5", "--constants", "imagenet"])
-    assert other.exit_code == 2 and "made otherwise (contrast)" in other.stderr
+    assert other.exit_code == 2 and "a different copy (contrast)" in other.stderr
     Path("own").mkdir()
     np.save("own/fog.npy", np.zeros(3))
     result = run(["contrast", "--write", "own"])
@@ -306,7 +306,7 @@ def test_an_archive_is_enough_where_the_clean_images_are_not(
     named = ["--checkpoint", "model.pt", "--arch", "simplecnn", "--dataset", "cifar10"]
     result = run([chosen, "--from", "CIFAR-10-C", "--no-store", *named])
     record = one(result)
-    assert "the images of cifar10 themselves are not here: no clean accuracy" in result.stderr
+    assert "the clean images of cifar10 are missing: no clean accuracy" in result.stderr
     assert "acc" not in record["metrics"] and "corrupt.fog.mean" in record["metrics"]
     assert ("corrupt.mean" in record["metrics"]) is (chosen == "all")
     images = torch.tensor(levels[8:12]).permute(0, 3, 1, 2).float() / 255

@@ -69,7 +69,7 @@ def test_two_evaluations_of_a_checkpoint_are_drawn_as_one() -> None:
     some = [{**record("a", acc=0.5), "checkpoint": "1"}, {**record("a", pgd=0.25), "checkpoint": "1"}]
     result = run(["scatter", "--x", "acc", "--y", "pgd", "-o", "x.svg"], some)
     assert result.exit_code == 0 and "x.svg shows 1 record." in result.stderr
-    assert "1 record of the same model as an earlier one, read as one with it" in result.stderr
+    assert "1 record merged with an earlier one of the same model" in result.stderr
 
 
 def test_an_unknown_plot_names_the_near_misses() -> None:

@@ -130,7 +130,7 @@ def test_too_few_samples_get_a_note_and_are_refused_where_certainty_is_asked_for
     chosen = ["--gamma", "0.1", "--n", "4", "--samples"]
     note = (
         "rb-pr: note: 100 samples cannot show a failure rate below 0.01: at 95 % that takes 299, all of them"
-        ' right. "undecided" in evals counts the images that stay open. ProbAcc is'
+        ' correct. "undecided" in evals counts the images that stay open. ProbAcc is'
         " biased by that; its interval is of the images' true PR.\n"
     )
     result = run([*chosen, "100", "--rho", "0.05,0.01"], known["erm"])
@@ -226,7 +226,7 @@ def test_truncated_noise_is_an_option_that_the_record_names(trained: dict[str, R
     assert "truncate" not in entry(clipped, "pr.uniform.0.3")
     assert "truncate True there" in run(chosen, cut).stderr
     refused = run([*chosen, "--truncate", "--no-clip"], trained["erm"])
-    assert refused.exit_code == 2 and "nothing is left to clip" in refused.stderr
+    assert refused.exit_code == 2 and "in place of clipping" in refused.stderr
 
 
 def test_only_probacc_stops_early_and_says_the_same(known: dict[str, Record]) -> None:

@@ -391,7 +391,7 @@ def test_several_keys() -> None:
 def test_where_leaves_out_what_it_does_not_hold_for() -> None:
     assert places(["--by", "acc", "--where", "arch.none == 0 and acc < 0.5"], NETS) == [(1, "d")]
     result = run(["--by", "acc", "--where", "fgsm > 0"], [*NETS, net("e", 0, acc=1, fgsm=1)])
-    assert result.stderr == "rb-rank: 4 records without what --where asks for left out.\n"
+    assert result.stderr == "rb-rank: 4 records without a name in --where left out.\n"
     result = run(["--by", "acc", "--where", "acc > 2"], NETS)
     assert (result.exit_code, result.stdout) == (0, "")
     assert result.stderr == "rb-rank: --where 'acc > 2' holds for no record.\n"
@@ -431,8 +431,8 @@ def test_data_sets_that_are_mixed_are_named() -> None:
 
 
 ONE = (
-    "rb-rank: warning: {} of the same model as an earlier one, read as one with it: of a metric that both"
-    " have, the value of more images counts, of as many the later one.\n"
+    "rb-rank: warning: {} merged with an earlier one of the same model: of a metric that both have, the value"
+    " of more images counts, with equal numbers the later one.\n"
 )
 
 
@@ -466,8 +466,8 @@ def test_a_part_whose_first_part_was_let_go_is_said(monkeypatch: pytest.MonkeyPa
     result = run(["--by", "acc", "--top", "1"], [*some, net("n8", 0, acc=0.95)])
     assert json.loads(result.stdout)["arch"]["name"] == "n8"
     assert result.stderr == ONE.format("1 record") + (
-        "rb-rank: warning: of 1 record of these the earlier one was among those that --top had let go"
-        " already, and counts no more. Without --top nothing is let go.\n"
+        "rb-rank: warning: for 1 record of these, --top had already dropped the earlier one, which does not"
+        " count. Without --top nothing is dropped.\n"
     )
 
 
@@ -478,7 +478,7 @@ def test_a_metric_that_is_not_what_its_entry_says_is_said_once() -> None:
     result = run(["--by", "acc"], some)
     assert (result.exit_code, result.stderr) == (
         0,
-        "rb-rank: warning: 2 records with a metric that is not what its own entry in evals says (n1 pgd: acc"
+        "rb-rank: warning: 2 records with a metric that differs from its entry in evals (n1 pgd: acc"
         " is 0.99, measured 0.775 [0.689, 0.85]): the number in metrics is used. Measuring again replaces"
         " it.\n",
     )

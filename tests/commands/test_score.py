@@ -58,7 +58,9 @@ def test_two_evaluations_of_a_checkpoint_are_scored_as_one() -> None:
         {"acc": 0.5, "pgd20.8": 0.25, "score": 0.25},
         {"acc": 0.25, "pgd20.8": 0.5, "score": 0.75},
     ]
-    assert result.stderr.startswith("rb-score: warning: 1 record of the same model as an earlier one, read")
+    assert result.stderr.startswith(
+        "rb-score: warning: 1 record merged with an earlier one of the same model"
+    )
 
 
 def test_a_metric_that_is_not_what_its_entry_says_is_said() -> None:

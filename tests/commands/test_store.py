@@ -106,7 +106,7 @@ def test_ls_takes_the_beginning_of_a_key(attacked: dict[str, Record]) -> None:
     ("arguments", "status", "said"),
     [
         (["--where", "acc > 2"], 0, "none of 6 results matches."),
-        (["--where", "acx > 2"], 0, "no result has all of acx, which --where asks for."),
+        (["--where", "acx > 2"], 0, "no result has all of acx, which --where needs."),
         (["--where", "acc >"], 2, "error: --where: Expression 'acc >^' does not parse"),
         (["--where", "acc + 1"], 2, "error: --where: Expression 'acc + 1' is"),
         (["--kind", "model"], 2, "'model' is not one of 'training', 'tracking', 'evaluation'"),
@@ -139,7 +139,10 @@ def test_ls_names_what_is_damaged_and_lists_the_rest(attacked: dict[str, Record]
     path.write_bytes(path.read_bytes()[:-1])
     result = run("ls")
     assert result.exit_code == 1 and len(lines(result)) == 5
-    assert f"rb-store: error: {path} is damaged. rb-store verify --delete removes what is.\n" == result.stderr
+    assert (
+        f"rb-store: error: {path} is damaged. rb-store verify --delete removes damaged files.\n"
+        == result.stderr
+    )
 
 
 def test_ls_of_an_empty_store_says_so() -> None:
@@ -278,11 +281,11 @@ def test_a_store_moves_through_a_file(attacked: dict[str, Record]) -> None:
     out = run("export", "part.tar")
     assert (out.exit_code, out.stdout) == (0, "") and out.stderr.startswith("rb-store: 12 files, ")
     into = run("import", "part.tar", "--store", "other")
-    assert into.exit_code == 0 and "12 files taken in" in into.stderr and "0 there already" in into.stderr
+    assert into.exit_code == 0 and "12 files imported" in into.stderr and "0 already there" in into.stderr
     assert kept("other") == kept("rb-store")
     assert run("ls", "--store", "other").stdout == run("ls").stdout
     again = run("import", "part.tar", "--store", "other")
-    assert again.exit_code == 0 and "0 files taken in (0 bytes), 12 there already." in again.stderr
+    assert again.exit_code == 0 and "0 files imported (0 bytes), 12 already there." in again.stderr
 
 
 def test_a_part_moves_through_a_pipe(attacked: dict[str, Record]) -> None:
@@ -337,7 +340,7 @@ def test_an_archive_that_was_cut_off_is_status_1_and_says_what_came_in(attacked:
     result = run("import", "part.tar", "--store", "other")
     assert result.exit_code == 1
     assert "The archive part.tar is damaged or ends early" in result.stderr
-    assert f"{len(kept('other'))} files taken in before that." in result.stderr
+    assert f"{len(kept('other'))} files imported before that." in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -232,7 +232,7 @@ def test_tracking_goes_into_the_history() -> None:
         (["--label-smoothing", "-0.1"], "--label-smoothing is -0.1. It must be from 0 to below 1."),
         (
             ["--filter", "chen-lee"],
-            "--filter chen-lee thins out an attack by steps, and --method erm has none.",
+            "--filter chen-lee is for attacks by steps, and --method erm has none.",
         ),
         (["--filter", "chenlee"], "The filter is 'chenlee'. Choose from: chen-lee."),
         (
@@ -282,8 +282,8 @@ def test_wrong_options_are_usage_errors(arguments: list[str], message: str) -> N
 
 
 SHORT = (
-    "warning: --eps is 32/255, but the steps lead 20/255 far together: the attack cannot reach the border of"
-    " its ball. Give a longer {}, or more {}.\n"
+    "warning: --eps is 32/255, but the steps add up to 20/255: the attack cannot reach the border of its"
+    " ball. Give a longer {}, or more {}.\n"
 )
 
 

@@ -184,7 +184,7 @@ def test_a_search_on_the_network_as_it_is_is_told_and_recorded(
     record = json.dumps(trained["erm"])
     result = CliRunner().invoke(attack.main, ["fgsm", "--n", "4", "--eps", "4,8"], input=record)
     assert result.exit_code == 0
-    assert result.stderr.count("warning: the network is searched as it is, in float32, because a copy") == 1
+    assert result.stderr.count("warning: attacks run on the network itself, in float32, because a copy") == 1
     entries = {entry["metric"]: entry for entry in json.loads(result.stdout)["evals"]}
     assert ["could not be prepared" in words for words in entries["fgsm.8"]["warnings"]] == [True]
     assert "warnings" not in entries["acc"] and entries["fgsm.8"]["precision"] == "fp32"

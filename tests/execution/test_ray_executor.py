@@ -292,7 +292,7 @@ def test_what_ray_says_of_a_worker_that_cannot_load_the_work_is_passed_on(ray: F
 def test_another_version_on_a_node_is_said(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "__version__", "0.0.1")
     (report,) = reports(run_with(), [Echo()], (0, {}))
-    assert f"has rbtools 0.0.1, but {__version__} asks" in str(report.problem)
+    assert f"has rbtools 0.0.1, driver {__version__}" in str(report.problem)
 
 
 @pytest.mark.parametrize("jobs", [1, 3])
@@ -560,7 +560,7 @@ def test_what_listens_and_is_no_ray_has_its_time(ray: FakeRay, monkeypatch: pyte
     monkeypatch.setattr(cluster, "_SECONDS_TO_JOIN", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as server, pytest.raises(RbError) as wrong:
         cluster.Membership(f"127.0.0.1:{server.getsockname()[1]}").join()
-    assert "did not take us in within 0 seconds" in str(wrong.value)
+    assert "did not let us join within 0 seconds" in str(wrong.value)
     assert str(wrong.value).endswith("Ray says: Failed to get cluster ID")
     gate.set()
 

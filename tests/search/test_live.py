@@ -118,7 +118,7 @@ def work(command: str, count: int = 3, seconds: float | None = None, jobs: int =
         ("false", "ended with status 1, without this record"),
         ("cat >/dev/null; echo hello", "wrote a line that is not JSON"),
         ("awk '{print; print}'", "gives several records for one"),
-        ('sed \'s/"asked":/"other":/\'', "a record that was not asked for"),
+        ('sed \'s/"asked":/"other":/\'', "a record that does not belong to an input"),
         ("echo oh dear >&2; exit 3", "ended with status 3, without this record. It said: oh dear"),
     ],
 )

@@ -222,7 +222,7 @@ def test_a_derived_cell_without_a_table_is_a_record_that_can_be_trained() -> Non
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["darts", "--live", "cat"], "rb-search darts asks for no values: leave out --live"),
+        (["darts", "--live", "cat"], "rb-search darts queries no architectures: leave out --live"),
         (["darts", "--objective", "acc"], "--objective is looked up in a table"),
         (["darts", "--epochs", "0"], "epochs of search 'darts' is 0"),
         (["nasi", "--dataset", "digit"], "Unknown data set 'digit'"),

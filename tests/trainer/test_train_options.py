@@ -537,7 +537,7 @@ def test_the_step_size_of_theorem_1_is_that_of_the_kernels_written_out() -> None
 
 def test_what_a_drawn_output_and_theorem_1_do_not_go_with() -> None:
     for wrong in ({"ema": 0.9}, {"select": "best", "val": 0.1}, {"patience": 2, "val": 0.1}):
-        with pytest.raises(RbError, match="--output random keeps the weights before a step"):
+        with pytest.raises(RbError, match="--output random keeps the weights before a random step"):
             recipe.check(Recipe(output="random", **wrong))
     with pytest.raises(RbError, match="which --method pgd has not"):
         recipe.check_method(Recipe(lr_rule="theorem1"), METHODS.build("pgd"))
@@ -680,7 +680,7 @@ def test_a_checkpoint_of_another_architecture_is_refused() -> None:
     other = {**first, "arch": {**RECORD["arch"], "channels": 3}}
     with pytest.raises(RbError, match=r"does not fit"):
         go(changed(init="checkpoint"), record=other)
-    with pytest.raises(RbError, match=r"--init checkpoint goes on from the record's checkpoint, and .* none"):
+    with pytest.raises(RbError, match=r"--init checkpoint starts from the record's checkpoint, and .* none"):
         go(changed(init="checkpoint"))
 
 

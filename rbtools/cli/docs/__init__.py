@@ -1,7 +1,7 @@
 """Writes man pages and completions from the commands themselves: `make docs`.
 
-`python -m rbtools.cli.docs [FOLDER]` writes `man/` and `completions/` below the folder (here by
-default). A test holds the files in the repository against what this writes.
+`python -m rbtools.cli.docs [FOLDER]` writes `man/` and `completions/` below the folder (here by default). A
+test compares the files in the repository with this output.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Completions for bash, zsh and fish: tables written out, so that Tab starts no Python.
 
-A place is what was typed so far of a tool and its subcommands, `rb-ge attack pgd`. One table says
-what may follow a place, another what may follow an option that takes a value; an option that means
-the same everywhere stands there once, whatever the place.
+A place is the tool and its subcommands typed so far, `rb-ge attack pgd`. One table says what may follow a
+place, another what may follow an option that takes a value; an option that means the same everywhere is
+listed there once, without a place.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _after(page: Page) -> Follows:
 
 
 def _value(param: click.Option) -> Follows:
-    """What may follow an option that takes a value; nothing where only its user knows."""
+    """What may follow an option that takes a value; nothing if any value may."""
     if isinstance(param.type, click.Choice):
         return Follows(tuple(map(str, param.type.choices)))
     if param.name == "method":
@@ -89,7 +89,7 @@ def _metrics() -> tuple[str, ...]:
 
 
 def _values(pages: Iterable[Page]) -> dict[str, Follows]:
-    """Option, or place and option where places differ -> what may follow. The particular comes first."""
+    """Option, or place and option where places differ -> what may follow. The more specific comes first."""
     values: dict[str, dict[str, Follows | None]] = {}
     for page in pages:
         for param in page.command.get_params(page.context):

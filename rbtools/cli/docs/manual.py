@@ -14,17 +14,17 @@ from rbtools.cli.docs import pages as prose
 from rbtools.cli.tools import Page
 
 STATUS = {
-    "0": "All records were done, or none came in.",
-    "1": "Some record failed or some line was none; they are on standard output with an error.",
+    "0": "All records were processed, or there were none.",
+    "1": "A record failed or a line was no record; it is on standard output with an error.",
     "2": "The command line is wrong.",
     "130": "Interrupted (Ctrl-C). What was finished is written and in the store.",
-    "141": "The reader of standard output went away.",
+    "141": "The reader of standard output closed it.",
     "143": "Terminated. What was finished is written and in the store.",
 }
 ENVIRONMENT = {
-    "RB_STORE": "The store, where --store is not given.",
-    "RB_DATA": "Where data sets lie, where --data-dir is not given.",
-    "RB_CONFIG": "Defaults for options, where --config is not given.",
+    "RB_STORE": "The default of --store.",
+    "RB_DATA": "The default of --data-dir.",
+    "RB_CONFIG": "The default of --config.",
     "NO_COLOR": "No colours on the terminal.",
 }
 RECORDS = (
@@ -38,7 +38,7 @@ DIVIDING = (
     (
         "With --shard I/N a tool works on each N-th record only, from the I-th on. Many processes, on one"
         " machine or on many that see the same folder, then divide the work over one store, and each may"
-        " be stopped and started again. --shard auto takes the part of a task of a Slurm job. This script,"
+        " be stopped and started again. --shard auto takes the shard of its task in a Slurm job. This script,"
         " given to sbatch, works on a file (records.jsonl) in an array of eight:",
         "#!/bin/sh\n"
         "#SBATCH --array=1-8 --gpus=1\n"
@@ -47,7 +47,7 @@ DIVIDING = (
     (
         "Without --shard the tasks of a Slurm job share the images of each record in place of the records,"
         " and so do the workers of --jobs once no more records come: rb-attack, rb-corrupt, rb-pr and rb-ge"
-        " use them all for one model. What they write is what one process writes; each task of the job writes"
+        " use them all for one model. They write what one process writes; each task of the job writes"
         " all of it. GNU parallel, with as many at once as there are cores:",
         "parallel '{use} --shard {{}}/8 records.jsonl > part-{{}}.jsonl' ::: 1 2 3 4 5 6 7 8",
     ),
@@ -107,7 +107,7 @@ def page(pages: Sequence[Page], tools: Sequence[str]) -> str:
 
 
 def prose_page(page: prose.Prose, tools: Sequence[str]) -> str:
-    """A page that no command makes, in roff; `tools` are those to see also."""
+    """A page that belongs to no command, in roff; `tools` are for SEE ALSO."""
     lines = [_title(page.name, page.section), ".SH NAME"]
     lines.append(f"{_escape(page.name)} \\- {_escape(page.summary)}")
     for heading, parts in page.body.items():
@@ -163,7 +163,7 @@ def _of_records(pages: Sequence[Page]) -> list[str]:
 
 
 def _dividing(pages: Sequence[Page]) -> list[str]:
-    """How many processes divide the work, for a tool that has work worth it: one that keeps it in a store."""
+    """How several processes divide the work; only for tools with a store."""
     params = [param for page in pages for param in page.command.get_params(page.context)]
     flags = {flag for param in params for flag in param.opts if not getattr(param, "hidden", False)}
     if not {"--shard", "--store"} <= flags:
@@ -176,7 +176,7 @@ def _dividing(pages: Sequence[Page]) -> list[str]:
 
 
 def _expressions(pages: Sequence[Page]) -> list[str]:
-    """The language of options that take an EXPR, in the words of the module that reads it."""
+    """The language of options that take an EXPR, from the docstring of the module that parses it."""
     if not any(param.metavar == "EXPR" for page in pages for param in page.command.params):
         return []
     from rbtools.records import expr

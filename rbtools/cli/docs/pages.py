@@ -1,9 +1,9 @@
-"""The man pages that no command's help makes: what a record is, and how the tools go together.
+"""The man pages that belong to no command: what a record is, and how the tools work together.
 
-Their text stands beside this file, in `NAME.SECTION.txt`: one line about the page, then headings
-(`# NAME`), paragraphs, terms (`term :: meaning`, each from the beginning of a line), and indented lines,
-which are shown as they are. A `$ ` before one of these is not shown: the tests run that command.
-`{tools}` stands for the terms of all tools; `{record}`, `{train}` and `{evals}` for those of fields.
+Their text is in `NAME.SECTION.txt` beside this file: one line about the page, then headings (`# NAME`),
+paragraphs, terms (`term :: meaning`, each from the beginning of a line), and indented lines, which are shown
+as they are. A `$ ` before one of these is not shown: the tests run that command. `{tools}` stands for the
+terms of all tools; `{record}`, `{train}` and `{evals}` for those of fields.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Prose(NamedTuple):
     body: dict[str, list[str | dict[str, str] | Code]]
 
     def commands(self) -> list[str]:
-        """The commands that it shows and that can be run."""
+        """The commands of the page that can be run."""
         codes = [part for parts in self.body.values() for part in parts if isinstance(part, Code)]
         return [command for code in codes for command in code.commands]
 
@@ -91,7 +91,7 @@ def _part(text: str) -> str | dict[str, str] | Code:
 
 
 def _run(lines: list[str]) -> list[str]:
-    """The commands of a block of code; one goes on in lines that are not marked."""
+    """The commands of a block of code; lines without a mark continue a command."""
     commands: list[str] = []
     for line in lines:
         if line.startswith("$ "):

@@ -1,1 +1,1 @@
-"""Jobs on a Ray cluster: the cluster, its workers, and the executor in front of them."""
+"""Jobs on a Ray cluster: the cluster, its workers, and the executor."""

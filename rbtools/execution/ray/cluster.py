@@ -1,4 +1,4 @@
-"""Reaching a Ray cluster, and what it offers."""
+"""Joining a Ray cluster, and its resources."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from rbtools.execution.context import RunContext
 
 _SECONDS_TO_ANSWER = 3.0
 _SECONDS_TO_JOIN = 20.0
-_SECONDS_TO_START = 90.0  # a cluster of our own, on a busy machine
+_SECONDS_TO_START = 90.0  # for starting a cluster on a busy machine
 _SECONDS_TO_LEAVE = 0.5
 _PLACE = re.compile(r"^\[[^\]]*\] *\S+:\d+: *")  # "[time W pid thread] file.cc:12: "
 
 
 class Share(NamedTuple):
-    """What one task takes of a node, and how many such tasks the cluster carries at once.
+    """The resources that one task takes of a node, and how many such tasks the cluster runs at once.
 
-    `threads` is what a large network gets without --threads: what every node has, so that a result does not
-    depend on where it was computed.
+    `threads`: the threads of a large network without --threads. Every node has that many, so that a result
+    does not depend on where it was computed.
     """
 
     device: str
@@ -38,7 +38,7 @@ class Share(NamedTuple):
 
 
 class Membership:
-    """Being part of a cluster, from `join` to `leave`."""
+    """A connection to a cluster, from `join` to `leave`."""
 
     def __init__(self, address: str | None) -> None:
         self.address = address or os.environ.get("RAY_ADDRESS")
@@ -51,11 +51,11 @@ class Membership:
     def join(self) -> Any:
         """Join the cluster and return the `ray` module.
 
-        Without an address: a cluster that runs on this machine, else one that is started here for as
-        long as we run. Ray waits for minutes for what does not answer, so that is asked first, and
-        joining has its own limit. Raises RbError.
+        Without an address: a cluster that runs on this machine, else one that is started here for this run.
+        Ray waits for minutes for an address that does not answer, so we probe it first, and joining has its
+        own time limit. Raises RbError.
         """
-        # A cluster that we start sends no figures to its makers; read when Ray is imported.
+        # A cluster that we start sends no usage statistics; read when Ray is imported.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         self._ray = _imported()
         if self.address:
@@ -65,13 +65,13 @@ class Membership:
             limit = _SECONDS_TO_START if self.address in (None, "local") else _SECONDS_TO_JOIN
             in_time = self._joined.wait(limit)
         if threading.current_thread() is threading.main_thread():
-            # Below Python, Ray has its own handler print a stack for SIGTERM; this puts Python's back.
+            # Ray installs a C handler that prints a stack on SIGTERM; this restores Python's.
             signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
         where = self.address or "this machine"
         if not in_time:
             raise RbError(
-                f"The Ray cluster at {where} did not take us in within {limit:.0f} seconds. Check that"
-                " this is its address (ray start --head says it), and that this machine is part of it"
+                f"The Ray cluster at {where} did not let us join within {limit:.0f} seconds. Check that"
+                " this is its address (ray start --head prints it), and that this machine is part of it"
                 f" (ray start --address=...).{errors.last()}"
             )
         if self._failed is not None:
@@ -82,9 +82,9 @@ class Membership:
         return self._ray
 
     def leave(self, holder: object = None) -> None:
-        """Leave the cluster; where Ray takes its time, the end of the process does the rest.
+        """Leave the cluster; if Ray takes too long, the end of the process does the rest.
 
-        `holder` stays alive until Ray has shut down: Ray ends the process, with status 1, where one of its
+        `holder` stays alive until Ray has shut down: Ray ends the process, with status 1, if one of its
         references is dropped meanwhile.
         """
         self._holder = holder
@@ -93,8 +93,8 @@ class Membership:
             self._thread.join(_SECONDS_TO_LEAVE)
 
     def _stay(self) -> None:
-        """Join, stay, leave. In a thread: joining may hang, and in the main thread Ray takes SIGTERM for
-        itself. In one thread: what Ray starts on this machine is bound to the life of the thread.
+        """Join, wait, leave. In a thread: joining may hang, and in the main thread Ray takes over SIGTERM. In
+        one thread for all three: what Ray starts on this machine ends with the thread.
         """
         try:
             self._ray.init(
@@ -125,7 +125,7 @@ class _Captured:
 
 @contextlib.contextmanager
 def _captured_errors() -> Iterator[_Captured]:
-    """Capture standard error: what Ray writes there while it joins is for the message, if it fails."""
+    """Capture standard error: if joining fails, what Ray wrote there goes into the message."""
     captured = _Captured()
     try:
         stderr = os.dup(2)
@@ -156,7 +156,7 @@ def _imported() -> Any:
 
 
 def _ask(address: str) -> None:
-    """Raise RbError where nothing listens at the address, UsageError where it is none."""
+    """Raise RbError if nothing listens at the address, UsageError for an invalid one."""
     if address in ("auto", "local"):
         return
     if address.startswith("ray://"):
@@ -180,7 +180,7 @@ def _ask(address: str) -> None:
 
 
 def share(ray: Any, run: RunContext) -> Share:
-    """What a task takes. Raises RbError where no node of the cluster could ever run one."""
+    """The resources of a task. Raises RbError if no node of the cluster could ever run one."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     cores = sorted(int(node["CPU"]) for node in nodes if node.get("CPU", 0) >= 1)
     cards = sum(int(node.get("GPU", 0)) for node in nodes)

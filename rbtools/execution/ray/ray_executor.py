@@ -1,7 +1,7 @@
 """The executor on a Ray cluster: every job is a Ray task.
 
-Ray runs a task where there is room. Retries are not Ray's but the executor's, so that a second try starts
-from what the first one left in the store.
+Ray decides where a task runs. The executor, not Ray, retries tasks, so that a second try starts from what the
+first one left in the store.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from rbtools.store import lease
 from rbtools.store.checksum import digest
 from rbtools.store.remote_proxy import File, export_file, import_file, is_whole
 
-# Nodes of a cluster come and go through no fault of the record, so it gets one try more than here.
+# Nodes of a cluster come and go through no fault of the record: one try more than for local workers.
 TRIES = 3
 _SECONDS_TO_STOP = 1.0
 _SECONDS_TO_LEAVE = 0.5
-_SECONDS_FOR_FILES = 0.2  # unfinished states of stopped tasks are on their way
-# Names of Ray's errors that mean a lost machine or process, and not a job that failed.
+_SECONDS_FOR_FILES = 0.2  # wait for unfinished states that stopped tasks have sent
+# Names of Ray's errors for a lost machine or process; others mean that the job failed.
 _LOST = (
     "NodeDiedError",
     "WorkerCrashedError",
@@ -49,7 +49,7 @@ _LOST = (
 
 @dataclasses.dataclass
 class _Ticket:
-    """A job on its way, and the state of its Ray task."""
+    """A submitted job, and the state of its Ray task."""
 
     job: Job
     number: int
@@ -70,10 +70,10 @@ class RayExecutor(Executor):
     def __init__(self, functions: Sequence[JobFunction], run: RunContext) -> None:
         super().__init__(functions, run)
         self.store = run.store
-        # What the executor's thread is to do next, in order; None ends it.
+        # Calls for the executor's thread, in order; None ends it.
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._running: dict[int, _Ticket] = {}
-        self._unfinished: set[int] = set()  # numbers of tickets whose files in the inbox count
+        self._unfinished: set[int] = set()  # numbers of tickets whose files in the inbox are kept
         self._unseen = False  # whether some worker does not see the store
         self._waiting: deque[_Ticket] = deque()
         self._count = 0
@@ -84,7 +84,7 @@ class RayExecutor(Executor):
         self._hush = contextlib.ExitStack()
 
     def __enter__(self) -> RayExecutor:
-        # Ray prints what happens to its nodes, at length, log_to_driver or not; notices say it in a line.
+        # Ray prints long reports on its nodes even without log_to_driver; our notices have one line.
         nowhere = self._hush.enter_context(open(os.devnull, "w"))
         self._hush.enter_context(contextlib.redirect_stdout(nowhere))
         try:
@@ -113,7 +113,7 @@ class RayExecutor(Executor):
             raise
 
     def submit(self, job: Job) -> None:
-        """Hand a job in; it starts as soon as there is room for it."""
+        """Submit a job; it starts as soon as there is room for it."""
         self._calls.put(lambda: self._add(job))
 
     def __exit__(self, *error: object) -> None:
@@ -140,7 +140,7 @@ class RayExecutor(Executor):
             self._lease.release()
 
     def _claim_lease(self) -> str | None:
-        """Hold a lease whose file shows workers that they see this very store; its name."""
+        """Hold a lease, by whose file workers recognise this store, and return its name."""
         name = digest({"kind": "ray", "run": uuid.uuid4().hex})
         try:
             path = self.store.path("leases", name)
@@ -150,7 +150,7 @@ class RayExecutor(Executor):
         return None if self._lease is None else name
 
     def _serve_calls(self) -> None:
-        """The executor's thread: all that changes its state, one after another."""
+        """The executor's thread: runs all calls that change its state, one after another."""
         try:
             self._listen()
             while (call := self._calls.get()) is not None:
@@ -162,7 +162,7 @@ class RayExecutor(Executor):
                 self.post(error)
 
     def _limit(self) -> int:
-        """Tasks given to Ray at once. Without --jobs all that come, for nodes that join during the run."""
+        """The most tasks given to Ray at once. Without --jobs all, for nodes that join during the run."""
         return self.run.jobs or 1 << 30
 
     # --- tasks ------------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ class RayExecutor(Executor):
 
     def _keep(self, answer: Answer) -> str | None:
         """Put the files of a worker that does not see the store into it; if that fails, return why."""
-        for kind, name in sorted(answer.files):  # objects first: a result must not name what is not there
+        for kind, name in sorted(answer.files):  # objects first: a result must not refer to a missing one
             try:
                 import_file(self.store, kind, name, answer.files[kind, name])
             except RbError as error:
@@ -241,7 +241,7 @@ class RayExecutor(Executor):
         return None
 
     def _failed(self, ticket: _Ticket, error: Exception) -> None:
-        """Try a task without an answer again where a machine or process was lost; else report an error."""
+        """Retry a task without an answer if a machine or process was lost; else report an error."""
         names = {cls.__name__ for cls in type(error).__mro__}
         text = _in_words(error)
         if not names.intersection(_LOST):
@@ -270,9 +270,9 @@ class RayExecutor(Executor):
         try:
             files, text = future.result()
         except Exception:
-            return  # the actor is gone, and with it nothing but progress and unfinished states
+            return  # the actor is gone; only progress and unfinished states are lost
         for (number, kind, name), data in files.items():
-            if number in self._unfinished:  # a late state may be of a training that is done
+            if number in self._unfinished:  # a late state may belong to a finished training
                 with contextlib.suppress(RbError):
                     import_file(self.store, kind, name, data)
         if text:
@@ -281,7 +281,7 @@ class RayExecutor(Executor):
 
 
 def _in_words(error: Exception) -> str:
-    """The last line of what Ray says, which is the error itself, as one sentence."""
+    """The last line of Ray's message, the error itself, as one sentence."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = lines[-1] if type(error).__name__.startswith("RayTaskError") and lines else " ".join(lines[:1])
     return text if text.endswith(".") else f"{text}."

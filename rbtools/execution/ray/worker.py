@@ -1,8 +1,8 @@
 """The worker's side of `--engine ray`: what a Ray worker does with a record. Ray itself is not imported here.
 
-A worker that sees the driver's store uses it as a local worker does. It recognises that store by a lease,
-which the driver holds in it for as long as it runs: no other folder of that name has that file. A worker that
-does not see it uses a store of its own (`rbtools.store.remote_proxy`).
+A worker that sees the driver's store uses it like a local worker. It recognises that store by a lease that
+the driver holds in it during the run: no other folder of that name has that file. A worker that does not see
+it uses a store of its own (`rbtools.store.remote_proxy`).
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _PREFIX = "rbtools-ray-"
 
 
 class RunSpec(NamedTuple):
-    """What all tasks of one run have in common.
+    """The common part of all tasks of one run.
 
-    `folder` is where relative paths start; `lease` names a file that lies in the driver's store.
+    `folder`: the base of relative paths; `lease`: the name of a file in the driver's store.
     """
 
     functions: Sequence[JobFunction]
@@ -58,7 +58,7 @@ class RayTask(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What comes back: the report, or the files that are needed first; and what belongs into the store."""
+    """The answer of a task: the report, or the files that it needs first, and the files for the store."""
 
     report: JobReport | None
     wants: frozenset[File] = frozenset()
@@ -99,27 +99,27 @@ def serve(version: str, spec: bytes, task: RayTask, inbox: Any) -> Answer:
     if version != __version__:
         return Answer(
             JobReport(
-                problem=f"The Ray node {socket.gethostname()} has rbtools {__version__}, but {version} asks."
+                problem=f"The Ray node {socket.gethostname()} has rbtools {__version__}, driver {version}."
                 " Install one version on all nodes."
             )
         )
     try:
         return _worker(spec).serve(task, inbox)
-    except RbError as error:  # no room for what was sent, or it arrived damaged
+    except RbError as error:  # no room for the files that were sent, or they arrived damaged
         return Answer(JobReport(problem=str(error)))
 
 
 class _Worker:
-    """What a worker process keeps between the tasks of one run."""
+    """The state of a worker process between the tasks of one run."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
         handler = signal.getsignal(signal.SIGINT)
         main = threading.current_thread() is threading.main_thread()  # no other thread may set a handler
         if main and handler in (signal.SIG_IGN, signal.SIG_DFL):
-            # Ray stops a task as Ctrl-C would; a node that was started in the background ignores that.
+            # Ray stops a task by SIGINT, which a node started in the background ignores.
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        # What the driver of this very run packed, handed over by its own Ray: nobody else's bytes.
+        # Trusted: pickled by the driver of this run and sent by its own Ray.
         self.spec: RunSpec = pickle.loads(data)
         with contextlib.suppress(OSError):
             os.chdir(self.spec.folder)
@@ -162,13 +162,13 @@ def _worker(spec: bytes) -> _Worker:
 
 
 def sees(run: RunContext, lease: str | None) -> bool:
-    """Whether the run's store is, on this machine, the very folder that it is on the driver's."""
+    """Whether the run's store is the same folder on this machine as on the driver's."""
     if run.store.folder is None:
         return True
     if lease is None:
         return False
     path = run.store.folder / "leases" / lease[:2] / lease
-    # A network file system may remember for a while that a file was not there: opening the folder asks anew.
+    # A network file system may cache that a file is missing: opening the folder refreshes that.
     with contextlib.suppress(OSError):
         os.listdir(path.parent)
     return path.exists()
@@ -192,7 +192,7 @@ Result = dict[str, Any] | None
 def _file_here(
     record: dict[str, Any], known: dict[File, bytes | None]
 ) -> Iterator[tuple[dict[str, Any], Callable[[Result], Result]]]:
-    """The record with a copy of the user's checkpoint where that file is not on this machine.
+    """The record with a copy of the user's checkpoint if that file is not on this machine.
 
     Yields the record, and a function that puts the file's own path back into a result.
     """

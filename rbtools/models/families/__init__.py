@@ -1,4 +1,4 @@
-"""Families of networks, each told from the names and shapes of its tensors.
+"""Families of networks, each recognised by the names and shapes of its tensors.
 
 A new family is one function `(state, metadata) -> Inferred | None` (see `base.Family`) and one line here.
 """

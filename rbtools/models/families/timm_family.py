@@ -1,8 +1,8 @@
 """timm's networks, recognised by a digest of all their names and shapes (`spaces/timm.json`).
 
 Some names of timm have the same tensors and another function: pooling that blurs, TensorFlow's padding and
-epsilon, another GELU. What BatchNorm remembers does not tell them surely (a larger epsilon hides the others),
-so these are asked about.
+epsilon, another GELU. BatchNorm's statistics do not distinguish them reliably (a larger epsilon hides the
+others), so the user must choose.
 """
 
 from __future__ import annotations

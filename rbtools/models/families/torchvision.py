@@ -18,7 +18,7 @@ AUXILIARY = ("aux1.", "aux2.", "AuxLogits.")
 
 
 def digest(state: Mapping[str, Tensor], head: str, stem: str) -> str:
-    """A digest of names and shapes that leaves open the classes and the image channels."""
+    """A digest of names and shapes that ignores the numbers of classes and image channels."""
     ends = {head, head.removesuffix("weight") + "bias"}
     lines = []
     for key in sorted(state):

@@ -10,7 +10,8 @@ from rbtools.models.families.base import Inferred, State, numbered, weight
 from rbtools.spaces.zoo import FORMS
 from rbtools.spaces.zoo_forms import ViT
 
-# The names that tell it: patches, positions, head, first linear layer of a block, and what a block adds.
+# The names that identify it: patches, positions, head, first linear layer of a block; a pattern of the
+# blocks.
 TORCHVISION = (
     "conv_proj.weight",
     "encoder.pos_embedding",

@@ -212,7 +212,7 @@ class DeepMindPreActResNet(nn.Module):
 
 
 def variants(name: str) -> tuple[dict[str, str], ...]:
-    """The activation leaves no trace in names and shapes."""
+    """The activation does not show in names and shapes."""
     return tuple({"activation": activation} for activation in ACTIVATIONS)
 
 

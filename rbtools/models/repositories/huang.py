@@ -103,7 +103,7 @@ def _last_norm(form: str) -> str:
 
 
 def variants(name: str) -> tuple[dict[str, str], ...]:
-    """The activation leaves no trace; form a is published with SiLU."""
+    """The activation does not show in names and shapes; form a is published with SiLU."""
     order = sorted(ACTIVATIONS, reverse="-a-" in name)
     return tuple({"activation": activation} for activation in order)
 

@@ -1,7 +1,7 @@
 """Wide ResNets with a cosine head (Pang et al. 2020, hypersphere embedding): `pang/wrn-34-20`.
 
-Features and the rows of the last layer have length 1. The file is that of a Wide ResNet of TRADES without a
-bias, so only a name tells it.
+Features and the rows of the last layer have length 1. The file looks like a Wide ResNet of TRADES without a
+bias, so only a name identifies it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Swin transformers (Liu et al., ICCV 2021) under Microsoft's names, built by timm.
 
-`microsoft/swin-b` and its kin; the merging of patches stands at the end of a stage there, and at the
-beginning of the next one in timm. `xu/swin-b` and `-l` are those of MIMIR (Xu et al. 2024): their LayerNorm
-has another epsilon, the large one has windows of 14, and they take pixels as they are.
+`microsoft/swin-b` and others; patches are merged at the end of a stage there, and at the beginning of the
+next one in timm. `xu/swin-b` and `-l` are those of MIMIR (Xu et al. 2024): their LayerNorm has another
+epsilon, the large one has windows of 14, and they take pixels as they are.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SIZES: dict[str, tuple[int, tuple[int, ...], tuple[int, ...]]] = {
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
-# There are no variants: the epsilon of LayerNorm moves the logits in their sixth digit.
+# There are no variants: the epsilon of LayerNorm changes only the sixth digit of the logits.
 def build(
     match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: tuple[int, int, int]
 ) -> nn.Module:

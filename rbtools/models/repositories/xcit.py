@@ -28,7 +28,7 @@ NORMALIZATIONS = {
 
 
 def variants(name: str) -> tuple[dict[str, str], ...]:
-    """The strides leave no trace; the BatchNorm layers of the patches tell them."""
+    """The strides do not show in names and shapes; the BatchNorm layers of the patches decide."""
     return ({"stem": "imagenet"}, {"stem": "cifar"})
 
 
@@ -57,7 +57,7 @@ def build(
 
 
 def infer(state: State) -> Inferred | None:
-    """An XCiT of these sizes with patches of 16 pixels, which four convolutions make."""
+    """An XCiT of these sizes with patches of 16 pixels, made by four convolutions."""
     stem, head = weight(state, "patch_embed.proj.0.0.weight", 4), weight(state, "head.weight", 2)
     heads = weight(state, "blocks.0.attn.temperature", 3)
     if stem is None or head is None or heads is None or "patch_embed.proj.6.0.weight" not in state:

@@ -1,4 +1,4 @@
-"""The commands of the evaluations that a record holds, as far as its entries and names tell them."""
+"""The commands of a record's evaluations, as far as its entries and names determine them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _Step(NamedTuple):
 
 
 def evaluations(record: Record, lacking: dict[str, None]) -> list[str]:
-    """A command for each kind of evaluation; what the record does not say goes to `lacking`."""
+    """A command for each kind of evaluation; what is missing in the record goes to `lacking`."""
     entries = {str(e.get("metric")): e for e in record.get("evals") or () if isinstance(e, Mapping)}
     data = () if record.get("train") else tuple(option("dataset", record.get("dataset")))
     steps: list[_Step] = []
@@ -82,7 +82,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _merged(steps: Iterable[_Step]) -> list[str]:
-    """The commands; what differs in its lists only is one."""
+    """The commands; those that differ only in their lists are merged."""
     commands: dict[tuple[str, tuple[str, ...]], dict[str, dict[str, None]]] = {}
     for step in steps:
         lists = commands.setdefault((step.command, step.rest), {})
@@ -97,7 +97,7 @@ def _merged(steps: Iterable[_Step]) -> list[str]:
 
 
 def _comes_along(name: str, entry: Mapping[str, Any], entries: Mapping[str, Any]) -> bool:
-    """Whether a result is made on the way to another one, or by no tool of the pipe."""
+    """Whether a result is computed along with another one, or by no tool of the pipe."""
     parts = metric_name.parse(name)
     plain = metric_name.without_split(name)
     if name in ("score", "seconds_per_epoch") or plain == "acc":
@@ -156,10 +156,9 @@ def _step(
 
 
 def _counts(entry: Mapping[str, Any], entries: Mapping[str, Any]) -> list[Any] | None:
-    """How many images were asked for, on train and test for a difference.
-
-    Of probabilistic robustness an entry counts those that are right: the accuracy beside it has all.
-    None where that does not fit together.
+    """The requested number of images, for a difference on train and test. An entry of probabilistic
+    robustness counts the correct images: the accuracy in the record has all. None if these do not fit
+    together.
     """
     number = entry.get("n")
     counts = number if isinstance(number, list) else [number]
@@ -247,7 +246,7 @@ def _corruption(entry: Mapping[str, Any], lacking: dict[str, None]) -> _Step | N
 
 @cache
 def _by_name(name: metric_name.MetricName) -> _Step | None:
-    """The command that a metric's name alone suggests, None for a name that does not show one."""
+    """The command that a metric's name suggests; None for a name that suggests none."""
     if name.prefixes:
         step = _by_name(name.rest()) if len(name.prefixes) == 1 else None
         if step is not None and name.is_ge:
@@ -278,6 +277,6 @@ def _attack_named(name: metric_name.MetricName) -> _Step | None:
 
 
 def _of255(text: str) -> str:
-    """A radius of a name, which has six digits, as the one that was meant."""
+    """The intended radius of a name, which has only six digits."""
     value = float(text) * 255
     return f"{value:.0f}/255" if len(text) > 6 and abs(value - round(value)) < 1e-3 else text

@@ -147,7 +147,7 @@ def _label(parts: metric_name.MetricName) -> str:
 
 
 def _radius(text: str) -> str:
-    """A radius as it was meant: 0.0313725 is a fraction of 255, 0.08 is none."""
+    """A radius as intended: 0.0313725 is a fraction of 255, 0.08 is not."""
     of255 = float(text) * 255
     return f"{of255:.0f}/255" if len(text) > 6 and abs(of255 - round(of255)) < 1e-3 else text
 
@@ -163,7 +163,7 @@ def _numbers(name: str) -> list[float]:
 
 
 def curves(names: Iterable[str]) -> list[Curve]:
-    """What the chart can show, PR over gamma first: families with at least two members."""
+    """The curves of the chart, PR over gamma first: families with at least two members."""
     families: dict[tuple[int, str, str], list[tuple[float, str]]] = {}
     for name in names:
         parts = metric_name.parse(name)

@@ -1,7 +1,6 @@
-"""What the leaderboard page is made of: columns of numbers, and records as short as they can be.
-
-The page holds every number once. What many records share (protocols, command lines) is written once and
-numbered, so that 6,466 records of a table make a file that a browser opens at once.
+"""The content of the leaderboard page: columns of numbers, and records in a short form. The page has every
+number once. What many records share (protocols, command lines) is written once and numbered, so that a
+browser opens a page of 6,466 records immediately.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ FIELDS = {
     "train.method": ("Training", ("train", "method")),
     "train.seed": ("Seed", ("train", "seed")),
 }
-# What the page writes anew, and ranks among other records than those of the page.
+# Fields that the page computes itself, and ranks among other records than those of the page.
 _REPLACED = frozenset(field.name for field in schema.RECORD if field.role == "result")
 
 
 class TextPool:
-    """Texts by number, each held once."""
+    """Numbered texts, each stored once."""
 
     def __init__(self) -> None:
         self.numbers: dict[str, int] = {}
@@ -44,7 +43,7 @@ class TextPool:
 def content(
     records: Sequence[Record], title: str, preset_metrics: Callable[[str], Sequence[str]]
 ) -> dict[str, Any]:
-    """All that the page is drawn from, as JSON has it. Raises RbError where no record has a metric."""
+    """All data of the page, for JSON. Raises RbError if no record has a metric."""
     ranked, score = metric_name.default_rank_key(records), score_terms.score(records, preset_metrics)
     shown = board.columns(records)
     intervals = [_intervals(record) for record in records]
@@ -146,7 +145,7 @@ def _scopes(records: Sequence[Record], within: Sequence[str]) -> list[dict[str, 
 
 
 def _groups(records: Sequence[Record], names: Sequence[str]) -> tuple[list[dict[str, Any]], list[int]]:
-    """The groups by their fields, and each record's. Who lacks a field agrees with the others that do."""
+    """The groups by their fields, and the group of each record. Records that lack a field agree in it."""
     fields = [expr.compile(name) for name in names]
     numbers: dict[str, int] = {}
     keys: list[dict[str, Any]] = []
@@ -169,7 +168,7 @@ def _field(field: expr.Expression, record: Record) -> Any:
 
 
 def _row(record: Record, steps: TextPool, lacking: TextPool, protocols: TextPool) -> dict[str, Any]:
-    """A record but for its numbers: its other fields as text, protocols, and how to make it again."""
+    """A record without its numbers: its other fields as text, protocols, and the commands to reproduce it."""
     base = {key: value for key, value in record.items() if key not in _REPLACED}
     if isinstance(base.get("train"), Mapping):
         base["train"] = {key: value for key, value in base["train"].items() if key != "history"}
@@ -185,9 +184,8 @@ def _row(record: Record, steps: TextPool, lacking: TextPool, protocols: TextPool
 
 
 def _entry(entry: Mapping[str, Any], protocols: TextPool) -> Any:
-    """An entry as the number of its protocol, with what is its own where there is something.
-
-    Value and interval are in the columns.
+    """An entry as the number of its protocol, with its own fields if it has any. Value and interval are in
+    the columns.
     """
     omitted = schema.on_page("omitted")
     shared = {key: value for key, value in entry.items() if key not in omitted and key != "value"}

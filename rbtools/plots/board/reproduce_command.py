@@ -1,6 +1,5 @@
-"""The command line that reproduces a record, as far as the record says how it was made.
-
-Every word comes from a file that may be anybody's and is meant to be pasted into a shell: see `shell`.
+"""The command line that reproduces a record, as far as the record has its settings. Every word may come from
+an untrusted file and be pasted into a shell: see `shell_words`.
 """
 
 from __future__ import annotations

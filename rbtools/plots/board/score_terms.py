@@ -1,4 +1,4 @@
-"""What the page's score is made of at the start: what rb-score was asked for, where the records say so."""
+"""The initial terms of the page's score: those of rb-score, if the records have them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ MISSING = ("refuse", "renormalise", "worst")
 
 @dataclass
 class PageTerm:
-    """One part of the score. `names` has what it is called in each record, where that differs.
-
-    A preset calls some metrics otherwise on some data sets; a name may also be an expression.
+    """One term of the score. `names` has its name in each record, if that differs. A preset has other names
+    of some metrics on some data sets; a name may also be an expression.
     """
 
     metric: str
@@ -28,7 +27,7 @@ class PageTerm:
     names: list[str] = field(default_factory=list)
 
     def described(self, records: Sequence[Record], intervals: Sequence[Mapping[str, Pair]]) -> dict[str, Any]:
-        """The term as the page has it: with its own values where it is no column of the table."""
+        """The term as in the page: with its own values if it is no column of the table."""
         plain = {"metric": self.metric, "weight": self.weight, "higher": self.higher}
         known = not self.names and any(board.value(record, self.metric) is not None for record in records)
         if known:
@@ -94,7 +93,7 @@ def _entry(record: Record) -> Mapping[str, Any] | None:
 
 
 def _make(entry: Mapping[str, Any]) -> tuple[Any, ...] | None:
-    """What must be the same of all entries: weights and directions, groups, what becomes of gaps, preset."""
+    """What all entries must share: weights and directions, groups, handling of missing metrics, preset."""
     terms = _terms(entry)
     within, missing, preset = entry.get("within") or {}, entry.get("missing", "refuse"), entry.get("preset")
     if not terms or not isinstance(within, Mapping) or missing not in MISSING:

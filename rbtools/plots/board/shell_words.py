@@ -1,6 +1,5 @@
-"""Words of a command line that is meant to be pasted into a shell, from values that may be anybody's.
-
-Values are quoted, options are those that the tools have, and a value with control characters is refused.
+"""Words of a command line to paste into a shell, made from untrusted values. Values are quoted, only options
+of the tools are used, and values with control characters are refused.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069
 
 
 class Unsayable(Exception):
-    """A value that no command line should hold."""
+    """A value that must not go into a command line."""
 
 
 @cache
@@ -54,7 +53,7 @@ def number(value: float) -> str:
 
 
 def distance(value: float, norm: str = "linf") -> str:
-    """A distance of [0, 1] as the command line takes it: L-infinity in 1/255, L2 as it is."""
+    """A distance of [0, 1] as on the command line: L-infinity in 1/255, L2 unchanged."""
     if norm != "linf":
         return number(value)
     short = f"{value * 255:g}"
@@ -62,7 +61,7 @@ def distance(value: float, norm: str = "linf") -> str:
 
 
 def radius(value: float) -> str:
-    """A radius on [0, 1]; 8/255 where it is just that and no shorter number."""
+    """A radius on [0, 1]; as 8/255 if it is exactly that and has no shorter decimal form."""
     short = number(value)
     return f"{round(value * 255)}/255" if len(short) > 7 and round(value * 255) / 255 == value else short
 

@@ -36,7 +36,7 @@ __all__ = ["Expression", "MissingName", "compile", "expand", "is_bare", "is_glob
 class Expression:
     """A parsed expression; call it with a record.
 
-    `text` is what was written, `names` the names and globs in it, each once, in their order.
+    `text`: as it was written; `names`: the names and globs in it, each once, in order.
     """
 
     def __init__(self, text: str) -> None:
@@ -48,20 +48,20 @@ class Expression:
     def __call__(self, record: Record) -> Any:
         """The value for this record.
 
-        Raises MissingName for a name that it does not have, RbError where values do not fit.
+        Raises MissingName for a name that it does not have, RbError for values of the wrong kind.
         """
         return self._node(record)
 
     @property
     def is_mean(self) -> bool:
-        """Whether it is the mean of metrics, `mean(fgsm.*, acc)`, and no more is calculated."""
+        """Whether it is just a mean of metrics, `mean(fgsm.*, acc)`."""
         inner = self.text.strip().removeprefix("mean(").removesuffix(")")
         return self.text.strip() == f"mean({inner})" and all(map(is_bare, items(inner)))
 
     def number(self, record: Record) -> float | None:
-        """The value where it is a number, None where the record has none.
+        """The value if it is a number, None if the record has none.
 
-        Raises RbError for a value that is no number: that is a wrong expression, not a missing result.
+        Raises RbError for a value that is no number: the expression is wrong, not the record.
         """
         try:
             value = self(record)
@@ -72,7 +72,7 @@ class Expression:
         return value
 
     def holds(self, record: Record) -> bool:
-        """The value, for an expression that is a condition; RbError where it is not true or false."""
+        """The value of a condition. Raises RbError if it is not true or false."""
         value = self(record)
         if not isinstance(value, bool):
             raise RbError(
@@ -85,5 +85,5 @@ class Expression:
 
 
 def compile(text: str) -> Expression:
-    """Parse an expression. Raises RbError that shows the place where it does not parse."""
+    """Parse an expression. Raises RbError that points at the place that does not parse."""
     return Expression(text)

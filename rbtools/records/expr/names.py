@@ -1,4 +1,4 @@
-"""Names in an expression: what they mean in a record, globs, and what to say when there is none."""
+"""Names in an expression: their lookup in a record, globs, and the error for a missing one."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ ABSENT = object()
 class MissingName(RbError):
     """The record has no such name, or no metric that the glob matches.
 
-    The message is made when it is read: a filter over thousands of records throws most of them away.
+    The message is made when it is read: a filter over thousands of records discards most of them.
     """
 
     def __init__(self, name: str, record: Record) -> None:
         super().__init__(name, record)
         self.name, self.record = name, record
-        self.beside_text = False  # compared with a text, so meant as one perhaps
+        self.beside_text = False  # compared with a text, so perhaps meant as a text
 
     def __str__(self) -> str:
         metrics, fields = list(metrics_of(self.record)), list(_fields(self.record))
@@ -34,7 +34,7 @@ class MissingName(RbError):
 
     @property
     def hint(self) -> str:
-        """What may have been meant, as a sentence with a blank before it; or an empty text."""
+        """A suggestion, as a sentence after a blank; or an empty text."""
         known = [*metrics_of(self.record), *_fields(self.record)]
         if self.beside_text:
             return f" A text stands in quotes: '{self.name}'."
@@ -49,7 +49,7 @@ def _listed(names: list[str]) -> str:
 
 
 def metrics_of(record: Record) -> Record:
-    """The record's metrics; empty where it has none."""
+    """The record's metrics; empty if it has none."""
     metrics = record.get("metrics")
     return metrics if isinstance(metrics, Mapping) else {}
 
@@ -87,14 +87,13 @@ def _walk(place: Any, name: str) -> Any:
 
 
 def is_glob(name: str) -> bool:
-    """Whether the name is a glob, which means all metrics that it matches."""
+    """Whether the name is a glob."""
     return "*" in name
 
 
 def matcher(pattern: str) -> Callable[[str], bool]:
-    """A test for names: `*` is any run of characters, dots and none included.
-
-    Piece by piece from the left: unlike a regular expression, never slow, whatever the pattern.
+    """A test for names: `*` matches any characters, including dots and none. It matches piece by piece from
+    the left: unlike a regular expression, it is fast for every pattern.
     """
     if not is_glob(pattern):
         return pattern.__eq__
@@ -115,12 +114,12 @@ def matcher(pattern: str) -> Callable[[str], bool]:
 
 
 def expand(pattern: str, names: Iterable[str]) -> list[str]:
-    """The names that a glob matches, in their order; of a plain name itself, if it is among them."""
+    """The names that a glob matches, in order; for a plain name itself, if it is among them."""
     return list(filter(matcher(pattern), names))
 
 
 def select(metrics: Iterable[str], text: str) -> list[str]:
-    """Read a list such as `acc, fgsm.*`: the metrics it names, each once, in the order of the list.
+    """The metrics that a list such as `acc, fgsm.*` names, each once, in the order of the list.
 
     Raises MissingName for an item that names none of them, RbError for an empty list.
     """

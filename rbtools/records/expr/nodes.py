@@ -1,4 +1,4 @@
-"""What an expression becomes: functions of a record, made once and called for every record."""
+"""The compiled form of an expression: functions of a record, made once and called for every record."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from rbtools.records.expr.tokens import Token, value_error
 
 Node = Callable[[Record], Any]
 Row = list[tuple[Token, Node]]
-"""Operators of one level that follow each other, each with its right side."""
+"""Consecutive operators of one level, each with its right operand."""
 
 
 class Argument(NamedTuple):
-    """A glob (no node), or a node and, where it is nothing but a name, that name."""
+    """A glob (no node), or a node and, if it is a plain name, that name."""
 
     word: str
     node: Node | None
@@ -43,7 +43,7 @@ def signed(token: Token, node: Node) -> Node:
 
 
 def _pointing(token: Token, node: Node) -> Node:
-    """The node, whose failures point at the token."""
+    """The node, with errors that point at the token."""
 
     def evaluate(record: Record) -> Any:
         try:
@@ -55,7 +55,7 @@ def _pointing(token: Token, node: Node) -> Node:
 
 
 def logic(first: Node, row: Row) -> Node:
-    """The value of the first condition that decides; later ones are not evaluated."""
+    """`and`, `or`: the value of the first condition that decides; later ones are not evaluated."""
 
     def condition(token: Token, node: Node) -> Node:
         return _pointing(token, lambda record: values.truth(node(record), f"'{token.text}'"))
@@ -66,7 +66,7 @@ def logic(first: Node, row: Row) -> Node:
 
 
 def comparison(first: Node, row: Row) -> Node:
-    """`0.2 < acc < 0.7` holds where each neighbouring pair does."""
+    """`0.2 < acc < 0.7` holds if each neighbouring pair does."""
 
     def evaluate(record: Record) -> bool:
         left = first(record)
@@ -88,7 +88,7 @@ def comparison(first: Node, row: Row) -> Node:
 
 
 def arithmetic(first: Node, row: Row) -> Node:
-    """From left to right, all of one level."""
+    """Operators of one level, from left to right."""
 
     def evaluate(record: Record) -> Any:
         result = first(record)
@@ -104,7 +104,7 @@ def arithmetic(first: Node, row: Row) -> Node:
 
 
 def function(token: Token, arguments: list[Argument]) -> Node:
-    """A call; a metric that is named as an argument, or that a glob before matched, comes once.
+    """A function call; a metric that is named or was matched by an earlier glob counts once.
 
     Raises RbError for an unknown function, or a number of arguments that it does not take.
     """

@@ -1,7 +1,6 @@
-"""From words to nodes: operator precedence parsing (Pratt, POPL 1973).
-
-Operators of one level in a row become one node with a loop in it, so only what nests, parentheses
-and signs in front, makes the stack deeper, in parsing and in evaluating; that has a limit.
+"""From tokens to nodes: operator precedence parsing (Pratt, POPL 1973). Consecutive operators of one level
+become one node with a loop, so only parentheses and leading signs deepen the stack, in parsing and in
+evaluating; their depth is limited.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _DEEPEST = 60
 
 
 class Parser:
-    """Parses one expression; afterwards `names` holds the names and globs met, in their order."""
+    """Parses one expression; afterwards `names` holds its names and globs, in order."""
 
     def __init__(self, text: str) -> None:
         self.names: dict[str, None] = {}
@@ -50,7 +49,7 @@ class Parser:
         return token
 
     def _take(self, sign: str) -> bool:
-        """Whether the next word is this sign, which is then read."""
+        """Whether the next token is this sign; if so, it is consumed."""
         is_next = self._token.kind == "sign" and self._token.text == sign
         self._at += is_next
         return is_next
@@ -80,7 +79,7 @@ class Parser:
         return _LEVELS.get(self._token.text, 0) if self._token.kind == "sign" else 0
 
     def _row(self, level: int, first: Node) -> Node:
-        """All operators of one level that follow each other, whose first left side is there."""
+        """Consecutive operators of one level; `first` is the left operand."""
         row: nodes.Row = []
         while self._level() == level:
             token = self._advance()

@@ -1,4 +1,4 @@
-"""The words of an expression, and the errors that point into it."""
+"""The tokens of an expression, and the errors that point into it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _INSTEAD = {
 
 
 def is_bare(text: str) -> bool:
-    """Whether an item is nothing but a name or a glob, so that it needs no calculation."""
+    """Whether an item is only a name or a glob, so that it needs no evaluation."""
     return _NAME.fullmatch(text) is not None and text not in KEYWORDS
 
 
@@ -45,14 +45,13 @@ class Token(NamedTuple):
 
 
 def tokenize(text: str) -> list[Token]:
-    """Split an expression into words, the last one of kind "end".
-
-    After a value `*` multiplies; elsewhere it begins a glob. Raises RbError at what is no word.
+    """Split an expression into tokens, the last one of kind "end". After a value `*` multiplies; elsewhere it
+    begins a glob. Raises RbError for an invalid token.
     """
     tokens: list[Token] = []
     at = 0
     while True:
-        at = _SPACE.match(text, at).end()  # type: ignore[union-attr]  # it matches nothing, too
+        at = _SPACE.match(text, at).end()  # type: ignore[union-attr]  # it always matches, if only the empty text
         if at == len(text):
             return [*tokens, Token("end", "", text, at)]
         token, at = _next(text, at, bool(tokens) and _is_value(tokens[-1]))
@@ -113,7 +112,7 @@ def _pointed(token: Token, verb: str, around: int = 40) -> str:
 def items(text: str) -> list[str]:
     """The items of a list such as `acc, mean(fgsm.*, pgd20.*)`; empty ones are left out.
 
-    A comma inside parentheses, brackets or quotes separates nothing.
+    A comma inside parentheses, brackets or quotes does not separate.
     """
     parts, start, depth, quote = [], 0, 0, ""
     for at, character in enumerate(text):

@@ -1,4 +1,4 @@
-"""What operators and functions do to values. Nothing here knows of names, records or syntax.
+"""Operators and functions on values, independent of names, records and syntax.
 
 Values are JSON's: numbers, texts, true and false, null. Numbers stay finite.
 """
@@ -34,7 +34,7 @@ _ORDER: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def kind(value: Any) -> str:
-    """A value as an error names it."""
+    """The kind of a value, for error messages."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, str):
@@ -45,14 +45,14 @@ def kind(value: Any) -> str:
 
 
 def number(value: Any, taker: str) -> Number:
-    """Return the value if it is a finite number; true and false are none."""
+    """Return the value if it is a finite number; true and false are not."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise NoValue(f"{taker} takes numbers, found {kind(value)}")
     return _finite(value)
 
 
 def _finite(value: Number) -> Number:
-    # Integers too: whatever is stored or compared further on must fit a float.
+    # Integers too: what is stored or compared later must fit a float.
     if not abs(value) <= sys.float_info.max:
         raise NoValue("the result is not a finite number")
     return value
@@ -83,7 +83,7 @@ def same(left: Any, right: Any) -> bool:
 
 
 def compare(sign: str, left: Any, right: Any) -> bool:
-    """Compare two values; an order there is only between two numbers or two texts, else NoValue."""
+    """Compare two values. Raises NoValue for an order of other than two numbers or two texts."""
     if sign in ("in", "not in"):
         return any(same(left, item) for item in right) == (sign == "in")
     if sign in ("==", "!="):
@@ -136,7 +136,7 @@ _OF_MANY: dict[str, Callable[[Sequence[Number]], Number]] = {
     "sum": _total,
     "std": _std,
 }
-# Functions of a record and one value, by "module:function": a space knows its architectures, loaded on use.
+# Functions of a record and one value, as "module:function", loaded on use; their space defines them.
 OF_RECORD = {"distance": "rbtools.spaces.nasbench201:distance"}
 FUNCTIONS = (*_OF_MANY, "count", *_OF_ONE, *OF_RECORD)
 
@@ -147,7 +147,7 @@ def takes_one(function: str) -> bool:
 
 
 def of_record(function: str) -> Callable[[Mapping[str, Any], Any], Number]:
-    """A function of a record and a value; it raises RbError where the record does not fit."""
+    """A function of a record and a value; it raises RbError if the record does not fit."""
     module, _, name = OF_RECORD[function].partition(":")
     loaded: Callable[[Mapping[str, Any], Any], Number] = getattr(importlib.import_module(module), name)
     return loaded
