@@ -39,13 +39,13 @@ def from_torchvision(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> 
         )
     external.refuse_small_images(about, shape)
     if external.small_stem(arch):
-        _without_first_strides(network)
+        without_first_strides(network)
     if shape[0] != 3:
-        _let_in(network, about["stem"].removesuffix(".weight"), shape[0])
+        let_in(network, about["stem"].removesuffix(".weight"), shape[0])
     return _resizing(network, about["fixed"]) if about["fixed"] else network
 
 
-def _without_first_strides(network: nn.Module) -> None:
+def without_first_strides(network: nn.Module) -> None:
     """Make the form for small images of a mobilenet_v2 or a shufflenet_v2, in place."""
     if hasattr(network, "maxpool"):
         network.maxpool = nn.Identity()
@@ -58,7 +58,7 @@ def _without_first_strides(network: nn.Module) -> None:
         first.stride = (1, 1)
 
 
-def _let_in(network: nn.Module, place: str, channels: int) -> None:
+def let_in(network: nn.Module, place: str, channels: int) -> None:
     """Replace the first convolution by one for images of that many channels."""
     parent, _, name = place.rpartition(".")
     old = network.get_submodule(place)

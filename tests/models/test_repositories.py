@@ -50,10 +50,22 @@ GOLDEN: dict[str, tuple[list[float], list[float]]] = {
         [7303940000.0, 6707810000.0],
     ),
     "kuangliu/regnety-400mf": ([19184.0, 49284.8, -198.067, -49361.3], [8573.54, 17218.2]),
+    "kuangliu/mobilenetv2": ([-25615.8, 24729.7, -13875.2, -2573.07], [-24382.5, 23537.2]),
+    "kuangliu/efficientnetb0": ([-1.26584, -1.69531, 2.71265, -1.93272], [-1.26584, -1.69531]),
+    "kuangliu/shufflenetg3": ([520.196, 348.357, 145.306, -70.7322], [415.652, 268.635]),
+    "kuangliu/shufflenetv2-0.5": ([-2.31358, -3.77154, -4.20276, -3.50042], [-2.58121, -4.04688]),
+    "kuangliu/pnasneta": ([4.10915e9, -4.03277e9, 2.17311e9, 6.47509e8], [3.93515e9, -3.76647e9]),
+    "kuangliu/pnasnetb": ([-465210.0, -435172.0, 521403.0, 367844.0], [-575338.0, -529386.0]),
+    "kuangliu/dla": ([1.18345e16, 6.65541e15, 1.03432e15, -4.65547e15], [1.17599e16, 6.61418e15]),
+    "kuangliu/simpledla": ([4.04471e15, 2.251e15, 3.07785e14, -1.65587e15], [4.28144e15, 2.38304e15]),
     "chenyaofo/resnet20": (
         [3850210000.0, 6630540000.0, 5219030000.0, 508035000.0],
         [3721270000.0, 6403890000.0],
     ),
+    "chenyaofo/mobilenetv2_x0_5": ([3.51804, -0.316394, -2.84393, 4.5991], [3.51806, -0.316308]),
+    "chenyaofo/repvgg_a0": ([-2.51252e16, 2.02069e15, 2.18984e16, -3.69899e16], [-2.39579e16, 1.90681e15]),
+    "huyvnphan/densenet121": ([-2.2625e9, -7.03198e8, 1.03982e9, 2.51117e9], [-2.18969e9, -6.80593e8]),
+    "huyvnphan/googlenet": ([-26215.0, -11665.0, 5932.79, 21980.5], [-24725.7, -10880.1]),
     "chenyaofo/vgg11_bn": ([-12.7018, -28.2624, -42.0268, -53.0604], [-11.9967, -26.7441]),
 }
 
@@ -107,6 +119,23 @@ def test_an_example_is_recognised_by_its_names_and_shapes(name: str) -> None:
     inferred = infer(dict(network.state_dict()))
     assert inferred.arch == repositories.arch_of(name)
     assert (inferred.classes, inferred.in_channels) == (7, 1)
+
+
+def test_the_strides_of_a_mobilenet_are_measured(images: Tensor) -> None:
+    name = "chenyaofo/mobilenetv2_x0_5"
+    network = saved(f"{name}:stem=imagenet", images[:HALF])
+    model, arch, facts = checkpoint.load("m.pt", shape=(3, SIDE, SIDE), hints=hints(images[HALF:]))
+    assert (arch["name"], arch["stem"]) == (name, "imagenet") and facts["fit"]["margin"] > 3
+    with torch.no_grad():
+        torch.testing.assert_close(model(images[:2]), network(images[:2]))
+
+
+def test_a_lenet_without_batchnorm_has_its_repositorys_normalisation() -> None:
+    torch.save(network_of("kuangliu/lenet").state_dict(), "m.pt")
+    known = NormalizationHints(None, {"dataset": KNOWN["cifar10"], **KNOWN}, CLASSES)
+    _, _, facts = checkpoint.load("m.pt", shape=(3, 32, 32), hints=known)
+    assert facts["normalize_from"] == "guess: the published configuration"
+    assert facts["normalize"][1] == pytest.approx([0.2023, 0.1994, 0.2010])
 
 
 def test_a_name_that_is_not_there_is_refused_with_those_that_are() -> None:

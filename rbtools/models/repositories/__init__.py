@@ -36,7 +36,11 @@ REPOSITORIES = {
     "Swin transformers (patch_embed, layers with relative_position_bias_table), built by timm": "swin",
     "Wide ResNets with a cosine head (Pang et al.), by name": "pang",
     "kuangliu/pytorch-cifar's other networks (densenet, dpn, googlenet, senet ...)": "kuangliu",
-    "chenyaofo/pytorch-cifar-models' ResNets and VGGs": "chenyaofo",
+    "kuangliu/pytorch-cifar's small networks (mobilenetv2, shufflenet, efficientnet, dla ...)": (
+        "kuangliu_small"
+    ),
+    "chenyaofo/pytorch-cifar-models' ResNets, VGGs, MobileNetV2 and RepVGG": "chenyaofo",
+    "huyvnphan/PyTorch_CIFAR10's VGGs, DenseNets, GoogLeNet and Inception": "huyvnphan",
 }
 
 

@@ -8,15 +8,15 @@ theirs.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rbtools.models.families.base import Inferred, State, weight
-from rbtools.models.load_weights import meta_init
+from rbtools.models.families.base import Inferred, State
+from rbtools.models.repositories import by_shapes
 
 DENSE = {
     "121": ((6, 12, 24, 16), 32),
@@ -161,12 +161,13 @@ class GroupedBlock(nn.Module):
 class ExcitedChannels(nn.Module):
     """Squeeze-and-excitation."""
 
-    def __init__(self, channels: int, squeezed: int) -> None:
+    def __init__(self, channels: int, squeezed: int, activation: Callable[[Tensor], Tensor] = F.relu) -> None:
         super().__init__()
+        self.activation = activation
         self.se1, self.se2 = nn.Conv2d(channels, squeezed, 1), nn.Conv2d(squeezed, channels, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        return x * torch.sigmoid(self.se2(F.relu(self.se1(x.mean((2, 3), keepdim=True)))))
+        return x * torch.sigmoid(self.se2(self.activation(self.se1(x.mean((2, 3), keepdim=True)))))
 
 
 class SeparableBlock(nn.Module):
@@ -182,23 +183,41 @@ class SeparableBlock(nn.Module):
 
 
 class StagedNetwork(nn.Module):
-    """A convolution with BatchNorm, stages of blocks called `names`, and a linear layer on the means."""
+    """A convolution with BatchNorm, stages called `names`, and a linear layer on the means.
+
+    A stage is one module or a sequence of them. `last` are the channels (in, out) of a 1x1 convolution
+    (`conv2`, `bn2`) behind the stages.
+    """
 
     def __init__(
-        self, kernel: int, width: int, stages: Mapping[str, Sequence[nn.Module]], features: int, *ends: int
+        self,
+        kernel: int,
+        width: int,
+        stages: Mapping[str, nn.Module | Sequence[nn.Module]],
+        features: int,
+        classes: int,
+        in_channels: int,
+        *,
+        last: tuple[int, int] | None = None,
+        activation: Callable[[Tensor], Tensor] = F.relu,
     ) -> None:
         super().__init__()
-        classes, in_channels = ends
+        self.activation = activation
         self.conv1, self.bn1 = _conv(in_channels, width, kernel), nn.BatchNorm2d(width)
         self.names = list(stages)
         for name, blocks in stages.items():
-            setattr(self, name, nn.Sequential(*blocks))
+            setattr(self, name, blocks if isinstance(blocks, nn.Module) else nn.Sequential(*blocks))
+        self.conv2 = self.bn2 = None
+        if last is not None:
+            self.conv2, self.bn2 = _conv(*last, 1), nn.BatchNorm2d(last[1])
         self.linear = nn.Linear(features, classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        x = F.relu(self.bn1(self.conv1(images)))
+        x = self.activation(self.bn1(self.conv1(images)))
         for name in self.names:
             x = getattr(self, name)(x)
+        if self.conv2 is not None and self.bn2 is not None:
+            x = self.activation(self.bn2(self.conv2(x)))
         logits: Tensor = self.linear(x.mean((2, 3)))
         return logits
 
@@ -260,7 +279,12 @@ class CifarGoogLeNet(nn.Module):
 
 
 class CifarLeNet(nn.Module):
-    """Images (N, in_channels, 32, 32) -> logits (N, classes)."""
+    """Images (N, in_channels, 32, 32) -> logits (N, classes).
+
+    Without BatchNorm nothing in a file decides the normalisation, so the repository's is the guess.
+    """
+
+    normalizations: ClassVar[Mapping[int, Any]] = {10: ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))}
 
     def __init__(self, classes: int, in_channels: int) -> None:
         super().__init__()
@@ -351,22 +375,5 @@ TELLS = {
 
 def infer(state: State) -> Inferred | None:
     """The network with exactly these names and shapes."""
-    head = weight(state, "linear.weight", 2)
-    head = weight(state, "fc3.weight", 2) if head is None else head
-    stems = (weight(state, name, 4) for name in ("conv1.weight", "pre_layers.0.weight"))
-    stem = next((tensor for tensor in stems if tensor is not None), None)
-    if head is None or stem is None:
-        return None
-    shapes = {key: value.shape for key, value in state.items() if not key.endswith("num_batches_tracked")}
-    for name in EXAMPLES:
-        own = name.partition("/")[2]
-        tell = next(tell for start, tell in TELLS.items() if own.startswith(start))
-        match = re.fullmatch(NAMES, name)
-        if tell not in shapes or match is None:
-            continue
-        with meta_init():
-            network = build(match, {}, len(head), (stem.shape[1], 32, 32))
-        whole = network.state_dict()
-        if shapes == {k: v.shape for k, v in whole.items() if not k.endswith("num_batches_tracked")}:
-            return Inferred({"space": "repo", "name": name}, len(head), stem.shape[1])
-    return None
+    heads, stems = ("linear.weight", "fc3.weight"), ("conv1.weight", "pre_layers.0.weight")
+    return by_shapes.infer(state, EXAMPLES, TELLS, build, heads=heads, stems=stems)
