@@ -268,7 +268,7 @@ def table(zoo: dict[str, Any]) -> dict[str, list[str]]:
         how = PREPROCESSING[about.get("preprocessing")]
         registered = f"{name.lower().replace('-', '_')}_{dataset}_{threat}".lower()
         if dataset == "imagenet" and timm.is_model(registered):
-            inner = timm.create_model(registered)
+            inner: Any = timm.create_model(registered)
             cfg = (inner.model if threat == "corruptions" else inner).default_cfg
             how = f"{cfg['interpolation']}-{int(224 / cfg['crop_pct'])}-224"
         rows[entry] = [arch, "" if mean is not None else normalisation_of(network), how]
