@@ -67,7 +67,7 @@ class ForkServer:
         return None
 
     def end(self) -> None:
-        """End all workers, with SIGTERM at first, and the server."""
+        """End all workers and the server, with SIGTERM and then SIGKILL."""
         self._process.terminate()
         self._process.join(_SECONDS_TO_END + 0.5)
         if self._process.is_alive():
@@ -76,7 +76,7 @@ class ForkServer:
 
 @contextlib.contextmanager
 def _interrupt_blocked() -> Iterator[None]:
-    """Block SIGINT: a process that starts meanwhile inherits that, and Ctrl-C is its parent's to handle."""
+    """Block SIGINT: a process started meanwhile inherits the mask, and Ctrl-C reaches only its parent."""
     resource_tracker.ensure_running()  # starting it would unblock the signal again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -86,7 +86,7 @@ def _interrupt_blocked() -> Iterator[None]:
 
 
 def _serve(calls: Connection, work: Work, preload: Callable[[], None]) -> None:
-    """The main function of the server: forks and statuses on demand, until SIGTERM or the pipe's end."""
+    """The main function of the server: forks and reports statuses until SIGTERM or the end of the pipe."""
     signal.signal(signal.SIGTERM, _leave)
     workers: set[int] = set()
     try:
@@ -146,7 +146,7 @@ def _run(work: Work, connection: Connection, number: int) -> NoReturn:
 
 
 def _status(pid: int, end: float) -> int | None:
-    """The exit status of a child process; None where it has none at that time."""
+    """The exit status of a child process; None if it still runs at `end` or is no child."""
     while True:
         try:
             ended, status = os.waitpid(pid, os.WNOHANG)

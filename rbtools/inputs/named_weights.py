@@ -28,7 +28,7 @@ _INTERPOLATIONS = ("bilinear", "bicubic")
 class NamedWeights(NamedTuple):
     """A weight file with what its library says of it: `arch` has the normalisation and the preprocessing.
 
-    source: the name with the revision or the set of weights that the file is.
+    source: the name, with the revision or the set of weights.
     """
 
     path: str
@@ -37,7 +37,7 @@ class NamedWeights(NamedTuple):
 
 
 def is_name(text: str) -> bool:
-    """Whether a `--checkpoint` names published weights, and no file."""
+    """Whether a `--checkpoint` is a name of published weights rather than a file."""
     return text.partition(":")[0] in _LIBRARIES and ":" in text and not Path(text).is_file()
 
 
@@ -189,7 +189,7 @@ def _of_torchvision(name: str, run: RunContext) -> NamedWeights:
 
 
 def _have(path: Path, url: str, name: str, run: RunContext) -> None:
-    """Fetch a file that is not there, with `run.download`; its name has the beginning of its SHA-256."""
+    """Download a missing file if `run.download`, and check it against the SHA-256 prefix in its name."""
     if not path.is_file():
         if not run.download:
             raise RbError(
