@@ -73,10 +73,10 @@ def arch(
 def attack(
     record: Record,
     attack: str | None = None,
-    eps: Any = None,
+    eps: Numbers | None = None,
     *,
     preset: str | None = None,
-    **options: Any,
+    **options: object,
 ) -> Record:
     """The record with its accuracy under an attack at every distance; see rb-attack.
 
@@ -90,14 +90,14 @@ def attack(
 
 
 @_tool("attack", "check")
-def check(record: Record, **options: Any) -> Record:
+def check(record: Record, **options: object) -> Record:
     """The record with five tests for masked gradients; see rb-attack check."""
     return _of_record("attack", ["check"], options, record)
 
 
 @_tool("attack", "transfer")
 def transfer(
-    record: Record, origin: Record | str | os.PathLike[str], attack: str | None = None, **options: Any
+    record: Record, origin: Record | str | os.PathLike[str], attack: str | None = None, **options: object
 ) -> Record:
     """The record with its accuracy on adversarial examples of another model; see rb-attack transfer.
 
@@ -110,7 +110,7 @@ def transfer(
 
 @_tool("convert")
 def convert(
-    format: str, path: str | os.PathLike[str], records: Iterable[Record] | None = None, **options: Any
+    format: str, path: str | os.PathLike[str], records: Iterable[Record] | None = None, **options: object
 ) -> list[Record]:
     """The records of a published file or folder; see rb-convert. With `records`, these are written there
     first."""
@@ -120,7 +120,7 @@ def convert(
 
 
 @_tool("corrupt")
-def corrupt(record: Record, corruptions: str | Iterable[str], **options: Any) -> Record:
+def corrupt(record: Record, corruptions: str | Iterable[str], **options: object) -> Record:
     """The record with its accuracy under corruptions; see rb-corrupt.
 
     archive: the folder of `--from`. reference: the record of `--reference`.
@@ -129,7 +129,7 @@ def corrupt(record: Record, corruptions: str | Iterable[str], **options: Any) ->
 
 
 @_tool("ge")
-def ge(record: Record, evaluation: str, chosen: str = "", **options: Any) -> Record:
+def ge(record: Record, evaluation: str, chosen: str = "", **options: object) -> Record:
     """The record with an evaluation's value on train minus that on test; see rb-ge.
 
     evaluation: "acc"; "attack" or "loss", of the attack `chosen`; "corrupt", of the corruptions `chosen`;
@@ -145,7 +145,7 @@ def ge(record: Record, evaluation: str, chosen: str = "", **options: Any) -> Rec
 
 
 @_tool("plot")
-def plot(records: Iterable[Record], kind: str, **options: Any) -> Any:
+def plot(records: Iterable[Record], kind: str, **options: object) -> Any:
     """A matplotlib Figure of records, or the text of a page; see rb-plot. Options are those of the figure.
 
     `rbtools.plots.base.encode(figure, "svg")` makes the bytes that rb-plot writes.
@@ -156,33 +156,33 @@ def plot(records: Iterable[Record], kind: str, **options: Any) -> Any:
 
 
 @_tool("pr")
-def pr(record: Record, gamma: Numbers | None = None, noise: str | None = None, **options: Any) -> Record:
+def pr(record: Record, gamma: Numbers | None = None, noise: str | None = None, **options: object) -> Record:
     """The record with its probabilistic robustness at every radius; see rb-pr."""
     return _of_record("pr", [], {"gamma": gamma, "noise": noise, **options}, record)
 
 
 @_tool("measure")
-def measure(record: Record, measures: str | Iterable[str], **options: Any) -> Record:
+def measure(record: Record, measures: str | Iterable[str], **options: object) -> Record:
     """The record with measures of its network; see rb-measure."""
     return _of_record("measure", [as_typed(measures)], options, record)
 
 
 @_tool("train")
-def train(record: Record, method: str | None = None, **options: Any) -> Record:
+def train(record: Record, method: str | None = None, **options: object) -> Record:
     """The record with a trained checkpoint; see rb-train. Recipe and method options are keywords."""
     return _of_record("train", [], {"method": method, **options}, record)
 
 
 @_tool("score")
 def score(
-    records: Iterable[Record], metrics: str | Iterable[str] | None = None, **options: Any
+    records: Iterable[Record], metrics: str | Iterable[str] | None = None, **options: object
 ) -> list[Record]:
     """The records with their composite score; see rb-score. weights: metric -> weight, or "2:lower"."""
     return _of_records("score", [], {"metrics": metrics, **options}, records)
 
 
 @_tool("rank")
-def rank(records: Iterable[Record], by: str | Iterable[str] | None = None, **options: Any) -> list[Record]:
+def rank(records: Iterable[Record], by: str | Iterable[str] | None = None, **options: object) -> list[Record]:
     """The records in their order, each with its "rank"; see rb-rank."""
     return _of_records("rank", [], {"by": by, **options}, records)
 
@@ -192,7 +192,7 @@ def corr(
     records: Iterable[Record] | Mapping[str, Iterable[Record]],
     metrics: str | Iterable[str] | None = None,
     kind: str | None = None,
-    **options: Any,
+    **options: object,
 ) -> list[Record]:
     """Rank correlations, one object per pair, as rb-corr writes them.
 
@@ -209,7 +209,7 @@ def corr(
 
 @_tool("search")
 def search(
-    records: Iterable[Record], algorithm: str, objective: str | Iterable[str] | None = None, **options: Any
+    records: Iterable[Record], algorithm: str, objective: str | Iterable[str] | None = None, **options: object
 ) -> list[Record]:
     """The result of a search over the records as a table, as rb-search writes it.
 
@@ -220,7 +220,7 @@ def search(
     return _of_records("search", [algorithm], {"objective": objective, **options}, records)
 
 
-def load(record: Record, **options: Any) -> nn.Module:
+def load(record: Record, **options: object) -> nn.Module:
     """The record's network with its weights and normalisation, in eval mode: images in [0, 1] -> logits.
 
     Options are those of a run, such as `dataset`, `member`, `device` and `store`. A record of a file (rb-arch

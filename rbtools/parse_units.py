@@ -15,11 +15,11 @@ from rbtools.errors import RbError, UsageError
 
 def severities(text: str) -> tuple[int, ...]:
     """`3`, `1-5` or `1,3,5` as severities. Raises UsageError for invalid ones."""
-    found = units.number_list(text, "--severity")
-    wrong = [value for value in found if value not in units.SEVERITIES]
+    numbers = units.number_list(text, "--severity")
+    wrong = [value for value in numbers if value not in units.SEVERITIES]
     if wrong:
         raise UsageError(f"--severity is {wrong[0]:g}. Severities are 1, 2, 3, 4 and 5; write 3 or 1-5.")
-    return tuple(dict.fromkeys(int(value) for value in found))
+    return tuple(dict.fromkeys(int(value) for value in numbers))
 
 
 def build(
@@ -47,17 +47,17 @@ def build(
 def distances(text: str, norm: str, warn: Callable[[str], Any] | None = None) -> tuple[float, ...]:
     """`--eps` in pixel units of [0, 1]; `warn` gets probable errors of unit. Raises UsageError."""
     pieces = text.split(",")
-    found: list[float] = []
+    pixels: list[float] = []
     for piece in filter(None, (piece.strip() for piece in pieces)):
         slip = units.eps_slip(piece, norm) if piece.replace(".", "").isdigit() else None
         if slip and warn:
             warn(f"--eps {piece} {slip}")
         whole = "/" in piece
         for value in [piece] if whole else units.number_list(piece, "--eps"):
-            found.append(units.eps_to_pixels(value, norm))
-    if not found:
+            pixels.append(units.eps_to_pixels(value, norm))
+    if not pixels:
         raise UsageError("--eps is empty. Expected distances such as 8 or 1,2,8.")
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(pixels))
 
 
 def attack(
@@ -70,12 +70,12 @@ def attack(
     """The attack, and its distances in pixel units. `warn` gets probable errors of unit, and too short
     steps."""
     method = build(attacks, name, params, warn)
-    found = distances(eps, method.norm, warn)
+    eps_values = distances(eps, method.norm, warn)
     if warn and hasattr(method, "reach"):
-        farthest = dataclasses.replace(method, eps=max(found))
+        farthest = dataclasses.replace(method, eps=max(eps_values))
         what = "--step-size" if method.relative_step is None else "--relative-step"
         tell_reach(farthest, what, "--steps", warn)
-    return method, found
+    return method, eps_values
 
 
 def tell_reach(method: Any, step: str, steps: str, warn: Callable[[str], Any]) -> None:
@@ -109,30 +109,30 @@ def radii(text: str, norm: str = "linf") -> tuple[float, ...]:
 
     Raises UsageError with the likely unit.
     """
-    found: list[float] = []
+    numbers: list[float] = []
     for piece in filter(None, (piece.strip() for piece in text.split(","))):
         curve = piece.count(":") == 2
         one = "/" in piece and not curve
         for value in [units.number(piece, "--gamma")] if one else units.number_list(piece, "--gamma"):
             if (value == 0 and curve) or 0 < value <= 1 or (value > 1 and norm == "l2"):
-                found.append(value)
+                numbers.append(value)
                 continue
             hint = f" Did you mean {value:g}/255?" if 1 < value <= 255 else ""
             scale = "radii are on the [0, 1] scale." if norm == "linf" else "a radius is above 0."
             wanted = "(0, 1]" if norm == "linf" else "(0, inf)"
             raise UsageError(f"--gamma {value:g} is not in {wanted}: {scale}{hint}")
-    if not found:
+    if not numbers:
         raise UsageError("--gamma is empty. Expected radii such as 8/255,0.08,0.1,0.12.")
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(numbers))
 
 
 def tolerances(text: str) -> tuple[float, ...]:
     """`--rho` as tolerated failure rates in [0, 1). Raises UsageError."""
-    found = units.number_list(text, "--rho")
-    for value in found:
+    numbers = units.number_list(text, "--rho")
+    for value in numbers:
         if not 0 <= value < 1:
             raise UsageError(f"--rho {value:g} is not in [0, 1): it is the failure rate that is tolerated.")
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(numbers))
 
 
 def confidence(value: float) -> float:

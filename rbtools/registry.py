@@ -18,7 +18,7 @@ MOST = 2**63 - 1  # the largest whole number in a record
 
 
 def param(
-    default: Any,
+    default: object,
     help: str,
     *,
     choices: tuple[str, ...] | None = None,
@@ -29,7 +29,7 @@ def param(
     optional: bool = False,
     elsewhere: str | None = None,
     bounds: str | None = None,
-    typed: Any = None,
+    typed: object = None,
     flags: tuple[str, ...] = (),
 ) -> Any:
     """Return a dataclass field that is also a command-line option.
@@ -68,8 +68,9 @@ def options(cls: type) -> list[dataclasses.Field[Any]]:
     return [field for field in dataclasses.fields(cls) if "help" in field.metadata]
 
 
-def config(method: Any) -> dict[str, Any]:
+def config(method: object) -> dict[str, Any]:
     """The configuration of a method as in a record and a key: public name -> value."""
+    assert dataclasses.is_dataclass(method)
     return {
         public_name(f): getattr(method, f.name)
         for f in dataclasses.fields(method)
@@ -105,7 +106,7 @@ class Registry(Mapping[str, str]):
         loaded: type = getattr(importlib.import_module(module), attribute)
         return loaded
 
-    def build(self, name: str, **params: Any) -> Any:
+    def build(self, name: str, **params: object) -> Any:
         """Make the method with these parameters (public or Python names).
 
         Raises RbError on an unknown name, an unknown parameter or a value out of range.

@@ -67,11 +67,11 @@ def number_list(text: str | float, what: str) -> list[float]:
 
 def whole_numbers(text: str, what: str) -> tuple[int, ...]:
     """Such a list of whole numbers from 0 on; none for an empty text. Raises UsageError naming `what`."""
-    found = number_list(text, what) if text else []
-    wrong = [value for value in found if value != int(value) or value < 0]
+    values = number_list(text, what) if text else []
+    wrong = [value for value in values if value != int(value) or value < 0]
     if wrong:
         raise UsageError(f"{what} has {wrong[0]:g}. Expected whole numbers from 0 on, such as 0,1,2.")
-    return tuple(map(int, found))
+    return tuple(map(int, values))
 
 
 def _is_whole(text: str) -> bool:

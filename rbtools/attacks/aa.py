@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rbtools.attacks.active_batch import AttackBatch, Stage
     from rbtools.attacks.pyauto import TameModel
     from rbtools.attacks.steps import Model
+    from rbtools.rng.draws import Draws
 
 VARIANTS: dict[str, tuple[tuple[str, dict[str, int]], ...]] = {
     "standard": (("apgd-ce", {}), ("apgd-t", {}), ("fab-t", {}), ("square", {})),
@@ -118,7 +119,7 @@ class AutoAttack(ReferenceBackend):
         attacks = torch.tensor(numbers, device=by.device)[by.clamp_min(0)]
         return {"broken_by": torch.where(by < 0, by, attacks)}
 
-    def run_reference(self, model: Model, images: Tensor, labels: Tensor, draws: Any) -> Tensor:
+    def run_reference(self, model: Model, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
         names = [name for name, _ in self.plan]
 
         def attack(tame: TameModel, seed: int) -> Callable[[Tensor, Tensor], Tensor]:

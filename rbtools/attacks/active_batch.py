@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from rbtools.attacks.losses import AttackObjective
 from rbtools.attacks.steps import differentiate, fooled, logits_of
@@ -14,7 +14,9 @@ from rbtools.lazy import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from rbtools.attacks.losses import Loss
     from rbtools.attacks.steps import Model
+    from rbtools.rng.draws import Draws
 
     Stage = Callable[[Model, "AttackBatch", bool], tuple[Tensor, Tensor]]
 
@@ -33,7 +35,7 @@ class AttackBatch:
 
     images: Tensor
     labels: Tensor
-    draws: Any
+    draws: Draws
     logits: Tensor | None = None
 
     def __len__(self) -> int:
@@ -44,7 +46,7 @@ class AttackBatch:
         logits = None if self.logits is None else self.logits[index]
         return AttackBatch(self.images[index], self.labels[index], self.draws.take(index), logits)
 
-    def goal(self, loss: Any, targets: Tensor | None = None) -> AttackObjective:
+    def goal(self, loss: Loss, targets: Tensor | None = None) -> AttackObjective:
         """The loss for these examples."""
         return AttackObjective(loss, self.labels, self.labels if targets is None else targets)
 

@@ -5,6 +5,7 @@ Nothing here imports torch, so that the classes of attacks load with `--help`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.attacks import active_batch
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from rbtools.attacks.active_batch import Stage
     from rbtools.attacks.steps import Model
+    from rbtools.rng.draws import Draws
 
 # A loss that needs more classes than the model has is replaced by its numerator, the margin, which increases
 # in the same direction but is not scaled by other logits.
@@ -74,11 +76,21 @@ class Attack:
         """Whether the unchanged images are classified first; misclassified ones are returned unchanged."""
         return True
 
+    @property
+    def parts(self) -> Sequence[Attack]:
+        """The attacks of an ensemble, which `broken_by` of `run` counts from 0; none of others."""
+        return ()
+
+    @property
+    def effective_step_size(self) -> float:
+        """The length of the first step of an attack with an option `step_size`."""
+        raise NotImplementedError
+
     def loss_for(self, classes: int) -> str | None:
         """The loss in use for a model of that many classes."""
         return self.loss
 
-    def __call__(self, model: Model, images: Tensor, labels: Tensor, draws: Any) -> Tensor:
+    def __call__(self, model: Model, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
         """Perturb `images`.
 
         Shape: images float32 (N, C, H, W) in [0, 1]; labels int64 (N,); the result is as images.
@@ -88,7 +100,7 @@ class Attack:
         raise NotImplementedError
 
     def run(
-        self, model: Model, images: Tensor, labels: Tensor, draws: Any
+        self, model: Model, images: Tensor, labels: Tensor, draws: Draws
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Perturb images; also return further results of each example, by name (N,):
         `broken_by` of aa (a number in its `parts`), `distance` of cw-l2.
@@ -110,11 +122,11 @@ class SequentialAttack(Attack):
         """The stages for a model of that many classes (0 without a clean pass)."""
         raise NotImplementedError
 
-    def __call__(self, model: Model, images: Tensor, labels: Tensor, draws: Any) -> Tensor:
+    def __call__(self, model: Model, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
         return self.run(model, images, labels, draws)[0]
 
     def run(
-        self, model: Model, images: Tensor, labels: Tensor, draws: Any
+        self, model: Model, images: Tensor, labels: Tensor, draws: Draws
     ) -> tuple[Tensor, dict[str, Tensor]]:
         if self.eps == 0 or len(images) == 0:
             return images.clone(), {}
@@ -138,12 +150,12 @@ class ReferenceBackend(SequentialAttack):
         """Whether the random numbers are drawn for the batch as a whole, as AutoAttack's code does."""
         return self.backend == "pyautoattack"
 
-    def run_reference(self, model: Model, images: Tensor, labels: Tensor, draws: Any) -> Tensor:
+    def run_reference(self, model: Model, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
         """Perturb images by AutoAttack's own code."""
         raise NotImplementedError
 
     def run(
-        self, model: Model, images: Tensor, labels: Tensor, draws: Any
+        self, model: Model, images: Tensor, labels: Tensor, draws: Draws
     ) -> tuple[Tensor, dict[str, Tensor]]:
         if self.backend == "pyautoattack":
             return self.run_reference(model, images, labels, draws), {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.attacks import cw_search
 from rbtools.attacks.base import SequentialAttack
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rbtools.attacks.steps import Model
+    from rbtools.rng.draws import Draws
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +49,7 @@ class CWL2(SequentialAttack):
         return self.name
 
     def run(
-        self, model: Model, images: Tensor, labels: Tensor, draws: Any
+        self, model: Model, images: Tensor, labels: Tensor, draws: Draws
     ) -> tuple[Tensor, dict[str, Tensor]]:
         if self.eps == 0 or len(images) == 0:
             return images.clone(), {}

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rbtools.attacks.steps import Model
+    from rbtools.rng.draws import Draws
 
 
 NORMS = {"linf": "Linf", "l2": "L2"}
@@ -32,7 +33,7 @@ def run(
     model: Model,
     images: Tensor,
     labels: Tensor,
-    draws: Any,
+    draws: Draws,
     *,
     eps: float,
     attack: Callable[[TameModel, int], Callable[[Tensor, Tensor], Tensor]],

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rbtools.errors import RbError
 from rbtools.lazy import F, torch
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from rbtools.rng.draws import Draws
 
     Model = Callable[[Tensor], Tensor]
     Objective = Callable[[Tensor], Tensor]
@@ -183,7 +185,7 @@ def pgd_step(
 
 
 def uniform_start(
-    images: Tensor, draws: Any, eps: float | Tensor, norm: str = "linf", draw: int = 0
+    images: Tensor, draws: Draws, eps: float | Tensor, norm: str = "linf", draw: int = 0
 ) -> Tensor:
     """Return one point per example, uniform in the ball of radius `eps`, clipped to the box.
 

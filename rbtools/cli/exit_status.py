@@ -32,7 +32,7 @@ def status(command: click.Command, name: str, arguments: list[str], extra: dict[
     except click.exceptions.Exit as wanted:
         return wanted.exit_code
     except click.ClickException as wrong:
-        context_ = getattr(wrong, "ctx", None)
+        context_ = wrong.ctx if isinstance(wrong, click.UsageError) else None
         path = context_.command_path if context_ is not None else name
         screen.error(f"{sentence(wrong)} Try '{path} --help'.")
         return USAGE
@@ -70,7 +70,7 @@ def _what_is_kept(command: click.Command) -> str:
 def _stores(command: click.Command) -> bool:
     """Whether the command, or one that it holds, keeps its work in the store."""
     params = [*command.params, *getattr(getattr(command, "work", None), "__click_params__", ())]
-    held = getattr(command, "commands", {}).values()
+    held = command.commands.values() if isinstance(command, click.Group) else ()
     return any(param.name == "no_store" for param in params) or any(map(_stores, held))
 
 

@@ -231,13 +231,13 @@ def _mark_bands(result: Ranking, choice: RankOptions, marks: list[list[Record]],
     )
     draws = bootstrap.BootstrapDraws(choice.bootstrap, choice.seed, per_image.shares)
     for number, group in enumerate(result.groups):
-        found = bootstrap.of_ranking(draws, key, members[number])
+        intervals = bootstrap.of_ranking(draws, key, members[number])
         ends = [
             bootstrap.own_interval(record, key.text) or interval.value
-            for record, interval in zip(entries[number], found, strict=True)
+            for record, interval in zip(entries[number], intervals, strict=True)
         ]
         bands = ranking.marked_bands(group, ends, key.higher)
-        for mark, band, end, interval in zip(marks[number], bands, ends, found, strict=True):
+        for mark, band, end, interval in zip(marks[number], bands, ends, intervals, strict=True):
             about = {"by": key.text, "ci95": end, "bootstrap": choice.bootstrap, "seed": choice.seed}
             mark |= {"band": band, "rank_ci95": interval.rank, "ranking": about}
     _tell_sources(draws, screen, any(len(some) > 1 for group in members for some in group))

@@ -132,10 +132,10 @@ def _summary(done: Searched, section: Record, shown: str | None) -> table.Table:
         searched = own is section["objective"]
         best = section.get("optimum", {}).get("value") if searched else one["optima"].get(key)
         of = "" if place == "table" else f" on {place}"
-        found = [own, *(one["metrics"].get(metric) for metric in others)]
+        entries = [own, *(one["metrics"].get(metric) for metric in others)]
         runs = table.TableCell(section["runs"])
-        rows.append([runs, table.TableCell(f"{name}{of}"), *map(_mean, found)])
-        rows.append([runs, table.TableCell(f"{name}{of}: spread"), *map(_spread, found)])
+        rows.append([runs, table.TableCell(f"{name}{of}"), *map(_mean, entries)])
+        rows.append([runs, table.TableCell(f"{name}{of}: spread"), *map(_spread, entries)])
         optima = [best, *(one["optima"].get(metric) for metric in others)]
         if any(value is not None for value in optima):
             rows.append(
@@ -153,8 +153,8 @@ def _mean(values: Record | None) -> table.TableCell:
     return table.TableCell(values["mean"], None if low is None else (low, high))
 
 
-def _spread(found: Record | None) -> table.TableCell:
-    return table.TableCell(None if found is None else found.get("std"))
+def _spread(entry: Record | None) -> table.TableCell:
+    return table.TableCell(None if entry is None else entry.get("std"))
 
 
 def _chosen(text: str, known: list[str]) -> list[str]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.corruptions.base import Corruption, Draws
 from rbtools.lazy import torch
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import Tensor
 
 
@@ -37,7 +38,7 @@ class JpegCompression(Corruption):
         return result.to(levels.device, torch.float32, memory_format=torch.contiguous_format)
 
 
-def compressed(pictures: Any, quality: int) -> bytearray:
+def compressed(pictures: np.ndarray, quality: int) -> bytearray:
     """The bytes of uint8 pictures (N, H, W) or (N, H, W, 3) after JPEG compression.
 
     Sequentially: Pillow holds Python's lock while it codes, so threads are not faster at any size.

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, ClassVar
+from typing import IO, ClassVar
 
 from rbtools.datasets import pickles
 from rbtools.datasets.damage import damaged
@@ -106,7 +106,7 @@ class Cifar(Arrays):
             raise damaged(path, expected, error) from None
 
 
-def planes(data: Any, size: int, shape: tuple[int, int, int]) -> np.ndarray:
+def planes(data: object, size: int, shape: tuple[int, int, int]) -> np.ndarray:
     """`data` of a pickle as images (N, C, H, W). Raises ValueError where it is something else."""
     pixels = shape[0] * shape[1] * shape[2]
     if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.shape != (size, pixels):
@@ -115,7 +115,7 @@ def planes(data: Any, size: int, shape: tuple[int, int, int]) -> np.ndarray:
     return data.reshape(size, *shape)
 
 
-def whole_numbers(values: Any, size: int) -> list[int]:
+def whole_numbers(values: object, size: int) -> list[int]:
     """A list of labels. Raises ValueError where it is something else, or has another length."""
     if not isinstance(values, list) or len(values) != size or not all(type(one) is int for one in values):
         raise ValueError(f"the labels are no list of {size} whole numbers")

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import IO, TYPE_CHECKING, NamedTuple, Protocol
 
 from rbtools.errors import RbError
 from rbtools.lazy import np
@@ -181,7 +181,7 @@ def _start(whole: int, part: int) -> int:
     return round((whole - part) / 2) if part <= whole else -((part - whole) // 2)
 
 
-def _open(file: Any) -> Image.Image:
+def _open(file: IO[bytes] | str) -> Image.Image:
     from PIL import Image
 
     Image.preinit()  # else the first format that is not loaded yet makes Pillow load all plug-ins

@@ -128,15 +128,15 @@ class ImageNet(Photographs):
         place = self._place("train" if split == "train" else "test")
         if place is None:
             raise self.not_here(split, "imagenet/val/n01440764/*.JPEG, or imagenet/val/ILSVRC2012_val_*.JPEG")
-        found = scan(place) if class_folders(place) else _flat(place)
-        strange = [name for name in found.classes if name not in facts().wnids]
+        tree = scan(place) if class_folders(place) else _flat(place)
+        strange = [name for name in tree.classes if name not in facts().wnids]
         if strange:
             raise RbError(
                 f"The folder {place} has the class folders {some(strange)}, which are no wnids of"
                 f" ImageNet's 1,000"
                 " classes (such as n01440764). For images of your own use imagefolder:PATH."
             )
-        return _only(found, _published_subset(found)) if split == SUBSET else found
+        return _only(tree, _published_subset(tree)) if split == SUBSET else tree
 
     def _checked(self, split: str) -> Tree:
         self.known(split)

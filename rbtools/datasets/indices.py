@@ -67,7 +67,7 @@ def _listed(text: str) -> tuple[str, list[int]]:
     try:
         content = path.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text"
+        reason = (error.strerror if isinstance(error, OSError) else None) or "it is no text"
         raise RbError(f"The file of indices {path} cannot be read ({reason}). Expected {EXPECTED}.") from None
     numbers = sorted(_numbers(path, _chosen(path, content, key)))
     if not numbers:

@@ -12,13 +12,19 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from rbtools.datasets import content_hash, decode, streaming
 from rbtools.datasets.base import Cache, Dataset, DatasetSource, Description, check_labels, numbered
 from rbtools.datasets.damage import damaged
 from rbtools.errors import RbError
 from rbtools.lazy import np, torch
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    import pyarrow
+
 
 EXPECTED = (
     "a .parquet file, or a folder with such files for each split (data/train-00000-of-00001.parquet or"
@@ -189,11 +195,11 @@ def _pyarrow() -> tuple[Any, Any]:
     return pyarrow, pyarrow.parquet
 
 
-def _columns(pa: Any, schema: Any, file: Path) -> tuple[str, str]:
+def _columns(pa: ModuleType, schema: pyarrow.Schema, file: Path) -> tuple[str, str]:
     """The names of the columns with the images and with the labels."""
     types = pa.types
 
-    def encoded(kind: Any) -> bool:
+    def encoded(kind: pyarrow.DataType) -> bool:
         inner = [field.type for field in kind if field.name == "bytes"] if types.is_struct(kind) else [kind]
         return any(types.is_binary(one) or types.is_large_binary(one) for one in inner)
 
@@ -208,7 +214,7 @@ def _columns(pa: Any, schema: Any, file: Path) -> tuple[str, str]:
     return image, label
 
 
-def _named_in(schema: Any, label: str) -> list[str] | None:
+def _named_in(schema: pyarrow.Schema, label: str) -> list[str] | None:
     """The classes' names in the Hub's description of the columns, which the file may carry."""
     try:
         about = json.loads((schema.metadata or {})[b"huggingface"])

@@ -36,5 +36,5 @@ def loads(data: bytes) -> dict[str, Any]:
     return load(io.BytesIO(data))
 
 
-def _text(key: Any) -> str:
+def _text(key: object) -> str:
     return key.decode("latin-1") if isinstance(key, bytes) else str(key)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rbtools.errors import RbError
 from rbtools.lazy import np, torch
@@ -43,7 +43,7 @@ class Streamed:
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __getitem__(self, index: Any) -> Tensor:
+    def __getitem__(self, index: int | slice | Sequence[int] | np.ndarray | Tensor) -> Tensor:
         ids = torch.arange(len(self))[index.cpu() if isinstance(index, torch.Tensor) else index]
         out = torch.empty(ids.numel(), *self.shape[1:], dtype=torch.uint8)
         self._fetch(ids.reshape(-1).numpy(), out.numpy())

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rbtools.lazy import np
+
+if TYPE_CHECKING:
+    from rbtools.attacks.base import Attack
 
 # Above this share of examples with zero gradient a warning is given: the gradients may be masked.
 _MOST_ZERO_GRADIENTS = 0.01
@@ -14,7 +17,7 @@ _MOST_BROKEN_BY_SQUARE = 0.002
 _DIGITS = 5
 
 
-def of_attack(method: Any, totals: Mapping[str, float], n: int) -> dict[str, Any]:
+def of_attack(method: Attack, totals: Mapping[str, float], n: int) -> dict[str, Any]:
     """The fields of an entry that describe the attack run.
 
     `loss`: the one in use; `broken_by`, for an ensemble: how many of n examples each part broke;
@@ -34,7 +37,7 @@ def of_attack(method: Any, totals: Mapping[str, float], n: int) -> dict[str, Any
     return {**fields, **({"warnings": warnings} if warnings else {})}
 
 
-def _other_loss(method: Any, losses: list[str]) -> list[str]:
+def _other_loss(method: Attack, losses: list[str]) -> list[str]:
     named = method.loss
     if not losses or losses[0] == named:
         return []
@@ -51,7 +54,7 @@ def _vanishing(totals: Mapping[str, float]) -> list[str]:
     ]
 
 
-def _broken_by(method: Any, totals: Mapping[str, float]) -> dict[str, int]:
+def _broken_by(method: Attack, totals: Mapping[str, float]) -> dict[str, int]:
     counts = {name: value for name, value in totals.items() if name.startswith("broken_by.")}
     if not counts:
         return {}

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
+    from rbtools.attacks.base import Attack
     from rbtools.evaluation.base import Batch
+    from rbtools.probabilistic.distributions import Noise
 from rbtools.execution.context import RunContext
 
 BEYOND = (16.0, 32.0, 64.0, 128.0, 255.0)
@@ -56,7 +58,7 @@ class GradientMaskingTask(EvalTask):
     pgd: Any
     fgsm: Any
     square: Any
-    noise: Any
+    noise: Noise
     title = "obfuscation checklist"
 
     @property
@@ -85,7 +87,7 @@ class GradientMaskingTask(EvalTask):
         return [outcomes[output] for output in wanted]
 
 
-def _bits(outcome: Any) -> Tensor:
+def _bits(outcome: Tensor | Outcome) -> Tensor:
     values: Tensor = outcome.values if isinstance(outcome, Outcome) else outcome
     return values.bool()
 
@@ -128,7 +130,7 @@ def _tests(
 ) -> list[dict[str, Any]]:
     """Each test, whether it holds, and its margin (positive if it holds)."""
 
-    def named(method: Any, eps: float) -> str:
+    def named(method: Attack, eps: float) -> str:
         return metric_name.split_name(metric_name.attack_name(method.stem, eps), split)
 
     pgd = named(task.pgd, task.eps)

@@ -24,6 +24,7 @@ from rbtools.trainer import init
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from rbtools.attacks.base import Attack
     from rbtools.measures.base import BatchResult, Value
 
 
@@ -166,7 +167,7 @@ class AttackedBatch:
         extra = perturbed, twice, chunk, self.together
         return MeasureBatch(clean.images, clean.labels, clean.draws, clean.probes, *extra)
 
-    def _after(self, attack: Any, times: int, chunk: int) -> Tensor:
+    def _after(self, attack: Attack, times: int, chunk: int) -> Tensor:
         """The images after `times` attacks, each within eps of its start."""
         if (attack, times) not in self.made:
             start = self.clean.images if times == 1 else self._after(attack, times - 1, chunk)

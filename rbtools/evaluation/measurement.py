@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rbtools import registry
 from rbtools.attacks import ATTACKS
@@ -29,6 +29,11 @@ from rbtools.rng import GENERATOR
 from rbtools.spaces.identity import identity
 from rbtools.store import digest
 from rbtools.trainer.training_indices import trained_on
+
+if TYPE_CHECKING:
+    from rbtools.attacks.base import Attack
+    from rbtools.measures.base import Measure, Value
+
 
 VERSION = 1
 BY_GRADIENT = ("fgsm", "pgd")  # the attacks that perturb batches
@@ -177,7 +182,7 @@ def _jobs(record: dict[str, Any], request: MeasureRequest, run: RunContext) -> l
     return jobs
 
 
-def _statistics(measure: Any, on: str, request: MeasureRequest) -> str:
+def _statistics(measure: Measure, on: str, request: MeasureRequest) -> str:
     """Which statistics BatchNorm takes in a measure on these weights."""
     if measure.batchnorm is None:
         return "running"
@@ -185,7 +190,7 @@ def _statistics(measure: Any, on: str, request: MeasureRequest) -> str:
 
 
 def _weights(
-    record: dict[str, Any], measure: Any, request: MeasureRequest, run: RunContext
+    record: dict[str, Any], measure: Measure, request: MeasureRequest, run: RunContext
 ) -> tuple[str, ...]:
     """The weights that a measure is computed on: "init", "trained" or both."""
     if measure.weights == "none":
@@ -247,7 +252,7 @@ def _what(
     return what
 
 
-def _attack(attack: Any) -> dict[str, Any]:
+def _attack(attack: Attack) -> dict[str, Any]:
     return {"attack": attack.name, "version": attack.version, "config": registry.config(attack)}
 
 
@@ -273,14 +278,14 @@ def _compute(
             run.store.keep_result(name, what, results[place], about)
 
 
-def _entry(job: MeasureItem, value: Any, request: MeasureRequest, run: RunContext) -> dict[str, Any]:
+def _entry(job: MeasureItem, value: Value, request: MeasureRequest, run: RunContext) -> dict[str, Any]:
     """The entry of one number: its name, its settings, its value, and its standard error."""
     entry = {"metric": _name(job, value), **_made(job, value.name, value.clean, request, run)}
     more: dict[str, Any] = _finite(value.more)
     return entry | more | _number(value, job)
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> Any:
     """The value with None for numbers that are not finite, such as the trace of one layer."""
     if isinstance(value, Mapping):
         return {key: _finite(item) for key, item in value.items()}
@@ -313,12 +318,12 @@ def _made(
     return entry
 
 
-def _number(value: Any, job: MeasureItem) -> dict[str, Any]:
+def _number(value: Value, job: MeasureItem) -> dict[str, Any]:
     if value.value is None:
         return {"value": None}
     if not math.isfinite(value.value):
         return {"value": None, "reason": f"it is not finite ({value.value}): the network's values overflow"}
-    if value.se is None or not math.isfinite(value.se):
+    if value.se is None or value.over is None or not math.isfinite(value.se):
         return {"value": value.value}
     if value.over == "probes":
         count = job.measure.probes
@@ -329,7 +334,7 @@ def _number(value: Any, job: MeasureItem) -> dict[str, Any]:
     return {"value": value.value, **error}
 
 
-def _name(job: MeasureItem, value: Any) -> str:
+def _name(job: MeasureItem, value: Value) -> str:
     """`jacobian.init.train`, `hessian.weight.lmax`, `ntk.robust.fro.pgd.8`."""
     before, after = _around(job, value.clean)
     return ".".join([*before, *([value.name] if value.name else []), *after])

@@ -155,7 +155,7 @@ def _other_normalisation(
     kind is tried on a few images, and on all images if it is better on those.
     """
     from rbtools.models.normalize import Preprocessed
-    from rbtools.models.statistics import kinds, normalised
+    from rbtools.models.statistics import Known, kinds, normalised
 
     if _source(record) in SURE:
         return None
@@ -163,7 +163,7 @@ def _other_normalisation(
     known = normalizations(data)
     inputs = images.cpu()
 
-    def right(pair: Any, n: int) -> Tensor:
+    def right(pair: Known, n: int) -> Tensor:
         logits = _logits(bare, normalised(inputs[:n], pair).to(labels.device), data.about.classes)
         return logits.argmax(1).eq(labels[:n])
 

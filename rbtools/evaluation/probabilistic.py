@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 
     from rbtools.evaluation.base import Batch
     from rbtools.evaluation.sampling import Copies
+    from rbtools.probabilistic.distributions import Noise
 
 
 @dataclass(frozen=True)
 class NoisyCopiesOutput(Output):
     """The number of correct noisy copies of an example; -1 for an excluded example."""
 
-    noise: Any
+    noise: Noise
     gamma: float
     samples: int
     read: Estimator
@@ -69,7 +70,7 @@ class SequentialOutput(Output):
     correct copies (-1: excluded), draws, and for each rate 1, 0 or -1 (undecided).
     """
 
-    noise: Any
+    noise: Noise
     gamma: float
     samples: int
     read: Estimator
@@ -122,7 +123,7 @@ class NoiseTask(EvalTask):
     correctly without noise, from the same draws; with only_passing it adds nothing.
     """
 
-    noise: Any
+    noise: Noise
     gammas: tuple[float, ...]
     read: Estimator
     samples: int
@@ -156,19 +157,18 @@ class NoiseTask(EvalTask):
         counted = sampling.copies(batch, self.noise, gammas, self.samples, rules, everyone)
         copies = dict(zip(gammas, counted, strict=True))
 
-        def outcome(output: Any) -> Tensor | Outcome:
-            if isinstance(output, CleanOutput):
+        def outcome(output: Output) -> Tensor | Outcome:
+            if not isinstance(output, NoisyCopiesOutput | SequentialOutput):
                 return batch.clean.int()
-            own: sampling.Copies = copies[output.gamma]
+            own = copies[output.gamma]
             if everyone and output.read.denominator == "correct":
                 own = own._replace(right=own.right.where(batch.clean, -1))
-            result: Outcome = output.outcome(own)
-            return result
+            return output.outcome(own)
 
         return [outcome(output) for output in wanted]
 
 
-def _templates(output: NoisyCopiesOutput | SequentialOutput, **more: Any) -> list[dict[str, Any]]:
+def _templates(output: NoisyCopiesOutput | SequentialOutput, **more: object) -> list[dict[str, Any]]:
     """The entries of a radius without results: PR_D, then ProbAcc for each rho."""
     read, stem, gamma = output.read, output.noise.stem, output.gamma
     settings = {"gamma": gamma, "samples": output.samples, **output.noise.settings, **more}

@@ -17,13 +17,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rbtools.evaluation.base import Batch
+    from rbtools.probabilistic.distributions import Noise
 
 
 @dataclass(frozen=True)
 class RareOutput(Output):
     """A row for each example: its number, and the logarithm of its failure probability in each run."""
 
-    noise: Any
+    noise: Noise
     gamma: float
     split: splitting.Splitting
     confidence: float
@@ -57,7 +58,7 @@ class RareOutput(Output):
 class RareFailureTask(EvalTask):
     """The failure probability of each example at some radii, one example after the other."""
 
-    noise: Any
+    noise: Noise
     gammas: tuple[float, ...]
     split: splitting.Splitting
     confidence: float = 0.95

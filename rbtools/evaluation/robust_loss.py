@@ -19,6 +19,7 @@ from rbtools.records import metric_name
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from rbtools.attacks.base import Attack
     from rbtools.evaluation.base import Batch
 
 # The gaps of these metrics are test - train: loss and error on test images grow with overfitting.
@@ -102,7 +103,7 @@ class RobustLossTask(EvalTask):
         ]
 
 
-def _rows(batch: Batch, method: Any) -> Outcome:
+def _rows(batch: Batch, method: Attack) -> Outcome:
     """The row of every example of a batch."""
     from rbtools.evaluation.fast_model import CountingModel
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rbtools.evaluation.base import Batch
 from rbtools.evaluation.batches import batch_size
@@ -12,6 +12,8 @@ from rbtools.probabilistic.sequential import Rule
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from rbtools.probabilistic.distributions import Noise
 
 
 # A decision of the fast model is accepted if its margin is larger than this multiple of the largest margin
@@ -36,7 +38,7 @@ class Copies(NamedTuple):
 
 def copies(
     batch: Batch,
-    noise: Any,
+    noise: Noise,
     gammas: Sequence[float],
     samples: int,
     rules: Sequence[Rule] = (),
@@ -62,7 +64,7 @@ def copies(
     return [radius.copies(chosen) for radius in radii]
 
 
-def _sample(part: Batch, noise: Any, radii: Sequence[_Radius], samples: int) -> None:
+def _sample(part: Batch, noise: Noise, radii: Sequence[_Radius], samples: int) -> None:
     """Draw until every radius has all its copies or is decided. Only one batch of copies is in memory."""
     draws, shape = part.draws(f"noise.{noise.stem}"), tuple(part.images.shape[1:])
     everybody = torch.arange(len(part.ids), device=part.ids.device)
@@ -96,7 +98,7 @@ class _Radius:
         self.open = torch.ones_like(batch.labels, dtype=torch.bool)
         self.classifier = _Classifier()
 
-    def see(self, noise: Any, rows: Tensor, units: Tensor) -> None:
+    def see(self, noise: Noise, rows: Tensor, units: Tensor) -> None:
         """Classify a block of draws: units (B, M, C, H, W) of the examples in rows (M,)."""
         if self.gamma == 0:
             return

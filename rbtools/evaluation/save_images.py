@@ -17,6 +17,9 @@ from rbtools.lazy import np, torch
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from rbtools.datasets.base import Dataset
+    from rbtools.evaluation.tasks import AttackOutput
+
 
 class Saver:
     """Collects batches of images; `finish` writes one .npz for each output to `folder`.
@@ -25,13 +28,13 @@ class Saver:
     split), `survived` bool (n,), and `linf` and `l2` float32 (n,): the perturbations' norms on [0, 1].
     """
 
-    def __init__(self, folder: Path, names: Mapping[Any, str], dataset: Any, n: int) -> None:
+    def __init__(self, folder: Path, names: Mapping[Any, str], dataset: Dataset, n: int) -> None:
         self.folder, self.names, self.dataset, self.n = folder, names, dataset, n
         self._aside = Path(tempfile.mkdtemp(prefix=".rb-", dir=folder))
         self._arrays: dict[Any, dict[str, np.ndarray]] = {}
         self._filled: dict[Any, int] = {}
 
-    def add(self, output: Any, ids: Tensor, outcome: Outcome) -> None:
+    def add(self, output: AttackOutput, ids: Tensor, outcome: Outcome) -> None:
         """Add the outcome of the next examples."""
         assert outcome.images is not None
         images = outcome.images.cpu()
@@ -50,7 +53,7 @@ class Saver:
             self._array(output, name, values)[start : start + len(ids)] = values.numpy()
         self._filled[output] = start + len(ids)
 
-    def _array(self, output: Any, name: str, values: Tensor) -> np.ndarray:
+    def _array(self, output: AttackOutput, name: str, values: Tensor) -> np.ndarray:
         """A memory-mapped array: the images of a large data set need not fit in memory."""
         arrays = self._arrays.setdefault(output, {})
         if name not in arrays:
@@ -82,7 +85,7 @@ class Saver:
 
 
 @contextlib.contextmanager
-def saver(folder: str, names: Mapping[Any, str], dataset: Any, n: int) -> Iterator[Saver]:
+def saver(folder: str, names: Mapping[Any, str], dataset: Dataset, n: int) -> Iterator[Saver]:
     """A Saver whose files are written if the block succeeds. Raises RbError where they cannot be written."""
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)

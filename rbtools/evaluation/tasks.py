@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rbtools import registry
 from rbtools.corruptions import CORRUPTIONS
@@ -23,7 +23,10 @@ from rbtools.scoring import corruptions as sums
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from rbtools.attacks.base import Attack
     from rbtools.evaluation.base import Correct, Entries
+
+Rows = TypeVar("Rows", "np.ndarray", "Tensor")
 
 
 def rows_of(batch: Batch, logits: Tensor, detail: bool) -> Tensor:
@@ -33,7 +36,7 @@ def rows_of(batch: Batch, logits: Tensor, detail: bool) -> Tensor:
     return logits.argmax(1).eq(batch.labels).int()
 
 
-def right(outcomes: Any, detail: bool) -> Any:
+def right(outcomes: Rows, detail: bool) -> Rows:
     """Which examples (N,) are classified correctly, from outcomes or rows."""
     return outcomes[:, 1:].argmax(1) == outcomes[:, 0] if detail else outcomes
 
@@ -91,7 +94,7 @@ class AccuracyTask(EvalTask):
         return [batch.clean.int() for _ in wanted]
 
 
-def attack_settings(method: Any, **more: Any) -> dict[str, Any]:
+def attack_settings(method: Attack, **more: object) -> dict[str, Any]:
     """The settings of the attack in an entry: its name and configuration, with the norm and step in use."""
     settings = registry.config(method)
     settings.setdefault("norm", method.norm)

@@ -154,7 +154,7 @@ def _is_whole(entry: dict[str, Any]) -> bool:
     return all(isinstance(two, list) and len(two) == 2 and all(map(_is_number, two)) for two in ends)
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,9 @@ from rbtools.units import SEVERITIES
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from rbtools.corruptions.base import Corruption
+    from rbtools.datasets.streaming import Streamed
 
 CHUNK = 256
 ABOUT = "rb-corrupt.json"  # describes the files of a folder, so that a later run may continue
@@ -58,7 +61,12 @@ def write(corruptions: Sequence[Any], folder: Path, run: RunContext) -> list[str
 
 
 def _write_one(
-    corruption: Any, path: Path, images: Any, places: Tensor, where: torch.device, run: RunContext
+    corruption: Corruption,
+    path: Path,
+    images: Tensor | Streamed,
+    places: Tensor,
+    where: torch.device,
+    run: RunContext,
 ) -> int:
     """Write one file, continuing an earlier run; return how many images that run had written."""
     channels, height, width = images.shape[1:]
@@ -83,7 +91,13 @@ def _pieces(places: Tensor, had: int, chunk_size: int) -> Iterator[tuple[int, Te
 
 
 def _corrupted(
-    corrupt: Any, name: str, images: Any, ids: Tensor, severity: int, where: torch.device, seed: int
+    corrupt: Callable[..., Tensor],
+    name: str,
+    images: Tensor | Streamed,
+    ids: Tensor,
+    severity: int,
+    where: torch.device,
+    seed: int,
 ) -> bytes:
     """The bytes of these examples' corrupted images, (n, H, W, C)."""
     draws = Draws(seed, f"corruption.{name}", ids.to(where))

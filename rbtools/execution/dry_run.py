@@ -123,9 +123,9 @@ class DryRun:
         if missed:
             raise missed[0]
 
-    def words(self, records: int, found: int, missing: int) -> list[str]:
+    def words(self, records: int, stored: int, missing: int) -> list[str]:
         """The report, as lines."""
-        lines = [f"dry run, nothing was computed: of {_many(records, 'record')} {found} found in the store"]
+        lines = [f"dry run, nothing was computed: of {_many(records, 'record')} {stored} found in the store"]
         lines[0] += f", {missing} to compute." if missing else "."
         titles: dict[tuple[str, str], list[PendingWork]] = defaultdict(list)
         for todo in self.todo.values():
@@ -228,7 +228,7 @@ def count_macs(arch: Mapping[str, Any]) -> int | None:
     return macs if type(macs) is int and 0 <= macs < 2**63 else None
 
 
-def _signature(column: Mapping[str, Any], macs: Any) -> tuple[str, str]:
+def _signature(column: Mapping[str, Any], macs: int | None) -> tuple[str, str]:
     """An output's configuration without its distance, and its kind; both say whether the size is known."""
     kind = f"{column['kind']} {column.get('attack', '')} {macs is None}"
     if column["kind"] == "clean":
@@ -237,14 +237,14 @@ def _signature(column: Mapping[str, Any], macs: Any) -> tuple[str, str]:
     return _digest({"kind": kind, **{k: v for k, v in config.items() if k not in _APART}}), kind
 
 
-def _training_signature(what: Mapping[str, Any], macs: Any) -> tuple[str, str]:
+def _training_signature(what: Mapping[str, Any], macs: int | None) -> tuple[str, str]:
     """A method's configuration without its distance, and its name; both on the same data."""
     method, data = what["method"], [what["data"], macs is None]
     config = {key: value for key, value in method["config"].items() if key not in _APART}
     return _digest([method["name"], config, data]), _digest([method["name"], data])
 
 
-def _digest(value: Any) -> str:
+def _digest(value: object) -> str:
     return canonical(value).decode("utf-8", "replace")
 
 

@@ -17,7 +17,11 @@ import traceback
 from collections.abc import Callable, Iterator
 from multiprocessing import reduction, resource_tracker
 from multiprocessing.connection import Connection
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from types import FrameType
+
 
 _SECONDS_TO_END = 1.5  # for the workers, before they are killed
 _SECONDS_FOR_STATUS = 1.0
@@ -111,7 +115,7 @@ def _serve(calls: Connection, work: Work, preload: Callable[[], None]) -> None:
         os._exit(0)
 
 
-def _leave(number: int, frame: Any) -> None:
+def _leave(number: int, frame: FrameType | None) -> None:
     raise SystemExit
 
 

@@ -19,13 +19,17 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from rbtools.execution import device, resources
 from rbtools.execution.context import RunContext
 from rbtools.execution.executor import Executor, Finished, Grown, Job, Notice, Progress, run_on
 from rbtools.execution.fork_server import ForkServer
 from rbtools.execution.job import JobFunction, JobReport
+
+if TYPE_CHECKING:
+    from types import FrameType
+
 
 _SECONDS_TO_END_ALONE = 10.0
 _SECONDS_BETWEEN_PROGRESS = 0.2
@@ -196,7 +200,7 @@ def _work(functions: Sequence[JobFunction], run: RunContext, connection: Connect
         _leave(int(end.code or 0))
 
 
-def _end(number: int, frame: Any) -> None:
+def _end(number: int, frame: FrameType | None) -> None:
     raise SystemExit(128 + number)
 
 

@@ -59,7 +59,7 @@ def check(threads: int | None, device: str) -> None:
         )
 
 
-def threads_for(run: RunContext, arch: Any, share: int | None = None) -> int:
+def threads_for(run: RunContext, arch: object, share: int | None = None) -> int:
     """CPU threads of one evaluation: `--threads`, else one for a small network, else a fair share.
 
     The networks of NAS-Bench-201 (and of its theory) are small: a second thread gains them little, and
@@ -73,7 +73,7 @@ def threads_for(run: RunContext, arch: Any, share: int | None = None) -> int:
     return share or max(cores.count() // run.jobs, 1)
 
 
-def training_threads(run: RunContext, arch: Any) -> int:
+def training_threads(run: RunContext, arch: object) -> int:
     """CPU threads of a training: as `threads_for`, but all of the machine for a large network.
 
     The number of threads changes how sums are rounded, and so the weights: it must not depend on the number

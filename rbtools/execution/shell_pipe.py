@@ -93,7 +93,7 @@ class ShellPipe:
                 _kill(process)
 
 
-def _kill(process: Any) -> None:
+def _kill(process: subprocess.Popen[bytes]) -> None:
     """End the shell and all that it started."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGTERM)

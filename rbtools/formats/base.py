@@ -90,19 +90,19 @@ def text_field(row: Mapping[str, Any], key: str) -> str:
     return text
 
 
-def own_part(value: Any) -> dict[str, Any]:
+def own_part(value: object) -> dict[str, Any]:
     """A copy of the format's own field of a record; empty where that is no object."""
     return dict(value) if isinstance(value, dict) else {}
 
 
-def an_object(value: Any, what: str) -> dict[str, Any]:
+def an_object(value: object, what: str) -> dict[str, Any]:
     """Raises RbError where the value is no JSON object."""
     if not isinstance(value, dict):
         raise RbError(f"{what} is {numbers.kind(value)}. Expected an object.")
     return value
 
 
-def dumps(value: Any, *, indent: bool = False) -> bytes:
+def dumps(value: object, *, indent: bool = False) -> bytes:
     """JSON bytes, with all digits of a Decimal."""
     options = orjson.OPT_NON_STR_KEYS | (orjson.OPT_INDENT_2 if indent else 0)
     try:
@@ -111,13 +111,13 @@ def dumps(value: Any, *, indent: bool = False) -> bytes:
         return orjson.dumps(_with_digits(value), default=_digits, option=options)
 
 
-def _digits(value: Any) -> Any:
+def _digits(value: object) -> Any:
     if isinstance(value, Decimal):
         return orjson.Fragment(numbers.shown(value))
     raise TypeError(type(value).__name__)
 
 
-def _with_digits(value: Any) -> Any:
+def _with_digits(value: object) -> Any:
     """The value with its large integers as Decimals."""
     if isinstance(value, dict):
         return {key: _with_digits(item) for key, item in value.items()}
@@ -135,7 +135,7 @@ def joined(rows: Iterable[Any]) -> Iterator[bytes]:
     yield b"\n]\n" if before != b"[\n" else b"[]\n"
 
 
-def as_text(value: Any) -> str:
+def as_text(value: object) -> str:
     """The text of an unreadable unit, for its error record."""
     value = value._asdict() if hasattr(value, "_asdict") else value
     try:

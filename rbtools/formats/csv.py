@@ -104,7 +104,7 @@ class CSV:
             finally:
                 text.detach()
 
-    def record(self, unit: Any, report: ConversionReport, where: str) -> Record:
+    def record(self, unit: Mapping[str, str], report: ConversionReport, where: str) -> Record:
         row, record = PublishedRow("csv", report, where, percent=self.scale == "percent"), self._constants()
         texts: dict[str, str] = {}
         mapped = self._mapped()
@@ -259,7 +259,7 @@ def _finite(text: str) -> float:
     return value
 
 
-def _written(value: Any, name: str) -> str:
+def _written(value: object, name: str) -> str:
     if isinstance(value, str) and (name in TEXTS or _typed(value, name) == value) and value:
         return value
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
@@ -273,7 +273,7 @@ def _leaves(value: Record, above: str = "") -> Iterator[tuple[str, Any]]:
             yield f"{above}{key}", item
 
 
-def _put(record: Record, path: str, value: Any) -> None:
+def _put(record: Record, path: str, value: object) -> None:
     *above, last = path.split(".")
     for key in above:
         inner = record.setdefault(key, {})
@@ -283,13 +283,13 @@ def _put(record: Record, path: str, value: Any) -> None:
     record[last] = value
 
 
-def _got(record: Any, path: str) -> Any:
+def _got(record: object, path: str) -> Any:
     for key in path.split("."):
         record = record.get(key) if isinstance(record, dict) else None
     return record
 
 
-def _arch(arch: Record, dataset: Any) -> Record:
+def _arch(arch: Record, dataset: object) -> Record:
     """The architecture with the description of its space; values from columns take precedence."""
     arch = dict(arch)
     dataset = dataset if isinstance(dataset, str) else None

@@ -75,7 +75,7 @@ class Jung2023:
         for folder in folders:
             yield from _merged(folder, _files(folder), epsilons, report)
 
-    def record(self, unit: Any, report: ConversionReport, where: str) -> Record:
+    def record(self, unit: JungResult, report: ConversionReport, where: str) -> Record:
         ours = dataset_name(unit.data)
         arch = cell(unit.arch, ours)
         row = PublishedRow("jung2023", report, where, percent=False)
@@ -185,7 +185,7 @@ def _epsilons(folder: Path, report: ConversionReport) -> dict[str, list[float]]:
     return epsilons
 
 
-def _level(key: str, raw: Any) -> float:
+def _level(key: str, raw: object) -> float:
     try:
         distance = numbers.number(raw)
     except numbers.NoNumber as wrong:

@@ -66,7 +66,7 @@ def described(arch: Record, dataset: str | None) -> Record:
     return description
 
 
-def cell(index: Any, dataset: str | None) -> Record:
+def cell(index: object, dataset: str | None) -> Record:
     """The `arch` of a NAS-Bench-201 network by its published id, with its class. Raises RbError."""
     if not (isinstance(index, int) or (isinstance(index, str) and index.isascii() and index.isdigit())):
         raise RbError(

@@ -92,7 +92,7 @@ class NARes:
                 rest = {key: value for key, value in line.items() if key not in ("train", "test_best")}
                 yield from (Unit(where, Training(rest, train, test)) for train, test in pairs)
 
-    def record(self, unit: Any, report: ConversionReport, where: str) -> Record:
+    def record(self, unit: Training, report: ConversionReport, where: str) -> Record:
         row = PublishedRow("nares", report, where, percent=self.scale == "percent")
         over: Record = {}
         test = dict(unit.test)
@@ -193,7 +193,7 @@ def _arch(line: Record) -> Record:
     return {key: value for key, value in arch.items() if value is not None}
 
 
-def _corruptions(row: PublishedRow, results: Any) -> Record:
+def _corruptions(row: PublishedRow, results: object) -> Record:
     """Add accuracies and losses under corruptions; return the remaining fields."""
     if not isinstance(results, dict):
         return {} if results is None else {"corruptions": results}
@@ -227,7 +227,7 @@ def _of_corruptions(values: MetricValues) -> Record:
     return results
 
 
-def _merged(first: Any, second: Any) -> Any:
+def _merged(first: object, second: object) -> Any:
     if isinstance(first, dict) and isinstance(second, dict):
         return {
             key: _merged(first.get(key), second[key]) if key in second else first[key]

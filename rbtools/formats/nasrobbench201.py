@@ -96,7 +96,7 @@ class NASRobBench201:
             beside = means if seed is not None else {}
             yield RobBenchResult(dataset, index, seed, seeds[seed], beside, {} if number else lone)
 
-    def record(self, unit: Any, report: ConversionReport, where: str) -> Record:
+    def record(self, unit: RobBenchResult, report: ConversionReport, where: str) -> Record:
         ours = dataset_name("imagenet16-120" if unit.dataset == "imagenet" else unit.dataset)
         arch = cell(unit.arch, ours)
         row = PublishedRow("nasrobbench201", report, where, percent=False)

@@ -26,7 +26,7 @@ class Number(NamedTuple):
     decimals: int
 
 
-def number(raw: Any, *, percent: bool = False) -> Number | None:
+def number(raw: object, *, percent: bool = False) -> Number | None:
     """Read a published number: a JSON number, or a text such as "85.34", "85.34 %" or "8/255".
 
     `percent` divides by 100, exactly. None for null and for texts such as "n/a". Raises NoNumber.
@@ -77,7 +77,7 @@ def shown(value: float | int | Decimal) -> str:
     return f"{exact:f}" if -20 < exact.adjusted() < 20 else str(exact)
 
 
-def kind(value: Any) -> str:
+def kind(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, Decimal):
@@ -88,7 +88,7 @@ def kind(value: Any) -> str:
 _FRACTION = re.compile(r"\s*\d+(\.\d+)?\s*/\s*\d+(\.\d+)?\s*")
 
 
-def distance(raw: Any, norm: str) -> float:
+def distance(raw: object, norm: str) -> float:
     """A published distance in pixel units of [0, 1]: "8/255" and 0.031 unchanged, L-infinity 8 as 8/255.
 
     Raises NoNumber.
@@ -101,7 +101,7 @@ def distance(raw: Any, norm: str) -> float:
     return float(parsed.value) / 255 if whole else float(parsed.value)
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """A published JSON value for a record: Decimals as floats, NaN and infinity as null."""
     if isinstance(value, NotFinite):
         return None

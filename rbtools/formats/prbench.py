@@ -130,7 +130,7 @@ class PRBench:
                 seen.add(key)
                 yield Unit(where, row)
 
-    def record(self, unit: Any, report: ConversionReport, where: str) -> Record:
+    def record(self, unit: dict[str, Any], report: ConversionReport, where: str) -> Record:
         dataset, model, method = (text_field(unit, key) for key in ("dataset", "model", "method"))
         ours = DATASETS.ours(dataset)
         keys = _Keys(ours, self.radius)

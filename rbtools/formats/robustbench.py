@@ -89,7 +89,7 @@ class RobustBench:
                 problem = f"It {wrong}." if isinstance(wrong, stream.Broken) else str(wrong)
                 yield Bad(where, problem, text.decode("utf-8", "replace"))
 
-    def record(self, unit: Any, report: ConversionReport, where: str) -> Record:
+    def record(self, unit: Info, report: ConversionReport, where: str) -> Record:
         fields, norm = unit.fields, THREATS[unit.threat]
         ours = dataset_name(unit.dataset)
         if dataset_name(text_field(fields, "dataset")) != ours:
@@ -201,7 +201,7 @@ def _threat_of(values: MetricValues) -> str:
     )
 
 
-def _distance(raw: Any, norm: str) -> float:
+def _distance(raw: object, norm: str) -> float:
     """A distance as RobustBench writes it. Raises RbError."""
     try:
         return numbers.distance(raw, norm)
@@ -230,11 +230,11 @@ def _eps_of(values: MetricValues, threat: str) -> str:
     return USUAL[threat] if USUAL[threat] in texts or not texts else texts[0]
 
 
-def _text(value: Any) -> str | None:
+def _text(value: object) -> str | None:
     return None if value is None else str(value)
 
 
-def _arch(published: Any, dataset: str) -> Record:
+def _arch(published: object, dataset: str) -> Record:
     if not isinstance(published, str):
         return {"space": "robustbench", "name": "unnamed"}
     zoo = None if dataset.startswith("imagenet") else zoo_name(published)

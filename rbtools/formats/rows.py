@@ -33,21 +33,21 @@ class PublishedRow:
         """The metrics that have an entry."""
         return {entry["metric"] for entry in self.entries}
 
-    def accuracy(self, metric: str, raw: Any, percent: bool | None = None, **protocol: Any) -> None:
+    def accuracy(self, metric: str, raw: object, percent: bool | None = None, **protocol: object) -> None:
         """A number from 0 to 1, in the row's scale."""
         got = self._add(metric, raw, self._scale(percent), (0.0, 1.0), protocol)
         if got is not None:
             self.accuracies.append(got)
 
-    def difference(self, metric: str, raw: Any, percent: bool | None = None, **protocol: Any) -> None:
+    def difference(self, metric: str, raw: object, percent: bool | None = None, **protocol: object) -> None:
         """A number from -1 to 1, in the row's scale."""
         self._add(metric, raw, self._scale(percent), (-1.0, 1.0), protocol)
 
-    def ratio(self, metric: str, raw: Any, percent: bool | None = None, **protocol: Any) -> None:
+    def ratio(self, metric: str, raw: object, percent: bool | None = None, **protocol: object) -> None:
         """A number of any size in the row's scale."""
         self._add(metric, raw, self._scale(percent), None, protocol)
 
-    def plain(self, metric: str, raw: Any, **protocol: Any) -> None:
+    def plain(self, metric: str, raw: object, **protocol: object) -> None:
         """A number of any size: seconds, a loss."""
         self._add(metric, raw, False, None, protocol)
 
@@ -63,7 +63,7 @@ class PublishedRow:
     def _add(
         self,
         metric: str,
-        raw: Any,
+        raw: object,
         percent: bool,
         limits: tuple[float, float] | None,
         protocol: Mapping[str, Any],
@@ -101,7 +101,7 @@ class PublishedRow:
                 f" fractions, and {self.source} has percents. If it has fractions here, use --scale fraction."
             )
 
-    def record(self, arch: Record, **fields: Any) -> Record:
+    def record(self, arch: Record, **fields: object) -> Record:
         """The complete record, without empty fields. A JSON number does not show how many zeros were dropped
         at its end; the other numbers of its row do, if there are enough of them.
         """

@@ -140,7 +140,7 @@ class _Text:
 
     def _ends_at(self, wrong: Exception) -> bool:
         """Whether more text could complete the value."""
-        rest = self.held[getattr(wrong, "pos", 0) :].strip()
+        rest = self.held[wrong.pos if isinstance(wrong, json.JSONDecodeError) else 0 :].strip()
         if "Unterminated" in str(wrong) or ("escape" in str(wrong) and len(rest) < _ESCAPE):
             return True
         return any(word.startswith(rest) for word in _WORDS) or _PART.fullmatch(rest) is not None
@@ -168,7 +168,7 @@ def _no_number(after: str) -> str:
     return f"'{after}' stands in a number"
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     text = repr(value)
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
 

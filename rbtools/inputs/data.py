@@ -105,7 +105,12 @@ class ArchiveDataset(Data):
 
 @lru_cache(maxsize=8)
 def _described(
-    name: str, split: str, data_dir: str | None, class_map: str | None, chosen: Any, store: Any
+    name: str,
+    split: str,
+    data_dir: str | None,
+    class_map: str | None,
+    chosen: str | datasets.indices.Indices | None,
+    store: Store,
 ) -> Data:
     about = datasets.describe(name, data_dir, class_map=class_map)
     fingerprint = datasets.fingerprint(name, split, data_dir, cache=store, class_map=class_map)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rbtools.errors import RbError
@@ -100,14 +100,12 @@ def warn(path: str, facts: Mapping[str, Any], run: RunContext) -> None:
         run.notify(f"warning: {os.path.basename(path)}: {text}.")
 
 
-def _normalised(pair: Any) -> str:
+def _normalised(pair: str | Sequence[list[float]] | None) -> str:
     if pair is None:
         return "pixels as they are"
-    return (
-        "each image normalised by itself"
-        if pair == "per-image"
-        else "normalised " + " ".join(map(numbers, pair))
-    )
+    if isinstance(pair, str):  # "per-image"
+        return "each image normalised by itself"
+    return "normalised " + " ".join(map(numbers, pair))
 
 
 def _fit(facts: Mapping[str, Any]) -> str:

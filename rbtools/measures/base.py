@@ -6,7 +6,7 @@ Imports torch only for types, so that measures load with `--help`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -14,6 +14,8 @@ from rbtools import registry
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+    from rbtools.rng.draws import Draws
 
 BatchResult = dict[str, Any]
 """The result of one batch: names to numbers, or to lists of them."""
@@ -33,8 +35,8 @@ class MeasureBatch:
 
     images: Tensor
     labels: Tensor
-    draws: Any
-    probes: Any
+    draws: Draws
+    probes: Draws
     perturbed: Tensor | None = None
     twice: Tensor | None = None
     chunk: int = 64
@@ -123,17 +125,16 @@ class Measure:
         return [over_batches(name, [result[name] for result in results], sizes) for name in results[0]]
 
 
-def measured(measure: Any, model: Callable[[Tensor], Tensor], batches: Iterable[MeasureBatch]) -> list[Value]:
+def measured(measure: Measure, model: nn.Module, batches: Iterable[MeasureBatch]) -> list[Value]:
     """The values of a measure over some batches."""
     results, sizes = [], []
     for batch in batches:
         results.append(measure(model, batch))
         sizes.append(len(batch))
-    values: list[Value] = measure.values(results, sizes)
-    return values
+    return measure.values(results, sizes)
 
 
-def over_batches(name: str, numbers: Sequence[float], sizes: Sequence[int], **more: Any) -> Value:
+def over_batches(name: str, numbers: Sequence[float], sizes: Sequence[int], **more: object) -> Value:
     """The mean of a number over batches, weighted by their sizes, with its standard error over them."""
     if any(number is None for number in numbers):
         return Value(name, None, more={"reason": "it could not be had on every batch", **more})

@@ -16,6 +16,8 @@ from rbtools.registry import param
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from rbtools.measures.bounds import Bound
+
 PAPERS = ("robbench", "prbench", "wci")
 CONSTANTS = ("lipschitz", "lipschitz_theta", "smooth", "smooth_theta")
 _OF: dict[str, tuple[str, ...]] = {
@@ -123,7 +125,7 @@ class BoundMeasure(Measure):
             settings["weight"] = float(weight)
         return replace(self, **{key: value for key, value in settings.items() if getattr(self, key) is None})
 
-    def _of_theory(self, arch: Any) -> BoundMeasure:
+    def _of_theory(self, arch: object) -> BoundMeasure:
         arch = arch if isinstance(arch, Mapping) else {}
         theory = arch.get("space") in ("fcnn", "rescnn")
         first = re.match("[a-z]+", str(arch.get("str"))) if theory else None
@@ -268,12 +270,12 @@ def _flat(weights: Mapping[str, Tensor]) -> Tensor:
     return torch.cat([value.flatten() for value in weights.values()])
 
 
-def _size(bound: Any) -> float:
+def _size(bound: Bound) -> float:
     """Sorting key of bounds; without a value infinite, the worst case of theorem 1."""
     return float("inf") if bound.value is None else float(bound.value)
 
 
-def _value(name: str, bound: Any, estimated: Sequence[str], more: Mapping[str, Any] | None = None) -> Value:
+def _value(name: str, bound: Bound, estimated: Sequence[str], more: Mapping[str, Any] | None = None) -> Value:
     fields: dict[str, Any] = {"formula": bound.formula, "inputs": dict(bound.inputs), **(more or {})}
     fields["vacuous"] = bound.vacuous
     if estimated:
@@ -289,6 +291,6 @@ def _none(name: str, reason: str) -> Value:
     return Value(name, None, more={"reason": reason})
 
 
-def _is_count(value: Any) -> bool:
+def _is_count(value: object) -> bool:
     """Whether a record's field is a count that cannot overflow a bound."""
     return type(value) is int and 0 < value < 2**53

@@ -16,6 +16,8 @@ from rbtools.lazy import F, nn, torch
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from rbtools.rng.draws import Draws
+
     Weights = dict[str, Tensor]
 
 
@@ -130,7 +132,7 @@ class WeightHessian:
                     total[name] += value
         return total
 
-    def traces(self, probes: Any, count: int) -> list[list[float]]:
+    def traces(self, probes: Draws, count: int) -> list[list[float]]:
         """Hutchinson's estimates of the trace of each weight's own block of H: a row for each probe.
 
         v_l . (H v)_l with random signs v for all weights at once, which is unbiased for each of them and
@@ -208,7 +210,7 @@ class InputHessian:
         return product
 
 
-def rademacher(draws: Any, count: int, draw: int) -> Tensor:
+def rademacher(draws: Draws, count: int, draw: int) -> Tensor:
     """Signs, each +1 or -1 with probability 1/2: float32 (N, count) for the N examples of `draws`."""
     words = draws.bits(-(-count // 32), draw)
     places = torch.arange(32, device=words.device)

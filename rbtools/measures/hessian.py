@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -95,10 +95,10 @@ class Hessian(Measure):
             result[f"{name}.se"] = standard_error(each.tolist())
         return result
 
-    def _eigenvalues(self, wrt: str, product: Any, start: Tensor) -> BatchResult:
+    def _eigenvalues(self, wrt: str, product: Callable[[Tensor], Tensor], start: Tensor) -> BatchResult:
         return {name: float(rows[0]) for name, rows in self._rows(wrt, product, start).items()}
 
-    def _rows(self, wrt: str, product: Any, start: Tensor) -> dict[str, Tensor]:
+    def _rows(self, wrt: str, product: Callable[[Tensor], Tensor], start: Tensor) -> dict[str, Tensor]:
         """Eigenvalues by name, one for each row (R,)."""
         limits = {"iterations": self.iterations, "tolerance": self.tolerance}
         result: dict[str, Tensor] = {}

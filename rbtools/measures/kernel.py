@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rbtools.lazy import F, nn, torch
 from rbtools.measures.derivatives import differentiating, weights_of
@@ -279,7 +279,7 @@ def _backward(
 
 @contextmanager
 def _watched(modules: set[nn.Module], add: Add) -> Iterator[None]:
-    def seen(module: nn.Module, inputs: Any, output: Any) -> None:
+    def seen(module: nn.Module, inputs: tuple[object, ...], output: object) -> None:
         if isinstance(output, torch.Tensor) and output.requires_grad and isinstance(inputs[0], torch.Tensor):
             # The hook gets the gradient at the tensor's present value, also if that is overwritten later.
             output.register_hook(partial(_take, add, module, inputs[0].detach()))

@@ -261,7 +261,7 @@ def _sizes_in_weights(arch: Mapping[str, Any], checkpoint: Checkpoint) -> dict[s
     return {key: seen[key] for key in ("stem", "pool", "patch", "side") if same and key in seen}
 
 
-def _refuse_other_cell(arch: Mapping[str, Any], noted: Any, path: Path) -> None:
+def _refuse_other_cell(arch: Mapping[str, Any], noted: object, path: Path) -> None:
     """Raise where the metadata has another cell: none, skip and pooling have no weights to compare."""
     if not isinstance(noted, Mapping) or {arch.get("space"), noted.get("space")} != {"nasbench201"}:
         return
@@ -322,7 +322,7 @@ def _normalize_of(checkpoint: Checkpoint, arch: Mapping[str, Any]) -> list[list[
     return own
 
 
-def _refuse_other_channels(normalize: Any, shape: tuple[int, int, int], path: Path) -> None:
+def _refuse_other_channels(normalize: object, shape: tuple[int, int, int], path: Path) -> None:
     if isinstance(normalize, list) and len(normalize[0]) not in (1, shape[0]):
         raise RbError(
             f"The normalisation has {len(normalize[0])} means and the images of the checkpoint {path} have"

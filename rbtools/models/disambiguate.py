@@ -205,5 +205,5 @@ def _filled(checkpoint: Checkpoint, one: Inferred, images: Tensor) -> nn.Module:
     with meta_init():
         network = models.build(one.arch, classes=one.classes, shape=(channels, height, width))
     load_into(network, checkpoint)
-    own = None if checkpoint.mean is None else [checkpoint.mean, checkpoint.std]
-    return behind(network, own).eval()
+    mean, std = checkpoint.mean, checkpoint.std
+    return behind(network, None if mean is None or std is None else (mean, std)).eval()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import warnings
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -49,12 +48,13 @@ def fold(network: nn.Module) -> tuple[nn.Module, dict[str, str]]:
     return traced, pairs
 
 
-def merged(convolution: Any, norm: Any, *, scale_first: bool) -> tuple[Tensor, Tensor]:
+def merged(convolution: nn.Conv2d, norm: nn.BatchNorm2d, *, scale_first: bool) -> tuple[Tensor, Tensor]:
     """Weight and bias of one convolution equivalent to both layers in eval mode.
 
     Results in stores were computed with two orders of the product in the bias, which differ in its last bit:
     trainings with `scale_first`, evaluations with that of torch's own fusion.
     """
+    assert norm.running_mean is not None and norm.running_var is not None
     scale = inverse = (norm.running_var + norm.eps).rsqrt()
     if norm.weight is not None:
         scale = inverse * norm.weight

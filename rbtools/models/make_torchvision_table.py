@@ -28,7 +28,7 @@ def names() -> list[str]:
     return listed
 
 
-def network(name: str, classes: int = 1000, **options: Any) -> nn.Module:
+def network(name: str, classes: int = 1000, **options: object) -> nn.Module:
     """The network with its parameters on the meta device, in eval mode."""
     with warnings.catch_warnings(), meta_init():
         warnings.simplefilter("ignore")

@@ -141,7 +141,7 @@ def chosen(pair: Known) -> dict[str, Any]:
     return {"normalize": RAW if pair is None else pair if isinstance(pair, str) else list(map(list, pair))}
 
 
-def behind(network: nn.Module, normalize: Any) -> nn.Module:
+def behind(network: nn.Module, normalize: str | Sequence[Sequence[float] | Tensor] | None) -> nn.Module:
     """The network after a normalisation: [mean, std], PER_IMAGE, or None for unchanged pixels."""
     if normalize is None:
         return network
@@ -185,11 +185,12 @@ def normaliser(network: nn.Module) -> str | None:
     return None
 
 
-def _a_number_a_channel(value: Any) -> bool:
+def _a_number_a_channel(value: object) -> bool:
     if isinstance(value, Tensor):
         return bool(value.is_floating_point()) and 0 < value.numel() <= MOST_CHANNELS
-    numbers = isinstance(value, (list, tuple)) and 0 < len(value) <= MOST_CHANNELS
-    return numbers and all(isinstance(one, (int, float, torch.Tensor)) for one in value)
+    if not isinstance(value, (list, tuple)) or not 0 < len(value) <= MOST_CHANNELS:
+        return False
+    return all(isinstance(one, (int, float, torch.Tensor)) for one in value)
 
 
 def _warned(network: nn.Module, arch: Mapping[str, Any]) -> dict[str, Any]:

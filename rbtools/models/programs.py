@@ -19,7 +19,7 @@ TORCHSCRIPT, EXPORT = "torchscript", "torch.export"
 class Program(nn.Module):
     """A loaded program behind the interface of a network; it stays in the mode that it was saved in."""
 
-    def __init__(self, program: Any) -> None:
+    def __init__(self, program: nn.Module) -> None:
         super().__init__()
         self.program = program
 

@@ -22,7 +22,7 @@ BUDGETS = ("full", "200", "90", "12", "less", "01")
 MOST_UNPACKED, ROOM = 100, 2**26
 
 
-def is_published(raw: Any) -> bool:
+def is_published(raw: object) -> bool:
     """Whether a file's content has the layout of these archives."""
     return isinstance(raw, Mapping) and _budget(raw) is not None
 
@@ -59,7 +59,7 @@ def run_of(raw: Mapping[str, Any], member: str | None, path: object) -> dict[str
     }
 
 
-def _is_run(key: Any, run: Any) -> bool:
+def _is_run(key: object, run: object) -> bool:
     """Whether key and value are a training run of the archives: (data set, seed) and its results."""
     named = isinstance(key, tuple) and len(key) == 2 and isinstance(key[0], str) and type(key[1]) is int
     return named and isinstance(run, Mapping)

@@ -65,7 +65,7 @@ def read(path: str | Path, member: str | None = None) -> Checkpoint:
     return Checkpoint(path, state, metadata, mean, std, origin, saved)
 
 
-def _refuse_unusual(key: str, value: Any, path: Path) -> None:
+def _refuse_unusual(key: str, value: object, path: Path) -> None:
     """Raise RbError for tensors that are not dense: only dense ones can be compared, cast and copied.
 
     A tensor of a few bytes may be expanded to a shape that is larger than memory.

@@ -45,6 +45,7 @@ PREFIXES = (
 # Second copies of the network in one flat state dict: MadryLab's attacker, averaged weights.
 COPIES = ("attacker.", "ema.", "ema_model.", "model_ema.", "teacher.")
 OPTIMISER = {"state", "param_groups"}  # the keys of torch's optimisers
+Numbers = Tensor | Sequence[float]
 MOST_CHANNELS = 4  # of an image; a longer mean belongs to a layer
 DEEPEST = 8  # levels of nested mappings above the weights
 MEANS, STDS = ("mean", "mu", "new_mean"), ("std", "sigma", "new_std")
@@ -159,16 +160,16 @@ def _is_small(value: Tensor) -> bool:
     return 0 < value.numel() <= MOST_CHANNELS
 
 
-def _of_one_size(path: object, mean: Any, std: Any) -> tuple[Tensor, Tensor]:
+def _of_one_size(path: object, mean: Numbers, std: Numbers) -> tuple[Tensor, Tensor]:
     """Both with one number a channel."""
-    mean, std = per_channel(mean), per_channel(std)
-    if len(mean) != len(std) and 1 not in (len(mean), len(std)):
+    means, stds = per_channel(mean), per_channel(std)
+    if len(means) != len(stds) and 1 not in (len(means), len(stds)):
         raise RbError(
-            f"The checkpoint {path} has a normalisation of {len(mean)} means and {len(std)} standard"
+            f"The checkpoint {path} has a normalisation of {len(means)} means and {len(stds)} standard"
             " deviations. Expected one of each for each channel."
         )
-    mean, std = torch.broadcast_tensors(mean, std)
-    return mean, std
+    means, stds = torch.broadcast_tensors(means, stds)
+    return means, stds
 
 
 def _in_metadata(metadata: Mapping[str, Any], path: object) -> list[Any]:
@@ -182,7 +183,7 @@ def _in_metadata(metadata: Mapping[str, Any], path: object) -> list[Any]:
     return pairs
 
 
-def _are_numbers(values: Any) -> bool:
+def _are_numbers(values: object) -> bool:
     return (
         isinstance(values, (list, tuple))
         and 0 < len(values) <= MOST_CHANNELS
@@ -219,7 +220,7 @@ class PickleScan:
         self._holds: dict[tuple[int, int], bool] = {}
         self._sizes: dict[tuple[int, int], float] = {}
 
-    def holds_tensors(self, value: Any, depth: int = DEPTH) -> bool:
+    def holds_tensors(self, value: object, depth: int = DEPTH) -> bool:
         """Whether a mapping has tensors, itself or in a mapping inside it."""
         if not isinstance(value, Mapping):
             return False
@@ -231,11 +232,11 @@ class PickleScan:
             )
         return self._holds[key]
 
-    def is_plain(self, value: Any) -> bool:
+    def is_plain(self, value: object) -> bool:
         """Whether a value can be written as JSON (options of a training script, no optimiser state)."""
         return self._size(value, DEPTH) <= MOST
 
-    def _size(self, value: Any, depth: int) -> float:
+    def _size(self, value: object, depth: int) -> float:
         """The number of characters and numbers when written; infinite for types that JSON does not have."""
         if isinstance(value, str):
             return 1 + len(value)

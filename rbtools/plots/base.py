@@ -42,7 +42,7 @@ class Painted(NamedTuple):
     left: str = ""
 
 
-class Score(Protocol):
+class WeighedScore(Protocol):
     """A composite score: what `rbtools.scoring.plotted.composite` returns, and `weightings.Own`."""
 
     @property
@@ -79,7 +79,7 @@ class Scoring(Protocol):
         preset: str | None = None,
         within: str | None = None,
         missing: str = "refuse",
-    ) -> Score: ...
+    ) -> WeighedScore: ...
     def preset_metrics(self, preset: str) -> list[str]: ...
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from rbtools.errors import RbError, near
 from rbtools.plots import record_values, words
-from rbtools.plots.base import Drawing, Record, Score, Scoring
+from rbtools.plots.base import Drawing, Record, Scoring, WeighedScore
 from rbtools.records import expr
 from rbtools.registry import param
 
@@ -122,7 +122,7 @@ class Composed(Drawing):
         "refuse", "What to do with a record that lacks a metric.", choices=("refuse", "renormalise", "worst")
     )
 
-    def scored(self, records: Sequence[Record], scoring: Scoring) -> Score:
+    def scored(self, records: Sequence[Record], scoring: Scoring) -> WeighedScore:
         """The composite score of the records, settled; see `rbtools.scoring.plotted.composite`.
 
         Without other options it is the score that rb-score gave them, if all have one with the same terms.

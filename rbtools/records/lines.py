@@ -55,7 +55,7 @@ def parse(text: bytes, *, whole: bool = True) -> dict[str, Any]:
     return _checked(record, text)
 
 
-def _checked(record: Any, text: bytes) -> dict[str, Any]:
+def _checked(record: object, text: bytes) -> dict[str, Any]:
     """The record that was read from a line. Raises BadLine if it is no record."""
     if not isinstance(record, dict):
         raise BadLine(f"is {_kind(record)}, not a JSON object. Expected one JSON object per line.")
@@ -82,7 +82,7 @@ def parse_again(text: bytes) -> dict[str, Any]:
     return record if _says_all(record, text) else _parse_slowly(text)
 
 
-def _says_all(record: Any, text: bytes) -> bool:
+def _says_all(record: object, text: bytes) -> bool:
     """Whether parsing a line loses nothing: no key occurs twice, no number is beyond 64 bits.
 
     False also for a line that is spelled differently, which is then read slowly; the blanks that Python's
@@ -194,7 +194,7 @@ def _refuse_constant(name: str) -> None:
     raise BadLine(f"holds {name}, which JSON does not have. Numbers in a record are finite; use null.")
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     names = {list: "a list", str: "a string", bool: "true or false", int: "a number", float: "a number"}
     return "null" if value is None else names.get(type(value), "an object")
 
@@ -293,7 +293,7 @@ def dumps(record: dict[str, Any]) -> bytes:
     return text
 
 
-def _refuse_nonfinite(value: Any, where: str) -> None:
+def _refuse_nonfinite(value: object, where: str) -> None:
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         raise ValueError(f"{where} is {value}; a record holds finite numbers only")
     if isinstance(value, dict):

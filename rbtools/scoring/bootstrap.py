@@ -159,7 +159,7 @@ def _score_entry(record: Record) -> Any:
     return entries[-1] if entries and _are_terms(entries[-1].get("terms")) else None
 
 
-def _are_terms(terms: Any) -> bool:
+def _are_terms(terms: object) -> bool:
     """Whether these are metrics with weights and directions, as rb-score writes them."""
     if not isinstance(terms, list) or not all(isinstance(term, dict) for term in terms):
         return False

@@ -96,7 +96,7 @@ def summary(
     return means
 
 
-def _mean(metric: str, parts: Sequence[Entry], joint: Joint, **more: Any) -> Entry:
+def _mean(metric: str, parts: Sequence[Entry], joint: Joint, **more: object) -> Entry:
     """The mean of accuracies on the same images.
 
     Without outcomes per image its interval is the mean of theirs: right if they fail on the same images, else

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rbtools.errors import UsageError
 from rbtools.records import expr
@@ -77,7 +77,7 @@ def split(text: str) -> TermSpec:
     return TermSpec(item.strip(), colon + settings)
 
 
-def weighted(content: Any, source: str) -> list[TermSpec]:
+def weighted(content: object, source: str) -> list[TermSpec]:
     """The terms of a file of weights: metric or expression -> weight, `lower`, `higher` or both (`2:lower`).
 
     content: as YAML or JSON reads it. Raises UsageError, naming the file, for anything else.

@@ -74,7 +74,7 @@ def _cost(entry: _Valued) -> tuple[tuple[bool, float], ...]:
     return entry.costs
 
 
-def _valued(record: Any, values: Any, higher: Sequence[bool]) -> _Valued:
+def _valued(record: object, values: object, higher: Sequence[bool]) -> _Valued:
     return _Valued(costs(values if isinstance(values, tuple) else (values,), higher), record)
 
 
@@ -83,7 +83,7 @@ def costs(values: Sequence[Any], higher: Sequence[bool]) -> tuple[tuple[bool, fl
     return tuple(map(_one_cost, values, higher))
 
 
-def _one_cost(value: Any, higher: bool) -> tuple[bool, float]:
+def _one_cost(value: object, higher: bool) -> tuple[bool, float]:
     if value is None or value != value:
         return True, 0.0
     if isinstance(value, (int, float)):

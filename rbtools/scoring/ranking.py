@@ -10,6 +10,7 @@ from rbtools.records import dumps, expr, parse_again
 from rbtools.scoring import merge, rank_order, same_model
 from rbtools.scoring.groups import Grouping, Key
 
+Cost = tuple[tuple[bool, float], ...]  # see `rank_order.costs`
 Read = tuple[bytes, dict[str, Any]]
 SPARE = 5000  # additional entries to keep, since some of the first may be replaced
 
@@ -71,15 +72,15 @@ class Latest:
         if self._limit is not None and len(self._entries) > self._limit:
             self._prune()
 
-    def _cost(self, entry: Entry) -> Any:
+    def _cost(self, entry: Entry) -> Cost:
         return rank_order.costs(entry.values, self._higher)
 
-    def _drop(self, group: Key, cost: Any) -> None:
+    def _drop(self, group: Key, cost: Cost) -> None:
         self._dropped[group] = min(cost, self._dropped.get(group, cost))
 
     def _prune(self) -> None:
         assert self._top is not None
-        groups: dict[Key, list[tuple[Any, int]]] = {}
+        groups: dict[Key, list[tuple[Cost, int]]] = {}
         for model, entry in self._entries.items():
             groups.setdefault(entry.group, []).append((self._cost(entry), model))
         for group, costs in groups.items():
@@ -121,7 +122,7 @@ class Latest:
 def sorted_keys(keys: Iterable[Key]) -> list[Key]:
     """Keys in the order of their values: None first, then numbers, then texts."""
 
-    def order(value: Any) -> tuple[int, Any]:
+    def order(value: object) -> tuple[int, Any]:
         if value is None:
             return 0, 0
         return (1, value) if isinstance(value, int | float) else (2, str(value))

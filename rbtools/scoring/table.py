@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from rbtools.errors import RbError
 from rbtools.records import expr
@@ -185,7 +185,7 @@ RECORDS = _TableColumn(
 )
 
 
-def _shown(value: Any) -> Any:
+def _shown(value: object) -> str | float | None:
     return value if value is None or _is_number(value) else str(value)
 
 
@@ -211,10 +211,11 @@ def _ranks(record: Record) -> str | None:
     return None if ends is None else f"{ends[0]}" if ends[0] == ends[1] else f"{ends[0]}–{ends[1]}"
 
 
-def _ends(value: Any) -> tuple[float, float] | None:
+def _ends(value: object) -> tuple[float, float] | None:
     """An interval of a record; None for a value of another kind."""
-    two_numbers = isinstance(value, list | tuple) and len(value) == 2 and all(map(_is_number, value))
-    return (value[0], value[1]) if two_numbers else None
+    if not isinstance(value, list | tuple) or len(value) != 2 or not all(map(_is_number, value)):
+        return None
+    return value[0], value[1]
 
 
 def _key_column(key: str) -> _TableColumn:
@@ -273,7 +274,7 @@ def _differ(values: list[Any]) -> bool:
     return any(value != known[0] for value in known)
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 

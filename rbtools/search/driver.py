@@ -126,7 +126,7 @@ class SearchRun:
         else:
             self.send(answers)
 
-    def send(self, answers: Any) -> None:
+    def send(self, answers: object) -> None:
         """Send the answers and get the next proposal."""
         self.pending = self._proposals.send(answers)
 

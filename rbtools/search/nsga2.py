@@ -81,7 +81,7 @@ class NSGA2:
         class Changed(Mutation):
             """Each edge gets another operation with the mutation probability."""
 
-            def _do(self, problem: Any, X: Any, **_: Any) -> Any:
+            def _do(self, problem: object, X: np.ndarray, **_: object) -> Any:
                 return np.array([[_another(int(op), chance, draws) for op in cell] for cell in X])
 
         return Algorithm(

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbtools.errors import RbError, UsageError
 from rbtools.records import expr, metric_name
+
+if TYPE_CHECKING:
+    from rbtools.search.driver import Algorithm
 
 
 class SearchObjective(NamedTuple):
@@ -56,7 +59,9 @@ def objectives(texts: Sequence[str], lower: bool | None = None) -> tuple[SearchO
     return tuple(parsed.values())
 
 
-def asked_of(algorithm: Any, texts: Sequence[str], lower: bool | None = None) -> tuple[SearchObjective, ...]:
+def asked_of(
+    algorithm: Algorithm, texts: Sequence[str], lower: bool | None = None
+) -> tuple[SearchObjective, ...]:
     """The objectives of an algorithm. Raises UsageError for more than it takes."""
     wanted = objectives(texts, lower)
     if len(wanted) > 1 and not algorithm.many:

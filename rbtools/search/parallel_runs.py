@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rbtools.errors import RbError
 from rbtools.execution.context import RunContext
@@ -16,6 +16,10 @@ from rbtools.search.outcome import Searched
 from rbtools.search.result_table import ResultTable
 from rbtools.search.search_space import SearchSpace
 from rbtools.search.sources import TableSource
+
+if TYPE_CHECKING:
+    from rbtools.search.driver import Algorithm
+
 
 SHARE = 10
 """Runs that advance in lockstep in one process."""
@@ -32,7 +36,7 @@ class ParallelRuns(JobFunction):
     seed: int
     objectives: int
 
-    def values(self, indices: Any) -> dict[Any, driver.Value]:
+    def values(self, indices: Iterable[int]) -> dict[Any, driver.Value]:
         """The values of these architectures, by key."""
         return {key: self.known[key] for key in map(self.field.key, indices)}
 
@@ -63,7 +67,7 @@ def search(work: ParallelRuns, runs: int, run: RunContext) -> list[driver.Trace]
 
 
 def in_table(
-    algorithm: Any,
+    algorithm: Algorithm,
     objectives: tuple[SearchObjective, ...],
     tables: Mapping[str, ResultTable],
     rules: driver.Rules,

@@ -10,7 +10,7 @@ from typing import Any
 from rbtools.errors import RbError, UsageError
 from rbtools.records import SCHEMA, expr
 from rbtools.spaces import Space
-from rbtools.spaces.residual import drawn
+from rbtools.spaces.residual import ResidualSpace, drawn
 
 Record = dict[str, Any]
 
@@ -41,7 +41,7 @@ def records(
     larger one with the same seed, and `warn` is called if there are fewer. Raises UsageError for a condition
     that cannot be parsed or evaluated.
     """
-    if numbers is None and sample is not None and getattr(space, "size", 0) > LISTED:
+    if numbers is None and sample is not None and isinstance(space, ResidualSpace) and space.size > LISTED:
         return _drawn(space, about, extra, where, sample, seed, warn)
     if numbers is None:
         numbers = space.indices(unique)
@@ -99,7 +99,7 @@ def _sampled(records: list[Record], count: int, seed: int, warn: Callable[[str],
 
 
 def _drawn(
-    space: Any,
+    space: ResidualSpace,
     about: Mapping[str, Any],
     extra: Mapping[str, Any],
     where: str | None,

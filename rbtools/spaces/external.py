@@ -138,7 +138,7 @@ class Foreign:
     def indices(self, unique: bool = False) -> Iterable[int]:
         raise self._no_list()
 
-    def arch(self, index: int, **_: Any) -> dict[str, Any]:
+    def arch(self, index: int, **_: object) -> dict[str, Any]:
         raise self._no_list()
 
     def find(self, text: str) -> int:

@@ -32,12 +32,12 @@ def identity(arch: Mapping[str, Any], whose: str = "The record's arch") -> dict[
     return fields
 
 
-def _is_normalization(value: Any) -> bool:
+def _is_normalization(value: object) -> bool:
     """Whether this is None, "none", "per-image", or the means and standard deviations of the channels."""
     if value in (None, "none", "per-image"):
         return True
     return isinstance(value, list) and len(value) == 2 and all(map(_are_numbers, value))
 
 
-def _are_numbers(values: Any) -> bool:
+def _are_numbers(values: object) -> bool:
     return isinstance(values, list) and bool(values) and all(type(x) in (int, float) for x in values)

@@ -96,7 +96,7 @@ def neighbours(index: int) -> list[int]:
     return nb201_cells.neighbours(_checked(index))
 
 
-def distance(record: Mapping[str, Any], other: Any) -> int:
+def distance(record: Mapping[str, Any], other: object) -> int:
     """The number of edges, 0 to 6, in which a record's cell differs from another, given by index, name or
     string.
 

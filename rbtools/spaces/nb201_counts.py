@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rbtools.errors import RbError
 from rbtools.spaces.nb201_cells import CONV1, CONV3, Ops
@@ -71,7 +71,7 @@ def mac_cost(channels: int, cells: int, classes: int, shape: Shape) -> Cost:
     return Cost(stem + reductions + 4 * channels * classes, conv1, conv3)
 
 
-def check_counts(**counts: Any) -> None:
+def check_counts(**counts: object) -> None:
     """Raise RbError unless each is a whole number of 1 or more."""
     for name, value in counts.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:

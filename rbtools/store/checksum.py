@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 
-def as_json(value: Any, *, sort: bool = False) -> bytes:
+def as_json(value: object, *, sort: bool = False) -> bytes:
     """JSON text without white space; integers beyond 64 bits, which a record may have, are kept."""
     try:
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS if sort else None)
@@ -19,7 +19,7 @@ def as_json(value: Any, *, sort: bool = False) -> bytes:
         return json.dumps(value, sort_keys=sort, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def canonical(description: Mapping[str, Any]) -> bytes:
+def canonical(description: object) -> bytes:
     """The canonical JSON text of a description: keys sorted, no white space."""
     return as_json(description, sort=True)
 

@@ -66,7 +66,7 @@ class Store:
         return None if data is None else orjson.loads(data)["value"]
 
     def keep_result(
-        self, key: str, what: Mapping[str, Any], value: Any, about: Mapping[str, Any] | None = None
+        self, key: str, what: Mapping[str, Any], value: object, about: Mapping[str, Any] | None = None
     ) -> None:
         """Keep a finished result with the description that its key is the hash of.
 

@@ -169,7 +169,7 @@ def _evaluation(what: dict[str, Any], value: list[dict[str, Any]], about: dict[s
     }
 
 
-def _other(what: dict[str, Any], value: Any, about: dict[str, Any]) -> dict[str, Any]:
+def _other(what: dict[str, Any], value: object, about: dict[str, Any]) -> dict[str, Any]:
     """A result of an unknown kind: shown as it is stored."""
     return {"arch": _arch(what.get("arch", {}), about), "what": what, "value": value}
 

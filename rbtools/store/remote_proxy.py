@@ -13,7 +13,6 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from rbtools.errors import RbError
 from rbtools.store.checksum import unsealed
@@ -157,8 +156,8 @@ class RemoteStoreProxy(Store):
         if missing:
             raise NeedFiles(missing)
 
-    def _write(self, kind: str, name: str, data: bytes, **how: Any) -> None:
-        super()._write(kind, name, data, **how)
+    def _write(self, kind: str, name: str, data: bytes, *, sync: bool = True) -> None:
+        super()._write(kind, name, data, sync=sync)
         if kind in KINDS:
             self._written.add((kind, name))
         if kind in _WHILE_AT_WORK:

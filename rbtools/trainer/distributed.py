@@ -118,5 +118,5 @@ def synchronised(model: nn.Module, device: torch.device) -> nn.Module:
     """On GPUs BatchNorm over the whole batch; torch's SyncBatchNorm refuses the CPU."""
     if count() == 1 or device.type != "cuda":
         return model
-    found: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model)
-    return found
+    converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    return converted

@@ -14,6 +14,7 @@ from rbtools.models import checkpoint
 from rbtools.models.normalize import Normalized
 
 if TYPE_CHECKING:
+    from rbtools.datasets.base import Description
     from rbtools.trainer.train_model import TrainingTask
 
 
@@ -38,7 +39,7 @@ def network(task: TrainingTask, run: RunContext) -> nn.Module:
 
 
 def fresh(
-    arch: dict[str, Any], about: Any, seed: int, *, allow_code: bool = False, published: bool = False
+    arch: dict[str, Any], about: Description, seed: int, *, allow_code: bool = False, published: bool = False
 ) -> nn.Module:
     """The network that a training with this seed starts from, on the CPU, with its normalisation, if any, as
     its first layer. `published`: with timm's weights.
@@ -53,7 +54,7 @@ def fresh(
     return Normalized(made, about.mean, about.std)
 
 
-def _published(made: nn.Module, arch: dict[str, Any], about: Any) -> None:
+def _published(made: nn.Module, arch: dict[str, Any], about: Description) -> None:
     """Load timm's published weights into a network of timm; its classifier keeps its fresh weights."""
     import timm  # type: ignore[import-not-found,unused-ignore]  # models.build has imported it already
 

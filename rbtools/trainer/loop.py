@@ -217,8 +217,8 @@ class _Training:
         if self._place() not in self.places:
             self.places.append(self._place())
         with self.run.clock.stage("validation"):
-            found = totals.means() | self._validate()
-        for name, value in {**found, "lr": rate, "seconds": seconds}.items():
+            numbers = totals.means() | self._validate()
+        for name, value in {**numbers, "lr": rate, "seconds": seconds}.items():
             self.history.setdefault(name, []).append(float(f"{value:.6g}"))
         self.course.after(self.epoch, not self.goes_on(), self._kept())
         self._tell()
@@ -252,12 +252,12 @@ class _Training:
         loss."""
         if self.validation is None:
             return {}
-        found = self.validation.measure(self._kept())
-        rank = (found["val_robust_acc"], -found["val_robust_loss"])
+        numbers = self.validation.measure(self._kept())
+        rank = (numbers["val_robust_acc"], -numbers["val_robust_loss"])
         if self.best is None or rank > tuple(self.best["rank"]):
             state = {name: value.detach().clone() for name, value in self._kept().state_dict().items()}
             self.best = {"epoch": self.epoch, "rank": list(rank), "state": state}
-        return found
+        return numbers
 
     def _step(self, ids: Tensor, totals: Totals) -> Tensor:
         """One step of the optimiser on a batch; its loss (float64, on the device)."""
@@ -323,8 +323,8 @@ class _Training:
         method, awp = self.step_method, self._awp_now()
         if self.eval_copy is None and not awp:
             with self._precision():
-                found: Loss = method(self.model, images, targets, draws)
-                return found
+                result: Loss = method(self.model, images, targets, draws)
+                return result
         if self.eval_copy is None:
             with self._precision():
                 solved = method.solve(self.model, images, targets, draws)
@@ -421,7 +421,7 @@ class _Training:
         if self.drawn is not None:
             kept.load_state_dict(self.drawn)
         last = self._keep(kept)
-        found: dict[str, Any] = {
+        result: dict[str, Any] = {
             "checkpoint": last,
             "history": self.history,
             "seconds_per_epoch": round(sum(steady) / len(steady), 4) if steady else None,
@@ -432,22 +432,22 @@ class _Training:
             **({"trained_on": self.places} if len(self.places) > 1 else {}),
         }
         if self.draw is not None:
-            found["output"] = {"step": self.draw, "of": self.steps}
+            result["output"] = {"step": self.draw, "of": self.steps}
         if self.epoch:
-            found["passes"] = self.passes.an_image()
+            result["passes"] = self.passes.an_image()
         if distributed.count() > 1 and has_batchnorm(self.model):
-            found["batchnorm"] = "synchronised" if self.device.type == "cuda" else "each process"
+            result["batchnorm"] = "synchronised" if self.device.type == "cuda" else "each process"
         if self.epoch < self.how.epochs:
-            found["stopped_after"] = self.epoch
-        found |= self.course.result()
+            result["stopped_after"] = self.epoch
+        result |= self.course.result()
         if self.validation is not None:
-            found["validation"] = validation.told(self.method, len(self.validation.ids))
+            result["validation"] = validation.told(self.method, len(self.validation.ids))
         if self.best is not None:
             kept.load_state_dict(self.best["state"])
             is_last = self.best["epoch"] == self.epoch and self.drawn is None
             best = last if is_last else self._keep(kept)
-            found |= {"best": best, "best_epoch": self.best["epoch"]}
-        return found
+            result |= {"best": best, "best_epoch": self.best["epoch"]}
+        return result
 
     def _keep(self, model: nn.Module) -> str:
         # Only what determines the network, so that the same training always gives the same bytes.

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rbtools.lazy import nn, torch
 from rbtools.trainer import distributed
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from rbtools.training.base import Loss
 
 
 class Passes:
@@ -28,7 +30,7 @@ class Passes:
         images = self.totals["images"]
         return {name: round(self.totals[name] / images, 4) for name in ("forward", "backward")}
 
-    def _count(self, module: nn.Module, inputs: Any, output: Tensor) -> None:
+    def _count(self, module: nn.Module, inputs: tuple[object, ...], output: Tensor) -> None:
         if not self._counting:
             return
         self.totals["forward"] += len(output)
@@ -41,7 +43,7 @@ class Passes:
     def __enter__(self) -> None:
         self._counting = True
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         self._counting = False
 
 
@@ -55,7 +57,7 @@ class Totals:
         self.count = 0
         self.sums: dict[str, Tensor] = {}
 
-    def add(self, loss: Any, labels: Tensor) -> Tensor:
+    def add(self, loss: Loss, labels: Tensor) -> Tensor:
         """Add a batch (or a piece of one); returns its loss as float64, on the device."""
         self.count += len(labels)
         value: Tensor = loss.value.detach().double()

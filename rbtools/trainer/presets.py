@@ -206,43 +206,43 @@ def named(name: str) -> TrainingPreset:
             "The preset jung2023 trains nothing: that paper evaluates the networks of NAS-Bench-201. Use"
             " --preset nasbench201."
         )
-    found = PRESETS.get(ALIASES.get(name, name))
-    if found is None:
+    preset = PRESETS.get(ALIASES.get(name, name))
+    if preset is None:
         raise unknown("preset", name, [*PRESETS, *ALIASES], UsageError)
-    return found
+    return preset
 
 
 def recipe(options: Mapping[str, Any], params_given: Iterable[str], given: Iterable[str]) -> Recipe:
     """The recipe of these options; a preset provides those that are not `given`. Lists and normalisations may
     be texts, as they are typed. Raises UsageError for invalid texts.
     """
-    found = _read(options)
-    if found.get("preset") is not None:
-        preset = named(found["preset"])
-        found |= {name: value for name, value in preset.recipe.items() if name not in given}
-        found["preset"] = ALIASES.get(found["preset"], found["preset"])
+    fields = _read(options)
+    if fields.get("preset") is not None:
+        preset = named(fields["preset"])
+        fields |= {name: value for name, value in preset.recipe.items() if name not in given}
+        fields["preset"] = ALIASES.get(fields["preset"], fields["preset"])
         if "schedule" in given and "milestones" not in given:
-            found["milestones"] = ()
-    return Recipe(**found, given=frozenset((*given, *params_given)))
+            fields["milestones"] = ()
+    return Recipe(**fields, given=frozenset((*given, *params_given)))
 
 
 def _read(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options as typed, or as given in Python, converted to fields of a recipe."""
-    found = dict(options)
+    fields = dict(options)
     for name in ("augment", "regularize", "track"):
-        if name in found:
-            found[name] = None if found[name] == "auto" and name == "augment" else _listed(found[name])
-    if "milestones" in found:
-        found["milestones"] = _epochs(found["milestones"])
-    if found.get("normalize") == "auto":
-        found["normalize"] = None
-    elif isinstance(found.get("normalize"), str):
-        found["normalize"] = normalization(found["normalize"])
-        if found["normalize"] == "per-image":
+        if name in fields:
+            fields[name] = None if fields[name] == "auto" and name == "augment" else _listed(fields[name])
+    if "milestones" in fields:
+        fields["milestones"] = _epochs(fields["milestones"])
+    if fields.get("normalize") == "auto":
+        fields["normalize"] = None
+    elif isinstance(fields.get("normalize"), str):
+        fields["normalize"] = normalization(fields["normalize"])
+        if fields["normalize"] == "per-image":
             raise UsageError(
                 "--normalize per-image describes a checkpoint. Train with MEAN STD, none or a name."
             )
-    return found
+    return fields
 
 
 def _listed(value: str | Iterable[str] | None) -> tuple[str, ...] | None:
@@ -260,14 +260,14 @@ def params(preset: TrainingPreset, cls: type, given: Mapping[str, Any]) -> dict[
     another radius the method's own default is used.
     """
     own = {one.name for one in registry.options(cls)}
-    found = {key: value for key, value in preset.params.items() if key in own}
-    found |= preset.methods.get(getattr(cls, "name", ""), {})
+    values = {key: value for key, value in preset.params.items() if key in own}
+    values |= preset.methods.get(getattr(cls, "name", ""), {})
     if "eps" in given:
-        eps, norm = given["eps"], given.get("norm") or found.get("norm", "linf")
+        eps, norm = given["eps"], given.get("norm") or values.get("norm", "linf")
         eps = units.eps_to_pixels(eps, norm) if isinstance(eps, str) else eps
         if eps != preset.params.get("eps"):
-            found.pop("step_size", None)
-    return {**found, **given}
+            values.pop("step_size", None)
+    return {**values, **given}
 
 
 def on_data(method: Any, how: Recipe, about: Description) -> tuple[Any, Recipe]:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rbtools.errors import RbError
 from rbtools.measures import MEASURES
 from rbtools.registry import check_number, options, param
+
+if TYPE_CHECKING:
+    from rbtools.training.base import Method
+
 
 CYCLED_MOMENTUM = (0.95, 0.85, 0.95)
 VALIDATED = 0.02
@@ -316,7 +320,7 @@ def _check_together(recipe: Recipe) -> None:
         raise RbError("--augment has both crop and crop-reflect, which pad in two ways. Choose one.")
 
 
-def check_method(recipe: Recipe, method: Any) -> None:
+def check_method(recipe: Recipe, method: Method) -> None:
     """Raise RbError if a method does not go with the recipe."""
     if recipe.lr_rule == "theorem1" and not hasattr(method, "beta"):
         raise RbError(

@@ -33,10 +33,10 @@ def batches(order: Tensor, batch_size: int) -> list[Tensor]:
     """The batches of an epoch. The last one may be smaller; a last single image joins the batch before it,
     since BatchNorm has no variance of one image (unless all batches have one).
     """
-    found = list(order.split(batch_size))
-    if len(found) > 1 and len(found[-1]) == 1 < batch_size:
-        found[-2:] = [torch.cat(found[-2:])]
-    return found
+    pieces = list(order.split(batch_size))
+    if len(pieces) > 1 and len(pieces[-1]) == 1 < batch_size:
+        pieces[-2:] = [torch.cat(pieces[-2:])]
+    return pieces
 
 
 def has_batchnorm(model: nn.Module) -> bool:

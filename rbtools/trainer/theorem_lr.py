@@ -14,13 +14,15 @@ from rbtools.rng.draws import Draws
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from rbtools.training.mixed import Mixed
+
 
 IMAGES = 50
 SPACES = ("fcnn", "rescnn")
 
 
 def step_size(
-    arch: dict[str, Any], method: Any, model: nn.Module, images: Tensor, labels: Tensor, seed: int
+    arch: dict[str, Any], method: Mixed, model: nn.Module, images: Tensor, labels: Tensor, seed: int
 ) -> float:
     """sqrt(min(y' K_all^-1 y, y' K~_all^-1 y)) / (m sqrt(N)), without its factor nu / (sqrt(C) e^C).
 
@@ -40,8 +42,8 @@ def step_size(
     once = method.perturb(model, images, labels, draws)
     twice = method.perturb(model, once, labels, draws.child("twice"))
     kernel = MEASURES.build("ntk", kernel="joint", beta=method.beta)
-    found = kernel(model, MeasureBatch(images, labels, draws, draws, once, twice))
-    energies = [found[f"{name}.bound"] for name in ("all", "all_robust")]
+    bounds = kernel(model, MeasureBatch(images, labels, draws, draws, once, twice))
+    energies = [bounds[f"{name}.bound"] for name in ("all", "all_robust")]
     if None in energies or not all(map(math.isfinite, energies)):
         raise RbError(
             f"--lr-rule theorem1 needs the inverse of the kernel of {len(labels)} training images, and it is"

@@ -22,6 +22,7 @@ from rbtools.training.base import cross_entropy, mode
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from rbtools.measures.base import Measure
     from rbtools.trainer.loop import _Training
 
 VERSION = 1
@@ -95,44 +96,50 @@ class Tracker:
     def told(self) -> dict[str, Any]:
         """The settings of the measurements, for the record."""
         attack = {"attack": "pgd", "eps": self.attack.eps, "step_size": self.attack.step_size}
-        found: dict[str, Any] = {"every": self.tracking.every, **attack, "steps": self.attack.attack_steps}
+        description: dict[str, Any] = {
+            "every": self.tracking.every,
+            **attack,
+            "steps": self.attack.attack_steps,
+        }
         if "test" in self.splits:
             most = len(self.splits["train"][2])
-            found[ROBUST] = {"n_train": min(self.tracking.n, most), "n": len(self.splits["test"][2])}
+            description[ROBUST] = {"n_train": min(self.tracking.n, most), "n": len(self.splits["test"][2])}
         for name, one in self.measures.items():
             images = min(math.prod(one.size), len(self.splits["train"][2]))
-            found[name] = {"n_train": images, **registry.config(one)}
-        return found
+            description[name] = {"n_train": images, **registry.config(one)}
+        return description
 
     def measure(self, model: nn.Module) -> dict[str, float | None]:
         """The current numbers by name; None for those that are not finite."""
         start = time.perf_counter()
         with torch.backends.cudnn.flags(enabled=True, allow_tf32=False), mode(model, train=False):
             attacked = self._attacked(model)
-            found = self._robust(model, attacked) if self.tracking.test is not None else {}
+            numbers = self._robust(model, attacked) if self.tracking.test is not None else {}
             for name, one in self.measures.items():
                 for value in self._values(model, name, one, attacked):
                     called = f"{name}.{value.name}" if value.name else name
-                    found[called] = value.value
+                    numbers[called] = value.value
                     if value.se is not None:
-                        found[f"{called}.se"] = value.se
-        found["seconds_tracking"] = time.perf_counter() - start
-        return {k: None if v is None or not math.isfinite(v) else float(f"{v:.6g}") for k, v in found.items()}
+                        numbers[f"{called}.se"] = value.se
+        numbers["seconds_tracking"] = time.perf_counter() - start
+        return {
+            k: None if v is None or not math.isfinite(v) else float(f"{v:.6g}") for k, v in numbers.items()
+        }
 
     def _attacked(self, model: nn.Module) -> dict[str, Tensor]:
         """The adversarial images of each split, in the order of its examples."""
-        found = {}
+        attacked = {}
         for split in self.splits:
             parts = []
             for ids, images, labels in self._parts(split):
                 draws = self._draws(split, ids)
                 parts.append(self.attack.perturb(model, images, labels, draws))
                 self.check_cancelled()
-            found[split] = torch.cat(parts)
-        return found
+            attacked[split] = torch.cat(parts)
+        return attacked
 
     def _robust(self, model: nn.Module, attacked: Mapping[str, Tensor]) -> dict[str, float | None]:
-        found: dict[str, float | None] = {}
+        numbers: dict[str, float | None] = {}
         for split, perturbed in attacked.items():
             loss = wrong = 0.0
             _, labels, ids = self.splits[split]
@@ -142,18 +149,18 @@ class Tracker:
                     logits = model(images)
                 loss += float(cross_entropy(logits, labels[part]).double().sum())
                 wrong += float((logits.argmax(1) != labels[part]).sum())
-            found[f"{split}_robust_loss"] = loss / len(ids)
-            found[f"{split}_robust_error"] = wrong / len(ids)
+            numbers[f"{split}_robust_loss"] = loss / len(ids)
+            numbers[f"{split}_robust_error"] = wrong / len(ids)
         for what in ("loss", "error"):
-            train, test = (found[f"{split}_robust_{what}"] for split in ("train", "test"))
+            train, test = (numbers[f"{split}_robust_{what}"] for split in ("train", "test"))
             assert train is not None and test is not None
-            found[f"robust_{what}_gap"] = test - train  # test - train, like rb-ge's
-        return found
+            numbers[f"robust_{what}_gap"] = test - train  # test - train, like rb-ge's
+        return numbers
 
-    def _values(self, model: nn.Module, name: str, one: Any, attacked: Mapping[str, Tensor]) -> Any:
+    def _values(self, model: nn.Module, name: str, one: Measure, attacked: Mapping[str, Tensor]) -> Any:
         return base.measured(one, model, self._batches(model, name, one, attacked["train"]))
 
-    def _batches(self, model: nn.Module, name: str, one: Any, perturbed: Tensor) -> Iterator[Any]:
+    def _batches(self, model: nn.Module, name: str, one: Measure, perturbed: Tensor) -> Iterator[Any]:
         """The batches of a measure: the first training images, in pieces of its size."""
         images, labels, ids = self.splits["train"]
         count, size = one.size
@@ -194,9 +201,9 @@ class TrackingHistory:
         if self.tracker is None or self.tracking is None:
             return
         due = last or epoch % self.tracking.every == 0
-        found = self.tracker.measure(model) if due else {}
-        for name in dict.fromkeys((*self.history, *found)):
-            self.history.setdefault(name, [None] * (epoch - 1)).append(found.get(name))
+        numbers = self.tracker.measure(model) if due else {}
+        for name in dict.fromkeys((*self.history, *numbers)):
+            self.history.setdefault(name, [None] * (epoch - 1)).append(numbers.get(name))
 
     def result(self) -> dict[str, Any]:
         """The fields for the training's result; empty if nothing is tracked."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbtools import datasets, registry, spaces
 from rbtools.errors import RbError
@@ -20,6 +21,10 @@ from rbtools.rng import GENERATOR
 from rbtools.spaces.identity import identity
 from rbtools.store import digest
 from rbtools.trainer import distributed, presets, recipe, tracking
+
+if TYPE_CHECKING:
+    from rbtools.training.base import Method
+
 
 VERSION = 2
 
@@ -37,7 +42,7 @@ class TrainingTask(NamedTuple):
     track: tracking.Tracking | None = None
 
 
-def train(record: dict[str, Any], method: Any, how: recipe.Recipe, run: RunContext) -> dict[str, Any]:
+def train(record: dict[str, Any], method: Method, how: recipe.Recipe, run: RunContext) -> dict[str, Any]:
     """Return the record with a trained checkpoint, its history and `seconds_per_epoch`.
 
     Results of its old weights are dropped. Raises RbError if the recipe cannot work, the architecture cannot
@@ -102,7 +107,7 @@ class _TrainingCache:
     """
 
     def __init__(
-        self, run: RunContext, what: dict[str, Any], along: tracking.Tracking | None, names: Any
+        self, run: RunContext, what: dict[str, Any], along: tracking.Tracking | None, names: dict[str, Any]
     ) -> None:
         self.store, self.what, self.names = run.store, what, names
         self.key = digest(what)
@@ -111,15 +116,15 @@ class _TrainingCache:
 
     def look(self) -> dict[str, Any] | None:
         """The stored result, if it is complete, or None."""
-        found = self.store.result(self.key)
-        names = () if found is None else (found["checkpoint"], found.get("best"))
-        if found is None or not all(name is None or self.store.has_object(name) for name in names):
+        plain = self.store.result(self.key)
+        names = () if plain is None else (plain["checkpoint"], plain.get("best"))
+        if plain is None or not all(name is None or self.store.has_object(name) for name in names):
             return None
         if self.along is None:
-            return dict(found)
+            return dict(plain)
         more = self.store.result(self.own)
         # On a GPU another training of this key may have ended with other weights.
-        return None if more is None or more["checkpoint"] != found["checkpoint"] else _joined(found, more)
+        return None if more is None or more["checkpoint"] != plain["checkpoint"] else _joined(plain, more)
 
     def keep(self, done: dict[str, Any]) -> dict[str, Any]:
         """Store the result of a training, in its two parts."""
@@ -132,11 +137,11 @@ class _TrainingCache:
         return _joined(plain, more)
 
 
-def _joined(found: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
-    return {**found, "history": {**found["history"], **more["tracked"]}, "tracking": more["tracking"]}
+def _joined(plain: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    return {**plain, "history": {**plain["history"], **more["tracked"]}, "tracking": more["tracking"]}
 
 
-def _settled(data: Data, method: Any, how: recipe.Recipe) -> tuple[Data, recipe.Recipe]:
+def _settled(data: Data, method: Method, how: recipe.Recipe) -> tuple[Data, recipe.Recipe]:
     """Data and recipe with the defaults that depend on the data set or the method."""
     if how.normalize is not None:
         mean, std = (None, None) if how.normalize == "none" else _pair(how.normalize, data.about.shape[0])
@@ -157,7 +162,9 @@ def _settled(data: Data, method: Any, how: recipe.Recipe) -> tuple[Data, recipe.
     return data, dataclasses.replace(how, **changes)
 
 
-def _pair(normalize: Any, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _pair(
+    normalize: str | Sequence[Sequence[float]], channels: int
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of each channel, from a name or from one or more numbers each."""
     if isinstance(normalize, str):
         normalize = datasets.NORMALIZATIONS[normalize]

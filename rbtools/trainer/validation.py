@@ -13,6 +13,9 @@ from rbtools.training.base import cross_entropy
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from rbtools.datasets.streaming import Streamed
+    from rbtools.training.base import Method
+
 
 STEPS = 10
 _TILE = 500
@@ -29,13 +32,13 @@ def split(labels: Tensor, held_out: int) -> tuple[Tensor, Tensor]:
     return order[left], chosen.sort().values
 
 
-def attack_of(method: Any) -> Any:
+def attack_of(method: Method) -> Any:
     """PGD with ten steps of a quarter of the radius, in the method's own ball if it has one."""
     eps = getattr(method, "eps", 8 / 255)
     return METHODS.build("pgd", eps=eps, step_size=2.5 * eps / STEPS, attack_steps=STEPS)
 
 
-def told(method: Any, held_out: int) -> dict[str, Any]:
+def told(method: Method, held_out: int) -> dict[str, Any]:
     """The settings of the validation, for the record."""
     attack = attack_of(method)
     return {"n": held_out, "attack": "pgd", "eps": attack.eps, "step_size": attack.step_size, "steps": STEPS}
@@ -44,7 +47,9 @@ def told(method: Any, held_out: int) -> dict[str, Any]:
 class Validation:
     """The held-out images and the attack on them, with the same draws in every epoch."""
 
-    def __init__(self, images: Any, labels: Tensor, ids: Tensor, method: Any, seed: int) -> None:
+    def __init__(
+        self, images: Tensor | Streamed, labels: Tensor, ids: Tensor, method: Method, seed: int
+    ) -> None:
         self.images, self.labels, self.ids, self.seed = images, labels, ids, seed
         self.attack = attack_of(method)
 

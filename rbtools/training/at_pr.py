@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from rbtools.attacks import losses, steps
 from rbtools.errors import RbError
@@ -13,6 +13,10 @@ from rbtools.training.base import LossTerms, Method, cross_entropy, mode, truth
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+    from rbtools.rng.draws import Draws
+
+    Solution = Tensor | tuple[Tensor, Tensor | None]
 
 _CLOSE = 4  # decimals to which distances in equal steps are compared, since they are rounded
 
@@ -37,7 +41,7 @@ class Walk(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ATPR(Method):
+class ATPR(Method["Solution"]):
     """AT-PR (PRBench, algorithm 2): CE(x') at the candidate x' that is farthest from being classified
     correctly. Each of `candidates` is the result of an attack on the cross-entropy from a uniform start, with
     its own step size and number of steps, drawn for each image. From a misclassified candidate a walk
@@ -201,7 +205,7 @@ class ATPR(Method):
     def of_whole_batches(self) -> bool:
         return self.settings == "batch" or self.walk_rest > 0
 
-    def solve(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Any) -> Any:
+    def solve(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> Solution:
         """The chosen candidates, as the images; with `walk_gradient="keep"` (these, `Walk.last`)."""
         best, last = images.clone(), None
         depth = torch.full_like(images.flatten(1)[:, 0], -torch.inf)
@@ -233,7 +237,7 @@ class ATPR(Method):
         # Any depth is better than none (-inf); while no candidate is misclassified, the loss decides.
         return (deep > deepest) | ((deep == -torch.inf) & (deepest == -torch.inf) & (walk.loss > loss))
 
-    def drawn(self, images: Tensor, draws: Any, number: int) -> Settings:
+    def drawn(self, images: Tensor, draws: Draws, number: int) -> Settings:
         """The settings of the candidate of that number, one entry per image."""
 
         def broadcast(value: Tensor) -> Tensor:
@@ -255,7 +259,7 @@ class ATPR(Method):
         return Settings(broadcast(size), broadcast(eps), count.expand(len(images)))
 
     def attacked(
-        self, model: nn.Module, images: Tensor, labels: Tensor, draws: Any, chosen: Settings
+        self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws, chosen: Settings
     ) -> Tensor:
         """The last iterate of each image's attack; an image with fewer steps keeps its last one. In train
         mode it still goes through the network with the others, since BatchNorm uses the whole batch. In eval
@@ -311,8 +315,8 @@ class ATPR(Method):
             model(walked)
         return Walk(depth, loss, last)
 
-    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> LossTerms:
-        chosen, last = solved if self.walk_gradient == "keep" else (solved, None)
+    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Solution) -> LossTerms:
+        chosen, last = solved if isinstance(solved, tuple) else (solved, None)
         logits = model(chosen)
         values = cross_entropy(logits, labels)
         if last is not None:

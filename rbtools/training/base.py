@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Generic, NamedTuple, TypeVar, cast
 
 from rbtools import units
 from rbtools.attacks import steps
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from rbtools.attacks.steps import Objective
+    from rbtools.rng.draws import Draws
 
 NOISE = 0.001
 """Standard deviation of the start around the image, for inner problems without a gradient at the image."""
@@ -54,7 +55,10 @@ class LossTerms(NamedTuple):
         return Loss(self.values.mean(), clean, adversarial)
 
 
-class Method:
+Solved = TypeVar("Solved")  # the type of what `Method.solve` hands to `Method.terms`
+
+
+class Method(Generic[Solved]):
     """A training method: the solution of its inner problem, and the loss of the batch with it. `inner` names
     the inner problem: "ce" and "kl" ascend from a point of the ball (see `Adversarial`), others are explained
     in their methods; None is no inner problem.
@@ -63,18 +67,23 @@ class Method:
     distribution per example (from label smoothing or mixup), which both attack and loss accept.
     """
 
+    name: ClassVar[str]
+    version: ClassVar[int]
     inner: ClassVar[str | None] = None
+    # Of a method whose `inner` is "ce" or "kl": the model's mode during the attack, and its number of steps.
+    inner_mode: str
+    attack_steps: int
 
     @property
     def reach_options(self) -> tuple[str, str] | None:
         """The options for step length and number of steps, which limit `reach`; None without steps."""
         return None
 
-    def solve(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Any) -> Any:
+    def solve(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> Solved:
         """The solution of the inner problem, without a graph; the model's gradients are unchanged."""
-        return None
+        return cast(Solved, None)  # without an inner problem
 
-    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> LossTerms:
+    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Solved) -> LossTerms:
         """The loss of each example, given the result of `solve`."""
         raise NotImplementedError
 
@@ -98,12 +107,12 @@ class Method:
         """Fields without effect, given the other fields: name -> reason, in terms of the command line."""
         return {}
 
-    def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Any) -> Loss:
+    def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> Loss:
         return self.terms(model, images, labels, self.solve(model, images, labels, draws)).mean()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Adversarial(Method):
+class Adversarial(Method["Tensor"]):
     """A method that trains on the result of an inner attack in the L-infinity ball.
 
     The inner attack is x' <- clip[0,1](clip(x' + step_size * sign g, x - eps, x + eps)), x' detached. `inner`
@@ -166,10 +175,10 @@ class Adversarial(Method):
     def solves_in_eval(self) -> bool:
         return self.inner_mode == "eval"
 
-    def solve(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Any) -> Tensor:
+    def solve(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
         return self.perturb(model, images, labels, draws)
 
-    def perturb(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Any) -> Tensor:
+    def perturb(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
         """Solve the inner problem; return detached images (N, C, H, W) in the ball and in [0, 1].
 
         Afterwards each module has its earlier mode again, and no parameter has a gradient.
@@ -198,7 +207,7 @@ class Adversarial(Method):
             return lambda logits: divergence(constant, logits)
         return steps.cross_entropy(labels)
 
-    def begin(self, images: Tensor, draws: Any) -> Tensor:
+    def begin(self, images: Tensor, draws: Draws) -> Tensor:
         """The start of the attack, (N, C, H, W) in [0, 1]."""
         if self.start == "noise":
             # Not clipped, as in the authors' code: the first step projects it into the ball.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rbtools.lazy import torch
 from rbtools.training.base import Adversarial, LossTerms, Method, cross_entropy, mode
@@ -10,8 +10,10 @@ from rbtools.training.base import Adversarial, LossTerms, Method, cross_entropy,
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from rbtools.rng.draws import Draws
 
-class ChenLee(Method):
+
+class ChenLee(Method["tuple[Tensor, Tensor, Tensor]"]):
     """A method that stops its attack if that does not raise the loss: Chen and Lee's filter, as in PRBench.
 
     After `warm_steps` steps of the attack the cross-entropy at x' is compared with that at x, in the mode of
@@ -25,7 +27,7 @@ class ChenLee(Method):
 
     def __init__(self, method: Adversarial, warm_steps: int, rule: str = "batch") -> None:
         self.method, self.warm_steps, self.rule = method, warm_steps, rule
-        self.name, self.inner = method.name, method.inner  # type: ignore[attr-defined,misc]
+        self.name, self.inner = method.name, method.inner  # type: ignore[misc]
 
     @property
     def passes(self) -> tuple[int, int]:
@@ -41,7 +43,7 @@ class ChenLee(Method):
         return self.rule == "batch"
 
     def solve(
-        self, model: nn.Module, images: Tensor, labels: Tensor, draws: Any
+        self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws
     ) -> tuple[Tensor, Tensor, Tensor]:
         """(training images, which examples are attacked further (N,), the logits at x' of that decision)."""
         method = self.method
@@ -61,7 +63,9 @@ class ChenLee(Method):
                 trained[stay] = method.climb(model, images[stay], warm[stay], rest, left)
         return trained, stay, reached
 
-    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> LossTerms:
+    def terms(
+        self, model: nn.Module, images: Tensor, labels: Tensor, solved: tuple[Tensor, Tensor, Tensor]
+    ) -> LossTerms:
         trained, stay, reached = solved
         if not stay.any():
             logits = model(images)

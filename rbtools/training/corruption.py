@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.registry import param
 from rbtools.training.base import LossTerms, Method, cross_entropy
@@ -12,9 +12,11 @@ from rbtools.training.random_perturbations import NOISES, noisy
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from rbtools.rng.draws import Draws
+
 
 @dataclass(frozen=True, kw_only=True)
-class CorruptionTraining(Method):
+class CorruptionTraining(Method["Tensor"]):
     """Training on random noise in the ball (PRBench's Corr methods): CE(x + delta), one delta per image.
 
     Gaussian noise has the radius as its standard deviation, Laplace noise as its scale, and both are
@@ -39,9 +41,9 @@ class CorruptionTraining(Method):
     def unused(self) -> dict[str, str]:
         return {"scale": "--noise uniform, which fills the ball"} if self.noise == "uniform" else {}
 
-    def solve(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Any) -> Tensor:
+    def solve(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
         return noisy(images, draws, self.noise, self.eps, "noise", self.scale)
 
-    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> LossTerms:
+    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Tensor) -> LossTerms:
         logits = model(solved)
         return LossTerms(cross_entropy(logits, labels), adversarial=logits)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.errors import RbError
 from rbtools.lazy import torch
@@ -14,9 +14,11 @@ from rbtools.training.sampled import Sampled
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from rbtools.rng.draws import Draws
+
 
 @dataclass(frozen=True, kw_only=True)
-class CVaR(Sampled):
+class CVaR(Sampled["tuple[Tensor | None, list[Tensor]]"]):
     """Probabilistically robust learning (Robey et al. 2022, arXiv:2202.01136): CVaR of the losses around x.
 
     CVaR = min over t of t + E[relu(loss - t)] / beta is the mean of the worst share `beta` of the losses.
@@ -64,7 +66,7 @@ class CVaR(Sampled):
         return self.tail != "exact" and self.tail_step == "batch"
 
     def solve(
-        self, model: nn.Module, images: Tensor, labels: Tensor, draws: Any
+        self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws
     ) -> tuple[Tensor | None, list[Tensor]]:
         """The thresholds (N,) before the last round, and that round's points."""
         if self.tail == "exact":
@@ -82,10 +84,12 @@ class CVaR(Sampled):
         move = self.tail_lr * (1 - above.to(losses).mean(0) / self.beta)
         return threshold - (move / losses.shape[1] if self.tail_step == "batch" else move)
 
-    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> LossTerms:
+    def terms(
+        self, model: nn.Module, images: Tensor, labels: Tensor, solved: tuple[Tensor | None, list[Tensor]]
+    ) -> LossTerms:
         threshold, points = solved
         losses, worst = self.losses(model, points, labels)
-        if self.tail == "exact":
+        if threshold is None:  # --tail exact
             threshold = quantile(losses, self.beta)
         elif self.tail == "prl":
             still = losses.detach()

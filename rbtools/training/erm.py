@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.training.base import LossTerms, Method, cross_entropy
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ERM(Method):
+class ERM(Method[None]):
     """Empirical risk minimisation: the cross-entropy on the unperturbed images."""
 
     name: ClassVar[str] = "erm"
     version: ClassVar[int] = 1
 
-    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> LossTerms:
+    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: None) -> LossTerms:
         logits = model(images)
         return LossTerms(cross_entropy(logits, labels), clean=logits)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.training.base import LossTerms
 from rbtools.training.sampled import Sampled
@@ -11,9 +11,11 @@ from rbtools.training.sampled import Sampled
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from rbtools.rng.draws import Draws
+
 
 @dataclass(frozen=True, kw_only=True)
-class ERMDataAug(Sampled):
+class ERMDataAug(Sampled["list[Tensor]"]):
     """Mean cross-entropy of uniform points around x (wellzline/PRBenchmark, ERM_DataAug): E[CE(x + delta)].
 
     With one sample it is corruption training. Each sample of the batch is a separate forward pass.
@@ -26,9 +28,9 @@ class ERMDataAug(Sampled):
     def passes(self) -> tuple[int, int]:
         return self.samples, self.samples
 
-    def solve(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Any) -> list[Tensor]:
+    def solve(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> list[Tensor]:
         return self.points(images, draws, 0)
 
-    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> LossTerms:
+    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: list[Tensor]) -> LossTerms:
         losses, worst = self.losses(model, solved, labels)
         return self.risk(losses.mean(0), worst)

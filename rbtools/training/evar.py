@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.errors import RbError
 from rbtools.lazy import torch
@@ -15,12 +15,14 @@ from rbtools.training.sampled import Sampled
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from rbtools.rng.draws import Draws
+
 _LOG_RANGE = 7.0
 _HALVINGS = 40
 
 
 @dataclass(frozen=True, kw_only=True)
-class EVaR(Sampled):
+class EVaR(Sampled["list[Tensor]"]):
     """Entropic value at risk of the losses around x: inf over a > 0 of log(E[exp(a * loss)] / q) / a.
 
     q is the mass of the tail, as in the usual definition (Ahmadi-Javid 2012); PRBench's equation 20 at its
@@ -42,10 +44,10 @@ class EVaR(Sampled):
     def passes(self) -> tuple[int, int]:
         return self.samples, self.samples
 
-    def solve(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Any) -> list[Tensor]:
+    def solve(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> list[Tensor]:
         return self.points(images, draws, 0)
 
-    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> LossTerms:
+    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: list[Tensor]) -> LossTerms:
         losses, worst = self.losses(model, solved, labels)
         a = sharpness(losses.detach(), self.q).to(losses)
         bound = ((a * losses).logsumexp(0) - math.log(len(losses) * self.q)) / a

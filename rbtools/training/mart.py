@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.attacks.losses import of_class
 from rbtools.attacks.steps import widen
@@ -39,7 +39,7 @@ class MART(Adversarial):
         choices=("bce", "ce"),
     )
 
-    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> LossTerms:
+    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Tensor) -> LossTerms:
         clean, adversarial = model(images), model(solved)
         log_p, hit = F.log_softmax(widen(clean), dim=1), F.softmax(widen(adversarial), dim=1)
         classes = truth(labels)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.errors import RbError
 from rbtools.registry import param
@@ -11,6 +11,8 @@ from rbtools.training.base import Adversarial, LossTerms, cross_entropy
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+    from rbtools.rng.draws import Draws
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,10 +55,10 @@ class Mixed(Adversarial):
     def outer_passes(self) -> tuple[int, int]:
         return (2, 2) if 0 < self.beta < 1 else (1, 1)
 
-    def solve(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Any) -> Tensor:
+    def solve(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
         return images if self.beta == 0 else self.perturb(model, images, labels, draws)
 
-    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> LossTerms:
+    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Tensor) -> LossTerms:
         if self.beta == 0:
             logits = model(images)
             return LossTerms(cross_entropy(logits, labels), clean=logits)

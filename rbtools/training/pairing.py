@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.attacks.steps import widen
 from rbtools.lazy import torch
@@ -53,7 +53,7 @@ class Pairing(Adversarial):
     def outer_passes(self) -> tuple[int, int]:
         return 2 + self.extra_pass, 2
 
-    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> LossTerms:
+    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Tensor) -> LossTerms:
         if self.extra_pass:
             # PRBench's code computes the logits of the cross-entropy and those of the pair separately, in
             # this order. The values are the same; BatchNorm's running statistics see three batches.

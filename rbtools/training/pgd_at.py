@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.training.base import Adversarial, LossTerms, cross_entropy
 
@@ -29,6 +29,6 @@ class PGDTraining(Adversarial):
     def outer_passes(self) -> tuple[int, int]:
         return 1, 1
 
-    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> LossTerms:
+    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Tensor) -> LossTerms:
         logits = model(solved)
         return LossTerms(cross_entropy(logits, labels), adversarial=logits)

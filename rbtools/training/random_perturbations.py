@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from rbtools.rng.draws import Draws
+
 NOISES = ("uniform", "gaussian", "laplace")
 
 
-def noisy(images: Tensor, draws: Any, noise: str, eps: float, name: str, scale: str = "eps") -> Tensor:
+def noisy(images: Tensor, draws: Draws, noise: str, eps: float, name: str, scale: str = "eps") -> Tensor:
     """clip[0,1](x + delta): one delta per example, from the stream `name` of its draws; eps in pixel units.
 
     uniform: delta ~ U(-eps, eps). gaussian and laplace: delta = clamp(s * z, -eps, eps) with z ~ N(0, 1) or

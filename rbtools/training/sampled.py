@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.lazy import torch
 from rbtools.registry import param
-from rbtools.training.base import LossTerms, Method, cross_entropy
+from rbtools.training.base import LossTerms, Method, Solved, cross_entropy
 from rbtools.training.random_perturbations import noisy
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from rbtools.rng.draws import Draws
+
 
 @dataclass(frozen=True, kw_only=True)
-class Sampled(Method):
+class Sampled(Method[Solved]):
     """The mean or a risk measure of the losses at `samples` uniform points of the ball around each image.
 
     The points are clipped to [0, 1]. The model is in training mode in all of their passes: BatchNorm sees
@@ -29,7 +31,7 @@ class Sampled(Method):
         20, "Random points of each image: 20 (text), 10 (PRBench's code, for cvar).", check="positive"
     )
 
-    def points(self, images: Tensor, draws: Any, number: int) -> list[Tensor]:
+    def points(self, images: Tensor, draws: Draws, number: int) -> list[Tensor]:
         """The points of the round of that number, each as `images` (N, C, H, W); each is drawn once."""
         names = (f"round {number} sample {sample}" for sample in range(self.samples))
         return [noisy(images, draws, "uniform", self.eps, name) for name in names]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.lazy import torch
 from rbtools.registry import param
@@ -40,7 +40,7 @@ class TRADES(Adversarial):
     def outer_passes(self) -> tuple[int, int]:
         return 2 + self.extra_pass, 2
 
-    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Any) -> LossTerms:
+    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Tensor) -> LossTerms:
         # The authors' code runs x, x' and x again in training mode, so BatchNorm sees three separate batches;
         # a joint batch of x and x' would mix their statistics. The third pass gives the logits of the first
         # again: it only updates the running statistics, without a graph.

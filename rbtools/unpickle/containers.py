@@ -59,7 +59,7 @@ class UnbuiltArray(Unbuilt):
         return array(machine, data, kind, shape, "F" if fortran else "C")
 
 
-def text(value: Any) -> str:
+def text(value: object) -> str:
     if type(value) is bytes:
         return value.decode("latin-1")
     if type(value) is not str:
@@ -67,7 +67,7 @@ def text(value: Any) -> str:
     return value
 
 
-def sizes(values: Any) -> tuple[int, ...]:
+def sizes(values: object) -> tuple[int, ...]:
     """A shape or strides: integers from 0 on that fit in 63 bits. Raises Damaged."""
     if not isinstance(values, (tuple, list)) or len(values) > MOST_DIMENSIONS:
         raise Damaged("it has a shape that is none")
@@ -76,7 +76,7 @@ def sizes(values: Any) -> tuple[int, ...]:
     return tuple(values)
 
 
-def array(machine: Machine, data: Any, kind: Any, shape: Any, order: str) -> np.ndarray:
+def array(machine: Machine, data: object, kind: object, shape: object, order: str) -> np.ndarray:
     """Numbers from bytes of exactly the length that type and shape need."""
     kind = kind.type if isinstance(kind, UnbuiltType) else kind
     if not isinstance(kind, Type) or order not in ("C", "F"):
@@ -84,7 +84,8 @@ def array(machine: Machine, data: Any, kind: Any, shape: Any, order: str) -> np.
     dtype, shape = kind.numpy(), sizes(shape)
     if type(data) is str:  # bytes of Python 2 that happen to be text
         data = data.encode("utf-8")
-    if type(data) not in (bytes, bytearray) or len(data) != math.prod(shape) * dtype.itemsize:
+    need = math.prod(shape) * dtype.itemsize
+    if (type(data) is not bytes and type(data) is not bytearray) or len(data) != need:
         raise Damaged(f"it has an array of the shape {shape} without the bytes for it")
     machine.spend(len(data))
     if dtype.kind == "b" and data and np.frombuffer(data, np.uint8).max() > 1:
@@ -105,19 +106,19 @@ def _scalar(machine: Machine, kind: Any, data: Any) -> Any:
     return float(value) if isinstance(kind, Type) and kind.code == "f16" else value
 
 
-def _dtype(machine: Machine, code: Any, *_: Any) -> UnbuiltType:
+def _dtype(machine: Machine, code: object, *_: object) -> UnbuiltType:
     return UnbuiltType(text(code))
 
 
-def _reconstruct(machine: Machine, *_: Any) -> UnbuiltArray:
+def _reconstruct(machine: Machine, *_: object) -> UnbuiltArray:
     return UnbuiltArray()
 
 
-def _from_buffer(machine: Machine, data: Any, kind: Any, shape: Any, order: Any) -> np.ndarray:
+def _from_buffer(machine: Machine, data: object, kind: object, shape: object, order: object) -> np.ndarray:
     return array(machine, data, kind, shape, text(order))
 
 
-def _encode(machine: Machine, value: Any, encoding: Any) -> bytes:
+def _encode(machine: Machine, value: object, encoding: object) -> bytes:
     """Python 3 writes bytes into old protocols as a text and its encoding."""
     if type(value) is not str or text(encoding) not in ("latin1", "latin-1"):
         raise Damaged("it has bytes in an unusual encoding")
@@ -125,7 +126,7 @@ def _encode(machine: Machine, value: Any, encoding: Any) -> bytes:
     return value.encode("latin-1")
 
 
-def _bytearray(machine: Machine, value: Any = b"", encoding: Any = "latin-1") -> bytearray:
+def _bytearray(machine: Machine, value: object = b"", encoding: object = "latin-1") -> bytearray:
     data = value if type(value) is bytes else _encode(machine, value, encoding)
     machine.spend(len(data))
     return bytearray(data)
@@ -136,14 +137,14 @@ def _bytes(machine: Machine) -> bytes:
     return b""
 
 
-def _complex(machine: Machine, real: Any, imaginary: Any) -> complex:
+def _complex(machine: Machine, real: object, imaginary: object) -> complex:
     if type(real) is not float or type(imaginary) is not float:
         raise Damaged("it has a complex number of other parts")
     return complex(real, imaginary)
 
 
-def _members(machine: Machine, items: Any) -> list[Any]:
-    if type(items) not in (list, tuple):
+def _members(machine: Machine, items: object) -> list[Any]:
+    if type(items) is not list and type(items) is not tuple:
         raise Damaged("it has a set of what is no list")
     machine.spend(len(items))
     for item in items:
@@ -151,18 +152,20 @@ def _members(machine: Machine, items: Any) -> list[Any]:
     return list(items)
 
 
-def _set(machine: Machine, items: Any = ()) -> set[Any]:
+def _set(machine: Machine, items: object = ()) -> set[Any]:
     return set(_members(machine, items))
 
 
-def _frozenset(machine: Machine, items: Any = ()) -> frozenset[Any]:
+def _frozenset(machine: Machine, items: object = ()) -> frozenset[Any]:
     return frozenset(_members(machine, items))
 
 
-def _ordered(machine: Machine, pairs: Any = ()) -> OrderedDict[Any, Any]:
+def _ordered(machine: Machine, pairs: object = ()) -> OrderedDict[Any, Any]:
     """Python 2 passes the pairs as an argument, Python 3 sets them one by one."""
     result: OrderedDict[Any, Any] = OrderedDict()
-    if type(pairs) not in (list, tuple) or not all(type(pair) in (list, tuple) for pair in pairs):
+    if type(pairs) is not list and type(pairs) is not tuple:
+        raise Damaged("it has a dict of what are no pairs")
+    if not all(type(pair) in (list, tuple) for pair in pairs):
         raise Damaged("it has a dict of what are no pairs")
     machine.spend(len(pairs))
     for key, value in pairs:
@@ -170,7 +173,7 @@ def _ordered(machine: Machine, pairs: Any = ()) -> OrderedDict[Any, Any]:
     return result
 
 
-def _counter(machine: Machine, counts: Any = None) -> Counter[Any]:
+def _counter(machine: Machine, counts: object = None) -> Counter[Any]:
     result: Counter[Any] = Counter()
     if counts is not None:
         if type(counts) is not dict:
@@ -180,7 +183,7 @@ def _counter(machine: Machine, counts: Any = None) -> Counter[Any]:
     return result
 
 
-def _default(machine: Machine, *_: Any) -> dict[Any, Any]:
+def _default(machine: Machine, *_: object) -> dict[Any, Any]:
     """A defaultdict, as a dict without the default factory."""
     return {}
 

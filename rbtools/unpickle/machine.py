@@ -78,7 +78,7 @@ class Unbuilt:
     def __init__(self) -> None:
         self.places: list[int] = []  # in the memo
 
-    def built(self, machine: Machine, state: Any) -> Any:
+    def built(self, machine: Machine, state: object) -> Any:
         raise NotImplementedError
 
 
@@ -155,7 +155,7 @@ class Machine:
             raise Refused(path)
         return value
 
-    def call(self, function: Any, arguments: Any) -> Any:
+    def call(self, function: object, arguments: object) -> Any:
         if not isinstance(function, Maker):
             raise Refused(function.name if isinstance(function, NamedGlobal) else type(function).__name__)
         if type(arguments) is not tuple:
@@ -189,15 +189,17 @@ class Machine:
             self.check_key(item)
         self.stack[-1].update(items)
 
-    def put(self, target: Any, items: list[Any]) -> None:
+    def put(self, target: object, items: list[Any]) -> None:
         """Set items of a dict: key, value, key, value."""
-        if type(target) not in (dict, OrderedDict, Counter) or len(items) % 2:
+        if type(target) is not dict and type(target) is not OrderedDict and type(target) is not Counter:
+            raise Damaged("it sets items of what is no dict")
+        if len(items) % 2:
             raise Damaged("it sets items of what is no dict")
         for key, value in zip(items[::2], items[1::2], strict=True):
             self.check_key(key)
             target[key] = value
 
-    def check_key(self, key: Any) -> None:
+    def check_key(self, key: object) -> None:
         """Raise Damaged for keys that are slow to hash, or whose hashes may collide."""
         if type(key) is tuple:
             self.tuple_keys += 1
@@ -226,16 +228,16 @@ class Machine:
             )
 
 
-def _is_text(value: Any) -> bool:
+def _is_text(value: object) -> bool:
     return type(value) is str
 
 
-def _is_hashed(key: Any) -> bool:
+def _is_hashed(key: object) -> bool:
     """Ints from the modulus on have the hash of smaller ones."""
     return type(key) in _KEYS or (type(key) is int and abs(key) < sys.hash_info.modulus)
 
 
-def _is_small(key: Any, left: list[int]) -> bool:
+def _is_small(key: object, left: list[int]) -> bool:
     """Whether a tuple has few parts, counting nested ones."""
     left[0] -= 1
     if left[0] < 0:
@@ -256,7 +258,7 @@ def _number(layout: str, use: Callable[[Machine, Any], Any]) -> Callable[[Machin
     return lambda machine: use(machine, form.unpack(machine.take(form.size))[0])
 
 
-def _pushed(machine: Machine, value: Any) -> None:
+def _pushed(machine: Machine, value: object) -> None:
     machine.stack.append(value)
 
 
@@ -380,7 +382,7 @@ def _items(machine: Machine) -> None:
     machine.put(machine.stack[-1], items)
 
 
-def _persistent(machine: Machine, key: Any) -> None:
+def _persistent(machine: Machine, key: object) -> None:
     if machine.persistent is None:
         raise Refused("object by a persistent id")
     machine.stack.append(machine.persistent(key))

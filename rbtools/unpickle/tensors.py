@@ -73,7 +73,7 @@ class Storages:
         """Raise Damaged if the file has no storage of that many numbers under this key."""
         raise NotImplementedError
 
-    def persistent(self, key: Any) -> Any:
+    def persistent(self, key: object) -> Any:
         """The storage that a persistent id names: ("storage", class, key, place, count[, view])."""
         if type(key) is not tuple or not 5 <= len(key) <= 6 or not isinstance(key[1], StorageType):
             raise Damaged("it has a persistent id that is no storage's")
@@ -92,7 +92,7 @@ class Storages:
         self.truths[key] = memory
 
 
-def _view(storage: Storage, view: Any) -> Storage:
+def _view(storage: Storage, view: object) -> Storage:
     """A part of a storage, as in files of torch before 1.0: (key, offset, count)."""
     if type(view) is not tuple or len(view) != 3:
         raise Damaged("it has a view of a storage that is none")
@@ -104,11 +104,11 @@ def _view(storage: Storage, view: Any) -> Storage:
 
 def _rebuilt(
     machine: Machine,
-    storage: Any,
-    offset: Any,
-    shape: Any,
-    strides: Any,
-    needs_grad: Any = False,
+    storage: object,
+    offset: object,
+    shape: object,
+    strides: object,
+    needs_grad: object = False,
     dtype: torch.dtype | None = None,
 ) -> Any:
     """A tensor on its storage; all of its numbers must lie inside it."""
@@ -133,7 +133,7 @@ def _rebuilt(
     return tensor.requires_grad_(_needs_grad(needs_grad, dtype))
 
 
-def _needs_grad(value: Any, dtype: torch.dtype) -> bool:
+def _needs_grad(value: object, dtype: torch.dtype) -> bool:
     if type(value) is not bool or (value and not (dtype.is_floating_point or dtype.is_complex)):
         raise Damaged("it has a tensor with a gradient that it cannot have")
     return value
@@ -141,13 +141,13 @@ def _needs_grad(value: Any, dtype: torch.dtype) -> bool:
 
 def _tensor_v2(
     machine: Machine,
-    storage: Any,
-    offset: Any,
-    shape: Any,
-    strides: Any,
-    needs_grad: Any,
-    hooks: Any,
-    metadata: Any = None,
+    storage: object,
+    offset: object,
+    shape: object,
+    strides: object,
+    needs_grad: object,
+    hooks: object,
+    metadata: object = None,
 ) -> Any:
     """Hooks are dropped: they would be functions."""
     if metadata:
@@ -157,14 +157,14 @@ def _tensor_v2(
 
 def _tensor_v3(
     machine: Machine,
-    storage: Any,
-    offset: Any,
-    shape: Any,
-    strides: Any,
-    needs_grad: Any,
-    hooks: Any,
-    dtype: Any,
-    metadata: Any = None,
+    storage: object,
+    offset: object,
+    shape: object,
+    strides: object,
+    needs_grad: object,
+    hooks: object,
+    dtype: object,
+    metadata: object = None,
 ) -> Any:
     if metadata:
         return UnusualTensor("conjugated or negated only by a mark")
@@ -174,7 +174,7 @@ def _tensor_v3(
 
 
 def _parameter(
-    machine: Machine, data: Any, needs_grad: Any = True, hooks: Any = None, state: Any = None
+    machine: Machine, data: object, needs_grad: object = True, hooks: object = None, state: object = None
 ) -> Any:
     """A parameter; attributes that were set on it are dropped."""
     machine.spend(A_TENSOR)
@@ -185,7 +185,7 @@ def _parameter(
     return torch.nn.Parameter(data.detach(), _needs_grad(needs_grad, data.dtype))
 
 
-def _from_type(machine: Machine, maker: Any, kind: Any, arguments: Any, state: Any) -> Any:
+def _from_type(machine: Machine, maker: object, kind: object, arguments: object, state: object) -> Any:
     """A tensor with attributes, which are dropped."""
     make = maker.make if isinstance(maker, Maker) else None
     if make not in (_tensor_v2, _tensor_v3, _parameter) or not isinstance(kind, NamedGlobal):
@@ -193,7 +193,7 @@ def _from_type(machine: Machine, maker: Any, kind: Any, arguments: Any, state: A
     return machine.call(maker, arguments)
 
 
-def _from_array(machine: Machine, data: Any, dtype: Any, device: Any, needs_grad: Any) -> Any:
+def _from_array(machine: Machine, data: object, dtype: object, device: object, needs_grad: object) -> Any:
     """A tensor of an accelerator that has no storages."""
     if type(data) is not np.ndarray or not isinstance(dtype, torch.dtype):
         raise Damaged("it has a tensor without numbers")
@@ -202,7 +202,7 @@ def _from_array(machine: Machine, data: Any, dtype: Any, device: Any, needs_grad
     return tensor.requires_grad_(_needs_grad(needs_grad, dtype))
 
 
-def _from_tensor(machine: Machine, data: Any, dtype: Any, device: Any, needs_grad: Any) -> Any:
+def _from_tensor(machine: Machine, data: object, dtype: object, device: object, needs_grad: object) -> Any:
     machine.spend(A_TENSOR)
     if type(data) is not torch.Tensor or dtype != data.dtype:
         raise Damaged("it has a tensor without numbers")
@@ -210,17 +210,17 @@ def _from_tensor(machine: Machine, data: Any, dtype: Any, device: Any, needs_gra
 
 
 def _unusual(kind: str) -> Any:
-    def make(machine: Machine, *_: Any) -> UnusualTensor:
+    def make(machine: Machine, *_: object) -> UnusualTensor:
         return UnusualTensor(kind)
 
     return make
 
 
-def _size(machine: Machine, values: Any = ()) -> torch.Size:
+def _size(machine: Machine, values: object = ()) -> torch.Size:
     return torch.Size(sizes(values))
 
 
-def _device(machine: Machine, kind: Any, index: Any = None) -> torch.device:
+def _device(machine: Machine, kind: object, index: object = None) -> torch.device:
     word, _, number = kind.partition(":") if type(kind) is str else ("", "", "")
     if number.isascii() and number.isdigit() and index is None:
         index, number = int(number[:4]), ""
@@ -229,7 +229,7 @@ def _device(machine: Machine, kind: Any, index: Any = None) -> torch.device:
     return torch.device(word) if index is None else torch.device(word, index)
 
 
-def _layout(machine: Machine, name: Any) -> NamedGlobal:
+def _layout(machine: Machine, name: object) -> NamedGlobal:
     return NamedGlobal("torch.layout")
 
 

@@ -8,6 +8,7 @@ import io
 import os
 import sys
 import zipfile
+from collections.abc import Callable
 from typing import IO, Any
 
 import torch
@@ -39,7 +40,7 @@ def nested_names() -> dict[str, Any]:
     return {**TORCH_NAMES, **makers("torch.storage", {"_load_from_bytes": _storage})}
 
 
-def _storage(machine: Machine, data: Any) -> Any:
+def _storage(machine: Machine, data: object) -> Any:
     """A storage inside a pickle; not as a zip, which may unpack to any size."""
     if type(data) is not bytes:
         raise Damaged("it has a storage without bytes")
@@ -165,7 +166,7 @@ class _Stream(Storages):
     def memory(self, key: str, dtype: torch.dtype) -> torch.Tensor:
         return self.there[key][2]
 
-    def fill(self, file: IO[bytes], keys: Any) -> None:
+    def fill(self, file: IO[bytes], keys: object) -> None:
         if type(keys) is not list or not all(type(key) in (str, int) for key in keys):
             raise Damaged("its list of storages is none")
         if sorted(map(str, keys)) != sorted(self.there):
@@ -181,8 +182,8 @@ class _Stream(Storages):
 
 
 def _load_stream(file: IO[bytes], size: int) -> Any:
-    def pickle(**how: Any) -> Any:
-        return Machine(file, size - file.tell(), TORCH_NAMES, **how).load()
+    def pickle(persistent: Callable[[object], object] | None = None) -> Any:
+        return Machine(file, size - file.tell(), TORCH_NAMES, persistent=persistent).load()
 
     if pickle() != MAGIC or pickle() != PROTOCOL:
         raise NotTorch("it is a pickle that torch.save did not write")

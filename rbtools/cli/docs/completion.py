@@ -248,12 +248,12 @@ def fish(tools: Sequence[Sequence[Page]]) -> str:
     for page in pages:
         for offered in _fish_offers(page):
             where.setdefault((page.words.split()[0], offered), []).append(page.words)
-    sets = list(dict.fromkeys(tuple(found) for found in where.values() if len(found) > 1))
-    names = {found: f"__rbtools_{number}" for number, found in enumerate(sets)}
-    known = [f"set -g {name} {' '.join(map(_fish_text, found))}" for found, name in names.items()]
+    sets = list(dict.fromkeys(tuple(at_places) for at_places in where.values() if len(at_places) > 1))
+    names = {at_places: f"__rbtools_{number}" for number, at_places in enumerate(sets)}
+    known = [f"set -g {name} {' '.join(map(_fish_text, at_places))}" for at_places, name in names.items()]
     lines = []
-    for (tool, offered), found in where.items():
-        at = f"${names[tuple(found)]}" if len(found) > 1 else f'"{found[0]}"'
+    for (tool, offered), at_places in where.items():
+        at = f"${names[tuple(at_places)]}" if len(at_places) > 1 else f'"{at_places[0]}"'
         lines.append(f"complete -c {tool} -n '__rbtools_at {at}' {offered}")
     head = f"{HEADER}\nset -g __rbtools_places {places}"
     return "\n".join([head, *known, _FISH, *lines]) + "\n"

@@ -165,7 +165,8 @@ def _of_records(pages: Sequence[Page]) -> list[str]:
 def _dividing(pages: Sequence[Page]) -> list[str]:
     """How several processes divide the work; only for tools with a store."""
     params = [param for page in pages for param in page.command.get_params(page.context)]
-    flags = {flag for param in params for flag in param.opts if not getattr(param, "hidden", False)}
+    shown = [param for param in params if not (isinstance(param, click.Option) and param.hidden)]
+    flags = {flag for param in shown for flag in param.opts}
     if not {"--shard", "--store"} <= flags:
         return []
     use = USES.get(pages[0].words, pages[0].words)

@@ -12,10 +12,14 @@ import socket
 import tempfile
 import threading
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbtools.errors import RbError, UsageError
 from rbtools.execution.context import RunContext
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
 
 _SECONDS_TO_ANSWER = 3.0
 _SECONDS_TO_JOIN = 20.0
@@ -179,7 +183,7 @@ def _ask(address: str) -> None:
         ) from None
 
 
-def share(ray: Any, run: RunContext) -> Share:
+def share(ray: ModuleType, run: RunContext) -> Share:
     """The resources of a task. Raises RbError if no node of the cluster could ever run one."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     cores = sorted(int(node["CPU"]) for node in nodes if node.get("CPU", 0) >= 1)

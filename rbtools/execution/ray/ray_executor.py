@@ -17,7 +17,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rbtools import __version__
 from rbtools.errors import RbError
@@ -30,6 +30,10 @@ from rbtools.execution.ray.worker import Answer, Inbox, RayTask, RunSpec, serve
 from rbtools.store import lease
 from rbtools.store.checksum import digest
 from rbtools.store.remote_proxy import File, export_file, import_file, is_whole
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
 
 # Nodes of a cluster come and go through no fault of the record: one try more than for local workers.
 TRIES = 3
@@ -198,7 +202,7 @@ class RayExecutor(Executor):
                 return data if is_whole(*file, data) else None
         return data
 
-    def _answered(self, ticket: _Ticket, future: Any) -> None:
+    def _answered(self, ticket: _Ticket, future: Future[Any]) -> None:
         del self._running[ticket.number]
         if self._ending:
             with contextlib.suppress(Exception):
@@ -266,7 +270,7 @@ class RayExecutor(Executor):
         future = self._inbox.drain.remote().future()
         future.add_done_callback(lambda done: self._calls.put(lambda: self._take_in(done)))
 
-    def _take_in(self, future: Any) -> None:
+    def _take_in(self, future: Future[Any]) -> None:
         try:
             files, text = future.result()
         except Exception:

@@ -91,7 +91,7 @@ def _cell(text: str) -> tuple[int, ...] | None:
         return None
 
 
-def _texts(value: Any, depth: int = 4) -> Iterator[str]:
+def _texts(value: object, depth: int = 4) -> Iterator[str]:
     """The architecture strings anywhere in the metadata."""
     if isinstance(value, str) and value.startswith("|"):
         yield value

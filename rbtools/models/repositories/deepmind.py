@@ -113,10 +113,12 @@ class DeepMindBlock(nn.Module):
 class DeepMindStage(nn.Module):
     """`count` blocks; the first has the stride."""
 
-    def __init__(self, count: int, channels_in: int, channels: int, stride: int, *options: Any) -> None:
+    def __init__(
+        self, count: int, channels_in: int, channels: int, stride: int, activation: str, *options: bool
+    ) -> None:
         super().__init__()
-        first = DeepMindBlock(channels_in, channels, stride, *options)
-        rest = [DeepMindBlock(channels, channels, 1, *options) for _ in range(count - 1)]
+        first = DeepMindBlock(channels_in, channels, stride, activation, *options)
+        rest = [DeepMindBlock(channels, channels, 1, activation, *options) for _ in range(count - 1)]
         self.block = nn.Sequential(first, *rest)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -77,7 +77,7 @@ def lookup(record: Record, name: str) -> Any:
     raise MissingName(name, record)
 
 
-def _walk(place: Any, name: str) -> Any:
+def _walk(place: object, name: str) -> Any:
     while isinstance(place, Mapping):
         if name in place:
             return place[name]

@@ -21,7 +21,7 @@ class Argument(NamedTuple):
     node: Node | None
 
 
-def constant(value: Any) -> Node:
+def constant(value: object) -> Node:
     return lambda record: value
 
 

@@ -33,7 +33,7 @@ _ORDER: dict[str, Callable[[Any, Any], bool]] = {
 }
 
 
-def kind(value: Any) -> str:
+def kind(value: object) -> str:
     """The kind of a value, for error messages."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
@@ -44,7 +44,7 @@ def kind(value: Any) -> str:
     return "a list" if isinstance(value, list) else "an object"
 
 
-def number(value: Any, taker: str) -> Number:
+def number(value: object, taker: str) -> Number:
     """Return the value if it is a finite number; true and false are not."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise NoValue(f"{taker} takes numbers, found {kind(value)}")
@@ -58,14 +58,14 @@ def _finite(value: Number) -> Number:
     return value
 
 
-def truth(value: Any, taker: str) -> bool:
+def truth(value: object, taker: str) -> bool:
     """Return the value if it is true or false."""
     if not isinstance(value, bool):
         raise NoValue(f"{taker} takes conditions such as acc > 0.5, found {kind(value)}")
     return value
 
 
-def calculate(sign: str, left: Any, right: Any) -> Number:
+def calculate(sign: str, left: object, right: object) -> Number:
     """left + right and so on. Raises NoValue for other than numbers, division by 0, overflow."""
     left, right = number(left, f"'{sign}'"), number(right, f"'{sign}'")
     try:
@@ -77,7 +77,7 @@ def calculate(sign: str, left: Any, right: Any) -> Number:
     return _finite(result)
 
 
-def same(left: Any, right: Any) -> bool:
+def same(left: object, right: object) -> bool:
     """JSON's equality: 1 and 1.0 are equal, 1 and true are not."""
     return isinstance(left, bool) == isinstance(right, bool) and bool(left == right)
 
