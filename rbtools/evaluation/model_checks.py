@@ -27,7 +27,7 @@ SAME = 1e-3  # share of the range of the logits: outputs that differ by less cou
 PER_CLASS = 5  # images per class needed to propose another order of the classes
 MUCH = 0.2  # the gain in accuracy needed to propose another order
 SURE = ("checkpoint", "published training")  # sources of a normalisation that is certain
-NAMED = (*SURE, "given", "--normalize")  # sources of a normalisation that is only doubted near chance
+NAMED = ("given", "--normalize")  # sources of a normalisation that the user names
 
 
 def check_outputs(
@@ -51,9 +51,7 @@ def check_outputs(
     run.notify(_line(record, summary))
     warnings = _of_outputs(model, images, logits)
     near_chance = _near_chance(accuracy, chance, len(ids))
-    other = None
-    if near_chance or _source(record) not in NAMED:
-        other = _other_normalisation(model, record, data, images, labels)
+    other = _other_normalisation(model, record, data, images, labels)
     if near_chance:
         order = None if other else _other_order(logits, labels, data, accuracy)
         warnings.append(
@@ -61,8 +59,9 @@ def check_outputs(
             f" normalisation or the class order is wrong; {other or order or _what_to_try(record)}"
         )
     elif other:
+        source = "named by you" if _source(record) in NAMED else "not in the file"
         warnings.append(
-            f"its normalisation is not in the file, and another is better than clean accuracy {accuracy:.4f}:"
+            f"its normalisation is {source}, and another is better than clean accuracy {accuracy:.4f}:"
             f" {other}"
         )
     return {**summary, "warnings": warnings}

@@ -107,14 +107,20 @@ def load(
     network, checkpoint = _network(checkpoint, arch, classes, shape, allow_code)
     normalization = normalising.choose_normalization(checkpoint, arch, network, classes, shape, hints)
     candidates = [(arch, network)]
-    if hints.known and not named:
-        others = disambiguate.variants_of(arch)[1:]
-        candidates += [(one, _network(checkpoint, one, classes, shape, allow_code)[0]) for one in others]
+    others = disambiguate.variants_of(arch)[1:] if hints.known else []
+
+    def built() -> list[tuple[dict[str, Any], nn.Module]]:
+        return [(one, _network(checkpoint, one, classes, shape, allow_code)[0]) for one in others]
+
+    if not named:
+        candidates += built()
     _refuse_other_channels(_normalize_of(checkpoint, {**arch, **normalization.arch}), shape, path)
     how = libraries.preprocessing(network) if arch["space"] == "timm" else None
     if how is not None and "preprocessing" not in arch:
-        candidates = [({**one, "preprocessing": how}, built) for one, built in candidates]
+        candidates = [({**one, "preprocessing": how}, network) for one, network in candidates]
     arch, network, normalization, checked = _checked(checkpoint, candidates, normalization, facts, hints)
+    if named and checked.get("fit", {}).get("divergence", 0) > disambiguate.CLEAR:
+        checked |= _warned_of_variant(checkpoint, [(arch, network), *built()], normalization, hints)
     arch, facts = {**arch, **normalization.arch}, {**facts, **normalization.facts, **checked}
     normalize = _normalize_of(checkpoint, arch)
     facts |= {"classes": classes, "shape": list(shape), "normalize": normalize}
@@ -160,6 +166,28 @@ def _checked(
         )
     arch, network = candidates[place]
     return arch, network, normalization, {"fit": fit}
+
+
+def _warned_of_variant(
+    checkpoint: Checkpoint,
+    candidates: Sequence[tuple[dict[str, Any], nn.Module]],
+    normalization: ChosenNormalization,
+    hints: NormalizationHints,
+) -> dict[str, Any]:
+    """A warning where the statistics fit another variant than the named one, the first of `candidates`."""
+    assert hints.images is not None
+    images = hints.images()[: statistics.affordable(candidates[0][1])]
+    pair = _normalize_of(checkpoint, {**candidates[0][0], **normalization.arch})
+    place, _, fit = disambiguate.choose_function(candidates, [pair], images)
+    if place == 0:
+        return {}
+    names = [disambiguate.label(arch) for arch, _ in (candidates[0], candidates[place])]
+    far, near = (fit["divergences"][name] for name in names)
+    text = (
+        f"its BatchNorm statistics diverge by {far:g} as {names[0]}, and by {near:g} as {names[1]}. Try"
+        f" --arch {names[1]}"
+    )
+    return {"warnings": [*normalization.facts.get("warnings", ()), text]}
 
 
 def _refuse_to_guess(path: Path, candidates: Sequence[tuple[dict[str, Any], nn.Module]], why: str) -> None:

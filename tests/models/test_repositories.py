@@ -189,6 +189,18 @@ def test_the_activation_is_measured(name: str, activation: str, images: Tensor) 
     torch.testing.assert_close(model(images[:2]), network(images[:2]))
 
 
+@pytest.mark.parametrize("named", ["silu", "relu"])
+def test_a_named_activation_that_the_statistics_contradict_is_warned_of(named: str, images: Tensor) -> None:
+    saved("deepmind/wrn-10-1:activation=silu", images[:HALF])
+    arch = named_arch(f"repo:deepmind/wrn-10-1:activation={named}")
+    _, arch, facts = checkpoint.load("m.pt", arch, shape=(3, SIDE, SIDE), hints=hints(images[HALF:]))
+    assert arch["activation"] == named
+    warned = any(
+        "Try --arch repo:deepmind/wrn-10-1:activation=silu" in text for text in facts.get("warnings", ())
+    )
+    assert warned == (named == "relu")
+
+
 @torch.no_grad()
 def test_an_activation_that_nothing_decides_is_asked_for(images: Tensor) -> None:
     network = saved("deepmind/wrn-10-1", images[:HALF])
