@@ -223,8 +223,10 @@ class _Loop:
 
     def _time(self, record: dict[str, Any], report: JobReport) -> None:
         """Report how a record was processed and the time of each stage: for `-v`, and as an event."""
-        stages = {name: round(seconds, 3) for name, seconds in report.stages.items()}
         self.stages.update(report.stages)
+        if not self.screen.wants_details:
+            return
+        stages = {name: round(seconds, 3) for name, seconds in report.stages.items()}
         rest = report.seconds - sum(report.stages.values())
         words = [f"{name} {seconds:.2f} s" for name, seconds in {**stages, "rest": max(rest, 0)}.items()]
         self.screen.detail(f"{name_of(record)}: {report.seconds:.2f} s: {', '.join(words)}.")

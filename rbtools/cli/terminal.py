@@ -51,6 +51,11 @@ class Terminal:
             self._said.add(text)
             (self._line if text.startswith("warning: ") else self.say)(text)
 
+    @property
+    def wants_details(self) -> bool:
+        """Whether anybody sees what `detail` and `tell` are given."""
+        return bool(self.verbose or self.log is not None or self.listeners)
+
     def detail(self, text: str) -> None:
         """Print a line with `-v` only."""
         if self.verbose:
