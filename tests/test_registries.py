@@ -47,6 +47,8 @@ SHORT: dict[str, dict[str, Any]] = {
     "apgd-t": {"steps": 4},
     "fab": {"steps": 10},
     "fab-t": {"steps": 10},
+    "fmn": {"steps": 40},
+    "ddn": {"steps": 40},
     "square": {"queries": 150},
 }
 

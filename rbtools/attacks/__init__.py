@@ -21,6 +21,8 @@ ATTACKS = Registry(
         "apgd-t": "rbtools.attacks.apgd_t:APGDT",
         "fab": "rbtools.attacks.fab:FAB",
         "fab-t": "rbtools.attacks.fab_t:FABT",
+        "fmn": "rbtools.attacks.fmn:FMN",
+        "ddn": "rbtools.attacks.ddn:DDN",
         "square": "rbtools.attacks.square:Square",
         "aa": "rbtools.attacks.aa:AutoAttack",
         "noise": "rbtools.attacks.noise:NoiseAttack",

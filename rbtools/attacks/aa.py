@@ -36,7 +36,7 @@ VARIANTS: dict[str, tuple[tuple[str, dict[str, int]], ...]] = {
 """The attacks of each variant, with the parameters that differ from the defaults."""
 
 _THEIRS = ("apgd-ce", "apgd-dlr", "apgd-t", "fab", "fab-t", "square")
-_NOT_IN_TURN = ("aa", "cw-l2")
+_NOT_IN_TURN = ("aa", "cw-l2", "fmn", "ddn")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rbtools.attacks.steps import Model
     from rbtools.rng.draws import Draws
 
+    # From a model, a batch and whether more stages follow to (an image each, which of them fool the model).
     Stage = Callable[[Model, "AttackBatch", bool], tuple[Tensor, Tensor]]
 
 
@@ -49,9 +50,6 @@ class AttackBatch:
     def goal(self, loss: Loss, targets: Tensor | None = None) -> AttackObjective:
         """The loss for these examples."""
         return AttackObjective(loss, self.labels, self.labels if targets is None else targets)
-
-
-"""(model, batch, whether more stages follow) -> (an image per example, which of them fool the model)."""
 
 
 def run_stages(

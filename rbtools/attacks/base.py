@@ -103,7 +103,7 @@ class Attack:
         self, model: Model, images: Tensor, labels: Tensor, draws: Draws
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Perturb images; also return further results of each example, by name (N,):
-        `broken_by` of aa (a number in its `parts`), `distance` of cw-l2.
+        `broken_by` of aa (a number in its `parts`), `distance` of cw-l2, fmn and ddn.
         """
         return self(model, images, labels, draws), {}
 

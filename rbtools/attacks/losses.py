@@ -16,10 +16,8 @@ from rbtools.lazy import F, torch
 if TYPE_CHECKING:
     from torch import Tensor
 
+    # From logits (N, K), labels (N,) and target classes (N,) to a value an example (N,).
     Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
-
-
-"""From logits (N, K), labels (N,) and target classes (N,) to a value per example (N,)."""
 
 
 @dataclass(frozen=True)

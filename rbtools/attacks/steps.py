@@ -19,10 +19,8 @@ if TYPE_CHECKING:
     from rbtools.rng.draws import Draws
 
     Model = Callable[[Tensor], Tensor]
+    # From logits (N, classes) to the value to maximise, one an example (N,).
     Objective = Callable[[Tensor], Tensor]
-
-
-"""From logits (N, classes) to the value to maximise, one per example (N,)."""
 
 
 def widen(logits: Tensor) -> Tensor:

@@ -13,10 +13,8 @@ from rbtools.lazy import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
+    # From vectors (R, d) to the products (R, d), row by row.
     Product = Callable[[Tensor], Tensor]
-
-
-"""From vectors (R, d) to the products (R, d), row by row."""
 
 
 def lanczos(product: Product, start: Tensor, *, top: int, iterations: int, tolerance: float) -> Tensor:

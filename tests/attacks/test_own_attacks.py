@@ -25,6 +25,8 @@ SHORT = {
     "apgd-t": {"steps": 6, "targets": 2},
     "fab": {"steps": 4},
     "fab-t": {"steps": 4, "targets": 2},
+    "fmn": {"steps": 20},
+    "ddn": {"steps": 60},
     "square": {"queries": 20},
     "noise": {"samples": 10},
     "aa": {"attacks": "fgsm,pgd,noise"},
@@ -38,6 +40,9 @@ ALL = [
     ("cw", {"norm": "l2", "iterate": "last"}),
     ("cw", {"target": "2", "relative_step": 0.2, "decay": "linear"}),
     ("cw-l2", {}),
+    ("fmn", {}),
+    ("fmn", {"norm": "l2"}),
+    ("ddn", {}),
     ("apgd-ce", {}),
     ("apgd-ce", {"norm": "l2", "restarts": 2, "eot": 2}),
     ("apgd-dlr", {}),
@@ -363,22 +368,38 @@ def test_step_rules():
         ATTACKS.build("pgd", step_size=0.1, relative_step=0.1)
 
 
-def test_cw_l2_finds_the_nearest_example_of_a_linear_model():
-    # Away from the walls the nearest point is the projection onto the nearest of the boundaries.
+def test_fmn_in_l2_is_not_held_by_the_walls_of_the_box():
+    # Most pixels are at the ends of the range: a step towards the nearest boundary is mostly clipped.
+    model, images = Linear(4), images_for(20).round()
+    labels = model(images).argmax(1)
+    attack = ATTACKS.build("fmn", norm="l2", steps=200, eps=100.0)
+    points, results = attack.run(model, images, labels, draws_for(20))
+    assert torch.isfinite(results["distance"]).all() and (model(points).argmax(1) != labels).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "order", "dual"),
+    [
+        ("cw-l2", {"steps": 200, "c": 0.1}, 2, 2),
+        ("fmn", {"steps": 200, "norm": "l2"}, 2, 2),
+        ("fmn", {"steps": 200}, torch.inf, 1),
+        ("ddn", {"steps": 200}, 2, 2),
+    ],
+)
+def test_the_nearest_example_of_a_linear_model_is_found(name, params, order, dual):
+    # Away from the walls it is on the nearest boundary: as far as the margin over the dual norm of its slope.
     model, images = Linear(4), 0.4 + 0.2 * images_for(20)
     labels = model(images).argmax(1)
     slope = model.weight[labels][:, None] - model.weight[None]
-    distance = (slope * images.flatten(1)[:, None]).sum(2) / slope.norm(dim=2)
+    distance = (slope * images.flatten(1)[:, None]).sum(2) / slope.norm(dim=2, p=dual)
     exact = distance.scatter(1, labels[:, None], torch.inf).amin(1)
-    attack = ATTACKS.build("cw-l2", steps=200, c=0.1)
-    found, told = attack.run(model, images, labels, draws_for(20))
-    assert (model(found).argmax(1) != labels).all()
-    torch.testing.assert_close(
-        (found - images).flatten(1).norm(dim=1), told["distance"], rtol=1e-4, atol=1e-5
-    )
-    assert (told["distance"] >= exact - 1e-5).all() and (told["distance"] <= 1.05 * exact + 0.01).all()
+    points, results = ATTACKS.build(name, **params, eps=100.0).run(model, images, labels, draws_for(20))
+    assert (model(points).argmax(1) != labels).all()
+    lengths = (points - images).flatten(1).norm(dim=1, p=order)
+    torch.testing.assert_close(lengths, results["distance"], rtol=1e-4, atol=1e-5)
+    assert (lengths >= exact - 1e-5).all() and (lengths <= 1.05 * exact + 0.01).all()
     near = float(exact.median())
-    within = ATTACKS.build("cw-l2", steps=200, c=0.1, eps=near)(model, images, labels, draws_for(20))
+    within = ATTACKS.build(name, **params, eps=near)(model, images, labels, draws_for(20))
     unbroken = model(within).argmax(1) == labels
     assert 5 < unbroken.sum() < 15 and torch.equal(within[unbroken], images[unbroken])
 

@@ -198,7 +198,7 @@ def _attack(attack: str, entry: Mapping[str, Any], norm: str) -> _Step:
             continue
         if entry.get(name) != "":
             words += option(name, entry.get(name), norm)
-    eps = [distance(entry["eps"], "l2" if attack == "cw-l2" else norm)]
+    eps = [distance(entry["eps"], "l2" if attack in ("cw-l2", "ddn") else norm)]
     if isinstance(entry.get("ladder"), list):
         eps = [distance(value, norm) for value in entry["ladder"] if is_number(value)] + eps
         words.append("--ladder")

@@ -1,0 +1,69 @@
+"""DDN: the nearest adversarial example in L2, by steps whose direction and norm are chosen apart."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rbtools.attacks import losses, minimal_norm, steps
+from rbtools.attacks.base import SequentialAttack
+from rbtools.lazy import torch
+from rbtools.registry import param
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rbtools.attacks.minimal_norm import Search
+    from rbtools.attacks.steps import Model
+
+_LAST_STEP = 0.01  # the length of the last step, as in the paper
+
+
+@dataclass(frozen=True, kw_only=True)
+class DDN(SequentialAttack):
+    """Decoupled direction and norm (Rony et al. 2019, arXiv:1811.09600, algorithm 1) without a target.
+
+    A step of the cross-entropy's normalised gradient gives the direction; the perturbation is then scaled to
+    a norm that shrinks by the share gamma where the point is adversarial, and grows by gamma where it is
+    not. Without the paper's quantisation to 256 levels. eps has no part in the search: it only says up to
+    which distance an adversarial example counts. `run` returns the distances themselves as "distance"
+    (infinite where there is none).
+
+    Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images. Examples
+    without an adversarial example within eps come back unchanged.
+    """
+
+    name: ClassVar[str] = "ddn"
+    version: ClassVar[int] = 1
+    norm = "l2"
+    loss: ClassVar[str] = "ce"
+    random: ClassVar[bool] = False
+
+    eps: float = 0.5
+    steps: int = param(100, "Number of gradient steps.", check="positive")
+    gamma: float = param(0.05, "Relative change of the norm in a step.", check="positive")
+    first_norm: float = param(1.0, "Norm of the perturbation in the first step.", check="positive")
+    step_size: float = param(1.0, "Length of the first step.", check="positive")
+
+    def run(
+        self, model: Model, images: Tensor, labels: Tensor, draws: Any
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        if self.eps == 0 or len(images) == 0:
+            return images.clone(), {}
+        farthest = torch.linalg.vector_norm(torch.maximum(images, 1 - images), dim=(1, 2, 3), keepdim=True)
+        radius = torch.full_like(farthest, self.first_norm)
+        move = functools.partial(self._move, radius, farthest)
+        objective = losses.AttackObjective(losses.cross_entropy, labels, labels)
+        search = minimal_norm.nearest(model, images, objective, self.norm, self.steps, move)
+        return minimal_norm.within(search, images, self.eps), {"distance": search.distance}
+
+    def _move(
+        self, radius: Tensor, farthest: Tensor, search: Search, gradient: Tensor, loss: Tensor, number: int
+    ) -> Tensor:
+        """The next points; `radius` (N, 1, 1, 1) is changed in place, `farthest` is its upper limit."""
+        step = minimal_norm.cosine(self.step_size, _LAST_STEP, number, self.steps)
+        factor = torch.where(search.adversarial, 1 - self.gamma, 1 + self.gamma).view(-1, 1, 1, 1)
+        radius.copy_(torch.minimum(radius * factor, farthest))
+        change = steps.ascend(search.points, gradient, step, "l2") - search.images
+        return (search.images + radius * steps.unit(change)).clamp_(0, 1)
