@@ -266,10 +266,29 @@ def two(state: dict[str, Tensor]) -> dict[str, Tensor]:
     return {f"{model}.{key}": value for key, value in state.items() for model in ("first", "second")}
 
 
-DAMAGE = (without_a_block, reshaped, in_another_language, masked, two)
-SMALL = (*OPEN, "dai/pssilu-wrn-10-1", "augmix/resnext-11-2x32d", "card/resnet18-w8")
+def fused(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    norms = {key.removesuffix("running_mean") for key in state if key.endswith("running_mean")}
+    return {key: value for key, value in state.items() if not key.startswith(tuple(norms))}
 
 
+def quantised(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    wide = {key: value for key, value in state.items() if value.ndim == 4}
+    return state | {
+        key: torch.quantize_per_tensor(value.detach(), 0.01, 0, torch.qint8) for key, value in wide.items()
+    }
+
+
+DAMAGE = (without_a_block, reshaped, in_another_language, masked, two, fused, quantised)
+SMALL = (
+    *OPEN,
+    "dai/pssilu-wrn-10-1",
+    "augmix/resnext-11-2x32d",
+    "card/resnet18-w8",
+    "chenyaofo/resnet8",
+)
+
+
+@pytest.mark.filterwarnings("ignore:.*quantized tensor creation:UserWarning")
 @pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize("name", SMALL)
 def test_a_damaged_state_dict_is_refused(name: str, damage: object) -> None:
@@ -278,6 +297,14 @@ def test_a_damaged_state_dict_is_refused(name: str, damage: object) -> None:
     with pytest.raises(RbError) as error:
         checkpoint.load("m.pt", shape=(3, 32, 32))
     assert "m.pt" in str(error.value) and len(str(error.value)) < 3000
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_the_prefixes_of_dataparallel_around_compile_are_taken_off(name: str) -> None:
+    network = network_of(name)
+    torch.save({f"module._orig_mod.{key}": v for key, v in network.state_dict().items()}, "m.pt")
+    _, arch, _ = checkpoint.load("m.pt", shape=(3, 32, 32))
+    assert (arch["space"], arch["name"]) == ("repo", name)
 
 
 @pytest.mark.parametrize("name", SMALL)
