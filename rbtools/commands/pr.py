@@ -39,8 +39,8 @@ class PROptions:
     noise: str = param("uniform", "Kind of noise.", choices=tuple(NOISES))
     passes: str = param(
         "at-least",
-        "An image passes with a PR of at least 1 - rho (the paper's text), or above 1 - rho (PRBench's code,"
-        " advbench).",
+        "An image passes with a PR of 1 - rho or more: at-least (text), or of more than that: above"
+        " (PRBench's code, advbench).",
         choices=("at-least", "above"),
     )
     confidence: float = param(0.95, "Confidence of intervals, and to decide on an image.", metavar="SHARE")

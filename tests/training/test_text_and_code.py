@@ -77,8 +77,10 @@ def entries_of(command: click.Command, *arguments: str) -> dict[str, str]:
 
 
 def named(entry: str, text: str, code: str) -> bool:
-    """Whether the text's value stands right before "(text", and the code's between that and "(code"."""
-    parts = re.search(rf"(?<![\w.-]){re.escape(text)} \(text(.*?)\((PRBench's )?code\b", entry)
+    """Whether the text's value precedes "(text" or "(not in the text", and then the code's one "(code"."""
+    parts = re.search(
+        rf"(?<![\w.-]){re.escape(text)} \((?:not in the )?text(.*?)\((PRBench's )?code\b", entry
+    )
     return parts is not None and re.search(rf"(?<![\w.,-]){re.escape(code)}(?![\w.])", parts[1]) is not None
 
 
