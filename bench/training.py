@@ -70,7 +70,7 @@ class Ours:
         data = _Data(images, labels)
         how = recipe.Recipe(batch_size=len(labels), augment=())
         task = TrainingTask({"arch": arch_of(name)}, {}, method, method, how, arithmetic)
-        task = task._replace(data=data, how=how)  # type: ignore[arg-type]
+        task = task._replace(data=data, recipe=how)  # type: ignore[arg-type]
         self.training = _Training(task, RunContext(tool="bench"), torch.device("cpu"))
         self.ids = torch.arange(len(labels))
 

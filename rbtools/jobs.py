@@ -110,7 +110,7 @@ class TrainJob(_RunJob):
     """Train the record's architecture with one method and seed."""
 
     method: Any
-    how: Recipe
+    recipe: Recipe
     seed: int
     run: RunContext
 
@@ -118,7 +118,7 @@ class TrainJob(_RunJob):
         from rbtools.trainer.train_model import train
 
         # The store's counters are shared: `replace` keeps the same store object.
-        return train(record, self.method, self.how, dataclasses.replace(self.run, seed=self.seed))
+        return train(record, self.method, self.recipe, dataclasses.replace(self.run, seed=self.seed))
 
 
 @dataclass(frozen=True)

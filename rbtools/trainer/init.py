@@ -27,15 +27,15 @@ def network(task: TrainingTask, run: RunContext) -> nn.Module:
     """The network on the CPU, with its normalisation, if any, as its first layer. A checkpoint keeps its own
     normalisation. Raises RbError if it has another architecture, or is for other data.
     """
-    arch, about, how = task.record["arch"], task.data.about, task.how
-    if how.init == "checkpoint":
+    arch, about, recipe = task.record["arch"], task.data.about, task.recipe
+    if recipe.init == "checkpoint":
         _, file = resolve.checkpoint_of(task.former, run)
         of_file = {**arch, **task.former["arch"]}
         model, _, _ = checkpoint.load(
             file, of_file, classes=about.classes, shape=about.shape, allow_code=run.allow_code
         )
         return model.requires_grad_(True)
-    return fresh(arch, about, run.seed, allow_code=run.allow_code, published=how.init == "timm")
+    return fresh(arch, about, run.seed, allow_code=run.allow_code, published=recipe.init == "timm")
 
 
 def fresh(

@@ -50,12 +50,12 @@ def fit(
     seconds per epoch, passes, device, threads and normalisation; nothing in the other processes of the same
     training. Raises RbError if the training diverges or memory runs out.
     """
-    if task.how.deterministic:
+    if task.recipe.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # must be set before cuBLAS is first used
     training = _Training(task, run, device)
     if not training.resume(state):
         training = _Training(task, run, device)  # the failed attempt may have loaded a part
-    with deterministic(task.how.deterministic):
+    with deterministic(task.recipe.deterministic):
         training.begin()
         while training.goes_on():
             run.check_cancelled()
@@ -64,9 +64,10 @@ def fit(
             except RuntimeError as error:
                 if not out_of_memory(error):
                     raise
+                count = task.recipe.micro_batch or task.recipe.batch_size
                 raise RbError(
-                    f"Memory ran out with {task.how.micro_batch or task.how.batch_size} images at once. Send"
-                    " each batch through in smaller pieces with --micro-batch, or use a smaller --batch-size."
+                    f"Memory ran out with {count} images at once. Send each batch through in smaller pieces"
+                    " with --micro-batch, or use a smaller --batch-size."
                 ) from error
             if training.goes_on() and distributed.rank() == 0:
                 run.store.keep_state(key, training.state())
@@ -77,7 +78,7 @@ class _Training:
     """A running training: `state()` has everything that an epoch changes."""
 
     def __init__(self, task: TrainingTask, run: RunContext, device: torch.device) -> None:
-        self.how, self.run, self.arch, self.about = task.how, run, task.record["arch"], task.data.about
+        self.recipe, self.run, self.arch, self.about = task.recipe, run, task.record["arch"], task.data.about
         self.method, self.device = task.method, device
         dataset = task.data.load()
         if len(dataset.labels) and bool((dataset.labels == dataset.labels[0]).all()):
@@ -87,7 +88,7 @@ class _Training:
             )
         self.images = streaming.placed(dataset.images, device)
         self.labels = dataset.labels.to(device)
-        ids, held = validation.split(dataset.labels, held_out(self.how, len(dataset.labels)))
+        ids, held = validation.split(dataset.labels, held_out(self.recipe, len(dataset.labels)))
         self.ids = ids
         self.validation = None
         if len(held):
@@ -95,11 +96,11 @@ class _Training:
                 self.images, self.labels, held.to(device), task.method, run.seed
             )
         self.model = distributed.synchronised(init.network(task, run).to(device), device)
-        self.averaged = None if self.how.ema is None else regularize.Averaged(self.model, self.how.ema)
+        self.averaged = None if self.recipe.ema is None else regularize.Averaged(self.model, self.recipe.ema)
         self.passes = Passes(self.model)
         self.step_method = task.method
-        if self.how.filter is not None:
-            self.step_method = ChenLee(task.method, self.how.warm_steps, self.how.filter_rule)
+        if self.recipe.filter is not None:
+            self.step_method = ChenLee(task.method, self.recipe.warm_steps, self.recipe.filter_rule)
         self.half = task.precision == "bf16"
         if self.half:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -113,27 +114,27 @@ class _Training:
                 )
             if self.eval_copy is not None:
                 self.passes.watch(self.eval_copy)
-        if self.how.lr_rule == "theorem1":
-            self.how = dataclasses.replace(self.how, lr=self.how.lr * self._theory(task))
+        if self.recipe.lr_rule == "theorem1":
+            self.recipe = dataclasses.replace(self.recipe, lr=self.recipe.lr * self._theory(task))
         groups: Any = self.model.parameters()
-        if "l2" in self.how.regularize:
-            groups = regularize.decayed(self.model, self.how.l2)
+        if "l2" in self.recipe.regularize:
+            groups = regularize.decayed(self.model, self.recipe.l2)
         self.optimizer = optim.SGD(
             groups,
-            lr=self.how.lr,
-            momentum=self.how.momentum,
-            nesterov=self.how.nesterov,
-            weight_decay=self.how.weight_decay,
+            lr=self.recipe.lr,
+            momentum=self.recipe.momentum,
+            nesterov=self.recipe.nesterov,
+            weight_decay=self.recipe.weight_decay,
             fused=True if device.type == "cuda" else None,  # one kernel for all weights
         )
-        self.batches = len(batches(self.ids, self.how.batch_size))
-        self.schedule = schedule(self.optimizer, self.how, self.batches)
+        self.batches = len(batches(self.ids, self.recipe.batch_size))
+        self.schedule = schedule(self.optimizer, self.recipe, self.batches)
         self.epoch = 0
         self.history: dict[str, list[float]] = {}
         self.best: dict[str, Any] | None = None
-        self.steps = self.how.epochs * self.batches
+        self.steps = self.recipe.epochs * self.batches
         self.draw = None  # the step whose initial weights are kept
-        if self.how.output == "random" and self.steps:
+        if self.recipe.output == "random" and self.steps:
             numbers = torch.Generator().manual_seed(mixed_seed(run.seed, "output"))
             self.draw = int(torch.randint(self.steps, (), generator=numbers))
         self.drawn: dict[str, Tensor] | None = None
@@ -148,7 +149,7 @@ class _Training:
                 f"{self.arch.get('name', 'The network')} has BatchNorm, which sees each process's share of a"
                 f" batch on the CPU: {distributed.count()} processes change the result."
             )
-        size, piece = self.how.batch_size, self.how.micro_batch
+        size, piece = self.recipe.batch_size, self.recipe.micro_batch
         if piece is None or piece >= size:
             return
         name = self.arch.get("name", "The network")
@@ -174,15 +175,15 @@ class _Training:
 
     def begin(self) -> None:
         """Start the clock before the first epoch of this run."""
-        size = self.batches * self.how.batch_size
-        self.pace = Pace(self.how.epochs * size, self.epoch * size)
+        size = self.batches * self.recipe.batch_size
+        self.pace = Pace(self.recipe.epochs * size, self.epoch * size)
 
     def goes_on(self) -> bool:
         """Whether there is another epoch to train."""
-        if self.epoch >= self.how.epochs:
+        if self.epoch >= self.recipe.epochs:
             return False
         waited = 0 if self.best is None else self.epoch - self.best["epoch"]
-        return self.how.patience is None or waited < self.how.patience
+        return self.recipe.patience is None or waited < self.recipe.patience
 
     def one_epoch(self) -> None:
         """Train one epoch and write its line of history."""
@@ -193,17 +194,17 @@ class _Training:
         start = time.perf_counter()
         self.model.train()
         with self.passes:
-            for number, ids in enumerate(batches(order, self.how.batch_size)):
+            for number, ids in enumerate(batches(order, self.recipe.batch_size)):
                 if self.epoch * self.batches + number == self.draw:
                     self.drawn = {k: value.detach().clone() for k, value in self.model.state_dict().items()}
                 worst = torch.maximum(worst, self._step(ids, totals))
                 rate = self.optimizer.param_groups[0]["lr"]
-                if self.how.schedule in PER_STEP:
+                if self.recipe.schedule in PER_STEP:
                     self.schedule.step()
                 if self._looks(number):
                     self._check(float(worst))
                     self.run.progress(self._words(number + 1, totals))
-        if self.how.schedule not in PER_STEP:
+        if self.recipe.schedule not in PER_STEP:
             self.schedule.step()
         # The loss checks the weights before each step; those after the last one are checked here.
         if not all(value.isfinite().all() for value in self.model.state_dict().values()):
@@ -227,7 +228,7 @@ class _Training:
         """Report the results of this epoch, for --log and --tensorboard."""
         who = {"arch": self.arch.get("name"), "method": self.method.name, "seed": self.run.seed}
         last = {name: values[-1] for name, values in self.history.items()}
-        self.run.event({"event": "epoch", **who, "epoch": self.epoch, "epochs": self.how.epochs, **last})
+        self.run.event({"event": "epoch", **who, "epoch": self.epoch, "epochs": self.recipe.epochs, **last})
 
     def _wait(self) -> None:
         """Wait until a GPU has finished, before the clock is read."""
@@ -266,7 +267,7 @@ class _Training:
         ids = distributed.share(ids)
         draws = Draws(self.run.seed, "train", ids, offset=self.epoch)
         images, targets = self._batch(ids, draws, first)
-        pieces = batches(torch.arange(len(ids), device=ids.device), self.how.micro_batch or whole)
+        pieces = batches(torch.arange(len(ids), device=ids.device), self.recipe.micro_batch or whole)
         pieces = [part for part in pieces if len(part)]  # a process may have no share of a small batch
         self.passes.totals["images"] += len(ids)
         value = torch.zeros((), dtype=torch.float64, device=self.device)
@@ -286,7 +287,7 @@ class _Training:
             self.optimizer.step()
         if self.averaged is not None:
             self.averaged.update(self.model)
-        if self.how.clean_pass:
+        if self.recipe.clean_pass:
             with torch.no_grad(), self._precision():
                 for part in pieces:
                     self.model(images[part])
@@ -297,20 +298,20 @@ class _Training:
 
         `first`: the first example of the batch, of which this process may have a share.
         """
-        how, labels = self.how, self.labels[ids]
-        images = augment(self.images[ids], how.augment or (), draws, 0)
-        if "cutout" in how.regularize:
-            assert how.cutout_length is not None
-            images = cutout(images, how.cutout_length, draws)
+        recipe, labels = self.recipe, self.labels[ids]
+        images = augment(self.images[ids], recipe.augment or (), draws, 0)
+        if "cutout" in recipe.regularize:
+            assert recipe.cutout_length is not None
+            images = cutout(images, recipe.cutout_length, draws)
         pixels = images.float().div(255)
         if self.half:
             pixels = pixels.contiguous(memory_format=torch.channels_last)
-        if not how.label_smoothing and "mixup" not in how.regularize:
+        if not recipe.label_smoothing and "mixup" not in recipe.regularize:
             return pixels, labels
-        targets = regularize.distribution(labels, self.about.classes, how.label_smoothing)
-        if "mixup" in how.regularize:
+        targets = regularize.distribution(labels, self.about.classes, recipe.label_smoothing)
+        if "mixup" in recipe.regularize:
             seed = mixed_seed(self.run.seed, f"mixup {self.epoch} {int(first)}")
-            pixels, targets = regularize.mixup(pixels, targets, how.mixup_alpha, seed)
+            pixels, targets = regularize.mixup(pixels, targets, recipe.mixup_alpha, seed)
         return pixels, targets
 
     def _loss(
@@ -327,14 +328,14 @@ class _Training:
                 return result
         if self.eval_copy is None:
             with self._precision():
-                solved = method.solve(self.model, images, targets, draws)
+                inner_result = method.inner_attack(self.model, images, targets, draws)
         else:
             self.eval_copy.update()
-            solved = method.solve(self.eval_copy, images, targets, draws)
+            inner_result = method.inner_attack(self.eval_copy, images, targets, draws)
 
         def loss() -> Loss:
             with self._precision():
-                made: Loss = method.terms(self.model, images, targets, solved).mean()
+                made: Loss = method.loss(self.model, images, targets, inner_result).mean()
             return made
 
         if not awp:
@@ -343,13 +344,13 @@ class _Training:
         return loss()
 
     def _awp_now(self) -> bool:
-        return "awp" in self.how.regularize and self.epoch >= self.how.awp_warmup
+        return "awp" in self.recipe.regularize and self.epoch >= self.recipe.awp_warmup
 
     def _perturbed(self, loss: Callable[[], Tensor] | None) -> contextlib.AbstractContextManager[None]:
         """Weights perturbed by AWP, for the loss of this process's share."""
-        assert self.how.awp_gamma is not None
+        assert self.recipe.awp_gamma is not None
         total = distributed.sum_all if distributed.count() > 1 else None
-        return regularize.perturbed_weights(self.model, loss, self.how.awp_gamma, total)
+        return regularize.perturbed_weights(self.model, loss, self.recipe.awp_gamma, total)
 
     def _precision(self) -> Any:
         """Autocast to bfloat16 if requested: weights, losses and the optimiser stay float32."""
@@ -361,16 +362,16 @@ class _Training:
         if loss > DIVERGED:
             raise self._diverged(f"the loss is {loss:g}, above {DIVERGED:g},")
 
-    def _diverged(self, how: str) -> RbError:
+    def _diverged(self, recipe: str) -> RbError:
         return RbError(
-            f"The training diverged: {how} in epoch {self.epoch + 1}."
+            f"The training diverged: {recipe} in epoch {self.epoch + 1}."
             " Lower the learning rate (--lr), or try another --seed."
         )
 
     def _words(self, batch: int, totals: Totals) -> str:
         means = "  ".join(f"{name} {value:.3f}" for name, value in totals.means().items())
-        where = f"epoch {self.epoch + 1}/{self.how.epochs}  batch {batch}/{self.batches}"
-        pace = self.pace.words((self.epoch * self.batches + batch) * self.how.batch_size)
+        where = f"epoch {self.epoch + 1}/{self.recipe.epochs}  batch {batch}/{self.batches}"
+        pace = self.pace.words((self.epoch * self.batches + batch) * self.recipe.batch_size)
         return "  ".join(filter(None, [self.method.name, where, pace, means]))
 
     def state(self) -> bytes:
@@ -437,7 +438,7 @@ class _Training:
             result["passes"] = self.passes.an_image()
         if distributed.count() > 1 and has_batchnorm(self.model):
             result["batchnorm"] = "synchronised" if self.device.type == "cuda" else "each process"
-        if self.epoch < self.how.epochs:
+        if self.epoch < self.recipe.epochs:
             result["stopped_after"] = self.epoch
         result |= self.course.result()
         if self.validation is not None:
@@ -469,6 +470,6 @@ class _Training:
         if not isinstance(self.model, Normalized):
             return None
         mean, std = self.about.mean, self.about.std
-        if self.how.init != "checkpoint" and mean is not None and std is not None:
+        if self.recipe.init != "checkpoint" and mean is not None and std is not None:
             return [list(mean), list(std)]
         return [[float(f"{x:.7g}") for x in v.flatten().tolist()] for v in (self.model.mean, self.model.std)]

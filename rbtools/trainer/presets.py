@@ -270,22 +270,22 @@ def params(preset: TrainingPreset, cls: type, given: Mapping[str, Any]) -> dict[
     return {**values, **given}
 
 
-def on_data(method: Any, how: Recipe, about: Description) -> tuple[Any, Recipe]:
+def on_data(method: Any, recipe: Recipe, about: Description) -> tuple[Any, Recipe]:
     """Method and recipe with the preset's changes for this data set; given values are kept."""
-    if how.preset is None:
-        return method, how
-    preset, kind = named(how.preset), about.name.partition(":")[0]
+    if recipe.preset is None:
+        return method, recipe
+    preset, kind = named(recipe.preset), about.name.partition(":")[0]
     changes = dict(preset.on.get(kind, {}))
     if kind in _SMALL_LAMBDA and method.name in preset.weights:
         changes["lambda_"] = preset.weights[method.name]
-    if getattr(method, "eps", None) != changes.get("eps", preset.params.get("eps")) and "eps" in how.given:
+    if getattr(method, "eps", None) != changes.get("eps", preset.params.get("eps")) and "eps" in recipe.given:
         for step in ("step_size", "plain_step", "step_min", "step_max"):
             changes.pop(step, None)  # it was published for another radius
-    changes = {key: value for key, value in changes.items() if key not in how.given}
-    if how.augment is not None and "augment" not in how.given:  # digits are not augmented
-        kinds = changes.get("augment", how.augment)
+    changes = {key: value for key, value in changes.items() if key not in recipe.given}
+    if recipe.augment is not None and "augment" not in recipe.given:  # digits are not augmented
+        kinds = changes.get("augment", recipe.augment)
         changes["augment"] = tuple(k for k in kinds if k.removesuffix("-reflect") in about.augment)
-    recipe = {one.name for one in dataclasses.fields(how)}
+    fields = {field.name for field in dataclasses.fields(recipe)}
     own = {one.name for one in registry.options(type(method))}
-    how = dataclasses.replace(how, **{key: value for key, value in changes.items() if key in recipe})
-    return dataclasses.replace(method, **{k: v for k, v in changes.items() if k in own}), how
+    recipe = dataclasses.replace(recipe, **{key: value for key, value in changes.items() if key in fields})
+    return dataclasses.replace(method, **{k: v for k, v in changes.items() if k in own}), recipe

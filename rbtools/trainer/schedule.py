@@ -48,26 +48,26 @@ PER_STEP = ("onecycle", "piecewise")
 """Schedules that change after every step; the others change after every epoch."""
 
 
-def schedule(optimizer: torch.optim.Optimizer, how: Recipe, batches: int) -> Schedule:
+def schedule(optimizer: torch.optim.Optimizer, recipe: Recipe, batches: int) -> Schedule:
     """The learning rate's schedule of a recipe, for `batches` per epoch."""
     schedulers = torch.optim.lr_scheduler
-    epochs = max(how.epochs, 1)
-    if how.schedule == "onecycle":
+    epochs = max(recipe.epochs, 1)
+    if recipe.schedule == "onecycle":
         highest, lowest, _ = CYCLED_MOMENTUM
         return schedulers.OneCycleLR(
             optimizer,
-            max_lr=how.lr,
+            max_lr=recipe.lr,
             total_steps=epochs * batches,
             base_momentum=lowest,
             max_momentum=highest,
         )
-    if how.schedule == "step":
-        return schedulers.MultiStepLR(optimizer, list(how.milestones), gamma=how.decay)
-    if how.schedule == "piecewise":
+    if recipe.schedule == "step":
+        return schedulers.MultiStepLR(optimizer, list(recipe.milestones), gamma=recipe.decay)
+    if recipe.schedule == "piecewise":
         return schedulers.LambdaLR(
             optimizer,
-            lambda step: how.decay ** sum((step + 1) / batches >= epoch for epoch in how.milestones),
+            lambda step: recipe.decay ** sum((step + 1) / batches >= epoch for epoch in recipe.milestones),
         )
-    if how.schedule == "cosine":
+    if recipe.schedule == "cosine":
         return schedulers.CosineAnnealingLR(optimizer, T_max=epochs)
     return schedulers.ConstantLR(optimizer, factor=1.0)

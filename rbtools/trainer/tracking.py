@@ -58,12 +58,12 @@ class Tracking:
         }
 
 
-def wanted(how: Recipe, record: dict[str, Any], run: RunContext) -> Tracking | None:
+def wanted(recipe: Recipe, record: dict[str, Any], run: RunContext) -> Tracking | None:
     """The tracking that a recipe requests. Raises RbError if the data set lacks a split for it."""
-    if not how.track:
+    if not recipe.track:
         return None
-    test = data_of(record, run, "test") if ROBUST in how.track else None
-    return Tracking(tuple(sorted(how.track)), how.every, how.track_n, test)
+    test = data_of(record, run, "test") if ROBUST in recipe.track else None
+    return Tracking(tuple(sorted(recipe.track)), recipe.every, recipe.track_n, test)
 
 
 class Tracker:

@@ -20,7 +20,8 @@ from rbtools.records import results, trained
 from rbtools.rng import GENERATOR
 from rbtools.spaces.identity import identity
 from rbtools.store import digest
-from rbtools.trainer import distributed, presets, recipe, tracking
+from rbtools.trainer import distributed, presets, tracking
+from rbtools.trainer.recipe import Recipe, check, check_method, held_out
 
 if TYPE_CHECKING:
     from rbtools.training.base import Method
@@ -36,13 +37,13 @@ class TrainingTask(NamedTuple):
     former: dict[str, Any]
     data: Data
     method: Any
-    how: recipe.Recipe
+    recipe: Recipe
     precision: str
     prepare: bool = True
     track: tracking.Tracking | None = None
 
 
-def train(record: dict[str, Any], method: Method, how: recipe.Recipe, run: RunContext) -> dict[str, Any]:
+def train(record: dict[str, Any], method: Method, recipe: Recipe, run: RunContext) -> dict[str, Any]:
     """Return the record with a trained checkpoint, its history and `seconds_per_epoch`.
 
     Results of its old weights are dropped. Raises RbError if the recipe cannot work, the architecture cannot
@@ -50,16 +51,16 @@ def train(record: dict[str, Any], method: Method, how: recipe.Recipe, run: RunCo
     """
     with run.clock.stage("data"):
         data = data_of(record, run, "train")
-    method, how = presets.on_data(method, how, data.about)
-    recipe.check(how, data.size)
-    recipe.check_method(how, method)
+    method, recipe = presets.on_data(method, recipe, data.about)
+    check(recipe, data.size)
+    check_method(recipe, method)
     former = record
     # Drop the fields of an architecture that describe a weights file.
     arch = {key: value for key, value in record["arch"].items() if key not in ("member", "normalize")}
     record = {**record, "arch": spaces.describe(arch, data.about.classes, data.about.shape)}
-    data, how = _settled(data, method, how)
+    data, recipe = _settled(data, method, recipe)
     arithmetic = precision.of_training(run, data.about.shape)
-    start = _start(former, how, run)
+    start = _start(former, recipe, run)
     what = {
         "kind": "training",
         "version": VERSION,
@@ -67,7 +68,7 @@ def train(record: dict[str, Any], method: Method, how: recipe.Recipe, run: RunCo
         "data": data.fingerprint,
         "normalize": [data.about.mean, data.about.std],  # by the data set's name, not by its content
         "method": {"name": method.name, "version": method.version, "config": registry.config(method)},
-        "recipe": how.config(),
+        "recipe": recipe.config(),
         "seed": run.seed,
         "draws": GENERATOR,
         "precision": arithmetic,
@@ -75,16 +76,16 @@ def train(record: dict[str, Any], method: Method, how: recipe.Recipe, run: RunCo
         **({"prepared": precision.PREPARED} if run.prepare and method.inner else {}),
         **({"processes": distributed.count()} if distributed.count() > 1 else {}),
         # An earlier version joined the last two images into one batch.
-        **({"batches": "single"} if 1 in (how.batch_size, how.micro_batch) else {}),
+        **({"batches": "single"} if 1 in (recipe.batch_size, recipe.micro_batch) else {}),
     }
-    along = tracking.wanted(how, former, run)
+    along = tracking.wanted(recipe, former, run)
     kept = _TrainingCache(run, what, along, resolve.names({"arch": record["arch"]}, data))
 
-    images, passes = data.size - recipe.held_out(how, data.size), sum(method.passes)
+    images, passes = data.size - held_out(recipe, data.size), sum(method.passes)
 
     def compute(results: list[Any]) -> None:
         run.store.check_writable()
-        task = TrainingTask(record, former, data, method, how, arithmetic, run.prepare, along)
+        task = TrainingTask(record, former, data, method, recipe, arithmetic, run.prepare, along)
         results[0] = kept.keep(_fit(task, run, kept.own))
         run.store.drop_state(kept.own)
 
@@ -93,9 +94,9 @@ def train(record: dict[str, Any], method: Method, how: recipe.Recipe, run: RunCo
         [kept.own],
         lambda: [kept.look()],
         compute,
-        plan=lambda _: run.plan.training(kept.own, what, record["arch"], how.epochs, images, passes),
+        plan=lambda _: run.plan.training(kept.own, what, record["arch"], recipe.epochs, images, passes),
     )
-    return _trained(record, data, what, done, how)
+    return _trained(record, data, what, done, recipe)
 
 
 class _TrainingCache:
@@ -141,25 +142,27 @@ def _joined(plain: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
     return {**plain, "history": {**plain["history"], **more["tracked"]}, "tracking": more["tracking"]}
 
 
-def _settled(data: Data, method: Method, how: recipe.Recipe) -> tuple[Data, recipe.Recipe]:
+def _settled(data: Data, method: Method, recipe: Recipe) -> tuple[Data, Recipe]:
     """Data and recipe with the defaults that depend on the data set or the method."""
-    if how.normalize is not None:
-        mean, std = (None, None) if how.normalize == "none" else _pair(how.normalize, data.about.shape[0])
+    if recipe.normalize is not None:
+        mean, std = (
+            (None, None) if recipe.normalize == "none" else _pair(recipe.normalize, data.about.shape[0])
+        )
         data = dataclasses.replace(data, about=dataclasses.replace(data.about, mean=mean, std=std))
     side = min(data.about.shape[1:])
     changes: dict[str, Any] = {}
-    if how.augment is None:
+    if recipe.augment is None:
         changes["augment"] = data.about.augment
-    if "awp" in how.regularize and how.awp_gamma is None:
+    if "awp" in recipe.regularize and recipe.awp_gamma is None:
         changes["awp_gamma"] = 0.005 if method.name == "trades" else 0.01
-    if "cutout" in how.regularize:
-        changes["cutout_length"] = how.cutout_length or max(round(side * 14 / 32), 1)
+    if "cutout" in recipe.regularize:
+        changes["cutout_length"] = recipe.cutout_length or max(round(side * 14 / 32), 1)
         if changes["cutout_length"] > side:
             raise RbError(
-                f"--cutout-length is {how.cutout_length}, and the images have {side} pixels a side. Expected"
-                f" at most {side}."
+                f"--cutout-length is {recipe.cutout_length}, and the images have {side} pixels a side."
+                f" Expected at most {side}."
             )
-    return data, dataclasses.replace(how, **changes)
+    return data, dataclasses.replace(recipe, **changes)
 
 
 def _pair(
@@ -177,11 +180,11 @@ def _pair(
     return mean, std
 
 
-def _start(record: dict[str, Any], how: recipe.Recipe, run: RunContext) -> dict[str, Any] | None:
+def _start(record: dict[str, Any], recipe: Recipe, run: RunContext) -> dict[str, Any] | None:
     """The initial weights, for the key; None for a fresh network. Raises RbError."""
-    if how.init == "random":
+    if recipe.init == "random":
         return None
-    if how.init == "timm":
+    if recipe.init == "timm":
         if record["arch"].get("space") != "timm":
             raise RbError(
                 "--init timm starts from timm's published weights, and the record's network is not of the"
@@ -212,13 +215,13 @@ def _fit(task: TrainingTask, run: RunContext, key: str) -> dict[str, Any]:
 
 
 def _trained(
-    record: dict[str, Any], data: Data, what: dict[str, Any], done: dict[str, Any], how: recipe.Recipe
+    record: dict[str, Any], data: Data, what: dict[str, Any], done: dict[str, Any], recipe: Recipe
 ) -> dict[str, Any]:
     record = results.forget_evaluations(record)
     of_former_file = ("checkpoint_file", "recognised")
     record = {key: value for key, value in record.items() if key not in of_former_file}
-    name = done["checkpoint"] if how.select == "last" else done.get("best", done["checkpoint"])
-    training = {"train": trained.section(what, done, how.select, how.preset), "checkpoint": name}
+    name = done["checkpoint"] if recipe.select == "last" else done.get("best", done["checkpoint"])
+    training = {"train": trained.section(what, done, recipe.select, recipe.preset), "checkpoint": name}
     record = {**record, **of_data(data), **training}
     for entry in trained.entries(done):
         record = results.add(record, entry, replace=True)

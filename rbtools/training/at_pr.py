@@ -205,7 +205,7 @@ class ATPR(Method["Solution"]):
     def of_whole_batches(self) -> bool:
         return self.settings == "batch" or self.walk_rest > 0
 
-    def solve(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> Solution:
+    def inner_attack(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> Solution:
         """The chosen candidates, as the images; with `walk_gradient="keep"` (these, `Walk.last`)."""
         best, last = images.clone(), None
         depth = torch.full_like(images.flatten(1)[:, 0], -torch.inf)
@@ -315,8 +315,8 @@ class ATPR(Method["Solution"]):
             model(walked)
         return Walk(depth, loss, last)
 
-    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Solution) -> LossTerms:
-        chosen, last = solved if isinstance(solved, tuple) else (solved, None)
+    def loss(self, model: nn.Module, images: Tensor, labels: Tensor, inner_result: Solution) -> LossTerms:
+        chosen, last = inner_result if isinstance(inner_result, tuple) else (inner_result, None)
         logits = model(chosen)
         values = cross_entropy(logits, labels)
         if last is not None:

@@ -55,10 +55,10 @@ class LossTerms(NamedTuple):
         return Loss(self.values.mean(), clean, adversarial)
 
 
-Solved = TypeVar("Solved")  # the type of what `Method.solve` hands to `Method.terms`
+InnerResult = TypeVar("InnerResult")  # the type of what `Method.inner_attack` hands to `Method.loss`
 
 
-class Method(Generic[Solved]):
+class Method(Generic[InnerResult]):
     """A training method: the solution of its inner problem, and the loss of the batch with it. `inner` names
     the inner problem: "ce" and "kl" ascend from a point of the ball (see `Adversarial`), others are explained
     in their methods; None is no inner problem.
@@ -79,12 +79,12 @@ class Method(Generic[Solved]):
         """The options for step length and number of steps, which limit `reach`; None without steps."""
         return None
 
-    def solve(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> Solved:
+    def inner_attack(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> InnerResult:
         """The solution of the inner problem, without a graph; the model's gradients are unchanged."""
-        return cast(Solved, None)  # without an inner problem
+        return cast(InnerResult, None)  # without an inner problem
 
-    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Solved) -> LossTerms:
-        """The loss of each example, given the result of `solve`."""
+    def loss(self, model: nn.Module, images: Tensor, labels: Tensor, inner_result: InnerResult) -> LossTerms:
+        """The loss of each example, given the result of `inner_attack`."""
         raise NotImplementedError
 
     @property
@@ -94,7 +94,7 @@ class Method(Generic[Solved]):
 
     @property
     def solves_in_eval(self) -> bool:
-        """Whether `solve` uses the model in eval mode only, so that a fast copy may replace it."""
+        """Whether `inner_attack` uses the model in eval mode only, so that a fast copy may replace it."""
         return False
 
     @property
@@ -108,7 +108,7 @@ class Method(Generic[Solved]):
         return {}
 
     def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> Loss:
-        return self.terms(model, images, labels, self.solve(model, images, labels, draws)).mean()
+        return self.loss(model, images, labels, self.inner_attack(model, images, labels, draws)).mean()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +175,7 @@ class Adversarial(Method["Tensor"]):
     def solves_in_eval(self) -> bool:
         return self.inner_mode == "eval"
 
-    def solve(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
+    def inner_attack(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
         return self.perturb(model, images, labels, draws)
 
     def perturb(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:

@@ -42,7 +42,7 @@ class ChenLee(Method["tuple[Tensor, Tensor, Tensor]"]):
     def of_whole_batches(self) -> bool:
         return self.rule == "batch"
 
-    def solve(
+    def inner_attack(
         self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws
     ) -> tuple[Tensor, Tensor, Tensor]:
         """(training images, which examples are attacked further (N,), the logits at x' of that decision)."""
@@ -63,14 +63,14 @@ class ChenLee(Method["tuple[Tensor, Tensor, Tensor]"]):
                 trained[stay] = method.climb(model, images[stay], warm[stay], rest, left)
         return trained, stay, reached
 
-    def terms(
-        self, model: nn.Module, images: Tensor, labels: Tensor, solved: tuple[Tensor, Tensor, Tensor]
+    def loss(
+        self, model: nn.Module, images: Tensor, labels: Tensor, inner_result: tuple[Tensor, Tensor, Tensor]
     ) -> LossTerms:
-        trained, stay, reached = solved
+        trained, stay, reached = inner_result
         if not stay.any():
             logits = model(images)
             return LossTerms(cross_entropy(logits, labels), logits, reached)
-        whole = self.method.terms(model, images, labels, trained)
+        whole = self.method.loss(model, images, labels, trained)
         # Filtered examples are trained on x, so its logits serve as adversarial ones if there are no others.
         plain = whole.adversarial if whole.clean is None else whole.clean
         assert plain is not None

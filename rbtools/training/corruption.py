@@ -41,9 +41,9 @@ class CorruptionTraining(Method["Tensor"]):
     def unused(self) -> dict[str, str]:
         return {"scale": "--noise uniform, which fills the ball"} if self.noise == "uniform" else {}
 
-    def solve(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
+    def inner_attack(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
         return noisy(images, draws, self.noise, self.eps, "noise", self.scale)
 
-    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Tensor) -> LossTerms:
-        logits = model(solved)
+    def loss(self, model: nn.Module, images: Tensor, labels: Tensor, inner_result: Tensor) -> LossTerms:
+        logits = model(inner_result)
         return LossTerms(cross_entropy(logits, labels), adversarial=logits)

@@ -65,7 +65,7 @@ class CVaR(Sampled["tuple[Tensor | None, list[Tensor]]"]):
     def of_whole_batches(self) -> bool:
         return self.tail != "exact" and self.tail_step == "batch"
 
-    def solve(
+    def inner_attack(
         self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws
     ) -> tuple[Tensor | None, list[Tensor]]:
         """The thresholds (N,) before the last round, and that round's points."""
@@ -84,10 +84,14 @@ class CVaR(Sampled["tuple[Tensor | None, list[Tensor]]"]):
         move = self.tail_lr * (1 - above.to(losses).mean(0) / self.beta)
         return threshold - (move / losses.shape[1] if self.tail_step == "batch" else move)
 
-    def terms(
-        self, model: nn.Module, images: Tensor, labels: Tensor, solved: tuple[Tensor | None, list[Tensor]]
+    def loss(
+        self,
+        model: nn.Module,
+        images: Tensor,
+        labels: Tensor,
+        inner_result: tuple[Tensor | None, list[Tensor]],
     ) -> LossTerms:
-        threshold, points = solved
+        threshold, points = inner_result
         losses, worst = self.losses(model, points, labels)
         if threshold is None:  # --tail exact
             threshold = quantile(losses, self.beta)

@@ -18,6 +18,6 @@ class ERM(Method[None]):
     name: ClassVar[str] = "erm"
     version: ClassVar[int] = 1
 
-    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: None) -> LossTerms:
+    def loss(self, model: nn.Module, images: Tensor, labels: Tensor, inner_result: None) -> LossTerms:
         logits = model(images)
         return LossTerms(cross_entropy(logits, labels), clean=logits)

@@ -44,11 +44,11 @@ class EVaR(Sampled["list[Tensor]"]):
     def passes(self) -> tuple[int, int]:
         return self.samples, self.samples
 
-    def solve(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> list[Tensor]:
+    def inner_attack(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> list[Tensor]:
         return self.points(images, draws, 0)
 
-    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: list[Tensor]) -> LossTerms:
-        losses, worst = self.losses(model, solved, labels)
+    def loss(self, model: nn.Module, images: Tensor, labels: Tensor, inner_result: list[Tensor]) -> LossTerms:
+        losses, worst = self.losses(model, inner_result, labels)
         a = sharpness(losses.detach(), self.q).to(losses)
         bound = ((a * losses).logsumexp(0) - math.log(len(losses) * self.q)) / a
         return self.risk(bound, worst)

@@ -39,8 +39,8 @@ class MART(Adversarial):
         choices=("bce", "ce"),
     )
 
-    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Tensor) -> LossTerms:
-        clean, adversarial = model(images), model(solved)
+    def loss(self, model: nn.Module, images: Tensor, labels: Tensor, inner_result: Tensor) -> LossTerms:
+        clean, adversarial = model(images), model(inner_result)
         log_p, hit = F.log_softmax(widen(clean), dim=1), F.softmax(widen(adversarial), dim=1)
         classes = truth(labels)
         values = cross_entropy(adversarial, labels)

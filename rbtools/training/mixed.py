@@ -55,15 +55,15 @@ class Mixed(Adversarial):
     def outer_passes(self) -> tuple[int, int]:
         return (2, 2) if 0 < self.beta < 1 else (1, 1)
 
-    def solve(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
+    def inner_attack(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
         return images if self.beta == 0 else self.perturb(model, images, labels, draws)
 
-    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Tensor) -> LossTerms:
+    def loss(self, model: nn.Module, images: Tensor, labels: Tensor, inner_result: Tensor) -> LossTerms:
         if self.beta == 0:
             logits = model(images)
             return LossTerms(cross_entropy(logits, labels), clean=logits)
         clean = None if self.beta == 1 else model(images)
-        adversarial = model(solved)
+        adversarial = model(inner_result)
         values = self.beta * cross_entropy(adversarial, labels)
         if clean is not None:
             values = (1 - self.beta) * cross_entropy(clean, labels) + values

@@ -53,15 +53,15 @@ class Pairing(Adversarial):
     def outer_passes(self) -> tuple[int, int]:
         return 2 + self.extra_pass, 2
 
-    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Tensor) -> LossTerms:
+    def loss(self, model: nn.Module, images: Tensor, labels: Tensor, inner_result: Tensor) -> LossTerms:
         if self.extra_pass:
             # PRBench's code computes the logits of the cross-entropy and those of the pair separately, in
             # this order. The values are the same; BatchNorm's running statistics see three batches.
             with torch.no_grad():
-                model(images if self.classified == "clean" else solved)
-            adversarial, clean = model(solved), model(images)
+                model(images if self.classified == "clean" else inner_result)
+            adversarial, clean = model(inner_result), model(images)
         else:
-            clean, adversarial = model(images), model(solved)
+            clean, adversarial = model(images), model(inner_result)
         outputs = [widen(logits) for logits in (clean, adversarial)]
         if self.pair == "softmax":
             outputs = [logits.softmax(dim=1) for logits in outputs]

@@ -29,6 +29,6 @@ class PGDTraining(Adversarial):
     def outer_passes(self) -> tuple[int, int]:
         return 1, 1
 
-    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Tensor) -> LossTerms:
-        logits = model(solved)
+    def loss(self, model: nn.Module, images: Tensor, labels: Tensor, inner_result: Tensor) -> LossTerms:
+        logits = model(inner_result)
         return LossTerms(cross_entropy(logits, labels), adversarial=logits)

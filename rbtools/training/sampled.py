@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.lazy import torch
 from rbtools.registry import param
-from rbtools.training.base import LossTerms, Method, Solved, cross_entropy
+from rbtools.training.base import InnerResult, LossTerms, Method, cross_entropy
 from rbtools.training.random_perturbations import noisy
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sampled(Method[Solved]):
+class Sampled(Method[InnerResult]):
     """The mean or a risk measure of the losses at `samples` uniform points of the ball around each image.
 
     The points are clipped to [0, 1]. The model is in training mode in all of their passes: BatchNorm sees

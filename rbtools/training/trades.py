@@ -40,12 +40,12 @@ class TRADES(Adversarial):
     def outer_passes(self) -> tuple[int, int]:
         return 2 + self.extra_pass, 2
 
-    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, solved: Tensor) -> LossTerms:
+    def loss(self, model: nn.Module, images: Tensor, labels: Tensor, inner_result: Tensor) -> LossTerms:
         # The authors' code runs x, x' and x again in training mode, so BatchNorm sees three separate batches;
         # a joint batch of x and x' would mix their statistics. The third pass gives the logits of the first
         # again: it only updates the running statistics, without a graph.
         clean = model(images)
-        adversarial = model(solved)
+        adversarial = model(inner_result)
         if self.extra_pass:
             with torch.no_grad():
                 model(images)

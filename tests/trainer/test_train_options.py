@@ -495,7 +495,7 @@ def test_algorithm_1_is_a_step_of_plain_descent_for_each_sample(
     for one in order:
         ids, sign = torch.tensor([one]), 2 * int(labels[one]) - 1
         draws = Draws(0, "train", ids).child("method")
-        attacked = method.solve(model, pixels[ids], torch.tensor([int(labels[one])]), draws)
+        attacked = method.inner_attack(model, pixels[ids], torch.tensor([int(labels[one])]), draws)
         both = gradients(pixels[ids], sign), gradients(attacked, sign)
         with torch.no_grad():
             for weight, clean, adversarial in zip(model.parameters(), *both, strict=True):

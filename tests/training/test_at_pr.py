@@ -94,7 +94,7 @@ class Given:
         images = point(*[0.45, 0.2] * count)
         draws = Draws(0, "test", torch.arange(count))
         chosen = method(candidates=self.count, **params)
-        return chosen.solve(net, images, torch.zeros(count, dtype=torch.int64), draws)
+        return chosen.inner_attack(net, images, torch.zeros(count, dtype=torch.int64), draws)
 
 
 def test_the_deepest_candidate_is_chosen(monkeypatch):
@@ -195,11 +195,11 @@ def test_the_kept_gradient_is_that_of_the_last_step_of_the_last_walk(monkeypatch
     assert torch.equal(chosen, point(0.525, 0.2))
     assert last.flatten().tolist() == pytest.approx([0.505, 0.9])
     keep = method(walk_gradient="keep")
-    loss = keep.terms(net, chosen, ZERO, (chosen, last)).mean().value
+    loss = keep.loss(net, chosen, ZERO, (chosen, last)).mean().value
     loss.backward()
     other = Plane()
-    plain = method().terms(other, chosen, ZERO, chosen).mean().value
-    (plain + method().terms(other, last, ZERO, last).mean().value).backward()
+    plain = method().loss(other, chosen, ZERO, chosen).mean().value
+    (plain + method().loss(other, last, ZERO, last).mean().value).backward()
     assert loss.item() == plain.item()
     assert torch.allclose(net.line.grad, other.line.grad, rtol=1e-12)
 

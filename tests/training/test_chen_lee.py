@@ -48,7 +48,7 @@ def beside_the_image(monkeypatch):
 
 def test_a_batch_whose_loss_the_attack_raises_is_attacked_to_the_end():
     net = Line()
-    trained, stay, reached = ChenLee(method(), 2).solve(net, *batch(RAISED))
+    trained, stay, reached = ChenLee(method(), 2).inner_attack(net, *batch(RAISED))
     assert stay.all()
     assert trained.flatten().tolist() == pytest.approx([0.7, 0.57, 0.53, 0.3])
     assert reached.argmax(1).tolist() == [1, 1, 0, 0]
@@ -58,14 +58,14 @@ def test_a_batch_whose_loss_the_attack_raises_is_attacked_to_the_end():
 
 def test_a_batch_whose_loss_the_attack_lowers_is_left_alone():
     net, (images, labels, draws) = Line(), batch(LOWERED)
-    trained, stay, _ = ChenLee(method(), 2).solve(net, images, labels, draws)
+    trained, stay, _ = ChenLee(method(), 2).inner_attack(net, images, labels, draws)
     assert not stay.any() and torch.equal(trained, images)
     assert net.sizes == [4] * 4  # clean, two steps, the look
 
 
 def test_examples_are_judged_each_for_itself_by_the_rule_example():
     net = Line()
-    trained, stay, _ = ChenLee(method(), 2, "example").solve(net, *batch(LOWERED))
+    trained, stay, _ = ChenLee(method(), 2, "example").inner_attack(net, *batch(LOWERED))
     assert stay.tolist() == [True, True, False, False]
     assert trained.flatten().tolist() == pytest.approx([0.7, 0.57, 0.43, 0.2])
     assert net.sizes == [4, 4, 4, 4, 2, 2, 2]
@@ -73,7 +73,7 @@ def test_examples_are_judged_each_for_itself_by_the_rule_example():
 
 @pytest.mark.parametrize("rule", ["batch", "example"])
 def test_no_warm_steps_look_at_the_start(rule):
-    _, stay, _ = ChenLee(method(), 0, rule).solve(Line(), *batch(LOWERED))
+    _, stay, _ = ChenLee(method(), 0, rule).inner_attack(Line(), *batch(LOWERED))
     assert stay.tolist() == [rule == "example"] * 2 + [False] * 2
 
 
@@ -84,7 +84,7 @@ def test_every_true_adversarial_example_stays(name, rule):
     net, places = Line(), (0.47, 0.475, 0.48, 0.485, 0.49, 0.495, 0.499)
     images, labels, draws = batch((0,) * 7, places)
     assert net(images).argmax(1).tolist() == [0] * 7
-    trained, stay, reached = ChenLee(method(name), 2, rule).solve(net, images, labels, draws)
+    trained, stay, reached = ChenLee(method(name), 2, rule).inner_attack(net, images, labels, draws)
     assert reached.argmax(1).tolist() == [1] * 7
     assert stay.all() and (trained - images).flatten().tolist() == pytest.approx([0.1] * 7)
 
@@ -125,9 +125,9 @@ def test_who_left_has_the_clean_cross_entropy_and_the_others_the_methods(rule, l
 def test_a_batch_that_was_left_alone_goes_through_once():
     net, (images, labels, draws) = Line(), batch(LOWERED)
     chosen = ChenLee(method(), 2)
-    solved = chosen.solve(net, images, labels, draws)
+    inner_result = chosen.inner_attack(net, images, labels, draws)
     net.sizes.clear()
-    chosen.terms(net, images, labels, solved)
+    chosen.loss(net, images, labels, inner_result)
     assert net.sizes == [4]
 
 
@@ -153,5 +153,5 @@ def test_a_method_without_a_clean_pass_gets_the_clean_cross_entropy_of_who_left(
 def test_the_batch_is_judged_in_the_mode_of_the_attack():
     net = Line()
     chosen = ChenLee(method("pgd", inner_mode="train"), 1)
-    chosen.solve(net, *batch(RAISED))
+    chosen.inner_attack(net, *batch(RAISED))
     assert all(net.modes) and not chosen.solves_in_eval

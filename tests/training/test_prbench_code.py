@@ -144,11 +144,11 @@ def test_the_formulas_are_those_of_the_numbers():
         assert torch.allclose(found, torch.tensor(wanted, dtype=torch.float64), atol=1e-5)
 
 
-def trained_on(case, solved):
+def trained_on(case, inner_result):
     """The images on which the loss is taken."""
     if "filter" in case["name"] or "at-pr" in case["name"]:
-        return solved[0]
-    points = solved[1] if "cvar" in case["name"] else solved
+        return inner_result[0]
+    points = inner_result[1] if "cvar" in case["name"] else inner_result
     return points[-1] if isinstance(points, list) else points
 
 
@@ -170,8 +170,8 @@ def test_images_loss_gradients_and_batchnorm_are_those_of_the_code(name):
     modes = []
     net.register_forward_hook(lambda module, *_: modes.append(module.training))
     chosen = method(case)
-    solved = chosen.solve(net, images, labels, draws)
-    loss = chosen.terms(net, images, labels, solved).mean()
+    inner_result = chosen.inner_attack(net, images, labels, draws)
+    loss = chosen.loss(net, images, labels, inner_result).mean()
     loss.value.backward()
     assert loss.value.item() == pytest.approx(case["loss"], rel=1e-6)
     assert gradients(net) == pytest.approx(case["grad_l2"], rel=1e-5)
@@ -181,11 +181,11 @@ def test_images_loss_gradients_and_batchnorm_are_those_of_the_code(name):
     again = what.startswith("at-pr")  # one pass more for the gradient that the code has left over
     assert (sum(modes) - again, len(modes) - sum(modes)) == (case["train_forwards"], case["eval_forwards"])
     if "discarded" in case:
-        assert solved[1].tolist() == [not case["discarded"]] * len(images)
+        assert inner_result[1].tolist() == [not case["discarded"]] * len(images)
     if "t" in case:
-        assert solved[0].tolist() == pytest.approx(case["t"], abs=1e-6)
+        assert inner_result[0].tolist() == pytest.approx(case["t"], abs=1e-6)
     if "dot" in case and not case.get("discarded"):
-        found = (trained_on(case, solved) * uniform(900, tuple(images.shape))).sum().item()
+        found = (trained_on(case, inner_result) * uniform(900, tuple(images.shape))).sum().item()
         assert found == pytest.approx(case["dot"], abs=2e-6)
 
 
@@ -216,8 +216,8 @@ def test_the_candidates_and_walks_of_at_pr_are_those_of_the_code(name, monkeypat
     monkeypatch.setattr(ATPR, "drawn", watch_settings)
     images, labels, draws = batch(case, kind)
     chosen = method(case, walk_gradient="drop")
-    solved = chosen.solve(net, images, labels, draws)
-    chosen.terms(net, images, labels, solved).mean().value.backward()
+    inner_result = chosen.inner_attack(net, images, labels, draws)
+    chosen.loss(net, images, labels, inner_result).mean().value.backward()
     assert gradients(net) == pytest.approx(case["grad_l2_of_loss_alone"], rel=1e-5)
     for found, wanted in zip(drawn, case["candidate_settings"], strict=True):
         assert [found.eps[0].item(), found.size[0].item(), int(found.steps[0])] == pytest.approx(wanted)
@@ -225,7 +225,7 @@ def test_the_candidates_and_walks_of_at_pr_are_those_of_the_code(name, monkeypat
         steps = (found * 255 / 2).round()
         assert steps.tolist() == [round(value) for value in wanted]
     for image, number in enumerate(case["selected"]):
-        assert torch.equal(solved[image], points[number][image])
+        assert torch.equal(inner_result[image], points[number][image])
 
 
 @pytest.mark.parametrize("name", [name for name in APART if "at-pr" in name])
@@ -234,7 +234,7 @@ def test_with_the_candidates_that_rounding_chose_at_pr_is_that_of_the_code(name,
     net, kind, _ = about(case)
     images, labels, draws = batch(case, kind)
     chosen = method(case)
-    _, last = chosen.solve(net, images, labels, draws)
+    _, last = chosen.inner_attack(net, images, labels, draws)
     distances = torch.stack(depths)
     for image, number in enumerate(case["selected"]):
         largest = distances[:, image].max()
@@ -242,7 +242,7 @@ def test_with_the_candidates_that_rounding_chose_at_pr_is_that_of_the_code(name,
         assert tied == case["tied"][image] and number in tied
     taken = torch.stack([points[number][image] for image, number in enumerate(case["selected"])])
     assert (taken * uniform(900, tuple(taken.shape))).sum().item() == pytest.approx(case["dot"], rel=1e-7)
-    loss = chosen.terms(net, images, labels, (taken, last)).mean().value
+    loss = chosen.loss(net, images, labels, (taken, last)).mean().value
     loss.backward()
     assert loss.item() == pytest.approx(case["loss"], rel=1e-6)
     assert gradients(net) == pytest.approx(case["grad_l2"], rel=1e-5)
@@ -257,10 +257,10 @@ def test_a_filter_after_the_whole_attack_is_that_of_the_code_but_for_its_mode(na
     net, kind, _ = about(case)
     images, labels, draws = batch(case, kind)
     chosen = method(case)
-    solved = chosen.solve(net, images, labels, draws)
-    loss = chosen.terms(net, images, labels, solved).mean().value
+    inner_result = chosen.inner_attack(net, images, labels, draws)
+    loss = chosen.loss(net, images, labels, inner_result).mean().value
     loss.backward()
-    assert solved[1].tolist() == [not case["discarded"]] * len(images)
+    assert inner_result[1].tolist() == [not case["discarded"]] * len(images)
     assert loss.item() == pytest.approx(case["loss"], rel=1e-6)
     assert gradients(net) == pytest.approx(case["grad_l2"], rel=1e-5)
     ours, wanted = statistics(net, case)

@@ -368,11 +368,11 @@ def test_the_passes_of_at_pr_are_at_most_those_it_tells():
 def test_result_belongs_to_the_draws(name):
     net, (images, labels, draws) = network(), batch()
     method = build(name)
-    once, again = (method.solve(net, images, labels, draws) for _ in range(2))
-    other = method.solve(net, images, labels, Draws(4, "test", torch.arange(6)))
+    once, again = (method.inner_attack(net, images, labels, draws) for _ in range(2))
+    other = method.inner_attack(net, images, labels, Draws(4, "test", torch.arange(6)))
     assert torch.equal(once, again) and not torch.equal(once, other)
     order = torch.tensor([4, 1, 0])
-    part = method.solve(net, images[order], labels[order], draws.take(order))
+    part = method.inner_attack(net, images[order], labels[order], draws.take(order))
     assert torch.allclose(part, once[order], atol=1e-9)
 
 
@@ -401,9 +401,9 @@ def kept_bytes(name):
         return tensor
 
     method = build(name)
-    solved = method.solve(net, images, labels, draws)
+    inner_result = method.inner_attack(net, images, labels, draws)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        loss = method.terms(net, images, labels, solved).mean()  # alive, so that no address comes twice
+        loss = method.loss(net, images, labels, inner_result).mean()  # alive, so that no address comes twice
     assert loss.value.requires_grad
     return sum(found.values())
 
