@@ -381,7 +381,7 @@ def own_code() -> str:
     ("text", "said"),
     [
         ("def make():\n    raise ValueError('one\\ntwo')\n", "ValueError: one\\ntwo ("),
-        ("def make(x): pass\n", "TypeError: make() missing 1 required positional argument: 'x'. Mend"),
+        ("def make(x): pass\n", "TypeError: make() missing 1 required positional argument: 'x'. Fix"),
         ("import gone\n", "ModuleNotFoundError: No module named 'gone' ("),
         ("def make(:\n", "SyntaxError: "),
     ],
