@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rbtools.attacks import active_batch
 from rbtools.errors import RbError
 from rbtools.registry import param
 
@@ -130,6 +129,8 @@ class SequentialAttack(Attack):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         if self.eps == 0 or len(images) == 0:
             return images.clone(), {}
+        from rbtools.attacks import active_batch  # --help does not need it
+
         perturbed, by, classes = active_batch.run_stages(
             model, active_batch.AttackBatch(images, labels, draws), self.stages, clean_pass=self.clean_pass
         )

@@ -18,7 +18,6 @@ from rbtools.cli.output import RecordWriter, Stop
 from rbtools.cli.terminal import Terminal
 from rbtools.errors import UsageError
 from rbtools.execution import slurm
-from rbtools.inputs import named_weights
 from rbtools.records import Line, can_be_retried, lines
 
 
@@ -153,9 +152,11 @@ def stop_if_strict(strict: bool, message: str) -> None:
 
 def file_path(path: str) -> str:
     """The absolute path of a user's file, or a name of published weights as it is. Raises UsageError."""
-    if named_weights.is_name(path):
-        return path
     if not os.path.isfile(path):
+        from rbtools.inputs import named_weights  # --help does not need it
+
+        if named_weights.is_name(path):
+            return path
         what = "is a folder" if os.path.isdir(path) else "does not exist"
         raise UsageError(f"{path} {what}. Expected a file.")
     return os.path.abspath(path)
