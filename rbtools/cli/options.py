@@ -75,7 +75,7 @@ def _refused(context: click.Context, param: click.Parameter, value: object) -> N
         )
 
 
-# Hidden, but known: whoever types them is told why they are missing.
+# Hidden: typing one gives the reason why the tool does not have it.
 _refused_options = tuple(
     click.option(
         name,
@@ -113,7 +113,7 @@ source_options = bundle(
         "--checkpoint",
         metavar="FILE",
         help="Evaluate this checkpoint; no records are read. Published weights have names:"
-        " hf:ORG/NAME[@REVISION], timm:NAME, torchvision:NAME[:WEIGHTS].",
+        " hf:ORG/NAME[@REVISION], timm:NAME, torchvision:NAME[:WEIGHTS]; --download fetches them.",
     ),
     arch_option,
     normalize_option,

@@ -72,18 +72,22 @@ def affine_places(draws: Draws, size: tuple[int, ...], reach: float) -> tuple[Te
     left; each coordinate moves by a uniform number up to `reach`.
     """
     height, width = size
-    away = min(size) // 3
+    distance = min(size) // 3
     x, y = width // 2, height // 2
-    corners = [[x + away, y + away], [x + away, y - away], [x - away, y - away]]
+    corners = [
+        [x + distance, y + distance],
+        [x + distance, y - distance],
+        [x - distance, y - distance],
+    ]
     shifts = draws.uniform((3, 2)).double().mul_(2).sub_(1).mul_(reach)
     points = shifts + torch.tensor(corners, dtype=shifts.dtype, device=shifts.device)
-    along = (points[:, 1] - points[:, 2]) / (2 * away)  # the image of a step to the right
-    under = (points[:, 0] - points[:, 1]) / (2 * away)  # and of a step down
+    along = (points[:, 1] - points[:, 2]) / (2 * distance)  # the image of a step to the right
+    under = (points[:, 0] - points[:, 1]) / (2 * distance)  # and of a step down
     rows, columns = grid(size, shifts)
     # The inverse map: solve [along under] (u, v) = place - points[2], then go from the third corner.
     dx, dy = (columns - points[:, 2, 0, None, None]), (rows - points[:, 2, 1, None, None])
     (a, c), (b, d) = along.unbind(1), under.unbind(1)
     a, b, c, d, scale = (term[:, None, None] for term in (a, b, c, d, a * d - b * c))
-    right = (d * dx - b * dy) / scale + (x - away)
-    down = (a * dy - c * dx) / scale + (y - away)
+    right = (d * dx - b * dy) / scale + (x - distance)
+    down = (a * dy - c * dx) / scale + (y - distance)
     return down, right

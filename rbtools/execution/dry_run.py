@@ -71,7 +71,7 @@ class DryRun:
     def untrained(
         self, title: str, record: Mapping[str, Any], columns: Iterable[Mapping[str, Any]], images: int
     ) -> None:
-        """Note outcomes of a network that would first be trained, where the time of both can be told."""
+        """Note outcomes of a network that would first be trained, if the times of both are known."""
         if self.rates is not None:
             number = self.waiting  # such networks have no key yet
             missing = [(f"{number} {images} {_digest(what)}", what, images) for what in columns]

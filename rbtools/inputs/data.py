@@ -161,8 +161,8 @@ def data_of(record: dict[str, Any], run: RunContext, split: str | None = None) -
 def _preprocessed(name: str, record: dict[str, Any]) -> str:
     """imagenet with the preprocessing of a network that needs images scaled or cropped differently."""
     arch = record.get("arch")
-    how = arch.get("preprocessing") if isinstance(arch, dict) else None
-    return f"{name}:{how}" if name == "imagenet" and isinstance(how, str) else name
+    wanted = arch.get("preprocessing") if isinstance(arch, dict) else None
+    return f"{name}:{wanted}" if name == "imagenet" and isinstance(wanted, str) else name
 
 
 def _absolute(name: str) -> str:

@@ -81,8 +81,8 @@ def _hub_file(repository: str, revision: str | None, file: str, run: RunContext)
         return cached
     if not run.download:
         raise RbError(
-            f"The file {file} of hf:{repository} is not in the cache of the Hub. Add --download, or fetch it"
-            f" with hf download {repository} {file}."
+            f"The file {file} of hf:{repository} is not in the cache of the Hub. Add --download to a tool"
+            f" that evaluates, or fetch it with hf download {repository} {file}."
         )
     run.progress(f"download of {repository}")
     try:
@@ -157,13 +157,13 @@ def _of_timm(name: str, run: RunContext) -> NamedWeights:
 
 def _timm_images(cfg: Mapping[str, Any]) -> dict[str, Any]:
     """The normalisation and the preprocessing of a configuration of timm."""
+    from rbtools.models import libraries
+
     fields: dict[str, Any] = {}
     if cfg.get("mean") and cfg.get("std"):
         fields["normalize"] = [[float(value) for value in cfg[key]] for key in ("mean", "std")]
-    size, share, interpolation = (cfg.get(key) for key in ("input_size", "crop_pct", "interpolation"))
-    if size and share and interpolation in _INTERPOLATIONS:
-        fields["preprocessing"] = f"{interpolation}-{int(size[-1] / share)}-{size[-1]}"
-    return fields
+    preprocessing = libraries.preprocessing(cfg)
+    return fields if preprocessing is None else {**fields, "preprocessing": preprocessing}
 
 
 def _of_torchvision(name: str, run: RunContext) -> NamedWeights:
@@ -193,8 +193,8 @@ def _have(path: Path, url: str, name: str, run: RunContext) -> None:
     if not path.is_file():
         if not run.download:
             raise RbError(
-                f"The weights {name} are not in torch's cache ({path}). Add --download, or fetch {url}"
-                " yourself and put it there."
+                f"The weights {name} are not in torch's cache ({path}). Add --download to a tool that"
+                f" evaluates, or fetch {url} yourself and put it there."
             )
         path.parent.mkdir(parents=True, exist_ok=True)
         run.progress(f"download of {name}")

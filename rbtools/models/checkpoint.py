@@ -115,9 +115,10 @@ def load(
     if not named:
         candidates += built()
     _refuse_other_channels(_normalize_of(checkpoint, {**arch, **normalization.arch}), shape, path)
-    how = libraries.preprocessing(network) if arch["space"] == "timm" else None
-    if how is not None and "preprocessing" not in arch:
-        candidates = [({**one, "preprocessing": how}, network) for one, network in candidates]
+    cfg = getattr(network, "pretrained_cfg", None) if arch["space"] == "timm" else None
+    preprocessing = libraries.preprocessing(cfg)
+    if preprocessing is not None and "preprocessing" not in arch:
+        candidates = [({**one, "preprocessing": preprocessing}, network) for one, network in candidates]
     arch, network, normalization, checked = _checked(checkpoint, candidates, normalization, facts, hints)
     if named and checked.get("fit", {}).get("divergence", 0) > disambiguate.CLEAR:
         checked |= _warned_of_variant(checkpoint, [(arch, network), *built()], normalization, hints)

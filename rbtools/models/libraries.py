@@ -116,14 +116,14 @@ def from_timm(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> nn.Modu
     return _resizing(network, cfg["input_size"][-1]) if cfg.get("fixed_input_size") else network
 
 
-def preprocessing(network: nn.Module) -> str | None:
-    """The preprocessing in timm's configuration, as the data set imagenet names it; None without one."""
-    cfg = getattr(network, "pretrained_cfg", None)
+def preprocessing(cfg: object) -> str | None:
+    """What a configuration of timm wants of images, as the data set imagenet names it; None without."""
     keys = ("interpolation", "crop_pct", "input_size")
     if not isinstance(cfg, Mapping) or not all(cfg.get(key) for key in keys):
         return None
     interpolation, share, (_, side, _) = (cfg[key] for key in keys)
-    return f"{interpolation}-{int(side / share)}-{side}" if interpolation in ("bilinear", "bicubic") else None
+    named = interpolation in ("bilinear", "bicubic") and cfg.get("crop_mode") in (None, "", "center")
+    return f"{interpolation}-{int(side / share)}-{side}" if named else None
 
 
 # Parameter names of a factory for the number of classes and of image channels.

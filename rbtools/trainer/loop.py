@@ -442,7 +442,7 @@ class _Training:
             result["stopped_after"] = self.epoch
         result |= self.course.result()
         if self.validation is not None:
-            result["validation"] = validation.told(self.method, len(self.validation.ids))
+            result["validation"] = validation.settings(self.method, len(self.validation.ids))
         if self.best is not None:
             kept.load_state_dict(self.best["state"])
             is_last = self.best["epoch"] == self.epoch and self.drawn is None

@@ -93,7 +93,7 @@ class Tracker:
         sizes = [int(math.prod(one.size)) for one in self.measures.values()]
         return min(most, max([*sizes, *([self.tracking.n] if self.tracking.test is not None else [])]))
 
-    def told(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         """The settings of the measurements, for the record."""
         attack = {"attack": "pgd", "eps": self.attack.eps, "step_size": self.attack.step_size}
         description: dict[str, Any] = {
@@ -207,4 +207,4 @@ class TrackingHistory:
 
     def result(self) -> dict[str, Any]:
         """The fields for the training's result; empty if nothing is tracked."""
-        return {} if self.tracker is None else {"tracked": self.history, "tracking": self.tracker.told()}
+        return {} if self.tracker is None else {"tracked": self.history, "tracking": self.tracker.settings()}

@@ -196,8 +196,8 @@ def _start(record: dict[str, Any], recipe: Recipe, run: RunContext) -> dict[str,
             "--init checkpoint starts from the record's checkpoint, and the record has none. Train it first"
             " (rb-train --method erm), or use --init random."
         )
-    told = {key: record["arch"][key] for key in ("member", "normalize") if key in record["arch"]}
-    return {"checkpoint": resolve.checkpoint_name(record, run), **told}
+    fields = {key: record["arch"][key] for key in ("member", "normalize") if key in record["arch"]}
+    return {"checkpoint": resolve.checkpoint_name(record, run), **fields}
 
 
 def _fit(task: TrainingTask, run: RunContext, key: str) -> dict[str, Any]:

@@ -38,7 +38,7 @@ def attack_of(method: Method) -> Any:
     return METHODS.build("pgd", eps=eps, step_size=2.5 * eps / STEPS, attack_steps=STEPS)
 
 
-def told(method: Method, held_out: int) -> dict[str, Any]:
+def settings(method: Method, held_out: int) -> dict[str, Any]:
     """The settings of the validation, for the record."""
     attack = attack_of(method)
     return {"n": held_out, "attack": "pgd", "eps": attack.eps, "step_size": attack.step_size, "steps": STEPS}
