@@ -6,19 +6,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.attacks import cw_search
-from rbtools.attacks.base import SequentialAttack
-from rbtools.lazy import torch
+from rbtools.attacks.minimal_norm import MinimalNormAttack
 from rbtools.registry import param
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from rbtools.attacks.steps import Model
-    from rbtools.rng.draws import Draws
 
 
 @dataclass(frozen=True, kw_only=True)
-class CWL2(SequentialAttack):
+class CWL2(MinimalNormAttack):
     """The unbounded L2 attack of Carlini and Wagner (2017, arXiv:1608.04644).
 
     It minimises |x' - x|^2 + c * max(z_y - max of the others, -kappa) by Adam over w, where x' = (tanh(w) +
@@ -35,7 +33,6 @@ class CWL2(SequentialAttack):
     version: ClassVar[int] = 1
     norm = "l2"
     loss: ClassVar[str] = "margin"
-    random: ClassVar[bool] = False
 
     eps: float = 8.0
     steps: int = param(100, "Number of Adam steps of each run.", check="positive")
@@ -48,21 +45,14 @@ class CWL2(SequentialAttack):
     def stem(self) -> str:
         return self.name
 
-    def run(
-        self, model: Model, images: Tensor, labels: Tensor, draws: Draws
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        if self.eps == 0 or len(images) == 0:
-            return images.clone(), {}
-        with torch.no_grad():
-            nearest, distance = cw_search.cw_search(
-                model,
-                images,
-                labels,
-                count=self.steps,
-                searches=self.searches,
-                c=self.c,
-                rate=self.lr,
-                kappa=self.kappa,
-            )
-            within = (distance <= self.eps).view(-1, *[1] * (images.ndim - 1))
-            return torch.where(within, nearest, images), {"distance": distance}
+    def search(self, model: Model, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        return cw_search.cw_search(
+            model,
+            images,
+            labels,
+            count=self.steps,
+            searches=self.searches,
+            c=self.c,
+            rate=self.lr,
+            kappa=self.kappa,
+        )

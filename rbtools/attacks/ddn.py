@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.attacks import losses, minimal_norm, steps
-from rbtools.attacks.base import SequentialAttack
+from rbtools.attacks.minimal_norm import MinimalNormAttack
 from rbtools.lazy import torch
 from rbtools.registry import param
 
@@ -21,7 +21,7 @@ _LAST_STEP = 0.01  # the length of the last step, as in the paper
 
 
 @dataclass(frozen=True, kw_only=True)
-class DDN(SequentialAttack):
+class DDN(MinimalNormAttack):
     """Decoupled direction and norm (Rony et al. 2019, arXiv:1811.09600, algorithm 1) without a target.
 
     A step of the cross-entropy's normalised gradient gives the direction; the perturbation is then scaled to
@@ -38,7 +38,6 @@ class DDN(SequentialAttack):
     version: ClassVar[int] = 1
     norm = "l2"
     loss: ClassVar[str] = "ce"
-    random: ClassVar[bool] = False
 
     eps: float = 0.5
     steps: int = param(100, "Number of gradient steps.", check="positive")
@@ -46,17 +45,12 @@ class DDN(SequentialAttack):
     first_norm: float = param(1.0, "Norm of the perturbation in the first step.", check="positive")
     step_size: float = param(1.0, "Length of the first step.", check="positive")
 
-    def run(
-        self, model: Model, images: Tensor, labels: Tensor, draws: Any
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        if self.eps == 0 or len(images) == 0:
-            return images.clone(), {}
+    def search(self, model: Model, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         farthest = torch.linalg.vector_norm(torch.maximum(images, 1 - images), dim=(1, 2, 3), keepdim=True)
         radius = torch.full_like(farthest, self.first_norm)
         move = functools.partial(self._move, radius, farthest)
         objective = losses.AttackObjective(losses.cross_entropy, labels, labels)
-        search = minimal_norm.nearest(model, images, objective, self.norm, self.steps, move)
-        return minimal_norm.within(search, images, self.eps), {"distance": search.distance}
+        return minimal_norm.nearest(model, images, objective, self.norm, self.steps, move)
 
     def _move(
         self, radius: Tensor, farthest: Tensor, search: Search, gradient: Tensor, loss: Tensor, number: int

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.attacks import losses, minimal_norm, steps
-from rbtools.attacks.base import SequentialAttack, norm_param
+from rbtools.attacks.base import norm_param
+from rbtools.attacks.minimal_norm import MinimalNormAttack
 from rbtools.lazy import torch
 from rbtools.registry import param
 
@@ -22,7 +23,7 @@ _TINY = 1e-12
 
 
 @dataclass(frozen=True, kw_only=True)
-class FMN(SequentialAttack):
+class FMN(MinimalNormAttack):
     """The fast minimum-norm attack (Pintor et al. 2021, arXiv:2102.12827, algorithm 1) without a target.
 
     It minimises the margin z_y - max of the others within a ball of each example's own radius. Where the
@@ -41,7 +42,6 @@ class FMN(SequentialAttack):
     name: ClassVar[str] = "fmn"
     version: ClassVar[int] = 1
     loss: ClassVar[str] = "margin"
-    random: ClassVar[bool] = False
 
     eps: float = 8 / 255
     norm: str = norm_param()
@@ -51,17 +51,12 @@ class FMN(SequentialAttack):
     gamma: float = param(0.05, "Relative change of the radius in the first step.", check="positive")
     last_gamma: float = param(0.001, "Relative change of the radius in the last step.", check="positive")
 
-    def run(
-        self, model: Model, images: Tensor, labels: Tensor, draws: Any
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        if self.eps == 0 or len(images) == 0:
-            return images.clone(), {}
+    def search(self, model: Model, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         move = functools.partial(
             self._move, torch.full((len(images), 1, 1, 1), torch.inf, device=images.device)
         )
         objective = losses.AttackObjective(losses.margin, labels, labels)
-        search = minimal_norm.nearest(model, images, objective, self.norm, self.steps, move)
-        return minimal_norm.within(search, images, self.eps), {"distance": search.distance}
+        return minimal_norm.nearest(model, images, objective, self.norm, self.steps, move)
 
     def _move(self, radius: Tensor, search: Search, gradient: Tensor, margin: Tensor, number: int) -> Tensor:
         """The next points; `radius` (N, 1, 1, 1) is changed in place."""

@@ -1,13 +1,14 @@
-"""The loop of attacks that search for the nearest adversarial example, each step by its own rule."""
+"""The base of attacks that search for the nearest adversarial example, and the loop of two of them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.attacks import active_batch, steps
+from rbtools.attacks.base import SequentialAttack
 from rbtools.lazy import torch
 
 if TYPE_CHECKING:
@@ -15,12 +16,36 @@ if TYPE_CHECKING:
 
     from rbtools.attacks.losses import AttackObjective
     from rbtools.attacks.steps import Model
+    from rbtools.rng.draws import Draws
 
     # From the search, the objective's gradient (N, C, H, W) and value (N,) at its points, and the number of
     # the step to the next points.
     Move = Callable[["Search", Tensor, Tensor, int], Tensor]
 
 _ORDER = {"linf": math.inf, "l2": 2}
+
+
+class MinimalNormAttack(SequentialAttack):
+    """An attack whose search does not depend on eps, the distance up to which an adversarial example counts.
+
+    `run` also returns the distances, "distance" (N,), infinite without an adversarial example.
+    """
+
+    random: ClassVar[bool] = False
+
+    def search(self, model: Model, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """The nearest adversarial examples (N, C, H, W) and their distances (N,). Autograd is off."""
+        raise NotImplementedError
+
+    def run(
+        self, model: Model, images: Tensor, labels: Tensor, draws: Draws
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        if self.eps == 0 or len(images) == 0:
+            return images.clone(), {}
+        with torch.no_grad():
+            points, distance = self.search(model, images, labels)
+            within = (distance <= self.eps).view(-1, *[1] * (images.ndim - 1))
+            return torch.where(within, points, images), {"distance": distance}
 
 
 @dataclass
@@ -40,8 +65,11 @@ class Search:
 
 def nearest(
     model: Model, images: Tensor, objective: AttackObjective, norm: str, count: int, move: Move
-) -> Search:
-    """Run `count` steps from the images, and look at the last points too. Clean errors have distance 0."""
+) -> tuple[Tensor, Tensor]:
+    """Run `count` steps from the images: the nearest adversarial examples and their distances (N,).
+
+    Clean errors have distance 0.
+    """
     unknown = torch.full_like(images.flatten(1)[:, 0], torch.inf)
     search = Search(
         images, images.clone(), torch.zeros_like(unknown), unknown.isnan(), images.clone(), unknown
@@ -53,15 +81,8 @@ def nearest(
         search.points = move(search, gradient, value, number)
         change = (search.points - images).flatten(1)
         search.length = torch.linalg.vector_norm(change, ord=_ORDER[norm], dim=1)
-    with torch.no_grad():
-        _look(model, search, steps.logits_of(model, search.points), objective.labels)
-    return search
-
-
-def within(search: Search, images: Tensor, eps: float) -> Tensor:
-    """The nearest adversarial examples at most eps away; elsewhere the images."""
-    near = (search.distance <= eps).view(-1, 1, 1, 1)
-    return torch.where(near, search.nearest, images)
+    _look(model, search, steps.logits_of(model, search.points), objective.labels)
+    return search.nearest, search.distance
 
 
 def cosine(first: float, last: float, number: int, count: int) -> float:
