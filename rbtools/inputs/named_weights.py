@@ -86,7 +86,7 @@ def _hub_file(repository: str, revision: str | None, file: str, run: RunContext)
         )
     run.progress(f"download of {repository}")
     try:
-        return huggingface_hub.hf_hub_download(repository, file, revision=revision)
+        return str(huggingface_hub.hf_hub_download(repository, file, revision=revision))
     except huggingface_hub.errors.EntryNotFoundError:
         raise RbError(
             f"hf:{repository} has no file {file}. Weights are read from {WEIGHTS_FILE} alone; download"

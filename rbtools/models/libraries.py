@@ -93,7 +93,7 @@ def import_timm() -> Any:
     from rbtools.models.torchvision_import import torchvision  # noqa: F401
 
     try:
-        import timm  # type: ignore[import-not-found,unused-ignore]
+        import timm
     except ImportError:
         raise RbError(
             "This network needs the package timm, which is not installed. Install it with"

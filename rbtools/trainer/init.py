@@ -56,7 +56,7 @@ def fresh(
 
 def _published(made: nn.Module, arch: dict[str, Any], about: Description) -> None:
     """Load timm's published weights into a network of timm; its classifier keeps its fresh weights."""
-    import timm  # type: ignore[import-not-found,unused-ignore]  # models.build has imported it already
+    import timm  # models.build has imported it already
 
     try:
         weights = timm.create_model(
