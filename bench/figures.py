@@ -102,7 +102,7 @@ BESIDE = {
     ),
     **{
         f"reproduce-{name}": f"make -s reproduce-{name} REPRODUCED={{out}}/reproduced VENV={{venv}}"
-        for name in ("wci", "nas-robbench-201", "nas-bench-201-robustness", "prbench")
+        for name in ("wci", "nas-robbench-201", "nas-bench-201-robustness", "prbench", "theory")
     },
 }
 

@@ -181,6 +181,7 @@ class Run:
         records = self.read()
         self.tables: dict[str, side.PaperTable] = {}
         self.claims: list[side.Claim] = []
+        self.theory = side.theory(records)
         if not records:
             return
         if hasattr(module, "plain"):
@@ -263,6 +264,14 @@ def page(run: Run, made: Mapping[str, Made]) -> str:
     ]
     for number, item in run.paper.items.items():
         parts += _section(number, item, made[number], run.scale)
+    if run.theory:
+        head = "".join(f"<th>{html.escape(one)}</th>" for one in side.THEORY)
+        rows = "".join(
+            "<tr>" + "".join(f"<td>{html.escape(one)}</td>" for one in row) + "</tr>" for row in run.theory
+        )
+        parts.append(
+            f'<section id="theory"><h2>Bounds of the paper</h2><table><tr>{head}</tr>{rows}</table></section>'
+        )
     parts.append(f'<section id="claims"><h2>Claims of the paper</h2><ul>{claims}</ul></section></html>\n')
     return "\n".join(parts)
 

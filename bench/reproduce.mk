@@ -12,7 +12,8 @@ JOBS ?= 2
 DATA ?= data
 WEIGHTS ?= $(DATA)/nas-bench-201
 
-REPRODUCE := reproduce-nas-bench-201-robustness reproduce-nas-robbench-201 reproduce-prbench reproduce-wci
+REPRODUCE := reproduce-nas-bench-201-robustness reproduce-nas-robbench-201 reproduce-prbench reproduce-theory \
+	reproduce-wci
 .PHONY: $(REPRODUCE)
 
 # A user's configuration must not decide what is reproduced.
@@ -52,6 +53,7 @@ PR_TEN := $(call at,--step-size 8/255 --steps 10,--step-size 2/255 --steps 10,--
 # Table 5: corruption training with noise of other kinds.
 PR_NOISES := $(call at,gaussian laplace,gaussian laplace,gaussian)
 PR_NOISE := $(call at,--epochs 6 --eps 32,--preset prbench-code,--epochs 1 --eps 32)
+PR_BOUND := $(call at,--eps 32 --batch-size 20,--eps 8,--eps 32 --batch-size 2)
 
 reproduce-prbench: $(VENV)/run.stamp  ## PRBench's tables 4, 5, 12 and composite (SCALE=mini or full)
 	@$(call COMPARE,prbench) --need --data '$(DATA)'
@@ -69,7 +71,8 @@ reproduce-prbench: $(VENV)/run.stamp  ## PRBench's tables 4, 5, 12 and composite
 	  rb-pr $(PR_GAMMA) --rho 0.05 --noise gaussian | \
 	  rb-pr $(PR_GAMMA) --rho 0.05 --noise laplace | \
 	  rb-ge attack pgd $(PR_EPS) $(PR_STEP) --iterate last | \
-	  rb-ge pr $(PR_GE) $(call INTO,prbench)
+	  rb-ge pr $(PR_GE) | \
+	  rb-measure bound --paper prbench $(PR_BOUND) $(call INTO,prbench)
 	@$(call COMPARE,prbench) < $(call RECORDS,prbench)
 
 # --- NAS-RobBench-201: tables 1, 5 and 6 ----------------------------------------------------------
@@ -144,14 +147,29 @@ WCI_SMALL = --method pgd $(WCI_EPS) --attack-steps 7 --val 0 --lr 0.05 --precisi
 WCI_HOW = $(call at,$(WCI_SMALL) --epochs 24 --milestones 14$(,)20 --every 2 --track-n 500,\
 	--preset rice2020 --every 5,\
 	$(WCI_SMALL) --epochs 3 --milestones 2 --every 1 --track-n 20)
+# Lemmas 1 and 2 and theorem 4 of the last weights.
+WCI_BOUND = $(call at,$(firstword $(WCI_EPS)) $(word 2,$(WCI_EPS)) --batch-size 128,--preset rice2020,\
+	$(firstword $(WCI_EPS)) $(word 2,$(WCI_EPS)) --batch-size 8 --probes 2)
 
 reproduce-wci: $(VENV)/run.stamp  ## the Weight-Curvature Index beside robust gaps along trainings (SCALE=mini or full)
 	@$(call COMPARE,wci) --need --data '$(DATA)'
 	@$(PIPE) { \
 	  for how in $(call at,none cutout mixup l2,none cutout mixup l2,l2); do $(WCI_ARCH) | \
 	    rb-train $(WCI_HOW) --regularize $$how --track robust,wci; done; } | \
-	  cat $(call INTO,wci)
+	  rb-measure bound --paper wci $(WCI_BOUND) $(call INTO,wci)
 	@$(call COMPARE,wci) < $(call RECORDS,wci)
+
+# --- the theory of NAS-RobBench-201: its bounds on its own networks, before training ---------------
+
+TH_FCNN := $(call at,--depth 3 --sample 6,--dataset cifar10,--depth 2 --sample 1 --width 8)
+TH_RESCNN := $(call at,--depth 3 --sample 3 --width 16,--dataset cifar10 --sample 24,--depth 2 --sample 1 --width 4)
+TH_HOW := $(call at,--eps 2$(,)16 --batch-size 20,--eps 8,--eps 16 --batch-size 4 --attack-steps 1)
+
+reproduce-theory: $(VENV)/run.stamp  ## NAS-RobBench-201's theorems 1 and 2 and corollary 1 (SCALE=mini or full)
+	@$(call COMPARE,theory) --need --data '$(DATA)'
+	@$(PIPE) { rb-arch --space fcnn $(TH_FCNN); rb-arch --space rescnn $(TH_RESCNN); } | \
+	  rb-measure bound --paper robbench $(TH_HOW) $(call INTO,theory)
+	@$(call COMPARE,theory) < $(call RECORDS,theory)
 
 # --- searches on a table that rb-convert made -----------------------------------------------------
 

@@ -277,7 +277,7 @@ def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTab
 def report(records: list[dict[str, Any]], scale: str) -> str:
     """The tables and claims."""
     texts = [table.text() for table in tables(records, scale).values() if table.rows()]
-    return "\n".join([*texts, side.told(claims(records, scale))])
+    return "\n".join([*texts, side.theory_text(records), side.told(claims(records, scale))])
 
 
 if __name__ == "__main__":

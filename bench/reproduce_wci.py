@@ -7,6 +7,7 @@ trace in it) with the robust gaps (test minus train, under PGD), over the measur
 over those of all, with 95 % bootstrap intervals, whatever they are. Epochs of one training follow from each
 other, so the intervals are too narrow. At full scale it is the paper's setting, PreActResNet-18 on CIFAR-10;
 mini puts a small network on the built-in digits, radius 32/255, 24 epochs whose rate falls after 14 and 20.
+Below stand lemmas 1 and 2 and theorem 4 for the last weights.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ def report(records: list[dict[str, Any]], scale: str) -> str:
     lines += ["", f"| Spearman over | n | {' | '.join(pairs)} |", "|---" * (len(pairs) + 2) + "|"]
     for name, some in {**rows, "all": [row for found in rows.values() for row in found]}.items():
         lines.append(f"| {name} | {len(some)} | {' | '.join(cells(spearman(some)))} |")
-    return "\n".join([*lines, "", side.told(claims(records, scale))])
+    return "\n".join([*lines, "", side.theory_text(records), side.told(claims(records, scale))])
 
 
 if __name__ == "__main__":

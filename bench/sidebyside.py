@@ -163,6 +163,43 @@ def below(words: str, value: float | None, limit: float) -> Claim:
     return Claim(words, value <= limit, f"{value:.4g}, limit {limit:g}")
 
 
+def theory(records: Iterable[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    """The bounds of `rb-measure bound` in records: a row for each, with the inputs of the least value.
+
+    Columns: `THEORY`. A bound that has no value counts as vacuous.
+    """
+    found: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for record in records:
+        for entry in record.get("evals", ()):
+            if entry.get("measure") == "bound" and "vacuous" in entry:
+                found[entry["metric"]].append(entry)
+    rows = []
+    for name, entries in found.items():
+        known = sorted((one for one in entries if one["value"] is not None), key=lambda one: one["value"])
+        span = [f"{one['value']:.4g}" for one in (known[0], known[-1])] if known else ["none", "none"]
+        inputs = known[0]["inputs"] if known else entries[0]["inputs"]
+        words = ", ".join(
+            f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}"
+            for key, value in inputs.items()
+        )
+        vacuous = f"{sum(bool(one['vacuous']) for one in entries)} of {len(entries)}"
+        rows.append((name, entries[0]["formula"], *span, words, vacuous))
+    return rows
+
+
+THEORY = ("bound", "formula", "least", "largest", "inputs of the least", "vacuous")
+
+
+def theory_text(records: Iterable[Mapping[str, Any]]) -> str:
+    """`theory` in Markdown; empty where no record has a bound."""
+    rows = theory(records)
+    if not rows:
+        return ""
+    cells = [[one.replace("|", "\\|") for one in row] for row in rows]
+    lines = ["Theory: bounds on these records", "", f"| {' | '.join(THEORY)} |", "|---" * len(THEORY) + "|"]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in cells), ""])
+
+
 def told(claims: Sequence[Claim]) -> str:
     """The claims, a line each, those that fail as openly as those that hold, and their count."""
     words = {True: "holds", False: "FAILS", None: "cannot be told"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,11 +25,17 @@ _OF: dict[str, tuple[str, ...]] = {
     "robbench": ("beta", "activation"),
     "prbench": (),
     "wci": ("probes",),
-}  # options beside inputs
+    "wci1": ("largest", "failure"),
+    "wci2": ("largest",),
+}  # options beside inputs, of a paper's theorems and of one of them
 _ITERATIONS = 3  # of the power method, for each image
 LOWER = (
     "what is estimated is the largest found on these images, a lower bound of what the theorem means: the"
     " bound may be larger"
+)
+COROLLARY = (
+    "corollary 1: theorem 1 for a convolutional network, whose constants in the filter size kappa and the"
+    " pixels p are left out as those of theorem 1 are"
 )
 NOT_UNIT = "theorem 1 is about fcnn and rescnn with inputs of norm 1, and this is another network"
 
@@ -40,7 +47,10 @@ class BoundMeasure(Measure):
     robbench, on fresh weights: theorem 1 of NAS-RobBench-201, sqrt(L^2 y'K^-1 y / N) without its constants,
     with the joint kernels K_all (robbench1.clean) and K~_all (robbench1.robust), the mean of y'K^-1 y over
     the classes; theorem 2 (robbench2.clean, .robust), a lower bound of the smallest eigenvalue, for images
-    scaled to norm 1. prbench: its theorems 1 and 2 on |R - R_S|. wci: theorem 4, sqrt(2/lambda) WCI.
+    scaled to norm 1; what that theorem needs of the images (separation.clean, .robust). For rescnn theorem 1
+    stands for corollary 1. prbench: its theorems 1 and 2 on |R - R_S|, and theorem 1 with the best t0
+    (prbench4). wci: theorem 4, sqrt(2/lambda) WCI; the divergence of lemma 2 (wci2), with the variance of
+    each layer that theorem 4 takes; Catoni's bound of lemma 1 with it (wci1).
 
     Constants of PRBench that are not given are estimated as the largest values on the images, which are lower
     bounds of the constants; the record notes that. Settings of the training (images n, updates T, weight
@@ -48,7 +58,7 @@ class BoundMeasure(Measure):
     """
 
     name: ClassVar[str] = "bound"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     size: ClassVar[tuple[int, int]] = (1, 50)
     random: ClassVar[bool] = True
     needs_record: ClassVar[bool] = True
@@ -97,7 +107,10 @@ class BoundMeasure(Measure):
         "text", "Theorem 2 of PRBench as in its text or its appendix.", choices=("text", "appendix")
     )
     probes: int = param(20, "Random vectors for the trace, of wci.", check="positive")
+    largest: float = param(1.0, "Largest loss C, of wci's lemma 1.", check="positive")
+    failure: float = param(0.05, "Probability epsilon with which wci's lemma 1 may fail.", check="share")
     unit: bool = False  # whether the network is one of the theory's, with inputs of norm 1
+    kappa: int = 0  # the largest filter of a network of rescnn
 
     @property
     def weights(self) -> str:  # type: ignore[override]
@@ -130,12 +143,14 @@ class BoundMeasure(Measure):
         theory = arch.get("space") in ("fcnn", "rescnn")
         first = re.match("[a-z]+", str(arch.get("str"))) if theory else None
         activation = self.activation or ("relu" if first is None else first[0])
-        return replace(self, activation=activation, unit=theory and arch.get("inputs") == "unit")
+        filters = re.findall("[0-9]+", str(arch.get("str"))) if arch.get("space") == "rescnn" else []
+        unit = theory and arch.get("inputs") == "unit"
+        return replace(self, activation=activation, unit=unit, kappa=max(map(int, filters), default=0))
 
     def settings(self, value: str) -> dict[str, Any]:
         """The options that the theorems of this paper depend on; `inputs` is a field of its own."""
         settings: dict[str, Any] = super().settings(value)
-        names: tuple[str, ...] = ("paper", *_OF[self.paper])
+        names: tuple[str, ...] = ("paper", *_OF[self.paper], *_OF.get(value, ()))
         return {name: settings[name] for name in names}
 
     def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
@@ -150,7 +165,7 @@ class BoundMeasure(Measure):
             return self._from_wci(results, sizes)
         if self.paper == "prbench":
             return self._from_constants({key: max(result[key] for result in results) for key in results[0]})
-        worst = {"robbench1": max, "robbench2": min}
+        worst = {"robbench1": max, "robbench2": min, "separation": max}
         return [
             _value(
                 name, worst[name.partition(".")[0]]((result[name] for result in results), key=_size), (), more
@@ -159,7 +174,10 @@ class BoundMeasure(Measure):
         ]
 
     def _assumed(self, name: str) -> dict[str, str]:
-        return {"note": NOT_UNIT} if name.startswith("robbench1") and not self.unit else {}
+        if not name.startswith("robbench1"):
+            return {}
+        notes = [*([] if self.unit else [NOT_UNIT]), *([COROLLARY] if self.kappa else [])]
+        return {"note": "; ".join(notes)} if notes else {}
 
     def _robbench(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         images = [batch.images, batch.attacked, batch.attacked_twice]
@@ -173,9 +191,11 @@ class BoundMeasure(Measure):
             first, second = slice(at, at + n), slice(at + n, at + 2 * n)
             cross = whole[first, second]
             joint = (1 - b) ** 2 * whole[first, first] + b * (1 - b) * (cross + cross.T)
-            result[f"robbench1.{name}"] = bounds.robbench1(
-                joint + b**2 * whole[second, second], targets, depth
-            )
+            bound = bounds.robbench1(joint + b**2 * whole[second, second], targets, depth)
+            if self.kappa:
+                sizes = {"kappa": self.kappa, "p": batch.images[0, 0].numel()}
+                bound = replace(bound, inputs={**bound.inputs, **sizes})
+            result[f"robbench1.{name}"] = bound
         flat, attacked = (
             torch.nn.functional.normalize(part.flatten(1).double()) for part in (batch.images, batch.attacked)
         )
@@ -183,6 +203,7 @@ class BoundMeasure(Measure):
         for name, radius in (("clean", 0.0), ("robust", rho)):
             activation = self.activation or "relu"
             result[f"robbench2.{name}"] = bounds.robbench2(flat.cpu().numpy(), radius, activation)
+            result[f"separation.{name}"] = bounds.separation(flat.cpu().numpy(), radius)
         return result
 
     def _from_constants(self, largest: dict[str, float]) -> list[Value]:
@@ -191,21 +212,22 @@ class BoundMeasure(Measure):
         used = {name: largest[name] if value is None else value for name, value in given.items()}
         constants = bounds.Constants(**{name: used[name] for name in CONSTANTS})
         more = {"constants": {name: used[name] for name in CONSTANTS}}
-        values = []
-        for name in ("prbench1", "prbench2"):
-            if self.examples is None or self.updates is None:
-                values.append(_none(name, "the record tells no training: give --examples and --updates"))
-            elif name == "prbench1":
-                bound = bounds.prbench1(constants, used["gamma"], self.examples, self.updates, self.c)
-                values.append(_value(name, bound, [key for key in guessed if key != "softmax"], more))
-            elif self.weight is None:
-                values.append(_none(name, "the training has no weight lambda: give --weight"))
-            else:
-                extra: dict[str, Any] = {"weight": self.weight, "c": self.c, "form": self.form}
-                about = used["gamma"], self.examples, self.updates
-                bound = bounds.prbench2(constants, *about, nu=used["softmax"], **extra)
-                values.append(_value(name, bound, guessed, more))
-        return values
+        if self.examples is None or self.updates is None:
+            reason = "the record tells no training: give --examples and --updates"
+            return [_none(name, reason) for name in ("prbench1", "prbench2", "prbench4")]
+        about = used["gamma"], self.examples, self.updates
+        of_first = [key for key in guessed if key != "softmax"]
+        values = [
+            _value("prbench1", bounds.prbench1(constants, *about, self.c), of_first, more),
+            _value("prbench4", bounds.prbench4(constants, *about, self.c), of_first, more),
+        ]
+        if self.weight is None:
+            second = _none("prbench2", "the training has no weight lambda: give --weight")
+        else:
+            extra: dict[str, Any] = {"weight": self.weight, "c": self.c, "form": self.form}
+            bound = bounds.prbench2(constants, *about, nu=used["softmax"], **extra)
+            second = _value("prbench2", bound, guessed, more)
+        return [values[0], second, values[1]]
 
     def _wci(self) -> Any:
         return WCI(probes=self.probes)
@@ -215,11 +237,25 @@ class BoundMeasure(Measure):
         temperature = self.weight if self.weight is not None else self.examples
         if temperature is None:
             return [_none("wci4", "lambda is not given: give --weight")]
-        bound = bounds.wci4(index.value, float(temperature))
-        value = _value("wci4", bound, ("WCI",))
-        if index.se is None or not index.value:
-            return [value]
-        return [replace(value, se=index.se * (bound.value or 0.0) / index.value, over=index.over)]
+        temperature = float(temperature)
+        layers = list(index.more["layers"].values())
+        norms, traces = ([layer[key] for layer in layers] for key in ("norm2", "trace"))
+        variances = bounds.wci_variances(norms, traces, temperature)
+        second = bounds.wci2(norms, variances, temperature, self.largest)
+        found = {"wci4": bounds.wci4(index.value, temperature), "wci2": second}
+        if self.examples is not None:
+            extra = {"largest": self.largest, "failure": self.failure}
+            found["wci1"] = bounds.wci1(second.value or 0.0, temperature, self.examples, **extra)
+        names = index.more["layers"]
+        sigmas = {n: v for n, v in zip(names, variances, strict=True) if math.isfinite(v)}
+        more = {"wci2": {"sigma2": sigmas, "negative": index.more["negative"]}}
+        # Each is a constant plus a multiple of the index: sqrt(lambda / 2) WCI is the divergence.
+        slope = {"wci4": (2 / temperature) ** 0.5, "wci2": (temperature / 2) ** 0.5}
+        slope["wci1"] = slope["wci2"] / temperature
+        values = [_value(name, bound, ("WCI",), more.get(name)) for name, bound in found.items()]
+        if index.se is None:
+            return values
+        return [replace(one, se=index.se * slope[one.name], over=index.over) for one in values]
 
 
 def estimates(model: nn.Module, batch: MeasureBatch) -> dict[str, float]:
@@ -280,11 +316,11 @@ def _value(name: str, bound: Bound, estimated: Sequence[str], more: Mapping[str,
     fields["vacuous"] = bound.vacuous
     if estimated:
         fields["estimated"] = list(estimated)
-        if name != "wci4":
+        if not name.startswith("wci"):
             fields["note"] = LOWER
     if bound.reason is not None:
         fields["reason"] = bound.reason
-    return Value(name, bound.value, more=fields, clean=name == "robbench2.clean")
+    return Value(name, bound.value, more=fields, clean=name in ("robbench2.clean", "separation.clean"))
 
 
 def _none(name: str, reason: str) -> Value:

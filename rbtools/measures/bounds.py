@@ -8,7 +8,7 @@ Weight-Curvature Index; theorems have the papers' numbers.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -75,6 +75,43 @@ def robbench2(
     the largest bound, of those whose coefficient is not 0. Vacuous from 0 down. Raises RbError for an image
     that is black, or fewer than two.
     """
+    count, closest = len(images), _closest(images)
+    function = ACTIVATIONS[activation] if isinstance(activation, str) else activation
+    spread = closest + 2 * rho + rho * rho
+
+    def at(r: int) -> float:
+        mu = hermite(function, r)
+        power = min(r * math.log(spread), 700.0) if spread > 0 else -math.inf
+        return 2 * mu * mu * (1 - (count - 1) * math.exp(power))
+
+    there = [r for r in range(1, 65) if abs(hermite(function, r)) > 1e-8]
+    chosen = order if order is not None else max(there, key=at)
+    value = at(chosen)
+    inputs = {"N": count, "r": chosen, "mu_r": hermite(function, chosen), "rho": rho, "closest": closest}
+    if isinstance(activation, str):
+        inputs["activation"] = activation  # type: ignore[assignment]
+    formula = "2 mu_r^2 (1 - (N-1) max(|<x_i,x_j>| + 2 rho + rho^2)^r)"
+    return Bound(formula, value, inputs, value <= 0)
+
+
+def separation(images: Array, rho: float) -> Bound:
+    """What RobBench's theorem 2 needs of the images: s = max_(i != j) |<x_i, x_j>| + 2 rho + rho^2 below 1.
+
+    This is the form that its bound uses; the paper's assumption 3 is on the distribution of images. `order`
+    is the least r with (N-1) s^r < 1: from there on the bound is above 0 for each activation with mu_r other
+    than 0. Vacuous where s is 1 or more: then no r gives anything. images, rho, errors: as in `robbench2`.
+    """
+    count, closest = len(images), _closest(images)
+    value = closest + 2 * rho + rho * rho
+    inputs: dict[str, Any] = {"N": count, "rho": rho, "closest": closest}
+    if value < 1:
+        # (N-1) s^r < 1 holds for all r above this quotient.
+        inputs["order"] = 1 if value == 0 else max(math.floor(math.log(count - 1) / -math.log(value)) + 1, 1)
+    return Bound("max(|<x_i,x_j>|) + 2 rho + rho^2 < 1", value, inputs, value >= 1)
+
+
+def _closest(images: Array) -> float:
+    """The largest |<x_i, x_j>| of two images brought to norm 1. Raises RbError as `robbench2` says."""
     rows = np.asarray(images, np.float64).reshape(len(images), -1)
     norms = np.linalg.norm(rows, axis=1)
     if len(rows) < 2 or not (norms > 0).all():
@@ -85,23 +122,7 @@ def robbench2(
     rows = rows / norms[:, None]
     products = np.abs(rows @ rows.T)
     np.fill_diagonal(products, 0)
-    closest = float(products.max())
-    function = ACTIVATIONS[activation] if isinstance(activation, str) else activation
-    spread = closest + 2 * rho + rho * rho
-
-    def at(r: int) -> float:
-        mu = hermite(function, r)
-        power = min(r * math.log(spread), 700.0) if spread > 0 else -math.inf
-        return 2 * mu * mu * (1 - (len(rows) - 1) * math.exp(power))
-
-    there = [r for r in range(1, 65) if abs(hermite(function, r)) > 1e-8]
-    chosen = order if order is not None else max(there, key=at)
-    value = at(chosen)
-    inputs = {"N": len(rows), "r": chosen, "mu_r": hermite(function, chosen), "rho": rho, "closest": closest}
-    if isinstance(activation, str):
-        inputs["activation"] = activation  # type: ignore[assignment]
-    formula = "2 mu_r^2 (1 - (N-1) max(|<x_i,x_j>| + 2 rho + rho^2)^r)"
-    return Bound(formula, value, inputs, value <= 0)
+    return float(products.max())
 
 
 def hermite(function: Callable[[Array], Array], order: int) -> float:
@@ -146,11 +167,24 @@ def prbench1(constants: Constants, gamma: float, n: int, steps: int, c: float | 
     1/n + (2 phi^2 + n phi chi) T / (psi (n-1)); `c` has the appendix' T^(c psi) in place of T. gamma: L2
     radius; n: training images; steps: T. For losses in [0, 1]: vacuous from 1 on.
     """
-    k = constants
+    return _stability(*_of_worst_point(constants, gamma), gamma, n, steps, c)
+
+
+def prbench4(constants: Constants, gamma: float, n: int, steps: int, c: float | None = None) -> Bound:
+    """PRBench's theorem 1 with the best step t0, up to which both trainings are the same.
+
+    The least over t0 = 1 ... T of t0/n + (2 phi^2 + n phi chi) (T/t0)^(c psi) / (psi (n-1)), after Hardt,
+    Recht and Singer (2016), theorem 3.12; at t0 = 1 it is `prbench1`, so it is never larger. Where c is None
+    the power is 1, as in the text. The appendix' theorem 4 (eq. 150) takes the best t0 too; this is the
+    minimum itself and not the closed form printed there. Arguments and `vacuous`: as in `prbench1`.
+    """
+    return _stability(*_of_worst_point(constants, gamma), gamma, n, steps, c, best=True)
+
+
+def _of_worst_point(k: Constants, gamma: float) -> tuple[float, float, float]:
+    """phi, chi and psi of training on the worst point of a ball."""
     phi = 2 * k.lipschitz_theta
-    chi = 4 * k.smooth * gamma + 2 * k.lipschitz_theta
-    psi = 2 * k.smooth_theta + k.lipschitz_theta**2
-    return _stability(phi, chi, psi, gamma, n, steps, c)
+    return phi, 4 * k.smooth * gamma + phi, 2 * k.smooth_theta + k.lipschitz_theta**2
 
 
 def prbench2(
@@ -191,26 +225,103 @@ def prbench2(
 
 
 def _stability(
-    phi: float, chi: float, psi: float, gamma: float, n: int, steps: int, c: float | None
+    phi: float,
+    chi: float,
+    psi: float,
+    gamma: float,
+    n: int,
+    steps: int,
+    c: float | None,
+    *,
+    best: bool = False,
 ) -> Bound:
+    """t0/n + (2 phi^2 + n phi chi) (T/t0)^power / (psi (n-1)), power c psi or 1, t0 = 1 or the `best`."""
     if n < 2 or steps < 0 or gamma < 0:
         raise RbError(
             f"The bound is for n >= 2 training images, steps and gamma from 0 on; there are {n}, {steps} and"
             f" {gamma:g}."
         )
     inputs = {"phi": phi, "chi": chi, "psi": psi, "gamma": gamma, "n": n, "T": steps}
-    formula = "1/n + (2 phi^2 + n phi chi) T / (psi (n-1))"
+    power_text = "" if c is None else "^(c psi)"
+    formula = f"1/n + (2 phi^2 + n phi chi) T{power_text} / (psi (n-1))"
+    if best:
+        formula = f"min over t0 of t0/n + (2 phi^2 + n phi chi) (T/t0){power_text} / (psi (n-1))"
     if c is not None:
         inputs["c"] = c
-        formula = "1/n + (2 phi^2 + n phi chi) T^(c psi) / (psi (n-1))"
     if psi <= 0:
         return Bound(formula, None, inputs, True, "psi is 0: the loss does not depend on the weights")
-    power = math.log(steps) if c is None and steps else c * psi * math.log(steps) if c and steps else 0.0
-    grown = 0.0 if not steps else math.exp(power) if power < 700 else math.inf
-    value = 1 / n + (2 * phi**2 + n * phi * chi) * grown / (psi * (n - 1))
+    scale, power = (2 * phi**2 + n * phi * chi) / (psi * (n - 1)), 1.0 if c is None else c * psi
+    first = _best_start(scale, power, n, steps) if best and steps else 1
+    if best:
+        inputs["t0"] = first
+    value = _at_start(first, scale, power, n, steps)
     if not math.isfinite(value):
         return Bound(formula, None, inputs, True, "the bound is larger than any number that can be written")
     return Bound(formula, value, inputs, value >= 1)
+
+
+def _at_start(first: int, scale: float, power: float, n: int, steps: int) -> float:
+    """first/n + scale (steps/first)^power."""
+    if not steps:
+        return first / n
+    exponent = power * math.log(steps / first)
+    return first / n + scale * (math.exp(exponent) if exponent < 700 else math.inf)
+
+
+def _best_start(scale: float, power: float, n: int, steps: int) -> int:
+    """The t0 of 1 ... `steps` where `_at_start`, which is convex in t0 for a power above 0, is least."""
+    if scale <= 0 or power <= 0:
+        return 1
+    # The derivative is 0 at t0^(power + 1) = n scale power T^power.
+    log = (math.log(n) + math.log(scale) + math.log(power) + power * math.log(steps)) / (power + 1)
+    middle = math.exp(min(log, math.log(steps)))
+    around = {min(max(whole, 1), steps) for whole in (math.floor(middle), math.ceil(middle))}
+    return min(around, key=lambda first: (_at_start(first, scale, power, n, steps), first))
+
+
+def wci1(
+    divergence: float, temperature: float, n: int, *, largest: float = 1.0, failure: float = 0.05
+) -> Bound:
+    """WCI's lemma 1, Catoni's bound: lambda C^2 / (8 n) + (KL + ln(1/epsilon)) / lambda.
+
+    With probability 1 - epsilon over n training images it bounds the robust gap (loss on the distribution
+    minus loss on the images) of weights drawn from the posterior, for losses in [0, C]. divergence: KL of the
+    posterior from the prior; temperature: lambda, above 0, chosen before the images are seen; largest: C;
+    failure: epsilon. Vacuous from C on. Raises RbError for other numbers.
+    """
+    if not (temperature > 0 and n > 0 and largest > 0 and 0 < failure < 1 and divergence >= 0):
+        raise RbError(
+            "WCI's lemma 1 is for lambda, n and C above 0, epsilon between 0 and 1 and a divergence of 0 or"
+            f" more; there are {temperature:g}, {n}, {largest:g}, {failure:g} and {divergence:g}."
+        )
+    value = temperature * largest**2 / (8 * n) + (divergence + math.log(1 / failure)) / temperature
+    inputs = {"KL": divergence, "lambda": temperature, "n": n, "C": largest, "epsilon": failure}
+    return Bound("lambda C^2 / (8 n) + (KL + ln(1/epsilon)) / lambda", value, inputs, value >= largest)
+
+
+def wci2(
+    norms: Sequence[float], variances: Sequence[float], temperature: float, largest: float = 1.0
+) -> Bound:
+    """WCI's lemma 2: the sum over layers of |W_l|^2 / (2 sigma_l^2).
+
+    It is the divergence (KL, in nats) of a posterior N(W_l, sigma_l^2 I) from a prior N(0, sigma_l^2 I).
+    norms: squared Frobenius norms; variances: sigma_l^2, each above 0, infinite for a layer without
+    curvature, which adds nothing. Vacuous where KL / lambda alone reaches the largest loss C in `wci1`.
+    """
+    value = math.fsum(norm / (2 * variance) for norm, variance in zip(norms, variances, strict=True))
+    inputs = {"layers": len(norms), "lambda": temperature, "C": largest}
+    return Bound("sum_l |W_l|^2 / (2 sigma_l^2)", value, inputs, value / temperature >= largest)
+
+
+def wci_variances(norms: Sequence[float], traces: Sequence[float], temperature: float) -> list[float]:
+    """The sigma_l^2 with the least |W_l|^2 / (2 lambda sigma_l^2) + sigma_l^2 Tr H_l, whose sum is theorem 4.
+
+    sqrt(|W_l|^2 / (2 lambda Tr H_l)); infinite for a layer whose trace is 0 or less.
+    """
+    return [
+        math.sqrt(norm / (2 * temperature * trace)) if trace > 0 and norm > 0 else math.inf
+        for norm, trace in zip(norms, traces, strict=True)
+    ]
 
 
 def wci4(wci: float, temperature: float) -> Bound:

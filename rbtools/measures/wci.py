@@ -61,9 +61,9 @@ class WCI(Measure):
         ]
         total = [sum(column) for column in zip(*rows, strict=True)]
         traces = [value / self.probes for value in total]
-        value = _index(norms, traces)
+        value = index(norms, traces)
         without = [
-            _index(norms, [(t - x) / (self.probes - 1) for t, x in zip(total, row, strict=True)])
+            index(norms, [(t - x) / (self.probes - 1) for t, x in zip(total, row, strict=True)])
             for row in rows
             if self.probes > 1
         ]
@@ -78,7 +78,8 @@ class WCI(Measure):
         return [Value("", value, _jackknife(without), _over(self.probes), more), trace]
 
 
-def _index(norms: Sequence[float], traces: Sequence[float]) -> float:
+def index(norms: Sequence[float], traces: Sequence[float]) -> float:
+    """The index, from the squared Frobenius norm of each layer's weight and its trace of the Hessian."""
     return sum(math.sqrt(norm * max(trace, 0.0)) for norm, trace in zip(norms, traces, strict=True))
 
 

@@ -79,6 +79,14 @@ def test_an_item_is_made_once_and_says_which_command_makes_what_it_lacks(driver:
     run = driver.Run("wci", "mini", Path("made"), 3.3)
     run.paper = run.paper._replace(items=items)
     run.claims = []
+    bound = {
+        "measure": "bound",
+        "metric": "bound.wci4",
+        "formula": "a < b",
+        "value": 0.25,
+        "inputs": {"n": 3},
+    }
+    run.theory = driver.side.theory([{"evals": [{**bound, "vacuous": False}, {"metric": "acc"}]}])
     records.write_text(
         "".join(json.dumps({"arch": {"name": f"{n}"}, "metrics": {"acc": n / 9}}) + "\n" for n in range(9))
     )
@@ -87,6 +95,7 @@ def test_an_item_is_made_once_and_says_which_command_makes_what_it_lacks(driver:
     assert "rb-pr --gamma 0:0.15:31" in made["figure 1"].missing["b"]
     assert "make reproduce-prbench SCALE=mini makes it" in made["figure 2"].missing[""]
     shown = driver.page(run, made)
+    assert "<td>a &lt; b</td><td>0.25</td><td>0.25</td><td>n 3</td><td>0 of 1</td>" in shown
     assert "Words &amp; more." in shown and "It has no data." in shown and 'src="fig1a.png"' in shown
     pdf = Path("made/wci/fig1a.pdf")
     first = pdf.stat().st_mtime_ns

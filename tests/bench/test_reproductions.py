@@ -112,13 +112,31 @@ def test_the_curves_of_wci_end_with_correlations() -> None:
     # rho of 3 ranks is one of four numbers, or none where two epochs are equal.
     assert re.search(r"\| l2 \| 3 \| (-?[10]\.[05]0|-?0\.87) ", done.stdout), done.stdout
     assert re.search(r"\d+ of \d+ claims hold here", done.stdout)
+    bounds = [entry["metric"] for entry in record["evals"] if entry.get("measure") == "bound"]
+    assert bounds == [f"bound.wci{number}.pgd.32" for number in (4, 2, 1)]
+    assert "| bound.wci2.pgd.32 | sum_l \\|W_l\\|^2 / (2 sigma_l^2) |" in done.stdout
     commands = [command for scale in ("mini", "full") for command in words(recipe("wci", scale))]
     for command in commands:
         parses(command)
-    assert len(commands) == 4
+    assert len(commands) == 6
 
 
-@pytest.mark.parametrize("name", (*NAMES, "wci"))
+def test_the_theory_ends_with_bounds_of_its_own_networks() -> None:
+    text = run(recipe("theory", "tiny"))
+    records = [json.loads(line) for line in text.splitlines()]
+    assert [record["arch"]["space"] for record in records] == ["fcnn", "rescnn"]
+    done = compare("theory", "--scale", "tiny", text=text)
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.split("rescnn: 1 networks")
+    for name in ("robbench1.clean", "robbench1.robust", "robbench2.clean", "separation.robust"):
+        assert f"| bound.{name}" in first and f"| bound.{name}" in second
+    assert "kappa" in second and "kappa" not in first
+    for scale in ("mini", "full"):
+        for command in words(recipe("theory", scale)):
+            parses(command)
+
+
+@pytest.mark.parametrize("name", (*NAMES, "wci", "theory"))
 def test_missing_data_are_named_before_anything_runs(name: str) -> None:
     done = compare(name, "--scale", "full", "--need", "--data", "nowhere")
     assert done.returncode == 1 and done.stdout == ""

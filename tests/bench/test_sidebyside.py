@@ -77,3 +77,18 @@ def test_missing_data_says_which_file_where_from_and_which_layout(capsys: pytest
         "weights\n    from: its authors\n    layout: 000000.pth\n" in told
         and "there" not in told.split("weights")[1]
     )
+
+
+def test_bounds_of_records_are_one_row_each_with_the_inputs_of_the_least() -> None:
+    def record(value: float | None, n: int) -> dict[str, object]:
+        bound = {"measure": "bound", "metric": "bound.b", "formula": "|a|/n", "value": value}
+        return {
+            "evals": [{"metric": "acc"}, {**bound, "inputs": {"n": n, "a": 0.5}, "vacuous": value != 0.25}]
+        }
+
+    records = [record(4.0, 1), record(0.25, 2), record(None, 3)]
+    assert side.theory(records) == [("bound.b", "|a|/n", "0.25", "4", "n 2, a 0.5", "2 of 3")]
+    assert side.theory_text(records).splitlines()[-1] == (
+        "| bound.b | \\|a\\|/n | 0.25 | 4 | n 2, a 0.5 | 2 of 3 |"
+    )
+    assert side.theory_text([{"evals": []}]) == ""

@@ -57,12 +57,23 @@ def test_bounds_take_what_the_training_decided_and_say_whether_they_are_vacuous(
     record = trained["pgd"]
     result = rb_measure("bound", "--paper", "prbench", "--weight", "6", "--batch-size", "4", records=[record])
     made = {e["metric"]: e for e in found(result)["evals"] if e.get("measure") == "bound"}
-    assert set(made) == {"bound.prbench1.pgd.8", "bound.prbench2.pgd.8"}
+    assert set(made) == {f"bound.prbench{number}.pgd.8" for number in (1, 2, 4)}
     config = record["train"]["config"]
     for entry in made.values():
         images = entry["inputs"]["n"]
         assert entry["inputs"]["T"] == record["train"]["epochs"] * -(-images // config["batch_size"])
         assert entry["vacuous"] == (entry["value"] >= 1) and "lower bound" in entry["note"]
+    assert made["bound.prbench4.pgd.8"]["value"] <= made["bound.prbench1.pgd.8"]["value"]
+    line = ["--paper", "wci", "--probes", "2", "--batch-size", "4", "--largest", "2"]
+    made = {
+        e["metric"]: e
+        for e in found(rb_measure("bound", *line, records=[record]))["evals"]
+        if e.get("measure") == "bound"
+    }
+    assert set(made) == {f"bound.wci{number}.pgd.8" for number in (1, 2, 4)}
+    first = made["bound.wci1.pgd.8"]
+    assert (first["largest"], first["failure"], first["inputs"]["C"]) == (2.0, 0.05, 2.0)
+    assert "failure" not in made["bound.wci2.pgd.8"] and "largest" not in made["bound.wci4.pgd.8"]
     missing = rb_measure("bound", "--paper", "wci", records=[RECORD])
     assert missing.exit_code == 1 and "needs trained weights" in missing.stderr
 

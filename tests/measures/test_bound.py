@@ -66,7 +66,7 @@ def test_constants_of_a_linear_model(linear):
 def test_prbench_takes_what_is_given_and_says_what_it_estimated(linear):
     batch = batch_of()
     bound = BoundMeasure(paper="prbench", examples=100, updates=7, weight=3.0, smooth=2.0, gamma=0.5)
-    first, second = measured(bound, linear, [batch])
+    first, second, fourth = measured(bound, linear, [batch])
     largest = estimates(linear, batch)
     constants = bounds.Constants(
         lipschitz=largest["lipschitz"],
@@ -76,6 +76,9 @@ def test_prbench_takes_what_is_given_and_says_what_it_estimated(linear):
     )
     assert first.value == bounds.prbench1(constants, 0.5, 100, 7).value
     assert second.value == bounds.prbench2(constants, 0.5, 100, 7, nu=largest["softmax"], weight=3.0).value
+    assert fourth.value == bounds.prbench4(constants, 0.5, 100, 7).value < first.value
+    assert (first.name, second.name, fourth.name) == ("prbench1", "prbench2", "prbench4")
+    assert fourth.more["estimated"] == first.more["estimated"]
     assert first.more["estimated"] == ["lipschitz", "lipschitz_theta", "smooth_theta"]
     assert second.more["estimated"] == [*first.more["estimated"], "softmax"]
     assert "lower bound" in first.more["note"] and first.more["vacuous"] == (first.value >= 1)
@@ -101,11 +104,20 @@ def test_without_a_training_there_is_a_reason(linear):
 
 
 def test_wci_is_that_of_the_measure(linear):
-    (found,) = measured(BoundMeasure(paper="wci", examples=50, probes=4), linear, [batch_of()])
+    bound = BoundMeasure(paper="wci", examples=50, probes=4, largest=2.0, failure=0.01)
+    fourth, second, first = measured(bound, linear, [batch_of()])
     index = measured(WCI(probes=4), linear, [batch_of()])[0]
-    assert found.value == pytest.approx(math.sqrt(2 / 50) * index.value)
-    assert found.se == pytest.approx(math.sqrt(2 / 50) * index.se)
-    assert found.more["inputs"] == {"WCI": index.value, "lambda": 50.0}
+    assert fourth.value == pytest.approx(math.sqrt(2 / 50) * index.value)
+    assert fourth.se == pytest.approx(math.sqrt(2 / 50) * index.se)
+    assert fourth.more["inputs"] == {"WCI": index.value, "lambda": 50.0}
+    # One layer: its variance is that of theorem 4, its divergence sqrt(lambda / 2) of the index.
+    (layer,) = index.more["layers"].values()
+    assert second.more["sigma2"] == {"1": pytest.approx(math.sqrt(layer["norm2"] / (100 * layer["trace"])))}
+    assert second.value == pytest.approx(5 * index.value) and second.se == pytest.approx(5 * index.se)
+    assert first.value == bounds.wci1(second.value, 50.0, 50, largest=2.0, failure=0.01).value
+    assert first.se == pytest.approx(index.se / 10) and "note" not in first.more
+    without = measured(BoundMeasure(paper="wci", weight=9.0, probes=4), linear, [batch_of()])
+    assert [value.name for value in without] == ["wci4", "wci2"]  # lemma 1 needs the number of images
 
 
 def test_robbench_of_a_theorys_network():
@@ -139,3 +151,31 @@ def test_robbench_of_a_theorys_network():
     for name, radius in (("clean", 0.0), ("robust", rho)):
         assert values[f"robbench2.{name}"].value == bounds.robbench2(flat.numpy(), radius, "tanh").value
     assert values["robbench2.clean"].clean and not values["robbench2.robust"].clean
+
+
+def test_corollary_1_is_theorem_1_with_the_sizes_of_the_convolutions():
+    arch = {"space": "rescnn", "str": "relu3/tanh5+skip", "width": 4, "inputs": "unit"}
+    torch.manual_seed(0)
+    model, batch = models.build(arch, classes=2, shape=SHAPE).eval(), batch_of()
+    found = {
+        value.name: value for value in measured(BoundMeasure().filled({"arch": arch}, 9), model, [batch])
+    }
+    plain = {value.name: value for value in measured(BoundMeasure(), model, [batch])}
+    for name in ("robbench1.clean", "robbench1.robust"):
+        assert found[name].value == plain[name].value
+        assert (found[name].more["inputs"]["kappa"], found[name].more["inputs"]["p"]) == (5, 6)
+        assert found[name].more["note"].startswith("corollary 1")
+        assert "kappa" not in plain[name].more["inputs"]
+
+
+def test_separation_is_measured_on_images_of_norm_1():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(6, 2)).eval()
+    batch = batch_of()
+    found = {value.name: value for value in measured(BoundMeasure(), model, [batch])}
+    rows = nn.functional.normalize(batch.images.flatten(1).double())
+    attacked = nn.functional.normalize(batch.attacked.flatten(1).double())
+    rho = float((attacked - rows).norm(dim=1).max())
+    assert found["separation.clean"].value == bounds.separation(rows.numpy(), 0.0).value
+    assert found["separation.robust"].value == bounds.separation(rows.numpy(), rho).value
+    assert found["separation.clean"].clean and not found["separation.robust"].clean

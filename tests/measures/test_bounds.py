@@ -72,6 +72,24 @@ def test_robbench_2_needs_images():
         bounds.robbench2(np.array([[0.0, 0.0], [1.0, 0.0]]), 0.1, "relu")
 
 
+def test_separation_is_what_theorem_2_needs():
+    images = np.array([[2.0, 0.0], [0.5, math.sqrt(0.75)], [0.0, -3.0]])  # 60, 30 and 90 degrees apart
+    closest = math.sqrt(0.75)
+    clean = bounds.separation(images, 0.0)
+    assert clean.value == pytest.approx(closest) and not clean.vacuous
+    # 2 * closest^r < 1 from r = 5 on: .75^2.5 is .487, .75^2 is .5625.
+    assert clean.inputs["order"] == 5
+    for order in (4, 5, 6):
+        bound = bounds.robbench2(images, 0.0, lambda z, r=order: z**r, order=order)
+        assert bound.vacuous == (order < 5), order
+    wide = bounds.separation(images, 0.1)
+    assert wide.value == pytest.approx(closest + 0.21) and wide.vacuous and "order" not in wide.inputs
+    apart = bounds.separation(np.eye(3), 0.0)
+    assert (apart.value, apart.inputs["order"], apart.vacuous) == (0, 1, False)
+    with pytest.raises(RbError, match="There are 1"):
+        bounds.separation(np.eye(3)[:1], 0.0)
+
+
 CONSTANTS = Constants(lipschitz=3.0, lipschitz_theta=0.5, smooth=2.0, smooth_theta=1.0)
 
 
@@ -85,6 +103,37 @@ def test_prbench_1():
     assert half.value == pytest.approx(0.1 + 32 * 3 / (2.25 * 9))
     small = Constants(lipschitz=0, lipschitz_theta=1e-3, smooth=0, smooth_theta=1)
     assert not bounds.prbench1(small, 0.1, 100, 10).vacuous
+
+
+@pytest.mark.parametrize("c", [None, 0.1, 0.9])
+@pytest.mark.parametrize("steps", [1, 2, 9, 400, 10**6])
+def test_prbench_4_is_the_least_over_all_starts(c, steps):
+    found, first = (bound(CONSTANTS, 0.25, 1000, steps, c) for bound in (bounds.prbench4, bounds.prbench1))
+    power = 1.0 if c is None else c * 2.25
+    scale = (2 + 1000 * 3) / (2.25 * 999)  # phi 1, chi 3, psi 2.25
+
+    def at(start):
+        return start / 1000 + scale * (steps / start) ** power
+
+    starts = np.unique(np.geomspace(1, steps, 3000).astype(int))
+    assert found.value == pytest.approx(at(found.inputs["t0"]))
+    assert found.value <= at(starts).min() * (1 + 1e-12) and found.value <= first.value
+    assert at(1) == pytest.approx(first.value) and 1 <= found.inputs["t0"] <= steps
+    # Where no start is cut off, the minimum has a closed form: (1 + 1/p) t0 / n.
+    middle = (1000 * scale * power * steps**power) ** (1 / (power + 1))
+    if 100 < middle < steps:
+        assert found.value == pytest.approx((1 + 1 / power) * middle / 1000, rel=1e-3)
+
+
+def test_prbench_4_says_something_where_theorem_1_does_not():
+    small = Constants(lipschitz=0, lipschitz_theta=1e-3, smooth=0, smooth_theta=1)
+    first, best = (bound(small, 0.1, 50000, 10**6) for bound in (bounds.prbench1, bounds.prbench4))
+    # phi = chi = 2e-3, psi ~ 2: 2e-6 T is 2, and 2 sqrt(2e-6 T / n) is .0126.
+    assert first.value == pytest.approx(2, rel=1e-3) and first.vacuous
+    assert best.value == pytest.approx(2 * math.sqrt(2 / 50000), rel=1e-3) and not best.vacuous
+    none = bounds.prbench4(CONSTANTS, 0.25, 10, 0)
+    assert none.value == bounds.prbench1(CONSTANTS, 0.25, 10, 0).value and none.inputs["t0"] == 1
+    assert "min over t0" in best.formula and best.formula.endswith("(T/t0) / (psi (n-1))")
 
 
 @pytest.mark.parametrize(("form", "factor"), [("text", 2), ("appendix", 12)])
@@ -121,3 +170,50 @@ def test_wci_4():
     assert bounds.wci4(3, 8.0).vacuous
     with pytest.raises(RbError, match="above 0"):
         bounds.wci4(1, 0)
+
+
+def test_wci_1_is_catonis_bound():
+    # 4 * 9 / (8 * 2) + (3 + ln 20) / 4
+    found = bounds.wci1(3.0, 4.0, 2, largest=3.0)
+    assert found.value == pytest.approx(2.25 + (3 + math.log(20)) / 4) and found.vacuous == (found.value >= 3)
+    assert found.inputs == {"KL": 3.0, "lambda": 4.0, "n": 2, "C": 3.0, "epsilon": 0.05}
+    # The best lambda of a known divergence gives C sqrt((KL + ln(1/epsilon)) / (2 n)).
+    best = math.sqrt(8 * 50000 * (3 + math.log(20)))
+    found = bounds.wci1(3.0, best, 50000)
+    assert found.value == pytest.approx(math.sqrt((3 + math.log(20)) / (2 * 50000))) and not found.vacuous
+    for numbers in ((-1.0, 1.0, 5, {}), (1.0, 0.0, 5, {}), (1.0, 1.0, 5, {"failure": 0.0})):
+        with pytest.raises(RbError, match="lemma 1 is for"):
+            bounds.wci1(*numbers[:3], **numbers[3])
+
+
+def test_wci_2_is_the_divergence_of_normal_distributions():
+    torch = pytest.importorskip("torch")
+    normal = torch.distributions.Normal
+    weights, variances = [torch.tensor([1.0, -2.0]), torch.tensor([0.5])], [0.25, 4.0]
+    exact = sum(
+        float(torch.distributions.kl_divergence(normal(w, v**0.5), normal(torch.zeros_like(w), v**0.5)).sum())
+        for w, v in zip(weights, variances, strict=True)
+    )
+    norms = [float(w.square().sum()) for w in weights]
+    found = bounds.wci2(norms, variances, 8.0)
+    assert found.value == pytest.approx(exact) and found.value == pytest.approx(10 + 0.25 / 8)
+    assert found.vacuous and not bounds.wci2(norms, variances, 100.0).vacuous
+    assert bounds.wci2([*norms, 7.0], [*variances, math.inf], 8.0).value == found.value
+
+
+def test_variances_of_wci_minimise_what_theorem_4_says():
+    norms, traces, temperature = [4.0, 0.3, 2.0], [9.0, 0.01, -1.0], 50.0
+    variances = bounds.wci_variances(norms, traces, temperature)
+    assert variances[2] == math.inf
+    index = sum(math.sqrt(a * b) for a, b in zip(norms[:2], traces[:2], strict=True))
+
+    def objective(scale):
+        return sum(
+            a / (2 * temperature * scale * v) + scale * v * b
+            for a, b, v in zip(norms[:2], traces[:2], variances[:2], strict=True)
+        )
+
+    assert objective(1.0) == pytest.approx(bounds.wci4(index, temperature).value)
+    assert objective(1.0) < min(objective(0.99), objective(1.01))
+    divergence = bounds.wci2(norms, variances, temperature).value
+    assert divergence == pytest.approx(math.sqrt(temperature / 2) * index)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 
 from rbtools.errors import RbError
-from rbtools.measures import MEASURES, derivatives, spectrum
+from rbtools.measures import MEASURES, derivatives, spectrum, wci
 from rbtools.measures.base import MeasureBatch, Value, measured
 from rbtools.rng.draws import Draws
 
@@ -228,3 +228,45 @@ def test_signs_are_signs_and_independent() -> None:
     assert abs(float(signs.mean())) < 0.08
     assert float((signs[0] * signs[1]).mean().abs()) < 0.15
     assert not torch.equal(signs, derivatives.rademacher(draws, 1000, 1))
+
+
+@pytest.mark.parametrize("factors", [(2.0, 0.25, 2.0), (0.1, 30.0, 1 / 3)])
+def test_wci_does_not_change_when_layers_of_a_relu_network_are_rescaled(
+    factors: tuple[float, float, float],
+) -> None:
+    """a W_1, b W_2, c W_3 with a b c = 1 is the same function: norms rise by a^2, traces fall by it."""
+    assert math.isclose(math.prod(factors), 1)
+    batch = batch_of()
+
+    def exact(*scales: float) -> list[tuple[float, float]]:
+        torch.manual_seed(0)
+        model = nn.Sequential(
+            nn.Conv2d(2, 3, 3, bias=False), nn.ReLU(), nn.Flatten(), nn.Linear(12, 4, bias=False),
+            nn.LeakyReLU(), nn.Linear(4, 3, bias=False),
+        ).eval().double()  # fmt: skip
+        for parameter, scale in zip(model.parameters(), scales, strict=True):
+            parameter.data *= scale
+        layers = list(derivatives.layers(model).values())
+        images = batch.attacked.double()
+        logits.append(model(images).detach())
+        hessian = derivatives.WeightHessian(model, images, batch.labels, 64, layers)
+        found = []
+        place = 0
+        for weight in hessian.weights.values():
+            trace = 0.0
+            for one in range(place, place + weight.numel()):
+                unit = torch.zeros(1, hessian.size, dtype=torch.double)
+                unit[0, one] = 1
+                trace += float(hessian.flat(unit)[0, one])
+            found.append((float(weight.square().sum()), trace))
+            place += weight.numel()
+        return found
+
+    logits: list[Tensor] = []
+    before, after = exact(1.0, 1.0, 1.0), exact(*factors)
+    assert torch.allclose(*logits)
+    for (norm, trace), (other_norm, other_trace), factor in zip(before, after, factors, strict=True):
+        assert other_norm == pytest.approx(factor**2 * norm)
+        assert other_trace == pytest.approx(trace / factor**2, rel=1e-5)
+    indices = [wci.index(*zip(*layers, strict=True)) for layers in (before, after)]
+    assert indices[0] == pytest.approx(indices[1], rel=1e-6) and indices[0] > 0
