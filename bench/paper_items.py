@@ -15,7 +15,7 @@ class Item(NamedTuple):
     """A numbered figure or table: its panels by letter, or the key of its table, or the reason for neither.
 
     of: the reproduction whose records are drawn, where it is another paper's. maker: what makes the records
-    of a table, where it is not the reproduction.
+    of a table, where it is not the reproduction. note: what the page says of it at every scale.
     """
 
     caption: str
@@ -25,6 +25,7 @@ class Item(NamedTuple):
     lacks: str = ""
     of: str = ""
     maker: str = ""
+    note: str = ""
 
 
 class Paper(NamedTuple):
@@ -47,6 +48,7 @@ WORDS: dict[str, dict[str, str]] = {
         "gamma": "0.12549",
         "middle": "0.3",
         "one_set": "",
+        "and_set": "",
         "pair": "acc >= 0",
         "score": "--metric acc,pgd20.32,pr.uniform.0.3,probacc.uniform.0.12549.0.05,ge.pgd20.32:lower,"
         "ge.pr-all.uniform.0.3:lower,seconds_per_epoch:lower",
@@ -62,6 +64,7 @@ WORDS: dict[str, dict[str, str]] = {
         "gamma": "0.03",
         "middle": "0.08",
         "one_set": "--where \"dataset == 'cifar10'\"",
+        "and_set": " and dataset == 'cifar10'",
         "pair": "dataset == 'cifar10' and arch.name == 'resnet18'",
         "score": "--preset prbench-code",
         "severity": "3",
@@ -70,7 +73,7 @@ WORDS: dict[str, dict[str, str]] = {
 WORDS["tiny"] = {**WORDS["mini"], "steps": "2"}
 
 _SETS = "the paper has CIFAR-10, CIFAR-100 and ImageNet16-120"
-_FEW = "15 small networks on digits for the paper's 6,466"
+_FEW = "16 small networks on digits for the paper's 6,466"
 _ROBUST = "mean(fgsm.{near},fgsm.{far},pgd20.{near},pgd20.{far})"
 _ACCURACIES = "acc,fgsm.{near},fgsm.{far},pgd20.{near},pgd20.{far}"
 NAS_ROBBENCH = Paper(
@@ -127,7 +130,7 @@ NAS_ROBBENCH = Paper(
         ),
         "figure 8": Item(
             "Operations on each edge of the ten best networks of the robustness dataset of NAS-Bench-201.",
-            {"": "rb-plot cells --view grid --top 10 --by 'mean(fgsm.{eight},pgd40.{eight})' {to}"},
+            {"": "rb-plot cells --view grid --top 10 --by 'mean(fgsm.{eight},pgd40.{eight})' {one_set} {to}"},
             of="nas-bench-201-robustness",
             lacks=_FEW,
         ),
@@ -160,7 +163,10 @@ NAS_ROBBENCH = Paper(
         "table 7": Item(
             "What scores without training and differentiable searches find.",
             table="table 7",
-            lacks="NASI, AdvRush and DARTS (rb-search nasi, advrush, darts --table) are run by no target",
+            note="The cells that NASI, AdvRush and DARTS derived are not printed, so these searches are run"
+            " again; one cell is known, that of DARTS-V1 in NAS-Bench-201 (skip connections alone, #1835): it"
+            " has a row of its own",
+            lacks="short searches of small supernets on digits",
         ),
     },
 )
@@ -224,9 +230,9 @@ PRBENCH = Paper(
         ),
         "table 4": Item("All metrics of ResNet-18 on CIFAR-10 by method.", table="table 4", lacks=_METHODS),
         "table 5": Item(
-            "PR under uniform, Gaussian and Laplace noise.",
+            "PR under uniform, Gaussian and Laplace noise, and its generalisation error at the first radius.",
             table="table 5",
-            lacks="of the paper only the row of ERM is at hand",
+            lacks=_METHODS,
         ),
         "table 6": Item("Networks.", reason="A list: rb-arch --space zoo has them with their parameters."),
         "table 7": Item("Data sets.", reason="A list: rb-train --dataset names them."),
@@ -250,29 +256,29 @@ PRBENCH = Paper(
 )
 
 _ATTACKS = "'acc,fgsm.*,pgd40.*,apgd-ce.*,square.*'"
-_CLEAN = "one data set, digits; the paper has three"
-_TWO = "needs records of CIFAR-100 or ImageNet16-120, which no target makes yet"
+_SMALL = "25 small networks on digits for the paper's 6,466"
+_TWO = "needs records of CIFAR-100 or ImageNet16-120, which SCALE=full has"
 
 
 def _box(what: str) -> dict[str, str]:
-    return {"": f"rb-plot box --metric {what} {{to}}"}
+    return {"": f"rb-plot box --metric {what} {{one_set}} {{to}}"}
 
 
 def _kendall(what: str) -> dict[str, str]:
-    return {"": f"rb-plot heatmap --kind kendall --metric {what} {{to}}"}
+    return {"": f"rb-plot heatmap --kind kendall --metric {what} {{one_set}} {{to}}"}
 
 
 def _top(edges: str) -> dict[str, str]:
     return {
         "": "rb-plot cells --view grid --top 20 --by 'mean(fgsm.{one},pgd40.{one})'"
-        f" --where '{edges}' {{to}}"
+        f' --where "{edges}{{and_set}}" {{to}}'
     }
 
 
 def _on(dataset: str, panels: Mapping[str, str]) -> dict[str, str]:
     """The panels, of the records of one data set."""
     return {
-        letter: line.replace("{to}", f"--where \"dataset == '{dataset}'\" {{to}}")
+        letter: line.replace("{one_set}", f"--where \"dataset == '{dataset}'\"")
         for letter, line in panels.items()
     }
 
@@ -293,13 +299,13 @@ ROBUSTNESS_DATASET = Paper(
         "figure 1": Item(
             "The search space: a cell, and the network that it is stacked to.",
             {
-                "a": "rb-plot cells --view network --top 1 --by acc {to}",
-                "b": "rb-plot cells --view graph --top 1 --by acc {to}",
+                "a": "rb-plot cells --view network --top 1 --by acc {one_set} {to}",
+                "b": "rb-plot cells --view graph --top 1 --by acc {one_set} {to}",
             },
         ),
-        "figure 2": Item("Accuracy under attacks by distance.", _box(_ATTACKS), lacks=_FEW),
+        "figure 2": Item("Accuracy under attacks by distance.", _box(_ATTACKS), lacks=_SMALL),
         "figure 3": Item(
-            "Kendall's rank correlations of clean and robust accuracies.", _kendall(_ATTACKS), lacks=_FEW
+            "Kendall's rank correlations of clean and robust accuracies.", _kendall(_ATTACKS), lacks=_SMALL
         ),
         "figure 4": Item(
             "Accuracy under corruptions by severity.", _box("'corrupt.*'"), lacks="severities 3 and 4 alone"
@@ -307,20 +313,20 @@ ROBUSTNESS_DATASET = Paper(
         "figure 5": Item(
             "Kendall's rank correlations of accuracies under corruptions, severity 3.",
             _kendall("'acc,corrupt.*.3'"),
-            lacks=_FEW,
+            lacks=_SMALL,
         ),
         "figure 6": Item(
             "Kendall's rank correlation of Jacobian and Hessian with robust accuracies.",
             {
                 "": "rb-plot heatmap --kind kendall --rows 'jacobian.*,hessian.*.weight.l*'"
-                " --cols 'acc,fgsm.{one},pgd40.{one},apgd-ce.{one},square.{one},corrupt.*.3' {to}"
+                " --cols 'acc,fgsm.{one},pgd40.{one},apgd-ce.{one},square.{one},corrupt.*.3' {one_set} {to}"
             },
-            lacks=_FEW,
+            lacks=_SMALL,
         ),
         "figure 7": Item(
             "The best twenty networks of 18 kernel parameters by mean robust accuracy.",
             _top("live_kernel_params == 18"),
-            lacks="so few networks may have none with 18",
+            lacks="seven networks of 18 kernel parameters or fewer",
         ),
         "figure 8": Item(
             "Two numbers of one network: #1832 and #309.",
@@ -335,18 +341,19 @@ ROBUSTNESS_DATASET = Paper(
         "figure 12": Item("(no description at hand)", reason="What it shows is not known here."),
         "figure 13": Item(
             "Confidence on clean images by class: of the label and of the prediction.",
-            {"": "rb-plot confidence --view class --metric acc {to}"},
+            {"": "rb-plot confidence --view class --metric acc {one_set} {to}"},
         ),
         "figure 14": Item(
             "What images of class 0 are taken for as the distance grows.",
-            {"": "rb-plot confidence --view label --class 0 --metric 'fgsm.*,pgd40.*' {to}"},
+            {"": "rb-plot confidence --view label --class 0 --metric 'fgsm.*,pgd40.*' {one_set} {to}"},
         ),
         "figure 15": Item(
             "Confidence of right and wrong predictions by distance.",
-            {"": "rb-plot confidence --metric 'fgsm.*,pgd40.*' {to}"},
+            {"": "rb-plot confidence --metric 'fgsm.*,pgd40.*' {one_set} {to}"},
         ),
         "figure 16": Item(
-            "Confusion on clean images, over all networks.", {"": "rb-plot confusion --metric acc {to}"}
+            "Confusion on clean images, over all networks.",
+            {"": "rb-plot confusion --metric acc {one_set} {to}"},
         ),
         "figure 17": Item(
             "Kendall's rank correlation of clean accuracies between data sets.",
@@ -371,40 +378,46 @@ ROBUSTNESS_DATASET = Paper(
             lacks="severities 3 and 4 alone",
         ),
         "figure 26": Item(
-            "The three best cells.", {"": "rb-plot cells --view graph --top 3 --by acc {to}"}, lacks=_FEW
+            "The three best cells.",
+            {"": "rb-plot cells --view graph --top 3 --by acc {one_set} {to}"},
+            lacks=_SMALL,
         ),
         "figure 27": Item(
             "Robust over clean accuracy, coloured by kernel parameters.",
-            {"": "rb-plot scatter --x acc --y 'mean(fgsm.{one},pgd40.{one})' --colour kernel_params {to}"},
-            lacks=_FEW,
+            {
+                "": "rb-plot scatter --x acc --y 'mean(fgsm.{one},pgd40.{one})' --colour kernel_params"
+                " {one_set} {to}"
+            },
+            lacks=_SMALL,
         ),
         "figure 28": Item(
             "The same, with the networks of 18 kernel parameters marked.",
             {
                 "": "rb-plot scatter --x acc --y 'mean(fgsm.{one},pgd40.{one})'"
-                " --highlight 'live_kernel_params == 18' {to}"
+                " --highlight 'live_kernel_params == 18' {one_set} {to}"
             },
-            lacks=_FEW,
+            lacks=_SMALL,
         ),
         "figure 29": Item(
             "The best twenty networks of 18 kernel parameters by another mean.",
             {
                 "": "rb-plot cells --view grid --top 20 --by 'mean(corrupt.*)'"
-                " --where 'live_kernel_params == 18' {to}"
+                ' --where "live_kernel_params == 18{and_set}" {to}'
             },
-            lacks="so few networks may have none with 18",
+            lacks="seven networks of 18 kernel parameters or fewer",
         ),
         "figure 30": Item(
             "The neighbours of the network that is best on clean images (#13714).",
             {
-                "": "rb-plot scatter --x acc --y 'mean(fgsm.{one},pgd40.{one})' --neighbours 13714 {to}",
+                "": "rb-plot scatter --x acc --y 'mean(fgsm.{one},pgd40.{one})' --neighbours 13714"
+                " {one_set} {to}",
             },
-            lacks="#13714 is not among so few networks",
+            lacks="three neighbours of 24",
         ),
         "table 1": Item(
             "What searches find on clean and on FGSM accuracy, and the best there is.",
             table="table 1",
-            lacks="best networks stand for 100 searches: make reproduce-search TABLE=FILE runs those",
+            lacks="ten runs of ten queries, without BANANAS, among so few networks",
         ),
         "table 2": Item(
             "Attacks and their distances.", reason="Settings: rb-attack --preset jung2023 --print-config."

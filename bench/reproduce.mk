@@ -49,6 +49,9 @@ PR_GAMMA := $(call at,--gamma 32/255$(,)0.3$(,)0.35$(,)0.4,--gamma 0.03$(,)0.08$
 	--gamma 32/255$(,)0.3$(,)0.35$(,)0.4 --samples 3 --n 20)
 PR_GE := $(call at,--gamma 32/255$(,)0.3$(,)0.35$(,)0.4 --samples 50 --n-train 355,\
 	--gamma 0.03$(,)0.08$(,)0.1$(,)0.12 --truncate --indices 0-999,--gamma 0.3 --samples 3 --n 20 --n-train 20)
+# Table 5 has the generalisation error of PR under the other noises too, at its first radius.
+PR_GE_FIRST := $(call at,--gamma 32/255 --samples 25 --n-train 355,--gamma 0.03 --indices 0-999,\
+	--gamma 32/255 --samples 3 --n 20 --n-train 20)
 PR_TEN := $(call at,--step-size 8/255 --steps 10,--step-size 2/255 --steps 10,--steps 1)
 # Table 5: corruption training with noise of other kinds.
 PR_NOISES := $(call at,gaussian laplace,gaussian laplace,gaussian)
@@ -72,10 +75,12 @@ reproduce-prbench: $(VENV)/run.stamp  ## PRBench's tables 4, 5, 12 and composite
 	  rb-pr $(PR_GAMMA) --rho 0.05 --noise laplace | \
 	  rb-ge attack pgd $(PR_EPS) $(PR_STEP) --iterate last | \
 	  rb-ge pr $(PR_GE) | \
+	  rb-ge pr $(PR_GE_FIRST) --noise gaussian | \
+	  rb-ge pr $(PR_GE_FIRST) --noise laplace | \
 	  rb-measure bound --paper prbench $(PR_BOUND) $(call INTO,prbench)
 	@$(call COMPARE,prbench) < $(call RECORDS,prbench)
 
-# --- NAS-RobBench-201: tables 1, 5 and 6 ----------------------------------------------------------
+# --- NAS-RobBench-201: tables 1, 4 to 7 ------------------------------------------------------------
 
 NR_NONE := $(call at,0 1 2 3 4,,0 3)
 NR_ARCH := $(call at,--sample 3 --seed 1 --cells 1 --channels 8,,--sample 1 --seed 1 --cells 1 --channels 4)
@@ -84,6 +89,16 @@ NR_ARCHS = $(if $(NR_NONE),for none in $(NR_NONE); do rb-arch --unique --where "
 NR_HOW := $(call at,--method pgd --eps 32 --step-size 8 --attack-steps 4 --epochs 5 --val 0 --lr 0.1,\
 	--preset nasrobbench201 --method pgd --seed 0$(,)1$(,)2,\
 	--method pgd --eps 32 --attack-steps 1 --epochs 1)
+NR_TRAIN = rb-train $(NR_HOW) --jobs $(JOBS)
+# Table 7: what differentiable searches derive, trained as the others. #1835, skip connections alone, is the
+# cell of DARTS-V1 in NAS-Bench-201's own experiments; at full scale it is among all the others.
+NR_SEARCH := $(call at,--cells 1 --channels 8,--dataset cifar10,--cells 1 --channels 4)
+NR_STEPS := $(call at,--epochs 10 --steps 10,,--epochs 1 --steps 2)
+NR_DERIVED = for search in $(call at,darts advrush,darts advrush,darts); do \
+	rb-search $$search $(NR_SEARCH) $(NR_STEPS); done; \
+	rb-search nasi $(NR_SEARCH) $(call at,--steps 20,,--steps 2)
+NR_DARTS := $(call at,rb-arch --index 1835 --cells 1 --channels 8;,,)
+NR_ON := $(call at,,--dataset cifar10,)
 NR_EPS := $(call at,--eps 12$(,)32,--eps 3$(,)8,--eps 12$(,)32 --n 40)
 NR_FAR := $(call at,--eps 64$(,)128$(,)255,--eps 16$(,)32$(,)64$(,)128$(,)255,--eps 64$(,)128$(,)255 --n 40 --steps 3)
 NR_SQUARE := $(call at,--eps 12 --n 100 --queries 200,--eps 3,--eps 12 --n 40 --queries 5)
@@ -94,9 +109,9 @@ NR_NTK := $(call at,--kernel twice --attack fgsm$(,)pgd --eps 12$(,)32 --batch-s
 NR_AA := $(call at,--eps 32 --n 10,--eps 8,--eps 32 --n 5 --attacks apgd-ce)
 NR_WOT := $(call at,--batch-size 64,,--batch-size 8)
 
-reproduce-nas-robbench-201: $(VENV)/run.stamp  ## NAS-RobBench-201's tables 1, 5 and 6 (SCALE=mini or full)
+reproduce-nas-robbench-201: $(VENV)/run.stamp  ## NAS-RobBench-201's tables 1, 4 to 7 (SCALE=mini or full)
 	@$(call COMPARE,nas-robbench-201) --need --data '$(DATA)'
-	@$(PIPE) { $(NR_ARCHS); } | rb-train $(NR_HOW) --jobs $(JOBS) | \
+	@$(PIPE) { { $(NR_DARTS) $(NR_ARCHS); } | $(NR_TRAIN); { $(NR_DERIVED); } | $(NR_TRAIN) $(NR_ON); } | \
 	  rb-attack fgsm $(NR_EPS) | \
 	  rb-attack pgd $(NR_EPS) --iterate last | \
 	  rb-attack pgd $(NR_FAR) --iterate last | \
@@ -108,9 +123,20 @@ reproduce-nas-robbench-201: $(VENV)/run.stamp  ## NAS-RobBench-201's tables 1, 5
 
 # --- the robustness dataset of NAS-Bench-201 (Jung et al. 2023): table 1 --------------------------
 
-# At mini those of NAS-RobBench-201, whose table 1 compares the two.
-NB_ARCHS := $(call at,{ $(NR_ARCHS); },\
-	rb-arch --unique --dataset cifar10,rb-arch --unique --sample 3 --seed 2 --cells 1 --channels 4)
+# At mini those of NAS-RobBench-201, whose table 1 compares the two, some of 18 kernel parameters, of which
+# figures 7, 28 and 29 are, and the network of figure 30 with neighbours.
+NB_SMALL := --cells 1 --channels 8
+# At full scale the published weights under the published corruptions, which ImageNet16-120 has none of.
+NB_FROM := $(call at,,--weights '$(WEIGHTS)',)
+NB_PUBLISHED = for classes in 10 100; do rb-arch --unique --dataset cifar$$classes | \
+	rb-corrupt all --detail --severity 1-5 --from '$(DATA)/CIFAR-'$$classes-C $(NB_FROM); done; \
+	rb-arch --unique --dataset imagenet16-120
+NB_ARCHS = $(call at,$(NR_DARTS) $(NR_ARCHS); \
+	rb-arch --unique --where 'live_kernel_params == 18' --sample 5 --seed 1 $(NB_SMALL); \
+	rb-arch --index 13714 $(NB_SMALL); \
+	rb-arch --unique --where 'distance(13714) == 1' --sample 3 --seed 1 $(NB_SMALL),\
+	$(NB_PUBLISHED),\
+	rb-arch --unique --sample 3 --seed 2 --cells 1 --channels 4)
 # Figure 6: the Jacobian and the Hessian.
 NB_MEASURE := $(call at,--batches 2 --batch-size 64,--preset jung2023,--batches 1 --batch-size 8 --probes 1)
 # At full scale nothing is trained: the published weights are evaluated.
@@ -119,19 +145,19 @@ NB_EPS := $(call at,--eps 2$(,)4$(,)8$(,)16$(,)32 --n 200,--eps 0.1$(,)0.5$(,)1$
 	--eps 4$(,)8$(,)32 --n 40)
 NB_FGSM := $(call at,$(NB_EPS),--eps 0.1$(,)0.5$(,)1$(,)2$(,)3$(,)4$(,)5$(,)6$(,)7$(,)8$(,)255,$(NB_EPS))
 NB_PGD := --steps 40 --relative-step 0.0333333 --iterate last
-NB_FROM := $(call at,,--weights '$(WEIGHTS)' --dataset cifar10,)
 NB_SHORT := $(call at,--steps 50,,--steps 3)
 NB_QUERIES := $(call at,--queries 300,,--queries 5)
-NB_C := $(call at,all --n 100,all,contrast$(,)brightness --n 40)
+NB_C := $(call at,all --n 100 --severity 3$(,)4,,contrast$(,)brightness --n 40 --severity 3)
+NB_CORRUPT := $(if $(NB_C),rb-corrupt $(NB_C) --detail,cat)
 
 reproduce-nas-bench-201-robustness: $(VENV)/run.stamp  ## Jung et al.: table 1 (SCALE=mini or full)
 	@$(call COMPARE,nas-bench-201-robustness) --need --data '$(DATA)' --weights '$(WEIGHTS)'
-	@$(PIPE) $(NB_ARCHS) | $(NB_TRAIN) | \
+	@$(PIPE) { $(NB_ARCHS); } | $(NB_TRAIN) | \
 	  rb-attack fgsm $(NB_FGSM) --detail $(NB_FROM) | \
 	  rb-attack pgd $(NB_EPS) $(NB_PGD) --detail $(NB_FROM) | \
 	  rb-attack apgd-ce $(NB_EPS) $(NB_SHORT) $(NB_FROM) | \
 	  rb-attack square $(NB_EPS) $(NB_QUERIES) $(NB_FROM) | \
-	  rb-corrupt $(NB_C) --detail --severity $(call at,3$(,)4,1-5,3) $(NB_FROM) | \
+	  $(NB_CORRUPT) | \
 	  rb-measure jacobian,hessian --split test --on both $(NB_MEASURE) $(NB_FROM) $(call INTO,nas-bench-201-robustness)
 	@$(call COMPARE,nas-bench-201-robustness) < $(call RECORDS,nas-bench-201-robustness)
 

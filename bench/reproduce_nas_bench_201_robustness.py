@@ -3,8 +3,9 @@
     python bench/reproduce_nas_bench_201_robustness.py --scale mini < records.jsonl
 
 (make reproduce-nas-bench-201-robustness). At full scale the published weights of all 6,466 architectures
-are evaluated on CIFAR-10. mini and tiny train a few small networks without attacks on the built-in digits; as
-these are easy, a distance of 16/255 stands for the paper's 1/255.
+are evaluated on CIFAR-10, CIFAR-100 and ImageNet16-120, under corruptions on CIFAR-10-C and CIFAR-100-C.
+mini and tiny train a few small networks without attacks on the built-in digits; as these are easy, a distance
+of 16/255 stands for the paper's 1/255.
 """
 
 from __future__ import annotations
@@ -15,20 +16,19 @@ import sidebyside as side
 from reproduce_nas_robbench_201 import correlation
 
 COLUMNS = ("clean", "FGSM", "PGD", "APGD", "Square", "CIFAR-10-C")
-# Table 1, each column its own architecture: the best that there is at eps 1, in percent.
-OPTIMUM = (94.68, 69.24, 58.85, 54.02, 73.61, 58.55)
-# What the best on clean images (found by local search) comes to in the other columns.
-ON_CLEAN = (94.65, 63.95, 41.17, 18.74, 69.59, 56.90)
-ON_FGSM = (93.86, 69.10, 48.27, 23.18, 69.47, 56.57)
 # Spearman between columns of the dataset at eps 8, as NAS-RobBench-201's table 1 has them.
 CORRELATIONS = {"clean, PGD 8": 0.322, "clean, FGSM 8": 0.891, "PGD 8, FGSM 8": 0.487}
+# Mean accuracy under attacks of the worst and the best network of 18 kernel parameters (section 4.3), and of
+# networks of one number of parameters (abstract). The mean here is over attacks and distances below 255.
+SPREADS = {"18 kernel parameters": (0.21, 0.40), "one number of parameters": (0.20, 0.41)}
+ATTACKS = ("fgsm", "pgd40", "apgd-ce", "square")
 # An architecture of the published files, at full scale: clean, and PGD at 1.
 KNOWN = 13433, {"clean": 0.893, "PGD": 0.336}
 
 
 def metrics(scale: str) -> dict[str, str]:
     """Column -> metric of our records."""
-    near, far = ("1", "8") if scale == "full" else ("16", "32")
+    near, far = {"full": ("1", "8"), "tiny": ("8", "32")}.get(scale, ("16", "32"))
     return {
         "clean": "acc",
         "FGSM": f"fgsm.{near}",
@@ -43,11 +43,39 @@ def metrics(scale: str) -> dict[str, str]:
 
 def networks(records: list[dict[str, Any]], scale: str) -> dict[str, dict[str, float | None]]:
     """Architecture -> its columns; without all severities the mean over corruptions is of those there are."""
-    for record in records:
+    for record in side.of_first_set(records):
         some = [v for k, v in record["metrics"].items() if k.startswith("corrupt.") and "mean" not in k]
         if some:
             record["metrics"].setdefault("corrupt.mean", sum(some) / len(some))
-    return side.means(records, lambda record: record["arch"]["name"], metrics(scale))
+    return side.means(side.of_first_set(records), lambda record: record["arch"]["name"], metrics(scale))
+
+
+def under_attack(record: dict[str, Any]) -> float | None:
+    """The mean accuracy under the paper's attacks at all distances but 255."""
+    values = [
+        value
+        for name, value in record["metrics"].items()
+        if name.partition(".")[0] in ATTACKS and not name.endswith(".255")
+    ]
+    return sum(values) / len(values) if values else None
+
+
+def spreads(records: list[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
+    """The worst and the best mean accuracy under attack among networks with 18 kernel parameters, and among
+    those of one number of parameters, where it is widest."""
+    known = [(one, value) for one in side.of_first_set(records) if (value := under_attack(one)) is not None]
+    groups: dict[int, list[float]] = {}
+    for record, value in known:
+        groups.setdefault(record["arch"]["params"], []).append(value)
+    rows = {
+        "18 kernel parameters": [v for one, v in known if one["arch"].get("live_kernel_params") == 18],
+        "one number of parameters": max(groups.values(), key=lambda some: max(some) - min(some), default=[]),
+    }
+    return {
+        name: {"lowest": min(some), "highest": max(some), "networks": float(len(some))}
+        for name, some in rows.items()
+        if len(some) > 1
+    }
 
 
 def chosen_by(rows: side.Rows, column: str) -> dict[str, float | None]:
@@ -83,6 +111,11 @@ def claims(records: list[dict[str, Any]], scale: str) -> list[side.Claim]:
         side.above("choosing by clean accuracy loses more under PGD than under FGSM", gap["PGD"], gap["FGSM"])
     )
     found.append(side.above("and more under APGD than under PGD", gap["APGD"], gap["PGD"]))
+    ours = spreads(records)
+    for name, (low, high) in SPREADS.items():
+        words = f"networks of {name} differ by {high - low:.2f} in mean accuracy under attack"
+        one = ours.get(name, {})
+        found.append(side.above(words, one.get("highest"), one.get("lowest"), high - low))
     return found
 
 
@@ -91,19 +124,22 @@ def _gap(high: float | None, low: float | None) -> float | None:
 
 
 def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTable]:
-    """Table 1, the correlations of these columns that another paper gives, and one known architecture."""
+    """Table 1, the claims with numbers, correlations of these columns that another paper gives, and one known
+    architecture."""
     rows = networks(records, scale)
-    names = ("optimum", "best on clean", "best on FGSM")
-    paper = {
-        name: dict(zip(COLUMNS, [value / 100 for value in values], strict=True))
-        for name, values in zip(names, (OPTIMUM, ON_CLEAN, ON_FGSM), strict=True)
-    }
-    ours = dict(zip(names, (optimum(rows), chosen_by(rows, "clean"), chosen_by(rows, "FGSM")), strict=True))
     listed = list(rows.values())
     correlations = {pair: {"Spearman": correlation(listed, *pair.split(", "))} for pair in CORRELATIONS}
     published = {pair: {"Spearman": value} for pair, value in CORRELATIONS.items()}
+    ranges = {name: {"lowest": low, "highest": high} for name, (low, high) in SPREADS.items()}
     made = {
-        "table 1": side.PaperTable("Table 1 (eps 1)", paper, ours, COLUMNS),
+        "table 1": searches(records, scale),
+        "spreads": side.PaperTable(
+            "Mean accuracy under attack (section 4.3, abstract)",
+            ranges,
+            spreads(records),
+            ("lowest", "highest", "networks"),
+            lambda column, value: f"{value:.0f}" if column == "networks" else side.percent(value),
+        ),
         "correlations": side.PaperTable(
             "Rank correlations of the dataset (NAS-RobBench-201, table 1, starred)",
             published,
@@ -119,6 +155,16 @@ def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTab
     return made
 
 
+def searches(records: list[dict[str, Any]], scale: str) -> side.PaperTable:
+    """Table 1: the mean of what runs of each search find on these networks, and the best of each column."""
+    import reproduce_search
+
+    networks(records, scale)  # adds the mean over corruptions
+    names = metrics(scale)
+    columns = {column: names[column.replace("Clean", "clean")] for column in reproduce_search.JUNG.columns}
+    return reproduce_search.on_records(reproduce_search.JUNG, columns, records, scale, "Table 1 (eps 1)")
+
+
 def report(records: list[dict[str, Any]], scale: str) -> str:
     """The tables and claims."""
     texts = [table.text() for table in tables(records, scale).values()]
@@ -126,4 +172,10 @@ def report(records: list[dict[str, Any]], scale: str) -> str:
 
 
 if __name__ == "__main__":
-    side.main("nas-bench-201-robustness", __doc__, report, published=True)
+    side.main(
+        "nas-bench-201-robustness",
+        __doc__,
+        report,
+        published=True,
+        sets=(*side.IMAGES, "cifar10-c", "cifar100-c"),
+    )

@@ -229,7 +229,19 @@ SETS = {
         "the authors of NAS-Bench-201 (ImageNet16.tar)",
         "train_data_batch_1 ... train_data_batch_10, val_data",
     ),
+    "cifar10-c": (
+        "CIFAR-10-C",
+        "its authors (CIFAR-10-C.tar, on Zenodo)",
+        "gaussian_noise.npy and 14 more of the corruptions, labels.npy",
+    ),
+    "cifar100-c": (
+        "CIFAR-100-C",
+        "its authors (CIFAR-100-C.tar, on Zenodo)",
+        "gaussian_noise.npy and 14 more of the corruptions, labels.npy",
+    ),
 }
+IMAGES = ("cifar10", "cifar100", "imagenet16-120")
+"""The data sets of NAS-Bench-201."""
 
 
 def data_set(name: str, folder: str) -> Missing:

@@ -178,3 +178,57 @@ def test_tables_of_prbench_are_of_one_pair_and_others_have_their_own(driver: Any
     assert made["table 9"].ours == {"cifar100, resnet18, ERM": {"Acc": 0.6}}
     mnist = {"Acc": 0.99, "PGD20": 0.5, "PR .08": 0.8, "ProbAcc .1": 0.7}
     assert made["table 11"].ours["mnist, resnet18, ERM"].items() >= mnist.items()
+
+
+def test_the_claims_of_prbench_hold_for_its_own_numbers(driver: Any) -> None:
+    module = importlib.import_module("reproduce_prbench")
+    rows = module.published()
+    claims = module.claims_of(rows)
+    assert {claim.holds for claim in claims if "table 12" not in claim.words} == {True}
+    assert len(claims) > 60
+    swapped = {**rows, "AT-PR": rows["ERM"], "ERM": rows["AT-PR"]}
+    failed = [claim.words for claim in module.claims_of(swapped) if claim.holds is False]
+    assert "AT-PR has the most PR .08" in failed and "s/epoch: AT-PR above CVaR" in failed
+    assert len(module.by_noise(rows)) == 15
+
+
+def test_what_searches_derived_is_in_table_7_alone(driver: Any) -> None:
+    module = importlib.import_module("reproduce_nas_robbench_201")
+
+    def record(text: str, acc: float, **more: Any) -> dict[str, Any]:
+        arch = {"str": text, "none": 0, "class": 1}
+        return {"arch": arch, "dataset": "digits", "metrics": {"acc": acc, "naswot": acc}, **more}
+
+    records = [
+        record("a", 0.5),
+        record(module.DARTS_CELL, 0.25),
+        record("b", 1.0, search={"algorithm": "nasi"}),
+        record(module.DARTS_CELL, 0.75, search={"algorithm": "darts"}),
+    ]
+    assert module.plain(records) == records[:2]
+    tables = module.tables(records, "mini")
+    assert tables["table 7"].ours == {
+        "NASWOT": dict.fromkeys(module.COLUMNS_7, None) | {"clean": 0.5},
+        "NASI": {"clean": 1.0},
+        "DARTS": {"clean": 0.75},
+        "DARTS, cell of NAS-Bench-201": {"clean": 0.25},
+    }
+    assert tables["table 5"].ours["0"]["clean"] == 0.5
+
+
+def test_networks_of_one_size_span_their_accuracies_under_attack(driver: Any) -> None:
+    module = importlib.import_module("reproduce_nas_bench_201_robustness")
+
+    def record(params: int, kernel: int, *values: float) -> dict[str, Any]:
+        metrics = dict(zip(("fgsm.16", "pgd40.16", "fgsm.255", "acc"), (*values, 0.0, 1.0), strict=True))
+        arch = {"name": str(values), "params": params, "live_kernel_params": kernel}
+        return {"arch": arch, "dataset": "digits", "metrics": metrics}
+
+    records = [record(7, 18, 0.2, 0.4), record(7, 9, 0.8, 0.8), record(8, 18, 0.5, 0.5)]
+    assert module.spreads(records) == {
+        "18 kernel parameters": {"lowest": pytest.approx(0.3), "highest": 0.5, "networks": 2.0},
+        "one number of parameters": {"lowest": pytest.approx(0.3), "highest": 0.8, "networks": 2.0},
+    }
+    told = {claim.words: claim.holds for claim in module.claims(records, "mini")}
+    assert told["networks of 18 kernel parameters differ by 0.19 in mean accuracy under attack"]
+    assert module.spreads(records[:1]) == {}

@@ -47,23 +47,35 @@ def stage(command: str, text: str) -> str:
     return done.stdout
 
 
-def piped(pipe: str, text: str = "") -> str:
-    """What a pipe makes of a text, stage by stage in this process: torch is loaded once."""
-    for command in re.split(r" \| (?=rb-|cat)", pipe.strip().strip(";").strip()):
-        text = stage(command, text)
-    return text
+def apart(text: str, mark: str) -> list[str]:
+    """The parts of a shell text between marks that stand outside groups, loops and quotes."""
+    parts, depth = [""], 0
+    for token in re.findall(r"\"[^\"]*\"|'[^']*'|\w+|; | \| |.", text):
+        depth += (token in ("{", "for")) - (token in ("}", "done"))
+        if token == mark and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += token
+    return [part.strip(" ;") for part in parts if part.strip(" ;")]
 
 
-def run(pipe: str) -> str:
-    """A recipe: `{ pipe; for x in ...; do pipe; done; } | stages`, or one pipe alone."""
-    grouped = re.fullmatch(r"\{ (.*?);? \} \| (.*)", pipe)
-    if not grouped:
-        return piped(pipe)
-    first = grouped[1]
-    for loop, name, values, body in re.findall(r"(for (\w+) in ([^;]*); do (.*?);? done)", first):
-        unrolled = [body.replace(f"${name}", value) for value in values.split()]
-        first = first.replace(loop, "; ".join(unrolled))
-    return piped(grouped[2], "".join(piped(one) for one in first.split("; ") if one.strip()))
+def run(text: str) -> str:
+    """What a recipe writes: of commands, loops (for x in a b; do ...; done), groups ({ ...; }), and pipes."""
+    return "".join(_pipe(one) for one in apart(text, "; "))
+
+
+def _pipe(text: str) -> str:
+    first, *stages = apart(text, " | ")
+    loop = re.fullmatch(r"for (\w+) in ([^;]*); do (.*?);? done", first)
+    if loop:
+        written = "".join(run(loop[3].replace(f"${loop[1]}", value)) for value in loop[2].split())
+    elif first.startswith("{"):
+        written = run(first[1:-1])
+    else:
+        written = stage(first, "")
+    for command in stages:
+        written = stage(command, written)
+    return written
 
 
 def words(pipe: str) -> list[str]:
@@ -73,7 +85,7 @@ def words(pipe: str) -> list[str]:
 
 def parses(command: str) -> None:
     """A command with all its options is understood; it is not run."""
-    named = {"how": "cutout", "noise": "gaussian", "set": "cifar10"}
+    named = {"how": "cutout", "noise": "gaussian", "set": "cifar10", "classes": "10", "search": "darts"}
     tool, *arguments = shlex.split(re.sub(r"\$(\w+)", lambda word: named.get(word[1], "1"), command))
     arguments = [word for word in arguments if word != "done"]
     main = tools.tool(tool.removeprefix("rb-")).command
