@@ -16,6 +16,7 @@ _API = (
     "arch",
     "attack",
     "check",
+    "curve",
     "convert",
     "corr",
     "corrupt",

@@ -95,6 +95,12 @@ def check(record: Record, **options: object) -> Record:
     return _of_record("attack", ["check"], options, record)
 
 
+@_tool("attack", "curve")
+def curve(record: Record, **options: object) -> Record:
+    """The record with its robust accuracy at every distance; see rb-attack curve."""
+    return _of_record("attack", ["curve"], options, record)
+
+
 @_tool("attack", "transfer")
 def transfer(
     record: Record, origin: Record | str | os.PathLike[str], attack: str | None = None, **options: object

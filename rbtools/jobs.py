@@ -78,6 +78,20 @@ class EvaluateAllJob(_RunJob):
 
 
 @dataclass(frozen=True)
+class TwoPhaseJob(_RunJob):
+    """Run cheap attacks on all images of the record's model and an expensive one on a sample of the rest."""
+
+    divisible = True
+    request: Any
+    run: RunContext
+
+    def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+        from rbtools.evaluation.screened_attack import run_two_phase
+
+        return run_two_phase(record, self.request, self.run)
+
+
+@dataclass(frozen=True)
 class GradientMaskingJob(_RunJob):
     """Run the tests for gradient masking."""
 

@@ -189,7 +189,11 @@ NOT_IN_PYTHON = {"strict", "retry_errors", "shard", "in_place", "form", "shown",
 NOT_IN_PYTHON |= {"quiet", "verbose", "log", "config", "print_config", "dry_run", "device_rate"}
 NOT_IN_PYTHON |= {"jobs", "jobs_per_gpu", "engine", "address", "unordered", "checkpoint"}
 FUNCTIONS = [(name, name, ()) for name in tools.TOOLS if name != "store"]
-FUNCTIONS += [("check", "attack", ("check",)), ("transfer", "attack", ("transfer",))]
+FUNCTIONS += [
+    ("check", "attack", ("check",)),
+    ("curve", "attack", ("curve",)),
+    ("transfer", "attack", ("transfer",)),
+]
 
 
 @pytest.mark.parametrize(("function", "tool", "words"), FUNCTIONS)
@@ -213,6 +217,7 @@ def test_the_options_of_a_tool_and_the_arguments_of_its_function_agree(
 GIVEN = {
     "attack": {"record", "attack", "preset"},
     "check": {"record"},
+    "curve": {"record"},
     "transfer": {"record", "origin"},
     "pr": {"record"},
     "train": {"record"},

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 _NEEDS = {"dlr": (3, "margin"), "targeted-dlr": (4, "targeted-margin")}
 
 
-def norm_param() -> Any:
-    """The field of attacks with both norms."""
-    return param("linf", "The norm that bounds the perturbation.", choices=("linf", "l2"))
+def norm_param(*more: str) -> Any:
+    """The field of attacks with L-infinity, L2 and perhaps more norms."""
+    return param("linf", "The norm that bounds the perturbation.", choices=("linf", "l2", *more))
 
 
 def backend_param() -> Any:
@@ -40,7 +40,7 @@ def backend_param() -> Any:
 class Attack:
     """The base of every registered attack: a frozen, keyword-only dataclass with `__call__`.
 
-    `eps` is the radius of the ball of `norm` ("linf" or "l2"), in pixel units of [0, 1].
+    `eps` is the radius of the ball of `norm` ("linf", "l2" or "l1"), in pixel units of [0, 1].
     """
 
     name: ClassVar[str]
@@ -55,7 +55,12 @@ class Attack:
     @property
     def stem(self) -> str:
         """The metric's name without the distance ("pgd20.l2")."""
-        return self.name + (".l2" if self.norm == "l2" else "")
+        return self.name + self.norm_suffix
+
+    @property
+    def norm_suffix(self) -> str:
+        """The norm in the metric's name: empty for L-infinity."""
+        return "" if self.norm == "linf" else f".{self.norm}"
 
     @property
     def random(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from rbtools.attacks.minimal_norm import Search
     from rbtools.attacks.steps import Model
 
-_DUAL = {"linf": 1, "l2": 2}  # the norm of the gradient that bounds the change of the loss
+_DUAL = {"linf": 1, "l2": 2, "l1": math.inf}  # the norm of the gradient that bounds the change of the loss
 _TINY = 1e-12
 
 
@@ -44,7 +45,7 @@ class FMN(MinimalNormAttack):
     loss: ClassVar[str] = "margin"
 
     eps: float = 8 / 255
-    norm: str = norm_param()
+    norm: str = norm_param("l1")
     steps: int = param(100, "Number of gradient steps.", check="positive")
     step_size: float = param(1.0, "L2 length of the first step.", check="positive")
     last_step_size: float = param(0.01, "L2 length of the last step.", check="positive")
@@ -53,12 +54,12 @@ class FMN(MinimalNormAttack):
 
     def search(self, model: Model, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         move = functools.partial(
-            self._move, torch.full((len(images), 1, 1, 1), torch.inf, device=images.device)
+            self.move, torch.full((len(images), 1, 1, 1), torch.inf, device=images.device)
         )
         objective = losses.AttackObjective(losses.margin, labels, labels)
         return minimal_norm.nearest(model, images, objective, self.norm, self.steps, move)
 
-    def _move(self, radius: Tensor, search: Search, gradient: Tensor, margin: Tensor, number: int) -> Tensor:
+    def move(self, radius: Tensor, search: Search, gradient: Tensor, margin: Tensor, number: int) -> Tensor:
         """The next points; `radius` (N, 1, 1, 1) is changed in place."""
         gamma = minimal_norm.cosine(self.gamma, self.last_gamma, number, self.steps)
         step = minimal_norm.cosine(self.step_size, self.last_step_size, number, self.steps)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     # the step to the next points.
     Move = Callable[["Search", Tensor, Tensor, int], Tensor]
 
-_ORDER = {"linf": math.inf, "l2": 2}
+_ORDER = {"linf": math.inf, "l2": 2, "l1": 1}
 
 
 class MinimalNormAttack(SequentialAttack):
@@ -64,25 +64,35 @@ class Search:
 
 
 def nearest(
-    model: Model, images: Tensor, objective: AttackObjective, norm: str, count: int, move: Move
+    model: Model,
+    images: Tensor,
+    objective: AttackObjective,
+    norm: str,
+    count: int,
+    move: Move,
+    start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Run `count` steps from the images: the nearest adversarial examples and their distances (N,).
 
-    Clean errors have distance 0.
+    Clean errors have distance 0. `start`: other points (N, C, H, W) to start from.
     """
     unknown = torch.full_like(images.flatten(1)[:, 0], torch.inf)
-    search = Search(
-        images, images.clone(), torch.zeros_like(unknown), unknown.isnan(), images.clone(), unknown
-    )
+    points = images.clone() if start is None else start
+    search = Search(images, points, distances(points, images, norm), unknown.isnan(), images.clone(), unknown)
     for number in range(count):
         find = _Gradient(model, search.points, objective)
         logits, value, gradient = active_batch.in_chunks(model, len(images), find)
         _look(model, search, logits, objective.labels)
         search.points = move(search, gradient, value, number)
-        change = (search.points - images).flatten(1)
-        search.length = torch.linalg.vector_norm(change, ord=_ORDER[norm], dim=1)
+        search.length = distances(search.points, images, norm)
     _look(model, search, steps.logits_of(model, search.points), objective.labels)
     return search.nearest, search.distance
+
+
+def distances(points: Tensor, images: Tensor, norm: str) -> Tensor:
+    """How far the points (N, C, H, W) are from their images: (N,)."""
+    lengths: Tensor = torch.linalg.vector_norm((points - images).flatten(1), ord=_ORDER[norm], dim=1)
+    return lengths
 
 
 def cosine(first: float, last: float, number: int, count: int) -> float:

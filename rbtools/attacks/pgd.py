@@ -117,7 +117,7 @@ class PGD(SequentialAttack):
 
     @property
     def stem(self) -> str:
-        return f"{self.name}{self.steps}" + (".l2" if self.norm == "l2" else "")
+        return f"{self.name}{self.steps}{self.norm_suffix}"
 
     @property
     def clean_pass(self) -> bool:

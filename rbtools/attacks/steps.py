@@ -123,8 +123,9 @@ def project(perturbed: Tensor, images: Tensor, eps: float | Tensor, norm: str) -
     """Project onto the ball of radius `eps` around `images`, then onto the box [0, 1].
 
     Projecting onto the box afterwards does not leave the ball: images lie in the box, so clipping moves every
-    pixel towards its original. sphere: onto the intersection of the L2 ball of radius eps |x| with the sphere
-    of radius |x|, without a box; the unit sphere of definition 1 in Wu et al. 2024, by the image's norm.
+    pixel towards its original. l1: onto the nearest point of the ball in L2, then onto the box. sphere: onto
+    the intersection of the L2 ball of radius eps |x| with the sphere of radius |x|, without a box; the unit
+    sphere of definition 1 in Wu et al. 2024, by the image's norm.
 
     Shape: perturbed and images (N, C, H, W), images and eps in pixel units of [0, 1]; the result as images.
     """
@@ -133,9 +134,24 @@ def project(perturbed: Tensor, images: Tensor, eps: float | Tensor, norm: str) -
     if norm == "sphere":
         return _onto_cap(perturbed, images, float(eps))  # one per batch
     delta = perturbed - images
+    if norm == "l1":
+        return (images + _onto_l1_ball(delta, eps)).clamp_(0, 1)
     length = _length(delta)
     shrink = (eps / length.clamp_min(torch.finfo(delta.dtype).tiny)).clamp_max(1)
     return (images + delta * shrink).clamp_(0, 1)
+
+
+def _onto_l1_ball(delta: Tensor, eps: float | Tensor) -> Tensor:
+    """The nearest point, in L2, of the L1 ball of radius eps around 0 (Duchi et al. 2008, figure 1)."""
+    sizes = delta.abs().flatten(1)
+    radius = torch.as_tensor(eps, device=delta.device, dtype=delta.dtype).expand(len(delta), 1, 1, 1)[:, 0, 0]
+    descending = sizes.sort(dim=1, descending=True).values
+    excess = descending.cumsum(1) - radius
+    count = torch.arange(1, sizes.shape[1] + 1, device=delta.device)
+    kept = (descending * count > excess).sum(1, keepdim=True).clamp_min(1)
+    threshold = (excess.gather(1, kept - 1) / kept).clamp_min(0)
+    shrunk = delta.sign() * (delta.abs() - threshold[:, :, None, None]).clamp_min(0)
+    return torch.where((sizes.sum(1, keepdim=True) <= radius)[:, :, None, None], delta, shrunk)
 
 
 def _onto_cap(perturbed: Tensor, images: Tensor, eps: float) -> Tensor:

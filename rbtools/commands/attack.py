@@ -15,7 +15,11 @@ from rbtools.errors import RbError, UsageError
 from rbtools.records import dumps
 
 if TYPE_CHECKING:
+    from rbtools.attacks.base import Attack
     from rbtools.execution.context import RunContext
+
+_SMALLEST_SAMPLE = 10  # images of --two-phase N
+_CURVE = {"linf": "0:16:33", "l2": "0:2:33", "l1": "0:24:33"}
 
 
 @shared.command(choose=ATTACKS)
@@ -32,6 +36,25 @@ if TYPE_CHECKING:
     default=None,
     help="Write the adversarial images to DIR, one .npz file per model and distance.",
 )
+@click.option(
+    "--two-phase",
+    metavar="N",
+    default=None,
+    help="Run the attack on a sample of N images that PGD leaves, or on all of these.",
+)
+@click.option(
+    "--precision-goal",
+    type=click.FloatRange(0, 0.5, min_open=True),
+    default=None,
+    metavar="P",
+    help="Enlarge the sample of --two-phase until the value is known to +-P.",
+)
+@click.option(
+    "--screen-steps",
+    type=click.IntRange(1),
+    default=20,
+    help="Gradient steps of the two PGD runs on all images of --two-phase.",
+)
 @shared.source_options
 @shared.search_options
 def main(
@@ -41,6 +64,9 @@ def main(
     ladder: bool,
     detail: bool,
     save_adv: str | None,
+    two_phase: str | None,
+    precision_goal: float | None,
+    screen_steps: int,
     source: shared.RecordSource,
     work: shared.CommandContext,
 ) -> int:
@@ -49,20 +75,54 @@ def main(
     Reads records, adds the accuracy at every distance to "metrics" and how it was measured to "evals", and
     writes the records on; every other field passes through. Clean accuracy ("acc") is added too. An image
     that is misclassified without an attack counts as fooled. The search may run in lower precision; success
-    is decided by the unchanged model in float32. Other subcommands: preset runs the attacks of a paper, check
-    tests for gradient masking, transfer evaluates on the adversarial examples of another model.
+    is decided by the unchanged model in float32. With --two-phase N the attack, such as aa, runs only on N of
+    the images that PGD does not break, and the accuracy under both is estimated from them, with its interval;
+    --two-phase all is exact. Other subcommands: preset runs the attacks of a paper, curve measures all
+    distances at once, check tests for gradient masking, transfer evaluates on the adversarial examples of
+    another model.
 
     \b
     Examples:
       rb-arch --sample 1 --cells 1 | rb-train --method trades --epochs 1 | rb-attack pgd --eps 8,16 --n 100
       rb-attack pgd --eps 8 --checkpoint model.pt --arch resnet18 --dataset imagefolder:photos
+      rb-attack aa --precision-goal .01 trained.jsonl
     """
     from rbtools.evaluation.tasks import AttackTask
 
     method, distances = parse_units.attack(ATTACKS, attack, params, eps, work.screen.warn)
     if ladder and len(distances) < 2:
         raise UsageError("--ladder needs several distances: --eps 1,2,4,8.")
+    if two_phase is not None or precision_goal is not None:
+        if ladder or detail or save_adv is not None:
+            raise UsageError(
+                "--two-phase attacks only some images: leave out --ladder, --detail, --save-adv."
+            )
+        return _two_phase(source, work, method, distances, two_phase, precision_goal, screen_steps)
     return shared.evaluate(source, work, AttackTask(method, distances, ladder, detail, save_adv))
+
+
+def _two_phase(
+    source: shared.RecordSource,
+    work: shared.CommandContext,
+    method: Attack,
+    distances: tuple[float, ...],
+    size: str | None,
+    goal: float | None,
+    screen_steps: int,
+) -> int:
+    """Estimate the accuracy from a sample of the images that cheap attacks leave."""
+    from rbtools.evaluation.screened_attack import TwoPhaseRequest, screen_of
+    from rbtools.jobs import TwoPhaseJob
+
+    if size is not None and goal is not None:
+        raise UsageError("Both --two-phase and --precision-goal are given. Fix the size, or the goal.")
+    if size not in (None, "all") and not (size.isdecimal() and int(size) >= _SMALLEST_SAMPLE):
+        raise UsageError(
+            f"--two-phase is {size}. Expected how many images to attack, {_SMALLEST_SAMPLE} or more, or all."
+        )
+    number = int(size) if size not in (None, "all") else None
+    request = TwoPhaseRequest(method, distances, screen_of(method, screen_steps), number, goal)
+    return shared.filter_models(source, work, TwoPhaseJob(request, work.run))
 
 
 @shared.command()
@@ -137,6 +197,50 @@ def check(
     return shared.filter_models(source, work, GradientMaskingJob(question, work.run))
 
 
+@shared.command()
+@click.option(
+    "--norm",
+    type=click.Choice(["linf", "l2", "l1"]),
+    default="linf",
+    help="The norm of the distances.",
+)
+@click.option(
+    "--queries",
+    type=click.IntRange(20),
+    default=2000,
+    help="Passes through the network for each image, forward and backward, at most.",
+)
+@click.option(
+    "--eps",
+    default=None,
+    metavar="LIST",
+    help="Distances of the curve.  [default: 0:16:33, in L2 0:2:33, in L1 0:24:33]",
+)
+@shared.source_options
+@shared.search_options
+def curve(
+    norm: str, queries: int, eps: str | None, source: shared.RecordSource, work: shared.CommandContext
+) -> int:
+    """Measure robust accuracy at every distance by one search for the nearest adversarial examples.
+
+    FMN, in L2 also DDN, and a refinement from what they reach look for the nearest image that the model
+    misclassifies in float32; the accuracy at a distance is the share of images that have none up to it. Adds
+    curve.8 and so on, and curve.distance: the median, with quantiles and the area under the curve in "evals".
+    Other distances than those of the last run are computed from the store.
+
+    \b
+    Examples:
+      rb-attack curve --n 200 trained.jsonl | rb-plot curves --over eps -o curve.png
+      rb-attack curve --norm l2 --eps 0.25,0.5,1 trained.jsonl
+    """
+    from rbtools.attacks.curve import CurveAttack
+    from rbtools.evaluation.distances import DistanceOutput, DistanceTask
+
+    distances = parse_units.distances(eps or _CURVE[norm], norm, work.screen.warn)
+    output = DistanceOutput(CurveAttack(norm=norm, queries=queries), distances)
+    return shared.evaluate(source, work, DistanceTask(output))
+
+
 @shared.command(choose=ATTACKS, option="--attack", default="pgd")
 @click.option("--attack", default="pgd", metavar="NAME", help="The attack: " + ", ".join(ATTACKS) + ".")
 @click.option(
@@ -190,7 +294,7 @@ def _model_of(path: str, run: RunContext) -> dict[str, Any]:
         raise UsageError(f"--from: {wrong}") from None
 
 
-for _command, _name in ((preset, "preset"), (check, "check"), (transfer, "transfer")):
+for _command, _name in ((preset, "preset"), (check, "check"), (curve, "curve"), (transfer, "transfer")):
     main.add_command(_command, _name)  # type: ignore[attr-defined]
 
 

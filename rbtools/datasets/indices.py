@@ -27,10 +27,14 @@ _RANGES = re.compile(r"\d{1,18}(-\d{1,18})?(,\d{1,18}(-\d{1,18})?)*")
 
 @dataclass(frozen=True)
 class Indices:
-    """Chosen examples, in ascending order. `name` is "sha256:" and the hash of their numbers."""
+    """Chosen examples, in ascending order. `name` is "sha256:" and the hash of their numbers.
+
+    in_order: they are evaluated in the order of `numbers`, which then need not be ascending.
+    """
 
     numbers: tuple[int, ...]
     name: str
+    in_order: bool = False
 
 
 def read(text: str, size: int) -> Indices:
@@ -91,10 +95,11 @@ def _spelled_out(text: str) -> list[int]:
     return sorted(numbers)
 
 
-def of(numbers: Sequence[int]) -> Indices:
-    """Examples by their numbers, in ascending order."""
-    digest = hashlib.sha256(" ".join(map(str, numbers)).encode()).hexdigest()
-    return Indices(tuple(numbers), f"sha256:{digest}")
+def of(numbers: Sequence[int], *, in_order: bool = False) -> Indices:
+    """Examples by their numbers, in ascending order, or `in_order`: in that in which they are evaluated."""
+    words = ("in order",) * in_order + tuple(map(str, numbers))
+    digest = hashlib.sha256(" ".join(words).encode()).hexdigest()
+    return Indices(tuple(numbers), f"sha256:{digest}", in_order)
 
 
 def _parts(text: str) -> tuple[Path, str | None]:

@@ -63,12 +63,17 @@ def measured_entries(inputs: Inputs, task: EvalTask) -> tuple[dict[str, Any], En
     """The record with its data, and the entries of the task: (requested, implicit). Prints their warnings."""
     entries, implicit_entries = task_entries(inputs, task)
     model_checks.report_checks(inputs.record, [*entries, *implicit_entries], inputs.run)
+    report_warnings(entries, inputs.run)
+    return inputs.record_with_data(), entries, implicit_entries
+
+
+def report_warnings(entries: Sequence[Entry], run: RunContext) -> None:
+    """Print the warnings of the entries."""
     for entry in entries:
         for warning in entry.get("warnings", ()):
             if warning == NO_FAST_MODEL:
                 continue  # reported once, with the reason, where the fast copy was refused
-            inputs.run.notify(f"{entry['metric']}: {warning}")
-    return inputs.record_with_data(), entries, implicit_entries
+            run.notify(f"{entry['metric']}: {warning}")
 
 
 def add_entries(record: dict[str, Any], entries: Sequence[Entry], run: RunContext) -> dict[str, Any]:
@@ -160,6 +165,17 @@ def correct_images(inputs: Inputs, task: EvalTask) -> dict[tuple[str, int], np.n
     Outcomes that the store does not have are left out.
     """
     return _correct(_cache_units(inputs, task), inputs)
+
+
+def stored_outcomes(inputs: Inputs, task: EvalTask) -> dict[Output, np.ndarray]:
+    """The outcomes (n,) or rows (n, R) of each requested output of a task that was measured.
+
+    They come in the order of the evaluation. Those that the store has lost are computed again.
+    """
+    units = [unit for unit in _cache_units(inputs, task) if not unit.output.implicit]
+    if any(len(Outcomes(inputs.run.store, unit.outcomes)) < inputs.n for unit in units):
+        _compute(inputs, task, units, [None] * len(units), None)
+    return {unit.output: Outcomes(inputs.run.store, unit.outcomes).values(inputs.n) for unit in units}
 
 
 def _correct(units: Sequence[_CacheUnit], inputs: Inputs) -> dict[tuple[str, int], np.ndarray]:

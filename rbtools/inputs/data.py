@@ -47,6 +47,8 @@ class Data:
         if self.indices is None:
             return datasets.subset(labels, self.size, seed=0)
         chosen = torch.tensor(self.indices.numbers)
+        if self.indices.in_order:
+            return chosen
         return chosen[datasets.subset(labels[chosen], self.size, seed=0)]
 
     def protocol(self) -> dict[str, str]:

@@ -170,8 +170,9 @@ class CurvesPlot(Drawing):
         return "none" if self.over == "epoch" else "all"
 
     def _axis(self, panels: Sequence[Panel]) -> str:
-        squared = self.over == "eps" and all(".l2" in panel.title for panel in panels)
-        return words.AXES["eps2" if squared else self.over]
+        norms = {next((norm for norm in ("l1", "l2") if f".{norm}" in panel.title), "") for panel in panels}
+        same = self.over == "eps" and len(norms) == 1
+        return words.AXES[f"eps{norms.pop()[1:]}" if same else self.over]
 
     def _label(self, records: Sequence[Record], metric: str | None) -> str:
         if self.over == "epoch":

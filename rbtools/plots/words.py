@@ -26,6 +26,7 @@ _FIXED = {
 }
 AXES = {
     "eps": "ε [1/255]",
+    "eps1": "ε in L1, on pixels in [0, 1]",
     "eps2": "ε in L2, on pixels in [0, 1]",
     "severity": "severity",
     "gamma": "noise radius γ, on pixels in [0, 1]",
@@ -45,7 +46,7 @@ def with_number(name: str) -> metric_name.MetricName | None:
 
 def axis_of(parts: metric_name.MetricName) -> str:
     """The key in AXES of the quantity of the metric's number."""
-    return "eps2" if parts.norm == "l2" else parts.over
+    return f"eps{parts.norm[1:]}" if parts.norm else parts.over
 
 
 def describe(name: str) -> str:
@@ -70,7 +71,7 @@ def _described(parts: metric_name.MetricName) -> str:
         return f"{quantity}, {parts.of} noise, γ = {_radius(parts.number)}"
     if parts.over == "severity":
         return f"accuracy under {parts.of.replace('_', ' ')}, severity {parts.number}"
-    unit = "" if parts.norm == "l2" else "/255"
+    unit = "" if parts.norm else "/255"
     return f"accuracy under {parts._replace(norm='').family}, ε = {parts.number}{unit}"
 
 

@@ -101,7 +101,7 @@ def _forms() -> list[re.Pattern[str]]:
         rf"(?P<stem>probacc(?:-all)?)\.(?P<of>[a-z]+)\.(?P<number>{number})\.(?P<rho>{rate})",
         rf"(?P<stem>pr(?:-all)?|pfail)\.(?P<of>[a-z]+)\.(?P<number>{number})",
         r"(?P<stem>corrupt)(?:\.(?P<of>[^.]+)(?=\.))?(?:\.(?P<number>[1-5])(?=\.|$))?(?:\.(?P<suffix>.+))?",
-        rf"(?P<stem>(?!l2\.)[a-z][a-z-]*\d*)(?:\.(?P<norm>l2))?\.(?P<number>{number})(?:\.(?P<suffix>[a-z_]+))?",
+        rf"(?P<stem>(?!l[12]\.)[a-z][a-z-]*\d*)(?:\.(?P<norm>l[12]))?\.(?P<number>{number})(?:\.(?P<suffix>[a-z_]+))?",
     )
     return [re.compile(r"(?P<prefixes>(?:[a-z_]+\d*\.)*)" + form) for form in forms]
 

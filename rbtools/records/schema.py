@@ -130,10 +130,14 @@ _PROTOCOL = {
     ),
     "attack": (
         ("attack", "its name in rb-attack"),
-        ("norm", "the norm of its distances: linf or l2"),
+        ("norm", "the norm of its distances: linf, l2 or l1"),
         ("eps", "the distance, on the [0, 1] scale of pixels: 8/255 is 0.03137"),
         ("loss", "the loss that was maximised"),
         ("ladder", "the distances of one run, where each starts at the images of the one before"),
+        (
+            "screen",
+            "of rb-attack --two-phase: attacks on all images; the value is of these and the attack together",
+        ),
         ("attacked", "which images: all, where misclassified ones were attacked too"),
         (
             "source",
@@ -230,10 +234,24 @@ EVALS = (
         "result",
         "of ProbAcc: an estimate of the true share, from the maximum likelihood distribution of PR",
     ),
-    Field("quantiles", "result", "of PR_D: quantiles of PR over images", page="omitted"),
+    Field(
+        "quantiles",
+        "result",
+        "quantiles over images: of PR_D, or of the distances of rb-attack curve",
+        page="omitted",
+    ),
+    Field("area", "result", "of rb-attack curve: the mean accuracy over eps from 0 to the largest one"),
+    Field("unreached", "result", "of rb-attack curve: images without an adversarial example"),
     Field("se", "result", "the standard error of a measure's value"),
     Field("se_over", "result", "what it was estimated over: batches, probes or examples"),
     Field("broken_by", "result", "of an attack of several parts: how many images each part broke"),
+    Field(
+        "two_phase",
+        "result",
+        "of rb-attack --two-phase: how many images the screen left, on how many of them the attack ran, size,"
+        " sampled and broken of each stratum, and the interval of the value on just these n images",
+        page="own",
+    ),
     Field("distance", "result", "of an attack that minimises it: its mean over the images that were fooled"),
     Field("below_floor", "result", "of rb-pr --rare: images whose probability is below floor"),
     Field("images", "result", "of rb-pr --rare: the probability of each image", page="omitted"),

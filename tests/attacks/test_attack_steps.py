@@ -65,6 +65,25 @@ def test_projection_by_hand():
     assert torch.allclose(steps.project(near, images, 0.1, "l2"), near, atol=1e-7)
 
 
+@pytest.mark.parametrize("eps", [0.5, 3.0, torch.tensor([0.2, 2.0, 1e6]).view(3, 1, 1, 1)])
+def test_the_projection_in_l1_is_the_nearest_point_of_the_ball(eps):
+    generator = torch.Generator().manual_seed(0)
+    images = torch.full((3, 1, 4, 4), 0.5)
+    points = images + 0.4 * torch.randn(images.shape, generator=generator).clamp(-1, 1)
+    nearest = steps.project(points, images, eps, "l1")
+    radius = torch.as_tensor(eps).expand(3, 1, 1, 1).flatten()
+    change = (nearest - images).flatten(1)
+    assert (change.abs().sum(1) <= radius * (1 + 1e-5)).all()
+    inside = (points - images).flatten(1).abs().sum(1) <= radius
+    torch.testing.assert_close(nearest[inside], points[inside])
+    # The point is outside: the ball's nearest point is where the inner product with all others is smallest.
+    for _ in range(300):
+        other = torch.randn(change.shape, generator=generator)
+        other = other / other.abs().sum(1, keepdim=True) * radius.clamp_max(10)[:, None]
+        gap = (points - images).flatten(1) - change
+        assert ((gap * (other - change)).sum(1)[~inside] <= 1e-5).all()
+
+
 @pytest.mark.parametrize("scale", [1.0, 1e-25, 1e-38, 1e25])
 def test_l2_step_has_its_length_however_small_the_gradient(scale):
     gradient = scale * torch.tensor([[3.0, 4.0], [-5.0, 12.0]]).view(2, 1, 1, 2)

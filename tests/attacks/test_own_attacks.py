@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 from torch import nn
 
 from rbtools.attacks import ATTACKS
+from rbtools.attacks.curve import CurveAttack
 from rbtools.attacks.fab_steps import shortest_way
 from rbtools.errors import RbError
 from rbtools.evaluation.fast_model import CountingModel
 from rbtools.rng.draws import Draws
 
+ORDER = {"linf": torch.inf, "l2": 2, "l1": 1}
 SHORT = {
     "pgd": {"steps": 5},
     "cw": {"steps": 5},
@@ -42,6 +44,7 @@ ALL = [
     ("cw-l2", {}),
     ("fmn", {}),
     ("fmn", {"norm": "l2"}),
+    ("fmn", {"norm": "l1"}),
     ("ddn", {}),
     ("apgd-ce", {}),
     ("apgd-ce", {"norm": "l2", "restarts": 2, "eot": 2}),
@@ -377,31 +380,72 @@ def test_fmn_in_l2_is_not_held_by_the_walls_of_the_box():
     assert torch.isfinite(results["distance"]).all() and (model(points).argmax(1) != labels).all()
 
 
+def nearest_of_linear(model, images, labels, norm):
+    """The distance to the nearest boundary of a linear model, in L1 with regard to the box: (N,)."""
+    slope = model.weight[labels][:, None] - model.weight[None]
+    margin = (slope * images.flatten(1)[:, None]).sum(2)
+    if norm != "l1":  # away from the walls: the margin over the dual norm of its slope
+        distance = margin / slope.norm(dim=2, p={"linf": 1, "l2": 2}[norm])
+        return distance.scatter(1, labels[:, None], torch.inf).amin(1)
+    # The pixels with the steepest slope go to their walls in turn, the last of them part of the way.
+    pixels = images.flatten(1)[:, None].expand_as(slope)
+    room = torch.where(slope > 0, pixels, 1 - pixels)
+    order = slope.abs().argsort(dim=2, descending=True)
+    slopes, rooms = slope.abs().gather(2, order), room.gather(2, order)
+    gained = (slopes * rooms).cumsum(2)
+    before = gained - slopes * rooms
+    share = ((margin[:, :, None] - before) / (slopes * rooms).clamp_min(1e-12)).clamp(0, 1)
+    distance = (share * rooms).sum(2)
+    distance[gained[:, :, -1] < margin] = torch.inf
+    return distance.scatter(1, labels[:, None], torch.inf).amin(1)
+
+
 @pytest.mark.parametrize(
-    ("name", "params", "order", "dual"),
+    ("name", "params", "norm"),
     [
-        ("cw-l2", {"steps": 200, "c": 0.1}, 2, 2),
-        ("fmn", {"steps": 200, "norm": "l2"}, 2, 2),
-        ("fmn", {"steps": 200}, torch.inf, 1),
-        ("ddn", {"steps": 200}, 2, 2),
+        ("cw-l2", {"steps": 200, "c": 0.1}, "l2"),
+        ("fmn", {"steps": 200, "norm": "l2"}, "l2"),
+        ("fmn", {"steps": 200}, "linf"),
+        ("fmn", {"steps": 400, "norm": "l1"}, "l1"),
+        ("ddn", {"steps": 200}, "l2"),
     ],
 )
-def test_the_nearest_example_of_a_linear_model_is_found(name, params, order, dual):
-    # Away from the walls it is on the nearest boundary: as far as the margin over the dual norm of its slope.
+def test_the_nearest_example_of_a_linear_model_is_found(name, params, norm):
     model, images = Linear(4), 0.4 + 0.2 * images_for(20)
     labels = model(images).argmax(1)
-    slope = model.weight[labels][:, None] - model.weight[None]
-    distance = (slope * images.flatten(1)[:, None]).sum(2) / slope.norm(dim=2, p=dual)
-    exact = distance.scatter(1, labels[:, None], torch.inf).amin(1)
+    exact = nearest_of_linear(model, images, labels, norm)
     points, results = ATTACKS.build(name, **params, eps=100.0).run(model, images, labels, draws_for(20))
     assert (model(points).argmax(1) != labels).all()
-    lengths = (points - images).flatten(1).norm(dim=1, p=order)
+    lengths = (points - images).flatten(1).norm(dim=1, p=ORDER[norm])
     torch.testing.assert_close(lengths, results["distance"], rtol=1e-4, atol=1e-5)
     assert (lengths >= exact - 1e-5).all() and (lengths <= 1.05 * exact + 0.01).all()
     near = float(exact.median())
     within = ATTACKS.build(name, **params, eps=near)(model, images, labels, draws_for(20))
     unbroken = model(within).argmax(1) == labels
     assert 5 < unbroken.sum() < 15 and torch.equal(within[unbroken], images[unbroken])
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
+def test_the_curve_finds_the_nearest_example_of_a_linear_model_within_its_queries(norm):
+    images = 0.4 + 0.2 * images_for(20)
+    model = CountingModel(Linear(4))
+    labels = model(images).argmax(1)
+    exact = nearest_of_linear(Linear(4), images, labels, norm)
+    before = model.forwards
+    points, results = CurveAttack(norm=norm, queries=400).run(model, images, labels, draws_for(20))
+    lengths = (points - images).flatten(1).norm(dim=1, p=ORDER[norm])
+    torch.testing.assert_close(lengths, results["distance"], rtol=1e-4, atol=1e-5)
+    assert (lengths >= exact - 1e-5).all() and (lengths <= 1.05 * exact + 1e-3).all()
+    assert model.forwards - before + model.backwards <= 400 * 20
+
+
+def test_the_curve_is_no_farther_than_its_first_search():
+    images = images_for(20)
+    labels = Linear(4)(images).argmax(1)
+    _, few = CurveAttack(queries=24).run(Linear(4), images, labels, draws_for(20))
+    _, many = CurveAttack(queries=400).run(Linear(4), images, labels, draws_for(20))
+    assert (many["distance"] <= few["distance"] + 1e-6).all()
+    assert (many["distance"] < few["distance"] - 1e-6).any()
 
 
 def test_noise_takes_the_lowest_margin_where_nothing_fools():

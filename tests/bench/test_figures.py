@@ -26,7 +26,7 @@ def test_every_bench_is_among_the_figures() -> None:
     # this one.
     others = {"figures", "sidebyside", "ray_nodes", "gpu", "fuzz", "fuzz_fields"}
     others |= {"fuzz_pickles", "fuzz_targets", "snapshots", "structure", "paired", "zoo"}
-    others |= {"figures_of_papers", "paper_items", "minimal_norm"}
+    others |= {"figures_of_papers", "paper_items", "minimal_norm", "two_phase"}
     scripts = {path.stem for path in (ROOT / "bench").glob("*.py")}
     missing = {name for name in scripts - others if not name.startswith("reproduce_")} - {
         Path(one).stem for one in named

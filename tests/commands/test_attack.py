@@ -658,3 +658,165 @@ def test_another_number_of_images_is_refused_before_the_work(
     result = run(["fgsm", "--eps", "8", "--n", "30"], few)
     assert result.exit_code == 1
     assert "'fgsm.8', measured differently: n 20 there and 30 here. Keep both with --as" in result.stderr
+
+
+# --- two phases -----------------------------------------------------------------------------------
+
+TWO_PHASE = ["pgd", "--steps", "5", "--eps", "32", "--n", "120", "--screen-steps", "1"]
+
+
+@pytest.fixture
+def weak_screen(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, ...]:
+    """One step of half the distance: the screen leaves images that PGD breaks."""
+    from rbtools.evaluation import screened_attack
+
+    screen = (ATTACKS.build("pgd", steps=1, step_size=16 / 255, start="zero", eps=32 / 255),)
+    monkeypatch.setattr(screened_attack, "screen_of", lambda method, steps: screen)
+    return screen
+
+
+def two_phase(record: Record, *options: str) -> dict[str, Any]:
+    entry: dict[str, Any] = one(run([*TWO_PHASE, *options], record))["evals"][-1]
+    return entry
+
+
+def outcomes_of(record: Record, task: Any) -> np.ndarray:
+    """The outcomes of the last output of a task on the first 120 images."""
+    from rbtools.evaluation import evaluate
+    from rbtools.execution.context import RunContext
+    from rbtools.inputs.checkpoints import resolve_inputs
+
+    inputs = resolve_inputs(record, RunContext("rb-attack", Store(Path("rb-store")), n=120, device="cpu"))
+    evaluate.task_entries(inputs, task)
+    values: np.ndarray = [*evaluate.stored_outcomes(inputs, task).values()][-1]
+    return values
+
+
+def test_two_phases_on_all_survivors_are_exact(
+    known: dict[str, Record], weak_screen: tuple[Any, ...]
+) -> None:
+    from rbtools.evaluation.screened_attack import ScreenOutput, ScreenTask
+    from rbtools.evaluation.tasks import AttackTask
+
+    entry = two_phase(known["erm"], "--two-phase", "all")
+    method = ATTACKS.build("pgd", steps=5, eps=32 / 255)
+    margins = outcomes_of(known["erm"], ScreenTask(ScreenOutput(weak_screen)))[:, 0]
+    stands = outcomes_of(known["erm"], AttackTask(method, (32 / 255,)))
+    both = (margins >= 0) & (stands == 1)
+    assert 0 < both.sum() < (margins >= 0).sum() < 120
+    assert entry["value"] == both.sum() / 120 and entry["n"] == 120
+    about = entry["two_phase"]
+    assert about["interval"] == [entry["value"]] * 2
+    assert about["sampled"] == about["survivors"] == (margins >= 0).sum()
+    assert entry["screen"] == "pgd1" and entry["metric"] == "pgd5.32"
+
+
+def test_a_larger_sample_continues_the_smaller(
+    known: dict[str, Record], weak_screen: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rbtools.evaluation import adversarial
+
+    attacked: list[int] = []
+    attack = adversarial.run_attack
+
+    def counted(batch: Any, method: Any, *more: Any, **options: Any) -> Any:
+        if method.name == "pgd" and method.steps == 5:
+            attacked.extend(batch.ids.tolist())
+        return attack(batch, method, *more, **options)
+
+    monkeypatch.setattr(adversarial, "run_attack", counted)
+    small = two_phase(known["erm"], "--two-phase", "20")
+    assert len(attacked) == 20 == small["two_phase"]["sampled"]
+    large = two_phase(known["erm"], "--two-phase", "30")
+    assert len(set(attacked)) == len(attacked) == 30
+    strata = np.array(large["two_phase"]["strata"])
+    assert strata[:, 2].sum() > 0
+    assert strata[:, 1].sum() == 30 and (strata[:, 1] <= strata[:, 0]).all()
+    lost = (strata[:, 0] * strata[:, 2] / strata[:, 1]).sum()
+    assert large["value"] == pytest.approx((strata[:, 0].sum() - lost) / 120)
+    low, high = large["ci95"]
+    inner = large["two_phase"]["interval"]
+    assert low < inner[0] <= large["value"] <= inner[1] < high
+    again = run([*TWO_PHASE, "--two-phase", "30"], known["erm"])
+    assert len(attacked) == 30 and "1 found in the store" in again.stderr
+
+
+def test_a_goal_of_precision_enlarges_the_sample_until_it_is_met(known: dict[str, Record]) -> None:
+    coarse = two_phase(known["erm"], "--precision-goal", ".2")["two_phase"]
+    fine = two_phase(known["erm"], "--precision-goal", ".0001")["two_phase"]
+    assert coarse["goal"] == 0.2 and coarse["sampled"] == 48 < coarse["survivors"]
+    assert (coarse["interval"][1] - coarse["interval"][0]) / 2 <= 0.2
+    assert fine["sampled"] == fine["survivors"] and fine["interval"][0] == fine["interval"][1]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--two-phase", "3"], "--two-phase is 3. Expected how many images to attack, 10 or more, or all."),
+        (["--two-phase", "some"], "--two-phase is some. Expected how many"),
+        (["--two-phase", "20", "--precision-goal", ".01"], "Fix the size, or the goal."),
+        (["--two-phase", "20", "--detail"], "leave out --ladder, --detail, --save-adv"),
+        (["--precision-goal", "2"], "--precision-goal"),
+    ],
+)
+def test_options_of_two_phases_that_contradict(options: list[str], message: str) -> None:
+    result = run([*TWO_PHASE, *options])
+    assert result.exit_code == 2 and message in result.stderr
+
+
+def test_two_phases_are_another_protocol_than_the_attack_on_all(known: dict[str, Record]) -> None:
+    whole = one(run(["pgd", "--steps", "5", "--eps", "32", "--n", "120"], known["erm"]))
+    result = run([*TWO_PHASE, "--two-phase", "20"], whole)
+    assert result.exit_code == 1 and "screen None there and 'pgd1,cw1' here" in result.stderr
+
+
+def test_a_model_that_the_screen_breaks_whole_has_accuracy_0(known: dict[str, Record]) -> None:
+    entry = one(run(["pgd", "--eps", "255", "--n", "60", "--two-phase", "10"], known["erm"]))["evals"][-1]
+    assert entry["value"] == 0 == entry["ci95"][0] and entry["two_phase"]["survivors"] == 0
+
+
+# --- the curve over eps ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
+def test_the_curve_has_the_accuracy_at_every_distance_from_one_search(
+    known: dict[str, Record], norm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rbtools.attacks.curve import CurveAttack
+
+    searches: list[int] = []
+    search = CurveAttack.search
+
+    def counted(self: Any, model: Any, images: Any, labels: Any) -> Any:
+        searches.append(len(images))
+        return search(self, model, images, labels)
+
+    monkeypatch.setattr(CurveAttack, "search", counted)
+    asked = ["curve", "--norm", norm, "--queries", "60", "--n", "60"]
+    record = one(run([*asked, "--eps", "0:64:5"], known["erm"]))
+    names = [name for name in record["metrics"] if name.startswith("curve")]
+    suffix = "" if norm == "linf" else f".{norm}"
+    assert names == [f"curve{suffix}.{eps}" for eps in (0, 16, 32, 48, 64)] + [f"curve{suffix}.distance"]
+    values = [record["metrics"][name] for name in names[:-1]]
+    assert values == sorted(values, reverse=True) and values[0] == record["metrics"]["acc"] > values[-1]
+    summary = record["evals"][-1]
+    assert summary["value"] == summary["quantiles"]["0.5"] > 0 and 0 < summary["area"] < 1
+    assert summary["unreached"] == 0 and summary["norm"] == norm
+    other = one(run([*asked, "--eps", "8"], known["erm"]))
+    assert len(searches) == 1  # other distances are computed from the store
+    assert values[0] >= other["metrics"][f"curve{suffix}.8"] >= values[1 if norm == "linf" else -1]
+
+
+def test_the_curve_is_not_above_pgd(known: dict[str, Record]) -> None:
+    asked = ["--eps", "8,16,24,32", "--n", "100"]
+    curve = one(run(["curve", "--queries", "200", *asked], known["erm"]))["metrics"]
+    pgd = one(run(["pgd", "--steps", "40", *asked], known["erm"]))["metrics"]
+    for eps in (8, 16, 24, 32):
+        assert pgd[f"pgd40.{eps}"] - 0.1 <= curve[f"curve.{eps}"] <= pgd[f"pgd40.{eps}"] + 0.01
+
+
+def test_a_plot_of_a_curve_names_its_unit(known: dict[str, Record]) -> None:
+    from rbtools.plots import words
+
+    assert words.describe("curve.l1.12") == "accuracy under curve, ε = 12"
+    assert words.describe("curve.8") == "accuracy under curve, ε = 8/255"

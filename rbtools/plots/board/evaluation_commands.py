@@ -186,6 +186,9 @@ def _question(entry: Mapping[str, Any], lacking: dict[str, None]) -> _Step | Non
     attack = entry.get("attack")
     if isinstance(attack, str) and attack in ATTACKS and is_number(entry.get("eps")):
         return _attack(attack, entry, norm)
+    if attack == "curve" and is_number(entry.get("eps")):
+        words = tuple(word for name in ("norm", "queries") for word in option(name, entry.get(name)))
+        return _Step("rb-attack curve", words, {"eps": [distance(entry["eps"], norm)]})
     if isinstance(entry.get("noise"), str) and is_number(entry.get("gamma")):
         return _noise(entry)
     return _corruption(entry, lacking)
@@ -202,7 +205,19 @@ def _attack(attack: str, entry: Mapping[str, Any], norm: str) -> _Step:
     if isinstance(entry.get("ladder"), list):
         eps = [distance(value, norm) for value in entry["ladder"] if is_number(value)] + eps
         words.append("--ladder")
+    words += _two_phase(entry)
     return _Step(f"rb-attack {attack}", tuple(words), {"eps": eps})
+
+
+def _two_phase(entry: Mapping[str, Any]) -> list[str]:
+    """The options of an entry that was estimated from a sample."""
+    about = entry.get("two_phase")
+    if not isinstance(about, dict):
+        return []
+    sampled, goal = about.get("sampled"), about.get("goal")
+    size = "all" if sampled == about.get("survivors") else sampled
+    words = option("two_phase", size) if goal is None else option("precision_goal", goal)
+    return [*words, *option("screen_steps", about.get("screen_steps"))]
 
 
 def _noise(entry: Mapping[str, Any]) -> _Step | None:

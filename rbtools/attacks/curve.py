@@ -1,0 +1,91 @@
+"""The nearest adversarial example by several minimal-norm attacks: what `rb-attack curve` runs."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from rbtools.attacks import ddn, fmn, losses, minimal_norm, steps
+from rbtools.attacks.base import norm_param
+from rbtools.attacks.minimal_norm import MinimalNormAttack
+from rbtools.lazy import torch
+from rbtools.registry import param
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rbtools.attacks.steps import Model
+
+# Shares of the steps: of DDN, before FMN in L2, and of the refinement from what they reached.
+_DDN = 0.4
+_REFINED = 0.25
+_HALVINGS = 10
+_LOOKS = 5  # passes besides steps and halvings: of the last points of each search, and of their classes
+UNBOUNDED = 1e6  # a distance that no example has
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurveAttack(MinimalNormAttack):
+    """The nearest adversarial example of several searches, with at most `queries` passes for each image.
+
+    In L2 DDN and then FMN, in L-infinity and L1 FMN; then FMN with smaller steps from the nearest example so
+    far, towards the class of that example; then bisection of the segment from the image to it. A forward and
+    a backward pass are two queries. `run` returns the distances as "distance" (infinite where there is none).
+
+    Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images.
+    """
+
+    name: ClassVar[str] = "curve"
+    version: ClassVar[int] = 1
+    loss: ClassVar[str] = "margin"
+
+    eps: float = UNBOUNDED
+    norm: str = norm_param("l1")
+    queries: int = param(2000, "Passes through the network for each image at most.", check="positive")
+
+    def search(self, model: Model, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        budget = max((self.queries - _HALVINGS - _LOOKS) // 2, 1)
+        refined = int(_REFINED * budget)
+        if self.norm == "l2":
+            first = max(int(_DDN * budget), 1)
+            points, distance = ddn.DDN(steps=first).search(model, images, labels)
+            second = fmn.FMN(norm="l2", steps=max(budget - first - refined, 1))
+            points, distance = nearer((points, distance), second.search(model, images, labels))
+        else:
+            points, distance = fmn.FMN(norm=self.norm, steps=budget - refined).search(model, images, labels)
+        if refined:
+            points, distance = nearer(
+                (points, distance), self._refine(model, images, labels, points, refined)
+            )
+        return self._bisect(model, images, labels, points, distance)
+
+    def _refine(
+        self, model: Model, images: Tensor, labels: Tensor, points: Tensor, count: int
+    ) -> tuple[Tensor, Tensor]:
+        """FMN from the points, towards their classes, with the small steps and radii of its end."""
+        targets = steps.logits_of(model, points).argmax(1)
+        attack = fmn.FMN(norm=self.norm, steps=count, step_size=0.1, last_step_size=0.001, gamma=0.01)
+        radius = minimal_norm.distances(points, images, self.norm).view(-1, 1, 1, 1)
+        objective = losses.AttackObjective(losses.targeted_logit_margin, labels, targets)
+        move = functools.partial(attack.move, radius)
+        return minimal_norm.nearest(model, images, objective, self.norm, count, move, points)
+
+    def _bisect(
+        self, model: Model, images: Tensor, labels: Tensor, points: Tensor, distance: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Halve the segments from the images to the points: the nearest points that fool the model."""
+        low, high = torch.zeros_like(distance), torch.ones_like(distance)
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            tried = images + middle.view(-1, 1, 1, 1) * (points - images)
+            fooled = steps.fooled(model, tried, steps.logits_of(model, tried), labels) & distance.isfinite()
+            high, low = torch.where(fooled, middle, high), torch.where(fooled, low, middle)
+        nearest = images + high.view(-1, 1, 1, 1) * (points - images)
+        return nearest, torch.where(high < 1, minimal_norm.distances(nearest, images, self.norm), distance)
+
+
+def nearer(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """For each example the nearer of two points (N, C, H, W), and its distance (N,)."""
+    points = torch.where((other[1] < one[1]).view(-1, 1, 1, 1), other[0], one[0])
+    return points, torch.minimum(one[1], other[1])

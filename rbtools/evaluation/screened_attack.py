@@ -1,0 +1,238 @@
+"""An expensive attack on a sample of the images that cheap attacks leave: `rb-attack aa --two-phase`.
+
+The screen, PGD on the cross-entropy and then on the margin, runs on all images. The attack itself runs on the
+first N survivors in a random stratified order (`probabilistic.two_phase`). That order is one fixed list, so
+that a larger N, or a run after a crash, continues from the stored outcomes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from rbtools.attacks import ATTACKS
+from rbtools.datasets import indices
+from rbtools.evaluation import adversarial, evaluate
+from rbtools.evaluation.base import EvalTask, Outcome, Output
+from rbtools.evaluation.tasks import AttackOutput, AttackTask, CleanOutput
+from rbtools.inputs.checkpoints import resolve_inputs
+from rbtools.lazy import np, torch
+from rbtools.probabilistic import two_phase
+from rbtools.records import results
+from rbtools.rng.draws import Draws
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rbtools.attacks.base import Attack
+    from rbtools.evaluation.base import Batch
+    from rbtools.execution.context import RunContext
+    from rbtools.inputs.resolve import Inputs
+
+Entry = dict[str, Any]
+_OF_SAMPLE = ("loss", "device", "precision", "prepared", "warnings")
+_BROKEN = -1.0  # in place of the margin of an image that the screen breaks
+
+
+def screen_of(method: Attack, steps: int) -> tuple[Attack, ...]:
+    """The attacks of the screen: PGD on the cross-entropy, then on the margin, in the norm of the attack."""
+    return tuple(ATTACKS.build(name, norm=method.norm, steps=steps) for name in ("pgd", "cw"))
+
+
+@dataclass(frozen=True)
+class ScreenOutput(Output):
+    """A row (1,) for each example: its smallest margin under the attacks that it survives, or -1."""
+
+    attacks: tuple[Any, ...]
+
+    @property
+    def allow_fast_model(self) -> bool:
+        return True
+
+    @property
+    def eps(self) -> float:
+        """The distance of its attacks, in pixel units."""
+        return float(self.attacks[0].eps)
+
+    def key_fields(self) -> dict[str, Any]:
+        return {"kind": "screen", "attacks": [AttackOutput(one).key_fields() for one in self.attacks]}
+
+    def entry_template(self) -> list[Entry]:
+        return [{"metric": "screen"}]
+
+    def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[Entry]:
+        n, left = len(outcomes), int((outcomes[:, 0] >= 0).sum())
+        return [{"metric": "screen", "n": n, "value": left / n}]
+
+    def rows(self, batch: Batch) -> Outcome:
+        """The rows of a batch, float32 (N, 1). Each attack gets what the one before leaves."""
+        still_correct, least = batch.clean, torch.full_like(batch.images[:, 0, 0, 0], torch.inf)
+        totals: dict[str, float] = {}
+        for attack in self.attacks:
+            result = adversarial.run_attack(batch, attack, still_correct=still_correct)
+            still_correct = result.survived
+            least = torch.minimum(least, _margin(result.logits, batch.labels))
+            for name, value in result.totals.items():
+                totals[name] = totals.get(name, 0.0) + value
+        rows = torch.where(still_correct, least.clamp_min(0), torch.full_like(least, _BROKEN))
+        return Outcome(rows[:, None], totals)
+
+
+def _margin(logits: Tensor, labels: Tensor) -> Tensor:
+    """The label's logit minus the largest other one (N,)."""
+    own = logits.gather(1, labels[:, None])[:, 0]
+    return own - logits.scatter(1, labels[:, None], -torch.inf).max(1).values
+
+
+@dataclass(frozen=True)
+class ScreenTask(EvalTask):
+    """Clean accuracy, and what the screen leaves."""
+
+    screen: ScreenOutput
+    title = "screen"
+
+    def outputs(self) -> Sequence[Output]:
+        return [CleanOutput(), self.screen]
+
+    def run(self, batch: Batch, wanted: Sequence[Output]) -> list[Tensor | Outcome]:
+        return [
+            output.rows(batch) if isinstance(output, ScreenOutput) else batch.clean.int() for output in wanted
+        ]
+
+
+class _SampleTask(AttackTask):
+    """The attack alone, without clean accuracy: the images are those that the screen leaves."""
+
+    def outputs(self) -> Sequence[Output]:
+        return super().outputs()[1:]
+
+
+@dataclass(frozen=True)
+class TwoPhaseRequest:
+    """The attack at each eps, the attacks of its screen, and how many images the attack itself gets.
+
+    size: that number, None for all that the screen leaves. goal: in place of a size, half the length of the
+    interval at which the run stops.
+    """
+
+    method: Any
+    eps: tuple[float, ...]
+    screen: tuple[Any, ...]
+    size: int | None = None
+    goal: float | None = None
+
+
+def run_two_phase(record: dict[str, Any], request: TwoPhaseRequest, run: RunContext) -> dict[str, Any]:
+    """The record with the estimated accuracy under the screen and the attack together, at each eps.
+
+    Raises RbError as `evaluate.run_task` does.
+    """
+    inputs = resolve_inputs(record, run)
+    estimates = [TwoPhaseEvaluation(inputs, request, eps) for eps in request.eps]
+    expected = [estimate.expected() for estimate in estimates]
+    evaluate.check_entries(inputs.record, expected, run)
+    if run.plan is not None:
+        run.plan.each([call for estimate in estimates for call in estimate.calls()])
+    record = inputs.record
+    entries = []
+    for estimate in estimates:
+        record, _, implicit_entries = evaluate.measured_entries(inputs, estimate.screening)
+        for entry in implicit_entries:
+            record = results.add_implicit(record, entry)
+        entries.append(estimate.entry())
+    evaluate.report_warnings(entries, run)
+    return evaluate.add_entries(record, entries, run)
+
+
+class TwoPhaseEvaluation:
+    """The two phases at one eps."""
+
+    def __init__(self, inputs: Inputs, request: TwoPhaseRequest, eps: float) -> None:
+        self.inputs, self.request = inputs, request
+        self.method = replace(request.method, eps=eps)
+        self.screening = ScreenTask(ScreenOutput(tuple(replace(one, eps=eps) for one in request.screen)))
+        self.task = _SampleTask(self.method, (eps,))
+
+    def calls(self) -> list[Callable[[], Any]]:
+        """Both phases, for a dry run: of the second, as many images as it takes at most."""
+        size = min(self.request.size or self.inputs.n, self.inputs.n)
+        sample = self.inputs.on(self.inputs.data.split, n=size)
+        return [
+            lambda: evaluate.task_entries(self.inputs, self.screening),
+            lambda: evaluate.task_entries(sample, self.task),
+        ]
+
+    def expected(self) -> Entry:
+        """The entry as far as it is known before the work."""
+        (entry,) = evaluate.expected_entries(self.inputs, self.task)
+        return {**entry, "screen": ",".join(attack.stem for attack in self.request.screen)}
+
+    @cached_property
+    def margins(self) -> np.ndarray:
+        """The margin of each image (n,) under the screen, in the order of the evaluation; -1 if broken."""
+        values = evaluate.stored_outcomes(self.inputs, self.screening)[self.screening.screen]
+        margins: np.ndarray = values[:, 0]
+        return margins
+
+    def entry(self) -> Entry:
+        """The entry with its estimate, from the store or computed."""
+        inputs, n = self.inputs, self.inputs.n
+        left = np.flatnonzero(self.margins >= 0)
+        confidence = two_phase.confidence_of_look(len(left)) if self.request.goal is not None else 0.95
+        order, stratum = self.order(left)
+        of_sample: list[Entry] = []
+        parts = two_phase.strata(0, stratum[:0], stratum[:0])
+        for size in self._sizes(len(left)):
+            sample = inputs.on(inputs.data.split, indices=order, n=size)
+            of_sample, _ = evaluate.task_entries(sample, self.task)
+            stands = next(iter(evaluate.stored_outcomes(sample, self.task).values()))
+            parts = two_phase.strata(len(left), stratum[:size], stands)
+            low, high = two_phase.estimate(parts, confidence).interval
+            if self.request.goal is not None and (high - low) / 2 / n <= self.request.goal:
+                break
+        known = {name: value for name, value in self.expected().items() if value is not results.LATER}
+        return known | self._findings(parts, confidence) | self._cost(of_sample)
+
+    def order(self, left: np.ndarray) -> tuple[indices.Indices, np.ndarray]:
+        """The survivors at the places `left` of the evaluation, in the order of the sample; their strata."""
+        places = torch.from_numpy(left)
+        numbers = self.inputs.data.order(self.inputs.data.load().labels)[: self.inputs.n][places]
+        keys = Draws(self.inputs.run.seed, "two-phase", numbers).uniform((1,))[:, 0].double().numpy()
+        order, stratum = two_phase.order(self.margins[left], keys)
+        return indices.of(numbers[torch.from_numpy(order)].tolist(), in_order=True), stratum
+
+    def _sizes(self, survivors: int) -> Iterator[int]:
+        """The sizes of the sample: one, or those at which a run with a goal looks at its interval."""
+        if not survivors:
+            return
+        if self.request.goal is not None:
+            yield from two_phase.looks(survivors)
+        else:
+            yield min(self.request.size or survivors, survivors)
+
+    def _findings(self, parts: Sequence[two_phase.Stratum], confidence: float) -> Entry:
+        """The value, its interval, and what it was estimated from."""
+        n, estimate = self.inputs.n, two_phase.estimate(parts, confidence)
+        sampled, survivors = (sum(part[place] for part in parts) for place in (1, 0))
+        about: Entry = {
+            "survivors": survivors,
+            "sampled": sampled,
+            "screen_steps": getattr(self.request.screen[0], "steps", None),
+            "estimator": "stratified by margin",
+            "version": two_phase.VERSION,
+            "strata": [list(part) for part in parts],
+            "interval": [end / n for end in estimate.interval],
+        }
+        if self.request.goal is not None:
+            about |= {"goal": self.request.goal, "confidence": round(confidence, 6)}
+        interval = two_phase.population_interval(estimate.robust, estimate.interval, n)
+        return {"value": estimate.robust / n, "ci95": list(interval), "two_phase": about}
+
+    def _cost(self, of_sample: Sequence[Entry]) -> Entry:
+        """Time, precision and warnings: of the attack on the sample, and the time of the screen."""
+        (screened,), _ = evaluate.task_entries(self.inputs, self.screening)
+        entries = [screened, *of_sample]
+        fields = {name: value for entry in entries for name, value in entry.items() if name in _OF_SAMPLE}
+        return fields | {"seconds": round(sum(entry["seconds"] for entry in entries), 3)}

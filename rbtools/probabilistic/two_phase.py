@@ -1,0 +1,147 @@
+"""Two-phase sampling: a cheap attack on all images, an expensive one on a stratified sample of its survivors.
+
+Survivors are ordered by their margin under the cheap attack and cut into strata (Neyman, J. Am. Stat. Assoc.
+33, 1938). The sample of each stratum is simple and random, without replacement, and a prefix of every larger
+one. The estimate of how many survivors the expensive attack breaks is the sum over strata of
+size * broken / sampled, which is unbiased for any sample size.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from rbtools.lazy import np, special
+from rbtools.probabilistic import intervals
+
+VERSION = 1
+"""Of the order of the sample; part of what an entry says."""
+
+# Shares of the survivors, from the smallest margin on, and the share of each that is expected to break. The
+# sample of a stratum is proportional to its size times the standard deviation of its outcomes.
+_STRATA = ((0.05, 0.4), (0.15, 0.1), (0.8, 0.01))
+_PRIOR = 1 / 3  # Beta(1/3, 1/3): the median of the posterior is closest to the observed share (Kerman 2011)
+
+
+class Stratum(NamedTuple):
+    """One stratum: how many images it has, how many were sampled, and how many of these were broken."""
+
+    size: int
+    sampled: int
+    broken: int
+
+
+class TwoPhaseEstimate(NamedTuple):
+    """robust: the estimated number of the n images that stand; interval: of that number, at the confidence of
+    the call; `exact`: whether all survivors were sampled."""
+
+    robust: float
+    interval: tuple[float, float]
+    exact: bool
+
+
+def order(margins: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The order in which survivors are sampled: (positions (S,), the stratum of each of these (S,)).
+
+    margins: (S,), smaller is nearer to the boundary; keys: (S,), an independent uniform number of each. The
+    first N positions are the sample of size N. Its first ones take one image of each stratum in turn.
+    """
+    by_margin = np.lexsort((keys, margins))
+    stratum = np.empty(len(margins), np.int64)
+    time = np.empty(len(margins))
+    start = 0
+    for number, size in enumerate(sizes(len(margins))):
+        rows = by_margin[start : start + size]
+        stratum[rows] = number
+        broken = _STRATA[number][1]
+        rate = size * math.sqrt(broken * (1 - broken))
+        shuffled = rows[np.argsort(keys[rows], kind="stable")]
+        # The first image of each stratum comes before the second of any.
+        time[shuffled] = np.arange(size) / rate if size else 0
+        start += size
+    sequence = np.lexsort((stratum, time))
+    return sequence, stratum[sequence]
+
+
+def sizes(survivors: int) -> list[int]:
+    """How many survivors each stratum has."""
+    ends = np.cumsum([share for share, _ in _STRATA])
+    edges = [0, *(math.ceil(round(end * survivors, 6)) for end in ends[:-1]), survivors]
+    return [stop - start for start, stop in itertools.pairwise(edges)]
+
+
+def strata(survivors: int, stratum: np.ndarray, stands: np.ndarray) -> list[Stratum]:
+    """The strata after a sample. stratum: (N,), of each sampled image; stands: (N,), 1 if it is unbroken."""
+    count = len(_STRATA)
+    sampled = np.bincount(stratum, minlength=count)
+    broken = np.bincount(stratum, weights=1 - stands, minlength=count)
+    return [
+        Stratum(size, int(some), int(lost))
+        for size, some, lost in zip(sizes(survivors), sampled, broken, strict=True)
+    ]
+
+
+def estimate(parts: Sequence[Stratum], confidence: float = 0.95) -> TwoPhaseEstimate:
+    """How many survivors of the cheap attack stand under both, of the images that were screened.
+
+    The interval is that of the posterior of the unsampled images under independent priors Beta(1/3, 1/3) of
+    the strata: what one would learn by sampling all of them. Raises ValueError if a stratum is not sampled.
+    """
+    survivors = sum(part.size for part in parts)
+    lost, posterior = 0.0, np.ones(1)
+    for part in parts:
+        if part.size and not part.sampled:
+            raise ValueError("a stratum has no sampled image")
+        lost += part.size * part.broken / part.sampled if part.size else 0.0
+        posterior = np.convolve(posterior, _unsampled(part))
+    below = np.cumsum(posterior)
+    tail = (1 - confidence) / 2
+    seen = sum(part.broken for part in parts)
+    least = seen + int(np.searchsorted(below, tail))
+    most = seen + min(int(np.searchsorted(below, 1 - tail)), len(posterior) - 1)
+    exact = all(part.sampled == part.size for part in parts)
+    return TwoPhaseEstimate(survivors - lost, (float(survivors - most), float(survivors - least)), exact)
+
+
+def _unsampled(part: Stratum) -> np.ndarray:
+    """The distribution of the number of broken images among those not sampled: beta-binomial (R + 1,)."""
+    rest = part.size - part.sampled
+    broken = np.arange(rest + 1)
+    a, b = _PRIOR + part.broken, _PRIOR + part.sampled - part.broken
+    choose = -special.betaln(broken + 1, rest - broken + 1) - math.log(rest + 1)
+    shares: np.ndarray = np.exp(choose + special.betaln(broken + a, rest - broken + b) - special.betaln(a, b))
+    return shares
+
+
+def population_interval(robust: float, interval: tuple[float, float], n: int) -> tuple[float, float]:
+    """The 95 % interval of the accuracy on the population that the n images are a sample of.
+
+    robust, interval: of the number of these n images that stand. Wilson's interval of a count on n images and
+    the interval of the count itself are independent; their distances from the estimate are squared and added
+    (Zou and Donner, Stat. Med. 27, 2008).
+    """
+    value = robust / n
+    low, high = intervals.wilson(robust, n)
+    low = value - math.hypot(value - low, value - interval[0] / n)
+    high = value + math.hypot(high - value, interval[1] / n - value)
+    return max(low, 0.0), min(high, 1.0)
+
+
+def looks(survivors: int) -> list[int]:
+    """The sample sizes at which a run with a goal of precision looks at its interval; the last is all."""
+    schedule = []
+    size = 48.0
+    while size < survivors:
+        schedule.append(round(size))
+        size *= 1.5
+    return [*schedule, survivors]
+
+
+def confidence_of_look(survivors: int, confidence: float = 0.95) -> float:
+    """The confidence of each look with which all of them hold together, by Bonferroni's inequality.
+
+    The look at all survivors cannot be wrong.
+    """
+    return 1 - (1 - confidence) / max(len(looks(survivors)) - 1, 1)

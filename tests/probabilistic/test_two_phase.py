@@ -1,0 +1,96 @@
+"""Two-phase sampling: the order of the sample, the estimator and its intervals."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from rbtools.probabilistic import intervals, two_phase
+from rbtools.probabilistic.two_phase import Stratum
+
+
+def test_strata_are_cut_by_margin_and_hold_all() -> None:
+    margins = np.arange(400.0)[::-1]
+    order, stratum = two_phase.order(margins, np.random.default_rng(0).random(400))
+    assert sorted(order) == list(range(400))
+    assert two_phase.sizes(400) == [20, 60, 320] == np.bincount(stratum).tolist()
+    edges = [
+        (margins[order[stratum == number]].min(), margins[order[stratum == number]].max())
+        for number in range(3)
+    ]
+    assert edges == [(0, 19), (20, 79), (80, 399)]
+    assert stratum[:3].tolist() == [0, 1, 2]  # every stratum has an image in a sample of three
+
+
+@pytest.mark.parametrize("survivors", [1, 2, 3, 10, 11, 999])
+def test_sizes_add_up(survivors: int) -> None:
+    sizes = two_phase.sizes(survivors)
+    assert sum(sizes) == survivors and min(sizes) >= 0
+    assert len(two_phase.order(np.zeros(survivors), np.arange(survivors) / survivors)[0]) == survivors
+
+
+def test_every_survivor_of_a_stratum_is_equally_likely() -> None:
+    rng = np.random.default_rng(1)
+    margins, counts = rng.random(100), np.zeros(100)
+    for _ in range(4000):
+        order, _ = two_phase.order(margins, rng.random(100))
+        counts[order[:30]] += 1
+    by_margin = np.argsort(margins)
+    for start, stop in ((0, 5), (5, 20), (20, 100)):
+        share = counts[by_margin[start:stop]] / 4000
+        mean = share.mean()
+        assert np.abs(share - mean).max() < 4.5 * np.sqrt(mean * (1 - mean) / 4000) + 1e-9
+
+
+def test_the_distribution_of_the_rest_is_beta_binomial() -> None:
+    ours = two_phase._unsampled(Stratum(50, 20, 3))
+    theirs = stats.betabinom.pmf(np.arange(31), 30, 3 + 1 / 3, 17 + 1 / 3)
+    assert ours == pytest.approx(theirs, rel=1e-9) and ours.sum() == pytest.approx(1)
+
+
+def test_a_sample_of_all_is_exact() -> None:
+    estimate = two_phase.estimate([Stratum(10, 10, 4), Stratum(20, 20, 0), Stratum(0, 0, 0)])
+    assert estimate == (26, (26, 26), True)
+
+
+def test_a_stratum_without_a_sample_is_refused() -> None:
+    with pytest.raises(ValueError, match="no sampled image"):
+        two_phase.estimate([Stratum(10, 10, 4), Stratum(20, 0, 0)])
+
+
+@pytest.mark.parametrize("broken", [(30, 5, 0), (12, 3, 2), (0, 0, 0), (3, 20, 40)])
+def test_the_estimate_is_unbiased_and_its_interval_covers(broken: tuple[int, int, int]) -> None:
+    """Simple random samples of strata of known truth: 1,000 estimates, their mean, and their intervals."""
+    rng = np.random.default_rng(2)
+    sizes, sampled = (50, 150, 800), (40, 55, 80)
+    truth = 1000 - sum(broken)
+    estimates, covered = [], 0
+    for _ in range(1000):
+        counts = [
+            int(rng.hypergeometric(lost, size - lost, some))
+            for lost, size, some in zip(broken, sizes, sampled, strict=True)
+        ]
+        estimate = two_phase.estimate([Stratum(*part) for part in zip(sizes, sampled, counts, strict=True)])
+        estimates.append(estimate.robust)
+        covered += estimate.interval[0] <= truth <= estimate.interval[1]
+        assert estimate.interval[0] <= estimate.robust <= estimate.interval[1]
+    error = np.std(estimates) / np.sqrt(1000)
+    assert abs(np.mean(estimates) - truth) <= 4 * error
+    assert covered >= 930
+
+
+def test_the_interval_of_the_population_has_both_errors() -> None:
+    low, high = two_phase.population_interval(400, (400, 400), 1000)
+    assert (low, high) == pytest.approx(intervals.wilson(400, 1000))
+    wider = two_phase.population_interval(400, (390, 405), 1000)
+    assert wider[0] < low and wider[1] > high
+    assert wider[0] == pytest.approx(0.4 - np.hypot(0.4 - low, 0.01))
+    assert two_phase.population_interval(0, (0, 0), 10)[0] == 0
+
+
+def test_looks_grow_to_all_and_share_the_error() -> None:
+    assert two_phase.looks(300) == [48, 72, 108, 162, 243, 300]
+    assert two_phase.looks(20) == [20]
+    assert two_phase.confidence_of_look(300) == pytest.approx(1 - 0.05 / 5)
+    assert two_phase.confidence_of_look(20) == pytest.approx(0.95)
