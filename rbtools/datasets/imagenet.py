@@ -27,6 +27,10 @@ LABELS = (
     "ILSVRC2012_validation_ground_truth.txt",
 )
 USUAL = "bilinear-256-224"
+_PREPROCESSING = re.compile(
+    r"(?:(squash-)?(bilinear|bicubic)(?=-\d+-\d+$)|(crop|squash)(?=-\d+$))-(\d{1,4})(?:-(\d{1,4}))?", re.ASCII
+)
+MOST_PIXELS = 4096  # a side
 SUBSET = "robustbench"  # the split of the 5,000 images that RobustBench evaluates on
 
 
@@ -50,19 +54,20 @@ def scaling(text: str) -> tuple[Scaling, int]:
     """The preprocessing that a text names, and the side of its images.
 
     `bilinear-256-224`, `bicubic-256-224`: the shorter side is scaled to 256 and the centre cropped;
-    `crop-288`: only the centre; `squash-224`: both sides are scaled to 224. Raises RbError for another text.
+    `squash-bicubic-256-224`: both sides are scaled to 256; `squash-224` is `squash-bilinear-224-224`;
+    `crop-288`: only the centre. Raises RbError for another text.
     """
-    words = text.split("-")
-    sides = [int(word) for word in words[1:] if word.isascii() and word.isdigit() and 0 < int(word) <= 4096]
-    if len(sides) == len(words) - 1:
-        if words[0] in ("bilinear", "bicubic") and len(sides) == 2 and sides[1] <= sides[0]:
-            return Scaling(sides[0], bicubic=words[0] == "bicubic"), sides[1]
-        if words[0] in ("crop", "squash") and len(sides) == 1:
-            return Scaling(None if words[0] == "crop" else sides[0], squash=words[0] == "squash"), sides[0]
+    match = _PREPROCESSING.fullmatch(text)
+    if match is not None:
+        squash, method, kind, side, crop = match.groups()
+        scaled, cropped = int(side), int(crop or side)
+        if 0 < cropped <= scaled <= MOST_PIXELS:
+            whole = None if kind == "crop" else scaled
+            return Scaling(whole, method == "bicubic", squash is not None or kind == "squash"), cropped
     raise RbError(
         f"The data set imagenet has no preprocessing '{text[:40]}'. Write imagenet, which is"
-        f" imagenet:{USUAL}, or"
-        " imagenet:bicubic-256-224, imagenet:crop-288, imagenet:squash-224."
+        f" imagenet:{USUAL}, or imagenet:bicubic-256-224, imagenet:squash-bicubic-256-224, imagenet:crop-288,"
+        " imagenet:squash-224."
     )
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbtools.errors import RbError, shown, unknown
+from rbtools.inputs import transformers_config
 from rbtools.lazy import torch
 
 if TYPE_CHECKING:
@@ -61,10 +62,20 @@ def _of_hub(name: str, run: RunContext) -> NamedWeights:
             f"hf:{name} names no repository of the Hub. Expected hf:ORG/NAME or hf:ORG/NAME@REVISION."
         )
     repository, revision = match.groups()
-    config = _config(_hub_file(repository, revision, CONFIG_FILE, run), repository)
+    config = _config(repository, revision, CONFIG_FILE, run)
+    of_timm = isinstance(config.get("architecture"), str)
+    try:
+        arch = (_of_timm_config if of_timm else transformers_config.network)(config, repository)
+        if not of_timm:
+            images = _config(repository, revision, transformers_config.IMAGES_FILE, run)
+            arch |= transformers_config.images(images, repository)
+    except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError) as error:
+        raise RbError(
+            f"The configuration of hf:{repository} is damaged: {error!r}. Fetch it again."
+        ) from None
     path = _hub_file(repository, revision, WEIGHTS_FILE, run)
     commit = Path(path).parent.name  # the cache has a folder for each commit
-    return NamedWeights(path, _of_config(config, repository), f"hf:{repository}@{commit}")
+    return NamedWeights(path, arch, f"hf:{repository}@{commit}")
 
 
 def _hub_file(repository: str, revision: str | None, file: str, run: RunContext) -> str:
@@ -97,40 +108,29 @@ def _hub_file(repository: str, revision: str | None, file: str, run: RunContext)
         raise RbError(f"The file {file} of hf:{repository} cannot be downloaded: {reason}") from None
 
 
-def _config(path: str, repository: str) -> Mapping[str, Any]:
+def _config(repository: str, revision: str | None, file: str, run: RunContext) -> Mapping[str, Any]:
+    path = _hub_file(repository, revision, file, run)
     try:
         config = json.loads(Path(path).read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise RbError(
-            f"The file {CONFIG_FILE} of hf:{repository} is damaged: {error}. Fetch it again."
-        ) from None
+        raise RbError(f"The file {file} of hf:{repository} is damaged: {error}. Fetch it again.") from None
     if not isinstance(config, dict):
-        raise RbError(f"The file {CONFIG_FILE} of hf:{repository} is no JSON object. Fetch it again.")
+        raise RbError(f"The file {file} of hf:{repository} is no JSON object. Fetch it again.")
     return config
 
 
-def _of_config(config: Mapping[str, Any], repository: str) -> dict[str, Any]:
-    """The architecture of timm that a repository's configuration describes. Raises RbError for another."""
-    name = config.get("architecture")
-    if not isinstance(name, str):
-        kind = config.get("model_type")
-        what = f"describes a {kind} of the package transformers" if kind else "is not one of timm"
-        raise RbError(
-            f"The {CONFIG_FILE} of hf:{repository} {what}. Write a function that builds the network and say"
-            f" --arch python:MODULE:FUNCTION --allow-code --checkpoint {WEIGHTS_FILE}."
-        )
+def _of_timm_config(config: Mapping[str, Any], repository: str) -> dict[str, Any]:
+    """The architecture of timm that a repository's configuration describes. Raises RbError where its
+    arguments are changed.
+    """
     if config.get("model_args"):
         changed = shown(", ".join(map(str, config["model_args"])), 100)
         raise RbError(
-            f"hf:{repository} is timm's {name} with changed arguments ({changed}). Write a function that"
-            " builds it and say --arch python:MODULE:FUNCTION --allow-code."
+            f"hf:{repository} is timm's {config['architecture']} with changed arguments ({changed}). Write a"
+            " function that builds it and say --arch python:MODULE:FUNCTION --allow-code."
         )
-    try:
-        return {"space": "timm", "name": name, **_timm_images(config.get("pretrained_cfg", config))}
-    except (AttributeError, LookupError, TypeError, ValueError, ZeroDivisionError) as error:
-        raise RbError(
-            f"The file {CONFIG_FILE} of hf:{repository} is damaged: {error}. Fetch it again."
-        ) from None
+    name = config["architecture"]
+    return {"space": "timm", "name": name, **_timm_images(config.get("pretrained_cfg", config))}
 
 
 # --- timm and torchvision --------------------------------------------------------------------------------

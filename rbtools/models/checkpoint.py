@@ -59,9 +59,10 @@ __all__ = [
     "to_bytes",
 ]
 
-# Spaces whose networks have no constants that are computed while they are built.
+# Spaces most of whose networks have no constants that are computed while they are built.
 WITHOUT_CONSTANTS = ("nasbench201", "zoo", "torchvision", "repo", "fcnn", "rescnn")
-NOT_OF_THE_NETWORK = ("member", "normalize")  # fields of an architecture that belong to the file
+# Fields of an architecture that belong to the file.
+NOT_OF_THE_NETWORK = ("member", "normalize", "preprocessing")
 
 
 def load(
@@ -309,9 +310,12 @@ def _network(
     if arch.get("space") in WITHOUT_CONSTANTS:
         with meta_init():
             network = models.build(arch, classes=classes, shape=shape)
-    else:
-        with torch.random.fork_rng(devices=[]):
-            network = models.build(arch, classes=classes, shape=shape, allow_code=allow)
+        load_into(network, checkpoint)
+        if not any(buffer.is_meta for buffer in network.buffers()):
+            return network, checkpoint
+    with torch.random.fork_rng(devices=[]):  # it computes constants while it is built
+        network = models.build(arch, classes=classes, shape=shape, allow_code=allow)
+    if arch.get("space") not in WITHOUT_CONSTANTS:
         checkpoint = _as_saved(checkpoint, network)
     load_into(network, checkpoint)
     return network, checkpoint

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from rbtools.errors import RbError, shown
-from rbtools.models import published, tensor_names, unpack, weights_file
+from rbtools.models import published, tensor_names, transformers_names, unpack, weights_file
 from rbtools.unpickle import UnusualTensor
 
 EXPANDED = 2**20  # bytes that an expanded tensor may have
@@ -62,7 +62,7 @@ def read(path: str | Path, member: str | None = None) -> Checkpoint:
         origin["others"] = others
     if run is not None:
         origin["run"] = run
-    return Checkpoint(path, state, metadata, mean, std, origin, saved)
+    return Checkpoint(path, transformers_names.renamed(state), metadata, mean, std, origin, saved)
 
 
 def _refuse_unusual(key: str, value: object, path: Path) -> None:

@@ -39,6 +39,7 @@ PREFIXES = (
     "base_model.",
     "backbone.",
     "student.",
+    "timm_model.",
     "1.",
     "0.",
 )

@@ -24,7 +24,8 @@ def test_every_bench_is_among_the_figures() -> None:
     assert reproductions == {True}
     # Helpers of others, what compares two trees, what needs a GPU or what cannot be had here, and
     # this one.
-    others = {"figures", "sidebyside", "ray_nodes", "gpu", "fuzz", "fuzz_fields"}
+    others = {"transformers_networks", "author_networks"}
+    others |= {"figures", "sidebyside", "ray_nodes", "gpu", "fuzz", "fuzz_fields"}
     others |= {"fuzz_pickles", "fuzz_targets", "snapshots", "structure", "paired", "zoo"}
     others |= {"figures_of_papers", "paper_items", "minimal_norm", "two_phase"}
     scripts = {path.stem for path in (ROOT / "bench").glob("*.py")}

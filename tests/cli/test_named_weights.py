@@ -15,9 +15,12 @@ from safetensors.torch import save_file
 
 from rbtools.commands.arch import main as arch_of
 from rbtools.commands.attack import main as attack
+from rbtools.datasets import imagenet
+from rbtools.inputs import transformers_config
 from rbtools.models import checkpoint
 from rbtools.models.libraries import import_timm
 from rbtools.models.torchvision_import import torchvision
+from tests.models.test_transformers_names import filled, resnet
 
 timm = import_timm()
 
@@ -41,6 +44,65 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     save_file(network.state_dict(), snapshot / "model.safetensors")
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     return snapshot
+
+
+TEACHER = "DeiTForImageClassificationWithTeacher"
+CROPPED = {"do_center_crop": True, "crop_size": {"height": 224, "width": 224}}
+SHORTEST, BOTH = {"shortest_edge": 224}, {"height": 256, "width": 256}
+
+
+@pytest.mark.parametrize(
+    ("images", "preprocessing"),
+    [
+        ({"resample": 3, "size": SHORTEST, "crop_pct": 0.875}, "bicubic-256-224"),
+        ({"resample": 3, "size": 224, "crop_pct": 0.875}, "bicubic-256-224"),
+        ({"resample": 3, "size": {"shortest_edge": 384}, "crop_pct": 1.0}, "squash-bicubic-384-384"),
+        ({"resample": 2, "size": {"height": 224, "width": 224}}, "squash-bilinear-224-224"),
+        ({"resample": 2, "size": 224}, "squash-bilinear-224-224"),
+        ({"resample": 3, "size": BOTH, "do_center_crop": True, "crop_size": 224}, "squash-bicubic-256-224"),
+        (
+            {
+                "resample": 3,
+                "size": SHORTEST,
+                "do_center_crop": True,
+                "crop_size": {"height": 96, "width": 96},
+            },
+            "bicubic-224-96",
+        ),
+        ({"resample": 3, "size": SHORTEST}, None),
+        ({"resample": 1, "size": BOTH}, None),
+        ({"resample": 2, "size": BOTH, "do_resize": False}, None),
+    ],
+)
+def test_a_preprocessor_of_transformers_is_a_preprocessing_of_imagenet(
+    images: dict[str, Any], preprocessing: str | None
+) -> None:
+    fields = transformers_config.images({"image_mean": [0.1], "image_std": [0.5], **images}, "me/small")
+    assert fields.get("preprocessing") == preprocessing
+    assert fields["normalize"] == [[0.1], [0.5]]
+    if preprocessing is not None:
+        imagenet.scaling(preprocessing)  # raises RbError for a text that the data set does not know
+
+
+def test_a_classifier_of_transformers_is_recognised_and_brings_its_preprocessing(hub: Path) -> None:
+    state = {key: value for key, value in filled(resnet()).items() if "classifier" not in key}
+    state["resnet.embedder.embedder.convolution.weight"] = torch.ones(64, 1, 7, 7) / 49
+    for key in [key for key in state if "running" in key]:
+        state[key] = torch.full_like(state[key], float(key.endswith("var")))  # a fresh network's
+    state |= filled({"classifier.1.weight": (10, 512), "classifier.1.bias": (10,)})
+    save_file(state, hub / "model.safetensors")
+    config = {"architectures": ["ResNetForImageClassification"], "hidden_act": "relu", "model_type": "resnet"}
+    (hub / "config.json").write_text(json.dumps(config))
+    images = {"image_mean": MEAN, "image_std": STD, "resample": 3, "size": 224, "crop_pct": 0.875}
+    (hub / "preprocessor_config.json").write_text(json.dumps(images))
+    made = record(fgsm("hf:me/small"))
+    arch = made["arch"]
+    assert (arch["space"], arch["name"], arch["stem"]) == ("zoo", "resnet18", "imagenet")
+    assert (arch["normalize"], arch["preprocessing"]) == ([MEAN, STD], "bicubic-256-224")
+    (hub / "preprocessor_config.json").write_text(json.dumps({**images, "rescale_factor": 1}))
+    assert "not scaled to [0, 1]" in " ".join(fgsm("hf:me/small").stderr.split())
+    (hub / "preprocessor_config.json").write_text(json.dumps({"resample": 3}))
+    assert "is damaged: KeyError('image_mean')" in " ".join(fgsm("hf:me/small").stderr.split())
 
 
 def fgsm(name: str, *options: str) -> Result:
@@ -91,10 +153,17 @@ def test_timm_s_own_weights_are_found_by_the_name_of_the_network(
 @pytest.mark.parametrize(
     ("config", "words"),
     [
+        ({"model_type": "beit", "architectures": ["BeitForImageClassification"]}, "is BeitForImageClass"),
+        ({"model_type": "beit"}, "is a beit of the package transformers"),
+        ({"architectures": ["ViTForImageClassification"], "hidden_act": "relu"}, "hidden_act 'relu'"),
+        ({"architectures": ["ViTForImageClassification"], "num_attention_heads": 8}, "64 channels each"),
+        ({"architectures": ["ViTForImageClassification"], "layer_norm_eps": 1e-3}, "layer_norm_eps 0.001"),
+        ({"architectures": ["ViTForImageClassification"], "layer_norm_eps": "x"}, "is damaged"),
         (
-            {"model_type": "vit", "architectures": ["ViTForImageClassification"]},
-            "a vit of the package",
+            {"architectures": [TEACHER], "hidden_size": 256, "num_attention_heads": 4},
+            "width 256",
         ),
+        ({"architectures": ["ResNetForImageClassification"], "downsample_in_bottleneck": True}, "downsample"),
         ({"architecture": NAME, "model_args": {"width": 2}}, "with changed arguments (width)"),
         ({"architecture": NAME, "pretrained_cfg": {"mean": ["x"], "std": [1]}}, "is damaged"),
         ({"architecture": NAME, "pretrained_cfg": [1]}, "is damaged"),

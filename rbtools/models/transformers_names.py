@@ -1,0 +1,140 @@
+"""State dicts of the package transformers under the names of the classes that are built for them.
+
+`save_pretrained` writes `vit.encoder.layer.0...` and `classifier.weight`. Each kind has a table of
+substitutions, which are applied one after the other, to the names of timm (vit, deit, convnext, convnextv2,
+regnet), torchvision (resnet) or Microsoft's code (swin); query, key and value become one matrix. A file alone
+does not tell the activation and the number of heads; `inputs.transformers_config` compares these.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Substitutions = tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...]
+
+_QUERY, _KEY, _VALUE = (f".attn.{word}." for word in ("query", "key", "value"))
+
+
+def _numbered_from_one(words: str) -> Callable[[re.Match[str]], str]:
+    """A replacement whose first number counts from 1 instead of 0."""
+    return lambda match: words.format(int(match[1]) + 1, *match.groups()[1:])
+
+
+_TRANSFORMER: Substitutions = (
+    (r"attention\.(?:attention|self)\.", "attn."),
+    (r"attention\.output\.dense", "attn.proj"),
+    (r"layernorm_before", "norm1"),
+    (r"layernorm_after", "norm2"),
+    (r"intermediate\.dense", "mlp.fc1"),
+    (r"(?<=\d\.)output\.dense", "mlp.fc2"),
+    (r"embeddings\.patch_embeddings\.projection", "patch_embed.proj"),
+    (r"embeddings\.norm", "patch_embed.norm"),
+    (r"embeddings\.cls_token", "cls_token"),
+    (r"embeddings\.distillation_token", "dist_token"),
+    (r"embeddings\.position_embeddings", "pos_embed"),
+    (r"^encoder\.layers\.", "layers."),
+    (r"^encoder\.layer\.", "blocks."),
+    (r"^layernorm\.", "norm."),
+    (r"^(?:cls_)?classifier\.", "head."),
+    (r"^distillation_classifier\.", "head_dist."),
+)
+_CONVNEXT: Substitutions = (
+    (r"embeddings\.patch_embeddings", "stem.0"),
+    (r"embeddings\.layernorm", "stem.1"),
+    (r"downsampling_layer", "downsample"),
+    (r"^encoder\.", ""),
+    (r"^layernorm\.", "head.norm."),
+    (r"\.layers\.", ".blocks."),
+    (r"layer_scale_parameter", "gamma"),
+    (r"dwconv", "conv_dw"),
+    (r"layernorm", "norm"),
+    (r"pwconv(\d)", r"mlp.fc\1"),
+    (r"\.grn\.", ".mlp.grn."),
+    (r"^classifier\.", "head.fc."),
+)
+_RESNET: Substitutions = (
+    (r"embedder\.embedder\.convolution", "conv1"),
+    (r"embedder\.embedder\.normalization", "bn1"),
+    (r"encoder\.stages\.(\d)\.layers\.", _numbered_from_one("layer{}.")),
+    (r"shortcut\.convolution", "downsample.0"),
+    (r"shortcut\.normalization", "downsample.1"),
+    (r"layer\.(\d)\.convolution", _numbered_from_one("conv{}")),
+    (r"layer\.(\d)\.normalization", _numbered_from_one("bn{}")),
+    (r"^classifier\.1\.", "fc."),
+)
+_REGNET: Substitutions = (
+    (r"embedder\.embedder", "stem"),
+    (r"encoder\.stages\.(\d)\.", _numbered_from_one("s{}.")),
+    (r"layers\.(\d+)\.", _numbered_from_one("b{}.")),
+    (r"attention\.0", "fc1"),
+    (r"attention\.2", "fc2"),
+    (r"layer\.2\.fc", "se.fc"),  # RegNet-Y: squeeze-and-excitation stands before the last convolution
+    (r"layer\.3\.", "layer.2."),
+    (r"layer\.(\d)\.", _numbered_from_one("conv{}.")),
+    (r"shortcut", "downsample"),
+    (r"convolution", "conv"),
+    (r"normalization", "bn"),
+    (r"^classifier\.1\.", "head.fc."),
+)
+# The table of the names that begin with a word, as the class of transformers calls its body.
+TABLES: dict[str, Substitutions] = {
+    "vit": _TRANSFORMER,
+    "deit": _TRANSFORMER,
+    "swin": _TRANSFORMER,
+    "convnext": _CONVNEXT,
+    "convnextv2": _CONVNEXT,
+    "resnet": _RESNET,
+    "regnet": _REGNET,
+}
+CONVOLVED = 80  # width of timm's largest ConvNeXtV2 with 1x1 convolutions in place of linear layers
+_HEADS = ("classifier.", "cls_classifier.", "distillation_classifier.")
+
+
+def renamed(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors under the names of the class that is built for them; as they are where no table fits."""
+    kind = next((kind for kind in TABLES if any(key.startswith(f"{kind}.") for key in state)), None)
+    if kind is None or not all(key.startswith((f"{kind}.", *_HEADS)) for key in state):
+        return dict(state)
+    names = {key: _substituted(key.removeprefix(f"{kind}."), TABLES[kind]) for key in state}
+    if len(set(names.values())) < len(names):
+        return dict(state)
+    tensors = {names[key]: value for key, value in state.items()}
+    if kind == "convnextv2":
+        tensors = dict(_of_convnextv2(tensors))
+    return _with_joined_attention(tensors)
+
+
+def _substituted(key: str, table: Substitutions) -> str:
+    for pattern, words in table:
+        key = re.sub(pattern, words, key, count=1)
+    return key
+
+
+def _of_convnextv2(state: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """timm's shapes: its small ones have 1x1 convolutions where others have linear layers."""
+    stem = state.get("stem.0.weight")
+    small = stem is not None and len(stem) <= CONVOLVED
+    for key, value in state.items():
+        if ".grn." in key:
+            yield key, value.flatten()
+        elif small and value.ndim == 2 and ".mlp.fc" in key:
+            yield key, value[:, :, None, None]
+        else:
+            yield key, value
+
+
+def _with_joined_attention(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Query, key and value of an attention as one matrix, where all three are there."""
+    for query in [name for name in state if _QUERY in name]:
+        names = [query.replace(_QUERY, word) for word in (_QUERY, _KEY, _VALUE)]
+        parts: list[Any] = [state.get(name) for name in names]
+        if all(part is not None and part.ndim and part.shape == parts[0].shape for part in parts):
+            state[query.replace(_QUERY, ".attn.qkv.")] = torch.cat(parts)
+            for name in names:
+                del state[name]
+    return state
