@@ -109,7 +109,6 @@ def _rebuilt(
     shape: object,
     strides: object,
     needs_grad: object = False,
-    dtype: torch.dtype | None = None,
 ) -> Any:
     """A tensor on its storage; all of its numbers must lie inside it."""
     machine.spend(A_TENSOR)
@@ -117,9 +116,8 @@ def _rebuilt(
         return storage
     if not isinstance(storage, Storage):
         raise Damaged("it has a tensor without a storage")
-    dtype = dtype or storage.dtype
+    dtype, room = storage.dtype, storage.count
     shape, strides, (offset,) = sizes(shape), sizes(strides), sizes((offset,))
-    room = storage.count * storage.dtype.itemsize // dtype.itemsize
     last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
     if offset > room or (0 not in shape and last >= room):
         raise Damaged(f"it has a tensor of the shape {shape} outside its storage of {room} numbers")
@@ -128,8 +126,8 @@ def _rebuilt(
     memory = storage.source.memory(storage.key, dtype)
     if dtype == torch.bool:
         storage.source.check_truths(storage.key, memory)
-    start = storage.start * storage.dtype.itemsize // dtype.itemsize
-    tensor = torch.empty(0, dtype=dtype).set_(memory.untyped_storage(), start + offset, shape, strides)
+    start = storage.start + offset
+    tensor = torch.empty(0, dtype=dtype).set_(memory.untyped_storage(), start, shape, strides)
     return tensor.requires_grad_(_needs_grad(needs_grad, dtype))
 
 
@@ -166,11 +164,14 @@ def _tensor_v3(
     dtype: object,
     metadata: object = None,
 ) -> Any:
-    if metadata:
-        return UnusualTensor("conjugated or negated only by a mark")
+    """The numbers of a storage have the type `dtype`."""
     if not isinstance(dtype, torch.dtype):
         raise Damaged("it has a tensor without a type")
-    return _rebuilt(machine, storage, offset, shape, strides, needs_grad, dtype)
+    if isinstance(storage, Storage):
+        old, new = storage.dtype.itemsize, dtype.itemsize
+        start, count = (number * old // new for number in (storage.start, storage.count))
+        storage = Storage(storage.source, storage.key, dtype, start, count)
+    return _tensor_v2(machine, storage, offset, shape, strides, needs_grad, hooks, metadata)
 
 
 def _parameter(
