@@ -76,8 +76,8 @@ def main(
     writes the records on; every other field passes through. Clean accuracy ("acc") is added too. An image
     that is misclassified without an attack counts as fooled. The search may run in lower precision; success
     is decided by the unchanged model in float32. With --two-phase N the attack, such as aa, runs only on N of
-    the images that PGD does not break, and the accuracy under both is estimated from them, with its interval;
-    --two-phase all is exact. Other subcommands: preset runs the attacks of a paper, curve measures all
+    the images that PGD does not break, nor an attack of the record whose outcomes are stored; the accuracy
+    under all of them is estimated from these, with its interval. --two-phase all is exact. Other subcommands: preset runs the attacks of a paper, curve measures all
     distances at once, check tests for gradient masking, transfer evaluates on the adversarial examples of
     another model.
 

@@ -178,6 +178,13 @@ def stored_outcomes(inputs: Inputs, task: EvalTask) -> dict[Output, np.ndarray]:
     return {unit.output: Outcomes(inputs.run.store, unit.outcomes).values(inputs.n) for unit in units}
 
 
+def known_outcomes(inputs: Inputs, task: EvalTask) -> list[np.ndarray]:
+    """The outcomes (n,) or rows (n, R) of the requested outputs that the store has; nothing is computed."""
+    units = [unit for unit in _cache_units(inputs, task) if not unit.output.implicit]
+    stored = [Outcomes(inputs.run.store, unit.outcomes) for unit in units]
+    return [outcomes.values(inputs.n) for outcomes in stored if len(outcomes) >= inputs.n]
+
+
 def _correct(units: Sequence[_CacheUnit], inputs: Inputs) -> dict[tuple[str, int], np.ndarray]:
     templates = [(unit, unit.output.entry_template()[0]) for unit in units if not unit.output.implicit]
     return {

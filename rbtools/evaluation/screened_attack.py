@@ -1,12 +1,14 @@
 """An expensive attack on a sample of the images that cheap attacks leave: `rb-attack aa --two-phase`.
 
-The screen, PGD on the cross-entropy and then on the margin, runs on all images. The attack itself runs on the
-first N survivors in a random stratified order (`probabilistic.two_phase`). That order is one fixed list, so
-that a larger N, or a run after a crash, continues from the stored outcomes.
+The screen, PGD on the cross-entropy and then on the margin, runs on all images; so did the attacks of the
+record whose outcomes are stored. The attack itself runs on the first N images that all of them leave, in a
+random stratified order (`probabilistic.two_phase`). That order is one fixed list, so that a larger N, or a
+run after a crash, continues from the stored outcomes.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from rbtools.attacks import ATTACKS
 from rbtools.datasets import indices
+from rbtools.errors import RbError
 from rbtools.evaluation import adversarial, evaluate
 from rbtools.evaluation.base import EvalTask, Outcome, Output
 from rbtools.evaluation.tasks import AttackOutput, AttackTask, CleanOutput
@@ -78,6 +81,25 @@ class ScreenOutput(Output):
                 totals[name] = totals.get(name, 0.0) + value
         rows = torch.where(still_correct, least.clamp_min(0), torch.full_like(least, _BROKEN))
         return Outcome(rows[:, None], totals)
+
+
+def _method_of(entry: Entry) -> Attack | None:
+    """The attack of an entry; None for other entries, and for those of a sample or of published numbers."""
+    name, eps = entry.get("attack"), entry.get("eps")
+    others = {"two_phase", "published", "ladder"} & entry.keys()
+    if not isinstance(name, str) or name not in ATTACKS or not isinstance(eps, float) or others:
+        return None
+    fields = {field.name for field in dataclasses.fields(ATTACKS.load(name))}
+    params = {key: value for key, value in entry.items() if key in fields}
+    try:
+        if "step_size" in params:  # an entry has the length in use, also where it is the default
+            method: Attack = ATTACKS.build(name, **{**params, "step_size": None})
+            if method.effective_step_size == params["step_size"]:
+                return method
+        built: Attack = ATTACKS.build(name, **params)
+        return built
+    except (RbError, TypeError, ValueError):
+        return None
 
 
 def _margin(logits: Tensor, labels: Tensor) -> Tensor:
@@ -167,13 +189,28 @@ class TwoPhaseEvaluation:
     def expected(self) -> Entry:
         """The entry as far as it is known before the work."""
         (entry,) = evaluate.expected_entries(self.inputs, self.task)
-        return {**entry, "screen": ",".join(attack.stem for attack in self.request.screen)}
+        attacks = [attack.stem for attack in self.request.screen]
+        return {**entry, "screen": ",".join([*attacks, *self.stored])}
+
+    @cached_property
+    def stored(self) -> dict[str, np.ndarray]:
+        """Attacks of the record in this norm, up to this eps: which images (n,) each leaves."""
+        left = {}
+        for entry in self.inputs.record.get("evals") or ():
+            method = _method_of(entry)
+            if method is None or method.norm != self.method.norm or method.eps > self.method.eps:
+                continue
+            for outcomes in evaluate.known_outcomes(self.inputs, AttackTask(method, (method.eps,))):
+                left[str(entry["metric"])] = outcomes == 1
+        return left
 
     @cached_property
     def margins(self) -> np.ndarray:
         """The margin of each image (n,) under the screen, in the order of the evaluation; -1 if broken."""
         values = evaluate.stored_outcomes(self.inputs, self.screening)[self.screening.screen]
-        margins: np.ndarray = values[:, 0]
+        margins: np.ndarray = values[:, 0].copy()
+        for left in self.stored.values():
+            margins[~left] = _BROKEN
         return margins
 
     def entry(self) -> Entry:
