@@ -87,8 +87,8 @@ class Attack:
 
     @property
     def effective_step_size(self) -> float:
-        """The length of the first step of an attack with an option `step_size`."""
-        raise NotImplementedError
+        """The length of the first step of an attack with an option `step_size`, in pixel units of [0, 1]."""
+        return float(getattr(self, "step_size"))  # noqa: B009  # other attacks have none
 
     def loss_for(self, classes: int) -> str | None:
         """The loss in use for a model of that many classes."""

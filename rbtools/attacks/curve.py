@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from rbtools.attacks import ddn, fmn, losses, minimal_norm, steps
+from rbtools.attacks import cw_l2, ddn, fmn, losses, minimal_norm, steps
 from rbtools.attacks.base import norm_param
 from rbtools.attacks.minimal_norm import MinimalNormAttack
+from rbtools.errors import unknown
 from rbtools.lazy import torch
 from rbtools.registry import param
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 _DDN = 0.4
 _REFINED = 0.25
 _HALVINGS = 10
+_SEARCHES = 9  # of CW for its weight, each a part of the queries
 _LOOKS = 5  # passes besides steps and halvings: of the last points of each search, and of their classes
 UNBOUNDED = 1e6  # a distance that no example has
 
@@ -83,6 +86,22 @@ class CurveAttack(MinimalNormAttack):
             high, low = torch.where(fooled, middle, high), torch.where(fooled, low, middle)
         nearest = images + high.view(-1, 1, 1, 1) * (points - images)
         return nearest, torch.where(high < 1, minimal_norm.distances(nearest, images, self.norm), distance)
+
+
+def search_named(name: str, norm: str, queries: int) -> MinimalNormAttack:
+    """A minimal-norm attack in that norm with so many passes for each image. Raises RbError."""
+    searches: dict[str, Callable[[], MinimalNormAttack]] = {
+        "curve": lambda: CurveAttack(norm=norm, queries=queries),
+        "fmn": lambda: fmn.FMN(norm=norm, steps=max(queries // 2, 1), eps=UNBOUNDED),
+    }
+    if norm == "l2":
+        searches |= {
+            "ddn": lambda: ddn.DDN(steps=max(queries // 2, 1), eps=UNBOUNDED),
+            "cw-l2": lambda: cw_l2.CWL2(steps=max(queries // 2 // _SEARCHES, 1), eps=UNBOUNDED),
+        }
+    if name not in searches:
+        raise unknown(f"search in {norm}", name, searches)
+    return searches[name]()
 
 
 def nearer(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:

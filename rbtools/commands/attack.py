@@ -77,9 +77,10 @@ def main(
     that is misclassified without an attack counts as fooled. The search may run in lower precision; success
     is decided by the unchanged model in float32. With --two-phase N the attack, such as aa, runs only on N of
     the images that PGD does not break, nor an attack of the record whose outcomes are stored; the accuracy
-    under all of them is estimated from these, with its interval. --two-phase all is exact. Other subcommands: preset runs the attacks of a paper, curve measures all
-    distances at once, check tests for gradient masking, transfer evaluates on the adversarial examples of
-    another model.
+    under all of them is estimated from these, with its interval. --two-phase all is exact.
+
+    Other subcommands: preset runs the attacks of a paper, curve measures all distances at once, check tests
+    for gradient masking, transfer evaluates on the adversarial examples of another model.
 
     \b
     Examples:
@@ -211,6 +212,12 @@ def check(
     help="Passes through the network for each image, forward and backward, at most.",
 )
 @click.option(
+    "--attacks",
+    default="curve",
+    metavar="LIST",
+    help="The searches, each with these passes: curve, fmn; in L2 also ddn, cw-l2.",
+)
+@click.option(
     "--eps",
     default=None,
     metavar="LIST",
@@ -219,26 +226,41 @@ def check(
 @shared.source_options
 @shared.search_options
 def curve(
-    norm: str, queries: int, eps: str | None, source: shared.RecordSource, work: shared.CommandContext
+    norm: str,
+    queries: int,
+    attacks: str,
+    eps: str | None,
+    source: shared.RecordSource,
+    work: shared.CommandContext,
 ) -> int:
     """Measure robust accuracy at every distance by one search for the nearest adversarial examples.
 
     FMN, in L2 also DDN, and a refinement from what they reach look for the nearest image that the model
     misclassifies in float32; the accuracy at a distance is the share of images that have none up to it. Adds
     curve.8 and so on, and curve.distance: the median, with quantiles and the area under the curve in "evals".
-    Other distances than those of the last run are computed from the store.
+    Other distances than those of the last run are computed from the store. With several --attacks,
+    optimality.fmn and so on compare them: 1 is as near as all of them together (AttackBench).
 
     \b
     Examples:
       rb-attack curve --n 200 trained.jsonl | rb-plot curves --over eps -o curve.png
       rb-attack curve --norm l2 --eps 0.25,0.5,1 trained.jsonl
+      rb-attack curve --norm l2 --attacks fmn,ddn,cw-l2 --n 100 trained.jsonl
     """
-    from rbtools.attacks.curve import CurveAttack
+    from rbtools.attacks.curve import search_named
     from rbtools.evaluation.distances import DistanceOutput, DistanceTask
 
     distances = parse_units.distances(eps or _CURVE[norm], norm, work.screen.warn)
-    output = DistanceOutput(CurveAttack(norm=norm, queries=queries), distances)
-    return shared.evaluate(source, work, DistanceTask(output))
+    names = list(dict.fromkeys(name.strip() for name in attacks.split(",") if name.strip()))
+    try:
+        searches = [search_named(name, norm, queries) for name in names]
+    except RbError as wrong:
+        raise UsageError(f"--attacks: {wrong}") from None
+    if not searches:
+        raise UsageError("--attacks is empty. Expected a list such as curve or fmn,ddn.")
+    return shared.evaluate(
+        source, work, DistanceTask(tuple(DistanceOutput(search, distances) for search in searches))
+    )
 
 
 @shared.command(choose=ATTACKS, option="--attack", default="pgd")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rbtools import registry
 from rbtools.evaluation import adversarial, diagnostics
 from rbtools.evaluation.base import EvalTask, Outcome, Output
-from rbtools.evaluation.tasks import CleanOutput, accuracy_entry
+from rbtools.evaluation.tasks import CleanOutput, accuracy_entry, attack_settings
 from rbtools.lazy import np, torch
 from rbtools.records import metric_name
 
@@ -57,11 +57,12 @@ class DistanceOutput(Output):
         return {name: value for name, value in registry.config(self.method).items() if name != "eps"}
 
     def entry_template(self) -> list[dict[str, Any]]:
-        settings = {"attack": self.method.name, "loss": self.method.loss, **self._settings()}
         stem, norm = self.method.stem, self.method.norm
+        settings = attack_settings(self.method, loss=self.method.loss)
         accuracies = [
             {"metric": metric_name.attack_name(stem, eps, norm), **settings, "eps": eps} for eps in self.eps
         ]
+        del settings["eps"]
         return [*accuracies, {"metric": f"{stem}.distance", **settings}]
 
     def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
@@ -88,28 +89,90 @@ def _summary(distances: np.ndarray, farthest: float) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class DistanceTask(EvalTask):
-    """Clean accuracy, and the distances of the nearest adversarial examples."""
+class OptimalityOutput(Output):
+    """The local optimality of several attacks: a row (A,) for each example, its distance by each attack.
 
-    output: DistanceOutput
+    Cina et al. 2024 (AttackBench, arXiv:2404.19460): 1 - (a - b) / (c - b), where a is the area under the
+    attack's curve of accuracy over eps up to the largest of the smallest distances, b the area under the
+    curve of the smallest distance of each example, and c that of an attack that finds nothing. 1 is as good
+    as all attacks together.
+    """
+
+    attacks: tuple[DistanceOutput, ...]
+    needs_other_outputs = True
+
+    @property
+    def random(self) -> bool:
+        return any(attack.random for attack in self.attacks)
+
+    @property
+    def allow_fast_model(self) -> bool:
+        return True
+
+    def key_fields(self) -> dict[str, Any]:
+        return {"kind": "optimality", "attacks": [attack.key_fields() for attack in self.attacks]}
+
+    def entry_template(self) -> list[dict[str, Any]]:
+        best = ",".join(attack.method.name for attack in self.attacks)
+        return [
+            {**attack.entry_template()[-1], "metric": f"optimality.{attack.method.stem}", "best": best}
+            for attack in self.attacks
+        ]
+
+    def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
+        values = local_optimality(outcomes.astype(np.float64))
+        entries = []
+        for template, value in zip(self.entry_template(), values, strict=True):
+            reason = {} if value is not None else {"reason": "no image is reached by any attack"}
+            entries.append({**template, "n": len(outcomes), "value": value, **reason})
+        return entries
+
+
+def local_optimality(distances: np.ndarray) -> list[float | None]:
+    """The local optimality of A attacks from distances (N, A), 0 for clean errors; None if undefined."""
+    best = distances.min(1)
+    reached = best[np.isfinite(best)]
+    farthest = reached.max() if len(reached) else 0.0
+    areas = np.minimum(distances, farthest).mean(0)
+    least, most = np.minimum(best, farthest).mean(), (best > 0).mean() * farthest
+    if most <= least:
+        return [None] * distances.shape[1]
+    return [float(1 - (area - least) / (most - least)) for area in areas]
+
+
+@dataclass(frozen=True)
+class DistanceTask(EvalTask):
+    """Clean accuracy, the distances by each attack, and with several attacks their local optimality."""
+
+    attacks: tuple[DistanceOutput, ...]
 
     @property
     def title(self) -> str:
-        return str(self.output.method.stem)
+        return ", ".join(attack.method.stem for attack in self.attacks)
 
     def outputs(self) -> Sequence[Output]:
-        return [CleanOutput(), self.output]
+        several = [OptimalityOutput(self.attacks)] if len(self.attacks) > 1 else []
+        return [CleanOutput(), *self.attacks, *several]
 
     def run(self, batch: Batch, wanted: Sequence[Output]) -> list[Tensor | Outcome]:
-        return [
-            self._distances(batch) if isinstance(output, DistanceOutput) else batch.clean.int()
-            for output in wanted
-        ]
+        rows: dict[Any, Any] = dict(batch.precomputed)
+        outcomes: list[Tensor | Outcome] = []
+        for output in wanted:
+            if isinstance(output, DistanceOutput):
+                outcome = _distances(batch, output)
+                rows[output] = outcome.values
+                outcomes.append(outcome)
+            elif isinstance(output, OptimalityOutput):
+                outcomes.append(torch.cat([rows[attack] for attack in output.attacks], dim=1))
+            else:
+                outcomes.append(batch.clean.int())
+        return outcomes
 
-    def _distances(self, batch: Batch) -> Outcome:
-        result = adversarial.run_attack(batch, self.output.method)
-        from rbtools.attacks.minimal_norm import distances
 
-        rows = distances(result.images, batch.images, self.output.method.norm)
-        rows = torch.where(result.survived, torch.inf, rows)
-        return Outcome(rows[:, None], result.totals)
+def _distances(batch: Batch, output: DistanceOutput) -> Outcome:
+    """The rows (N, 1) of a batch."""
+    from rbtools.attacks.minimal_norm import distances
+
+    result = adversarial.run_attack(batch, output.method)
+    rows = distances(result.images, batch.images, output.method.norm)
+    return Outcome(torch.where(result.survived, torch.inf, rows)[:, None], result.totals)

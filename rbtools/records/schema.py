@@ -133,6 +133,7 @@ _PROTOCOL = {
         ("norm", "the norm of its distances: linf, l2 or l1"),
         ("eps", "the distance, on the [0, 1] scale of pixels: 8/255 is 0.03137"),
         ("loss", "the loss that was maximised"),
+        ("best", "of local optimality: the attacks whose smallest distances an attack is compared with"),
         ("ladder", "the distances of one run, where each starts at the images of the one before"),
         (
             "screen",

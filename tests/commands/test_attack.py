@@ -86,6 +86,18 @@ def test_an_attack_adds_its_results_and_passes_the_rest(trained: dict[str, Recor
     }
 
 
+SHORT = {"steps": "3", "queries": "5", "searches": "2", "targets": "2", "samples": "3"}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_every_attack_runs(trained: dict[str, Record], attack: str) -> None:
+    fields = {field.name for field in dataclasses.fields(ATTACKS.load(attack))}
+    options = [word for name, value in SHORT.items() if name in fields for word in (f"--{name}", value)]
+    options += ["--attacks", "fgsm,noise"] if attack == "aa" else []
+    entry = one(run([attack, *options, "--eps", "4", "--n", "4"], trained["erm"]))["evals"][-1]
+    assert entry["attack"] == attack and entry["n"] == 4 and 0 <= entry["value"] <= 1
+
+
 def test_a_record_of_which_a_part_was_found_counts_once(trained: dict[str, Record]) -> None:
     chosen = ["fgsm", "--n", "10"]
     run([*chosen, "--eps", "4"], trained["erm"])
@@ -836,3 +848,43 @@ def test_a_plot_of_a_curve_names_its_unit(known: dict[str, Record]) -> None:
 
     assert words.describe("curve.l1.12") == "accuracy under curve, ε = 12"
     assert words.describe("curve.8") == "accuracy under curve, ε = 8/255"
+
+
+def test_several_searches_are_compared_by_their_local_optimality(known: dict[str, Record]) -> None:
+    asked = ["curve", "--norm", "l2", "--queries", "60", "--n", "40", "--eps", "1"]
+    record = one(run([*asked, "--attacks", "fmn,ddn,curve"], known["erm"]))
+    values = {name: record["metrics"][f"optimality.{name}"] for name in ("fmn.l2", "ddn.l2", "curve.l2")}
+    assert all(0 < value <= 1 for value in values.values())
+    assert record["evals"][-1]["best"] == "fmn,ddn,curve" and record["evals"][-1]["attack"] == "curve"
+    assert {"fmn.l2.1", "ddn.l2.1", "curve.l2.1", "fmn.l2.distance", "ddn.l2.distance"} <= record[
+        "metrics"
+    ].keys()
+    fmn = one(run(["fmn", "--norm", "l2", "--steps", "30", "--n", "40", "--eps", "1"], known["erm"]))
+    assert fmn["metrics"]["fmn.l2.1"] == record["metrics"]["fmn.l2.1"]
+    added = one(run(["fmn", "--norm", "l2", "--steps", "30", "--n", "40", "--eps", "1"], record))
+    assert added["metrics"] == record["metrics"]  # the same protocol, so that one replaces the other
+
+
+def test_local_optimality_by_hand() -> None:
+    from rbtools.evaluation.distances import local_optimality
+
+    # Best distances 0, 1, 2, 4: area (0 + 1 + 2 + 4) / 4; the first attack's (0 + 1 + 4 + 4) / 4; nothing: 3.
+    distances = np.array([[0, 0], [1, 3], [np.inf, 2], [4, 4]])
+    first, second = local_optimality(distances)
+    assert first == pytest.approx(1 - (9 / 4 - 7 / 4) / (3 - 7 / 4))
+    assert second == pytest.approx(1 - (9 / 4 - 7 / 4) / (3 - 7 / 4))
+    assert local_optimality(distances[:, :1]) == [pytest.approx(1)]
+    assert local_optimality(np.full((3, 2), np.inf)) == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--attacks", "pgd"], "--attacks: Unknown search in linf 'pgd'."),
+        (["--attacks", "ddn"], "--attacks: Unknown search in linf 'ddn'."),
+        (["--attacks", ","], "--attacks is empty."),
+    ],
+)
+def test_searches_that_a_norm_does_not_have(options: list[str], message: str) -> None:
+    result = run(["curve", *options])
+    assert result.exit_code == 2 and message in result.stderr
