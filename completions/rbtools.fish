@@ -330,6 +330,7 @@ complete -c rb-attack -n '__rbtools_at "rb-attack check"' -l queries -x -d 'Quer
 complete -c rb-attack -n '__rbtools_at "rb-attack check"' -l samples -x -d 'Random points of each ball.'
 complete -c rb-attack -n '__rbtools_at "rb-attack curve"' -l norm -x -a 'linf l2 l1' -d 'The norm of the distances.'
 complete -c rb-attack -n '__rbtools_at "rb-attack curve"' -l queries -x -d 'Passes through the network for each image, forward and backward, at most.'
+complete -c rb-attack -n '__rbtools_at "rb-attack curve"' -l attacks -x -d 'The searches, each with these passes: curve, fmn; in L2 also ddn, cw-l2.'
 complete -c rb-attack -n '__rbtools_at "rb-attack curve"' -l eps -x -d 'Distances of the curve. [default: 0:16:33, in L2 0:2:33, in L1 0:24:33]'
 complete -c rb-attack -n '__rbtools_at "rb-attack transfer"' -l attack -x -d 'The attack: fgsm, pgd, cw, cw-l2, apgd-ce, apgd-dlr, apgd-t, fab, fab-t, fmn, ddn, square, aa, noise.'
 complete -c rb-attack -n '__rbtools_at "rb-attack transfer"' -l from -r -F -d 'The model that is attacked: a file with one record, or a checkpoint.'

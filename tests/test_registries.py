@@ -100,7 +100,7 @@ def test_every_field_is_an_option_with_help(registered: registry.Registry, name:
     settable = registry.options(cls)
     others = {field.name for field in dataclasses.fields(cls)} - {field.name for field in settable}
     # Set by --eps of rb-attack, and by the network that a bound is of.
-    assert others <= {"eps", "unit"}
+    assert others <= {"eps", "unit", "kappa"}
     shown = {str(option.name): option for option in method_options([cls])}
     assert list(shown) == [field.name for field in settable]
     for field in settable:
