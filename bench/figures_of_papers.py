@@ -2,7 +2,7 @@
 
     python bench/figures_of_papers.py prbench --scale mini               (make figures-prbench)
 
-reproduced/PAPER/ gets figN.pdf and figN.png (figNa ... where a figure has panels), tableN.md and tableN.tex
+reproduced/PAPER/ gets figN.pdf and figN.png, with all panels of the paper's figure, tableN.md and tableN.tex
 with the published values beside ours, and index.html, which has captions, claims, and of each item what is
 missing and which command makes it. `paper_items.py` lists the items. What is newer than its records, and was
 made by the same command, is not made again, so that a run which was cut off goes on.
@@ -25,20 +25,25 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import panels
 import sidebyside as side
 from click.testing import CliRunner
 from paper_items import PAPERS, WORDS, Item, Paper
 
 from rbtools.cli import tools
+from rbtools.cli.python_call import PythonCall
+from rbtools.plots import base
 from rbtools.scoring import render
 
+ENDINGS = ("pdf", "png")
 WIDTH = 6.5  # inches; --width makes the column of a paper of it
 
 
 class Made(NamedTuple):
-    """What became of an item: by panel its file, its command, and where there is none the reason."""
+    """What became of an item: its file without ending ("" for none); by panel its command, and why it is not
+    there."""
 
-    files: dict[str, str]
+    file: str
     commands: dict[str, str]
     missing: dict[str, str]
     html: str = ""
@@ -81,6 +86,36 @@ def execute(command: str) -> str:
     return CliRunner().invoke(main, arguments, prog_name=tool).stderr
 
 
+def figure_of(command: str) -> Any:
+    """The matplotlib Figure of a command line of rb-plot, or what the tool said where there is none."""
+    tool, *arguments = shlex.split(command)
+    arguments[arguments.index("-o") + 1] = ""  # no file
+    call = PythonCall()
+    CliRunner().invoke(tools.tool("plot").command, arguments, prog_name=tool, obj=call)
+    return execute(command) if call.result is None else call.result
+
+
+def draw(commands: Mapping[str, str], stem: str, columns: int, width: float) -> dict[str, str]:
+    """Write STEM.pdf and STEM.png of the panels; of those that cannot be drawn what the tool said, by letter.
+
+    What reads no records through rb-plot alone has one panel, whose tool writes both files.
+    """
+    first = next(iter(commands.values()))
+    if " | " in first or first.startswith("rb-plot corruptions"):
+        for ending in ENDINGS:
+            said = execute(first.replace(f"{stem}.pdf", f"{stem}.{ending}"))
+        return {} if Path(f"{stem}.{ENDINGS[-1]}").exists() else {"": said}
+    figures = {letter: figure_of(command) for letter, command in commands.items()}
+    missing = {letter: one for letter, one in figures.items() if isinstance(one, str)}
+    drawn = [(letter, one) for letter, one in figures.items() if letter not in missing]
+    if drawn:
+        alone = len(commands) == 1
+        whole = drawn[0][1] if alone else panels.joined(drawn, columns, width)
+        for ending in ENDINGS:
+            Path(f"{stem}.{ending}").write_bytes(base.encode(whole, ending))
+    return missing
+
+
 class Run:
     """A paper's items at a scale: where the records are, where the files go, what is made already."""
 
@@ -115,50 +150,49 @@ class Run:
     def item(self, number: str, item: Item) -> Made:
         """Draw or write one item."""
         if item.reason:
-            return Made({}, {}, {"": item.reason})
+            return Made("", {}, {"": item.reason})
         return self.figure(number, item) if item.panels else self.table(number, item)
 
     # --- figures --------------------------------------------------------------------------------
 
     def figure(self, number: str, item: Item) -> Made:
-        files, commands, missing = {}, {}, {}
-        for letter, template in item.panels.items():
-            stem = f"fig{number.removeprefix('figure ')}{letter}"
-            commands[letter] = self.command(template, item, f"{stem}.pdf")
-            for ending in ("pdf", "png"):
-                problem = self.draw(f"{stem}.{ending}", template, item)
-                if problem:
-                    missing[letter] = problem
-                    break
-            else:
-                files[letter] = stem
-        return Made(files, commands, missing)
-
-    def command(self, template: str, item: Item, file: str) -> str:
-        records = shlex.quote(str(self.records(item.of)))
-        out = f"-o {shlex.quote(str(self.folder / file))} --width {self.width:g}"
-        return template.format_map(
-            {**WORDS[self.scale], "records": records, "out": out, "to": f"{out} {records}"}
-        )
-
-    def draw(self, file: str, template: str, item: Item) -> str:
-        """Make one file, unless it is there; the reason where it cannot be made."""
-        path, records = self.folder / file, self.records(item.of)
-        command = self.command(template, item, file)
-        needs = "{records}" in template or "{to}" in template
+        """Draw a figure, unless it is there; a reason for each panel that cannot be made."""
+        records = self.records(item.of)
+        stem = f"fig{number.removeprefix('figure ')}"
+        commands = self.commands(item, stem)
+        needs = any("{records}" in template or "{to}" in template for template in item.panels.values())
         if needs and not records.exists():
-            return f"There is no {records}. {self.maker(item)} makes it."
+            return Made("", commands, {"": f"There is no {records}. {self.maker(item)} makes it."})
         date = records.stat().st_mtime if needs else 0.0
-        if self.known.get(file) == command and path.exists() and path.stat().st_mtime >= date:
-            return ""
-        path.unlink(missing_ok=True)
-        said = execute(command) if self.pool is None else self.pool.submit(execute, command).result()
-        if path.exists():  # also where some records had failed
+        files = [self.folder / f"{stem}.{ending}" for ending in ENDINGS]
+        key = "\n".join(commands.values())
+        if self.known.get(stem) == key and all(one.exists() and one.stat().st_mtime >= date for one in files):
+            return Made(stem, commands, {})
+        for file in files:
+            file.unlink(missing_ok=True)
+        job = (commands, str(self.folder / stem), self.columns(item), self.width)
+        said = draw(*job) if self.pool is None else self.pool.submit(draw, *job).result()
+        missing = {letter: reason(text) for letter, text in said.items()}
+        if not missing:
             with self.lock:  # now, as the run may end at any time
-                self.known[file] = command
+                self.known[stem] = key
                 self.log.write_text(json.dumps(self.known, indent=1) + "\n")
-            return ""
-        return reason(said)
+        return Made(stem if files[0].exists() else "", commands, missing)
+
+    def columns(self, item: Item) -> int:
+        """Panels in a row, as far as rb-plot draws them so narrow."""
+        return max(1, min(item.columns, len(item.panels), int(self.width / base.LEAST_WIDTH)))
+
+    def commands(self, item: Item, stem: str) -> dict[str, str]:
+        """The command line of each panel, by its letter."""
+        width = self.width / self.columns(item)
+        records = shlex.quote(str(self.records(item.of)))
+        lines = {}
+        for letter, template in item.panels.items():
+            out = f"-o {shlex.quote(str(self.folder / f'{stem}{letter}.pdf'))} --width {width:g}"
+            places = {**WORDS[self.scale], "records": records, "out": out, "to": f"{out} {records}"}
+            lines[letter] = template.format_map(places)
+        return lines
 
     # --- tables ---------------------------------------------------------------------------------
 
@@ -167,13 +201,13 @@ class Run:
         records = self.records(item.of)
         if made is None or not made.rows():
             maker = item.maker or f"{self.maker(item)} makes it."
-            return Made({}, {}, {"": f"{records} has nothing of it. {maker}"})
+            return Made("", {}, {"": f"{records} has nothing of it. {maker}"})
         stem = number.replace(" ", "")
         built = made.beside()
         for ending, text in (("md", render.to_markdown(built)), ("tex", render.to_latex(built))):
             head = render.heading(made.title, "latex" if ending == "tex" else ending)
             (self.folder / f"{stem}.{ending}").write_text(f"{head}\n{text}")
-        return Made({"": stem}, {}, {}, _table(built))
+        return Made(stem, {}, {}, _table(built))
 
     def load(self) -> None:
         """Read the records, and make their tables and claims."""
@@ -230,12 +264,11 @@ def _table(built: Any) -> str:
 def _section(number: str, item: Item, made: Made, scale: str) -> Iterator[str]:
     yield f'<section id="{number.replace(" ", "")}"><h2>{number.capitalize()}</h2>'
     yield f"<p>{html.escape(item.caption)}</p>"
-    for letter, stem in made.files.items():
-        name = html.escape(f"{number} {letter}".strip())
-        if item.panels:
-            yield f'<p><a href="{stem}.pdf"><img src="{stem}.png" alt="{name}"></a></p>'
-        else:
-            yield f'{made.html}<p><a href="{stem}.md">Markdown</a>, <a href="{stem}.tex">LaTeX</a></p>'
+    stem = made.file
+    if stem and item.panels:
+        yield f'<p><a href="{stem}.pdf"><img src="{stem}.png" alt="{html.escape(number)}"></a></p>'
+    elif stem:
+        yield f'{made.html}<p><a href="{stem}.md">Markdown</a>, <a href="{stem}.tex">LaTeX</a></p>'
     for letter, reason in made.missing.items():
         where = f"{letter}: " if letter else ""
         yield f'<p class="missing">{html.escape(where + reason)}</p>'
@@ -257,7 +290,7 @@ def page(run: Run, made: Mapping[str, Made]) -> str:
         f" ({html.escape(one.found)})</li>"
         for one in run.claims
     )
-    drawn = sum(bool(one.files) for one in made.values())
+    drawn = sum(bool(one.file) for one in made.values())
     title = html.escape(f"{run.paper.title}, SCALE={run.scale}")
     parts = [
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>{STYLE}</style>',
@@ -297,7 +330,7 @@ def main() -> None:
         for letter, reason in one.missing.items():
             if not run.paper.items[number].reason:
                 print(f"{number} {letter}".strip() + f": {reason}", file=sys.stderr)
-    drawn = sum(bool(one.files) for one in made.values())
+    drawn = sum(bool(one.file) for one in made.values())
     print(f"{index} shows {drawn} of the {len(made)} numbered figures and tables of {run.paper.title}.")
 
 

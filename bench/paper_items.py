@@ -15,7 +15,8 @@ class Item(NamedTuple):
     """A numbered figure or table: its panels by letter, or the key of its table, or the reason for neither.
 
     of: the reproduction whose records are drawn, where it is another paper's. maker: what makes the records
-    of a table, where it is not the reproduction. note: what the page says of it at every scale.
+    of a table, where it is not the reproduction. note: what the page says of it at every scale. columns:
+    panels in a row.
     """
 
     caption: str
@@ -26,6 +27,7 @@ class Item(NamedTuple):
     of: str = ""
     maker: str = ""
     note: str = ""
+    columns: int = 2
 
 
 class Paper(NamedTuple):

@@ -117,7 +117,7 @@ class CurvesPlot(Drawing):
             len(panels),
             least=1.25 if self.width < 4 else 1.9,
             side=0.65 if self.right is None or self.same_scale else 1.2,
-            share=self._share(),
+            share=self._share(panels),
         )
         entries: dict[str, Artist] = {}
         for axes, panel in zip(grid.axes, panels, strict=True):
@@ -166,8 +166,16 @@ class CurvesPlot(Drawing):
         label = f"{(self.right or '').replace('_', ' ')} (dashed)"
         right.set_ylabel("\n".join(layout.wrapped(label, 0.6 * width, style.SMALL)), size=style.SMALL)
 
-    def _share(self) -> layout.Share:
-        return "none" if self.over == "epoch" else "all"
+    def _share(self, panels: Sequence[Panel]) -> layout.Share:
+        """Which axes are alike: the horizontal ones only where every panel fills half of them.
+
+        MNIST's radii lie apart from those of other data sets.
+        """
+        if self.over == "epoch":
+            return "none"
+        places = [[point.x for line in panel.lines.values() for point in line] for panel in panels]
+        whole = max(map(max, places)) - min(map(min, places))
+        return "all" if all(max(panel) - min(panel) >= whole / 2 for panel in places) else "y"
 
     def _axis(self, panels: Sequence[Panel]) -> str:
         norms = {next((norm for norm in ("l1", "l2") if f".{norm}" in panel.title), "") for panel in panels}
@@ -282,15 +290,16 @@ def _lines(axes: Axes, panel: Panel, lines: Lines, dashes: style.Dashes | None =
     Where dashes tell the two axes of a panel apart, lines on the left have none, those on the right `dashes`.
     """
     entries: dict[str, Artist] = {}
+    kinds = list(dict.fromkeys(lines.names))
     for number, place in enumerate(lines.places):
-        points, look = panel.lines.get(place, []), dict(lines.looks[number])
+        points, look, name = panel.lines.get(place, []), dict(lines.looks[number]), lines.names[number]
         if not points:
             continue
         if panel.two_axes:
             look["linestyle"] = dashes or "-"
             if len(panel.lines) == 1:
                 look["color"] = style.VERMILLION if dashes else style.BLUE
-        marker = style.MARKERS[number % len(style.MARKERS)] if len(points) <= _MARKED else ""
+        marker = style.marker(name, kinds.index(name)) if len(points) <= _MARKED else ""
         (line,) = axes.plot(
             [point.x for point in points], [point.y for point in points], marker=marker, markersize=3, **look
         )
@@ -302,7 +311,7 @@ def _lines(axes: Axes, panel: Panel, lines: Lines, dashes: style.Dashes | None =
         if spread:
             x, y, deviations = zip(*spread, strict=True)
             axes.errorbar(x, y, deviations, linestyle="", color=look["color"], linewidth=0.8, capsize=2)
-        entries[lines.names[number]] = line
+        entries[name] = line
     return entries if len(set(lines.names)) > 1 else {}
 
 

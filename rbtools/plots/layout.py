@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-Share = Literal["all", "none"]
+Share = Literal["all", "y", "none"]
 _INCH = 72.0  # points
 _SPACING = 1.35  # from line to line, in letters' sizes
 _TOWER = 8  # names of a legend below one another
@@ -230,13 +230,16 @@ class Grid(NamedTuple):
 def grid(figure: Figure, count: int, *, least: float, side: float = 0.65, share: Share = "all") -> Grid:
     """A grid of panels, each at least `least` inches wide if the figure is wide enough.
 
-    `side` inches are for the numbers on the left; `share` says which axes are alike ("all", "none").
+    `side` inches are for the numbers on the left; `share` says which axes are alike: "all", "y" (the vertical
+    ones), "none".
     """
     room = figure.get_figwidth() - side
     columns = max(1, min(count, int(room / least)))
     rows = math.ceil(count / columns)
     columns = math.ceil(count / rows)
-    panels = figure.subplots(rows, columns, squeeze=False, sharex=share, sharey=share).ravel().tolist()
+    across: Literal["all", "none"] = "none" if share == "y" else share
+    down: Literal["all", "none"] = "all" if share == "y" else share
+    panels = figure.subplots(rows, columns, squeeze=False, sharex=across, sharey=down).ravel().tolist()
     for spare in panels[count:]:
         spare.remove()
     if rows > 1 and share == "all":

@@ -98,6 +98,11 @@ def look(names: Sequence[str]) -> list[dict[str, Any]]:
     return [{**line(number), "marker": MARKERS[number % len(MARKERS)]} for number in range(len(names))]
 
 
+def marker(name: str, number: int) -> str:
+    """The marker of a training method, the same in every figure, else by position."""
+    return METHODS[name][2] if name in METHODS else MARKERS[number % len(MARKERS)]
+
+
 def looks(parts: Sequence[tuple[str | None, ...]]) -> list[dict[str, Any]]:
     """Colour and dashes of lines that differ in these parts: a method has its own colour everywhere, else the
     last part decides the colour, and the others the dashes. If there are not enough of either, or only one

@@ -58,8 +58,7 @@ def test_every_number_of_a_paper_is_drawn_or_says_why_not(name: str, driver: Any
 def test_every_command_of_an_item_is_one(name: str, scale: str, driver: Any) -> None:
     run = driver.Run(name, scale, Path("made"), 6.5)
     for number, item in run.paper.items.items():
-        for letter, template in item.panels.items():
-            command = run.command(template, item, f"{number}{letter}.pdf".replace(" ", ""))
+        for command in run.commands(item, number.replace(" ", "")).values():
             for part in re.split(r" \| (?=rb-)", command):
                 tool, *arguments = shlex.split(part)
                 main = tools.tool(tool.removeprefix("rb-")).command
@@ -91,20 +90,22 @@ def test_an_item_is_made_once_and_says_which_command_makes_what_it_lacks(driver:
         "".join(json.dumps({"arch": {"name": f"{n}"}, "metrics": {"acc": n / 9}}) + "\n" for n in range(9))
     )
     made = {number: run.item(number, item) for number, item in items.items()}
-    assert made["figure 1"].files == {"a": "fig1a"}
+    assert made["figure 1"].file == "fig1" and not made["figure 2"].file
     assert "rb-pr --gamma 0:0.15:31" in made["figure 1"].missing["b"]
     assert "make reproduce-prbench SCALE=mini makes it" in made["figure 2"].missing[""]
     shown = driver.page(run, made)
     assert "<td>a &lt; b</td><td>0.25</td><td>0.25</td><td>n 3</td><td>0 of 1</td>" in shown
-    assert "Words &amp; more." in shown and "It has no data." in shown and 'src="fig1a.png"' in shown
-    pdf = Path("made/wci/fig1a.pdf")
+    assert "Words &amp; more." in shown and "It has no data." in shown and 'src="fig1.png"' in shown
+    pdf = Path("made/wci/fig1.pdf")
     first = pdf.stat().st_mtime_ns
     assert pdf.read_bytes().startswith(b"%PDF")
-    run.draw("fig1a.pdf", items["figure 1"].panels["a"], items["figure 1"])
-    assert pdf.stat().st_mtime_ns == first
+    whole = items["figure 1"]._replace(panels={"a": items["figure 1"].panels["a"]})
+    assert not run.figure("figure 1", whole).missing
+    first = pdf.stat().st_mtime_ns
+    assert run.figure("figure 1", whole).file and pdf.stat().st_mtime_ns == first
     later = first / 1e9 + 10
     os.utime(records, (later, later))
-    run.draw("fig1a.pdf", items["figure 1"].panels["a"], items["figure 1"])
+    run.figure("figure 1", whole)
     assert pdf.stat().st_mtime_ns > first
 
 
@@ -232,3 +233,40 @@ def test_networks_of_one_size_span_their_accuracies_under_attack(driver: Any) ->
     told = {claim.words: claim.holds for claim in module.claims(records, "mini")}
     assert told["networks of 18 kernel parameters differ by 0.19 in mean accuracy under attack"]
     assert module.spreads(records[:1]) == {}
+
+
+def test_panels_of_a_figure_lie_beside_and_below_one_another(driver: Any) -> None:
+    records = Path("panels.jsonl")
+    records.write_text(
+        "".join(json.dumps({"arch": {"name": f"{n}"}, "metrics": {"acc": n / 9}}) + "\n" for n in range(9))
+    )
+    command = f"rb-plot hist --metric acc -o a.pdf --width 3 {records}"
+    commands = {
+        "a": command,
+        "b": command.replace("acc", "missing"),
+        "c": f"{command} --title Other",
+        "d": command,
+    }
+    said = driver.draw(commands, "whole", 2, 6.0)
+    assert list(said) == ["b"] and "missing" in said["b"]
+    assert not Path("a.pdf").exists()
+    alone = driver.figure_of(command)
+    height = alone.get_figheight() + driver.panels.GAP + alone.get_figheight()
+    box = re.search(rb"/MediaBox \[ 0 0 (\S+) (\S+) \]", Path("whole.pdf").read_bytes())
+    assert box and [float(side) / 72 for side in box.groups()] == pytest.approx([6.0, height], abs=0.01)
+    from matplotlib import image
+
+    pixels = image.imread("whole.png")[..., :3]
+    one = image.imread(_png(driver, alone))[..., :3]
+    rows, columns = one.shape[:2]
+    # The first panel, without its letter, is the figure itself; c, which has another title, stands beside it.
+    letter = 60
+    assert (pixels[letter:rows, :columns] == one[letter:]).mean() > 0.99
+    assert (pixels[letter:rows, columns : 2 * columns] == one[letter:]).mean() > 0.9
+    assert (pixels[-rows + letter :, :columns] == one[letter:]).mean() > 0.9
+    assert (pixels[-rows:, columns:] == 1).all()
+
+
+def _png(driver: Any, figure: Any) -> Path:
+    Path("alone.png").write_bytes(driver.base.encode(figure, "png"))
+    return Path("alone.png")

@@ -133,6 +133,26 @@ def test_lines_of_facets_share_names_and_looks() -> None:
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["pgd", "erm"]
     colours = [[line.get_color() for line in axes.lines] for axes in figure.axes]
     assert colours == [[style.METHODS["pgd"][0], style.METHODS["erm"][0]]] * 2
+    markers = [[line.get_marker() for line in axes.lines] for axes in figure.axes]
+    assert markers == [[style.METHODS["pgd"][2], style.METHODS["erm"][2]]] * 2
+
+
+def test_facets_with_radii_of_their_own_share_the_vertical_axis_alone() -> None:
+    def drawn_at(*radii: str) -> list[tuple[float, float]]:
+        some = [
+            {
+                **trained("pgd", **{f"pr.uniform.0.{first}": 0.5, f"pr.uniform.0.{last}": level}),
+                "dataset": first,
+            }
+            for (first, last), level in zip(radii, (0.1, 0.4), strict=True)
+        ]
+        figure = drawn("curves", some, facet="dataset")
+        assert len({axes.get_ylim() for axes in figure.axes}) == 1
+        return [axes.get_xlim() for axes in figure.axes]
+
+    near, far = drawn_at("12", "34")
+    assert near[1] < 0.22 and far[0] > 0.28
+    assert len(set(drawn_at("13", "24"))) == 1
 
 
 def test_a_second_axis_has_its_own_scale_and_dashes() -> None:
