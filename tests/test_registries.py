@@ -133,7 +133,10 @@ def test_wrong_parameters_are_refused_by_name(registered: registry.Registry, nam
     with pytest.raises(RbError, match=f"{name}' has no parameter 'no_such_thing'"):
         registered.build(name, no_such_thing=1)
     for field in registry.options(registered.load(name)):
-        public, wrong = registry.public_name(field), {"positive": 0, "non-negative": -1, "fraction": 1.5}
+        public, wrong = (
+            registry.public_name(field),
+            {"positive": 0, "non-negative": -1, "fraction": 1.5, "share": 1},
+        )
         if field.metadata["choices"]:
             for choice in field.metadata["choices"]:
                 assert getattr(registered.build(name, **{public: choice}), field.name) == choice
