@@ -249,7 +249,7 @@ def _of_leaderboard(name: str, classes: int | None) -> dict[str, Any]:
     return fields
 
 
-VARIANTS = ("stem", "pool", "shortcut", "activation")  # fields of an architecture
+VARIANTS = ("stem", "pool", "shortcut", "activation", "eps")  # fields of an architecture
 PREFIXES = ("torchvision", "timm", "repo", "python", "fcnn", "rescnn")
 
 

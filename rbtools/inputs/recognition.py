@@ -67,7 +67,7 @@ def left_open(record: Mapping[str, Any]) -> str | None:
 
 def say(path: str, arch: Mapping[str, Any], facts: Mapping[str, Any], run: RunContext) -> None:
     """Report what was inferred, in one line."""
-    shown = ("channels", "cells", "stem", "shortcut", "activation", "member")
+    shown = ("channels", "cells", "stem", "shortcut", "activation", "eps", "member")
     of = ", ".join(f"{key} {arch[key]}" for key in shown if key in arch)
     space, name = arch["space"], str(arch.get("name") or arch.get("str"))
     name = name if space in ("zoo", "nasbench201") else f"{space}:{name}"

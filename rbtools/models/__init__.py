@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rbtools.errors import RbError
 from rbtools.registry import Registry
 from rbtools.spaces import zoo
+from rbtools.spaces.zoo_forms import TRACELESS
 
 if TYPE_CHECKING:
     from torch import nn
@@ -82,4 +83,8 @@ def from_zoo(arch: Mapping[str, Any], *, classes: int, shape: tuple[int, int, in
     fields = zoo.completed(arch, shape)
     form = zoo.form(fields["name"])
     network: nn.Module = FAMILIES.load(form.family)(form, fields, classes=classes, shape=shape)
+    if any(field in fields for field in TRACELESS):
+        from rbtools.models.resnet import set_traceless
+
+        set_traceless(network, fields)
     return network

@@ -6,7 +6,7 @@ Code in a file runs only with `allow_code`.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -110,19 +110,23 @@ def load(
     candidates = [(arch, network)]
     others = disambiguate.variants_of(arch)[1:] if hints.known else []
 
-    def built() -> list[tuple[dict[str, Any], nn.Module]]:
-        return [(one, _network(checkpoint, one, classes, shape, allow_code)[0]) for one in others]
+    def built(archs: Iterable[dict[str, Any]]) -> list[tuple[dict[str, Any], nn.Module]]:
+        return [(one, _network(checkpoint, one, classes, shape, allow_code)[0]) for one in archs]
 
     if not named:
-        candidates += built()
+        candidates += built(others)
     _refuse_other_channels(_normalize_of(checkpoint, {**arch, **normalization.arch}), shape, path)
     cfg = getattr(network, "pretrained_cfg", None) if arch["space"] == "timm" else None
     preprocessing = libraries.preprocessing(cfg)
     if preprocessing is not None and "preprocessing" not in arch:
         candidates = [({**one, "preprocessing": preprocessing}, network) for one, network in candidates]
-    arch, network, normalization, checked = _checked(checkpoint, candidates, normalization, facts, hints)
+    unusual = [] if named else disambiguate.unusual_variants_of(arch)
+    arch, network, normalization, checked = _checked(
+        checkpoint, candidates, normalization, facts, hints, lambda: built(unusual)
+    )
     if named and checked.get("fit", {}).get("divergence", 0) > disambiguate.CLEAR:
-        checked |= _warned_of_variant(checkpoint, [(arch, network), *built()], normalization, hints)
+        several = [*others, *disambiguate.unusual_variants_of(arch)]
+        checked |= _warned_of_variant(checkpoint, [(arch, network), *built(several)], normalization, hints)
     arch, facts = {**arch, **normalization.arch}, {**facts, **normalization.facts, **checked}
     normalize = _normalize_of(checkpoint, arch)
     facts |= {"classes": classes, "shape": list(shape), "normalize": normalize}
@@ -135,10 +139,12 @@ def _checked(
     normalization: ChosenNormalization,
     facts: Mapping[str, Any],
     hints: NormalizationHints,
+    unusual: Callable[[], list[tuple[dict[str, Any], nn.Module]]],
 ) -> tuple[dict[str, Any], nn.Module, ChosenNormalization, dict[str, Any]]:
     """The candidate (architecture, network) that fits the file's BatchNorm statistics, else the first one.
 
-    Also returns its normalisation, and facts. Without images nothing is compared.
+    Also returns its normalisation, and facts. Without images nothing is compared. An `unusual` candidate has
+    to fit clearly better than all others; they are built where these fit badly.
     """
     arch, network = candidates[0]
     compared = str(facts["arch_from"]).startswith(("given", "weights")) and "run" not in checkpoint.origin
@@ -158,6 +164,10 @@ def _checked(
     normalizations = [normalization, *normalization.others]
     pairs = [_normalize_of(checkpoint, {**arch, **one.arch}) for one in normalizations]
     place, of_pairs, fit = disambiguate.choose_function(candidates, pairs, images)
+    if fit["divergence"] > disambiguate.USUAL and (more := unusual()):
+        wider = disambiguate.choose_function([*candidates, *more], pairs, images)
+        if wider[-1]["fits"]:
+            candidates, (place, of_pairs, fit) = [*candidates, *more], wider
     normalization = (normalization.guess or normalization) if of_pairs is None else normalizations[of_pairs]
     if not fit["fits"]:
         divergences = "; ".join(f"{name} {value:g}" for name, value in fit.get("divergences", {}).items())

@@ -15,7 +15,7 @@ from rbtools.models.load_weights import load_into, meta_init
 from rbtools.models.normalising import behind
 from rbtools.spaces import external, zoo
 from rbtools.spaces.nasbench201 import ops_of
-from rbtools.spaces.zoo_forms import SHORTCUTS, PreActResNetForm, ResNetForm
+from rbtools.spaces.zoo_forms import SHORTCUTS, TRACELESS, PreActResNetForm, ResNetForm, WideResNetForm
 
 if TYPE_CHECKING:
     from rbtools.models.read_checkpoint import Checkpoint
@@ -24,6 +24,7 @@ VARIANT_FIELDS = (
     "stem",
     "shortcut",
     "activation",
+    "eps",
 )  # fields of an architecture record that distinguish variants
 
 # How many times further from the file's statistics the second-best cell has to be than the best. With
@@ -37,6 +38,7 @@ FAR, FAR_SYNTHETIC = 0.1, 0.3
 # own data set networks have 0.01 to 0.03 (standard training), one of adversarial training had 0.13; the wrong
 # one of two variants has 0.19 and more. Below the second number the fit is certain.
 NETWORK_FAR, CLEAR = 0.15, 0.05
+USUAL = 0.03  # up to this divergence no unusual activation or epsilon is tried
 FEW, FINALISTS = 16, 9  # images for ranking more cells than FINALISTS; only the finalists use all images
 
 
@@ -48,6 +50,24 @@ def variants_of(arch: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [
         dict(arch),
         *({**arch, **fields} for fields in _variant_fields(arch) if not _has_fields(arch, fields)),
+    ]
+
+
+def unusual_variants_of(arch: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The variants with an unusual activation or epsilon of BatchNorm, one change each.
+
+    They are compared where the usual ones fit badly.
+    """
+    if arch.get("space") == "repo":
+        return [{**arch, **fields} for fields in repositories.unusual_variants_of(arch)]
+    form = zoo.form(str(arch["name"])) if arch.get("space") == "zoo" else None
+    if not isinstance(form, (ResNetForm, PreActResNetForm, WideResNetForm)):
+        return []
+    return [
+        {**arch, field: value}
+        for field, values in TRACELESS.items()
+        for value in values
+        if value != arch.get(field, values[0])
     ]
 
 

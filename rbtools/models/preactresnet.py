@@ -13,6 +13,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rbtools.models.resnet import Activation
 from rbtools.spaces import zoo_forms
 
 
@@ -22,6 +23,7 @@ class PreActBlock(nn.Module):
     def __init__(self, channels_in: int, channels_out: int, stride: int, shortcut: str) -> None:
         super().__init__()
         self.of_input = shortcut == "input"
+        self.activation: Activation = F.relu
         self.bn1 = nn.BatchNorm2d(channels_in)
         self.conv1 = nn.Conv2d(channels_in, channels_out, 3, stride, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(channels_out)
@@ -31,9 +33,9 @@ class PreActBlock(nn.Module):
             self.shortcut = nn.Sequential(nn.Conv2d(channels_in, channels_out, 1, stride, bias=False))
 
     def forward(self, x: Tensor) -> Tensor:
-        active = F.relu(self.bn1(x))
+        active = self.activation(self.bn1(x))
         beside = x if self.shortcut is None else self.shortcut(x if self.of_input else active)
-        out: Tensor = self.conv2(F.relu(self.bn2(self.conv1(active)))) + beside
+        out: Tensor = self.conv2(self.activation(self.bn2(self.conv1(active)))) + beside
         return out
 
 
@@ -61,6 +63,7 @@ class PreActResNet(nn.Module):
         shortcut: str = "activation",
     ) -> None:
         super().__init__()
+        self.activation: Activation = F.relu
         self.conv1 = nn.Conv2d(in_channels, width, 3, padding=1, bias=False)
         channels = width
         for stage, count in enumerate(blocks):
@@ -78,7 +81,7 @@ class PreActResNet(nn.Module):
         for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
             x = stage(x)
         if self.bn is not None:
-            x = F.relu(self.bn(x))
+            x = self.activation(self.bn(x))
         logits: Tensor = self.linear(x.mean((2, 3)))
         return logits
 

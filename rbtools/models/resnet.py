@@ -9,13 +9,16 @@ at 32x32 it equals the fixed 4x4 pooling, which is also available for larger ima
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rbtools.spaces import zoo_forms
+
+Activation = Callable[[Tensor], Tensor]
+ACTIVATIONS: dict[str, Activation] = {"relu": F.relu, "silu": F.silu, "gelu": F.gelu}
 
 
 class BasicBlock(nn.Module):
@@ -25,6 +28,7 @@ class BasicBlock(nn.Module):
 
     def __init__(self, channels_in: int, channels_out: int, stride: int) -> None:
         super().__init__()
+        self.activation: Activation = F.relu
         self.conv1 = nn.Conv2d(channels_in, channels_out, 3, stride, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(channels_out)
         self.conv2 = nn.Conv2d(channels_out, channels_out, 3, padding=1, bias=False)
@@ -32,8 +36,8 @@ class BasicBlock(nn.Module):
         self.shortcut = _shortcut(channels_in, channels_out, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        out = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
-        return F.relu(out + self.shortcut(x))
+        out = self.bn2(self.conv2(self.activation(self.bn1(self.conv1(x)))))
+        return self.activation(out + self.shortcut(x))
 
 
 class Bottleneck(nn.Module):
@@ -43,6 +47,7 @@ class Bottleneck(nn.Module):
 
     def __init__(self, channels_in: int, width: int, stride: int) -> None:
         super().__init__()
+        self.activation: Activation = F.relu
         channels_out = self.expansion * width
         self.conv1 = nn.Conv2d(channels_in, width, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
@@ -53,8 +58,9 @@ class Bottleneck(nn.Module):
         self.shortcut = _shortcut(channels_in, channels_out, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        out = F.relu(self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x))))))
-        return F.relu(self.bn3(self.conv3(out)) + self.shortcut(x))
+        out = self.activation(self.bn1(self.conv1(x)))
+        out = self.activation(self.bn2(self.conv2(out)))
+        return self.activation(self.bn3(self.conv3(out)) + self.shortcut(x))
 
 
 def _shortcut(channels_in: int, channels_out: int, stride: int) -> nn.Sequential:
@@ -91,6 +97,7 @@ class ResNet(nn.Module):
         windows: int | None = None,
     ) -> None:
         super().__init__()
+        self.activation: Activation = F.relu
         kernel, stride = (7, 2) if stem == "imagenet" else (3, 1)
         self.conv1 = nn.Conv2d(in_channels, width, kernel, stride, padding=kernel // 2, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
@@ -106,12 +113,28 @@ class ResNet(nn.Module):
         self.linear = nn.Linear(channels * (windows or 1), classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        x = self.maxpool(F.relu(self.bn1(self.conv1(images))))
+        x = self.maxpool(self.activation(self.bn1(self.conv1(images))))
         for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
             x = stage(x)
         pooled = x.mean((2, 3)) if self.windows is None else F.avg_pool2d(x, 4).flatten(1)
         logits: Tensor = self.linear(pooled)
         return logits
+
+
+def share_activation(network: nn.Module, activation: Activation) -> None:
+    """Use one function or module as the activation of every block, in place."""
+    for module in list(network.modules()):
+        if hasattr(module, "activation"):
+            setattr(module, "activation", activation)  # noqa: B010
+
+
+def set_traceless(network: nn.Module, fields: Mapping[str, Any]) -> None:
+    """Set, in place, the activation of all blocks and BatchNorm's epsilon, where a record has them."""
+    if "activation" in fields:
+        share_activation(network, ACTIVATIONS[fields["activation"]])
+    for module in network.modules():
+        if "eps" in fields and isinstance(module, nn.BatchNorm2d):
+            module.eps = float(fields["eps"])
 
 
 def from_form(

@@ -12,6 +12,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rbtools.models.resnet import Activation
 from rbtools.spaces import zoo_forms
 
 
@@ -20,7 +21,7 @@ class WideBlock(nn.Module):
 
     def __init__(self, channels_in: int, channels_out: int, stride: int) -> None:
         super().__init__()
-        self.activation: nn.Module | None = None  # ReLU
+        self.activation: Activation = F.relu
         self.bn1 = nn.BatchNorm2d(channels_in)
         self.conv1 = nn.Conv2d(channels_in, channels_out, 3, stride, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(channels_out)
@@ -30,10 +31,9 @@ class WideBlock(nn.Module):
             self.convShortcut = nn.Conv2d(channels_in, channels_out, 1, stride, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        activate = self.activation or F.relu
-        active = activate(self.bn1(x))
+        active = self.activation(self.bn1(x))
         beside = x if self.convShortcut is None else self.convShortcut(active)
-        out: Tensor = self.conv2(activate(self.bn2(self.conv1(active)))) + beside
+        out: Tensor = self.conv2(self.activation(self.bn2(self.conv1(active)))) + beside
         return out
 
 
@@ -61,7 +61,7 @@ class WideResNet(nn.Module):
     def __init__(self, depth: int, widen: int, *, classes: int, in_channels: int = 3) -> None:
         super().__init__()
         count, widths = (depth - 4) // 6, [16 * widen, 32 * widen, 64 * widen]
-        self.activation: nn.Module | None = None  # ReLU
+        self.activation: Activation = F.relu
         self.conv1 = nn.Conv2d(in_channels, 16, 3, padding=1, bias=False)
         self.block1 = NetworkBlock(count, 16, widths[0], 1)
         self.block2 = NetworkBlock(count, widths[0], widths[1], 2)
@@ -71,15 +71,8 @@ class WideResNet(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.block3(self.block2(self.block1(self.conv1(images))))
-        activate = self.activation or F.relu
-        logits: Tensor = self.fc(activate(self.bn1(x)).mean((2, 3)))
+        logits: Tensor = self.fc(self.activation(self.bn1(x)).mean((2, 3)))
         return logits
-
-    def share_activation(self, activation: nn.Module) -> None:
-        """Use one module in place of every ReLU."""
-        for module in self.modules():
-            if isinstance(module, (WideBlock, WideResNet)):
-                module.activation = activation
 
 
 def from_form(

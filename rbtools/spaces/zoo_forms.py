@@ -16,6 +16,9 @@ LARGEST_SMALL_IMAGE = 96  # pixels a side; up to here a ResNet has the stem for 
 STEMS = ("cifar", "imagenet", "cifar-maxpool")
 POOLS = ("global", "4x4")
 SHORTCUTS = ("activation", "input")
+# Fields that leave no trace in the weights, with their values, the usual one first: the function behind every
+# BatchNorm, and BatchNorm's epsilon. The usual ones need no field.
+TRACELESS = {"activation": ("relu", "silu", "gelu"), "eps": ("1e-5", "1e-3")}
 
 Shape = tuple[int, int, int]
 
@@ -71,6 +74,18 @@ class Tally:
         self.macs += inputs * outputs
 
 
+def traceless(arch: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of `TRACELESS` that a record has. Raises RbError for an unknown value."""
+    fields = {field: arch[field] for field in TRACELESS if field in arch}
+    for field, value in fields.items():
+        if value not in TRACELESS[field]:
+            raise RbError(
+                f"A residual network of the zoo has no {field} {value!r}. Choose from:"
+                f" {', '.join(TRACELESS[field])}."
+            )
+    return fields
+
+
 @dataclass(frozen=True)
 class NoFields:
     """A form whose record has only a name."""
@@ -105,7 +120,7 @@ class ResNetForm:
             raise RbError(
                 f"A ResNet of the zoo has no pool {arch['pool']!r}. Choose from: {', '.join(POOLS)}."
             )
-        return {"stem": stem, **({"pool": arch["pool"]} if "pool" in arch else {})}
+        return {"stem": stem, **({"pool": arch["pool"]} if "pool" in arch else {}), **traceless(arch)}
 
     def count(self, fields: Mapping[str, Any], classes: int, shape: Shape) -> tuple[int, int]:
         tally = self._body(fields, shape)
@@ -172,7 +187,7 @@ class PreActResNetForm:
                 f"A pre-activation ResNet has no shortcut {arch['shortcut']!r}. Choose from:"
                 f" {', '.join(SHORTCUTS)}."
             )
-        return {"shortcut": arch["shortcut"]} if "shortcut" in arch else {}
+        return {**({"shortcut": arch["shortcut"]} if "shortcut" in arch else {}), **traceless(arch)}
 
     def count(self, fields: Mapping[str, Any], classes: int, shape: Shape) -> tuple[int, int]:
         tally = Tally(shape)
@@ -197,12 +212,15 @@ def _preactivation_block(tally: Tally, width: int, stride: int, always: bool = T
 
 
 @dataclass(frozen=True)
-class WideResNetForm(NoFields):
+class WideResNetForm:
     """Wide ResNet (Zagoruyko and Komodakis, 2016): depth 6n+4, widths 16, 32, 64 times `widen`."""
 
     depth: int
     widen: int
     family: ClassVar[str] = "wideresnet"
+
+    def fields(self, arch: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
+        return traceless(arch)
 
     def count(self, fields: Mapping[str, Any], classes: int, shape: Shape) -> tuple[int, int]:
         tally = Tally(shape)

@@ -18,6 +18,7 @@ from rbtools.models.checkpoint import NormalizationHints
 from rbtools.models.normalising import behind
 from rbtools.models.normalize import PER_IMAGE, PerImageStandardization
 from rbtools.spaces import describe
+from rbtools.spaces.identity import identity
 
 # The first four logits of the first image and the first two of the second, with weights by formula, as the
 # published code of each network gives them.
@@ -158,6 +159,46 @@ def test_a_variant_is_told_from_its_sibling(name: str, images: torch.Tensor, run
         assert f"Try --arch {name}" in recognition.judged("m.pt", facts, run)["warnings"][0]
         _, arch, facts = checkpoint.load("m.pt", hints=NormalizationHints(known=KNOWN))
         assert arch["stem"] == "cifar" and "stem" in facts["unchecked"] and "fit" not in facts
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "resnet18:activation=gelu",
+        "preactresnet18:activation=silu",
+        "wrn-10-2:activation=gelu",
+        "wrn-10-2:eps=1e-3",
+        "repo:deepmind/wrn-10-1:activation=gelu",
+    ],
+)
+def test_an_unusual_activation_or_epsilon_is_found_where_the_usual_one_fits_badly(
+    name: str, images: torch.Tensor, run: RunContext
+) -> None:
+    torch.manual_seed(0)
+    network = build(named_arch(name), classes=10, shape=(3, SIDE, SIDE))
+    if "eps" in name:  # it counts where activations are small
+        for layer in (module for module in network.modules() if isinstance(module, nn.Conv2d)):
+            layer.weight.data.mul_(0.05)
+    calibrated(network, images[:HALF])
+    torch.save(network.state_dict(), "m.pt")
+    model, arch, facts = checkpoint.load("m.pt", shape=(3, SIDE, SIDE), hints=hints(images[HALF:]))
+    field = name.rpartition(":")[2].partition("=")[0]
+    assert arch[field] == named_arch(name)[field]
+    assert facts["fit"]["fits"] and facts["fit"]["margin"] > disambiguate.MARGIN
+    torch.testing.assert_close(model(images[:2]), network(images[:2]))
+    if name == "resnet18:activation=gelu":  # the usual one is warned of where it is named
+        plain = named_arch("resnet18:activation=relu")
+        _, arch, facts = checkpoint.load("m.pt", plain, shape=(3, SIDE, SIDE), hints=hints(images[HALF:]))
+        assert (
+            "Try --arch resnet18:stem=cifar:activation=gelu" in facts["warnings"][0]
+            and arch["activation"] == "relu"
+        )
+
+
+def test_an_unusual_field_is_one_of_a_list_and_decides_the_identity() -> None:
+    with pytest.raises(RbError, match=r"no activation 'tanh'\. Choose from: relu, silu, gelu"):
+        named_arch("wrn-28-10:activation=tanh")
+    assert identity(named_arch("resnet18:eps=1e-3")) != identity(named_arch("resnet18"))
 
 
 def test_a_network_that_is_no_known_variant_is_refused_with_its_numbers(

@@ -6,6 +6,7 @@ A family is one file here and one line in `REPOSITORIES`. Its module has
     infer(state)        the network of a bare state dict, or None: `Inferred`
     build(match, fields, classes, shape)    the network of a name that matched, with the record's fields
     variants(name)      fields that names and shapes leave open, the usual ones first; may be absent
+    unusual_variants(name)  more of them, which are tried where the others fit badly; may be absent
 
 A network may have `normalizations`, {number of classes: (mean, std)}: those that its authors use.
 """
@@ -70,8 +71,9 @@ def from_arch(arch: Mapping[str, Any], *, classes: int, shape: tuple[int, int, i
     name = str(arch.get("name"))
     match, family = _family(name)
     variants = _variants(family, name)
+    every = [*variants, *_variants(family, name, "unusual_variants")]
     for field in {field for one in variants for field in one}:
-        known = list(dict.fromkeys(one[field] for one in variants))
+        known = list(dict.fromkeys(one[field] for one in every if field in one))
         if arch.get(field, known[0]) not in known:
             raise RbError(f"repo:{name} has no {field} {arch[field]!r}. Choose from: {', '.join(known)}.")
     usual = variants[0] if variants else {}
@@ -85,8 +87,14 @@ def variants_of(arch: Mapping[str, Any]) -> list[dict[str, str]]:
     return _variants(_family(name)[1], name)
 
 
-def _variants(family: ModuleType, name: str) -> list[dict[str, str]]:
-    return list(family.variants(name)) if hasattr(family, "variants") else []
+def unusual_variants_of(arch: Mapping[str, Any]) -> list[dict[str, str]]:
+    """The fields of each variant that is tried where the usual ones fit badly."""
+    name = str(arch.get("name"))
+    return _variants(_family(name)[1], name, "unusual_variants")
+
+
+def _variants(family: ModuleType, name: str, of: str = "variants") -> list[dict[str, str]]:
+    return list(getattr(family, of)(name)) if hasattr(family, of) else []
 
 
 def _family(name: str) -> tuple[re.Match[str], ModuleType]:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from rbtools.models.families.base import Inferred, State, numbered, weight
+from rbtools.models.resnet import share_activation
 from rbtools.models.wideresnet import WideResNet
 
 NAMES = r"dai/pssilu-wrn-(?P<depth>\d+)-(?P<widen>\d+)"
@@ -39,7 +40,7 @@ def build(
 ) -> nn.Module:
     """The Wide ResNet with one activation module for the whole network."""
     network = WideResNet(int(match["depth"]), int(match["widen"]), classes=classes, in_channels=shape[0])
-    network.share_activation(ShiftedSiLU())
+    share_activation(network, ShiftedSiLU())
     return network
 
 

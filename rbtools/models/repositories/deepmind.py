@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rbtools.models.families.base import Inferred, State, numbered, weight
+from rbtools.models.resnet import ACTIVATIONS
 
 NAMES = (
     r"deepmind/(meansparse-)?(wrn-(?P<depth>\d+)-(?P<widen>\d+)|preactresnet(?P<blocks>18|34)|ra-wrn-70-16)"
@@ -29,7 +30,6 @@ SQUEEZE = 0.25  # squeeze-and-excitation's channels as a share of the block's
 
 CIFAR10 = ((0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616))
 CIFAR100 = ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
-ACTIVATIONS = {"silu": F.silu, "relu": F.relu}
 
 
 class MeanSparse(nn.Module):
@@ -215,7 +215,12 @@ class DeepMindPreActResNet(nn.Module):
 
 def variants(name: str) -> tuple[dict[str, str], ...]:
     """The activation does not show in names and shapes."""
-    return tuple({"activation": activation} for activation in ACTIVATIONS)
+    return tuple({"activation": activation} for activation in ("silu", "relu"))
+
+
+def unusual_variants(name: str) -> list[dict[str, str]]:
+    """An activation that DeepMind's code has and no published network."""
+    return [{"activation": "gelu"}]
 
 
 def build(
