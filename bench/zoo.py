@@ -179,6 +179,33 @@ def as_shipped(entry: str, network: nn.Module, zoo: dict[str, Any]) -> Any:
 
 
 def compared(entry: str, zoo: dict[str, Any], count: int, named: bool) -> dict[str, Any]:
+    torch.manual_seed(0)
+    dataset = entry.partition("/")[0]
+    shape = (3, 224, 224) if dataset == "imagenet" else (3, 32, 32)
+    every = images_of(shape, 3 * count)
+    if isinstance(zoo[entry][0].get("gdrive_id"), list):
+        return {"verdict": "refused", "reason": "an ensemble of several files"}
+    network = trained(built(entry, zoo), every[: 2 * count])
+    expected = logits_of(network, every[-2:])
+    content = as_shipped(entry, network, zoo)
+    del network
+    return read_back(
+        content, dataset, every[2 * count :], expected, f"robustbench:{entry}" if named else None
+    )
+
+
+@torch.no_grad()
+def logits_of(network: nn.Module, images: torch.Tensor) -> torch.Tensor:
+    return torch.cat([network(image[None]) for image in images])
+
+
+def read_back(
+    content: Any, dataset: str, images: torch.Tensor, expected: torch.Tensor, name: str | None = None
+) -> dict[str, Any]:
+    """Save the content of a file, read it with rbtools, and compare the logits of the last images.
+
+    `images` are those of the data set, which choose the normalisation; `name` is given as `--arch`.
+    """
     from rbtools.datasets.normalization import CLASSES, NORMALIZATIONS
     from rbtools.errors import RbError
     from rbtools.execution.context import RunContext
@@ -186,37 +213,29 @@ def compared(entry: str, zoo: dict[str, Any], count: int, named: bool) -> dict[s
     from rbtools.inputs.checkpoints import named_arch
     from rbtools.models import checkpoint
 
-    torch.manual_seed(0)
-    dataset = entry.partition("/")[0]
-    shape = (3, 224, 224) if dataset == "imagenet" else (3, 32, 32)
+    about: dict[str, Any] = {}
     classes = {"cifar10": 10, "cifar100": 100, "imagenet": 1000}[dataset]
-    every = images_of(shape, 3 * count)
-    if isinstance(zoo[entry][0].get("gdrive_id"), list):
-        return {"verdict": "refused", "reason": "an ensemble of several files"}
-    network = trained(built(entry, zoo), every[: 2 * count])
-    with torch.no_grad():
-        expected = torch.cat([network(image[None]) for image in every[-2:]])
-    about: dict[str, Any] = {"params": sum(value.numel() for value in network.parameters())}
+    channels, height, width = images.shape[1:]
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder, "weights.pt"))
-        torch.save(as_shipped(entry, network, zoo), path)
-        del network
+        torch.save(content, path)
+        del content
         pairs = {name: (pair.mean, pair.std) for name, pair in NORMALIZATIONS.items() if len(pair.mean) != 2}
         pairs = {name: pair for name, pair in pairs.items() if len(pair[0]) == 3 or name == "half"}
         known = {"dataset": pairs[dataset], "none": None, **pairs, "per-image": "per-image"}
-        hints = checkpoint.NormalizationHints(lambda: every[2 * count :], known, CLASSES)
+        hints = checkpoint.NormalizationHints(lambda: images, known, CLASSES)
         start = time.perf_counter()
         try:
-            name = f"robustbench:{entry}"
-            arch = named_arch(name) if named else None
+            arch = None if name is None else named_arch(name)
+            shape = (channels, height, width)
             read, arch, facts = checkpoint.load(path, arch, classes=classes, shape=shape, hints=hints)
             recognition.judged(path, facts, RunContext("bench"))
         except RbError as error:
             about["seconds"] = round(time.perf_counter() - start, 1)
             return {**about, "verdict": "refused", "reason": str(error).replace(path, "FILE")}
         about["seconds"] = round(time.perf_counter() - start, 1)
-    with torch.no_grad():
-        logits = torch.cat([read(image[None]) for image in every[-2:]])
+        about["params"] = sum(value.numel() for value in read.parameters())
+        logits = logits_of(read, images[-len(expected) :])
     about["arch"] = {
         k: v for k, v in arch.items() if k in ("space", "name", "activation", "stem", "shortcut")
     }

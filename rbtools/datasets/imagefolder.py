@@ -126,9 +126,8 @@ def fingerprint(tree: Tree, class_names: list[str], cache: Cache | None, kind: s
     Raises RbError naming a file that cannot be read.
     """
     what = [kind, os.path.realpath(tree.root), str(len(class_names)), *class_names]
-    files = ((relative, tree.path(index)) for index, (_, relative) in enumerate(tree.files))
     try:
-        return content_hash.remembered(cache, what, files, lambda: _hash(tree, class_names, kind))
+        return content_hash.remembered(cache, what, tree.stored(), lambda: _hash(tree, class_names, kind))
     except OSError as error:
         raise RbError(
             f"The image {error.filename or tree.root} cannot be read ({error.strerror or error})."

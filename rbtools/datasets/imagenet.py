@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
+from rbtools.datasets import shards
 from rbtools.datasets.base import Dataset, Description
 from rbtools.datasets.decode import Scaling
 from rbtools.datasets.imagefolder import labelled
@@ -73,7 +74,8 @@ def scaling(text: str) -> tuple[Scaling, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageNet(Photographs):
-    """ILSVRC2012 in folders of wnids, or the flat validation folder beside a file with its labels.
+    """ILSVRC2012 in folders of wnids, the flat validation folder beside a file with its labels, WebDataset's
+    shards, or the Hub's parquet files.
 
     Images of any size are scaled and cropped (`scaling`), and read when they are used. A folder with some of
     the classes has the indices of all 1,000. Any number of images is allowed. The split `robustbench` is the
@@ -132,8 +134,13 @@ class ImageNet(Photographs):
     def tree(self, split: str) -> Tree:
         place = self._place("train" if split == "train" else "test")
         if place is None:
-            raise self.not_here(split, "imagenet/val/n01440764/*.JPEG, or imagenet/val/ILSVRC2012_val_*.JPEG")
-        tree = scan(place) if class_folders(place) else _flat(place)
+            layout = "imagenet/val/n01440764/*.JPEG, imagenet/val/ILSVRC2012_val_*.JPEG, or shards"
+            raise self.not_here(split, f"{layout} (imagenet/*validation-00.tar or .parquet)")
+        files = shards.shards(place, _names(split))
+        if files:
+            tree: Tree = shards.packed_tree(files, facts().wnids)
+        else:
+            tree = scan(place) if class_folders(place) else _flat(place)
         strange = [name for name in tree.classes if name not in facts().wnids]
         if strange:
             raise RbError(
@@ -152,9 +159,10 @@ class ImageNet(Photographs):
 
     def _place(self, split: str) -> Path | None:
         """The folder of a split: below one of the usual names, or such a folder itself for `test`."""
-        names = ("train",) if split == "train" else ("val", "validation", "test")
         for folder in self.folders:
-            for name in names:
+            if shards.shards(self.home / folder, _names(split)):
+                return self.home / folder
+            for name in (*_names(split), *(["test"] if split == "test" else [])):
                 if (self.home / folder / name).is_dir():
                     return self.home / folder / name
         for folder in self.folders if split == "test" else ():
@@ -162,6 +170,11 @@ class ImageNet(Photographs):
             if place.is_dir() and (_has_wnids(place) or _has_validation_images(place)):
                 return place
         return None
+
+
+def _names(split: str) -> tuple[str, ...]:
+    """The words for a split; the labels of ImageNet's own test split are not published."""
+    return ("train",) if split == "train" else ("val", "validation")
 
 
 def _has_wnids(place: Path) -> bool:
@@ -174,7 +187,7 @@ def _has_validation_images(place: Path) -> bool:
 
 def _only(tree: Tree, positions: Sequence[int]) -> Tree:
     """The files at these positions."""
-    return Tree(tree.root, tree.classes, [tree.files[position] for position in positions], tree.skipped)
+    return replace(tree, files=[tree.files[position] for position in positions])
 
 
 def _published_subset(tree: Tree) -> list[int]:

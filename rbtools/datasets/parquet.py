@@ -55,7 +55,7 @@ class Parquet(DatasetSource):
     def describe(self) -> Description:
         """Reads the labels, and the first image of each split."""
         splits = _splits(self._path)
-        tables = {split: _Table(files) for split, files in splits.items()}
+        tables = {split: ImageTable(files) for split, files in splits.items()}
         shapes = {split: table.shape() for split, table in tables.items()}
         (first, shape), *others = shapes.items()
         for split, other in others:
@@ -73,7 +73,7 @@ class Parquet(DatasetSource):
 
     def load(self, split: str) -> Dataset:
         """Raises RbError naming the row of an image that is unreadable or of another size."""
-        tables = {name: _Table(files) for name, files in self._splits_with(split).items()}
+        tables = {name: ImageTable(files) for name, files in self._splits_with(split).items()}
         table, class_names = tables[split], _class_names(tables)
         check_labels(self.name, table.labels, class_names)
         shape = table.shape()
@@ -94,7 +94,7 @@ class Parquet(DatasetSource):
         files = self._splits_with(split)[split]
 
         def make() -> str:
-            table = _Table(files)
+            table = ImageTable(files)
             total = hashlib.sha256(content_hash.lines("rbtools parquet 1"))
             for row, label in enumerate(table.labels):
                 with table.open(row) as image:
@@ -143,7 +143,7 @@ def _splits(path: Path) -> dict[str, list[Path]]:
     return splits
 
 
-class _Table:
+class ImageTable:
     """The rows of a split: labels int64 (N,), and encoded images by number."""
 
     def __init__(self, files: list[Path]) -> None:
@@ -224,7 +224,7 @@ def _named_in(schema: pyarrow.Schema, label: str) -> list[str] | None:
         return None
 
 
-def _class_names(tables: dict[str, _Table]) -> list[str]:
+def _class_names(tables: dict[str, ImageTable]) -> list[str]:
     named = next((table.class_names for table in tables.values() if table.class_names), None)
     if named is not None:
         return named

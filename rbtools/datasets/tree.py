@@ -43,6 +43,10 @@ class Tree:
         """The encoded image. Raises OSError."""
         return open(self.path(index), "rb")
 
+    def stored(self) -> Iterator[tuple[str, str]]:
+        """A name and the path of every file that has images."""
+        return ((name, self.path(index)) for index, (_, name) in enumerate(self.files))
+
 
 def split_folders(path: str) -> dict[str, Path]:
     """split -> folder, for the splits of PATH; PATH itself is `test` where it contains the class folders.

@@ -24,7 +24,7 @@ def test_every_bench_is_among_the_figures() -> None:
     assert reproductions == {True}
     # Helpers of others, what compares two trees, what needs a GPU or what cannot be had here, and
     # this one.
-    others = {"transformers_networks", "author_networks"}
+    others = {"transformers_networks", "author_networks", "decoding"}
     others |= {"figures", "sidebyside", "ray_nodes", "gpu", "fuzz", "fuzz_fields"}
     others |= {"fuzz_pickles", "fuzz_targets", "snapshots", "structure", "paired", "zoo"}
     others |= {"figures_of_papers", "paper_items", "panels", "minimal_norm", "two_phase"}

@@ -266,6 +266,15 @@ def test_timms_own_names():
     torch.testing.assert_close(ours(images), network(images))
 
 
+def test_a_resnet_with_squeeze_and_excitation_is_timms_and_no_plain_one():
+    if importlib.util.find_spec("timm") is None:
+        pytest.skip("timm is not installed")
+    with meta_init():
+        network = models.build({"space": "timm", "name": "seresnet50"}, classes=6, shape=(3, 32, 32))
+    inferred = infer(dict(network.state_dict()))
+    assert inferred.arch == {"space": "timm", "name": "seresnet50"} and inferred.classes == 6
+
+
 def test_timm_is_asked_for_by_name_where_it_is_missing(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "timm", None)
     with pytest.raises(RbError, match=r"pip install 'rbtools\[timm\]'"):

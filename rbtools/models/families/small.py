@@ -21,7 +21,7 @@ def resnet(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
     # Without bn1 behind the stem it is a pre-activation ResNet, another function.
     if head is None or stem is None or first is None or middle is None or "bn1.weight" not in state:
         return None
-    if "layer1.0.fc2.bias" in state:  # squeeze-and-excitation
+    if "layer1.0.fc2.bias" in state or "layer1.0.se.fc2.bias" in state:  # squeeze-and-excitation
         return None
     if len(stem) != 64 or len(first) != 64:
         return None
