@@ -44,7 +44,8 @@ PR_STEP := $(call at,--step-size 8/255,--step-size 2/255,--steps 2)
 # What PRBench's code does otherwise than the tools by default.
 PR_CW := $(call at,,--kappa 2)
 PR_UNIFORM := $(call at,,--truncate)
-PR_AA := $(call at,--eps 32 --n 50,--eps 8,--eps 32 --n 10 --attacks apgd-ce)
+# Below full scale without FAB and Square, which take most of the time and break no further digit.
+PR_AA := $(call at,--eps 32 --n 50 --attacks apgd-ce$(,)apgd-t,--eps 8,--eps 32 --n 10 --attacks apgd-ce)
 PR_GAMMA := $(call at,--gamma 32/255$(,)0.3$(,)0.35$(,)0.4,--gamma 0.03$(,)0.08$(,)0.1$(,)0.12 --passes above,\
 	--gamma 32/255$(,)0.3$(,)0.35$(,)0.4 --samples 3 --n 20)
 PR_GE := $(call at,--gamma 32/255$(,)0.3$(,)0.35$(,)0.4 --samples 50 --n-train 355,\
@@ -106,7 +107,7 @@ NR_C := $(call at,gaussian_noise$(,)brightness$(,)contrast$(,)jpeg_compression -
 # The kernels of figures 5 and 6 and the scores of table 7, on fresh weights.
 NR_NTK := $(call at,--kernel twice --attack fgsm$(,)pgd --eps 12$(,)32 --batch-size 20,--preset nasrobbench201,\
 	--kernel robust --eps 32 --batch-size 4)
-NR_AA := $(call at,--eps 32 --n 10,--eps 8,--eps 32 --n 5 --attacks apgd-ce)
+NR_AA := $(call at,--eps 32 --n 50 --attacks apgd-ce$(,)apgd-t,--eps 8,--eps 32 --n 5 --attacks apgd-ce)
 NR_WOT := $(call at,--batch-size 64,,--batch-size 8)
 
 reproduce-nas-robbench-201: $(VENV)/run.stamp  ## NAS-RobBench-201's tables 1, 4 to 7 (SCALE=mini or full)
