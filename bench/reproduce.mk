@@ -16,6 +16,10 @@ REPRODUCE := reproduce-nas-bench-201-robustness reproduce-nas-robbench-201 repro
 	reproduce-wci
 .PHONY: $(REPRODUCE)
 
+# Where there is bash it runs the pipes: in dash a tool that fails or is killed does not end them, and records
+# without its results would take the place of whole ones.
+$(REPRODUCE): SHELL := $(firstword $(wildcard /bin/bash /usr/bin/bash) /bin/sh)
+
 # A user's configuration must not decide what is reproduced.
 PIPE := (set -o pipefail) 2>/dev/null && set -o pipefail; export RB_CONFIG=none RB_DATA='$(DATA)' \
 	RB_STORE='$(REPRODUCED)/store' PATH="$(abspath $(BIN)):$$PATH" $(ONE_THREAD); mkdir -p '$(REPRODUCED)';
