@@ -216,9 +216,9 @@ class CurvesPlot(Drawing):
             if parts is None or (metric is None and parts.split != "test"):
                 continue
             if self.over == "rho" and parts.rho:
-                panel_of[name] = (f"{parts.family}, γ = {float(parts.number):.3g}", float(parts.rho))
+                panel_of[name] = (f"{parts.family}, γ={float(parts.number):.3g}", float(parts.rho))
             elif parts.over == self.over:
-                title = f"{parts.family}, ρ = {parts.rho}" if parts.rho else parts.family
+                title = f"{parts.family}, ρ={parts.rho}" if parts.rho else parts.family
                 panel_of[name] = (title, float(parts.number))
         if not panel_of:
             raise RbError(
