@@ -1,4 +1,4 @@
-"""FMN and DDN against adv-lib on the same network: distances of the nearest adversarial examples.
+"""FMN, DDN and rb-attack curve against adv-lib: distances of the nearest adversarial examples.
 
     python bench/minimal_norm.py [--adv-lib FOLDER] [--steps 50,200,1000]
 
@@ -22,10 +22,12 @@ from torch import Tensor, nn
 
 import rbtools.models.torchvision_import  # noqa: F401  # adv-lib imports torchvision
 from rbtools.attacks import ATTACKS
+from rbtools.attacks.curve import CurveAttack
 from rbtools.rng.draws import Draws
 
 TRAINED, ATTACKED = 1400, 1700
-ORDERS = {"linf": math.inf, "l2": 2}
+ORDERS = {"linf": math.inf, "l2": 2, "l1": 1}
+QUERIES = 2000  # of rb-attack curve, and of each attack of its peer
 
 
 def network(images: Tensor, labels: Tensor) -> nn.Module:
@@ -62,7 +64,13 @@ def main() -> None:
     images, labels = images[TRAINED:ATTACKED], labels[TRAINED:ATTACKED]
     right = model(images).argmax(1) == labels
     images, labels = images[right], labels[right]
-    for name, norm in (("fmn", "linf"), ("fmn", "l2"), ("ddn", "l2")):
+    for norm in ORDERS:
+        attack = CurveAttack(norm=norm, queries=QUERIES)
+        _, results = attack.run(model, images, labels, Draws(0, "bench", torch.arange(len(images))))
+        theirs = ensemble(model, images, labels, norm)
+        row = compared(results["distance"], theirs)
+        print(json.dumps({"attack": "curve", "norm": norm, "queries": QUERIES, **row}), flush=True)
+    for name, norm in (("fmn", "linf"), ("fmn", "l2"), ("fmn", "l1"), ("ddn", "l2")):
         for steps in map(int, options.steps.split(",")):
             own = {"norm": norm} if name == "fmn" else {}
             attack = ATTACKS.build(name, steps=steps, eps=1e3, **own)
@@ -78,6 +86,38 @@ def main() -> None:
                     {"attack": name, "norm": norm, "steps": steps, **compared(results["distance"], theirs)}
                 )
             )
+
+
+def ensemble(model: nn.Module, images: Tensor, labels: Tensor, norm: str) -> Tensor:
+    """The smallest distance (N,) of adv-lib's FMN, DDN (in L2) and targeted APGD, QUERIES passes each."""
+    from adv_lib.attacks.auto_pgd import minimal_apgd
+    from adv_lib.attacks.decoupled_direction_norm import ddn
+    from adv_lib.attacks.fast_minimum_norm import fmn
+
+    steps, order = QUERIES // 2, ORDERS[norm]
+    largest = {"linf": 0.5, "l2": 4.0, "l1": 20.0}[norm]
+    points_of = [fmn(model, images, labels, norm=order, steps=steps)]
+    points_of += [ddn(model, images, labels, steps=steps, levels=None)] if norm == "l2" else []
+    halvings, targets = 10, 9
+    points_of.append(
+        minimal_apgd(
+            model,
+            images,
+            labels,
+            norm=order,
+            max_eps=largest,
+            binary_search_steps=halvings,
+            targeted_version=True,
+            n_iter=steps // (halvings * targets),
+            use_large_reps=norm == "l1",
+        )
+    )
+    distances = []
+    for points in points_of:
+        size = (points - images).flatten(1).norm(dim=1, p=order)
+        size[model(points).argmax(1) == labels] = torch.inf
+        distances.append(size)
+    return torch.stack(distances).amin(0)
 
 
 def compared(ours: Tensor, theirs: Tensor) -> dict[str, float | int | None]:

@@ -31,6 +31,7 @@ def main() -> None:
     parser.add_argument("--checkpoint", required=True)
     parser.add_argument("--arch")
     parser.add_argument("--dataset")
+    parser.add_argument("--split", default="test")
     parser.add_argument("--n", type=int, default=2000)
     parser.add_argument("--eps", type=float, default=8)
     parser.add_argument("--attacks", default="")
@@ -52,7 +53,7 @@ def main() -> None:
 
 def outcomes(options: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
     """Of the images that the screen leaves: their margins, and 1 if the attack leaves them too."""
-    run = RunContext("bench", Store(options.store), n=options.n, dataset=options.dataset)
+    run = RunContext("bench", Store(options.store), n=options.n, dataset=options.dataset, split=options.split)
     record = record_of(options.checkpoint, CheckpointHints(options.arch, None), run)
     method = ATTACKS.build("aa", attacks=options.attacks)
     screen = screened_attack.screen_of(method, options.screen_steps)
@@ -61,7 +62,7 @@ def outcomes(options: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
     evaluate.task_entries(estimate.inputs, estimate.screening)
     left = np.flatnonzero(estimate.margins >= 0)
     numbers, _ = estimate.order(left)
-    sample = estimate.inputs.on("test", indices=numbers, n=len(left))
+    sample = estimate.inputs.on(options.split, indices=numbers, n=len(left))
     evaluate.task_entries(sample, estimate.task)
     stands = next(iter(evaluate.stored_outcomes(sample, estimate.task).values()))
     places = estimate.inputs.data.order(estimate.inputs.data.load().labels)[: options.n].tolist()

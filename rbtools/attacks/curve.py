@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 
     from rbtools.attacks.steps import Model
 
-# Shares of the steps: of DDN, before FMN in L2, and of the refinement from what they reached.
-_DDN = 0.4
-_REFINED = 0.25
+# Shares of the steps: of the searches towards the most likely classes, and of the refinement from what was
+# reached. Of the rest, DDN's share in L2.
+_TARGETED, _TARGETS = 0.5, 4
+_REFINED = 0.2
+_DDN = 0.7
 _HALVINGS = 10
 _SEARCHES = 9  # of CW for its weight, each a part of the queries
-_LOOKS = 5  # passes besides steps and halvings: of the last points of each search, and of their classes
+_LOOKS = 10  # passes besides steps and halvings: of the last points of each search, and of their classes
 UNBOUNDED = 1e6  # a distance that no example has
 
 
@@ -32,9 +34,10 @@ UNBOUNDED = 1e6  # a distance that no example has
 class CurveAttack(MinimalNormAttack):
     """The nearest adversarial example of several searches, with at most `queries` passes for each image.
 
-    In L2 DDN and then FMN, in L-infinity and L1 FMN; then FMN with smaller steps from the nearest example so
-    far, towards the class of that example; then bisection of the segment from the image to it. A forward and
-    a backward pass are two queries. `run` returns the distances as "distance" (infinite where there is none).
+    In L2 DDN and then FMN, in L-infinity and L1 FMN; FMN towards each of the four most likely other classes;
+    FMN with smaller steps from the nearest example so far, towards the class of that example; then bisection
+    of the segment from the image to it. A forward and a backward pass are two queries. `run` returns the
+    distances as "distance" (infinite where there is none).
 
     Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images.
     """
@@ -49,19 +52,30 @@ class CurveAttack(MinimalNormAttack):
 
     def search(self, model: Model, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         budget = max((self.queries - _HALVINGS - _LOOKS) // 2, 1)
-        refined = int(_REFINED * budget)
+        targeted, refined = int(_TARGETED * budget / _TARGETS), int(_REFINED * budget)
+        first = max(budget - _TARGETS * targeted - refined, 1)
         if self.norm == "l2":
-            first = max(int(_DDN * budget), 1)
-            points, distance = ddn.DDN(steps=first).search(model, images, labels)
-            second = fmn.FMN(norm="l2", steps=max(budget - first - refined, 1))
-            points, distance = nearer((points, distance), second.search(model, images, labels))
+            best = ddn.DDN(steps=max(int(_DDN * first), 1)).search(model, images, labels)
+            second = fmn.FMN(norm="l2", steps=max(first - int(_DDN * first), 1))
+            best = nearer(best, second.search(model, images, labels))
         else:
-            points, distance = fmn.FMN(norm=self.norm, steps=budget - refined).search(model, images, labels)
+            best = fmn.FMN(norm=self.norm, steps=first).search(model, images, labels)
+        classes = losses.ranked_targets(steps.logits_of(model, images), labels)[:, :_TARGETS].unbind(1)
+        for targets in classes if targeted else ():
+            attack = fmn.FMN(norm=self.norm, steps=targeted)
+            best = nearer(best, self._towards(attack, model, images, labels, targets))
         if refined:
-            points, distance = nearer(
-                (points, distance), self._refine(model, images, labels, points, refined)
-            )
-        return self._bisect(model, images, labels, points, distance)
+            best = nearer(best, self._refine(model, images, labels, best[0], refined))
+        return self._bisect(model, images, labels, *best)
+
+    def _towards(
+        self, attack: fmn.FMN, model: Model, images: Tensor, labels: Tensor, targets: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """FMN from the images towards the classes `targets` (N,); any wrong class counts."""
+        radius = torch.full((len(images), 1, 1, 1), torch.inf, device=images.device)
+        objective = losses.AttackObjective(losses.targeted_logit_margin, labels, targets)
+        move = functools.partial(attack.move, radius)
+        return minimal_norm.nearest(model, images, objective, self.norm, attack.steps, move)
 
     def _refine(
         self, model: Model, images: Tensor, labels: Tensor, points: Tensor, count: int
