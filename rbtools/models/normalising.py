@@ -19,6 +19,7 @@ RAW = "none"  # an architecture's `normalize` where the network takes pixels as 
 OPEN = "open"  # an unknown normalisation
 DATASET = "dataset"  # among the known normalisations: that of the data set which is evaluated
 PUBLISHED = "published"  # among the known normalisations: that of the network's published configuration
+SMALL_IMAGENET = "imagenet16-120"
 STATISTICS = "BatchNorm statistics"
 GUESS = "guess: "  # the beginning of `normalize_from` where neither file, user nor statistics decide
 
@@ -68,6 +69,8 @@ def choose_normalization(
     if "normalize" in arch:
         return ChosenNormalization({}, {"normalize_from": "given"} | _warned(network, arch))
     known = _fitting(hints.known, shape[0])
+    if classes != hints.classes.get(SMALL_IMAGENET, classes):
+        known.pop(SMALL_IMAGENET, None)  # nearly ImageNet's, and nobody uses it for other classes
     trained_on = str(checkpoint.origin.get("run", "")).partition("/")[0].lower().removesuffix("-valid")
     if trained_on in known:
         facts: dict[str, Any] = {"normalize_from": "published training", "normalize_name": trained_on}

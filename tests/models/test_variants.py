@@ -248,6 +248,15 @@ def test_on_other_images_than_those_of_the_training_the_network_is_warned_of(
         recognition.judged("m.pt", nearer, run)
 
 
+@pytest.mark.parametrize("classes", [10, 120])
+def test_the_normalisation_of_imagenet16_is_for_its_120_classes(classes: int, images: torch.Tensor) -> None:
+    pair = KNOWN["imagenet16-120"]
+    assert isinstance(pair, tuple)
+    torch.save(made("wrn-10-1", images[:HALF], list(pair), classes).state_dict(), "m.pt")
+    _, _, facts = checkpoint.load("m.pt", shape=(3, SIDE, SIDE), hints=hints(images[HALF:]))
+    assert ("imagenet16-120" in facts["normalize_divergences"]) == (classes == 120)
+
+
 @pytest.mark.parametrize("name", ["none", "cifar10", "kuangliu", "half", "per-image", "imagenet"])
 def test_the_normalisation_of_least_divergence_is_taken(name: str, images: torch.Tensor) -> None:
     pair = KNOWN[name]
