@@ -7,7 +7,7 @@ Small images, under the names of that repository; average pooling adapts to the 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -271,23 +271,28 @@ def build(
     if name in CELLS:
         width = CELLS[name]
         return StagedNetwork(3, width, _cells(width, name == "pnasnetb"), 4 * width, *ends)
-    stages: dict[str, list[nn.Module]] = {}
     if name in GROUPED:
         groups, widths = GROUPED[name]
-        for number, (before, width, count) in enumerate(
-            zip((24, *widths[:-1]), widths, (4, 8, 4), strict=True), 1
-        ):
-            first = GroupShuffleBlock(before, width - before, 2, groups)
-            rest = (GroupShuffleBlock(width, width, 1, groups) for _ in range(count - 1))
-            stages[f"layer{number}"] = [first, *rest]
+        stages = _shuffled(
+            widths,
+            lambda before, width: GroupShuffleBlock(before, width - before, 2, groups),
+            lambda width: GroupShuffleBlock(width, width, 1, groups),
+        )
         return StagedNetwork(1, 24, stages, widths[-1], *ends)
     *splits, last = SHUFFLED[name]
-    for number, (before, width, count) in enumerate(
-        zip((24, *splits[:-1]), splits, (3, 7, 3), strict=True), 1
-    ):
-        shuffled = (SplitShuffleBlock(width) for _ in range(count))
-        stages[f"layer{number}"] = [HalvingShuffleBlock(before, width), *shuffled]
+    stages = _shuffled(splits, HalvingShuffleBlock, SplitShuffleBlock)
     return StagedNetwork(3, 24, stages, last, *ends, last=(splits[-1], last))
+
+
+def _shuffled(
+    widths: Sequence[int], first: Callable[[int, int], nn.Module], block: Callable[[int], nn.Module]
+) -> dict[str, list[nn.Module]]:
+    """Three stages: one block that halves the image, and 3, 7 and 3 others."""
+    sizes = enumerate(zip((24, *widths[:-1]), widths, (3, 7, 3), strict=True), 1)
+    return {
+        f"layer{number}": [first(before, width), *(block(width) for _ in range(count))]
+        for number, (before, width, count) in sizes
+    }
 
 
 def _inverted(name: str) -> Iterator[nn.Module]:
