@@ -32,7 +32,7 @@ INTO = > $(ASIDE) && { if cmp -s $(ASIDE) $(RECORDS); then rm $(ASIDE); else mv 
 , := ,
 at = $(if $(filter full,$(SCALE)),$(2),$(if $(filter tiny,$(SCALE)),$(3),$(1)))
 
-# --- PRBench: tables 4, 5, 12 and the composite figure --------------------------------------------
+# --- PRBench: tables 4, 5, 8, 12 and the composite figure -----------------------------------------
 
 PR_ARCH := $(call at,--index 13714 --cells 1 --channels 8,--arch resnet18 --dataset cifar10,\
 	--index 11472 --cells 1 --channels 2)
@@ -61,16 +61,23 @@ PR_TEN := $(call at,--step-size 8/255 --steps 10,--step-size 2/255 --steps 10,--
 # Table 5: corruption training with noise of other kinds.
 PR_NOISES := $(call at,gaussian laplace,gaussian laplace,gaussian)
 PR_NOISE := $(call at,--epochs 6 --eps 32,--preset prbench-code,--epochs 1 --eps 32)
+# Table 8: transformers from timm's published weights, fitted to 32 pixels; PR_VITS= leaves them out.
+PR_SIDES := :side=32:patch=4
+PR_VITS ?= $(call at,,timm:deit_tiny_patch16_224.fb_in1k$(PR_SIDES)$(,)timm:deit_small_patch16_224.fb_in1k$(PR_SIDES)$(,)timm:vit_base_patch16_224.orig_in21k_ft_in1k$(PR_SIDES),)
+PR_VIT := rb-arch --arch $(PR_VITS) --dataset cifar10 | rb-train --init timm --preset prbench-code --jobs $(JOBS)
+PR_TABLE_8 := $(if $(PR_VITS),$(PR_VIT) --method $(PR_ALL); \
+	for noise in $(PR_NOISES); do $(PR_VIT) --method corruption --noise $$noise; done;)
 PR_BOUND := $(call at,--eps 32 --batch-size 20,--eps 8,--eps 32 --batch-size 2)
 
-reproduce-prbench: $(VENV)/run.stamp  ## PRBench's tables 4, 5, 12 and composite (SCALE=mini or full)
-	@$(call COMPARE,prbench) --need --data '$(DATA)'
+reproduce-prbench: $(VENV)/run.stamp  ## PRBench's tables 4, 5, 8, 12 and composite (SCALE=mini or full)
+	@$(call COMPARE,prbench) --need --data '$(DATA)' --timm '$(PR_VITS)'
 	@$(PIPE) { \
 	  rb-arch $(PR_ARCH) | rb-train --method $(PR_METHODS) $(PR_HOW) --jobs $(JOBS); \
 	  for noise in $(PR_NOISES); do rb-arch $(PR_ARCH) | \
 	    rb-train --method corruption $(PR_NOISE) --noise $$noise; done; \
 	  for warm in $(PR_WARM); do rb-arch $(PR_ARCH) | \
-	    rb-train --method trades $(PR_FILTER) --filter chen-lee --warm-steps $$warm; done; } | \
+	    rb-train --method trades $(PR_FILTER) --filter chen-lee --warm-steps $$warm; done; \
+	  $(PR_TABLE_8) } | \
 	  rb-attack pgd $(PR_EPS) $(PR_TEN) --iterate last | \
 	  rb-attack pgd $(PR_EPS) $(PR_STEP) --iterate last | \
 	  rb-attack cw $(PR_EPS) $(PR_STEP) $(PR_CW) --iterate last | \

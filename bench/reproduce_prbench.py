@@ -1,4 +1,4 @@
-"""PRBench beside ours: tables 4, 5 and 12, the composite of figure 6, and the paper's claims.
+"""PRBench beside ours: tables 4, 5, 8 and 12, the composite of figure 6, and the paper's claims.
 
     python bench/reproduce_prbench.py --scale mini < records.jsonl       (make reproduce-prbench)
 
@@ -74,6 +74,37 @@ PGD 99.63 97.89 96.59 94.85 11.4 99.39 96.68 94.15 91.54 11.24 99.47 96.59 94.34
 """
 WITH_NOISES = ("ERM", "Corr_U", "Corr_G", "Corr_L", "PGD")
 NOISE_COLUMNS = tuple(f"{noise} {column}" for noise in NOISES for column in (*RADII, NOISE_GE))
+# Transformers on CIFAR-10 (prbench_table8.json of the paper's site): accuracy, and the columns of table 5.
+TRANSFORMERS = """
+DeiT-T,ERM 95.92 98.23 87.39 80.72 73.77 5.38 97.27 81.01 71.57 61.47 5.84 97.17 80.70 71.05 60.78 5.82
+DeiT-T,Corr_U 95.58 99.82 92.39 86.07 78.07 6.32 99.26 86.22 76.18 64.73 5.36 99.25 85.77 75.51 63.52 5.34
+DeiT-T,Corr_G 93.86 99.49 96.98 95.57 93.23 6.76 99.22 93.35 86.74 76.78 5.04 99.23 93.11 85.81 76.26 5.09
+DeiT-T,Corr_L 93.90 99.44 96.53 93.30 88.03 6.60 99.25 93.35 86.77 77.29 5.64 99.25 93.11 85.84 77.04 5.72
+DeiT-T,PGD 77.80 99.68 98.38 97.47 96.43 6.21 99.56 97.64 96.38 94.71 6.27 99.55 97.55 96.29 93.79 6.07
+DeiT-S,ERM 97.28 98.91 92.09 88.76 83.65 7.65 99.38 88.94 82.54 74.64 6.29 99.37 88.86 82.29 73.44 6.20
+DeiT-S,Corr_U 96.69 99.42 92.37 88.28 83.06 2.73 99.25 92.62 91.28 90.19 2.91 99.25 92.47 91.28 90.11 3.07
+DeiT-S,Corr_G 96.48 99.62 97.61 95.47 92.16 2.69 99.50 95.57 91.38 88.49 2.94 99.50 95.21 90.10 86.44 3.02
+DeiT-S,Corr_L 96.51 99.49 95.23 91.69 87.09 4.34 99.32 92.92 88.43 84.02 3.91 99.32 92.74 88.14 83.77 3.89
+DeiT-S,PGD 86.16 99.73 98.56 97.75 96.63 12.8 99.82 96.42 94.49 92.49 12.81 99.77 96.33 94.43 92.47 12.81
+ViT-S,ERM 95.10 98.13 92.09 88.73 85.34 4.76 98.93 89.03 83.85 80.02 4.12 98.97 89.02 83.83 79.98 4.08
+ViT-S,Corr_U 94.76 99.83 94.03 90.19 88.44 4.24 99.28 87.88 78.73 68.68 4.74 99.27 87.16 78.51 68.27 4.73
+ViT-S,Corr_G 94.58 99.66 96.74 90.62 88.44 2.85 99.24 94.84 91.12 86.97 4.58 99.22 93.99 90.01 86.12 4.49
+ViT-S,Corr_L 94.43 99.44 94.42 91.37 89.23 6.49 99.24 94.84 91.12 86.97 4.37 99.22 94.01 90.44 86.62 4.84
+ViT-S,PGD 84.54 99.67 98.74 98.30 97.84 8.07 99.48 97.68 96.84 96.06 8.12 99.56 97.98 96.90 96.27 8.19
+ViT-B,ERM 98.30 99.82 92.38 87.54 81.72 1.68 99.48 87.68 80.63 73.52 1.84 99.47 87.38 79.73 71.68 1.53
+ViT-B,Corr_U 98.23 99.80 99.18 96.74 93.81 1.57 99.62 95.28 90.67 82.30 1.68 99.62 95.28 90.67 82.21 1.67
+ViT-B,Corr_G 97.71 99.57 97.83 95.41 91.43 1.87 99.42 95.56 92.66 84.93 1.88 99.45 95.62 92.57 84.70 1.88
+ViT-B,Corr_L 97.95 99.44 96.74 91.89 87.94 2.29 99.42 96.14 91.04 82.61 1.93 99.42 96.21 91.22 82.77 1.91
+ViT-B,PGD 87.38 99.70 99.55 99.31 98.90 10.18 99.61 98.93 98.23 96.99 10.23 99.56 98.99 97.86 96.44 10.12
+"""
+# timm's networks by PRBench's names. PRBench's ViT-S is timm's of 2020 (width 768, depth 8, 47 million
+# parameters), which timm no longer has.
+OF_TIMM = {
+    "vit_base_patch16_224": "ViT-B",
+    "vit_large_patch16_224": "ViT-L",
+    "deit_tiny_patch16_224": "DeiT-T",
+    "deit_small_patch16_224": "DeiT-S",
+}
 # Table 12, TRADES with Chen and Lee's filter after m steps: of the paper only its times are at hand, and
 # they stand beside ours; the other columns are ours alone.
 TABLE_12 = {"TRADES": 25.0, "TRADES m=1": 16.0, "TRADES m=8": 19.0}
@@ -330,6 +361,22 @@ def on_mnist(metric: str) -> str:
     return re.sub(noise, lambda found: f"{found[1]}.{MNIST[found[2]]}", metric, count=1)
 
 
+def transformers() -> dict[str, dict[str, float | None]]:
+    """The published rows of transformers as fractions."""
+    return {
+        name.replace(",", ", "): dict(zip(("Acc", *NOISE_COLUMNS), [v / 100 for v in values], strict=True))
+        for name, values in numbers(TRANSFORMERS).items()
+    }
+
+
+def transformer(record: dict[str, Any]) -> str | None:
+    """The row of table 8: PRBench's name of one of timm's networks at 32 pixels, and the training."""
+    arch = record.get("arch", {})
+    name = OF_TIMM.get(str(arch.get("name")).partition(".")[0])
+    at_32 = (arch.get("space"), arch.get("side"), arch.get("patch")) == ("timm", 32, 4)
+    return f"{name}, {row(record)}" if name and at_32 and row(record) else None
+
+
 def on_others(
     records: list[dict[str, Any]], scale: str, wanted: Callable[[Any], bool]
 ) -> dict[str, dict[str, float | None]]:
@@ -338,6 +385,8 @@ def on_others(
     for record in records:
         dataset, network = pair(record)
         if (dataset, network) == pair(records[0]) or not wanted(dataset) or row(record) is None:
+            continue
+        if transformer(record) is not None:
             continue
         names = metrics(scale)
         if dataset == "mnist" and scale == "full":
@@ -358,7 +407,8 @@ def by_noise(rows: side.Rows) -> dict[str, dict[str, float | None]]:
 
 
 def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTable]:
-    """Tables 4, 5, 9, 11 and 12 (9 and 11 are empty where no record is of their pairs), and the composite."""
+    """Tables 4, 5, 8, 9, 11 and 12, and the composite; 8, 9 and 11 are of other pairs than the others."""
+    vits = side.means(records, transformer, metrics(scale))
     others = {
         "table 9": on_others(records, scale, lambda name: name not in SETS_11),
         "table 11": on_others(records, scale, lambda name: name in SETS_11),
@@ -374,7 +424,15 @@ def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTab
         number: side.PaperTable(f"{number.capitalize()}, further pairs", {}, rows, (*COLUMNS, *MORE), show)
         for number, rows in others.items()
     }
+    columns_8 = [name for name in (*COLUMNS, *MORE) if name not in (*RADII, NOISE_GE)]
     return further | {
+        "table 8": side.PaperTable(
+            "Table 8, transformers at 32 pixels",
+            transformers() if vits else {},
+            vits,
+            (*columns_8, *NOISE_COLUMNS),
+            show,
+        ),
         "table 4": side.PaperTable("Table 4", paper, methods, (*COLUMNS, *MORE), show),
         "table 5": side.PaperTable("Table 5", theirs, mine, (*RADII, NOISE_GE), show),
         "table 12": side.PaperTable("Table 12", times, filtered, (*COLUMNS, *MORE), show),
@@ -390,9 +448,15 @@ def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTab
 
 def report(records: list[dict[str, Any]], scale: str) -> str:
     """The tables and claims."""
-    texts = [table.text() for table in tables(records, scale).values() if table.rows()]
+    made = tables(records, scale)
+    texts = [table.text() for table in made.values() if table.rows()]
+    if not made["table 8"].rows():
+        texts.append(
+            "Table 8 (transformers at 32 pixels) is not here: SCALE=full alone trains them, from timm's"
+            " weights.\n"
+        )
     return "\n".join([*texts, side.theory_text(records), side.told(claims(records, scale))])
 
 
 if __name__ == "__main__":
-    side.main("prbench", __doc__, report)
+    side.main("prbench", __doc__, report, timm=True)

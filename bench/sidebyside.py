@@ -8,7 +8,9 @@ which files a scale lacks, before the pipe starts.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
+import os
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -271,16 +273,29 @@ def weights(folder: str) -> Missing:
     )
 
 
+def timm_weights(name: str) -> Missing:
+    """The published weights of one of timm's networks, NAME.TAG, in the cache of the Hub."""
+    home = os.environ.get("HF_HOME", str(Path("~/.cache/huggingface").expanduser()))
+    cache = os.environ.get("HF_HUB_CACHE", str(Path(home, "hub")))
+    return Missing(
+        str(Path(cache, f"models--timm--{name}")),
+        f"timm's authors: hf download timm/{name} model.safetensors; or leave the transformers out: PR_VITS=",
+        "snapshots/COMMIT/model.safetensors, as the Hub's library keeps it",
+    )
+
+
 def main(
     name: str,
     about: str | None,
     report: Callable[[list[dict[str, Any]], str], str],
     published: bool = False,
     sets: Sequence[str] = ("cifar10",),
+    timm: bool = False,
 ) -> None:
     """A reproduction's command line: print the `report` of the records on stdin at a scale.
 
-    `published` says that the full scale evaluates the published weights; `sets` are its data sets.
+    `published` says that the full scale evaluates the published weights; `sets` are its data sets; `timm`
+    that its recipe names networks of timm (--timm), whose weights it needs.
     """
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scale", choices=SCALES, default="mini")
@@ -288,9 +303,15 @@ def main(
     parser.add_argument("--data", default="data", help="the folder with CIFAR-10 (default: data)")
     if published:
         parser.add_argument("--weights", default="data/nas-bench-201", help="the folder of published weights")
+    if timm:
+        parser.add_argument("--timm", default="", help="networks of timm, timm:NAME.TAG:..., with commas")
     chosen = parser.parse_args()
     if not chosen.need:
         print(report(read(sys.stdin), chosen.scale))
     elif chosen.scale == "full":
         wanted = [data_set(one, chosen.data) for one in sets]
+        networks = [word for word in (chosen.timm.split(",") if timm else ()) if word]
+        wanted += [timm_weights(word.removeprefix("timm:").partition(":")[0]) for word in networks]
+        if networks and importlib.util.find_spec("timm") is None:
+            wanted.append(Missing("timm", "pip install 'rbtools[timm]', or PR_VITS=", "a package of Python"))
         need(name, [*wanted, *([weights(chosen.weights)] if published else [])])

@@ -199,14 +199,16 @@ def _classes_of(run: RunContext) -> int | None:
 def named_arch(text: str, classes: int | None = None) -> dict[str, Any]:
     """The `arch` for a user's text: resnet18, nb201-13714, a cell's string, torchvision:resnet50, timm:NAME,
     repo:OWNER/NAME, python:MODULE:FUNCTION, or fcnn:relu/tanh+skip; with the field that distinguishes known
-    variants, preactresnet18:shortcut=input. robustbench:NAME is an entry of RobustBench, with its
-    normalisation and preprocessing; `classes` decides if several data sets have that name. Raises RbError
-    with similar names.
+    variants, preactresnet18:shortcut=input, or sizes, timm:vit_base_patch16_224:side=32:patch=4.
+    robustbench:NAME is an entry of RobustBench, with its normalisation and preprocessing; `classes` decides
+    if several data sets have that name. Raises RbError with similar names.
     """
     if text.startswith(BOARD):
         return _of_leaderboard(text.removeprefix(BOARD), classes)
     name, _, last = text.rpartition(":")
     field, equals, value = last.partition("=")
+    if name and equals and field in SIZES:
+        return _sized(named_arch(name), field, value)
     if name and equals and field in VARIANTS:
         described = {**named_arch(name), field: value}
         spaces.describe(described, 10, (3, 224, 224))  # raises if there is no such variant
@@ -239,6 +241,18 @@ def named_arch(text: str, classes: int | None = None) -> dict[str, Any]:
     }
 
 
+def _sized(arch: dict[str, Any], field: str, value: str) -> dict[str, Any]:
+    """A vision transformer with another side of its images or patches. Raises RbError."""
+    name = arch["name"]
+    if arch["space"] != "timm" and not (arch["space"] == "zoo" and zoo_form(name).family == "vit"):
+        raise RbError(
+            f"{name} takes no {field}=. It is for vision transformers: timm:NAME, vit-s, deit-ti ..."
+        )
+    if not (value.isascii() and value.isdigit() and 0 < int(value[:9]) < 10**5):
+        raise RbError(f"The {field} of {name} is '{value}'. Expected pixels, as in {field}=32.")
+    return {**arch, field: int(value)}
+
+
 def _of_leaderboard(name: str, classes: int | None) -> dict[str, Any]:
     text, normalize, preprocessing = leaderboard_names.entry(name, classes)
     fields = named_arch(text)
@@ -250,6 +264,7 @@ def _of_leaderboard(name: str, classes: int | None) -> dict[str, Any]:
 
 
 VARIANTS = ("stem", "pool", "shortcut", "activation", "eps")  # fields of an architecture
+SIZES = ("side", "patch")  # of a vision transformer's images and patches, in pixels
 PREFIXES = ("torchvision", "timm", "repo", "python", "fcnn", "rescnn")
 
 

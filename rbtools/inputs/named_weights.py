@@ -93,7 +93,7 @@ def _hub_file(repository: str, revision: str | None, file: str, run: RunContext)
     if not run.download:
         raise RbError(
             f"The file {file} of hf:{repository} is not in the cache of the Hub. Add --download to a tool"
-            f" that evaluates, or fetch it with hf download {repository} {file}."
+            f" that evaluates or trains, or fetch it with hf download {repository} {file}."
         )
     run.progress(f"download of {repository}")
     try:

@@ -101,7 +101,7 @@ def load(
     named = any(field in (arch or {}) for field in disambiguate.VARIANT_FIELDS)
     arch, facts = _architecture(checkpoint, arch, hints)
     large = arch.get("space") in ("torchvision", "timm") and "stem" not in arch
-    side = 224 if large or arch.get("stem") == "imagenet" else 32
+    side = arch.get("side") or (224 if large or arch.get("stem") == "imagenet" else 32)
     if arch.get("pool") == "4x4":
         side = 32 * pooled_windows(checkpoint.state)
     classes, shape = n_classes, shape or (channels, side, side)
@@ -116,7 +116,7 @@ def load(
     if not named:
         candidates += built(others)
     _refuse_other_channels(_normalize_of(checkpoint, {**arch, **normalization.arch}), shape, path)
-    cfg = getattr(network, "pretrained_cfg", None) if arch["space"] == "timm" else None
+    cfg = getattr(network, "pretrained_cfg", None) if arch["space"] == "timm" and "side" not in arch else None
     preprocessing = libraries.preprocessing(cfg)
     if preprocessing is not None and "preprocessing" not in arch:
         candidates = [({**one, "preprocessing": preprocessing}, network) for one, network in candidates]

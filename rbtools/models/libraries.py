@@ -105,15 +105,74 @@ def import_timm() -> Any:
 def from_timm(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> nn.Module:
     """timm's network called `arch["name"]`, without its published weights. Nothing is downloaded.
 
-    Raises RbError where timm is not installed or has no network of that name.
+    `side` and `patch` in the record are the sides of its images and patches, for networks that have them as
+    arguments (vision transformers). Raises RbError where timm is not installed, has no network of that name,
+    or the network has no such sizes.
     """
+    network = _timm(arch, num_classes=classes, in_chans=shape[0])
+    cfg = getattr(network, "pretrained_cfg", {})
+    side = arch.get("side") or (cfg["input_size"][-1] if cfg.get("fixed_input_size") else None)
+    return _resizing(network, int(side)) if side else network
+
+
+def pretrained_timm(
+    arch: Mapping[str, Any], state: Mapping[str, Tensor], *, classes: int, shape: Shape
+) -> nn.Module:
+    """timm's network with these weights, which timm fits to it: patches, positions, channels, classes.
+
+    state: tensors in timm's names. The classifier is fresh unless the weights' number of classes, as timm
+    publishes it, is `classes`. Raises RbError where a tensor is missing or does not fit.
+    """
+    timm = import_timm()
+    name = str(arch.get("name"))
+    cfg = timm.get_pretrained_cfg(name)
+    ends = (cfg.classifier,) if isinstance(cfg.classifier, str) else tuple(cfg.classifier or ())
+    wanted = _timm(arch, num_classes=classes, in_chans=shape[0]).state_dict()
+    missing = [key for key in wanted if key not in state and not key.startswith(ends)]
+    if missing:
+        raise RbError(
+            f"The weights have no {missing[0]}, which timm's {name} has, and lack {len(missing)} tensors in"
+            " all. Expected a file in timm's names, of the same network."
+        )
+    try:
+        return _timm(
+            arch,
+            num_classes=classes,
+            in_chans=shape[0],
+            pretrained=True,
+            pretrained_cfg_overlay={"state_dict": dict(state), "source": "timm"},
+        )
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:300]
+        raise RbError(f"The weights do not fit timm's {name}: {reason}") from None
+
+
+def _timm(arch: Mapping[str, Any], **options: Any) -> nn.Module:
     timm = import_timm()
     name = str(arch.get("name"))
     if not timm.is_model(name):  # so nothing that timm would fetch: "hf-hub:..." is no name of its list
         raise unknown("timm model", name, timm.list_models())
-    network: nn.Module = timm.create_model(name, pretrained=False, num_classes=classes, in_chans=shape[0])
-    cfg = getattr(network, "pretrained_cfg", {})
-    return _resizing(network, cfg["input_size"][-1]) if cfg.get("fixed_input_size") else network
+    sizes = {word: arch[key] for word, key in (("img_size", "side"), ("patch_size", "patch")) if key in arch}
+    try:
+        network: nn.Module = timm.create_model(name, **{"pretrained": False, **sizes, **options})
+    except (TypeError, AssertionError) as error:
+        if not sizes:
+            raise
+        raise RbError(
+            f"timm's {name} cannot be built with {_in_words(arch)}: {error}. Leave out side= and patch=, or"
+            " choose a vision transformer."
+        ) from None
+    patch = getattr(getattr(network, "patch_embed", None), "patch_size", None)
+    if "side" in arch and patch and arch["side"] % patch[0]:  # timm would cut off the rest
+        raise RbError(
+            f"A side of {arch['side']} pixels does not divide into patches of {patch[0]} in timm's {name}."
+            " Choose a patch that divides it."
+        )
+    return network
+
+
+def _in_words(arch: Mapping[str, Any]) -> str:
+    return " and ".join(f"{key}={arch[key]}" for key in ("side", "patch") if key in arch)
 
 
 def preprocessing(cfg: object) -> str | None:

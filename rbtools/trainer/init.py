@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import zlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from rbtools import models
 from rbtools.errors import RbError
 from rbtools.execution.context import RunContext
-from rbtools.inputs import resolve
+from rbtools.inputs import named_weights, resolve
 from rbtools.lazy import nn, torch
-from rbtools.models import checkpoint
+from rbtools.models import checkpoint, read_checkpoint
 from rbtools.models.normalize import Normalized
 
 if TYPE_CHECKING:
@@ -35,37 +37,46 @@ def network(task: TrainingTask, run: RunContext) -> nn.Module:
             file, of_file, classes=about.classes, shape=about.shape, allow_code=run.allow_code
         )
         return model.requires_grad_(True)
-    return fresh(arch, about, run.seed, allow_code=run.allow_code, published=recipe.init == "timm")
+    if recipe.init == "timm":
+        return _behind(_of_timm(task, run), about)
+    return fresh(arch, about, run.seed, allow_code=run.allow_code)
 
 
-def fresh(
-    arch: dict[str, Any], about: Description, seed: int, *, allow_code: bool = False, published: bool = False
-) -> nn.Module:
+def fresh(arch: dict[str, Any], about: Description, seed: int, *, allow_code: bool = False) -> nn.Module:
     """The network that a training with this seed starts from, on the CPU, with its normalisation, if any, as
-    its first layer. `published`: with timm's weights.
+    its first layer.
     """
+    with _seeded(seed):
+        built = models.build(arch, classes=about.classes, shape=about.shape, allow_code=allow_code)
+    return _behind(built, about)
+
+
+@contextlib.contextmanager
+def _seeded(seed: int) -> Iterator[None]:
     with torch.random.fork_rng():
         torch.manual_seed(mixed_seed(seed, "init"))
-        made = models.build(arch, classes=about.classes, shape=about.shape, allow_code=allow_code)
-        if published:
-            _published(made, arch, about)
+        yield
+
+
+def _behind(network: nn.Module, about: Description) -> nn.Module:
     if about.mean is None or about.std is None:
-        return made
-    return Normalized(made, about.mean, about.std)
+        return network
+    return Normalized(network, about.mean, about.std)
 
 
-def _published(made: nn.Module, arch: dict[str, Any], about: Description) -> None:
-    """Load timm's published weights into a network of timm; its classifier keeps its fresh weights."""
-    import timm  # models.build has imported it already
+def _of_timm(task: TrainingTask, run: RunContext) -> nn.Module:
+    """timm's network with its published weights, or those of --init-file; the classifier is fresh."""
+    from rbtools.models import libraries, vit_resample
 
+    arch, about, recipe = task.record["arch"], task.data.about, task.recipe
     try:
-        weights = timm.create_model(
-            arch["name"], pretrained=True, num_classes=about.classes, in_chans=about.shape[0]
-        ).state_dict()
-    except (OSError, RuntimeError) as error:
-        reason = str(error).splitlines()[0]
-        raise RbError(
-            f"timm's weights of {arch['name']} are not available: {reason}. They are downloaded once; connect"
-            " this machine for that, or use --init random."
-        ) from error
-    made.load_state_dict(weights)
+        path = recipe.init_file or named_weights.find(f"timm:{arch['name']}", run).path
+    except RbError as error:
+        raise RbError(f"{error} Or name a file of its weights with --init-file.") from None
+    state = read_checkpoint.read(path).state
+    if recipe.resample == "prbench":
+        with _seeded(run.seed):
+            sized = models.build(arch, classes=about.classes, shape=about.shape)
+        state = vit_resample.as_prbench(state, sized)
+    with _seeded(run.seed):
+        return libraries.pretrained_timm(arch, state, classes=about.classes, shape=about.shape)

@@ -109,6 +109,7 @@ PRESETS: dict[str, TrainingPreset] = {
             "augment": ("crop-reflect", "flip"),
             "normalize": "none",
             "val": 0.0,
+            "resample": "prbench",
         },
         {**_PGD, "attack_steps": 10},
         {

@@ -183,6 +183,18 @@ class Recipe:
         "Start from random weights, the record's checkpoint (fine-tuning), or timm's published weights.",
         choices=("random", "checkpoint", "timm"),
     )
+    init_file: str | None = param(
+        None,
+        "A file of weights in timm's names, for --init timm.  [default: timm's own, from the cache of the Hub"
+        " or with --download]",
+        metavar="FILE",
+    )
+    resample: str = param(
+        "timm",
+        "How --init timm fits weights to a network with other sides and patches: as timm does, or as"
+        " PRBench's code (patch kernels summed over blocks, positions interpolated bilinearly).",
+        choices=("timm", "prbench"),
+    )
     deterministic: bool = param(
         False,
         "On a GPU, use only deterministic algorithms; those on the CPU are.",
@@ -211,6 +223,8 @@ class Recipe:
             ("every", bool(self.track), "no --track"),
             ("track_n", "robust" in self.track, "no --track robust"),
             ("normalize", self.init != "checkpoint", "--init checkpoint, which keeps that of the file"),
+            ("init_file", self.init == "timm", "no --init timm"),
+            ("resample", self.init == "timm", "no --init timm"),
         )
         return {name: reason for name, used, reason in rows if not used}
 
@@ -218,13 +232,14 @@ class Recipe:
         """The recipe in the record's form, without unused fields."""
         config = asdict(self)
         # In other fields of the record, or without effect on the weights.
-        for key in ("normalize", "given", "select", "preset", "track", "every", "track_n"):
+        for key in ("normalize", "given", "select", "preset", "track", "every", "track_n", "init_file"):
             del config[key]
         if self.schedule == "onecycle":
             config["momentum"] = list(CYCLED_MOMENTUM)
         for key in ("milestones", "augment", "regularize"):
             config[key] = list(config[key] or ())
         optional = "micro_batch regularize label_smoothing ema filter patience output lr_rule clean_pass init"
+        optional += " resample"
         plain = Recipe()
         unused = {
             key for key in f"{optional} deterministic".split() if getattr(self, key) == getattr(plain, key)

@@ -190,7 +190,13 @@ def _start(record: dict[str, Any], recipe: Recipe, run: RunContext) -> dict[str,
                 "--init timm starts from timm's published weights, and the record's network is not of the"
                 " space timm. Make the record with rb-arch --arch timm:NAME, or use --init random."
             )
-        return {"timm": record["arch"].get("name")}
+        file = recipe.init_file
+        if file is not None and not os.path.isfile(file):
+            raise RbError(f"--init-file {file} is no file. Name the weights of the network, in timm's names.")
+        return {
+            "timm": record["arch"].get("name"),
+            **({} if file is None else {"file": run.store.file_hash(file)}),
+        }
     if not record.get("checkpoint"):
         raise RbError(
             "--init checkpoint starts from the record's checkpoint, and the record has none. Train it first"

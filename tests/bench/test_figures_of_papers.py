@@ -26,7 +26,7 @@ NUMBERED = {
 # Those that show no data, or need what no target trains: each says so itself.
 WITHOUT = {
     "nas-robbench-201": {"table 3"},
-    "prbench": {"figure 1", *(f"table {number}" for number in (1, 2, 3, 6, 7, 8, 10))},
+    "prbench": {"figure 1", *(f"table {number}" for number in (1, 2, 3, 6, 7, 10))},
     "robustness-dataset": {"figure 9", "figure 11", "figure 12", "table 2", "table 3", "table 4"},
     "wci": set(),
 }

@@ -92,3 +92,39 @@ def test_bounds_of_records_are_one_row_each_with_the_inputs_of_the_least() -> No
         "| bound.b | \\|a\\|/n | 0.25 | 4 | n 2, a 0.5 | 2 of 3 |"
     )
     assert side.theory_text([{"evals": []}]) == ""
+
+
+def test_weights_of_timm_are_named_where_the_hub_keeps_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    (tmp_path / "models--timm--there.fb").mkdir()
+    wanted = [side.timm_weights(name) for name in ("there.fb", "missing.fb")]
+    with pytest.raises(SystemExit):
+        side.need("prbench", wanted)
+    said = capsys.readouterr().err
+    assert f"{tmp_path}/models--timm--missing.fb" in said and "there" not in said
+    assert "hf download timm/missing.fb model.safetensors" in said and "PR_VITS=" in said
+
+
+def test_table_8_has_transformers_at_32_pixels_alone() -> None:
+    prbench = module("reproduce_prbench")
+
+    def record(
+        name: str, method: str, space: str = "timm", side: int = 32, **config: str
+    ) -> dict[str, object]:
+        arch = {"space": space, "name": name, "side": side, "patch": 4}
+        train = {"method": method, "config": config}
+        return {"dataset": "cifar10", "arch": arch, "train": train, "metrics": {"acc": 0.5}}
+
+    first = record("resnet18", "pgd", "zoo")
+    small = record("deit_tiny_patch16_224.fb_in1k", "corruption", noise="gaussian")
+    large = record("deit_tiny_patch16_224.fb_in1k", "pgd", side=224)
+    tables = prbench.tables([first, small, large], "full")
+    assert tables["table 8"].ours == {"DeiT-T, Corr_G": {"Acc": 0.5}}
+    published = tables["table 8"].published["DeiT-T, Corr_G"]
+    assert published["Acc"] == 0.9386 and published["laplace PR .12"] == pytest.approx(0.7626)
+    assert len(tables["table 8"].published) == 20
+    assert list(tables["table 9"].ours) == ["cifar10, deit_tiny_patch16_224.fb_in1k, PGD"]
+    assert not prbench.tables([first], "full")["table 8"].rows()
+    assert "Table 8" in prbench.report([first], "mini")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 import torch
@@ -365,3 +366,22 @@ def test_the_last_of_counted_linear_layers_gives_the_logits() -> None:
 
     assert classes_of(state) == 10
     assert classes_of({"classifier.1.weight": torch.ones(7, 3), "classifier.4.weight": torch.ones(5, 7)}) == 5
+
+
+def test_vision_transformers_have_sides_and_patches() -> None:
+    name = "vit_base_patch16_224"
+    assert named_arch(f"timm:{name}:side=32:patch=4") == {
+        "space": "timm",
+        "name": name,
+        "side": 32,
+        "patch": 4,
+    }
+    assert named_arch("deit-ti:patch=8") == {"space": "zoo", "name": "deit-ti", "patch": 8}
+    for text, words in {
+        "resnet18:side=32": "resnet18 takes no side=",
+        "nb201-13714:patch=2": "takes no patch=",
+        f"timm:{name}:side=x": "is 'x'. Expected pixels, as in side=32",
+        f"timm:{name}:patch=0": "is '0'. Expected pixels",
+    }.items():
+        with pytest.raises(RbError, match=re.escape(words)):
+            named_arch(text)

@@ -45,11 +45,28 @@ def test_a_configuration_of_rb_train_has_nothing_that_goes_unsaid() -> None:
         label_smoothing=0.1,
         clean_pass=True,
         deterministic=True,
+        init="timm",
+        resample="prbench",
     )
     assert set(every.config()) | set(Recipe(regularize=("l2",)).config()) <= {
         *reproduce_command.RECIPE,
         "init",
+        "resample",
     }
+
+
+def test_a_training_from_timms_weights_names_them_and_one_from_a_file_says_so() -> None:
+    arch = {"space": "timm", "name": "deit_tiny_patch16_224", "side": 32, "patch": 4}
+    config = {"epochs": 1, "init": "timm", "resample": "prbench"}
+    train = {"method": "pgd", "seed": 0, "config": config, "init": {"timm": "deit_tiny_patch16_224"}}
+    record = {"arch": arch, "dataset": "cifar10", "train": train, "metrics": {}}
+    made = make_again(record)
+    assert "--arch timm:deit_tiny_patch16_224:side=32:patch=4" in made.steps[0]
+    assert "--init timm --resample prbench" in made.steps[1] and not made.lacking
+    train["init"] = {**train["init"], "file": "sha256:00"}
+    made = make_again(record)
+    assert "--init" not in made.steps[1]
+    assert any("went on from other weights" in one for one in made.lacking)
 
 
 def ran(steps: list[str]) -> Record:

@@ -7,8 +7,6 @@ import dataclasses
 import itertools
 import json
 import math
-import sys
-import types
 from pathlib import Path
 from typing import Any
 
@@ -684,25 +682,12 @@ def test_a_checkpoint_of_another_architecture_is_refused() -> None:
         go(changed(init="checkpoint"))
 
 
-def test_published_weights_are_timms_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_published_weights_are_timms_alone() -> None:
     with pytest.raises(RbError, match=r"--init timm starts from timm's published weights.*not of the space"):
         go(changed(init="timm"))
-    made: list[dict[str, Any]] = []
-
-    def create_model(name: str, **options: Any) -> nn.Module:
-        made.append({"name": name, **options})
-        network = nn.Sequential(nn.Flatten(), nn.Linear(64, options["num_classes"]))
-        nn.init.constant_(network[1].weight, float(options["pretrained"]))
-        return network
-
-    fake = types.SimpleNamespace(create_model=create_model, is_model=lambda name: True, list_models=list)
-    monkeypatch.setitem(sys.modules, "timm", fake)
-    monkeypatch.setattr("rbtools.spaces.describe", lambda arch, *_: arch)
-    record = {"arch": {"space": "timm", "name": "tiny"}}
-    found = go(changed(epochs=0, init="timm"), record=record)
-    assert [one["pretrained"] for one in made] == [False, True]
-    assert all(one["num_classes"] == 10 and one["in_chans"] == 1 for one in made)
-    assert bool((weights(found)["weight"] == 1).all()) and found["train"]["init"] == {"timm": "tiny"}
+    for field, value in (("init_file", "x.pth"), ("resample", "prbench")):
+        assert changed(**{field: value}).without_effect()[field] == "no --init timm"
+        assert field not in changed(**{field: value}).config()
 
 
 # --- arithmetic -----------------------------------------------------------------------------------

@@ -58,7 +58,8 @@ def _source(record: Record, lacking: dict[str, None]) -> list[str]:
             joined("rb-arch", option("arch", ":".join([name, *(f"{key}={arch.get(key)}" for key in fields)])))
         ]
     if space in ("torchvision", "timm") and isinstance(name, str):
-        return [joined("rb-arch", option("arch", f"{space}:{name}"))]
+        sides = [f"{key}={arch[key]}" for key in ("side", "patch") if isinstance(arch.get(key), int)]
+        return [joined("rb-arch", option("arch", ":".join([space, name, *sides])))]
     if space == "python" and isinstance(name, str):
         lacking["The network is a program: rb-arch and the tools after it ask for --allow-code."] = None
         return [joined("rb-arch", option("arch", f"python:{name}"))]
@@ -88,7 +89,10 @@ def _training(record: Record, lacking: dict[str, None]) -> list[str]:
         if name in config and name not in idle and not _unused(name, config):
             words += option(name, config[name])
     words += _normalize(config.get("normalize"))
-    if config.get("init") is not None:
+    start = train.get("init")
+    if config.get("init") == "timm" and isinstance(start, Mapping) and "file" not in start:
+        words += [*option("init", "timm"), *option("resample", config.get("resample"))]
+    elif config.get("init") is not None:
         lacking["The training went on from other weights, of which the record knows no more."] = None
     if train.get("processes", 1) != 1:
         lacking["Several processes trained the network together (torchrun)."] = None
