@@ -178,13 +178,16 @@ class TwoPhaseEvaluation:
         self.task = _SampleTask(self.method, (eps,))
 
     def calls(self) -> list[Callable[[], Any]]:
-        """Both phases, for a dry run: of the second, as many images as it takes at most."""
+        """Both phases, for a dry run."""
+        return [lambda: evaluate.task_entries(self.inputs, self.screening), self._second]
+
+    def _second(self) -> None:
+        """The second phase of a dry run: on its own images once the screen is stored, else on as many."""
+        if evaluate.known_outcomes(self.inputs, self.screening):
+            self.entry()
+            return
         size = min(self.request.size or self.inputs.n, self.inputs.n)
-        sample = self.inputs.on(self.inputs.data.split, n=size)
-        return [
-            lambda: evaluate.task_entries(self.inputs, self.screening),
-            lambda: evaluate.task_entries(sample, self.task),
-        ]
+        evaluate.task_entries(self.inputs.on(self.inputs.data.split, n=size), self.task)
 
     def expected(self) -> Entry:
         """The entry as far as it is known before the work."""

@@ -749,6 +749,8 @@ def test_a_larger_sample_continues_the_smaller(
     low, high = large["ci95"]
     inner = large["two_phase"]["interval"]
     assert low < inner[0] <= large["value"] <= inner[1] < high
+    planned = run([*TWO_PHASE, "--two-phase", "40", "--dry-run"], known["erm"])
+    assert "pgd5: 1 piece of work, 10 images" in planned.stderr
     again = run([*TWO_PHASE, "--two-phase", "30"], known["erm"])
     assert len(attacked) == 30 and "1 found in the store" in again.stderr
 

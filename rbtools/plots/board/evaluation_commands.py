@@ -186,9 +186,10 @@ def _question(entry: Mapping[str, Any], lacking: dict[str, None]) -> _Step | Non
     attack = entry.get("attack")
     if isinstance(attack, str) and attack in ATTACKS and is_number(entry.get("eps")):
         return _attack(attack, entry, norm)
-    if attack == "curve" and is_number(entry.get("eps")):
+    if attack == "curve":
         words = tuple(word for name in ("norm", "queries") for word in option(name, entry.get(name)))
-        return _Step("rb-attack curve", words, {"eps": [distance(entry["eps"], norm)]})
+        eps = {"eps": [distance(entry["eps"], norm)]} if is_number(entry.get("eps")) else {}
+        return _Step("rb-attack curve", words, eps)
     if isinstance(entry.get("noise"), str) and is_number(entry.get("gamma")):
         return _noise(entry)
     return _corruption(entry, lacking)
