@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 # Shares of the steps: of the searches towards the most likely classes, and of the refinement from what was
 # reached. Of the rest, DDN's share in L2.
 _TARGETED, _TARGETS = 0.5, 4
+_MANY = 150  # with fewer steps the first search gets them all: it does not converge in less
 _REFINED = 0.2
 _DDN = 0.7
 _HALVINGS = 10
@@ -52,7 +53,8 @@ class CurveAttack(MinimalNormAttack):
 
     def search(self, model: Model, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         budget = max((self.queries - _HALVINGS - _LOOKS) // 2, 1)
-        targeted, refined = int(_TARGETED * budget / _TARGETS), int(_REFINED * budget)
+        targeted = int(_TARGETED * budget / _TARGETS) if budget >= _MANY else 0
+        refined = int(_REFINED * budget)
         first = max(budget - _TARGETS * targeted - refined, 1)
         if self.norm == "l2":
             best = ddn.DDN(steps=max(int(_DDN * first), 1)).search(model, images, labels)
