@@ -35,6 +35,9 @@ VARIANTS: dict[str, tuple[tuple[str, dict[str, int]], ...]] = {
 }
 """The attacks of each variant, with the parameters that differ from the defaults."""
 
+_STANDARD_L1 = {"apgd-ce": {"restarts": 5}, "apgd-t": {"targets": 5}}
+"""What the standard variant has in L1 besides (Croce and Hein 2021, arXiv:2103.01208; AutoAttack's code)."""
+
 _THEIRS = ("apgd-ce", "apgd-dlr", "apgd-t", "fab", "fab-t", "square")
 _NOT_IN_TURN = ("aa", "cw-l2", "fmn", "ddn")
 
@@ -43,7 +46,8 @@ _NOT_IN_TURN = ("aa", "cw-l2", "fmn", "ddn")
 class AutoAttack(ReferenceBackend):
     """AutoAttack (Croce and Hein 2020, arXiv:2003.01690).
 
-    standard: APGD-CE, targeted APGD, targeted FAB, Square. plus: APGD-CE, APGD-DLR and FAB with five restarts
+    standard: APGD-CE, targeted APGD, targeted FAB, Square; in L1 (arXiv:2103.01208) with five restarts of
+    APGD-CE and five targets of targeted APGD. plus: APGD-CE, APGD-DLR and FAB with five restarts
     each, Square, targeted APGD, targeted FAB with five, as in AutoAttack's code. rand, for randomised models:
     APGD-CE and APGD-DLR, each gradient a mean of 20. --attacks runs other attacks, with their defaults. Each
     attack gets the examples that the earlier ones did not break, and within an attack an example is dropped
@@ -61,7 +65,7 @@ class AutoAttack(ReferenceBackend):
     random: ClassVar[bool] = True
 
     eps: float = 8 / 255
-    norm: str = norm_param()
+    norm: str = norm_param("l1")
     variant: str = param("standard", "Which set of attacks to run.", choices=tuple(VARIANTS))
     attacks: str = param("", "Attacks to run in place of the variant's: apgd-ce,square.")
     backend: str = backend_param()
@@ -84,7 +88,11 @@ class AutoAttack(ReferenceBackend):
     @property
     def plan(self) -> list[tuple[str, dict[str, int]]]:
         """The attacks to run, with the parameters that differ from the defaults."""
-        return [(name, {}) for name in self.named] or list(VARIANTS[self.variant])
+        if self.named:
+            return [(name, {}) for name in self.named]
+        if self.norm == "l1" and self.variant == "standard":
+            return [(name, _STANDARD_L1.get(name, settings)) for name, settings in VARIANTS["standard"]]
+        return list(VARIANTS[self.variant])
 
     @property
     def parts(self) -> list[SequentialAttack]:
@@ -128,8 +136,8 @@ class AutoAttack(ReferenceBackend):
                 pyauto.need_classes(tame, 4, "the targeted DLR loss", label)
             if "apgd-dlr" in names:
                 pyauto.need_classes(tame, 3, "the DLR loss", label)
-            if "square" in names and self.norm == "l2":
-                pyauto.need_l2_tiles(images, "aa")
+            if "square" in names and self.norm != "linf":
+                pyauto.need_tiles(images, "aa", self.norm)
             return self._sequence(tame, seed, images)
 
         return pyauto.run(model, images, labels, draws, eps=self.eps, attack=attack)
@@ -147,8 +155,11 @@ class AutoAttack(ReferenceBackend):
         if self.named:  # a custom list would keep the five restarts of its constructors
             reference.apgd.n_restarts = reference.apgd_targeted.n_restarts = reference.fab.n_restarts = 1
         # Their code uses 9 targets for any number of classes, and fails with fewer classes.
-        targets = min(9, tame.classes - 1)
-        reference.apgd_targeted.n_target_classes = reference.fab.n_target_classes = targets
+        plan = dict(self.plan)
+        for name, theirs in (("apgd-t", reference.apgd_targeted), ("fab-t", reference.fab)):
+            theirs.n_target_classes = min(plan.get(name, {}).get("targets", 9), tame.classes - 1)
+        # Their code runs the larger balls of L1 only in the standard variant.
+        reference.apgd.use_largereps = reference.apgd_targeted.use_largereps = self.norm == "l1"
 
         def perturb(images: Tensor, labels: Tensor) -> Tensor:
             perturbed: Tensor = reference.run_standard_evaluation(images, labels, batch_size=len(images))[0]

@@ -135,7 +135,7 @@ def _loss_and_gradient(
         inputs = points.detach().requires_grad_(True)
         logits = logits_of(model, inputs)
     if passes > 1:
-        return _averaged(model, points, goal, passes)
+        return _averaged(model, points, goal, passes, everyone)
     if everyone:
         still_correct = logits.detach().argmax(1) == goal.labels
     else:
@@ -157,7 +157,7 @@ def _loss_and_gradient(
     return Evaluated(still_correct, loss, gradient)
 
 
-def _averaged(model: Model, points: Tensor, goal: AttackObjective, passes: int) -> Evaluated:
+def _averaged(model: Model, points: Tensor, goal: AttackObjective, passes: int, everyone: bool) -> Evaluated:
     logits = loss = gradient = torch.zeros((), device=points.device)
     for _ in range(passes):
         with torch.enable_grad():
@@ -166,6 +166,8 @@ def _averaged(model: Model, points: Tensor, goal: AttackObjective, passes: int) 
         value, slope = differentiate(model, inputs, one, goal)
         logits, loss, gradient = logits + one.detach(), loss + value, gradient + slope
     still_correct = logits.argmax(1) == goal.labels
+    if everyone:
+        return Evaluated(still_correct, loss / passes, gradient / passes)
     return Evaluated(still_correct, loss[still_correct] / passes, gradient[still_correct] / passes)
 
 
@@ -184,7 +186,11 @@ R = TypeVar("R")
 
 
 def keep_rows(rows: R, mask: Tensor) -> None:
-    """Drop examples in place from a dataclass of tensors with one row per example (and of objectives)."""
+    """Drop examples in place from a dataclass of tensors with one row per example (and of objectives); its
+    other fields stay."""
     for field in dataclasses.fields(rows):  # type: ignore[arg-type]
         value = getattr(rows, field.name)
-        setattr(rows, field.name, value.take(mask) if isinstance(value, AttackObjective) else value[mask])
+        if isinstance(value, AttackObjective):
+            setattr(rows, field.name, value.take(mask))
+        elif isinstance(value, torch.Tensor):
+            setattr(rows, field.name, value[mask])

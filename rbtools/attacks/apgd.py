@@ -1,11 +1,16 @@
-"""Auto-PGD (Croce and Hein 2020, arXiv:2003.01690): momentum and an adaptive step size."""
+"""Auto-PGD (Croce and Hein 2020, arXiv:2003.01690): momentum and an adaptive step size.
+
+In L1 the steps are those of l1-APGD (`apgd_l1`).
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import functools
+import itertools
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rbtools.attacks import active_batch, steps
+from rbtools.attacks import active_batch, apgd_ascent, apgd_l1, steps
 from rbtools.attacks.losses import AttackObjective
 from rbtools.lazy import torch
 
@@ -43,23 +48,55 @@ def stalled(rose: Tensor, gap: int, halved: Tensor, best: Tensor, best_then: Ten
 
 
 @dataclass
-class _APGDState:
-    """The state of the examples that are not broken, one row each."""
+class HalvingAscent(apgd_ascent.Ascent):
+    """Steps in L-infinity or L2 with momentum, of a size that is halved where the loss stalls (algorithm 1).
 
-    row: Tensor
-    images: Tensor
-    goal: AttackObjective
-    point: Tensor
-    previous: Tensor
-    gradient: Tensor
-    loss: Tensor
-    best_point: Tensor
-    best_gradient: Tensor
-    best: Tensor
-    step: Tensor
-    rose: Tensor
-    halved: Tensor
-    best_then: Tensor
+    eps: in pixel units of [0, 1]; marks: the steps after which the size is checked.
+    """
+
+    eps: float
+    norm: str
+    marks: list[int]
+    previous: Tensor = field(init=False)
+    step: Tensor = field(init=False)
+    rose: Tensor = field(init=False)
+    halved: Tensor = field(init=False)
+    best_then: Tensor = field(init=False)
+    last_mark: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.previous, self.best_then = self.point, self.loss
+        shape = (len(self.point), *[1] * (self.point.ndim - 1))
+        self.step = torch.full(shape, 2 * self.eps, device=self.point.device)
+        self.rose = torch.zeros_like(self.loss)
+        self.halved = torch.ones_like(self.loss, dtype=torch.bool)
+
+    def move(self, number: int) -> Tensor:
+        """A projected step, then momentum (but for the first), then projected again."""
+        point = steps.ascend(self.point, self.gradient, self.step, self.norm)
+        point = steps.project(point, self.images, self.eps, self.norm)
+        if number > 1:
+            moved = self.point + MOMENTUM * (point - self.point)
+            moved += (1 - MOMENTUM) * (self.point - self.previous)
+            point = steps.project(moved, self.images, self.eps, self.norm)
+        self.previous = self.point
+        return point
+
+    def note(self, loss: Tensor, gradient: Tensor) -> None:
+        self.rose = self.rose + (loss > self.loss)
+        super().note(loss, gradient)
+
+    def check(self, number: int) -> None:
+        """At a checkpoint, halve the step of the examples that stalled and reset them to their best point."""
+        if number not in self.marks:
+            return
+        stall = stalled(self.rose, number - self.last_mark, self.halved, self.best, self.best_then)
+        wide = stall.view(-1, *[1] * (self.point.ndim - 1))
+        self.step = torch.where(wide, self.step / 2, self.step)
+        self.return_to_best(wide)
+        self.halved, self.best_then, self.last_mark = stall, self.best, number
+        self.rose = torch.zeros_like(self.rose)
 
 
 def apgd(
@@ -77,103 +114,38 @@ def apgd(
 
     eps is in pixel units of [0, 1]. Any iterate that fools the model breaks its example, which is then
     dropped; unbroken examples are returned unchanged. `draw` numbers the random start; `passes`: see
-    `active_batch.loss_and_gradient`.
+    `active_batch.loss_and_gradient`. In L1 the first steps are within larger balls, and nothing they reach
+    counts; the last ball's start is the projection of their best point.
     """
-    result = batch.images.clone()
-    start = border_start(batch.images, batch.draws, eps, norm, draw)
-    seen = active_batch.loss_and_gradient(model, start, goal, passes=passes)
-    broken = ~seen.still_correct
-    result[broken] = start[broken]
-    state = _start(batch.images, start, goal, seen, eps)
-    marks, last_mark = checkpoints(count), 0
-    for number in range(1, count + 1):
-        if not len(state.row):
-            break
-        point = _move(state, eps, norm, first=number == 1)
-        if number == count:  # the last iterate needs no gradient
-            fooled = active_batch.misclassified(model, point, state.goal.labels, passes=passes)
-            result[state.row[fooled]], broken[state.row[fooled]] = point[fooled], True
-            break
-        seen = active_batch.loss_and_gradient(model, point, state.goal, passes=passes)
-        fooled = ~seen.still_correct
-        state.previous, state.point = state.point, point
-        if fooled.any():
-            result[state.row[fooled]], broken[state.row[fooled]] = point[fooled], True
-            active_batch.keep_rows(state, seen.still_correct)
-        _note(state, seen)
-        if number in marks:
-            _check(state, number - last_mark)
-            last_mark = number
-    return result, broken
+    radii = apgd_l1.radii(eps, count) if norm == "l1" else [(eps, count)]
+    start = border_start(batch.images, batch.draws, radii[0][0], norm, draw)
+    for (radius, number), (smaller, _) in itertools.pairwise(radii):
+        new = _new(radius, norm, number)
+        best = apgd_ascent.highest(model, batch, goal, start, new, number, passes)
+        start = steps.project(best, batch.images, smaller, norm)
+    last = radii[-1][1]
+    return apgd_ascent.until_broken(model, batch, goal, start, _new(eps, norm, last), last, passes)
+
+
+def _new(eps: float, norm: str, count: int) -> apgd_ascent.NewAscent:
+    """The step rule of a norm for a run of `count` steps."""
+    if norm == "l1":
+        return functools.partial(apgd_l1.SparseAscent, eps=eps, every=apgd_l1.check_every(count))
+    return functools.partial(HalvingAscent, eps=eps, norm=norm, marks=checkpoints(count))
 
 
 def border_start(images: Tensor, draws: object, eps: float, norm: str, draw: int) -> Tensor:
     """A random point on the border of the ball, shaped as `images` (N, C, H, W), in [0, 1].
 
     A uniform offset, its largest entry stretched to eps (linf), or a uniform direction of length eps (l2), in
-    pixel units; then clipped to the box.
+    pixel units; then clipped to the box. l1: a standard normal offset, projected onto ball and box.
     """
     shape = tuple(images.shape[1:])
     if norm == "linf":
         offset = draws.uniform(shape, draw=draw).to(images) * 2 - 1  # type: ignore[attr-defined]
         largest = offset.abs().amax(dim=tuple(range(1, images.ndim)), keepdim=True)
         offset = offset / largest.clamp_min(torch.finfo(offset.dtype).tiny)
-    else:
-        offset = steps.unit(draws.normal(shape, draw=draw).to(images))  # type: ignore[attr-defined]
-    return steps.project(images + eps * offset, images, eps, norm)
-
-
-def _start(
-    images: Tensor, start: Tensor, goal: AttackObjective, seen: active_batch.Evaluated, eps: float
-) -> _APGDState:
-    on, loss, gradient = seen.still_correct, seen.loss, seen.gradient
-    point = start[on]
-    return _APGDState(
-        row=on.nonzero()[:, 0],
-        images=images[on],
-        goal=goal.take(on),
-        point=point,
-        previous=point,
-        gradient=gradient,
-        loss=loss,
-        best_point=point,
-        best_gradient=gradient,
-        best=loss,
-        step=torch.full((len(point), *[1] * (point.ndim - 1)), 2 * eps, device=point.device),
-        rose=torch.zeros_like(loss),
-        halved=torch.ones_like(loss, dtype=torch.bool),
-        best_then=loss,
-    )
-
-
-def _move(state: _APGDState, eps: float, norm: str, first: bool) -> Tensor:
-    """The next iterate: a projected step, then momentum, then projected again."""
-    stepped = steps.ascend(state.point, state.gradient, state.step, norm)
-    stepped = steps.project(stepped, state.images, eps, norm)
-    if first:
-        return stepped
-    moved = state.point + MOMENTUM * (stepped - state.point)
-    moved += (1 - MOMENTUM) * (state.point - state.previous)
-    return steps.project(moved, state.images, eps, norm)
-
-
-def _note(state: _APGDState, seen: active_batch.Evaluated) -> None:
-    """Update the state with the loss and gradient at the new point."""
-    state.rose = state.rose + (seen.loss > state.loss)
-    state.loss, state.gradient = seen.loss, seen.gradient
-    better = seen.loss > state.best
-    state.best = torch.where(better, seen.loss, state.best)
-    wide = better.view(-1, *[1] * (state.point.ndim - 1))
-    state.best_point = torch.where(wide, state.point, state.best_point)
-    state.best_gradient = torch.where(wide, state.gradient, state.best_gradient)
-
-
-def _check(state: _APGDState, gap: int) -> None:
-    """At a checkpoint, halve the step of the examples that stalled and reset them to their best point."""
-    stall = stalled(state.rose, gap, state.halved, state.best, state.best_then)
-    wide = stall.view(-1, *[1] * (state.point.ndim - 1))
-    state.step = torch.where(wide, state.step / 2, state.step)
-    state.point = torch.where(wide, state.best_point, state.point)
-    state.gradient = torch.where(wide, state.best_gradient, state.gradient)
-    state.halved, state.best_then = stall, state.best
-    state.rose = torch.zeros_like(state.rose)
+        return steps.project(images + eps * offset, images, eps, norm)
+    offset = draws.normal(shape, draw=draw).to(images)  # type: ignore[attr-defined]
+    reach = offset if norm == "l1" else eps * steps.unit(offset)
+    return steps.project(images + reach, images, eps, norm)

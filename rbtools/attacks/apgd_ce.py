@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 class APGDCE(ReferenceBackend):
     """Auto-PGD on the cross-entropy (Croce and Hein 2020, arXiv:2003.01690).
 
+    In L1 it is l1-APGD (Croce and Hein 2021, arXiv:2103.01208): steps along the largest entries of the
+    gradient, projected onto ball and box; .3 of the steps are in the ball of 3 eps, .3 in that of 2 eps.
     Any iterate that fools the model counts, and its example is dropped. Unbroken examples are returned
     unchanged.
 
@@ -36,7 +38,7 @@ class APGDCE(ReferenceBackend):
     loss: ClassVar[str] = "ce"
 
     eps: float = 8 / 255
-    norm: str = norm_param()
+    norm: str = norm_param("l1")
     steps: int = param(100, "Number of gradient steps.", check="positive")
     restarts: int = param(1, "Number of runs from new random starts.", check="positive")
     eot: int = param(1, "Passes to average every gradient over, for randomised models.", check="positive")
@@ -76,6 +78,7 @@ class APGDCE(ReferenceBackend):
                 loss=self.loss,
                 device=images.device,
                 logger=pyauto.logger,
+                use_largereps=self.norm == "l1" and self.steps > 1,  # which fails with one step
             ).perturb
             return perturb
 

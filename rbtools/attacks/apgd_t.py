@@ -26,7 +26,7 @@ class APGDT(ReferenceBackend):
 
     One run per target: the wrong classes in the order of the clean logits, the most likely first. Any wrong
     class counts as a success. The loss needs four classes: for models of two or three it is z_t - z_y, the
-    numerator alone. Unbroken examples are returned unchanged.
+    numerator alone. Unbroken examples are returned unchanged. In L1 the steps are those of apgd-ce.
 
     Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images.
     Raises RbError for models of fewer than 4 classes with backend pyautoattack.
@@ -38,7 +38,7 @@ class APGDT(ReferenceBackend):
     loss: ClassVar[str] = "targeted-dlr"
 
     eps: float = 8 / 255
-    norm: str = norm_param()
+    norm: str = norm_param("l1")
     steps: int = param(100, "Number of gradient steps.", check="positive")
     targets: int = param(9, "Number of wrong classes to try, if there are as many.", check="positive")
     restarts: int = param(1, "Number of runs from new random starts.", check="positive")
@@ -83,6 +83,7 @@ class APGDT(ReferenceBackend):
                 n_target_classes=min(self.targets, tame.classes - 1),
                 device=images.device,
                 logger=pyauto.logger,
+                use_largereps=self.norm == "l1" and self.steps > 1,  # which fails with one step
             ).perturb
             return perturb
 

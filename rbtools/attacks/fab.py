@@ -37,7 +37,7 @@ class FAB(ReferenceBackend):
     targeted: ClassVar[bool] = False
 
     eps: float = 8 / 255
-    norm: str = norm_param()
+    norm: str = norm_param("l1")
     steps: int = param(100, "Number of steps.", check="positive")
     restarts: int = param(1, "Number of runs; all but the first have random starts.", check="positive")
     backend: str = backend_param()

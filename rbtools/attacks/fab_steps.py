@@ -83,7 +83,9 @@ def fab(
 def length(vectors: Tensor, norm: str) -> Tensor:
     """The norm of each example (N,)."""
     flat = vectors.flatten(1)
-    return flat.abs().amax(1) if norm == "linf" else torch.linalg.vector_norm(flat, dim=1)
+    if norm == "linf":
+        return flat.abs().amax(1)
+    return flat.abs().sum(1) if norm == "l1" else torch.linalg.vector_norm(flat, dim=1)
 
 
 def _step(state: _FABState, value: Tensor, normal: Tensor, norm: str) -> Tensor:
@@ -117,7 +119,7 @@ def _nearest_boundary(model: steps.Model, state: _FABState, norm: str, rows: sli
         logits = steps.logits_of(model, inputs)
     least = torch.full_like(logits[:, 0].detach(), torch.inf)
     value, normal = torch.zeros_like(least), torch.zeros_like(inputs).detach()
-    dual = 1 if norm == "linf" else 2
+    dual = {"linf": 1, "l2": 2, "l1": torch.inf}[norm]
     for kind in range(logits.shape[1]):
         goal = losses.AttackObjective(losses.targeted_margin, labels, torch.full_like(labels, kind))
         one, slope = steps.differentiate(model, inputs, logits, goal, again=True)
@@ -142,13 +144,17 @@ def shortest_way(points: Tensor, normal: Tensor, value: Tensor, norm: str) -> Te
 
     A coordinate moves by min(t * speed, room) in the direction that lowers |value|; speed is 1 in linf and
     |normal| in l2. The change of the value is concave and piecewise linear in t, so Newton's method from t =
-    0 approaches from below and reaches the solution after as many rounds as t crosses kinks.
+    0 approaches from below and reaches the solution after as many rounds as t crosses kinks. In l1 the
+    coordinates with the largest |normal| move to the border one after another, the last of them part of the
+    way.
     """
     slope = normal.abs()
     direction = normal.sign().mul_(-value.sign()[:, None])
     room = 0.5 - direction * (
         points - 0.5
     )  # distance to the border of the box; comparisons would cost three times as much
+    if norm == "l1":
+        return direction.mul_(_steepest_first(slope, room, value.abs()))
     speed = slope if norm == "l2" else None
     rate = slope if speed is None else slope.square()
     wanted = value.abs()
@@ -165,3 +171,14 @@ def shortest_way(points: Tensor, normal: Tensor, value: Tensor, norm: str) -> Te
         gain = (slope * move).sum(1)
         pace = torch.where(room > reach, rate, 0.0).sum(1)
     return direction.mul_(move)
+
+
+def _steepest_first(slope: Tensor, room: Tensor, wanted: Tensor) -> Tensor:
+    """How far each coordinate moves (N, d) so that slope times move adds up to `wanted` (N,), in the least
+    L1 norm."""
+    slopes, order = slope.sort(dim=1, descending=True)
+    rooms = room.gather(1, order)
+    gains = slopes * rooms
+    missing = wanted[:, None] - (gains.cumsum(1) - gains)
+    moves = torch.where(slopes > 0, missing / slopes, 0.0).clamp_min_(0).minimum(rooms)
+    return torch.zeros_like(moves).scatter_(1, order, moves)

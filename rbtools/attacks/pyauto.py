@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rbtools.rng.draws import Draws
 
 
-NORMS = {"linf": "Linf", "l2": "L2"}
+NORMS = {"linf": "Linf", "l2": "L2", "l1": "L1"}
 
 
 def run(
@@ -101,8 +101,8 @@ def need_classes(model: TameModel, least: int, loss: str, attack: str) -> None:
         )
 
 
-def need_l2_tiles(images: Tensor, attack: str) -> None:
-    """Raise RbError if Square's L2 start, five squares a side, does not fit the image size.
+def need_tiles(images: Tensor, attack: str, norm: str) -> None:
+    """Raise RbError if Square's start in L2 and L1, five squares a side, does not fit the image size.
 
     Sides below 5, and 12, 14, 18, 19 and 24, make pyautoattack's code fail.
     """
@@ -113,7 +113,7 @@ def need_l2_tiles(images: Tensor, attack: str) -> None:
         last = first + square * (side // square - 1) if square else 0
         if square == 0 or (square > 1 and last + square > side):
             raise RbError(
-                f"Attack '{attack}' with norm 'l2' cannot lay out its squares on images of"
+                f"Attack '{attack}' with norm '{norm}' cannot lay out its squares on images of"
                 f" {height}x{width} pixels. Use attack 'pgd' or 'apgd-ce' for this norm, or another image"
                 " size."
             )

@@ -26,7 +26,7 @@ HALVED_AFTER = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
 
 @dataclass(frozen=True, kw_only=True)
 class Square(ReferenceBackend):
-    """Square attack (Andriushchenko et al. 2020, arXiv:1912.00049), L-infinity and L2.
+    """Square attack (Andriushchenko et al. 2020, arXiv:1912.00049), L-infinity, L2 and L1.
 
     A random search that lowers the margin z_y - max of the others and uses only the logits of the model.
     Every image has its own squares. A square that would change nothing costs no query of the model. An
@@ -45,7 +45,7 @@ class Square(ReferenceBackend):
     loss: ClassVar[str] = "margin"
 
     eps: float = 8 / 255
-    norm: str = norm_param()
+    norm: str = norm_param("l1")
     queries: int = param(5000, "Number of queries of the model.", check="positive")
     p: float = param(0.8, "Share of the pixels in the first squares.", check="fraction")
     schedule: str = param(
@@ -67,9 +67,10 @@ class Square(ReferenceBackend):
         return float(self.p / 2 ** sum(query > after for after in HALVED_AFTER))
 
     def side(self, query: int, height: int, width: int) -> int:
-        """Side of the square of a query in pixels; odd and at least 3 in l2, where it needs a centre."""
+        """Side of the square of a query in pixels; odd and at least 3 in l2 and l1, where it needs a
+        centre."""
         side = max(round(math.sqrt(self.share(query) * height * width)), 1)
-        if self.norm == "l2":
+        if self.norm != "linf":
             side = max(side, 3) | 1
         return min(side, height, width)
 
@@ -87,8 +88,8 @@ class Square(ReferenceBackend):
         def attack(tame: TameModel, seed: int) -> Callable[[Tensor, Tensor], Tensor]:
             from pyautoattack.square import SquareAttack
 
-            if self.norm == "l2":
-                pyauto.need_l2_tiles(images, self.name)
+            if self.norm != "linf":
+                pyauto.need_tiles(images, self.name, self.norm)
             square = SquareAttack(
                 tame,
                 norm=pyauto.NORMS[self.norm],

@@ -1,5 +1,6 @@
 """The search of Square (Andriushchenko et al. 2020, arXiv:1912.00049).
 
+In L1 it is that of Croce and Hein 2021 (arXiv:2103.01208).
 The best image so far is one buffer: a proposal writes its square into it, and if the margin does not fall the
 old square is written back. The rest of an image is not touched. Random numbers belong to the example and are
 drawn for many queries at a time.
@@ -52,7 +53,7 @@ def square_search(
     """
     result, broken = batch.images.clone(), torch.zeros_like(batch.labels, dtype=torch.bool)
     images = batch.images.contiguous()
-    best = _stripes(batch, eps, restart) if norm == "linf" else _tiles(batch, eps, restart)
+    best = _stripes(batch, eps, restart) if norm == "linf" else _tiles(batch, eps, norm, restart)
     draws, first = batch.draws, restart * (-(-len(sides) // _AT_ONCE) + 1)
     margin, fooled = _ask(model, best, batch.labels)
     row = torch.arange(len(images), device=images.device)
@@ -67,6 +68,7 @@ def square_search(
 
     if fooled.any():
         leave(fooled)
+    propose = _square_linf if norm == "linf" else functools.partial(_squares, eps=eps, norm=norm)
     for query, side in enumerate(sides):
         if not len(state.row):
             break
@@ -74,7 +76,6 @@ def square_search(
             words = draws.child("squares").bits(_WORDS * _AT_ONCE, draw=first + query // _AT_ONCE)
             state.words = words.to(images.device).view(len(words), _AT_ONCE, _WORDS)
         words = state.words[:, query % _AT_ONCE]
-        propose = _square_linf if norm == "linf" else functools.partial(_squares_l2, eps=eps)
         fooled = _try(model, state, propose(state, words, side))
         if fooled.any():
             leave(fooled)
@@ -151,36 +152,44 @@ def _square_linf(state: _SquareState, words: Tensor, side: int) -> _Patch:
     return _Patch(at, torch.where(_signs(words[:, 4], channels), high, low))
 
 
-def _bump(rows: int, columns: int) -> Tensor:
+_ORDER = {"l2": 2, "l1": 1}
+_DECAY = {"l2": 2, "l1": 4}  # how fast a bump falls with the distance from its centre
+
+
+def _bump(rows: int, columns: int, norm: str) -> Tensor:
     """The paper's eta (section 3.3) on a rectangle, of length 1: a pixel at distance d from the centre
-    (the larger of its two) has the sum of 1 / (k + 1)^2 over k from d to the largest distance."""
+    (the larger of its two) has the sum of 1 / (k + 1)^2 over k from d to the largest distance; in L1 of
+    1 / (k + 1)^4, as in AutoAttack's code."""
     distance = torch.maximum(
         (torch.arange(rows) - rows // 2).abs()[:, None], (torch.arange(columns) - columns // 2).abs()
     )
-    terms = 1 / torch.arange(1, max(rows, columns) // 2 + 2).float() ** 2
+    terms = 1 / torch.arange(1, max(rows, columns) // 2 + 2).float() ** _DECAY[norm]
     bump: Tensor = terms.flip(0).cumsum(0).flip(0)[distance]
-    unit: Tensor = bump / bump.norm()
+    unit: Tensor = bump / bump.norm(p=_ORDER[norm])
     return unit
 
 
 @functools.lru_cache(maxsize=64)
-def _pattern(side: int) -> Tensor:
+def _pattern(side: int, norm: str) -> Tensor:
     """Two bumps of opposite sign, one above the other, of length 1 (side, side)."""
     half = side // 2
-    pattern: Tensor = torch.cat((_bump(half, side), -_bump(side - half, side))) if half else _bump(side, side)
-    unit: Tensor = pattern / pattern.norm()
+    if half:
+        pattern: Tensor = torch.cat((_bump(half, side, norm), -_bump(side - half, side, norm)))
+    else:
+        pattern = _bump(side, side, norm)
+    unit: Tensor = pattern / pattern.norm(p=_ORDER[norm])
     return unit
 
 
-def _patterns(turned: Tensor, side: int) -> Tensor:
+def _patterns(turned: Tensor, side: int, norm: str) -> Tensor:
     """A pattern per example (N, side * side), rotated by 90 degrees where `turned` (N,)."""
-    upright = _pattern(side).to(turned.device)
+    upright = _pattern(side, norm).to(turned.device)
     return torch.where(turned[:, None], upright.T.reshape(1, -1), upright.reshape(1, -1))
 
 
-def _tiles(batch: active_batch.AttackBatch, eps: float, restart: int) -> Tensor:
+def _tiles(batch: active_batch.AttackBatch, eps: float, norm: str, restart: int) -> Tensor:
     """A grid of about five patterns a side, each with a sign per channel; of length eps, clipped to the
-    box."""
+    box (l2), or projected onto ball and box (l1)."""
     images = batch.images
     count, channels, height, width = images.shape
     side = max(min(height, width) // 5, 1)
@@ -194,20 +203,31 @@ def _tiles(batch: active_batch.AttackBatch, eps: float, restart: int) -> Tensor:
     )
     offset = torch.zeros_like(images, memory_format=torch.contiguous_format)
     for number, (top, left) in enumerate(corners):
-        pattern = _patterns(bits[:, number, -1].bool(), side).view(count, 1, side, side)
+        pattern = _patterns(bits[:, number, -1].bool(), side, norm).view(count, 1, side, side)
         signs = (bits[:, number, :-1] * 2 - 1).view(count, channels, 1, 1)
         offset[:, :, top : top + side, left : left + side] = pattern * signs
-    return (images + eps * steps.unit(offset)).clamp_(0, 1).contiguous()
+    return _within(images, offset, eps, norm).contiguous()
 
 
-def _unit_rows(rows: Tensor) -> Tensor:
+def _within(images: Tensor, offset: Tensor, eps: float, norm: str) -> Tensor:
+    """Images in ball and box: the offset stretched to length eps and clipped (l2), or projected (l1)."""
+    if norm == "l1":
+        return steps.project(images + offset, images, eps, norm)
+    return (images + eps * steps.unit(offset)).clamp_(0, 1)
+
+
+def _unit_rows(rows: Tensor, norm: str) -> Tensor:
     """Each channel's values (N, C, P) scaled to length 1."""
-    length: Tensor = torch.linalg.vector_norm(rows, dim=2, keepdim=True)
+    length: Tensor = torch.linalg.vector_norm(rows, ord=_ORDER[norm], dim=2, keepdim=True)
     return rows / length.clamp_min(1e-12)
 
 
-def _squares_l2(state: _SquareState, words: Tensor, side: int, eps: float) -> _Patch:
-    """Algorithm 3: the length of two windows, and the rest of eps, go into a new pattern in one of them."""
+def _squares(state: _SquareState, words: Tensor, side: int, eps: float, norm: str) -> _Patch:
+    """Algorithm 3: the length of two windows, and the rest of eps, go into a new pattern in one of them.
+
+    In l2 the squares of lengths add up. In l1 lengths do, and each channel gets its share times the number of
+    channels, as in AutoAttack's code; the projection takes back what is too much.
+    """
     count, channels, height, width = state.best.shape
     spaces = height - side + 1, width - side + 1
     into = _window(_corner(words[:, 0], spaces[0]), _corner(words[:, 1], spaces[1]), side, width)
@@ -215,14 +235,16 @@ def _squares_l2(state: _SquareState, words: Tensor, side: int, eps: float) -> _P
     offset = (state.best - state.images).flatten(2)
     there = into[:, None].expand(-1, channels, -1)
     inside = offset.gather(2, there)
-    unused = (eps**2 - offset.square().sum((1, 2))).clamp_min(0).view(count, 1, 1)
     emptied = offset.scatter(2, out_of[:, None].expand(-1, channels, -1), 0.0).scatter_(2, there, 0.0)
-    taken = offset.square().sum(2, keepdim=True) - emptied.square().sum(2, keepdim=True)
-    length = (taken.clamp_min(0) + unused / channels).sqrt()
+    sizes, left = (offset.abs(), emptied.abs()) if norm == "l1" else (offset.square(), emptied.square())
+    unused = (eps ** _ORDER[norm] - sizes.sum((1, 2))).clamp_min(0).view(count, 1, 1)
+    taken = sizes.sum(2, keepdim=True) - left.sum(2, keepdim=True)
+    share = taken.clamp_min(0) + unused / channels
+    length = share * channels if norm == "l1" else share.sqrt()
     turned = ((words[:, 4] >> 31) & 1).bool()
     signs = torch.where(_signs(words[:, 4], channels), 1.0, -1.0)
-    pattern = signs * _patterns(turned, side)[:, None] + _unit_rows(inside)
-    fresh = emptied.scatter(2, there, _unit_rows(pattern) * length).view_as(state.best)
-    moved = (state.images + eps * steps.unit(fresh)).clamp_(0, 1).flatten(2)
+    pattern = signs * _patterns(turned, side, norm)[:, None] + _unit_rows(inside, norm)
+    fresh = emptied.scatter(2, there, _unit_rows(pattern, norm) * length).view_as(state.best)
+    moved = _within(state.images, fresh, eps, norm).flatten(2)
     everywhere = torch.arange(height * width, device=moved.device).expand(count, -1)
     return _Patch(everywhere, moved)

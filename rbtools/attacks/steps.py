@@ -123,8 +123,9 @@ def project(perturbed: Tensor, images: Tensor, eps: float | Tensor, norm: str) -
     """Project onto the ball of radius `eps` around `images`, then onto the box [0, 1].
 
     Projecting onto the box afterwards does not leave the ball: images lie in the box, so clipping moves every
-    pixel towards its original. l1: onto the nearest point of the ball in L2, then onto the box. sphere: onto
-    the intersection of the L2 ball of radius eps |x| with the sphere of radius |x|, without a box; the unit
+    pixel towards its original. l1: onto the nearest point, in L2, of the intersection of ball and box: both
+    projections in turn would shorten a change that touches the box (Croce and Hein 2021). sphere: onto the
+    intersection of the L2 ball of radius eps |x| with the sphere of radius |x|, without a box; the unit
     sphere of definition 1 in Wu et al. 2024, by the image's norm.
 
     Shape: perturbed and images (N, C, H, W), images and eps in pixel units of [0, 1]; the result as images.
@@ -135,23 +136,46 @@ def project(perturbed: Tensor, images: Tensor, eps: float | Tensor, norm: str) -
         return _onto_cap(perturbed, images, float(eps))  # one per batch
     delta = perturbed - images
     if norm == "l1":
-        return (images + _onto_l1_ball(delta, eps)).clamp_(0, 1)
+        room = torch.where(delta > 0, 1 - images, images)
+        return (images + _onto_l1_ball(delta, eps, room)).clamp_(0, 1)
     length = _length(delta)
     shrink = (eps / length.clamp_min(torch.finfo(delta.dtype).tiny)).clamp_max(1)
     return (images + delta * shrink).clamp_(0, 1)
 
 
-def _onto_l1_ball(delta: Tensor, eps: float | Tensor) -> Tensor:
-    """The nearest point, in L2, of the L1 ball of radius eps around 0 (Duchi et al. 2008, figure 1)."""
-    sizes = delta.abs().flatten(1)
-    radius = torch.as_tensor(eps, device=delta.device, dtype=delta.dtype).expand(len(delta), 1, 1, 1)[:, 0, 0]
-    descending = sizes.sort(dim=1, descending=True).values
-    excess = descending.cumsum(1) - radius
-    count = torch.arange(1, sizes.shape[1] + 1, device=delta.device)
-    kept = (descending * count > excess).sum(1, keepdim=True).clamp_min(1)
-    threshold = (excess.gather(1, kept - 1) / kept).clamp_min(0)
-    shrunk = delta.sign() * (delta.abs() - threshold[:, :, None, None]).clamp_min(0)
-    return torch.where((sizes.sum(1, keepdim=True) <= radius)[:, :, None, None], delta, shrunk)
+_L1_ROUNDS = 60
+
+
+def _onto_l1_ball(delta: Tensor, eps: float | Tensor, room: Tensor) -> Tensor:
+    """The nearest point, in L2, of the L1 ball of radius eps around 0 with entries no larger than `room`.
+
+    Croce and Hein 2021 (arXiv:2103.01208): sign(delta) clip(|delta| - t, 0, room), with the least t >= 0 that
+    brings the sum of its sizes down to eps. That sum is piecewise linear in t: each round solves the piece at
+    t, and halves the interval that holds the solution where this would leave it.
+
+    Shape: delta and room (N, C, H, W), room >= 0; eps one per batch or (N, 1, 1, 1); the result as delta.
+    """
+    sizes, walls = delta.abs().flatten(1), room.flatten(1)
+    radius = torch.as_tensor(eps, device=delta.device, dtype=delta.dtype)
+    radius = radius.expand(len(delta), 1, 1, 1).flatten()
+    low, high = torch.zeros_like(radius), sizes.amax(1)
+    threshold = low
+    for _ in range(_L1_ROUNDS):
+        shrunk = sizes - threshold[:, None]
+        excess = torch.minimum(shrunk, walls).clamp_min_(0).sum(1) - radius
+        low, high = torch.where(excess > 0, threshold, low), torch.where(excess > 0, high, threshold)
+        sliding = ((shrunk > 0) & (shrunk < walls)).sum(1)
+        solved = threshold + excess / sliding
+        inside = (solved > low) & (solved < high)
+        following = torch.where(inside, solved, (low + high) / 2)
+        going = (excess.abs() > 1e-6 * radius) & (following > low) & (following < high)
+        if not going.any():
+            break
+        threshold = torch.where(going, following, threshold)
+    changed = torch.minimum((sizes - threshold[:, None]).clamp_min_(0), walls).view_as(delta)
+    # The sum is within 1e-6 of eps by now: the rest is scaled away.
+    within = radius / changed.flatten(1).sum(1).clamp_min(torch.finfo(delta.dtype).tiny)
+    return delta.sign() * changed * within.clamp_max(1).view(-1, 1, 1, 1)
 
 
 def _onto_cap(perturbed: Tensor, images: Tensor, eps: float) -> Tensor:

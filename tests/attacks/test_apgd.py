@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rbtools.attacks import ATTACKS, apgd, losses, steps
+from rbtools.attacks import ATTACKS, apgd, apgd_l1, losses, steps
 from rbtools.attacks.active_batch import AttackBatch
 from rbtools.rng.draws import Draws
 
@@ -94,35 +94,94 @@ def test_momentum_and_halving_by_hand():
     assert points[:5] == pytest.approx([0.3, 0.7, 0.5, 0.45, 0.5], abs=1e-5)
 
 
-def test_step_is_halved_only_where_the_loss_does_not_rise():
+def test_step_is_halved_only_where_the_loss_does_not_rise(monkeypatch):
     # A slope that never turns, too long for the ball to be crossed: loss = x with walls far away. The
     # loss rises in both of the first two steps (2 > .75 * 2) and the best loss moves: nothing is halved.
     seen = []
-    original = apgd._check
+    original = apgd.HalvingAscent.check
 
-    def check(state, gap):
-        original(state, gap)
-        seen.append((gap, float(state.step.flatten()[0])))
+    def check(state, number):
+        gap = number - state.last_mark
+        original(state, number)
+        if number == state.last_mark:
+            seen.append((gap, float(state.step.flatten()[0])))
 
-    apgd._check = check
-    try:
-        climb(lambda x: x, 10, start=-1, eps=0.2)
-    finally:
-        apgd._check = original
+    monkeypatch.setattr(apgd.HalvingAscent, "check", check)
+    climb(lambda x: x, 10, start=-1, eps=0.2)
     # 2: x went .3, .7, .7, risen once of two: .2. 3: not risen: .1. And so on, halved each time.
     assert [gap for gap, _ in seen] == [2, 1, 1, 1, 1, 1, 1, 1]
     assert [step for _, step in seen] == pytest.approx([0.4 / 2**k for k in range(1, 9)])
 
 
-@pytest.mark.parametrize("norm", ["linf", "l2"])
-def test_start_touches_the_border_of_the_ball(norm):
+@pytest.mark.parametrize(("norm", "order"), [("linf", torch.inf), ("l2", 2), ("l1", 1)])
+def test_start_touches_the_border_of_the_ball(norm, order):
     images = torch.full((50, 3, 4, 4), 0.5)
     draws = Draws(3, "test", torch.arange(50))
     offset = (apgd.border_start(images, draws, 0.1, norm, 0) - images).flatten(1)
-    size = offset.abs().amax(1) if norm == "linf" else offset.norm(dim=1)
-    torch.testing.assert_close(size, torch.full((50,), 0.1), rtol=1e-5, atol=0)
+    torch.testing.assert_close(offset.norm(dim=1, p=order), torch.full((50,), 0.1), rtol=1e-5, atol=0)
     assert not torch.equal(offset, (apgd.border_start(images, draws, 0.1, norm, 1) - images).flatten(1))
     assert offset.mean().abs() < 0.01
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [
+        (100, [(36, 30), (24, 30), (12, 40)]),
+        (7, [(36, 2), (24, 2), (12, 3)]),
+        (3, [(12, 3)]),
+        (1, [(12, 1)]),
+    ],
+)
+def test_the_balls_of_l1(count, expected):
+    assert apgd_l1.radii(12, count) == expected
+    assert [apgd_l1.check_every(steps) for steps in (10, 40, 50, 100)] == [1, 1, 2, 4]
+
+
+def test_a_sparse_step_by_hand():
+    gradient = torch.tensor([[3.0, -2.0, 0.5, 0.0], [1.0, -1.0, 1.0, 0.1], [0.0] * 4]).view(3, 1, 2, 2)
+    two = apgd_l1.sparse_direction(gradient, torch.tensor([2.0, 2.0, 2.0])).flatten(1)
+    # In the second row three entries are as large as the second largest.
+    expected = [[0.5, -0.5, 0, 0], [1 / 3, -1 / 3, 1 / 3, 0], [0] * 4]
+    torch.testing.assert_close(two, torch.tensor(expected))
+    one = apgd_l1.sparse_direction(gradient, torch.tensor([0.0, 4.0, 4.0])).flatten(1)
+    torch.testing.assert_close(one, torch.tensor([[1.0, 0, 0, 0], [0.25, -0.25, 0.25, 0.25], [0] * 4]))
+
+
+def test_the_step_in_l1_shrinks_until_the_best_change_is_sparser():
+    images = torch.full((2, 1, 2, 5), 0.5)
+    start = images + 0.1
+    loss, gradient = torch.zeros(2), torch.ones(2, 1, 2, 5)
+    goal = AttackBatch(images, torch.zeros(2).long(), Draws(0, "test", torch.arange(2))).goal(margin_of_first)
+    state = apgd_l1.SparseAscent(images, goal, start, loss, gradient, eps=1.0, every=1)
+    assert state.changed.tolist() == [10, 10]
+    sparse = start.clone()
+    sparse[0, 0, 0, 0] = 0.5  # 9 of 10 entries: less than .95 of them
+    state.point = sparse
+    state.note(torch.tensor([1.0, 1.0]), gradient)
+    state.point = start + 0.05
+    state.check(1)
+    assert state.step.flatten().tolist() == pytest.approx([1.0, 1 / 1.5])
+    assert torch.equal(state.point[0], sparse[0]) and torch.equal(state.point[1], start[1] + 0.05)
+    for number in range(2, 12):
+        state.check(number)
+    assert state.step.flatten().tolist() == pytest.approx([0.1, 0.1])  # no less than a tenth of eps
+
+
+def test_the_first_steps_in_l1_are_in_larger_balls():
+    seen = []
+
+    def model(images):
+        seen.append((images - 0.5).flatten(1).abs().sum(1).detach())
+        return torch.stack([images.flatten(1)[:, 0] * 0 + 9.0, images.flatten(1).sum(1)], dim=1)
+
+    images = torch.full((1, 1, 4, 4), 0.5)
+    batch = AttackBatch(images, torch.zeros(1).long(), Draws(0, "test", torch.arange(1)))
+    goal = batch.goal(losses.margin)
+    points, broken = apgd.apgd(model, batch, goal, eps=0.2, norm="l1", count=10, draw=0)
+    sizes = torch.cat(seen)
+    assert len(sizes) == 4 + 4 + 5 and not broken.any() and torch.equal(points, images)
+    assert sizes[:4].max() <= 0.6 + 1e-5 and sizes[4:8].max() <= 0.4 + 1e-5 and sizes[8:].max() <= 0.2 + 1e-5
+    assert sizes[3] > 0.5 and sizes[7] > 0.35 and sizes[12] > 0.19
 
 
 def linear(classes, seed=0):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 from rbtools.attacks import steps
@@ -82,6 +84,51 @@ def test_the_projection_in_l1_is_the_nearest_point_of_the_ball(eps):
         other = other / other.abs().sum(1, keepdim=True) * radius.clamp_max(10)[:, None]
         gap = (points - images).flatten(1) - change
         assert ((gap * (other - change)).sum(1)[~inside] <= 1e-5).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    eps=st.floats(0.01, 30),
+    scale=st.sampled_from([1e-3, 0.1, 1.0, 30.0]),
+    channels=st.integers(1, 3),
+)
+def test_the_projection_in_l1_is_the_nearest_point_of_ball_and_box(seed, eps, scale, channels):
+    # Against a bisection in float64 over the threshold of sign(d) clip(|d| - t, 0, room).
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.rand(3, channels, 5, 5, generator=generator).round(decimals=1)  # some lie on the walls
+    points = images + scale * torch.randn(images.shape, generator=generator)
+    nearest = steps.project(points, images, eps, "l1")
+    assert nearest.min() >= 0 and nearest.max() <= 1
+    assert ((nearest - images).double().flatten(1).abs().sum(1) <= eps + 3e-6).all()
+    change = (points - images).double().flatten(1)
+    room = torch.where(change > 0, 1 - images.flatten(1).double(), images.flatten(1).double())
+    low, high = torch.zeros(3, 1).double(), change.abs().amax(1, keepdim=True)
+    for _ in range(80):
+        middle = (low + high) / 2
+        over = (change.abs() - middle).clamp_min(0).minimum(room).sum(1, keepdim=True) > eps
+        low, high = torch.where(over, middle, low), torch.where(over, high, middle)
+    expected = change.sign() * (change.abs() - high).clamp_min(0).minimum(room)
+    torch.testing.assert_close(
+        (nearest - images).double().flatten(1), expected, rtol=1e-4, atol=2e-6 * max(scale, 1)
+    )
+
+
+def test_no_point_of_ball_and_box_is_nearer_than_the_projection_in_l1():
+    # The projection onto a convex set: no step from it towards another point of the set leads nearer.
+    generator = torch.Generator().manual_seed(0)
+    images = torch.rand(4, 1, 4, 4, generator=generator)
+    points = images + torch.randn(images.shape, generator=generator)
+    nearest, eps = steps.project(points, images, 1.5, "l1"), 1.5
+    once_each = (images + (points - images) * eps / (points - images).abs().sum((1, 2, 3), True)).clamp(0, 1)
+    gap = points - nearest
+    assert (gap.square().sum((1, 2, 3)) < (points - once_each).square().sum((1, 2, 3))).all()
+    for _ in range(500):
+        other = torch.randn(images.shape, generator=generator)
+        other = other * (torch.rand(images.shape, generator=generator) < 0.3)
+        other = other / other.abs().sum((1, 2, 3), True).clamp_min(1e-6) * eps
+        other = (images + other).clamp(0, 1)
+        assert ((gap * (other - nearest)).sum((1, 2, 3)) <= 1e-5).all()
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-25, 1e-38, 1e25])

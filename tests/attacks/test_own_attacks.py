@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import linprog
 from torch import nn
 
 from rbtools.attacks import ATTACKS
@@ -48,19 +50,26 @@ ALL = [
     ("ddn", {}),
     ("apgd-ce", {}),
     ("apgd-ce", {"norm": "l2", "restarts": 2, "eot": 2}),
+    ("apgd-ce", {"norm": "l1", "restarts": 2, "eot": 2}),
     ("apgd-dlr", {}),
+    ("apgd-dlr", {"norm": "l1"}),
     ("apgd-t", {}),
     ("apgd-t", {"norm": "l2", "restarts": 2}),
+    ("apgd-t", {"norm": "l1"}),
     ("fab", {"restarts": 2}),
     ("fab", {"norm": "l2"}),
+    ("fab", {"norm": "l1", "restarts": 2}),
     ("fab-t", {}),
     ("fab-t", {"norm": "l2", "restarts": 2}),
+    ("fab-t", {"norm": "l1"}),
     ("square", {}),
     ("square", {"norm": "l2", "restarts": 2}),
+    ("square", {"norm": "l1", "restarts": 2}),
     ("noise", {}),
     ("noise", {"norm": "l2"}),
     ("aa", {}),
     ("aa", {"norm": "l2", "attacks": "pgd,noise"}),
+    ("aa", {"norm": "l1", "attacks": "apgd-ce,square"}),
 ]
 LINF = [(name, params) for name, params in ALL if ATTACKS.build(name, **params).norm == "linf"]
 BY_GRADIENT = [pair for pair in ALL if pair[0] not in ("square", "noise", "aa")]
@@ -114,8 +123,8 @@ def test_never_leaves_ball_or_box(name, params, eps, seed, scale):
     assert perturbed.shape == images.shape and perturbed.dtype == torch.float32
     assert perturbed.min() >= 0 and perturbed.max() <= 1
     delta = (perturbed.double() - images.double()).flatten(1)
-    size = delta.abs().amax(1) if attack.norm == "linf" else delta.norm(dim=1)
-    assert (size <= eps + 1e-6).all()
+    # Each pixel is rounded to float32, which L1 adds up.
+    assert (delta.norm(dim=1, p=ORDER[attack.norm]) <= eps + 3e-6).all()
 
 
 @pytest.mark.parametrize(("name", "params"), ALL)
@@ -237,6 +246,56 @@ def test_verdicts_are_those_of_a_linear_model_in_closed_form(name, params, norm)
     missed = (still != robust)[clear]
     # CE and DLR without a target are blind to the best class at times; the others miss nothing.
     assert missed.sum() <= (4 if name in ("apgd-ce", "apgd-dlr", "cw") else 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("apgd-ce", {"restarts": 2}),
+        ("apgd-t", {"steps": 50}),
+        ("fab", {"steps": 60}),
+        ("fab-t", {"steps": 60}),
+        ("aa", {"attacks": "apgd-ce,apgd-t,fab-t"}),
+    ],
+)
+def test_verdicts_in_l1_are_those_of_the_exact_distances_with_the_box(name, params):
+    # Uniform pixels: the steepest of them reach their walls long before the boundary.
+    model, images, eps = Linear(4), images_for(60), 2.0
+    labels = model(images).argmax(1)
+    exact = nearest_of_linear(model, images, labels, "l1")
+    robust = exact > eps
+    assert 10 < robust.sum() < 50
+    perturbed = build(name, eps, norm="l1", **params)(model, images, labels, draws_for(60))
+    still = model(perturbed).argmax(1) == labels
+    assert still[robust].all()
+    missed = (still != robust)[(exact - eps).abs() > 0.02 * eps]
+    assert missed.sum() <= (4 if name == "apgd-ce" else 0)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10_000), reach=st.floats(0.01, 1.5))
+def test_shortest_way_onto_a_hyperplane_in_l1(seed, reach):
+    # Against linear programming: d = u - v with u, v >= 0, least sum of both.
+    generator = torch.Generator().manual_seed(seed)
+    point, normal = torch.rand(2, 20, generator=generator), torch.randn(2, 20, generator=generator)
+    normal[:, :3] = 0.0
+    value = torch.tensor([1.0, -1.0]) * reach * normal.abs().sum(1) / 2
+    way = shortest_way(point, normal, value, "l1")
+    moved = point + way
+    assert moved.min() >= -1e-6 and moved.max() <= 1 + 1e-6 and (way[:, :3] == 0).all()
+    for x, w, v, d in zip(*(t.double().numpy() for t in (point, normal, value, way)), strict=True):
+        program = linprog(
+            np.ones(40),
+            A_eq=np.concatenate((w, -w))[None],
+            b_eq=[-v],
+            bounds=[*((0, 1 - a) for a in x), *((0, a) for a in x)],
+        )
+        if program.success:
+            assert abs(d).sum() == pytest.approx(program.fun, rel=1e-4, abs=1e-5)
+            assert w @ d == pytest.approx(-v, rel=1e-4, abs=1e-5)
+        else:  # the box ends before the hyperplane: every coordinate goes to its wall
+            wall = np.where(w * v > 0, -x, 1 - x) * (w != 0)
+            assert d == pytest.approx(wall, abs=1e-6)
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])

@@ -113,27 +113,41 @@ def test_margin_never_rises():
         assert all((after <= before).all() for before, after in itertools.pairwise(whole))
 
 
+@pytest.mark.parametrize(("norm", "order"), [("l2", 2), ("l1", 1)])
 @pytest.mark.parametrize("side", [3, 4, 5, 7])
-def test_pattern_of_l2_is_two_bumps_of_opposite_sign(side):
-    pattern = square_search._pattern(side)
+def test_pattern_is_two_bumps_of_opposite_sign(side, norm, order):
+    pattern = square_search._pattern(side, norm)
     half = side // 2
-    assert pattern.norm() == pytest.approx(1)
+    assert pattern.norm(p=order) == pytest.approx(1)
     assert (pattern[:half] > 0).all() and (pattern[half:] < 0).all()
-    assert pattern[:half].norm() == pytest.approx(pattern[half:].norm())
+    assert pattern[:half].norm(p=order) == pytest.approx(pattern[half:].norm(p=order))
     lower = -pattern[half:]
     assert lower.argmax() == (side - half) // 2 * side + side // 2  # largest at its centre
 
 
-@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize(("norm", "order"), [("linf", torch.inf), ("l2", 2), ("l1", 1)])
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 9, 14), (3, 4, 4), (1, 28, 12)])
-def test_square_takes_any_size_of_image(norm, shape):
+def test_square_takes_any_size_of_image(norm, order, shape):
     images = images_for(3, shape)
     model = linear(size=images[0].numel())
     found = ATTACKS.build("square", eps=0.2, norm=norm, queries=70)(
         model, images, model(images).argmax(1), draws_for(3)
     )
     size = (found - images).flatten(1)
-    assert (size.abs().amax(1) if norm == "linf" else size.norm(dim=1)).max() <= 0.2 + 1e-6
+    assert size.norm(dim=1, p=order).max() <= 0.2 + 1e-6
+
+
+def test_a_square_in_l1_moves_what_two_windows_had_into_one():
+    images = torch.full((1, 1, 5, 5), 0.5)
+    best = images.clone()
+    best[0, 0, 0, 0], best[0, 0, 4, 4] = 0.6, 0.2  # lengths .1 and .3 of eps .5: .1 is unused
+    words = torch.tensor([[0, 0, 2**32 - 1, 2**32 - 1, 1]])  # from the last corner into the first
+    row = torch.zeros(1, dtype=torch.long)
+    state = square_search._SquareState(row, row, best, images[:, 0, 0, 0], images, images, images, words)
+    patch = square_search._squares(state, words, 3, 0.5, "l1")
+    change = (patch.values.view(5, 5) - 0.5).abs()
+    assert float(change.sum()) == pytest.approx(0.5, abs=1e-6)
+    assert float(change[:3, :3].sum()) == pytest.approx(0.5, abs=1e-6)
 
 
 # --- AutoAttack -----------------------------------------------------------------------------------
@@ -191,6 +205,12 @@ def test_standard_is_the_standard():
         ("apgd-t", 1),
         ("fab-t", 5),
     ]
+    in_l1 = ATTACKS.build("aa", norm="l1", eps=12.0).parts
+    assert [(part.name, part.norm) for part in in_l1] == [(part.name, "l1") for part in parts]
+    assert [part.restarts for part in in_l1] == [5, 1, 1, 1]
+    assert [part.targets for part in in_l1[1:3]] == [5, 9]
+    with pytest.raises(RbError, match="norm of attack 'pgd' is 'l1'"):
+        ATTACKS.build("aa", norm="l1", attacks="apgd-ce,pgd")
     assert [(part.name, part.eot) for part in ATTACKS.build("aa", variant="rand").parts] == [
         ("apgd-ce", 20),
         ("apgd-dlr", 20),

@@ -1,0 +1,120 @@
+"""The loop of Auto-PGD: steps from a start, with the state and the step rule of a norm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from rbtools.attacks import active_batch, steps
+from rbtools.attacks.losses import AttackObjective
+from rbtools.lazy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    # From images, their objective, their start, and the loss and gradient there to the state of a run.
+    NewAscent = Callable[[Tensor, AttackObjective, Tensor, Tensor, Tensor], "Ascent"]
+
+
+@dataclass
+class Ascent:
+    """The state of the examples of a run, one row each; a subclass per step rule.
+
+    images, point, gradient: (N, C, H, W); loss: (N,); row: the number of each example in the batch.
+    """
+
+    images: Tensor
+    goal: AttackObjective
+    point: Tensor
+    loss: Tensor
+    gradient: Tensor
+    row: Tensor = field(init=False)
+    best_point: Tensor = field(init=False)
+    best_gradient: Tensor = field(init=False)
+    best: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.row = torch.arange(len(self.point), device=self.point.device)
+        self.best_point, self.best_gradient, self.best = self.point, self.gradient, self.loss
+
+    def move(self, number: int) -> Tensor:
+        """The point of step `number`, counted from 1, in the ball and the box."""
+        raise NotImplementedError
+
+    def check(self, number: int) -> None:
+        """Adapt the step size after step `number`."""
+        raise NotImplementedError
+
+    def note(self, loss: Tensor, gradient: Tensor) -> None:
+        """Update the state with the loss and gradient at the new point."""
+        self.loss, self.gradient = loss, gradient
+        better = loss > self.best
+        self.best = torch.where(better, loss, self.best)
+        wide = better.view(-1, *[1] * (self.point.ndim - 1))
+        self.best_point = torch.where(wide, self.point, self.best_point)
+        self.best_gradient = torch.where(wide, gradient, self.best_gradient)
+
+    def return_to_best(self, wide: Tensor) -> None:
+        """Go on from the best point where `wide` (N, 1, 1, 1)."""
+        self.point = torch.where(wide, self.best_point, self.point)
+        self.gradient = torch.where(wide, self.best_gradient, self.gradient)
+
+
+def until_broken(
+    model: steps.Model,
+    batch: active_batch.AttackBatch,
+    goal: AttackObjective,
+    start: Tensor,
+    new: NewAscent,
+    count: int,
+    passes: int,
+) -> tuple[Tensor, Tensor]:
+    """`count` steps; returns images (N, C, H, W) in [0, 1], and which are broken (N,).
+
+    An example is dropped at the first point that fools the model; unbroken ones are returned unchanged.
+    """
+    result = batch.images.clone()
+    seen = active_batch.loss_and_gradient(model, start, goal, passes=passes)
+    on = seen.still_correct
+    broken = ~on
+    result[broken] = start[broken]
+    state = new(batch.images[on], goal.take(on), start[on], seen.loss, seen.gradient)
+    state.row = on.nonzero()[:, 0]
+    for number in range(1, count + 1):
+        if not len(state.row):
+            break
+        point = state.move(number)
+        if number == count:  # the last iterate needs no gradient
+            fooled = active_batch.misclassified(model, point, state.goal.labels, passes=passes)
+            result[state.row[fooled]], broken[state.row[fooled]] = point[fooled], True
+            break
+        seen = active_batch.loss_and_gradient(model, point, state.goal, passes=passes)
+        fooled = ~seen.still_correct
+        state.point = point
+        if fooled.any():
+            result[state.row[fooled]], broken[state.row[fooled]] = point[fooled], True
+            active_batch.keep_rows(state, seen.still_correct)
+        state.note(seen.loss, seen.gradient)
+        state.check(number)
+    return result, broken
+
+
+def highest(
+    model: steps.Model,
+    batch: active_batch.AttackBatch,
+    goal: AttackObjective,
+    start: Tensor,
+    new: NewAscent,
+    count: int,
+    passes: int,
+) -> Tensor:
+    """The points (N, C, H, W) of highest loss in `count` steps, whether they fool the model or not."""
+    seen = active_batch.loss_and_gradient(model, start, goal, passes=passes, everyone=True)
+    state = new(batch.images, goal, start, seen.loss, seen.gradient)
+    for number in range(1, count + 1):
+        state.point = state.move(number)
+        seen = active_batch.loss_and_gradient(model, state.point, goal, passes=passes, everyone=True)
+        state.note(seen.loss, seen.gradient)
+        state.check(number)
+    return state.best_point
