@@ -40,7 +40,15 @@ _BROKEN = -1.0  # in place of the margin of an image that the screen breaks
 
 
 def screen_of(method: Attack, steps: int) -> tuple[Attack, ...]:
-    """The attacks of the screen: PGD on the cross-entropy, then on the margin, in the norm of the attack."""
+    """The attacks of the screen: PGD on the cross-entropy, then on the margin, in the norm of the attack.
+
+    Raises RbError for L1, which PGD does not have.
+    """
+    if method.norm == "l1":
+        raise RbError(
+            "--two-phase and --precision-goal screen the images with PGD, which has no norm l1. Leave them"
+            f" out: '{method.name}' alone runs on all images."
+        )
     return tuple(ATTACKS.build(name, norm=method.norm, steps=steps) for name in ("pgd", "cw"))
 
 

@@ -794,6 +794,11 @@ def test_options_of_two_phases_that_contradict(options: list[str], message: str)
     assert result.exit_code == 2 and message in result.stderr
 
 
+def test_two_phases_need_a_norm_of_the_screen() -> None:
+    result = run(["aa", "--norm", "l1", "--eps", "1", "--n", "20", "--two-phase", "10"])
+    assert result.exit_code == 2 and "screen the images with PGD, which has no norm l1" in result.stderr
+
+
 def test_two_phases_are_another_protocol_than_the_attack_on_all(known: dict[str, Record]) -> None:
     whole = one(run(["pgd", "--steps", "5", "--eps", "32", "--n", "120"], known["erm"]))
     result = run([*TWO_PHASE, "--two-phase", "20"], whole)
