@@ -37,8 +37,9 @@ class CurveAttack(MinimalNormAttack):
 
     In L2 DDN and then FMN, in L-infinity and L1 FMN; FMN towards each of the four most likely other classes;
     FMN with smaller steps from the nearest example so far, towards the class of that example; then bisection
-    of the segment from the image to it. A forward and a backward pass are two queries. `run` returns the
-    distances as "distance" (infinite where there is none).
+    of the segment from the image to it. A forward and a backward pass are two queries; verdicts of an exact
+    model beside a fast one are not counted. `run` returns the distances as "distance" (infinite where there
+    is none).
 
     Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images.
     """
@@ -53,16 +54,16 @@ class CurveAttack(MinimalNormAttack):
 
     def search(self, model: Model, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         budget = max((self.queries - _HALVINGS - _LOOKS) // 2, 1)
+        classes = losses.ranked_targets(steps.logits_of(model, images), labels)[:, :_TARGETS].unbind(1)
         targeted = int(_TARGETED * budget / _TARGETS) if budget >= _MANY else 0
         refined = int(_REFINED * budget)
-        first = max(budget - _TARGETS * targeted - refined, 1)
+        first = max(budget - len(classes) * targeted - refined, 1)
         if self.norm == "l2":
             best = ddn.DDN(steps=max(int(_DDN * first), 1)).search(model, images, labels)
             second = fmn.FMN(norm="l2", steps=max(first - int(_DDN * first), 1))
             best = nearer(best, second.search(model, images, labels))
         else:
             best = fmn.FMN(norm=self.norm, steps=first).search(model, images, labels)
-        classes = losses.ranked_targets(steps.logits_of(model, images), labels)[:, :_TARGETS].unbind(1)
         for targets in classes if targeted else ():
             attack = fmn.FMN(norm=self.norm, steps=targeted)
             best = nearer(best, self._towards(attack, model, images, labels, targets))
@@ -101,6 +102,7 @@ class CurveAttack(MinimalNormAttack):
             fooled = steps.fooled(model, tried, steps.logits_of(model, tried), labels) & distance.isfinite()
             high, low = torch.where(fooled, middle, high), torch.where(fooled, low, middle)
         nearest = images + high.view(-1, 1, 1, 1) * (points - images)
+        nearest = torch.where((high < 1).view(-1, 1, 1, 1), nearest, points)
         return nearest, torch.where(high < 1, minimal_norm.distances(nearest, images, self.norm), distance)
 
 

@@ -47,13 +47,13 @@ _CURVE = {"linf": "0:16:33", "l2": "0:2:33", "l1": "0:24:33"}
     type=click.FloatRange(0, 0.5, min_open=True),
     default=None,
     metavar="P",
-    help="Enlarge the sample of --two-phase until the value is known to +-P.",
+    help="Enlarge the sample of --two-phase until the value on these images is known to +-P.",
 )
 @click.option(
     "--screen-steps",
     type=click.IntRange(1),
-    default=20,
-    help="Gradient steps of the two PGD runs on all images of --two-phase.",
+    default=None,
+    help="Gradient steps of the two PGD runs on all images of --two-phase.  [default: 20]",
 )
 @shared.source_options
 @shared.search_options
@@ -66,7 +66,7 @@ def main(
     save_adv: str | None,
     two_phase: str | None,
     precision_goal: float | None,
-    screen_steps: int,
+    screen_steps: int | None,
     source: shared.RecordSource,
     work: shared.CommandContext,
 ) -> int:
@@ -98,7 +98,9 @@ def main(
             raise UsageError(
                 "--two-phase attacks only some images: leave out --ladder, --detail, --save-adv."
             )
-        return _two_phase(source, work, method, distances, two_phase, precision_goal, screen_steps)
+        return _two_phase(source, work, method, distances, two_phase, precision_goal, screen_steps or 20)
+    if screen_steps is not None:
+        raise UsageError("--screen-steps is of --two-phase and --precision-goal, but neither is given.")
     return shared.evaluate(source, work, AttackTask(method, distances, ladder, detail, save_adv))
 
 
@@ -120,6 +122,11 @@ def _two_phase(
     if size not in (None, "all") and not (size.isdecimal() and int(size) >= _SMALLEST_SAMPLE):
         raise UsageError(
             f"--two-phase is {size}. Expected how many images to attack, {_SMALLEST_SAMPLE} or more, or all."
+        )
+    if method.batch_dependent and size != "all":
+        raise UsageError(
+            f"{method.name} with this --backend draws for a batch as a whole, so a sample cannot be enlarged."
+            " Give --two-phase all."
         )
     number = int(size) if size not in (None, "all") else None
     request = TwoPhaseRequest(method, distances, screen_of(method, screen_steps), number, goal)
@@ -209,7 +216,7 @@ def check(
     "--queries",
     type=click.IntRange(20),
     default=2000,
-    help="Passes through the network for each image, forward and backward, at most.",
+    help="Passes of the search for each image, forward and backward; float32 verdicts come on top.",
 )
 @click.option(
     "--attacks",

@@ -24,6 +24,7 @@ from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.lazy import np, torch
 from rbtools.probabilistic import two_phase
 from rbtools.records import results
+from rbtools.rng import GENERATOR
 from rbtools.rng.draws import Draws
 
 if TYPE_CHECKING:
@@ -171,9 +172,24 @@ def run_two_phase(record: dict[str, Any], request: TwoPhaseRequest, run: RunCont
         record, _, implicit_entries = evaluate.measured_entries(inputs, estimate.screening)
         for entry in implicit_entries:
             record = results.add_implicit(record, entry)
-        entries.append(estimate.entry())
+        entries.append(_finer(record, estimate.entry(), run))
     evaluate.report_warnings(entries, run)
     return evaluate.add_entries(record, entries, run)
+
+
+def _finer(record: dict[str, Any], entry: Entry, run: RunContext) -> Entry:
+    """The entry, or that of the record if it is of a larger sample."""
+    for old in record.get("evals") or ():
+        about = old.get("two_phase")
+        if old.get("metric") != entry["metric"] or not isinstance(about, dict) or run.replace:
+            continue
+        sampled = about.get("sampled")
+        if isinstance(sampled, int) and sampled > entry["two_phase"]["sampled"]:
+            run.notify(
+                f"{entry['metric']}: the record's estimate is of a larger sample, {sampled}, and stays."
+            )
+            return dict(old)
+    return entry
 
 
 class TwoPhaseEvaluation:
@@ -194,22 +210,35 @@ class TwoPhaseEvaluation:
         if evaluate.known_outcomes(self.inputs, self.screening):
             self.entry()
             return
-        size = min(self.request.size or self.inputs.n, self.inputs.n)
-        evaluate.task_entries(self.inputs.on(self.inputs.data.split, n=size), self.task)
+        n = self.inputs.n
+        size = min(self.request.size or n, n) if self.request.goal is None else two_phase.looks(n)[0]
+        numbers = self.inputs.data.order(self.inputs.data.load().labels)[:n]
+        chosen = indices.of(numbers.tolist(), in_order=True)  # the key is of no other evaluation
+        evaluate.task_entries(self.inputs.on(self.inputs.data.split, indices=chosen, n=size), self.task)
 
     def expected(self) -> Entry:
         """The entry as far as it is known before the work."""
         (entry,) = evaluate.expected_entries(self.inputs, self.task)
         attacks = [attack.stem for attack in self.request.screen]
-        return {**entry, "screen": ",".join([*attacks, *self.stored])}
+        drawn = {"seed": self.inputs.run.seed, "draws": GENERATOR}  # the sample, whatever the attack
+        return {**entry, **drawn, "screen": ",".join([*attacks, *self.stored])}
 
     @cached_property
     def stored(self) -> dict[str, np.ndarray]:
-        """Attacks of the record in this norm, up to this eps: which images (n,) each leaves."""
+        """Attacks of the record in this norm, up to this eps: which images (n,) each leaves, by metric.
+
+        If the record has this estimate from a former run, only those that were its screen.
+        """
         left = {}
-        for entry in self.inputs.record.get("evals") or ():
+        entries = self.inputs.record.get("evals") or ()
+        own = AttackOutput(self.method).metric
+        former = [entry["screen"] for entry in entries if entry.get("metric") == own and "screen" in entry]
+        for entry in entries:
             method = _method_of(entry)
             if method is None or method.norm != self.method.norm or method.eps > self.method.eps:
+                continue
+            metric = entry.get("metric")
+            if metric == own or (former and metric not in str(former[0]).split(",")):
                 continue
             for outcomes in evaluate.known_outcomes(self.inputs, AttackTask(method, (method.eps,))):
                 left[str(entry["metric"])] = outcomes == 1
@@ -241,7 +270,7 @@ class TwoPhaseEvaluation:
             if self.request.goal is not None and (high - low) / 2 / n <= self.request.goal:
                 break
         known = {name: value for name, value in self.expected().items() if value is not results.LATER}
-        return known | self._findings(parts, confidence) | self._cost(of_sample)
+        return known | self._estimated(parts, confidence, of_sample) | self._cost(of_sample)
 
     def order(self, left: np.ndarray) -> tuple[indices.Indices, np.ndarray]:
         """The survivors at the places `left` of the evaluation, in the order of the sample; their strata."""
@@ -260,7 +289,9 @@ class TwoPhaseEvaluation:
         else:
             yield min(self.request.size or survivors, survivors)
 
-    def _findings(self, parts: Sequence[two_phase.Stratum], confidence: float) -> Entry:
+    def _estimated(
+        self, parts: Sequence[two_phase.Stratum], confidence: float, of_sample: Sequence[Entry]
+    ) -> Entry:
         """The value, its interval, and what it was estimated from."""
         n, estimate = self.inputs.n, two_phase.estimate(parts, confidence)
         sampled, survivors = (sum(part[place] for part in parts) for place in (1, 0))
@@ -273,6 +304,8 @@ class TwoPhaseEvaluation:
             "strata": [list(part) for part in parts],
             "interval": [end / n for end in estimate.interval],
         }
+        for entry in of_sample:
+            about |= {name: entry[name] for name in ("broken_by",) if name in entry}
         if self.request.goal is not None:
             about |= {"goal": self.request.goal, "confidence": round(confidence, 6)}
         interval = two_phase.population_interval(estimate.robust, estimate.interval, n)
@@ -283,4 +316,10 @@ class TwoPhaseEvaluation:
         (screened,), _ = evaluate.task_entries(self.inputs, self.screening)
         entries = [screened, *of_sample]
         fields = {name: value for entry in entries for name, value in entry.items() if name in _OF_SAMPLE}
-        return fields | {"seconds": round(sum(entry["seconds"] for entry in entries), 3)}
+        passes = {
+            name: round(sum(entry["passes"][name] * entry["n"] for entry in entries) / self.inputs.n, 2)
+            for name in ("forward", "backward")
+            if all("passes" in entry for entry in entries)
+        }
+        seconds = round(sum(entry["seconds"] for entry in entries), 3)
+        return fields | {"seconds": seconds} | ({"passes": passes} if passes else {})

@@ -86,30 +86,39 @@ def strata(survivors: int, stratum: np.ndarray, stands: np.ndarray) -> list[Stra
 def estimate(parts: Sequence[Stratum], confidence: float = 0.95) -> TwoPhaseEstimate:
     """How many survivors of the cheap attack stand under both, of the images that were screened.
 
-    The interval is that of the posterior of the unsampled images under independent priors Beta(1/3, 1/3) of
-    the strata: what one would learn by sampling all of them. Raises ValueError if a stratum is not sampled.
+    The ends of the interval are quantiles of what sampling all of them would show, given what was seen: for
+    the most that are lost under independent priors Beta(1/3, 1/3) of the strata, for the least under
+    Beta(0, 1/3), so that a stratum without a break may have none. Raises ValueError if a stratum is not
+    sampled.
     """
-    survivors = sum(part.size for part in parts)
-    lost, posterior = 0.0, np.ones(1)
-    for part in parts:
-        if part.size and not part.sampled:
-            raise ValueError("a stratum has no sampled image")
-        lost += part.size * part.broken / part.sampled if part.size else 0.0
-        posterior = np.convolve(posterior, _unsampled(part))
-    below = np.cumsum(posterior)
+    survivors, seen = sum(part.size for part in parts), sum(part.broken for part in parts)
+    if any(part.size and not part.sampled for part in parts):
+        raise ValueError("a stratum has no sampled image")
+    lost = sum(part.size * part.broken / part.sampled for part in parts if part.size)
     tail = (1 - confidence) / 2
-    seen = sum(part.broken for part in parts)
-    least = seen + int(np.searchsorted(below, tail))
-    most = seen + min(int(np.searchsorted(below, 1 - tail)), len(posterior) - 1)
+    least = seen + _quantile(parts, 0.0, tail)
+    most = seen + _quantile(parts, _PRIOR, 1 - tail)
     exact = all(part.sampled == part.size for part in parts)
-    return TwoPhaseEstimate(survivors - lost, (float(survivors - most), float(survivors - least)), exact)
+    interval = (survivors - max(float(most), lost), survivors - min(float(least), lost))
+    return TwoPhaseEstimate(survivors - lost, interval, exact)
 
 
-def _unsampled(part: Stratum) -> np.ndarray:
+def _quantile(parts: Sequence[Stratum], prior: float, level: float) -> int:
+    """The quantile of the number of broken images among those not sampled, over all strata."""
+    total = np.ones(1)
+    for part in parts:
+        total = np.convolve(total, _unsampled(part, prior))
+    return min(int(np.searchsorted(np.cumsum(total), level)), len(total) - 1)
+
+
+def _unsampled(part: Stratum, prior: float) -> np.ndarray:
     """The distribution of the number of broken images among those not sampled: beta-binomial (R + 1,)."""
     rest = part.size - part.sampled
     broken = np.arange(rest + 1)
-    a, b = _PRIOR + part.broken, _PRIOR + part.sampled - part.broken
+    a, b = prior + part.broken, _PRIOR + part.sampled - part.broken
+    if a == 0:  # all of it at 0
+        nothing: np.ndarray = np.eye(1, rest + 1)[0]
+        return nothing
     choose = -special.betaln(broken + 1, rest - broken + 1) - math.log(rest + 1)
     shares: np.ndarray = np.exp(choose + special.betaln(broken + a, rest - broken + b) - special.betaln(a, b))
     return shares

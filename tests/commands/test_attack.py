@@ -749,6 +749,8 @@ def test_a_larger_sample_continues_the_smaller(
     low, high = large["ci95"]
     inner = large["two_phase"]["interval"]
     assert low < inner[0] <= large["value"] <= inner[1] < high
+    unknown = run(["fgsm", "--n", "25", "--two-phase", "12", "--dry-run"], known["pgd"])
+    assert "fgsm: 1 piece of work, 12 images" in unknown.stderr
     planned = run([*TWO_PHASE, "--two-phase", "40", "--dry-run"], known["erm"])
     assert "pgd5: 1 piece of work, 10 images" in planned.stderr
     again = run([*TWO_PHASE, "--two-phase", "30"], known["erm"])
@@ -771,6 +773,25 @@ def test_stored_outcomes_of_the_records_attacks_serve_as_a_screen(
     assert two_phase(larger, "--two-phase", "all")["screen"] == "pgd1"
 
 
+def test_a_smaller_sample_does_not_replace_a_larger(known: dict[str, Record]) -> None:
+    exact = one(run([*TWO_PHASE, "--two-phase", "all"], known["erm"]))
+    result = run([*TWO_PHASE, "--two-phase", "20"], exact)
+    assert one(result)["evals"] == exact["evals"]
+    assert "the record's estimate is of a larger sample" in result.stderr
+    replaced = one(run([*TWO_PHASE, "--two-phase", "20", "--replace"], exact))
+    assert replaced["evals"][-1]["two_phase"]["sampled"] == 20
+
+
+def test_the_entry_has_the_seed_of_its_sample_and_its_cost(
+    known: dict[str, Record], weak_screen: tuple[Any, ...]
+) -> None:
+    asked = ["fgsm", "--eps", "32", "--n", "60", "--screen-steps", "1", "--seed", "3"]
+    entry = one(run([*asked, "--two-phase", "10"], known["erm"]))["evals"][-1]
+    assert entry["seed"] == 3 and entry["draws"] and entry["passes"]["forward"] > 1
+    parts = "aa --attacks fgsm,pgd --eps 32 --n 60 --screen-steps 1 --two-phase all".split()
+    assert one(run(parts, known["erm"]))["evals"][-1]["two_phase"]["broken_by"].keys() == {"fgsm", "pgd"}
+
+
 def test_a_goal_of_precision_enlarges_the_sample_until_it_is_met(known: dict[str, Record]) -> None:
     coarse = two_phase(known["erm"], "--precision-goal", ".2")["two_phase"]
     fine = two_phase(known["erm"], "--precision-goal", ".0001")["two_phase"]
@@ -787,6 +808,7 @@ def test_a_goal_of_precision_enlarges_the_sample_until_it_is_met(known: dict[str
         (["--two-phase", "20", "--precision-goal", ".01"], "Fix the size, or the goal."),
         (["--two-phase", "20", "--detail"], "leave out --ladder, --detail, --save-adv"),
         (["--precision-goal", "2"], "--precision-goal"),
+        ([], "--screen-steps is of --two-phase and --precision-goal, but neither is given."),
     ],
 )
 def test_options_of_two_phases_that_contradict(options: list[str], message: str) -> None:

@@ -53,7 +53,7 @@ def number(value: float) -> str:
 
 
 def distance(value: float, norm: str = "linf") -> str:
-    """A distance of [0, 1] as on the command line: L-infinity in 1/255, L2 unchanged."""
+    """A distance of [0, 1] as on the command line: L-infinity in 1/255, others unchanged."""
     if norm != "linf":
         return number(value)
     short = f"{value * 255:g}"
