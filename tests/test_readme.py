@@ -50,7 +50,8 @@ def _files_of_a_user() -> None:
 
 
 def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, flags=re.M | re.S)
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", README, flags=re.M | re.S)
+    return [block for name, block in fenced if name == language]
 
 
 def commands(block: str) -> list[str]:

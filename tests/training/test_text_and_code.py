@@ -54,6 +54,7 @@ PRBENCH = [
     ("--walk-rest", "at-pr", "0", "0.1"),
     ("--walk-gradient", "at-pr", "drop", "keep"),
     ("--fallback", "at-pr", "loss", "first"),
+    ("--resample", "erm", "timm", "prbench"),
     ("--batch-size", "erm", "128", "256"),
     ("--lr", "erm", "0.01", "0.1"),
     ("--weight-decay", "erm", "0.0035", "0.0005"),
