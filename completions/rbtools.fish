@@ -189,7 +189,7 @@ complete -c rb-train -n '__rbtools_at "rb-train"' -l track-n -x -d 'Most images 
 complete -c rb-train -n '__rbtools_at "rb-train"' -l clean-pass -l no-clean-pass -d 'One more pass of the clean images after each step, for BatchNorm (Rice et al.).'
 complete -c rb-train -n '__rbtools_at "rb-train"' -l init -x -a 'random checkpoint timm' -d 'Start from random weights, the record\'s checkpoint (fine-tuning), or timm\'s published weights.'
 complete -c rb-train -n '__rbtools_at "rb-train"' -l init-file -r -F -d 'A file of weights in timm\'s names, for --init timm. [default: timm\'s own, from the cache of the Hub or with --download]'
-complete -c rb-train -n '__rbtools_at "rb-train"' -l resample -x -a 'timm prbench' -d 'How --init timm fits weights to a network with other sides and patches: as timm does, or as PRBench\'s code (patch kernels summed over blocks, positions interpolated bilinearly).'
+complete -c rb-train -n '__rbtools_at "rb-train"' -l resample -x -a 'timm prbench' -d 'How --init timm fits weights to other images and patches: as timm does, timm (not in the text), or with kernels summed over blocks and positions interpolated bilinearly, prbench (PRBench\'s code).'
 complete -c rb-train -n '__rbtools_at "rb-train"' -l deterministic -d 'On a GPU, use only deterministic algorithms; those on the CPU are.'
 complete -c rb-train -n '__rbtools_at "rb-train"' -l tensorboard -x -a '(__fish_complete_directories)' -d 'Write the curves of all epochs to DIR (pip install \'rbtools[tensorboard]\').'
 complete -c rb-train -n '__rbtools_at "rb-train"' -l seed -x -d 'Seeds; one trained record for each.'

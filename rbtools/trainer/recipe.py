@@ -191,8 +191,8 @@ class Recipe:
     )
     resample: str = param(
         "timm",
-        "How --init timm fits weights to other images and patches: as timm does, timm (not in the text), or with"
-        " kernels summed over blocks and positions interpolated bilinearly, prbench (PRBench's code).",
+        "How --init timm fits weights to other images and patches: as timm does, timm (not in the text), or"
+        " with kernels summed over blocks and positions interpolated bilinearly, prbench (PRBench's code).",
         choices=("timm", "prbench"),
     )
     deterministic: bool = param(
