@@ -164,9 +164,9 @@ class _Classifier:
         if batch.fast_model is batch.model:
             return batch.correct(noisy)
         with torch.no_grad():
-            margin = torch.cat(
+            margins = torch.cat(
                 [
-                    _margin(batch.fast_model(part), labels)
+                    margin(batch.fast_model(part), labels)
                     for part, labels in zip(
                         noisy.split(batch.chunk_size), batch.labels.split(batch.chunk_size), strict=True
                     )
@@ -174,18 +174,18 @@ class _Classifier:
             )
         if self.error is None:
             first = slice(0, _COMPARED)
-            self.error = self._off(batch.take(first), noisy[first], margin[first])
-        near = ~(margin.abs() > _SAFETY * self.error)  # NaN is near, too
-        right = margin > 0
+            self.error = self._off(batch.take(first), noisy[first], margins[first])
+        near = ~(margins.abs() > _SAFETY * self.error)  # NaN is near, too
+        right = margins > 0
         if bool(near.any()):
             right[near] = batch.take(near).correct(noisy[near])
             self.confirmed += int(near.sum())
         return right
 
-    def _off(self, batch: Batch, noisy: Tensor, margin: Tensor) -> Tensor:
+    def _off(self, batch: Batch, noisy: Tensor, margins: Tensor) -> Tensor:
         """The largest error of the fast model's margins on some copies, which the model evaluates too."""
         self.confirmed += len(noisy)
-        return (margin - _margin(batch.logits(noisy), batch.labels)).abs().max()
+        return (margins - margin(batch.logits(noisy), batch.labels)).abs().max()
 
     def totals(self) -> dict[str, float]:
         """The number of copies, of those that the model itself decided, and of forward passes."""
@@ -193,7 +193,7 @@ class _Classifier:
         return {"forward": float(self.seen + self.confirmed), "backward": 0.0, "copies": self.seen, **exact}
 
 
-def _margin(logits: Tensor, labels: Tensor) -> Tensor:
+def margin(logits: Tensor, labels: Tensor) -> Tensor:
     """The label's logit minus the largest other one (N,): float32, positive where it is right."""
     logits = logits.float()
     own = logits.gather(1, labels[:, None])[:, 0]

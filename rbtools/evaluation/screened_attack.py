@@ -19,6 +19,7 @@ from rbtools.datasets import indices
 from rbtools.errors import RbError
 from rbtools.evaluation import adversarial, evaluate
 from rbtools.evaluation.base import EvalTask, Outcome, Output
+from rbtools.evaluation.sampling import margin
 from rbtools.evaluation.tasks import AttackOutput, AttackTask, CleanOutput
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.lazy import np, torch
@@ -63,11 +64,6 @@ class ScreenOutput(Output):
     def allow_fast_model(self) -> bool:
         return True
 
-    @property
-    def eps(self) -> float:
-        """The distance of its attacks, in pixel units."""
-        return float(self.attacks[0].eps)
-
     def key_fields(self) -> dict[str, Any]:
         return {"kind": "screen", "attacks": [AttackOutput(one).key_fields() for one in self.attacks]}
 
@@ -85,7 +81,7 @@ class ScreenOutput(Output):
         for attack in self.attacks:
             result = adversarial.run_attack(batch, attack, still_correct=still_correct)
             still_correct = result.survived
-            least = torch.minimum(least, _margin(result.logits, batch.labels))
+            least = torch.minimum(least, margin(result.logits, batch.labels))
             for name, value in result.totals.items():
                 totals[name] = totals.get(name, 0.0) + value
         rows = torch.where(still_correct, least.clamp_min(0), torch.full_like(least, _BROKEN))
@@ -109,12 +105,6 @@ def _method_of(entry: Entry) -> Attack | None:
         return built
     except (RbError, TypeError, ValueError):
         return None
-
-
-def _margin(logits: Tensor, labels: Tensor) -> Tensor:
-    """The label's logit minus the largest other one (N,)."""
-    own = logits.gather(1, labels[:, None])[:, 0]
-    return own - logits.scatter(1, labels[:, None], -torch.inf).max(1).values
 
 
 @dataclass(frozen=True)
@@ -305,7 +295,8 @@ class TwoPhaseEvaluation:
             "interval": [end / n for end in estimate.interval],
         }
         for entry in of_sample:
-            about |= {name: entry[name] for name in ("broken_by",) if name in entry}
+            if "broken_by" in entry:
+                about["broken_by"] = entry["broken_by"]
         if self.request.goal is not None:
             about |= {"goal": self.request.goal, "confidence": round(confidence, 6)}
         interval = two_phase.population_interval(estimate.robust, estimate.interval, n)

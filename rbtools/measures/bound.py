@@ -242,17 +242,17 @@ class BoundMeasure(Measure):
         norms, traces = ([layer[key] for layer in layers] for key in ("norm2", "trace"))
         variances = bounds.wci_variances(norms, traces, temperature)
         second = bounds.wci2(norms, variances, temperature, self.largest)
-        found = {"wci4": bounds.wci4(index.value, temperature), "wci2": second}
+        computed = {"wci4": bounds.wci4(index.value, temperature), "wci2": second}
         if self.examples is not None:
             extra = {"largest": self.largest, "failure": self.failure}
-            found["wci1"] = bounds.wci1(second.value or 0.0, temperature, self.examples, **extra)
+            computed["wci1"] = bounds.wci1(second.value or 0.0, temperature, self.examples, **extra)
         names = index.more["layers"]
         sigmas = {n: v for n, v in zip(names, variances, strict=True) if math.isfinite(v)}
         more = {"wci2": {"sigma2": sigmas, "negative": index.more["negative"]}}
         # Each is a constant plus a multiple of the index: sqrt(lambda / 2) WCI is the divergence.
         slope = {"wci4": (2 / temperature) ** 0.5, "wci2": (temperature / 2) ** 0.5}
         slope["wci1"] = slope["wci2"] / temperature
-        values = [_value(name, bound, ("WCI",), more.get(name)) for name, bound in found.items()]
+        values = [_value(name, bound, ("WCI",), more.get(name)) for name, bound in computed.items()]
         if index.se is None:
             return values
         return [replace(one, se=index.se * slope[one.name], over=index.over) for one in values]
