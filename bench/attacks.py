@@ -211,7 +211,7 @@ class Bench:
         def peer(seed: int) -> float:
             attack = AutoAttack(self.model, norm="Linf", eps=eps, version="standard", seed=seed, device="cpu")
             attack.verbose = False
-            perturbed = attack.run_standard_evaluation(self.images, self.labels, default_chunk_size=128)[0]
+            perturbed = attack.run_standard_evaluation(self.images, self.labels, batch_size=128)[0]
             with torch.no_grad():
                 right = self.model(perturbed).argmax(1) == self.labels
             robust["pyautoattack"] = right

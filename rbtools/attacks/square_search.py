@@ -4,6 +4,9 @@ In L1 it is that of Croce and Hein 2021 (arXiv:2103.01208).
 The best image so far is one buffer: a proposal writes its square into it, and if the margin does not fall the
 old square is written back. The rest of an image is not touched. Random numbers belong to the example and are
 drawn for many queries at a time.
+
+A square that changes nothing, or that was rejected since the best image last changed, needs no query of the
+model: its answer is known. Images go through their queries each at its own pace, so that batches stay full.
 """
 
 from __future__ import annotations
@@ -17,16 +20,29 @@ from rbtools.attacks.losses import best_other, of_class
 from rbtools.lazy import torch
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from torch import Tensor
 
+    from rbtools.rng.draws import Draws
+
+    # From the state, words (N, 5) and the side in pixels to a patch of each image.
+    Propose = Callable[["_SquareState", Tensor, int], "_Patch"]
 
 _AT_ONCE = 64  # queries whose random words are drawn together
 _WORDS = 5  # words per query: two corners, and the signs of the channels
+_BLOCK = 8 * _AT_ONCE  # queries that an image may be ahead of another
+_MOST_SQUARES = 1 << 15  # an image; of more, few would come twice
 
 
 @dataclass
 class _SquareState:
-    """The examples that are not broken: their best image so far, its margin, and its bounds."""
+    """The examples that are not broken: their best image so far, its margin, and its bounds.
+
+    Of a block of Q queries: words (N, Q, 5); next (N,), the first that is not answered; and if every square
+    of the side has a number, numbers (N, Q) and rejected (N, squares): those known not to lower the margin of
+    the best image.
+    """
 
     row: Tensor
     labels: Tensor
@@ -36,6 +52,9 @@ class _SquareState:
     low: Tensor
     high: Tensor
     words: Tensor
+    next: Tensor
+    numbers: Tensor | None = None
+    rejected: Tensor | None = None
 
 
 def square_search(
@@ -58,7 +77,7 @@ def square_search(
     margin, fooled = _ask(model, best, batch.labels)
     row = torch.arange(len(images), device=images.device)
     low, high = (images - eps).clamp_(0, 1), (images + eps).clamp_(0, 1)
-    state = _SquareState(row, batch.labels, best, margin, images, low, high, words=row)
+    state = _SquareState(row, batch.labels, best, margin, images, low, high, words=row, next=row)
 
     def leave(fooled: Tensor) -> None:
         nonlocal draws
@@ -69,17 +88,74 @@ def square_search(
     if fooled.any():
         leave(fooled)
     propose = _square_linf if norm == "linf" else functools.partial(_squares, eps=eps, norm=norm)
-    for query, side in enumerate(sides):
+    for queries in _blocks(sides):
         if not len(state.row):
             break
-        if query % _AT_ONCE == 0:
-            words = draws.child("squares").bits(_WORDS * _AT_ONCE, draw=first + query // _AT_ONCE)
-            state.words = words.to(images.device).view(len(words), _AT_ONCE, _WORDS)
-        words = state.words[:, query % _AT_ONCE]
-        fooled = _try(model, state, propose(state, words, side))
-        if fooled.any():
-            leave(fooled)
+        state.words = _words(draws.child("squares"), first, queries).to(images.device)
+        side = sides[queries[0]]
+        if norm == "linf":
+            _number_squares(state, side, new_side=queries[0] == 0 or sides[queries[0] - 1] != side)
+        state.next = torch.zeros_like(state.labels)
+        _skip_known(state)
+        while (state.next < len(queries)).any():
+            fooled = _try(model, state, propose, side)
+            if fooled.any():
+                leave(fooled)
     return result, broken
+
+
+def _blocks(sides: list[int]) -> Iterator[range]:
+    """The queries in ranges of one side, each inside a block of _BLOCK."""
+    start = 0
+    for query in range(1, len(sides) + 1):
+        if query == len(sides) or query % _BLOCK == 0 or sides[query] != sides[start]:
+            yield range(start, query)
+            start = query
+
+
+def _words(draws: Draws, first: int, queries: range) -> Tensor:
+    """The random words (N, Q, 5) of these queries, in [0, 2^32)."""
+    drawn = [
+        draws.bits(_WORDS * _AT_ONCE, draw=first + number)
+        for number in range(queries[0] // _AT_ONCE, queries[-1] // _AT_ONCE + 1)
+    ]
+    words = torch.cat(drawn, 1).view(len(drawn[0]), -1, _WORDS)
+    return words[:, queries[0] % _AT_ONCE :][:, : len(queries)]
+
+
+def _number_squares(state: _SquareState, side: int, *, new_side: bool) -> None:
+    """Number the squares of the block's queries; with a new side none is rejected yet."""
+    channels, height, width = state.best.shape[1:]
+    rows, columns = height - side + 1, width - side + 1
+    squares = rows * columns << channels
+    if squares > _MOST_SQUARES:
+        state.numbers = state.rejected = None
+        return
+    top, left = _corner(state.words[..., 0], rows), _corner(state.words[..., 1], columns)
+    signs = state.words[..., 4] & ((1 << channels) - 1)
+    state.numbers = ((top * columns + left) << channels) + signs
+    if new_side:
+        state.rejected = torch.zeros(len(state.row), squares, dtype=torch.bool, device=state.row.device)
+
+
+def _advance(state: _SquareState, going: Tensor, better: Tensor) -> None:
+    """Go on to the next query whose answer is not known, where an image is `going` (N,); the last query of
+    the `better` ones (N,) was accepted.
+    """
+    if state.numbers is not None and state.rejected is not None:
+        last = state.numbers.gather(1, state.next.clamp_max(state.numbers.shape[1] - 1)[:, None])
+        state.rejected.scatter_(1, last, state.rejected.gather(1, last) | going[:, None])
+        state.rejected[better] = False
+    state.next = state.next + going.long()
+    _skip_known(state)
+
+
+def _skip_known(state: _SquareState) -> None:
+    """Leave out the queries that propose a rejected square."""
+    if state.numbers is not None and state.rejected is not None:
+        known = state.rejected.gather(1, state.numbers)
+        known |= torch.arange(known.shape[1], device=known.device) < state.next[:, None]
+        state.next = known.long().cummin(1).values.sum(1)
 
 
 @dataclass
@@ -90,12 +166,18 @@ class _Patch:
     values: Tensor
 
 
-def _try(model: steps.Model, state: _SquareState, patch: _Patch) -> Tensor:
-    """Put the patch into the best images if that lowers the margin; return which examples it fools (N,)."""
+def _try(model: steps.Model, state: _SquareState, propose: Propose, side: int) -> Tensor:
+    """Put each image's next patch into its best image if that lowers the margin; return which examples it
+    fools (N,).
+    """
+    count = state.words.shape[1]
+    going = state.next < count
+    words = state.words[torch.arange(len(going), device=going.device), state.next.clamp_max(count - 1)]
+    patch = propose(state, words, side)
     flat = state.best.flatten(2)
     at = patch.at[:, None].expand_as(patch.values)
     old = flat.gather(2, at)
-    changed = (old != patch.values).flatten(1).any(1)
+    changed = (old != patch.values).flatten(1).any(1) & going
     flat.scatter_(2, at, patch.values)
     if changed.all():
         margin, fooled = _ask(model, state.best, state.labels)
@@ -106,6 +188,7 @@ def _try(model: steps.Model, state: _SquareState, patch: _Patch) -> Tensor:
     better = (margin < state.margin) | fooled
     state.margin = torch.where(better, margin, state.margin)
     flat.scatter_(2, at, torch.where(better[:, None, None], patch.values, old))
+    _advance(state, going, better)
     return fooled
 
 

@@ -91,8 +91,8 @@ def test_margin_never_rises():
         state = []
         original = square_search._try
 
-        def tried(model, one, patch, original=original, state=state):
-            fooled = original(model, one, patch)
+        def tried(model, one, *rest, original=original, state=state):
+            fooled = original(model, one, *rest)
             state.append(one.margin.clone())
             return fooled
 
@@ -143,11 +143,35 @@ def test_a_square_in_l1_moves_what_two_windows_had_into_one():
     best[0, 0, 0, 0], best[0, 0, 4, 4] = 0.6, 0.2  # lengths .1 and .3 of eps .5: .1 is unused
     words = torch.tensor([[0, 0, 2**32 - 1, 2**32 - 1, 1]])  # from the last corner into the first
     row = torch.zeros(1, dtype=torch.long)
-    state = square_search._SquareState(row, row, best, images[:, 0, 0, 0], images, images, images, words)
+    state = square_search._SquareState(row, row, best, images[:, 0, 0, 0], images, images, images, words, row)
     patch = square_search._squares(state, words, 3, 0.5, "l1")
     change = (patch.values.view(5, 5) - 0.5).abs()
     assert float(change.sum()) == pytest.approx(0.5, abs=1e-6)
     assert float(change[:3, :3].sum()) == pytest.approx(0.5, abs=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 6, 6)])
+def test_a_square_that_was_rejected_is_not_tried_again(shape, monkeypatch):
+    images = images_for(20, shape)
+    asked = []
+
+    def network(points):
+        asked.append(len(points))
+        return linear(size=images[0].numel())(points)
+
+    labels = network(images).argmax(1)
+    square = ATTACKS.build("square", eps=0.02, queries=1200)
+
+    def search():
+        asked.clear()
+        points, _ = square.run(network, images, labels, draws_for(20))
+        return points, sum(asked)
+
+    points, few = search()
+    monkeypatch.setattr(square_search, "_MOST_SQUARES", 0)
+    same_points, many = search()
+    assert torch.equal(points, same_points)
+    assert few < many
 
 
 # --- AutoAttack -----------------------------------------------------------------------------------
