@@ -33,6 +33,7 @@ METHODS: dict[str, tuple[str, Dashes, str]] = {
     "clp": (ORANGE, "-", "X"),
     "kl-pgd": (SKY, "-", "v"),
     "mixed": (BLUE, DASHES[3], "^"),
+    "n-fgsm": (SKY, DASHES[3], "P"),
 }
 
 # Font sizes in points: labels, ticks and legends, titles.

@@ -103,6 +103,7 @@ TRAIN = (
     Field("trained_on", "result", "the processors that epochs ran on, where there were several"),
     Field("batchnorm", "result", "of several processes: whether BatchNorm's statistics are synchronised"),
     Field("stopped_after", "result", "the last epoch, where the training ended early"),
+    Field("catastrophic_overfitting", "result", "the epoch in which training by one step lost robustness"),
     Field("checkpoints", "result", "the last and the best weights, and which of them is selected"),
     Field("validation", "result", "what the validation measured, and on which images"),
     Field("history", "result", "a list for each quantity, one number per epoch"),

@@ -9,7 +9,7 @@ from rbtools.errors import RbError, shown
 
 # The cost of a training, where it ran, and deviations from the usual.
 _COST = ("seconds_per_epoch", "passes", "prepared", "device", "threads")
-_COURSE = ("trained_on", "batchnorm", "stopped_after", "output")
+_COURSE = ("trained_on", "batchnorm", "stopped_after", "catastrophic_overfitting", "output")
 
 
 def section(

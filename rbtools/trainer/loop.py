@@ -95,6 +95,12 @@ class _Training:
             self.validation = validation.Validation(
                 self.images, self.labels, held.to(device), task.method, run.seed
             )
+        self.single_step_check = None
+        if task.method.single_step:
+            chosen = validation.few(dataset.labels, ids).to(device)
+            self.single_step_check = validation.Validation(
+                self.images, self.labels, chosen, task.method, run.seed
+            )
         self.model = distributed.synchronised(init.network(task, run).to(device), device)
         self.averaged = None if self.recipe.ema is None else regularize.Averaged(self.model, self.recipe.ema)
         self.passes = Passes(self.model)
@@ -218,11 +224,29 @@ class _Training:
         if self._place() not in self.places:
             self.places.append(self._place())
         with self.run.clock.stage("validation"):
-            numbers = totals.means() | self._validate()
+            numbers = totals.means() | self._validate() | self._attacked()
         for name, value in {**numbers, "lr": rate, "seconds": seconds}.items():
             self.history.setdefault(name, []).append(float(f"{value:.6g}"))
         self.course.after(self.epoch, not self.goes_on(), self._kept())
+        self._warn_of_overfitting()
         self._tell()
+
+    def _attacked(self) -> dict[str, float]:
+        """The accuracy under PGD on some training images, of a training with one step."""
+        if self.single_step_check is None:
+            return {}
+        return {"pgd_acc": self.single_step_check.measure(self._kept())["val_robust_acc"]}
+
+    def _warn_of_overfitting(self) -> None:
+        if validation.overfitting(self.history) != self.epoch:
+            return
+        pgd, own = (self.history[name][-1] for name in ("pgd_acc", "robust_acc"))
+        self.run.notify(
+            f"{self.arch.get('name', 'The network')} {self.method.name}: catastrophic overfitting in epoch"
+            f" {self.epoch}. Under PGD-{validation.STEPS} the accuracy on training images fell from"
+            f" {max(self.history['pgd_acc']):.3g} to {pgd:.3g}; under the single step of the training it is"
+            f" {own:.3g}. Use n-fgsm with more noise (--k), a smaller --eps, or pgd with more --attack-steps."
+        )
 
     def _tell(self) -> None:
         """Report the results of this epoch, for --log and --tensorboard."""
@@ -434,6 +458,9 @@ class _Training:
         }
         if self.draw is not None:
             result["output"] = {"step": self.draw, "of": self.steps}
+        overfitted = validation.overfitting(self.history)
+        if overfitted is not None:
+            result["catastrophic_overfitting"] = overfitted
         if self.epoch:
             result["passes"] = self.passes.an_image()
         if distributed.count() > 1 and has_batchnorm(self.model):

@@ -1,4 +1,5 @@
-"""Accuracy on held-out training images, to find the best epoch."""
+"""Accuracy under PGD while a network is trained: on held-out images, to find the best epoch, and on some of
+the training images, to notice catastrophic overfitting of training with one step."""
 
 from __future__ import annotations
 
@@ -11,6 +12,8 @@ from rbtools.training import METHODS
 from rbtools.training.base import cross_entropy
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from torch import Tensor
 
     from rbtools.datasets.streaming import Streamed
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
 
 STEPS = 10
 _TILE = 500
+_LEAST, _MOST, _SHARE = 32, 512, 50  # images on which catastrophic overfitting is looked for: one of _SHARE
+_FALL, _GAP = 0.5, 0.2
 
 
 def split(labels: Tensor, held_out: int) -> tuple[Tensor, Tensor]:
@@ -68,3 +73,25 @@ class Validation:
             sums += torch.stack([*right, loss]).double().cpu()
         acc, robust_acc, loss = (sums / len(self.ids)).tolist()
         return {"val_acc": acc, "val_robust_acc": robust_acc, "val_robust_loss": loss}
+
+
+def few(labels: Tensor, ids: Tensor) -> Tensor:
+    """Some of the training examples `ids`, on which a training with one step is attacked after each epoch."""
+    count = min(max(len(ids) // _SHARE, _LEAST), _MOST, len(ids))
+    return ids[datasets.subset(labels[ids].cpu(), count, seed=0)].sort().values
+
+
+def overfitting(history: Mapping[str, Sequence[float]]) -> int | None:
+    """The first epoch, from 1, with catastrophic overfitting (Wong et al. 2020, arXiv:2001.03994), or None.
+
+    There the accuracy under PGD (`pgd_acc`) has fallen below half of its highest so far, and by more than .2;
+    that under the training's own single step (`robust_acc`) is more than .2 above it.
+    """
+    attacked, own_step = (history.get(name, ()) for name in ("pgd_acc", "robust_acc"))
+    first, highest = len(own_step) - len(attacked) + 1, 0.0  # an older run may have begun without attacks
+    for epoch, pgd in enumerate(attacked, first):
+        own = own_step[epoch - 1]
+        if pgd < _FALL * highest and highest - pgd > _GAP and own - pgd > _GAP:
+            return epoch
+        highest = max(highest, pgd)
+    return None

@@ -98,6 +98,11 @@ class Method(Generic[InnerResult]):
         return False
 
     @property
+    def single_step(self) -> bool:
+        """Whether it trains on one step of gradient ascent, so that catastrophic overfitting may come."""
+        return False
+
+    @property
     def of_whole_batches(self) -> bool:
         """Whether the loss of an example depends on the others of its batch, apart from BatchNorm."""
         return False
@@ -150,6 +155,10 @@ class Adversarial(Method["Tensor"]):
     @property
     def reach_options(self) -> tuple[str, str]:
         return "--step-size", "--attack-steps"
+
+    @property
+    def single_step(self) -> bool:
+        return self.attack_steps == 1 and self.inner == "ce"
 
     @property
     def reach(self) -> float:

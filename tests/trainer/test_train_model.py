@@ -23,7 +23,7 @@ from rbtools.evaluation.tasks import AccuracyTask
 from rbtools.execution.context import RunContext
 from rbtools.models import checkpoint
 from rbtools.store import Store
-from rbtools.trainer import loop
+from rbtools.trainer import loop, validation
 from rbtools.trainer.recipe import Recipe
 from rbtools.trainer.train_model import train
 from rbtools.training import METHODS
@@ -532,3 +532,52 @@ def test_a_state_that_cannot_be_kept_does_not_stop_the_training(
 def test_records_of_trainings_are_json(run: RunContext) -> None:
     record = train(RECORD, METHODS.build("pgd", attack_steps=1), FAST, run)
     assert json.loads(json.dumps(record, allow_nan=False)) == record
+
+
+# --- catastrophic overfitting ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("under_pgd", "own", "epoch"),
+    [
+        ([0.3, 0.4, 0.05], [0.4, 0.5, 0.9], 3),
+        ([0.3, 0.4, 0.05, 0.04], [0.4, 0.5, 0.9, 0.9], 3),
+        ([0.3, 0.4, 0.19], [0.4, 0.5, 0.9], 3),
+        ([0.3, 0.4, 0.21], [0.4, 0.5, 0.9], None),  # more than half of the highest
+        ([0.3, 0.4, 0.05], [0.4, 0.5, 0.2], None),  # the single step fails as well
+        ([0.05, 0.19, 0.0], [0.4, 0.5, 0.9], None),  # it was never robust
+        ([], [0.4, 0.5, 0.9], None),
+    ],
+)
+def test_catastrophic_overfitting_is_a_fall_under_pgd_alone(
+    under_pgd: list[float], own: list[float], epoch: int | None
+) -> None:
+    assert validation.overfitting({"pgd_acc": under_pgd, "robust_acc": own}) == epoch
+
+
+@pytest.mark.parametrize("name", ["n-fgsm", "pgd"])
+def test_catastrophic_overfitting_is_noticed_and_recorded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = iter([0.6, 0.1, 0.05])
+    monkeypatch.setattr(
+        validation.Validation, "measure", lambda self, model: {"val_robust_acc": next(values)}
+    )
+    monkeypatch.setattr(loop.Totals, "means", lambda self: {"loss": 1.0, "robust_acc": 0.7})
+    lines: list[str] = []
+    method = METHODS.build(name, **({} if name == "n-fgsm" else {"attack_steps": 1}))
+    run = run_in("rb-store", notify=lines.append)
+    record = train(RECORD, method, dataclasses.replace(FAST, epochs=3), run)
+    assert record["train"]["history"]["pgd_acc"] == [0.6, 0.1, 0.05]
+    assert record["train"]["catastrophic_overfitting"] == 2
+    (line,) = [line for line in lines if "catastrophic" in line]
+    assert "in epoch 2. Under PGD-10 the accuracy on training images fell from 0.6 to 0.1;" in line
+
+
+def test_training_with_one_step_is_attacked_on_some_of_its_images(run: RunContext) -> None:
+    once = train(RECORD, METHODS.build("n-fgsm"), FAST, run)["train"]
+    assert len(once["history"]["pgd_acc"]) == 1
+    assert "catastrophic_overfitting" not in once
+    several = train(RECORD, METHODS.build("pgd", attack_steps=2), FAST, run)["train"]
+    assert "pgd_acc" not in several["history"]
+    ids = torch.arange(0, 1000, 2)
+    chosen = validation.few(torch.arange(1000) % 10, ids)
+    assert len(chosen) == 32 and set(chosen.tolist()) <= set(ids.tolist())

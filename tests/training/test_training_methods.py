@@ -104,6 +104,22 @@ def test_inner_problem_is_the_written_out_loop(name):
     assert (found - images).abs().max() > 0.9 * EPS
 
 
+@pytest.mark.parametrize(("k", "alpha"), [(2, 1), (0.5, 1.25), (0, 1)])
+def test_n_fgsm_is_one_step_from_noise_without_a_projection(k, alpha):
+    net, (images, labels, draws) = network(), batch()
+    noise = draws.child("noise").uniform((2, 4, 4)).double() * 2 - 1
+    start = (images + k * EPS * noise).clamp(0, 1).requires_grad_(True)
+    ce(copy.deepcopy(net).eval()(start), labels).backward()
+    expected = (start.detach() + alpha * EPS * start.grad.sign()).clamp(0, 1)
+    method = METHODS.build("n-fgsm", eps=EPS, k=k, alpha=alpha)
+    perturbed = method.inner_attack(net, images, labels, draws)
+    assert torch.allclose(perturbed, expected, atol=1e-6)
+    assert bool((perturbed - images).abs().max() > EPS + 1e-6) is (k > 0)
+    assert torch.allclose(
+        method.loss(net, images, labels, perturbed).values.mean(), ce(net(perturbed), labels)
+    )
+
+
 def expected_loss(name, net, images, perturbed, labels, params):
     """Each paper's loss, a mean over the batch; MART's example by example and class by class."""
     if name == "erm":
