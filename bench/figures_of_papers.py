@@ -198,16 +198,16 @@ class Run:
 
     def table(self, number: str, item: Item) -> Made:
         made = self.tables.get(item.table)
-        records = self.records(item.of)
+        maker = item.maker or f"{self.maker(item)} makes it."
+        nothing = f"{self.records(item.of)} has nothing of it. {maker}"
         if made is None or not made.rows():
-            maker = item.maker or f"{self.maker(item)} makes it."
-            return Made("", {}, {"": f"{records} has nothing of it. {maker}"})
+            return Made("", {}, {"": nothing})
         stem = number.replace(" ", "")
         built = made.beside()
         for ending, text in (("md", render.to_markdown(built)), ("tex", render.to_latex(built))):
             head = render.heading(made.title, "latex" if ending == "tex" else ending)
             (self.folder / f"{stem}.{ending}").write_text(f"{head}\n{text}")
-        return Made(stem, {}, {}, _table(built))
+        return Made(stem, {}, {} if made.ours else {"": nothing}, _table(built))
 
     def load(self) -> None:
         """Read the records, and make their tables and claims."""

@@ -20,19 +20,19 @@ REPRODUCE := reproduce-nas-bench-201-robustness reproduce-nas-robbench-201 repro
 # without its results would take the place of whole ones.
 $(REPRODUCE): SHELL := $(firstword $(wildcard /bin/bash /usr/bin/bash) /bin/sh)
 
-# A user's configuration must not decide what is reproduced.
+# A user's configuration must not decide what is reproduced. A tool that fails ends the recipe, in groups too.
 PIPE := (set -o pipefail) 2>/dev/null && set -o pipefail; export RB_CONFIG=none RB_DATA='$(DATA)' \
-	RB_STORE='$(REPRODUCED)/store' PATH="$(abspath $(BIN)):$$PATH" $(ONE_THREAD); mkdir -p '$(REPRODUCED)';
+	RB_STORE='$(REPRODUCED)/store' PATH="$(abspath $(BIN)):$$PATH" $(ONE_THREAD); set -e; mkdir -p '$(REPRODUCED)';
 COMPARE = $(BIN)/python bench/reproduce_$(subst -,_,$(1)).py --scale $(SCALE)
 RECORDS = '$(REPRODUCED)/$(1)-$(SCALE).jsonl'
 # Records are written aside and take their place when they are whole and differ: figures compare dates.
 ASIDE = '$(REPRODUCED)/new-$(1)-$(SCALE).jsonl'
-INTO = > $(ASIDE) && { if cmp -s $(ASIDE) $(RECORDS); then rm $(ASIDE); else mv $(ASIDE) $(RECORDS); fi; }
+INTO = > $(ASIDE); { if cmp -s $(ASIDE) $(RECORDS); then rm $(ASIDE); else mv $(ASIDE) $(RECORDS); fi; }
 # What differs between scales: $(call at,mini words,full words,tiny words); $(,) is a comma in these.
 , := ,
 at = $(if $(filter full,$(SCALE)),$(2),$(if $(filter tiny,$(SCALE)),$(3),$(1)))
 
-# --- PRBench: tables 4, 5, 8, 12 and the composite figure -----------------------------------------
+# --- PRBench: tables 4, 5, 8, 9, 11, 12 and the composite figure ----------------------------------
 
 PR_ARCH := $(call at,--index 13714 --cells 1 --channels 8,--arch resnet18 --dataset cifar10,\
 	--index 11472 --cells 1 --channels 2)
@@ -43,61 +43,94 @@ PR_FILTER := $(call at,--eps 32 --step-size 8 --epochs 6,--preset prbench-code,-
 PR_WARM := $(call at,2 5 9,1 2 3 4 5 6 7 8 9,1)
 PR_ALL := erm,corruption,cvar,at-pr,pgd,trades,mart,alp,clp,kl-pgd
 PR_METHODS := $(call at,$(PR_ALL),$(PR_ALL),erm$(,)corruption$(,)pgd)
-PR_EPS := $(call at,--eps 32,--eps 8,--eps 32 --n 20)
-PR_STEP := $(call at,--step-size 8/255,--step-size 2/255,--steps 2)
-# What PRBench's code does otherwise than the tools by default.
-PR_CW := $(call at,,--kappa 2)
-PR_UNIFORM := $(call at,,--truncate)
-# Below full scale without FAB and Square, which take most of the time and break no further digit.
-PR_AA := $(call at,--eps 32 --n 50 --attacks apgd-ce$(,)apgd-t,--eps 8,--eps 32 --n 10 --attacks apgd-ce)
-PR_GAMMA := $(call at,--gamma 32/255$(,)0.3$(,)0.35$(,)0.4,--gamma 0.03$(,)0.08$(,)0.1$(,)0.12 --passes above,\
-	--gamma 32/255$(,)0.3$(,)0.35$(,)0.4 --samples 3 --n 20)
-PR_GE := $(call at,--gamma 32/255$(,)0.3$(,)0.35$(,)0.4 --samples 50 --n-train 355,\
-	--gamma 0.03$(,)0.08$(,)0.1$(,)0.12 --truncate --indices 0-999,--gamma 0.3 --samples 3 --n 20 --n-train 20)
-# Table 5 has the generalisation error of PR under the other noises too, at its first radius.
-PR_GE_FIRST := $(call at,--gamma 32/255 --samples 25 --n-train 355,--gamma 0.03 --indices 0-999,\
-	--gamma 32/255 --samples 3 --n 20 --n-train 20)
-PR_TEN := $(call at,--step-size 8/255 --steps 10,--step-size 2/255 --steps 10,--steps 1)
 # Table 5: corruption training with noise of other kinds.
 PR_NOISES := $(call at,gaussian laplace,gaussian laplace,gaussian)
 PR_NOISE := $(call at,--epochs 6 --eps 32,--preset prbench-code,--epochs 1 --eps 32)
-# Table 8: transformers from timm's published weights, fitted to 32 pixels; PR_VITS= leaves them out.
+
+# What evaluates a network: the distance and the step of attacks; the radii of noise, and the first of them; of
+# which images the generalisation error is. Below full scale AutoAttack is without FAB and Square, which take
+# most of the time and break no further digit. --kappa, --truncate, --passes above: as PRBench's code.
+PR_N := $(call at,,,--n 20)
+PR_AA := $(call at,--n 50 --attacks apgd-ce$(,)apgd-t,,--n 10 --attacks apgd-ce)
+PR_CW := $(call at,,--kappa 2)
+PR_UNIFORM := $(call at,,--truncate)
+PR_PASSES := $(call at,,--passes above,--samples 3)
+PR_GE := $(call at,--samples 50,,--samples 3)
+# Table 5 has the generalisation error of PR under the other noises too, at its first radius.
+PR_GE_FIRST := $(call at,--samples 25,,--samples 3)
+PR_EVALUATE = rb-attack pgd --eps $(1) --step-size $(2) --steps $(call at,10,10,1) --iterate last $(PR_N) | \
+	rb-attack pgd --eps $(1) --step-size $(2) --steps $(call at,20,20,2) --iterate last $(PR_N) | \
+	rb-attack cw --eps $(1) --step-size $(2) --steps $(call at,20,20,2) $(PR_CW) --iterate last $(PR_N) | \
+	rb-attack aa --eps $(1) $(PR_AA) | \
+	rb-pr --gamma $(3) $(PR_PASSES) $(PR_UNIFORM) --rho 0.1,0.05,0.01 $(PR_N) | \
+	rb-pr --gamma $(3) $(PR_PASSES) --rho 0.05 --noise gaussian $(PR_N) | \
+	rb-pr --gamma $(3) $(PR_PASSES) --rho 0.05 --noise laplace $(PR_N) | \
+	rb-ge attack pgd --eps $(1) --step-size $(2) --steps $(call at,20,20,2) --iterate last $(PR_N) | \
+	rb-ge pr --gamma $(3) $(PR_GE) $(PR_UNIFORM) $(5) | \
+	rb-ge pr --gamma $(4) $(PR_GE_FIRST) --noise gaussian $(5) | \
+	rb-ge pr --gamma $(4) $(PR_GE_FIRST) --noise laplace $(5)
+PR_EPS := $(call at,32,8,32)
+PR_STEP := $(call at,8/255,2/255,8/255)
+PR_FIRST := $(call at,32/255,0.03,32/255)
+PR_REST := 0.3$(,)0.35$(,)0.4
+PR_GAMMA := $(PR_FIRST)$(,)$(call at,$(PR_REST),0.08$(,)0.1$(,)0.12,$(PR_REST))
+PR_IMAGES := $(call at,--n-train 355,--indices 0-999,--n 20 --n-train 20)
+
+# Table 8: transformers from timm's published weights, fitted to 32 pixels; PR_VITS= leaves them out. ViT-S is
+# timm's of 2020, whose weights are in a file; PR_VIT_S= leaves it out.
 PR_SIDES := :side=32:patch=4
 PR_VITS ?= $(call at,,timm:deit_tiny_patch16_224.fb_in1k$(PR_SIDES)$(,)timm:deit_small_patch16_224.fb_in1k$(PR_SIDES)$(,)timm:vit_base_patch16_224.orig_in21k_ft_in1k$(PR_SIDES),)
-PR_VIT := rb-arch --arch $(PR_VITS) --dataset cifar10 | rb-train --init timm --preset prbench-code --jobs $(JOBS)
-PR_TABLE_8 := $(if $(PR_VITS),$(PR_VIT) --method $(PR_ALL); \
-	for noise in $(PR_NOISES); do $(PR_VIT) --method corruption --noise $$noise; done;)
+PR_VIT_S ?= $(call at,,$(DATA)/vit_small_p16_224-15ec54c9.pth,)
+PR_VIT := --dataset cifar10 | rb-train --init timm --preset prbench-code --jobs $(JOBS)
+PR_FIT = rb-arch --arch $(1) $(PR_VIT) $(2) --method $(PR_ALL); \
+	for noise in $(PR_NOISES); do rb-arch --arch $(1) $(PR_VIT) $(2) --method corruption --noise $$noise; done;
+PR_TABLE_8 := $(if $(PR_VITS),$(call PR_FIT,$(PR_VITS))) \
+	$(if $(PR_VIT_S),$(call PR_FIT,timm:vit_small_patch16_224_2020$(PR_SIDES),--init-file '$(PR_VIT_S)'))
+
+# Tables 9 and 11: further pairs of data set and network, SET/NETWORK; PR_PAIRS= leaves them out. Below full
+# scale digits stand for all sets: a second network for table 9, MNIST's for table 11, and four methods.
+PR_RES := cinic10 svhn cifar100
+PR_PAIRS ?= $(call at,digits/nb201-11472 digits/simplecnn,cifar10/wrn-28-10 cifar10/vgg19 \
+	$(PR_RES:=/resnet18) $(PR_RES:=/wrn-28-10) svhn/vgg19 cifar100/vgg19 tinyimagenet/resnet18 \
+	tinyimagenet/resnet34 imagenet50/resnet18 mnist/simplecnn,digits/simplecnn)
+PR_FURTHER := $(call at,--eps 32 --step-size 8 --samples 8 --rounds 2 --epochs 6 --method erm$(,)corruption$(,)cvar$(,)pgd,\
+	--preset prbench-code --method $(PR_ALL),$(PR_HOW) --method pgd)
+# What differs by data set: PR_EPS_SET, PR_STEP_SET, PR_FIRST_SET, PR_GAMMA_SET, PR_IMAGES_SET, PR_FORM_SET.
+# The files of CINIC-10 and ImageNet-50 come class by class, so that their first thousand are of one.
+PR_EPS_mnist := 76.5
+PR_STEP_mnist := 0.1
+PR_FIRST_mnist := 0.3
+PR_GAMMA_mnist := 0.3$(,)0.35$(,)0.4$(,)0.45
+PR_STEP_svhn := 1.25/255
+PR_IMAGES_cinic10 := --n 1000 --n-train 1000
+PR_IMAGES_imagenet50 := --n 1000 --n-train 1000
+PR_FORM_tinyimagenet := :stem=cifar:pool=4x4
+PR_FORM_imagenet50 := :stem=cifar:pool=4x4
+PR_FORM_digits = $(if $(findstring nb201,$(1)), --cells 1 --channels 8)
+of = $(or $(PR_$(1)_$(2)),$(PR_$(1)))
+PR_PAIR = rb-arch --arch $(2)$(call PR_FORM_$(1),$(2)) --dataset $(1) | rb-train $(PR_FURTHER) --jobs $(JOBS) | \
+	$(call PR_EVALUATE,$(call of,EPS,$(1)),$(call of,STEP,$(1)),$(call of,GAMMA,$(1)),$(call of,FIRST,$(1)),$(call of,IMAGES,$(1)));
+PR_MORE = $(foreach pair,$(PR_PAIRS),$(call PR_PAIR,$(patsubst %/,%,$(dir $(pair))),$(notdir $(pair))))
 PR_BOUND := $(call at,--eps 32 --batch-size 20,--eps 8,--eps 32 --batch-size 2)
 
-reproduce-prbench: $(VENV)/run.stamp  ## PRBench's tables 4, 5, 8, 12 and composite (SCALE=mini or full)
-	@$(call COMPARE,prbench) --need --data '$(DATA)' --timm '$(PR_VITS)'
-	@$(PIPE) { \
+reproduce-prbench: $(VENV)/run.stamp  ## PRBench's tables 4, 5, 8, 9, 11, 12 and composite (SCALE=mini or full)
+	@$(call COMPARE,prbench) --need --data '$(DATA)' --timm '$(PR_VITS)' --vit-s '$(PR_VIT_S)' --pairs '$(PR_PAIRS)'
+	@$(PIPE) { { \
 	  rb-arch $(PR_ARCH) | rb-train --method $(PR_METHODS) $(PR_HOW) --jobs $(JOBS); \
 	  for noise in $(PR_NOISES); do rb-arch $(PR_ARCH) | \
 	    rb-train --method corruption $(PR_NOISE) --noise $$noise; done; \
 	  for warm in $(PR_WARM); do rb-arch $(PR_ARCH) | \
 	    rb-train --method trades $(PR_FILTER) --filter chen-lee --warm-steps $$warm; done; \
 	  $(PR_TABLE_8) } | \
-	  rb-attack pgd $(PR_EPS) $(PR_TEN) --iterate last | \
-	  rb-attack pgd $(PR_EPS) $(PR_STEP) --iterate last | \
-	  rb-attack cw $(PR_EPS) $(PR_STEP) $(PR_CW) --iterate last | \
-	  rb-attack aa $(PR_AA) | \
-	  rb-pr $(PR_GAMMA) $(PR_UNIFORM) --rho 0.1,0.05,0.01 | \
-	  rb-pr $(PR_GAMMA) --rho 0.05 --noise gaussian | \
-	  rb-pr $(PR_GAMMA) --rho 0.05 --noise laplace | \
-	  rb-ge attack pgd $(PR_EPS) $(PR_STEP) --iterate last | \
-	  rb-ge pr $(PR_GE) | \
-	  rb-ge pr $(PR_GE_FIRST) --noise gaussian | \
-	  rb-ge pr $(PR_GE_FIRST) --noise laplace | \
-	  rb-measure bound --paper prbench $(PR_BOUND) $(call INTO,prbench)
+	  $(call PR_EVALUATE,$(PR_EPS),$(PR_STEP),$(PR_GAMMA),$(PR_FIRST),$(PR_IMAGES)) | \
+	  rb-measure bound --paper prbench $(PR_BOUND); $(PR_MORE) } $(call INTO,prbench)
 	@$(call COMPARE,prbench) < $(call RECORDS,prbench)
 
 # --- NAS-RobBench-201: tables 1, 4 to 7 ------------------------------------------------------------
 
 NR_NONE := $(call at,0 1 2 3 4,,0 3)
 NR_ARCH := $(call at,--sample 3 --seed 1 --cells 1 --channels 8,,--sample 1 --seed 1 --cells 1 --channels 4)
-NR_ARCHS = $(if $(NR_NONE),for none in $(NR_NONE); do rb-arch --unique --where "none == $$none" $(NR_ARCH); \
-	done,for set in cifar10 cifar100 imagenet16-120; do rb-arch --unique --dataset $$set; done)
+NR_ARCHS = for none in $(NR_NONE); do rb-arch --unique --where "none == $$none" $(NR_ARCH); done
 NR_HOW := $(call at,--method pgd --eps 32 --step-size 8 --attack-steps 4 --epochs 5 --val 0 --lr 0.1,\
 	--preset nasrobbench201 --method pgd --seed 0$(,)1$(,)2,\
 	--method pgd --eps 32 --attack-steps 1 --epochs 1)
@@ -115,6 +148,13 @@ NR_EPS := $(call at,--eps 12$(,)32,--eps 3$(,)8,--eps 12$(,)32 --n 40)
 NR_FAR := $(call at,--eps 64$(,)128$(,)255,--eps 16$(,)32$(,)64$(,)128$(,)255,--eps 64$(,)128$(,)255 --n 40 --steps 3)
 NR_SQUARE := $(call at,--eps 12 --n 100 --queries 200,--eps 3,--eps 12 --n 40 --queries 5)
 NR_C := $(call at,gaussian_noise$(,)brightness$(,)contrast$(,)jpeg_compression --n 200,all,contrast --n 40)
+NR_CORRUPT := rb-corrupt $(NR_C) --severity $(call at,1$(,)5,1$(,)5,5)
+# At full scale under the published corruptions, which ImageNet16-120 has none of.
+NR_PUBLISHED = for classes in 10 100; do rb-arch --unique --dataset cifar$$classes | $(NR_TRAIN) | \
+	$(NR_CORRUPT) --from '$(DATA)/CIFAR-'$$classes-C; done; \
+	rb-arch --unique --dataset imagenet16-120 | $(NR_TRAIN); \
+	{ $(NR_DERIVED); } | $(NR_TRAIN) $(NR_ON) | $(NR_CORRUPT) --from '$(DATA)/CIFAR-10-C'
+NR_SAMPLED = { { $(NR_DARTS) $(NR_ARCHS); } | $(NR_TRAIN); { $(NR_DERIVED); } | $(NR_TRAIN); } | $(NR_CORRUPT)
 # The kernels of figures 5 and 6 and the scores of table 7, on fresh weights.
 NR_NTK := $(call at,--kernel twice --attack fgsm$(,)pgd --eps 12$(,)32 --batch-size 20,--preset nasrobbench201,\
 	--kernel robust --eps 32 --batch-size 4)
@@ -123,13 +163,12 @@ NR_WOT := $(call at,--batch-size 64,,--batch-size 8)
 
 reproduce-nas-robbench-201: $(VENV)/run.stamp  ## NAS-RobBench-201's tables 1, 4 to 7 (SCALE=mini or full)
 	@$(call COMPARE,nas-robbench-201) --need --data '$(DATA)'
-	@$(PIPE) { { $(NR_DARTS) $(NR_ARCHS); } | $(NR_TRAIN); { $(NR_DERIVED); } | $(NR_TRAIN) $(NR_ON); } | \
+	@$(PIPE) { $(call at,$(NR_SAMPLED),$(NR_PUBLISHED),$(NR_SAMPLED)); } | \
 	  rb-attack fgsm $(NR_EPS) | \
 	  rb-attack pgd $(NR_EPS) --iterate last | \
 	  rb-attack pgd $(NR_FAR) --iterate last | \
 	  rb-attack square $(NR_SQUARE) --schedule rescaled | \
 	  rb-attack aa $(NR_AA) | \
-	  rb-corrupt $(NR_C) --severity $(call at,1$(,)5,1$(,)5,5) | \
 	  rb-measure ntk $(NR_NTK) | rb-measure naswot $(NR_WOT) $(call INTO,nas-robbench-201)
 	@$(call COMPARE,nas-robbench-201) < $(call RECORDS,nas-robbench-201)
 
@@ -227,7 +266,9 @@ FIGURES := figures-nas-robbench-201 figures-robustness-dataset figures-prbench f
 .PHONY: $(FIGURES)
 DRAW = $(PIPE) python bench/figures_of_papers.py $(1) --scale $(SCALE) --reproduced '$(REPRODUCED)'
 
-figures-nas-robbench-201: reproduce-nas-robbench-201  ## every figure and table of NAS-RobBench-201 (SCALE=mini or full)
+# Table 1 and figure 8 show the robustness dataset too. At full scale it needs weights of its own, and these
+# two say what makes it.
+figures-nas-robbench-201: reproduce-nas-robbench-201 $(call at,reproduce-nas-bench-201-robustness,,)  ## every figure and table of NAS-RobBench-201 (SCALE=mini or full)
 	@$(call DRAW,nas-robbench-201)
 
 figures-robustness-dataset: reproduce-nas-bench-201-robustness  ## every figure and table of Jung et al. 2023

@@ -274,4 +274,4 @@ def report(records: list[dict[str, Any]], scale: str) -> str:
 
 
 if __name__ == "__main__":
-    side.main("nas-robbench-201", __doc__, report, sets=side.IMAGES)
+    side.main("nas-robbench-201", __doc__, report, sets=(*side.IMAGES, "cifar10-c", "cifar100-c"))

@@ -1,11 +1,12 @@
-"""PRBench beside ours: tables 4, 5, 8 and 12, the composite of figure 6, and the paper's claims.
+"""PRBench beside ours: tables 4, 5, 8, 9, 11 and 12, the composite of figure 6, and the paper's claims.
 
     python bench/reproduce_prbench.py --scale mini < records.jsonl       (make reproduce-prbench)
 
 At full scale the network is ResNet-18 on CIFAR-10, trained and evaluated as the paper's public code does,
-which made its numbers. mini and tiny put a small network of NAS-Bench-201 on the built-in digits in its
-place; their radii are larger (32/255 for 8/255 and .03, .3 .35 .4 for .08 .10 .12), as digits are easy: there
-the differences say nothing, but the orderings may.
+which made its numbers, and tables 9 and 11 have the 14 further pairs of data set and network. mini and tiny
+put a small network of NAS-Bench-201 on the built-in digits in its place, and another and MNIST's SimpleCNN
+for the further pairs; their radii are larger (32/255 for 8/255 and .03, .3 .35 .4 for .08 .10 .12), as digits
+are easy: there the differences say nothing, but the orderings may.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import prbench_rows
 import sidebyside as side
 
 PAPER = {
@@ -29,10 +31,12 @@ AT = ("PGD", "TRADES", "MART", "ALP", "CLP", "KL-PGD")
 RT = ("Corr_U", "CVaR")
 FRACTIONS = ("Acc", "PGD20", "CW20", "AA", "PR .03", "PR .08", "PR .12", "ProbAcc .05", "ProbAcc .01")
 COLUMNS = (*FRACTIONS, "GE PGD20", "GE PR .08", "s/epoch")
-# Data sets of table 11, and the radii that MNIST has for the others'.
-SETS_11 = ("cinic10", "imagenet50", "mnist")
+# Table 11: its data sets, and the network of MNIST, which digits have below full scale. The radii that MNIST
+# has for the others'.
+SETS_11, NETWORK_11 = ("cinic10", "imagenet50", "mnist"), "simplecnn"
 MNIST = {"0.03": "0.3", "0.08": "0.35", "0.12": "0.45", "0.1": "0.4"}
 MORE = ("PGD10", "PR .10", "ProbAcc .1", "GE PR .03", "GE PR .10", "GE PR .12")
+ALL = (*COLUMNS, *MORE)
 # Table 4, ResNet-18 on CIFAR-10, in percent, and seconds per epoch.
 TABLE_4 = """
 ERM 94.85 0 0 0 97.64 76.19 47.07 93.48 89.82 0 3.98 3
@@ -97,9 +101,9 @@ ViT-B,Corr_G 97.71 99.57 97.83 95.41 91.43 1.87 99.42 95.56 92.66 84.93 1.88 99.
 ViT-B,Corr_L 97.95 99.44 96.74 91.89 87.94 2.29 99.42 96.14 91.04 82.61 1.93 99.42 96.21 91.22 82.77 1.91
 ViT-B,PGD 87.38 99.70 99.55 99.31 98.90 10.18 99.61 98.93 98.23 96.99 10.23 99.56 98.99 97.86 96.44 10.12
 """
-# timm's networks by PRBench's names. PRBench's ViT-S is timm's of 2020 (width 768, depth 8, 47 million
-# parameters), which timm no longer has.
+# timm's networks by PRBench's names.
 OF_TIMM = {
+    "vit_small_patch16_224_2020": "ViT-S",
     "vit_base_patch16_224": "ViT-B",
     "vit_large_patch16_224": "ViT-L",
     "deit_tiny_patch16_224": "DeiT-T",
@@ -377,14 +381,36 @@ def transformer(record: dict[str, Any]) -> str | None:
     return f"{name}, {row(record)}" if name and at_32 and row(record) else None
 
 
+def in_table_11(dataset: Any, network: Any) -> bool:
+    """Whether a further pair stands in table 11; the others stand in table 9."""
+    return dataset in SETS_11 or network == NETWORK_11
+
+
+def published_pairs(wanted: Callable[[Any, Any], bool]) -> dict[str, dict[str, float | None]]:
+    """The published rows of the further pairs that are wanted, as fractions."""
+    lines = prbench_rows.ROWS.strip().splitlines()
+    block = len(prbench_rows.METHODS) + 1
+    found: dict[str, dict[str, float | None]] = {}
+    for at in range(0, len(lines), block):
+        dataset, network = lines[at].split()
+        if wanted(dataset, network):
+            for method, line in zip(prbench_rows.METHODS, lines[at + 1 : at + block], strict=True):
+                values = zip(ALL, map(float, line.split()), strict=True)
+                found[f"{dataset}, {network}, {method}"] = {
+                    column: value if column == "s/epoch" else value / 100 for column, value in values
+                }
+    return found
+
+
 def on_others(
-    records: list[dict[str, Any]], scale: str, wanted: Callable[[Any], bool]
+    records: list[dict[str, Any]], scale: str, wanted: Callable[[Any, Any], bool]
 ) -> dict[str, dict[str, float | None]]:
-    """The columns of table 4 for the other pairs whose data set is wanted."""
+    """The columns of table 4 for the further pairs of data set and network that are wanted."""
     found: dict[str, dict[str, float | None]] = {}
     for record in records:
         dataset, network = pair(record)
-        if (dataset, network) == pair(records[0]) or not wanted(dataset) or row(record) is None:
+        first = (dataset, network) == pair(records[0])
+        if first or not wanted(dataset, network) or row(record) is None:
             continue
         if transformer(record) is not None:
             continue
@@ -409,10 +435,11 @@ def by_noise(rows: side.Rows) -> dict[str, dict[str, float | None]]:
 def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTable]:
     """Tables 4, 5, 8, 9, 11 and 12, and the composite; 8, 9 and 11 are of other pairs than the others."""
     vits = side.means(records, transformer, metrics(scale))
-    others = {
-        "table 9": on_others(records, scale, lambda name: name not in SETS_11),
-        "table 11": on_others(records, scale, lambda name: name in SETS_11),
-    }
+    further = {}
+    for number, wanted in (("table 9", lambda *of: not in_table_11(*of)), ("table 11", in_table_11)):
+        ours = on_others(records, scale, wanted)
+        title = f"{number.capitalize()}, further pairs"
+        further[number] = side.PaperTable(title, published_pairs(wanted), ours, ALL, show)
     records = of_first_pair(records)
     ours, paper = side.means(records, row, metrics(scale)), published()
     methods = {name: one for name, one in ours.items() if name in PAPER.values()}
@@ -420,22 +447,18 @@ def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTab
     paper = {name: one for name, one in paper.items() if name in PAPER.values()}
     times = {name: {"s/epoch": value} for name, value in TABLE_12.items()}
     filtered = {name: one for name, one in ours.items() if name.startswith("TRADES")}
-    further = {
-        number: side.PaperTable(f"{number.capitalize()}, further pairs", {}, rows, (*COLUMNS, *MORE), show)
-        for number, rows in others.items()
-    }
-    columns_8 = [name for name in (*COLUMNS, *MORE) if name not in (*RADII, NOISE_GE)]
+    columns_8 = [name for name in ALL if name not in (*RADII, NOISE_GE)]
     return further | {
         "table 8": side.PaperTable(
             "Table 8, transformers at 32 pixels",
-            transformers() if vits else {},
+            transformers(),
             vits,
             (*columns_8, *NOISE_COLUMNS),
             show,
         ),
-        "table 4": side.PaperTable("Table 4", paper, methods, (*COLUMNS, *MORE), show),
+        "table 4": side.PaperTable("Table 4", paper, methods, ALL, show),
         "table 5": side.PaperTable("Table 5", theirs, mine, (*RADII, NOISE_GE), show),
-        "table 12": side.PaperTable("Table 12", times, filtered, (*COLUMNS, *MORE), show),
+        "table 12": side.PaperTable("Table 12", times, filtered, ALL, show),
         "composite": side.PaperTable(
             "Composite (figure 6, from the columns of table 4)",
             composite(paper),
@@ -449,14 +472,15 @@ def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTab
 def report(records: list[dict[str, Any]], scale: str) -> str:
     """The tables and claims."""
     made = tables(records, scale)
-    texts = [table.text() for table in made.values() if table.rows()]
-    if not made["table 8"].rows():
+    texts = [table.text() for table in made.values() if table.ours]
+    without = [name for name, table in made.items() if not table.ours]
+    if without:
         texts.append(
-            "Table 8 (transformers at 32 pixels) is not here: SCALE=full alone trains them, from timm's"
-            " weights.\n"
+            f"Nothing of {' and '.join(without)} is here. SCALE=full trains the transformers of table 8 from"
+            " timm's weights (PR_VITS, PR_VIT_S) and the pairs of tables 9 and 11 (PR_PAIRS).\n"
         )
     return "\n".join([*texts, side.theory_text(records), side.told(claims(records, scale))])
 
 
 if __name__ == "__main__":
-    side.main("prbench", __doc__, report, timm=True)
+    side.main("prbench", __doc__, report, prbench=True)

@@ -226,6 +226,31 @@ SETS = {
         "its authors (cifar-100-python.tar.gz), or let a tool fetch it: --dataset cifar100 --download",
         "train, test, meta",
     ),
+    "cinic10": (
+        "CINIC-10",
+        "its authors (CINIC-10.tar.gz), or let a tool fetch it: --dataset cinic10 --download",
+        "train/CLASS/*.png and test/CLASS/*.png",
+    ),
+    "svhn": (
+        "train_32x32.mat",
+        "its authors (train_32x32.mat and test_32x32.mat), or let a tool fetch it: --dataset svhn --download",
+        "train_32x32.mat and test_32x32.mat, side by side",
+    ),
+    "mnist": (
+        "MNIST/raw",
+        "its authors, or let a tool fetch it: --dataset mnist --download",
+        "train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz and both of t10k",
+    ),
+    "tinyimagenet": (
+        "tiny-imagenet-200",
+        "its authors (tiny-imagenet-200.zip), or let a tool fetch it: --dataset tinyimagenet --download",
+        "train/CLASS/images/*.JPEG, val/images/*.JPEG and val/val_annotations.txt",
+    ),
+    "imagenet50": (
+        "imagenet50",
+        "fifty classes of ImageNet of your choice: PRBench has not published which",
+        "train/CLASS/*.JPEG and val/CLASS/*.JPEG",
+    ),
     "imagenet16-120": (
         "ImageNet16",
         "the authors of NAS-Bench-201 (ImageNet16.tar)",
@@ -284,18 +309,35 @@ def timm_weights(name: str) -> Missing:
     )
 
 
+def of_prbench(chosen: argparse.Namespace) -> list[Missing]:
+    """What PRBench's further pairs, and transformers of timm, need."""
+    pairs = [word.partition("/")[0] for word in chosen.pairs.split()]
+    wanted = [data_set(name, chosen.data) for name in SETS if name in pairs and name != "cifar10"]
+    networks = [word for word in chosen.timm.split(",") if word]
+    wanted += [timm_weights(word.removeprefix("timm:").partition(":")[0]) for word in networks]
+    if chosen.vit_s:
+        from rbtools.models import timm_2020
+
+        source = f"timm's authors: {timm_2020.URL}; or leave ViT-S out: PR_VIT_S="
+        wanted.append(Missing(chosen.vit_s, source, "the file as it is"))
+    if (networks or chosen.vit_s) and importlib.util.find_spec("timm") is None:
+        source = "pip install 'rbtools[timm]', or PR_VITS= PR_VIT_S="
+        wanted.append(Missing("timm", source, "a package of Python"))
+    return wanted
+
+
 def main(
     name: str,
     about: str | None,
     report: Callable[[list[dict[str, Any]], str], str],
     published: bool = False,
     sets: Sequence[str] = ("cifar10",),
-    timm: bool = False,
+    prbench: bool = False,
 ) -> None:
     """A reproduction's command line: print the `report` of the records on stdin at a scale.
 
-    `published` says that the full scale evaluates the published weights; `sets` are its data sets; `timm`
-    that its recipe names networks of timm (--timm), whose weights it needs.
+    `published` says that the full scale evaluates the published weights; `sets` are its data sets; `prbench`
+    that its recipe names networks of timm and pairs of data set and network, which have needs of their own.
     """
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scale", choices=SCALES, default="mini")
@@ -303,15 +345,14 @@ def main(
     parser.add_argument("--data", default="data", help="the folder with CIFAR-10 (default: data)")
     if published:
         parser.add_argument("--weights", default="data/nas-bench-201", help="the folder of published weights")
-    if timm:
+    if prbench:
         parser.add_argument("--timm", default="", help="networks of timm, timm:NAME.TAG:..., with commas")
+        parser.add_argument("--vit-s", default="", help="the file of the weights of PRBench's ViT-S")
+        parser.add_argument("--pairs", default="", help="SET/NETWORK of tables 9 and 11, with spaces")
     chosen = parser.parse_args()
     if not chosen.need:
         print(report(read(sys.stdin), chosen.scale))
     elif chosen.scale == "full":
         wanted = [data_set(one, chosen.data) for one in sets]
-        networks = [word for word in (chosen.timm.split(",") if timm else ()) if word]
-        wanted += [timm_weights(word.removeprefix("timm:").partition(":")[0]) for word in networks]
-        if networks and importlib.util.find_spec("timm") is None:
-            wanted.append(Missing("timm", "pip install 'rbtools[timm]', or PR_VITS=", "a package of Python"))
+        wanted += of_prbench(chosen) if prbench else []
         need(name, [*wanted, *([weights(chosen.weights)] if published else [])])

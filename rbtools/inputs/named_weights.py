@@ -145,8 +145,10 @@ def _of_timm(name: str, run: RunContext) -> NamedWeights:
         raise unknown("timm model", name, timm.list_models())
     cfg = timm.get_pretrained_cfg(name)
     if cfg is None or not cfg.hf_hub_id:
+        where = f" They are at {cfg.url}" if cfg is not None and cfg.url else ""
         raise RbError(
-            f"timm has no weights for {name} on the Hub. Name a file with --arch timm:{name} --checkpoint."
+            f"timm has no weights for {name} on the Hub.{where} Name a file with --arch timm:{name}"
+            " --checkpoint."
         )
     tag = f"{name.partition('.')[0]}.{cfg.tag}" if cfg.tag else name
     repository = f"{cfg.hf_hub_id}{tag}" if cfg.hf_hub_id.endswith("/") else cfg.hf_hub_id

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rbtools.errors import RbError, near, shown, unknown
+from rbtools.models import timm_2020
 from rbtools.spaces import external
 
 Shape = tuple[int, int, int]
@@ -88,7 +89,7 @@ def _resizing(network: nn.Module, side: int) -> nn.Module:
 
 
 def import_timm() -> Any:
-    """The package timm. Raises RbError where it is not installed."""
+    """The package timm, with the networks that it no longer has. Raises RbError where it is not installed."""
     # timm imports torchvision, which fails where its compiled operators cannot be loaded.
     from rbtools.models.torchvision_import import torchvision  # noqa: F401
 
@@ -99,6 +100,7 @@ def import_timm() -> Any:
             "This network needs the package timm, which is not installed. Install it with"
             " pip install 'rbtools[timm]'."
         ) from None
+    timm_2020.register(timm)
     return timm
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 FEWEST = 3  # records; two always agree or disagree
 _WRITTEN = 0.23  # inches of a cell that a number fits
+_TALLEST = 1.2  # the rows' height, in widths of the figure
 _TINY = 5.5  # points: of names of several rows
 _NAMES = {"spearman": "Spearman's ρ", "kendall": "Kendall's τ-b"}
 
@@ -99,8 +100,9 @@ def _drawn(figure: Figure, matrix: HeatmapMatrix, width: float, kind: str) -> Pa
             "There is no correlation to draw: the metrics have the same value in all records, or too few"
             f" records have both ({FEWEST} are needed)."
         )
-    most = min(1.6, 0.3 * width)  # inches of the names beside the rows
-    cell = min(0.6, (width - 0.25 - min(most, layout.widest(matrix.rows, style.SMALL))) / len(matrix.cols))
+    most = min(1.6, 0.36 * width)  # inches of the names beside the rows
+    across = (width - 0.25 - min(most, layout.widest(matrix.rows, style.SMALL))) / len(matrix.cols)
+    cell = min(0.6, across, _TALLEST * width / len(matrix.rows))
     axes = figure.add_subplot()
     axes.set_facecolor("#BDBDBD")
     drawn = axes.imshow(table, cmap="PuOr", vmin=-1, vmax=1, interpolation="nearest")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import sys
 from pathlib import Path
@@ -126,5 +127,38 @@ def test_table_8_has_transformers_at_32_pixels_alone() -> None:
     assert published["Acc"] == 0.9386 and published["laplace PR .12"] == pytest.approx(0.7626)
     assert len(tables["table 8"].published) == 20
     assert list(tables["table 9"].ours) == ["cifar10, deit_tiny_patch16_224.fb_in1k, PGD"]
-    assert not prbench.tables([first], "full")["table 8"].rows()
-    assert "Table 8" in prbench.report([first], "mini")
+    alone = prbench.tables([first], "full")["table 8"]
+    assert not alone.ours and len(alone.rows()) == 20
+    assert "Nothing of table 9 and table 11 and table 8 is here." in prbench.report([first], "mini")
+    assert "DeiT-T" not in prbench.report([first], "mini")
+
+
+def test_tables_9_and_11_have_the_published_rows_of_all_further_pairs() -> None:
+    prbench = module("reproduce_prbench")
+    tables = prbench.tables([{"dataset": "digits", "arch": {"name": "nb201-13714"}, "train": {}}], "mini")
+    nine, eleven = (tables[f"table {number}"].published for number in (9, 11))
+    assert len(nine) == 90 and len(eleven) == 36  # nine methods each
+    assert {name.rpartition(",")[0] for name in eleven} == {
+        "mnist, simplecnn",
+        "cinic10, resnet18",
+        "cinic10, wrn-28-10",
+        "imagenet50, resnet18",
+    }
+    assert nine["svhn, vgg19, CVaR"].keys() == set(prbench.ALL)
+    assert nine["cifar10, wrn-28-10, ERM"] == pytest.approx(
+        {"Acc": 0.9555, "PGD20": 0, "CW20": 0, "AA": 0, "PR .03": 0.967, "PR .08": 0.7897, "PR .12": 0.5557}
+        | {"ProbAcc .05": 0.9167, "ProbAcc .01": 0.8745, "GE PGD20": 0, "GE PR .08": 0.0474, "s/epoch": 15}
+        | {"PGD10": 0.0001, "PR .10": 0.6755, "ProbAcc .1": 0.9335}
+        | {"GE PR .03": 0.0527, "GE PR .10": 0.0375, "GE PR .12": 0.0276}
+    )
+
+
+def test_what_further_pairs_and_transformers_need_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    pairs = "cifar10/vgg19 mnist/simplecnn svhn/resnet18"
+    chosen = argparse.Namespace(pairs=pairs, data="nowhere", timm="", vit_s="nowhere/vit_s.pth")
+    with pytest.raises(SystemExit):
+        side.need("prbench", side.of_prbench(chosen))
+    said = capsys.readouterr().err
+    assert "nowhere/MNIST/raw\n    from: its authors" in said and "nowhere/train_32x32.mat" in said
+    assert "nowhere/vit_s.pth\n    from: timm's authors: https://" in said and "PR_VIT_S=" in said
+    assert "cifar-10" not in said

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from rbtools.errors import RbError
 from rbtools.execution.context import RunContext
-from rbtools.models import checkpoint, libraries, vit_resample
+from rbtools.models import checkpoint, libraries, timm_2020, vit_resample
 from rbtools.models.libraries import import_timm
 from rbtools.models.load_weights import meta_init
 from rbtools.store import Store
@@ -183,6 +183,7 @@ def test_weights_that_do_not_fit_are_refused(file: Path, state: dict[str, Tensor
         ("vit_large_patch16_224", 302_439_434),
         ("deit_tiny_patch16_224", 5_362_762),
         ("deit_small_patch16_224", 21_342_346),
+        ("vit_small_patch16_224_2020", 47_338_762),
     ],
 )
 def test_transformers_at_32_pixels_have_the_sizes_of_prbenchs(name: str, params: int) -> None:
@@ -192,6 +193,23 @@ def test_transformers_at_32_pixels_have_the_sizes_of_prbenchs(name: str, params:
         network = libraries.from_timm(arch, classes=10, shape=(3, 32, 32))
     assert sum(value.numel() for value in network.parameters()) == params
     assert tuple(network.state_dict()["pos_embed"].shape[:2]) == (1, 65)
+
+
+def test_the_vit_s_of_2020_scales_attention_by_its_width() -> None:
+    torch.manual_seed(0)
+    network = timm.create_model(timm_2020.NAME, depth=1, img_size=8, patch_size=4, num_classes=3).eval()
+    attention, tokens = network.blocks[0].attn, torch.randn(2, 5, 768)
+    queries, keys, values = (tokens @ attention.qkv.weight.T).reshape(2, 5, 3, 8, 96).permute(2, 0, 3, 1, 4)
+    mixed = torch.softmax(queries @ keys.mT / 768**0.5, -1) @ values
+    expected = attention.proj(mixed.transpose(1, 2).reshape(2, 5, 768))
+    torch.testing.assert_close(attention(tokens), expected)
+    assert attention.qkv.bias is None and network.norm.eps == 1e-5
+
+
+def test_where_the_weights_of_the_vit_s_of_2020_are_is_told() -> None:
+    arch = {"space": "timm", "name": timm_2020.NAME, "side": 8, "patch": 4}
+    with pytest.raises(RbError, match=r"vit_small_p16_224-15ec54c9\.pth.*--init-file"):
+        trained(RECIPE, arch)
 
 
 def test_prbenchs_code_fits_weights_its_own_way() -> None:
