@@ -27,9 +27,11 @@ OP_LOOKS = (
 _SHORT = ("none", "skip", "1x1 conv", "3x3 conv", "avg pool")
 _NODES = ((0.0, 0.0), (1.25, 0.62), (2.5, -0.62), (3.75, 0.0))
 # How far the arrow of each edge bends, in shares of its length, so that none passes over a node.
-_BENDS = (0.16, 0.2, 0.0, -0.52, -0.1, 0.12)
+_BENDS = (0.16, 0.2, 0.0, -0.52, 0.08, 0.12)
 # Where along its arrow the name of each edge is drawn, so that no name covers another arrow.
-_PLACES = (0.6, 0.5, 0.5, 0.5, 0.45, 0.5)
+_PLACES = (0.6, 0.5, 0.5, 0.5, 0.5, 0.5)
+# How many points before the middle of its node each arrow ends: the fifth meets the broad side of the output.
+_SHRINK = (9, 9, 9, 9, 19, 9)
 
 
 def graphs(figure: Figure, cells: Sequence[Record]) -> Painted:
@@ -98,7 +100,7 @@ def _graph(axes: Axes, ops: Sequence[int]) -> None:
                 linestyle=_stroke(ops[edge]),
                 alpha=1.0 if live[edge] or ops[edge] == 0 else 0.4,
                 shrinkA=9,
-                shrinkB=9,
+                shrinkB=_SHRINK[edge],
             )
         )
         axes.text(

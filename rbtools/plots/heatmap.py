@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 FEWEST = 3  # records; two always agree or disagree
 _WRITTEN = 0.23  # inches of a cell that a number fits
 _TALLEST = 1.2  # the rows' height, in widths of the figure
+_SHARES = (0.36, 0.3, 0.24)  # of the width, for the names beside the rows
 _TINY = 5.5  # points: of names of several rows
 _NAMES = {"spearman": "Spearman's ρ", "kendall": "Kendall's τ-b"}
 
@@ -100,9 +101,7 @@ def _drawn(figure: Figure, matrix: HeatmapMatrix, width: float, kind: str) -> Pa
             "There is no correlation to draw: the metrics have the same value in all records, or too few"
             f" records have both ({FEWEST} are needed)."
         )
-    most = min(1.6, 0.36 * width)  # inches of the names beside the rows
-    across = (width - 0.25 - min(most, layout.widest(matrix.rows, style.SMALL))) / len(matrix.cols)
-    cell = min(0.6, across, _TALLEST * width / len(matrix.rows))
+    cell, most = _sizes(matrix, width)
     axes = figure.add_subplot()
     axes.set_facecolor("#BDBDBD")
     drawn = axes.imshow(table, cmap="PuOr", vmin=-1, vmax=1, interpolation="nearest")
@@ -115,6 +114,17 @@ def _drawn(figure: Figure, matrix: HeatmapMatrix, width: float, kind: str) -> Pa
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=style.SMALL, pad=1)
     return Painted(f"{kind} over {words.counted(matrix.records)}", cell * len(matrix.rows) + high + 0.55)
+
+
+def _sizes(matrix: HeatmapMatrix, width: float) -> tuple[float, float]:
+    """Inches of a cell and of the names beside the rows, which are shorter where columns would have none."""
+    wanted = layout.widest(matrix.rows, style.SMALL)
+    for share in _SHARES:
+        most = min(1.6, share * width)
+        cell = min(0.6, (width - 0.25 - min(most, wanted)) / len(matrix.cols))
+        if layout.label_size(cell):
+            break
+    return min(cell, _TALLEST * width / len(matrix.rows)), most
 
 
 def _families(names: Sequence[str]) -> list[tuple[str, int, int]]:

@@ -87,7 +87,7 @@ def line(number: int) -> dict[str, Any]:
     """Colour and dashes of the n-th line: different in both from its neighbours, 28 of them in all."""
     return {
         "color": COLOURS[number % len(COLOURS)],
-        "linestyle": DASHES[(number + number // len(COLOURS)) % len(DASHES)],
+        "linestyle": DASHES[(number % len(COLOURS) + number // len(COLOURS)) % len(DASHES)],
     }
 
 

@@ -31,6 +31,13 @@ WITHOUT = {
     "wci": set(),
 }
 
+# The panels of figures that have letters.
+PANELS = {
+    ("nas-robbench-201", "figure 3"): "abc",
+    ("prbench", "figure 2"): "abcdef",
+    ("wci", "figure 1"): "abcd",
+}
+
 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -47,6 +54,7 @@ def test_every_number_of_a_paper_is_drawn_or_says_why_not(name: str, driver: Any
     for number, item in items.items():
         assert sum(map(bool, (item.panels, item.table, item.reason))) == 1, number
         assert item.caption
+        assert "".join(item.panels) == PANELS.get((name, number), "".join(item.panels))
     assert {number for number, item in items.items() if item.reason} == WITHOUT[name]
     module = importlib.import_module(f"reproduce_{driver.PAPERS[name].records.replace('-', '_')}")
     known = {*module.tables([], "mini"), *(["table 2"] if name == "nas-robbench-201" else [])}

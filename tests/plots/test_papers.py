@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -50,6 +51,28 @@ def test_no_two_methods_look_alike() -> None:
     looks = style.METHODS.values()
     assert len({(colour, str(dashes)) for colour, dashes, _ in looks}) == len(looks)
     assert len({(colour, marker) for colour, _, marker in looks}) == len(looks)
+
+
+def test_28_lines_look_different_and_neighbours_in_both() -> None:
+    lines = [style.line(number) for number in range(28)]
+    assert len({(line["color"], str(line["linestyle"])) for line in lines}) == 28
+    for one, following in itertools.pairwise(lines):
+        assert one["color"] != following["color"] and one["linestyle"] != following["linestyle"]
+
+
+@pytest.mark.parametrize("width", [3.3, 6.5])
+def test_every_row_and_column_of_a_heat_map_has_a_name_in_a_paper_s_column(width: float) -> None:
+    corruptions = [f"corrupt.{'very_' * (n % 4)}long_name{n}.3" for n in range(20)]
+    measures = [f"hessian.{which}.test.weight.lmax" for which in ("init", "trained")]
+    some = [
+        {"arch": {}, "metrics": {name: float(n * at % 7) for at, name in enumerate(measures + corruptions)}}
+        for n in range(5)
+    ]
+    axes = drawn("heatmap", some, rows="hessian.*", cols="corrupt.*", width=width).axes[0]
+    assert len(set(ticks(axes))) == 20
+    assert [tick.get_text()[:7] for tick in axes.get_yticklabels()] == ["hessian"] * 2
+    tall = drawn("heatmap", some, rows="corrupt.*", cols="hessian.*", width=width)
+    assert tall.get_figheight() < 2 * width
 
 
 def test_the_six_weightings_of_prbench_are_boxes_of_the_scores() -> None:
