@@ -15,6 +15,7 @@ import html
 import importlib
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -51,15 +52,20 @@ class Made(NamedTuple):
 
 # What makes a metric that records lack, by how its name begins, and what keeps details.
 MAKERS = {
-    "ntk.": "rb-measure ntk --kernel twice --attack fgsm,pgd",
-    "jacobian.": "rb-measure jacobian --on both",
-    "hessian.": "rb-measure hessian --on both",
-    "corrupt.": "rb-corrupt all --severity 1-5",
+    "'ntk.": "rb-measure ntk --kernel twice --attack fgsm,pgd",
+    "'jacobian.": "rb-measure jacobian --on both",
+    "'hessian.": "rb-measure hessian --on both",
+    "'corrupt.": "rb-corrupt all --severity 1-5",
     "the confidence of": "rb-attack ... --detail (clean accuracy too) and rb-corrupt ... --detail",
     "the confusion of": "rb-attack ... --detail (clean accuracy too) and rb-corrupt ... --detail",
-    "ge.": "rb-ge pr",
-    "pr.": "rb-pr --gamma LIST",
-    "probacc.": "rb-pr --rho LIST",
+    "'ge.pr": "rb-ge pr",
+    "'ge.": "rb-ge attack ATTACK --eps DISTANCE",
+    "'pr.": "rb-pr --gamma LIST",
+    "'probacc.": "rb-pr --rho LIST",
+    **{
+        f"'{name}": f"rb-attack {name} --eps LIST"
+        for name in ("fgsm", "pgd", "apgd-ce", "cw", "square", "aa")
+    },
 }
 
 
@@ -68,9 +74,10 @@ def reason(said: str) -> str:
     lines = [line.partition(": ")[2].removeprefix("error: ") for line in said.splitlines() if ": " in line]
     none = [line for line in lines if "holds for no record" in line]
     text = (none or [line for line in lines if "was not written" not in line] or ["It was not drawn."])[-1]
-    head, _, rest = text.partition(" Metrics: ")
-    if " Measure it" in rest:
-        return f"{head} Measure it{rest.partition(' Measure it')[2]}"
+    head, *rest = re.split(r" Metrics: | They have: ", text, maxsplit=1)
+    head = re.sub(r" Did you mean .*\?", "", head)
+    if rest and " Measure it" in rest[0]:
+        return f"{head} Measure it{rest[0].partition(' Measure it')[2]}"
     makers = [made for start, made in MAKERS.items() if start in head]
     lacking = f" {makers[0]} makes it." if makers and (rest or "no record has" in head) else ""
     return head + lacking

@@ -72,7 +72,11 @@ WORDS: dict[str, dict[str, str]] = {
         "severity": "3",
     },
 }
-WORDS["tiny"] = {**WORDS["mini"], "steps": "2", "pair": "arch.name == 'nb201-11472'"}
+WORDS["tiny"] = {
+    **{word: text.replace("pgd20", "pgd2") for word, text in WORDS["mini"].items()},
+    "steps": "2",
+    "pair": "arch.name == 'nb201-11472'",
+}
 
 _SETS = "the paper has CIFAR-10, CIFAR-100 and ImageNet16-120"
 _FEW = "16 small networks on digits for the paper's 6,466"

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rbtools.datasets import DATASETS
 from rbtools.scoring.table import Heading, Table, TableCell
 
 SCALES = ("mini", "full", "tiny")
@@ -267,14 +268,27 @@ SETS = {
         "gaussian_noise.npy and 14 more of the corruptions, labels.npy",
     ),
 }
+# What of a data set lies in any of the folders where it is looked for.
+MARKS = {
+    "cifar10": "data_batch_1",
+    "cifar100": "meta",
+    "imagenet16-120": "train_data_batch_1",
+    "cinic10": "train/airplane",
+    "svhn": "train_32x32.mat",
+    "mnist": "train-images-idx3-ubyte*",
+    "tinyimagenet": "val/val_annotations.txt",
+    "imagenet50": "train",
+}
 IMAGES = ("cifar10", "cifar100", "imagenet16-120")
 """The data sets of NAS-Bench-201."""
 
 
 def data_set(name: str, folder: str) -> Missing:
-    """A published data set as its authors pack it, below `folder`."""
+    """A published data set as its authors pack it, in whichever place below `folder` has it."""
     path, source, layout = SETS[name]
-    return Missing(str(Path(folder, path)), source, layout)
+    places = [Path(folder, one) for one in DATASETS.load(name).folders] if name in MARKS else []
+    found = [place for place in places if any(place.glob(MARKS[name]))]
+    return Missing(str(found[0] if found else Path(folder, path)), source, layout)
 
 
 def need(name: str, missing: Sequence[Missing]) -> None:

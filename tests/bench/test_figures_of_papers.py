@@ -134,6 +134,9 @@ def test_a_reason_is_what_the_tool_said_and_what_makes_it(driver: Any) -> None:
     lacks = "rb-plot: error: --rows: No metric matches 'corrupt.*.4'. Metrics: acc, fgsm.8, ....\n"
     made = "--rows: No metric matches 'corrupt.*.4'. rb-corrupt all --severity 1-5 makes it."
     assert driver.reason(lacks) == made
+    near = "No record has the metric 'pgd20.32'. Did you mean 'pgd2.32' or 'ge.pgd2.32'? They have: a.\n"
+    told = "No record has the metric 'pgd20.32'. rb-attack pgd --eps LIST makes it."
+    assert driver.reason(f"rb-plot: error: {near}") == told
     chosen = "rb-plot: --where 'acc > 2' holds for no record.\nrb-plot: error: there is: x was not written.\n"
     assert driver.reason(chosen) == "--where 'acc > 2' holds for no record."
     kept = "rb-plot: error: --metric: no record has the confusion of 'acc'. There is: x."

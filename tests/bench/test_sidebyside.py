@@ -162,3 +162,8 @@ def test_what_further_pairs_and_transformers_need_is_named(capsys: pytest.Captur
     assert "nowhere/MNIST/raw\n    from: its authors" in said and "nowhere/train_32x32.mat" in said
     assert "nowhere/vit_s.pth\n    from: timm's authors: https://" in said and "PR_VIT_S=" in said
     assert "cifar-10" not in said
+    Path("data/mnist").mkdir(parents=True)
+    Path("data/mnist/train-images-idx3-ubyte.gz").touch()
+    Path("data/svhn").mkdir()
+    Path("data/svhn/train_32x32.mat").touch()
+    side.need("prbench", [side.data_set(name, "data") for name in ("mnist", "svhn")])
