@@ -286,7 +286,8 @@ IMAGES = ("cifar10", "cifar100", "imagenet16-120")
 def data_set(name: str, folder: str) -> Missing:
     """A published data set as its authors pack it, in whichever place below `folder` has it."""
     path, source, layout = SETS[name]
-    places = [Path(folder, one) for one in DATASETS.load(name).folders] if name in MARKS else []
+    searched: Any = DATASETS.load(name) if name in MARKS else None
+    places = [Path(folder, one) for one in searched.folders] if searched else []
     found = [place for place in places if any(place.glob(MARKS[name]))]
     return Missing(str(found[0] if found else Path(folder, path)), source, layout)
 
