@@ -77,8 +77,23 @@ def shown(text: str, most: int = 80) -> str:
     return line if len(line) <= most else line[:most] + "..."
 
 
-# Other common names of the same thing.
-_SAME = {"normal": "gaussian", "autoattack": "aa", "standard": "erm", "natural": "erm"}
+# Other common names of the same thing; of several the first that is known.
+_SAME = {
+    "normal": ("gaussian", "erm"),
+    "standard": ("erm",),
+    "natural": ("erm", "none"),
+    "clean": ("none", "erm"),
+    "acc": ("none",),
+    "identity": ("none",),
+    "autoattack": ("aa",),
+    "madry": ("pgd",),
+    "at": ("pgd",),
+    "ifgsm": ("pgd",),
+    "bim": ("pgd",),
+    "apgd": ("apgd-ce",),
+    "carlini": ("cw", "cw-l2"),
+    "fast": ("n-fgsm",),
+}
 
 
 def near(name: str, known: Iterable[str]) -> str:
@@ -90,8 +105,9 @@ def near(name: str, known: Iterable[str]) -> str:
     for word in known:
         plain.setdefault(word.casefold(), word)
     text = name.casefold()
-    if (same := _SAME.get(text)) in plain:
-        close = [plain[str(same)]]
+    same = next((word for word in _SAME.get(text, ()) if word in plain), None)
+    if same is not None:
+        close = [plain[same]]
     else:
         ends = [word for word in plain if text.isidentifier() and word.endswith(f".{text}")]
         similar = difflib.get_close_matches(text, plain, n=3, cutoff=0.5)

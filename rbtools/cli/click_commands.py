@@ -51,6 +51,15 @@ class _Main:
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         return legible(super().get_params(ctx))  # type: ignore[misc]
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """`--version` with `-v`, and nothing else, prints more: click's option would not see the second."""
+        if len(args) == 2 and "--version" in args and {"-v", "--verbose"} & set(args):
+            from rbtools.cli import versions
+
+            click.echo("\n".join(versions.lines(ctx.command_path)))
+            ctx.exit()
+        return super().parse_args(ctx, args)  # type: ignore[misc,no-any-return]
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command, or with `--print-config` print its options."""
         if ctx.meta.get(effective_config.PRINT):
@@ -320,7 +329,11 @@ F = typing.TypeVar("F", bound=Callable[..., Any])
 
 def version_option(command: C) -> C:
     """Add --version, with the same text in every tool."""
-    return click.version_option(__version__, message="%(prog)s (rbtools) %(version)s")(command)
+    return click.version_option(
+        __version__,
+        message="%(prog)s (rbtools) %(version)s",
+        help="Show the version and exit; with -v those of Python, torch and the packages in use.",
+    )(command)
 
 
 def command(

@@ -79,8 +79,9 @@ def main(
     the images that PGD does not break, nor an attack of the record whose outcomes are stored; the accuracy
     under all of them is estimated from these, with its interval. --two-phase all is exact.
 
-    Other subcommands: preset runs the attacks of a paper, curve measures all distances at once, check tests
-    for gradient masking, transfer evaluates on the adversarial examples of another model.
+    Other subcommands: none measures clean accuracy alone, preset runs the attacks of a paper, curve measures
+    all distances at once, check tests for gradient masking, transfer evaluates on the adversarial examples of
+    another model.
 
     \b
     Examples:
@@ -131,6 +132,26 @@ def _two_phase(
     number = int(size) if size not in (None, "all") else None
     request = TwoPhaseRequest(method, distances, screen_of(method, screen_steps), number, goal)
     return shared.filter_models(source, work, TwoPhaseJob(request, work.run))
+
+
+@shared.command()
+@click.option(
+    "--detail", is_flag=True, help="Keep confidence and confusion in the record, logits in the store."
+)
+@shared.source_options
+@shared.search_options
+def none(detail: bool, source: shared.RecordSource, work: shared.CommandContext) -> int:
+    """Measure clean accuracy, without an attack.
+
+    Adds "acc", which every attack adds as well.
+
+    \b
+    Examples:
+      rb-attack none --checkpoint model.pt --dataset imagefolder:photos
+    """
+    from rbtools.evaluation.tasks import AccuracyTask
+
+    return shared.evaluate(source, work, AccuracyTask(detail))
 
 
 @shared.command()
@@ -323,7 +344,13 @@ def _model_of(path: str, run: RunContext) -> dict[str, Any]:
         raise UsageError(f"--from: {wrong}") from None
 
 
-for _command, _name in ((preset, "preset"), (check, "check"), (curve, "curve"), (transfer, "transfer")):
+for _name, _command in {
+    "none": none,
+    "preset": preset,
+    "check": check,
+    "curve": curve,
+    "transfer": transfer,
+}.items():
     main.add_command(_command, _name)  # type: ignore[attr-defined]
 
 

@@ -83,15 +83,16 @@ class CleanOutput(Output):
 
 @dataclass(frozen=True)
 class AccuracyTask(EvalTask):
-    """Clean accuracy as the requested result, for `rb-ge acc`."""
+    """Clean accuracy as the requested result, for `rb-attack none` and `rb-ge acc`."""
 
     title = "clean accuracy"
+    detail: bool = False
 
-    def outputs(self) -> Sequence[Output]:
-        return [CleanOutput(implicit=False)]
+    def outputs(self) -> Sequence[CleanOutput]:
+        return [CleanOutput(implicit=False, detail=self.detail)]
 
     def run(self, batch: Batch, wanted: Sequence[Output]) -> list[Tensor]:
-        return [batch.clean.int() for _ in wanted]
+        return [one.outcomes(batch) for one in self.outputs() if one in wanted]
 
 
 def attack_settings(method: Attack, **more: object) -> dict[str, Any]:

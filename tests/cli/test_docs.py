@@ -173,7 +173,7 @@ def test_man_page_explains_expressions_where_one_is_asked_for() -> None:
 # --- completions ----------------------------------------------------------------------------------
 
 CASES = {
-    ("rb-attack", ""): [*ATTACKS, "preset", "check", "curve", "transfer"],
+    ("rb-attack", ""): [*ATTACKS, "none", "preset", "check", "curve", "transfer"],
     ("rb-attack", "pg"): ["pgd"],
     ("/usr/bin/rb-attack", "pg"): ["pgd"],
     ("rb-attack", "pgd", "--norm", ""): ["linf", "l2"],

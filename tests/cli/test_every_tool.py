@@ -54,6 +54,23 @@ def test_version_names_the_tool(tool: str) -> None:
     assert run(tool, ["--version"]).stdout == f"rb-{tool} (rbtools) {__version__}\n"
 
 
+@pytest.mark.parametrize("words", [["--version", "-v"], ["-v", "--version"], ["--version", "--verbose"]])
+@pytest.mark.parametrize("tool", ["attack", "train", "rank", "store"])
+def test_version_with_v_has_the_versions_for_a_report(tool: str, words: list[str]) -> None:
+    import platform
+
+    import torch
+
+    result = run(tool, words)
+    lines = result.stdout.splitlines()
+    assert result.exit_code == 0 and result.stderr == ""
+    assert run(tool, ["--version"]).stdout == lines[0] + "\n"
+    assert lines[1] == f"Python {platform.python_version()} (CPython)"
+    assert f"torch {torch.__version__}" in lines
+    assert any(line.startswith(("huggingface-hub ", "timm ")) for line in lines)
+    assert not any(line.startswith(("pytest", "mypy")) for line in lines)
+
+
 @pytest.mark.parametrize("option", [["--in-place"], ["--retry-errors"], ["--shard", "1/2"]])
 @pytest.mark.parametrize("tool", sorted(READERS.keys() - FILTERS.keys()))
 def test_a_tool_that_reads_all_records_refuses_what_is_for_single_ones(tool: str, option: list[str]) -> None:

@@ -98,6 +98,20 @@ def test_every_attack_runs(trained: dict[str, Record], attack: str) -> None:
     assert entry["attack"] == attack and entry["n"] == 4 and 0 <= entry["value"] <= 1
 
 
+def test_none_measures_clean_accuracy_alone(trained: dict[str, Record]) -> None:
+    plain = {key: value for key, value in trained["erm"].items() if key not in ("metrics", "evals")}
+    record = one(run(["none", "--n", "30", "--detail"], plain))
+    assert list(record["metrics"]) == ["acc"]
+    (entry,) = record["evals"]
+    confusion = np.array(entry["detail"]["confusion"])
+    assert confusion.sum() == 30 and np.trace(confusion) == round(30 * entry["value"])
+    attacked = one(run(["fgsm", "--eps", "8", "--n", "30"], plain))
+    assert attacked["metrics"]["acc"] == record["metrics"]["acc"]
+    again = run(["none", "--n", "30"], attacked)
+    assert one(again)["metrics"] == attacked["metrics"]
+    assert again.stderr == "rb-attack: 1 record: 0 computed, 1 found in the store.\n"
+
+
 def test_a_record_of_which_a_part_was_found_counts_once(trained: dict[str, Record]) -> None:
     chosen = ["fgsm", "--n", "10"]
     run([*chosen, "--eps", "4"], trained["erm"])

@@ -1,0 +1,51 @@
+"""`rb-NAME --version -v`: the versions that a report of an error needs."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+from collections.abc import Iterator
+
+from rbtools import __version__
+
+
+def lines(tool: str) -> Iterator[str]:
+    """The tool, Python, the system, the packages that rbtools uses, and what torch computes on."""
+    yield f"{tool} (rbtools) {__version__}"
+    yield f"Python {platform.python_version()} ({platform.python_implementation()})"
+    yield f"{platform.platform()}, {os.cpu_count()} cores"
+    for package, extra in _packages():
+        try:
+            yield f"{package} {importlib.metadata.version(package)}"
+        except importlib.metadata.PackageNotFoundError:
+            yield f"{package} is not installed" + (f" (extra {extra})" if extra else "")
+    yield from _torch()
+
+
+def _packages() -> Iterator[tuple[str, str | None]]:
+    """The packages of the wheel's own requirements, those of an extra with its name; not those of tests."""
+    seen: set[str] = set()
+    for requirement in importlib.metadata.requires("rbtools") or ():
+        extra = re.search(r"extra == [\"'](.+?)[\"']", requirement)
+        name = re.match(r"[\w.-]+", requirement)
+        if name is None or name[0] in seen or (extra and extra[1] in ("test", "dev", "fuzz")):
+            continue
+        seen.add(name[0])
+        yield name[0], extra[1] if extra else None
+
+
+def _torch() -> Iterator[str]:
+    try:
+        import torch
+    except Exception as wrong:  # a broken installation is what the report is about
+        yield f"torch cannot be imported: {type(wrong).__name__}: {wrong}"
+        return
+    yield f"torch computes on the CPU with {torch.backends.cpu.get_cpu_capability()}"
+    if not torch.cuda.is_available():
+        built = torch.version.cuda
+        yield "CUDA is not available" + (f" (torch is built for {built})" if built else "")
+        return
+    for number in range(torch.cuda.device_count()):
+        yield f"cuda:{number} is {torch.cuda.get_device_name(number)}, CUDA {torch.version.cuda}"
