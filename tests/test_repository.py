@@ -78,6 +78,13 @@ def test_other_paths_are_not(text: str) -> None:
 # --- versions -------------------------------------------------------------------------------------
 
 
+def test_the_citation_names_this_version() -> None:
+    import yaml
+
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+    assert citation["version"] == rbtools.__version__ and citation["license"] == pyproject()["project"]["license"]
+
+
 def pins() -> list[tuple[str, str, str]]:
     """(name, version, marker) of each line of constraints.txt."""
     lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
