@@ -82,7 +82,8 @@ def test_the_citation_names_this_version() -> None:
     import yaml
 
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
-    assert citation["version"] == rbtools.__version__ and citation["license"] == pyproject()["project"]["license"]
+    assert citation["version"] == rbtools.__version__
+    assert citation["license"] == pyproject()["project"]["license"]
 
 
 def pins() -> list[tuple[str, str, str]]:
