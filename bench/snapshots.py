@@ -34,9 +34,9 @@ from pathlib import Path
 from typing import Any
 
 MAIN_MODULES = ("rbtools.commands", "rbtools.cli")  # where a tool's `main` is: the first that has it
-TOOLS = "arch train attack corrupt pr ge measure score rank corr search plot convert store".split()
+TOOLS = "arch train attack corrupt pr ge measure score rank corr search plot convert store verify".split()
 TIMES = re.compile(
-    r"seconds|^stages$|time$|timestamp|date$|bytes$|^pid$|^host$"
+    r"seconds|^stages$|time$|timestamp|date$|bytes$|^pid$|^host$|^checksums$"
 )  # fields that differ from run to run
 WHOLE = 6000  # characters: longer files stand in a snapshot by their digest
 # Results of a computation, by field of an `evals` entry; the rest of an entry is the same on every processor.
@@ -85,6 +85,7 @@ scored <results: score --metric acc,fgsm.8
 <results: corr --rows acc --cols fgsm.8,params --format table
 <results: corr --on arch.name,train.seed --by train.method --metric acc
 <results: corr --metric nothing
+<results: verify --inconsistent
 <results: search random --objective acc --budget 3 --runs 2 --each --where "train.method == 'pgd'"
 <results: search local --objective 'mean(acc,fgsm.*)' --budget 3 --runs 2 --where "train.method == 'pgd'"
 <results: search evolution --objective acc --budget 6 --runs 1 --format table --where "train.method == 'erm'"

@@ -1,8 +1,9 @@
 """rbtools: small Unix tools that measure how robust image classifiers are.
 
 From Python: one function per tool (`arch`, `attack`, `convert`, `corr`, `corrupt`, `ge`, `measure`, `plot`,
-`pr`, `rank`, `score`, `train`, and `rbtools.api.search`; see `rbtools.api`), `check` and `transfer` of
-rb-attack, `load` for a record's model, and the rooms `rbtools.records`, `rbtools.datasets`, `rbtools.models`.
+`pr`, `rank`, `score`, `train`, `verify`, and `rbtools.api.search`; see `rbtools.api`), `check` and
+`transfer` of rb-attack, `load` for a record's model, and the rooms `rbtools.records`, `rbtools.datasets`,
+`rbtools.models`.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ _API = (
     "score",
     "train",
     "transfer",
+    "verify",
 )
 
 

@@ -226,6 +226,12 @@ def search(
     return _of_records("search", [algorithm], {"objective": objective, **options}, records)
 
 
+@_tool("verify")
+def verify(record: Record, **options: object) -> Record:
+    """The record with the verdict on each of its results, under "verify"; see rb-verify."""
+    return _of_record("verify", [], options, record)
+
+
 def load(record: Record, **options: object) -> nn.Module:
     """The record's network with its weights and normalisation, in eval mode: images in [0, 1] -> logits.
 

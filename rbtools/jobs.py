@@ -60,6 +60,19 @@ class ArchiveJob(_RunJob):
 
 
 @dataclass(frozen=True)
+class EvidenceJob(_RunJob):
+    """Judge a file of adversarial images of the record's model."""
+
+    path: str
+    run: RunContext
+
+    def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+        from rbtools.evaluation.evidence import verify_evidence
+
+        return verify_evidence(record, self.path, self.run)
+
+
+@dataclass(frozen=True)
 class EvaluateAllJob(_RunJob):
     """Run several evaluation tasks on the record's model, one after another."""
 

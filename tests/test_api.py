@@ -231,6 +231,7 @@ GIVEN = {
     "measure": {"record", "measures"},
     "plot": {"records", "kind"},
     "search": {"records", "algorithm"},
+    "verify": {"record"},
 }
 
 

@@ -11,7 +11,7 @@ from rbtools.cli import shared
 from rbtools.cli.output import RecordWriter
 from rbtools.cli.source import name_of
 from rbtools.errors import RbError, UsageError, shown
-from rbtools.records import Line, expr, parse_again, results
+from rbtools.records import Line, consistency, expr, parse_again, results
 from rbtools.scoring import render
 from rbtools.scoring.ranking import Read, one_of_each_model
 
@@ -32,16 +32,20 @@ form_option = click.option(
 
 
 class Edited:
-    """Counts records with a metric that differs from its entry in evals, and keeps the first."""
+    """Counts records with a metric that differs from its entry in evals, and records that contradict
+    themselves otherwise; keeps the first of either."""
 
     def __init__(self) -> None:
-        self.count = 0
-        self.first = ""
+        self.count = self.contradictions = 0
+        self.first = self.contradiction = ""
 
     def look(self, record: dict[str, Any]) -> None:
-        """Check a record."""
+        """Check a record: a glance at each entry, since there may be a million records."""
         entry = results.edited(record)
         if entry is None:
+            if (says := consistency.first_contradiction(record)) is not None:
+                self.contradictions += 1
+                self.contradiction = self.contradiction or f"{name_of(record)}: {shown(says, 160)}"
             return
         self.count += 1
         if not self.first:
@@ -55,6 +59,11 @@ class Edited:
             screen.warn(
                 f"{counted(self.count, 'record')} with a metric that differs from its entry in evals"
                 f" ({self.first}): the number in metrics is used. Measuring again replaces it."
+            )
+        if self.contradictions:
+            screen.warn(
+                f"{counted(self.contradictions, 'record')} with numbers that contradict each other"
+                f" ({self.contradiction}). rb-verify --inconsistent lists all."
             )
 
 

@@ -28,6 +28,7 @@ TOOLS = (
     "plot",
     "search",
     "store",
+    "verify",
 )
 
 

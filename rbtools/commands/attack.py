@@ -32,9 +32,10 @@ _CURVE = {"linf": "0:16:33", "l2": "0:2:33", "l1": "0:24:33"}
 )
 @click.option(
     "--save-adv",
-    metavar="DIR",
+    metavar="DIR|FILE.adv",
     default=None,
-    help="Write the adversarial images to DIR, one .npz file per model and distance.",
+    help="Write the adversarial images to DIR, one .npz file per model and distance; or, quantised, those of"
+    " one model and distance to FILE.adv, which rb-verify --adv judges.",
 )
 @click.option(
     "--two-phase",
@@ -78,6 +79,10 @@ def main(
     is decided by the unchanged model in float32. With --two-phase N the attack, such as aa, runs only on N of
     the images that PGD does not break, nor an attack of the record whose outcomes are stored; the accuracy
     under all of them is estimated from these, with its interval. --two-phase all is exact.
+
+    --save-adv FILE.adv is evidence that travels: of each image that the attack broke its difference, at the
+    coarsest of a few roundings (8-bit images, mostly moved by the whole distance or not at all) that the
+    model in float32 misclassifies too; an image that no rounding keeps adversarial is kept exactly.
 
     Other subcommands: none measures clean accuracy alone, preset runs the attacks of a paper, curve measures
     all distances at once, check tests for gradient masking, transfer evaluates on the adversarial examples of

@@ -7,22 +7,25 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import click
+
 from rbtools.cli import shared
 from rbtools.cli.rank_output import Ranking, RankOptions, write
 from rbtools.cli.sink import (
+    FORMATS,
     Sink,
     compiled,
     counted,
     direction_option,
-    form_option,
     names,
     tell_united,
     where_option,
 )
+from rbtools.cli.source import name_of
 from rbtools.errors import UsageError
 from rbtools.records import dumps, metric_name, parse_again
 from rbtools.registry import param
-from rbtools.scoring import merge, rank_order, same_model
+from rbtools.scoring import assertions, merge, rank_order, same_model
 from rbtools.scoring.groups import Grouping
 from rbtools.scoring.ranking import (
     Entry,
@@ -33,6 +36,15 @@ from rbtools.scoring.ranking import (
     averaged,
     grouped,
     one_of_each_model,
+)
+
+_form_option = click.option(
+    "--format",
+    "form",
+    default=None,
+    type=click.Choice((*FORMATS, "junit")),
+    help="How to write; junit: the assertions, for continuous integration.  [default: table on a terminal,"
+    " else jsonl]",
 )
 
 
@@ -83,11 +95,24 @@ class RankingOptions:
         metavar="LIST",
         flags=("--metric", "--metrics"),
     )
+    asserts: tuple[str, ...] = param(
+        (),
+        "Fail unless this holds for every record that is written: 'aa.8 >= .4'. The end of the interval that"
+        " is worse counts.",
+        metavar="'METRIC >= X'",
+        flags=("--assert",),
+    )
+    assert_points: tuple[str, ...] = param(
+        (),
+        "The same for the value itself, whatever its interval.",
+        metavar="'METRIC >= X'",
+        flags=("--assert-point",),
+    )
     form: str | None
 
 
 @shared.command()
-@shared.spec("options", RankingOptions, lower=direction_option, where=where_option, form=form_option)
+@shared.spec("options", RankingOptions, lower=direction_option, where=where_option, form=_form_option)
 @shared.store_option
 @shared.sink_options
 @shared.screen_options
@@ -98,6 +123,9 @@ def main(options: RankingOptions, store: str, source: shared.RecordSource, scree
     share a rank; records without the value come last. Several records of the same model are merged; of two
     values of a metric, the one of more images is kept. Reads everything before it writes.
 
+    With --assert the status is 1 if a record does not meet a condition, lacks the metric or has no interval
+    for it, if a record failed before, or if there is no record; each is a line on stderr.
+
     \b
     Examples:
       rb-rank --by pgd20.8 --top 10 results.jsonl
@@ -106,18 +134,53 @@ def main(options: RankingOptions, store: str, source: shared.RecordSource, scree
       rb-rank --by pgd20.8 --aggregate seed --ci results.jsonl
       rb-rank --pareto acc,pgd20.8 --group train.method leaderboard.jsonl
       rb-rank --pivot train.method --metric acc,pgd20.8 --format latex leaderboard.jsonl
+      rb-rank --by acc --top 1 --assert 'pgd20.8 >= .01' --format junit results.jsonl
     """
-    choice = _choice(options)
+    choice, conditions = _choice(options), _conditions(options)
     with shared.opened_output(source, screen) as output:
         sink = Sink(source, screen, output, options.where)
         ranking = _ranking(sink, choice)
         if ranking is not None:
             ranking.store = store
+        passed = not conditions or _passes(ranking, conditions, choice.top, sink, options.form)
+        if ranking is not None and options.form != "junit":
             write(ranking, choice, options.shown, options.form, output, screen)
         sink.tell()
         if ranking is not None and ranking.missing:
             screen.say(f"{counted(ranking.missing, 'record')} without {ranking.keys[0].text}, ranked last.")
-        return shared.FAILED if sink.bad else shared.DONE
+        return shared.FAILED if sink.bad or not passed else shared.DONE
+
+
+def _conditions(options: RankingOptions) -> list[assertions.Assertion]:
+    conditions = [assertions.assertion(text) for text in options.asserts]
+    conditions += [assertions.assertion(text, "--assert-point", point=True) for text in options.assert_points]
+    if options.form == "junit" and not conditions:
+        raise UsageError("--format junit reports assertions, but none is given. Add --assert 'aa.8 >= .4'.")
+    return conditions
+
+
+def _passes(
+    ranking: Ranking | None,
+    conditions: Sequence[assertions.Assertion],
+    top: int | None,
+    sink: Sink,
+    form: str | None,
+) -> bool:
+    """Whether the records that are written meet the conditions; says where not, as JUnit's XML too."""
+    entries = [] if ranking is None else [entry for group in ranking.groups for entry in group[:top]]
+    named = [(name_of(record), record) for record in (parse_again(entry.record.text) for entry in entries)]
+    results = assertions.verdicts(named, conditions)
+    if not named:
+        results = [assertions.Verdict("no record", one.text, "There is no record.") for one in conditions]
+    if sink.failed:
+        why = f"{counted(sink.failed, 'record')} failed before and cannot be judged."
+        results += [assertions.Verdict("failed records", one.text, why) for one in conditions]
+    if form == "junit":
+        sink.output.line(assertions.to_junit(results).rstrip("\n").encode())
+    failures = [result for result in results if result.problem is not None]
+    for failure in failures:
+        sink.screen.error(f"{failure.record}: {failure.problem}")
+    return not failures
 
 
 def _choice(options: RankingOptions) -> RankOptions:

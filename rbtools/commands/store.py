@@ -16,8 +16,8 @@ from rbtools.cli.store_selection import SelectedResults, StoreSelection, choice_
 from rbtools.errors import UsageError
 from rbtools.records import SCHEMA, dumps
 from rbtools.store import Store, archive, listing
+from rbtools.store import check_files as checking
 from rbtools.store import gc as collect
-from rbtools.store import verify as checking
 from rbtools.store.files import written_whole
 
 _STEP = 1000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -65,7 +66,7 @@ def check(text: str) -> None:
 
 def _listed(text: str) -> tuple[str, list[int]]:
     """The source, for messages, and the numbers in ascending order, at least one."""
-    if _RANGES.fullmatch(text) and not Path(text).exists():
+    if _RANGES.fullmatch(text) and not os.path.exists(text):  # a long list is no valid path
         return f"--indices {text}", _spelled_out(text)
     path, key = _parts(text)
     try:

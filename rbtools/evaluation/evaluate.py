@@ -16,10 +16,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbtools.errors import Pending, RbError
-from rbtools.evaluation import batches, model_checks
+from rbtools.evaluation import adv_file, batches, model_checks
 from rbtools.evaluation.base import EvalTask, Output
+from rbtools.evaluation.evidence import ENDING, EvidenceSaver, evidence_saver, logits_of
 from rbtools.evaluation.outcomes import Outcomes
-from rbtools.evaluation.save_images import saver
+from rbtools.evaluation.save_images import Saver, saver
 from rbtools.evaluation.tasks import CleanOutput, right
 from rbtools.execution import device, precision, resources
 from rbtools.execution.context import RunContext
@@ -35,6 +36,8 @@ from rbtools.store import digest
 
 if TYPE_CHECKING:
     import numpy as np
+    import torch
+    from torch import nn
 
 
 Entry = dict[str, Any]
@@ -332,13 +335,33 @@ def _run_batches(
         with contextlib.ExitStack() as files:
             take = None
             if save:
-                take = files.enter_context(saver(save.folder, save.names, data.load(), n)).add
+                take = files.enter_context(_saver(save, inputs, model, chosen)).add
             with run.clock.stage(task.title):
                 batches.fill(model, data, task, outputs, outcomes, n, chosen, run, take, helping=helping)
-        if save:
+        if save and save.one_file:
+            run.notify(f"The adversarial images are in {save.folder}. rb-verify --adv judges them.")
+        elif save:
             names = ", ".join(f"{name}.npz" for name in save.names.values())
             run.notify(f"The adversarial images are in {save.folder}: {names}.")
     return checks
+
+
+def _saver(
+    save: _Files, inputs: Inputs, model: nn.Module, chosen: torch.device
+) -> contextlib.AbstractContextManager[Saver | EvidenceSaver]:
+    """What takes the adversarial images."""
+    if not save.one_file:
+        return saver(save.folder, save.names, inputs.data.load(), inputs.n)
+    ((output, key),) = save.names.items()
+
+    (entry,) = output.entry_template()
+    about = {
+        **_named_entry({**entry, **_common(output, inputs)}, inputs),
+        "checkpoint": inputs.checkpoint,
+        "data": inputs.data.fingerprint,
+        "key": key,
+    }
+    return evidence_saver(save.folder, inputs.data.load(), logits_of(model, chosen), about)
 
 
 def _with_warnings(entry: dict[str, Any], more: list[str]) -> dict[str, Any]:
@@ -347,10 +370,14 @@ def _with_warnings(entry: dict[str, Any], more: list[str]) -> dict[str, Any]:
 
 
 class _Files(NamedTuple):
-    """A folder, and for some outputs the names of files in it, without ending."""
+    """A folder, and for some outputs the names of files in it, without ending; or one file FILE.adv."""
 
     folder: str
     names: dict[Any, str]
+
+    @property
+    def one_file(self) -> bool:
+        return self.folder.endswith(ENDING)
 
 
 def _to_save(task: EvalTask, units: Sequence[_CacheUnit], record: dict[str, Any]) -> _Files | None:
@@ -367,8 +394,21 @@ def _to_save(task: EvalTask, units: Sequence[_CacheUnit], record: dict[str, Any]
         if not output.implicit:
             arch = re.sub(r"[^\w.-]+", "-", str(record["arch"].get("name", "model")))[:60]
             names[output] = f"{arch}-{output.metric}-{unit.key[:12]}"
+    if folder.endswith(ENDING):
+        return _file_to_save(folder, names, [unit for unit in units if unit.output in names])
     there = all(os.path.exists(os.path.join(folder, f"{name}.npz")) for name in names.values())
     return None if there else _Files(folder, names)
+
+
+def _file_to_save(path: str, names: dict[Any, str], units: Sequence[_CacheUnit]) -> _Files | None:
+    """FILE.adv, unless it has these images; RbError where it has others, which it would replace."""
+    if len(units) != 1:
+        raise RbError(f"{path} holds the images of one distance. Give one --eps, or a folder to --save-adv.")
+    if os.path.exists(path):
+        if adv_file.header_of(path).get("key") == units[0].key:
+            return None
+        raise RbError(f"{path} has other images already. Name another file with --save-adv, or remove it.")
+    return _Files(path, {units[0].output: units[0].key})
 
 
 def _cost(outcomes: Outcomes, examples: int) -> dict[str, Any]:

@@ -76,7 +76,8 @@ def losses(record: Mapping[str, Any], again: Mapping[str, Any], report: Conversi
             continue
         for path in _lost(entry, other):
             report.lose("evals", path)
-    rest = {key: value for key, value in record.items() if key not in ("metrics", "evals", "schema")}
+    apart = ("metrics", "evals", "checksums", "schema")
+    rest = {key: value for key, value in record.items() if key not in apart}
     for path in _lost(rest, again):
         report.lose("fields", path)
 

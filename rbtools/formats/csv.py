@@ -144,7 +144,9 @@ class CSV:
         constants = self._constants()
         cells: dict[str, str] = {}
         rest = {
-            key: value for key, value in record.items() if key not in ("metrics", "evals", "schema", "csv")
+            key: value
+            for key, value in record.items()
+            if key not in ("metrics", "evals", "checksums", "schema", "csv")
         }
         for path, value in _leaves(rest):
             name = path if path in FIELDS or path.startswith(("arch.", "train.")) else f"record.{path}"

@@ -11,7 +11,7 @@ from rbtools.errors import RbError
 from rbtools.formats import numbers
 from rbtools.formats.base import Record
 from rbtools.formats.conversion_report import ConversionReport
-from rbtools.records import SCHEMA
+from rbtools.records import SCHEMA, checksums
 
 TOOL = "rb-convert"
 ENOUGH = 4  # JSON numbers of one row: with this many, all end in a zero in only 1 of 10,000 rows
@@ -112,7 +112,8 @@ class PublishedRow:
             else:
                 self.entries[place]["rounding"] = float(f"1e-{most}")
         fields = {key: value for key, value in fields.items() if value not in (None, {}, [])}
-        return {"schema": SCHEMA, "arch": arch, **fields, "metrics": self.metrics, "evals": self.entries}
+        results = {"metrics": self.metrics, "evals": self.entries}
+        return {"schema": SCHEMA, "arch": arch, **fields, **results, **checksums.of_all(self.entries)}
 
 
 def _out_of_range(got: numbers.Number, percent: bool, limits: tuple[float, float]) -> str:

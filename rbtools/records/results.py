@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rbtools.errors import RbError
-from rbtools.records import schema
+from rbtools.records import checksums, schema
 
 LATER: Any = object()
 """Placeholder in an entry for a value that is known only after the work."""
@@ -22,7 +22,8 @@ def add(record: dict[str, Any], entry: dict[str, Any], *, replace: bool = False)
     """Return the record with this entry in `evals` and its value in `metrics`.
 
     A metric of that name with the same protocol is replaced. With another protocol it is an error that shows
-    the difference, unless `replace`. A metric whose value is None is removed from `metrics`.
+    the difference, unless `replace`. A metric whose value is None is removed from `metrics`. The checksums of
+    other entries stay as they are, so that one that was edited remains visible.
     """
     name = entry["metric"]
     evals, metrics = list(record.get("evals", [])), dict(record.get("metrics", {}))
@@ -32,7 +33,8 @@ def add(record: dict[str, Any], entry: dict[str, Any], *, replace: bool = False)
     metrics.pop(name, None)
     if entry["value"] is not None:
         metrics[name] = entry["value"]
-    return {**record, "metrics": metrics, "evals": evals}
+    sums = {**checksums.known(record), name: checksums.of(entry)}
+    return {**record, "metrics": metrics, "evals": evals, checksums.FIELD: sums}
 
 
 def refuse(record: dict[str, Any], entry: dict[str, Any]) -> None:
@@ -103,7 +105,11 @@ def forget_evaluations(record: dict[str, Any]) -> dict[str, Any]:
         return record
     evals = [entry for entry in record["evals"] if not _of_weights(entry)]
     metrics = {name: value for name, value in record.get("metrics", {}).items() if name not in stale}
-    return {**record, "metrics": metrics, "evals": evals}
+    result = {**record, "metrics": metrics, "evals": evals}
+    if checksums.FIELD in record:
+        sums = checksums.known(record)
+        result[checksums.FIELD] = {name: text for name, text in sums.items() if name not in stale}
+    return result
 
 
 def _of_weights(entry: dict[str, Any]) -> bool:

@@ -66,11 +66,18 @@ RECORD = (
     Field("metrics", "result", "the results: a name and a number. Flat, so that every program can read it"),
     Field("evals", "result", "how each of them was measured, an entry per metric; see ENTRIES"),
     Field(
+        "checksums",
+        "result",
+        "the checksum of each entry of evals, by metric, written with the entry: rb-verify --inconsistent"
+        " names entries that were changed since",
+    ),
+    Field(
         "error",
         "result",
         "why a tool could not process this record: an object with tool and message. A line that was no record"
         " is passed on as an error that also has source, line and text",
     ),
+    Field("verify", "result", "of rb-verify: the verdict on each entry, and what is inconsistent"),
     Field("rank", "result", "of rb-rank: 1 is the best, equal values share a rank"),
     Field("band", "result", "of rb-rank --bands: records of one band cannot be told apart"),
     Field("rank_ci95", "result", "of rb-rank --bootstrap: the interval of the rank"),

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any
 
+from rbtools.records import checksums, results
 from rbtools.records import metric_name as metric_names
-from rbtools.records import results
 from rbtools.scoring.same_model import described
 
 Record = Mapping[str, Any]
@@ -36,7 +36,9 @@ def united(old: Record, new: Record) -> dict[str, Any]:
     metrics += [(name, value) for name, value in after.items() if name not in from_old]
     evals = [entry for entry in old.get("evals") or [] if entry["metric"] in from_old]
     evals += [entry for entry in new.get("evals") or [] if entry["metric"] not in from_old]
-    parts = {"metrics": dict(metrics), "evals": evals}
+    sums = {name: text for name, text in checksums.known(old).items() if name in from_old}
+    sums |= {name: text for name, text in checksums.known(new).items() if name not in from_old}
+    parts = {"metrics": dict(metrics), "evals": evals, checksums.FIELD: sums}
     return {**record, **{name: part for name, part in parts.items() if name in record}}
 
 
@@ -64,6 +66,7 @@ def merged(records: Sequence[Record], about: Mapping[str, Any]) -> dict[str, Any
         "metrics": {entry["metric"]: entry["value"] for entry in entries if entry["value"] is not None},
         "aggregated": {**about, **counted},
         "evals": entries,
+        **checksums.of_all(entries),
     }
 
 

@@ -31,7 +31,9 @@ class TableEntry:
         """Its record; if several were averaged, the first one with the means as its metrics."""
         record = parse_again(self.text)
         if self.records > 1:
-            record = {key: value for key, value in record.items() if key not in ("checkpoint", "evals")}
+            record = {
+                key: value for key, value in record.items() if key not in ("checkpoint", "evals", "checksums")
+            }
             record["metrics"] = dict(self.metrics)
         return record
 

@@ -19,7 +19,7 @@ from typing import IO, NamedTuple
 import orjson
 
 from rbtools.errors import RbError
-from rbtools.store import listing, verify
+from rbtools.store import check_files, listing
 from rbtools.store.content_store import FORMAT, MARKER, Store
 from rbtools.store.files import written_whole
 
@@ -79,7 +79,7 @@ def put(files: Iterable[ArchiveMember], stream: IO[bytes]) -> Iterator[Written]:
         _add(tar, FIRST, MARKER)
         for kind, path in files:
             try:
-                wrong = verify.problem(kind, path)
+                wrong = check_files.problem(kind, path)
                 if wrong is None:
                     size = _add_file(tar, kind, path)
             except FileNotFoundError:  # a checkpoint that was removed
@@ -172,7 +172,7 @@ def _take_one(store: Store, tar: tarfile.TarFile, entry: tarfile.TarInfo) -> Tak
     if path is None or stream is None:
         return Taken(entry.name, 0, False, "there is no store to import it into")
     with contextlib.suppress(FileNotFoundError):
-        if verify.problem(kind, str(path)) is None:
+        if check_files.problem(kind, str(path)) is None:
             return Taken(entry.name, 0, False)
     store.mark()
     return _checked_in(kind, path, stream, entry)
@@ -189,7 +189,7 @@ def _checked_in(kind: str, path: Path, stream: IO[bytes], entry: tarfile.TarInfo
             while chunk := stream.read(_CHUNK):
                 aside.write(chunk)
             aside.flush()
-            if wrong := verify.problem(kind, aside.name, path.name):
+            if wrong := check_files.problem(kind, aside.name, path.name):
                 raise _Refused(wrong)
             if kind == "results":  # when it was computed
                 with contextlib.suppress(OverflowError, ValueError):

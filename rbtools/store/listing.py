@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from rbtools.errors import RbError
-from rbtools.records import SCHEMA, metric_name, trained
+from rbtools.records import SCHEMA, checksums, metric_name, trained
 from rbtools.store.checksum import unsealed
 from rbtools.store.content_store import Store
 
@@ -141,6 +141,7 @@ def _training(what: dict[str, Any], value: dict[str, Any], about: dict[str, Any]
         "checkpoint": value["checkpoint"],
         "metrics": {entry["metric"]: entry["value"] for entry in entries},
         "evals": entries,
+        **checksums.of_all(entries),
     }
 
 
@@ -166,6 +167,7 @@ def _evaluation(what: dict[str, Any], value: list[dict[str, Any]], about: dict[s
         **{key: of[key] for key in ("checkpoint",) if key in of},  # none for untrained weights
         "metrics": {entry["metric"]: entry["value"] for entry in entries if entry["value"] is not None},
         "evals": entries,
+        **checksums.of_all(entries),
     }
 
 

@@ -27,7 +27,7 @@ READERS = {
     "corr": [],
     "plot": ["hist", "--metric", "acc", "-o", "acc.png"],
 }
-TOOLS = {**READERS, "arch": [], "convert": ["prbench"], "store": ["ls"]}
+TOOLS = {**READERS, "arch": [], "convert": ["prbench"], "store": ["ls"], "verify": []}
 GOOD = '{"schema":1,"arch":{"space":"zoo","name":"resnet18"},"metrics":{"acc":0.5},"mine":{"kept":[1,2]}}'
 
 

@@ -52,8 +52,8 @@ def test_an_attack_adds_its_results_and_passes_the_rest(trained: dict[str, Recor
     result = run(["pgd", *asked], before)
     record = one(result)
     assert result.stderr == "rb-attack: 1 record: 1 computed, 0 found in the store.\n"
-    assert {key: record[key] for key in before if key not in ("metrics", "evals")} == {
-        key: before[key] for key in before if key not in ("metrics", "evals")
+    assert {key: record[key] for key in before if key not in ("metrics", "evals", "checksums")} == {
+        key: before[key] for key in before if key not in ("metrics", "evals", "checksums")
     }
     assert list(record["metrics"]) == ["seconds_per_epoch", "acc", "pgd3.4", "pgd3.16"]
     assert record["metrics"]["acc"] >= record["metrics"]["pgd3.4"] >= record["metrics"]["pgd3.16"]
@@ -99,7 +99,7 @@ def test_every_attack_runs(trained: dict[str, Record], attack: str) -> None:
 
 
 def test_none_measures_clean_accuracy_alone(trained: dict[str, Record]) -> None:
-    plain = {key: value for key, value in trained["erm"].items() if key not in ("metrics", "evals")}
+    plain = {key: value for key, value in trained["erm"].items() if key not in ("metrics", "evals", "checksums")}
     record = one(run(["none", "--n", "30", "--detail"], plain))
     assert list(record["metrics"]) == ["acc"]
     (entry,) = record["evals"]

@@ -76,7 +76,8 @@ def test_a_scored_record_as_it_is_written() -> None:
         '"metrics":{"acc":0.75,"pgd20.8":0.625,"seconds_per_epoch":20,"score":0.75},"mine":[1],'
         '"evals":[{"tool":"rb-score","metric":"score","value":0.75,'
         '"terms":[{"metric":"acc","weight":1.0,"higher":true},{"metric":"pgd20.8","weight":1.0,"higher":true}],'
-        '"contributions":{"acc":0.25,"pgd20.8":0.5},"missing":"refuse"}]}'
+        '"contributions":{"acc":0.25,"pgd20.8":0.5},"missing":"refuse"}],'
+        '"checksums":{"score":"9fc4202b6df45a35"}}'
     )
 
 
@@ -380,7 +381,8 @@ def test_add_stores_the_value_of_an_expression() -> None:
     result = run(["--add", "adv.mean=mean(pgd20.*, acc)"], [line({"pgd20.8": 0.25, "acc": 0.75})])
     assert result.stdout == (
         '{"schema":1,"arch":{"name":"a"},"metrics":{"pgd20.8":0.25,"acc":0.75,"adv.mean":0.5},'
-        '"evals":[{"tool":"rb-score","metric":"adv.mean","value":0.5,"expression":"mean(pgd20.*, acc)"}]}\n'
+        '"evals":[{"tool":"rb-score","metric":"adv.mean","value":0.5,"expression":"mean(pgd20.*, acc)"}],'
+        '"checksums":{"adv.mean":"4ff28fc5fb920283"}}\n'
     )
 
 

@@ -645,8 +645,8 @@ def test_as_names_one_result(record: Record, run: RunContext) -> None:
 def test_unknown_fields_pass(record: Record, run: RunContext) -> None:
     result = run_task(record, AccuracyTask(), dataclasses.replace(run, n=5))
     assert result["mine"] == {"kept": [1, 2]}
-    assert {key: result[key] for key in record if key not in ("metrics", "evals")} == {
-        key: record[key] for key in record if key not in ("metrics", "evals")
+    assert {key: result[key] for key in record if key not in ("metrics", "evals", "checksums")} == {
+        key: record[key] for key in record if key not in ("metrics", "evals", "checksums")
     }
 
 

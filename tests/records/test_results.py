@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rbtools.errors import RbError
-from rbtools.records import results
+from rbtools.records import checksums, results
 
 ENTRY: dict[str, Any] = {
     "tool": "rb-attack",
@@ -29,7 +29,8 @@ RECORD: dict[str, Any] = {"arch": {"name": "x"}, "mine": [1]}
 def test_a_result_stands_in_metrics_and_evals_and_the_input_is_left_alone() -> None:
     before = copy.deepcopy(RECORD)
     record = results.add(RECORD, ENTRY)
-    assert record == {**RECORD, "metrics": {"pgd20.8": 0.5}, "evals": [ENTRY]}
+    sums = {"pgd20.8": checksums.of(ENTRY)}
+    assert record == {**RECORD, "metrics": {"pgd20.8": 0.5}, "evals": [ENTRY], "checksums": sums}
     assert before == RECORD
     again = copy.deepcopy(record)
     results.add(record, {**ENTRY, "metric": "acc"})

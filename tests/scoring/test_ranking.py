@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rbtools.errors import RbError, UsageError
-from rbtools.records import dumps
+from rbtools.records import checksums, dumps
 from rbtools.scoring import merge, rank_order, ranking, same_model
 from rbtools.scoring.rank_order import bands, front
 
@@ -80,7 +80,9 @@ def test_merged_records_have_means_deviations_and_what_they_agree_in() -> None:
     entry = {"metric": "acc", "n": 8, "attack": None, "ci95": [0, 1], "value": 0.5, "device": "cpu"}
     some = [trained(seed, evals=[{**entry, "seed": seed}]) for seed in (1, 2, 6)]
     some[0]["metrics"]["pgd"] = 0.25
-    assert merge.merged(some, {"over": ["seed"]}) == {
+    merged = merge.merged(some, {"over": ["seed"]})
+    assert merged.pop("checksums") == {one["metric"]: checksums.of(one) for one in merged["evals"]}
+    assert merged == {
         "schema": 1,
         "arch": {"name": "n"},
         "dataset": "d",

@@ -14,8 +14,8 @@ import pytest
 
 from rbtools.errors import RbError
 from rbtools.store import Store, archive, digest, listing
+from rbtools.store.check_files import verify
 from rbtools.store.content_store import MARKER
-from rbtools.store.verify import verify
 
 Entry = tuple[tarfile.TarInfo, bytes]
 

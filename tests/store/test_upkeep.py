@@ -17,8 +17,8 @@ import pytest
 
 from rbtools.errors import RbError
 from rbtools.store import Store, digest, gc, lease, owner
+from rbtools.store.check_files import CHECKED, verify
 from rbtools.store.checksum import sealed
-from rbtools.store.verify import CHECKED, verify
 
 KEY = digest({"unit": "of work"})
 

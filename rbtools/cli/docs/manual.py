@@ -69,6 +69,7 @@ USES = {
     "rb-corrupt": "rb-corrupt all",
     "rb-ge": "rb-ge acc",
     "rb-measure": "rb-measure all",
+    "rb-verify": "rb-verify --n 500",
     "rb-search": "rb-search local --objective pgd20.8",
 }
 NEEDS_ALL = ("rb-score", "rb-rank", "rb-search", "rb-corr", "rb-plot")

@@ -1,0 +1,133 @@
+"""rb-verify: whether the numbers of records are true."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from rbtools.cli import shared
+from rbtools.cli.sink import counted
+from rbtools.cli.source import name_of
+from rbtools.errors import UsageError
+
+
+@shared.command()
+@click.option(
+    "--inconsistent",
+    is_flag=True,
+    help="Measure nothing; judge only whether the numbers of each record agree with each other.",
+)
+@click.option(
+    "--sample",
+    default=None,
+    type=click.IntRange(1),
+    help="Measure only so many random entries of each record.  [default: all]",
+)
+@click.option(
+    "--adv",
+    default=None,
+    metavar="FILE.adv",
+    help="Judge the adversarial images of rb-attack --save-adv FILE.adv by one forward pass.",
+)
+@shared.source_options
+@shared.run_options
+def main(
+    inconsistent: bool,
+    sample: int | None,
+    adv: str | None,
+    source: shared.RecordSource,
+    work: shared.CommandContext,
+) -> int:
+    """Measure again what records claim, and compare.
+
+    Every entry of "evals" is measured again by the tool that it names, with the settings that it names, and
+    the result is compared: match, differs (by how much, with the test and its p-value), or cannot be told,
+    and why. With --n each is measured on a random part of its images, chosen by --seed. Random numbers belong
+    to the image, so a true accuracy differs only by what was chosen, and by what arithmetic turns: 0.2 % of
+    the images, 1 % under a search or noise. What is in the store is not looked up.
+
+    With and without a network the numbers of a record are compared with each other: values outside their
+    intervals, value times n no whole number, metrics without entries and entries without metrics, entries
+    that were changed since they were written (by their checksums; records of other programs have none),
+    distances in the wrong unit, accuracy under an attack above the clean one, at a larger distance above that
+    at a smaller, AutoAttack's above that of another attack beyond chance.
+
+    --adv judges saved adversarial images: each has to be inside the ball and the box, and misclassified by
+    the record's checkpoint. What they show, an accuracy of at most so much, needs no trust in the attack.
+
+    The record goes on with "verify". The status is 1 if something differs or is inconsistent; each is a line
+    on stderr.
+
+    \b
+    Examples:
+      rb-verify --inconsistent results.jsonl
+      rb-verify --n 50 --sample 3 trained.jsonl
+      rb-attack pgd --steps 5 --n 50 --save-adv pgd.adv trained.jsonl | rb-verify --adv pgd.adv
+    """
+    from rbtools.cli.verification import ConsistencyJob, VerifyJob
+    from rbtools.jobs import EvidenceJob
+
+    heard = _Verdicts(work.screen)
+    work.screen.listeners.append(heard.hear)
+    if inconsistent:
+        if sample is not None or adv is not None or source.checkpoint is not None:
+            raise UsageError("--inconsistent measures nothing. Leave out --sample, --adv and --checkpoint.")
+        status = shared.filter_records(source, [ConsistencyJob()], work)
+    elif adv is not None:
+        if sample is not None or work.run.n is not None:
+            raise UsageError("--adv judges all images of its file. Leave out --sample and --n.")
+        status = shared.filter_models(source, work, EvidenceJob(adv, work.run))
+    else:
+        run = work.run
+        job = VerifyJob(run.n, sample, run.seed, run)
+        status = shared.filter_models(source, work, job)
+    return status or (shared.FAILED if heard.wrong else shared.DONE)
+
+
+class _Verdicts:
+    """Says the verdicts of each record: what is wrong always, the rest on a terminal."""
+
+    def __init__(self, screen: shared.Terminal) -> None:
+        self.screen = screen
+        self.wrong = 0
+
+    def hear(self, event: dict[str, Any], record: dict[str, Any] | None) -> None:
+        """Take the result of a record."""
+        verify = (record or {}).get("verify")
+        if event["event"] != "record" or record is None or not isinstance(verify, dict):
+            return
+        name = name_of(record)
+        for finding in verify["inconsistent"]:
+            self.wrong += 1
+            self.screen.warn(f"{name}: {finding['says']}")
+        if unknown := verify.get("without_checksum"):
+            words = counted(len(unknown), "result")
+            self.screen.say(f"{name}: {words} without a checksum: edits of them do not show.")
+        entries = verify.get("entries", {})
+        width = max(map(len, entries), default=0)
+        for metric, verdict in entries.items():
+            self._entry(name, f"{metric:{width}}", verdict)
+
+    def _entry(self, name: str, metric: str, verdict: dict[str, Any]) -> None:
+        if verdict["verdict"] == "differs":
+            self.wrong += 1
+            self.screen.warn(f"{name}: {in_words(metric, verdict)}")
+        elif self.screen.terminal or verdict["verdict"] != "match":
+            self.screen.say(f"{name}: {in_words(metric, verdict)}")
+
+
+def in_words(metric: str, verdict: dict[str, Any]) -> str:
+    """A verdict in one line: `pgd20.8  match  claimed 0.5000  measured 0.4980  n 500  p 0.93  (...)`."""
+    parts = [metric, f"{verdict['verdict']:{len('differs')}}"]
+    for side in ("claimed", "measured"):
+        if verdict.get(side) is not None:
+            parts.append(f"{side} {verdict[side]:.4f}")
+    parts += [f"n {verdict['n']}"] if verdict.get("n") is not None else []
+    parts += [f"p {verdict['p']:.2g}"] if "p" in verdict else []
+    parts += [f"({verdict[key]})" for key in ("test", "reason") if key in verdict]
+    return "  ".join(parts)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,268 @@
+"""Evidence for a robust accuracy: adversarial images that are saved small and judged by one forward pass."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rbtools.errors import RbError
+from rbtools.evaluation import adv_file
+from rbtools.evaluation.base import Outcome
+from rbtools.execution import device, resources
+from rbtools.execution.context import RunContext
+from rbtools.inputs.checkpoints import resolve_inputs
+from rbtools.inputs.resolve import Inputs
+from rbtools.lazy import nn, np, torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rbtools.datasets.base import Dataset
+    from rbtools.evaluation.tasks import AttackOutput
+
+ENDING = ".adv"
+_TIE = 1e-4  # of the largest logit: a smaller margin may turn between two processors
+_CHUNK = 256
+Logits = Callable[["Tensor"], "Tensor"]
+
+
+class EvidenceSaver:
+    """Quantises the adversarial images of an attack, batch by batch; `finish` writes FILE.adv.
+
+    A quantised image has to be adversarial itself: for each image the coarsest of a few differences is kept
+    that the network, in float32, still misclassifies with a margin. An image that none of them breaks is kept
+    exactly.
+    `about` are the header's fields that identify the claim.
+    """
+
+    def __init__(self, path: Path, dataset: Dataset, logits: Logits, about: Mapping[str, Any]) -> None:
+        self.path, self.dataset, self.logits, self.about = path, dataset, logits, dict(about)
+        self._aside = tempfile.TemporaryFile(dir=path.parent)  # noqa: SIM115  (`drop` closes it)
+        self._n = self._survived = self._exact = 0
+        self._scale = Scale(float(about["eps"]), str(about["norm"]))
+
+    def add(self, output: AttackOutput, ids: Tensor, outcome: Outcome) -> None:
+        """Add the outcome of the next examples."""
+        assert outcome.images is not None
+        clean, labels = self.dataset.images[ids].float().div(255), self.dataset.labels[ids]
+        survived = output.still_correct(outcome.values).cpu()
+        difference = (outcome.images.cpu() - clean).flatten(1)
+        difference[survived] = 0
+        forms = torch.full((len(ids),), adv_file.CLEAN, dtype=torch.uint8)
+        levels = torch.zeros_like(difference, dtype=torch.int8)
+        left = difference.ne(0).any(1)
+        for form, candidate in self._scale.candidates(difference):
+            rows = left.nonzero()[:, 0]
+            moved = self._scale.moved(clean[rows], candidate[rows].float() * self._scale.step)
+            broken = rows[margins(self.logits, moved, labels[rows]) < -_TIE] if len(rows) else rows
+            forms[broken], levels[broken] = form, candidate[broken]
+            left[broken] = False
+        forms[left] = adv_file.EXACT
+        self._n, self._survived = self._n + len(ids), self._survived + int(survived.sum())
+        self._exact += int(left.sum())
+        arrays = (ids.cpu().numpy(), forms.numpy(), levels.numpy(), difference.numpy())
+        self._aside.write(adv_file.packed(*arrays, self._scale.coarse))
+
+    def finish(self) -> None:
+        """Write the file."""
+        self._aside.seek(0)
+        scale = {"step": self._scale.step, "coarse": self._scale.coarse}
+        counts = {"n": self._n, "value": self._survived / self._n, "exact": self._exact}
+        adv_file.write(self.path, {**self.about, **scale, **counts}, self._aside)
+
+    def drop(self) -> None:
+        """Delete the temporary file."""
+        self._aside.close()
+
+
+class Scale:
+    """The levels of a quantised difference in a ball: `step` on [0, 1], and `coarse` levels of the coarsest.
+
+    In L-infinity with a distance of 1/255 or more the levels are those of 8-bit images. Otherwise they divide
+    the distance, and differences are cut towards 0, so that no norm grows.
+    """
+
+    def __init__(self, eps: float, norm: str) -> None:
+        self.eps, self.norm = eps, norm
+        self.eight_bit = norm == "linf" and eps * 255 >= 1 - 1e-6
+        self.step = 1 / 255 if self.eight_bit else eps / 127
+        self.coarse = min(math.floor(eps / self.step + 1e-6), 127) if norm == "linf" else 0
+
+    def candidates(self, difference: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """Forms and levels int8 (n, P), the coarsest first, that stay inside the ball."""
+        if self.coarse:
+            far = difference.abs() > self.eps / 2
+            yield adv_file.COARSE, (difference.sign() * far * self.coarse).to(torch.int8)
+        scaled = difference / self.step
+        if self.eight_bit:
+            yield adv_file.LEVELS, scaled.round().clamp(-self.coarse, self.coarse).to(torch.int8)
+            away = torch.where(scaled > 0, scaled.ceil(), scaled.floor())
+            yield adv_file.LEVELS, away.clamp(-self.coarse, self.coarse).to(torch.int8)
+        else:
+            yield adv_file.LEVELS, (scaled + scaled.sign() * 1e-4).trunc().clamp(-127, 127).to(torch.int8)
+
+    @staticmethod
+    def moved(clean: Tensor, difference: Tensor) -> Tensor:
+        """The images (n, C, H, W) inside the box."""
+        return (clean + difference.view_as(clean)).clamp(0, 1)
+
+
+def margins(logits: Logits, images: Tensor, labels: Tensor) -> Tensor:
+    """For each image (n,) the logit of its label minus the largest other one, in units of the largest logit:
+    below 0 it is misclassified."""
+    outputs = torch.cat([logits(part).cpu() for part in images.split(_CHUNK)])
+    own = outputs.gather(1, labels[:, None])[:, 0]
+    others = outputs.scatter(1, labels[:, None], float("-inf")).amax(1)
+    return (own - others) / outputs.abs().amax(1).clamp_min(1e-12)
+
+
+def logits_of(model: nn.Module, place: torch.device) -> Logits:
+    """The network as a function of images on any device."""
+
+    def logits(images: Tensor) -> Tensor:
+        with torch.no_grad():
+            outputs: Tensor = model(images.to(place)).float()
+        return outputs
+
+    return logits
+
+
+@contextlib.contextmanager
+def evidence_saver(
+    path: str, dataset: Dataset, logits: Logits, about: Mapping[str, Any]
+) -> Iterator[EvidenceSaver]:
+    """An EvidenceSaver whose file is written if the block succeeds. Raises RbError where it cannot be."""
+    try:
+        file = Path(path)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        saver = EvidenceSaver(file, dataset, logits, about)
+        try:
+            yield saver
+            saver.finish()
+        finally:
+            saver.drop()
+    except OSError as error:
+        raise RbError(
+            f"The adversarial images cannot be written to {path}: {error.strerror or error}. Name another"
+            " file with --save-adv."
+        ) from error
+
+
+def judge_evidence(record: dict[str, Any], path: str, run: RunContext) -> dict[str, Any]:
+    """The verdict on the claim of a file of adversarial images about the record's model, as in `verify`.
+
+    Every image has to be inside the ball and the box, and every one that counts as broken has to be
+    misclassified by this checkpoint, in one forward pass; then the accuracy is at most `measured`, whatever
+    the attack was. A file that does not hold what it claims is refused: `verdict` is differs, and `reason`
+    says why. Raises RbError for a file that is none, and for a record whose model or data are missing.
+    """
+    header = adv_file.header_of(path)
+    inputs = resolve_inputs(record, run, str(header.get("split", "test")))
+    claim = _claim(inputs.record, header)
+    base = {"metric": str(header.get("metric")), "claimed": claim.get("value"), "n": header["n"]}
+    problem = _of_another(inputs, header, claim)
+    if problem is None:
+        broken, ties, problem = _judged(inputs, header, path, run)
+        base["measured"] = 1 - broken / header["n"]
+        off = abs(base["measured"] - float(claim["value"])) * header["n"]
+        if problem is None and off > ties + 1e-3:
+            problem = (
+                f"the images show an accuracy of {base['measured']:.6g} at most, not the one that is claimed"
+            )
+    if problem is not None:
+        return {"verdict": "differs", **base, "reason": problem}
+    return {
+        "verdict": "match",
+        **base,
+        "test": "saved images: in ball and box, misclassified in one forward pass",
+    }
+
+
+def _claim(record: Mapping[str, Any], header: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The record's entry that the file is about; without one, the file's own claim."""
+    entries = [entry for entry in record.get("evals") or () if entry.get("metric") == header.get("metric")]
+    return entries[-1] if entries else header
+
+
+def _of_another(inputs: Inputs, header: Mapping[str, Any], claim: Mapping[str, Any]) -> str | None:
+    """Why the file says nothing about this claim; None if it does."""
+    facts = {
+        "checkpoint": inputs.checkpoint,
+        "data": inputs.data.fingerprint,
+        **{name: claim.get(name) for name in ("eps", "norm", "n", "value")},
+    }
+    for name, value in facts.items():
+        there = header.get(name)
+        same = math.isclose(there, value) if _numbers(there, value) else there == value
+        if not same:
+            return f"its {name} is {there}, and that of the claim {value}"
+    return None if _numbers(claim.get("value"), 0) else "the claim has no value"
+
+
+def _numbers(*values: object) -> bool:
+    return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+
+
+def _judged(
+    inputs: Inputs, header: Mapping[str, Any], path: str, run: RunContext
+) -> tuple[int, int, str | None]:
+    """How many images are misclassified, how many clean ones are near a tie, and why to refuse the file."""
+    dataset = inputs.data.load()
+    wanted = inputs.data.order(dataset.labels)
+    if header["n"] > len(wanted):
+        return 0, 0, f"it claims {header['n']} images, and the split has {len(wanted)}"
+    broken = ties = start = 0
+    with device.taken(run, resources.threads_for(run, inputs.record["arch"])) as place:
+        logits = logits_of(inputs.load_model(place), place)
+        for block in adv_file.blocks(path, inputs.data.about.shape, len(wanted)):
+            run.check_cancelled()
+            ids = wanted[start : start + len(block.ids)]
+            if not np.array_equal(block.ids, ids.numpy()):
+                return broken, ties, "its images are not those of the evaluation, each once and in its order"
+            start += len(ids)
+            clean, labels = dataset.images[ids].float().div(255), dataset.labels[ids]
+            difference = torch.from_numpy(block.differences)
+            if (problem := _outside(clean, difference, header)) is not None:
+                return broken, ties, problem
+            margin = margins(logits, Scale.moved(clean, difference), labels)
+            claimed = torch.from_numpy(block.forms != adv_file.CLEAN)
+            wrong = margin < 0
+            unconfirmed = claimed & (margin > _TIE)
+            if unconfirmed.any():
+                first = int(ids[unconfirmed.nonzero()[0, 0]])
+                count = int(unconfirmed.sum())
+                return (
+                    broken,
+                    ties,
+                    f"{count} of its images are classified correctly, the first is example {first}",
+                )
+            broken += int((wrong | claimed).sum())
+            ties += int((~claimed & (margin.abs() <= _TIE)).sum())
+            run.progress(f"saved images  {start}/{header['n']}")
+    return broken, ties, None if start == header["n"] else "it holds fewer images than it says"
+
+
+def _outside(clean: Tensor, difference: Tensor, header: Mapping[str, Any]) -> str | None:
+    """Whether an image leaves the ball or the box."""
+    if not torch.isfinite(difference).all():
+        return "a difference is not finite"
+    flat = (Scale.moved(clean, difference) - clean).flatten(1)
+    order = {"linf": math.inf, "l2": 2, "l1": 1}.get(str(header.get("norm")))
+    if order is None:
+        return f"its norm is {header.get('norm')}"
+    largest = float(torch.linalg.vector_norm(flat.double(), order, dim=1).max())
+    eps = float(header["eps"])
+    if largest > eps * (1 + 1e-5) + 1e-6:
+        return f"an image is {largest:.6g} from its original, outside the ball of {eps:.6g}"
+    return None
+
+
+def verify_evidence(record: dict[str, Any], path: str, run: RunContext) -> dict[str, Any]:
+    """The record with the verdict on a file of adversarial images under `verify`."""
+    verdict = judge_evidence(record, path, run)
+    metric = verdict.pop("metric")
+    return {**record, "verify": {"inconsistent": [], "entries": {metric: verdict}}}

@@ -1,0 +1,59 @@
+"""A checksum of each entry of `evals`, in the record's `checksums`: it shows that an entry was changed later.
+
+A checksum shows damage and edits, not an author: whoever edits an entry can compute it anew, or leave it out.
+It is of the result and its protocol: the cost, the device and other labels may differ between two runs. It is
+of the values, not of their spelling: the order of fields and `1` for `1.0` do not matter, so that other
+programs may rewrite a record.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import orjson
+
+from rbtools.records import schema
+
+FIELD = "checksums"
+_DIGITS = 16  # hexadecimal
+
+
+def of(entry: Mapping[str, Any]) -> str:
+    """The checksum of an entry: 64 bits of BLAKE2b of its JSON with sorted keys."""
+    plain = _plain({name: value for name, value in entry.items() if name == "metric" or _counts(name)})
+    try:
+        text = orjson.dumps(plain, option=orjson.OPT_SORT_KEYS)
+    except TypeError:  # an integer beyond 64 bits
+        text = json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()
+    return hashlib.blake2b(text, digest_size=_DIGITS // 2).hexdigest()
+
+
+@cache
+def _counts(name: str) -> bool:
+    return schema.role(name) in ("protocol", "result")
+
+
+def _plain(value: Any) -> Any:
+    """The value with whole numbers as integers, whatever their spelling."""
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else value
+    if isinstance(value, Mapping):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+def of_all(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The fields of a record for entries that were just made; none without entries."""
+    return {FIELD: {entry["metric"]: of(entry) for entry in entries}} if entries else {}
+
+
+def known(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The record's checksums by metric; empty where there are none, or something else in their place."""
+    sums = record.get(FIELD)
+    return dict(sums) if isinstance(sums, Mapping) else {}

@@ -1,0 +1,343 @@
+"""Whether the numbers of a record agree with each other. No network and no data are needed.
+
+Every rule holds for whatever rbtools measures; what only happens by chance is judged by a test at the level
+LEVEL, so that an honest record is not accused. Published numbers are judged up to their rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from rbtools.records import checksums, metric_name, schema
+
+Record = Mapping[str, Any]
+Entry = Mapping[str, Any]
+
+LEVEL = 1e-4  # p-value below which a difference is no chance
+_EXACT = 1e-6  # relative error of numbers that are equal but for rounding
+_COUNT = 1e-3  # of an image: error of value times n
+_FLIPPED = 0.002  # share of verdicts that may differ between two processors
+
+
+class Finding(NamedTuple):
+    """One inconsistency: the metric, the rule that it breaks, and a sentence."""
+
+    metric: str
+    rule: str
+    says: str
+
+
+def findings(record: Record) -> list[Finding]:
+    """All inconsistencies of a record, in the order of the rules."""
+    return [finding for rule in RULES for finding in rule(record)]
+
+
+def without_checksum(record: Record) -> list[str]:
+    """The metrics of entries that have no checksum: an rbtools before it had them, another program, or a hand
+    wrote them, which cannot be told apart."""
+    sums = checksums.known(record)
+    return [entry["metric"] for entry in _entries(record) if entry["metric"] not in sums]
+
+
+def first_contradiction(record: Record) -> str | None:
+    """The first inconsistency that a glance at each entry shows, for tools that read many records."""
+    metrics = record.get("metrics") or {}
+    for entry in record.get("evals") or ():
+        name, value = entry["metric"], entry.get("value")
+        if value is None:
+            continue
+        if name not in metrics:
+            return f"{name} has an entry in evals, but is not in metrics"
+        ends = entry.get("ci95")
+        if ends is None or ends[0] - _EXACT <= value <= ends[1] + _EXACT:
+            continue
+        if "estimator" not in entry:
+            return f"{name} is {value:.6g}, outside its own interval {_pair(ends)}"
+    return None
+
+
+def _entries(record: Record) -> Sequence[Entry]:
+    entries: Sequence[Entry] = record.get("evals") or ()
+    return entries
+
+
+def _measured(record: Record) -> Iterator[tuple[str, float, Entry]]:
+    """Metric, value and entry, wherever there is a value."""
+    for entry in _entries(record):
+        if entry.get("value") is not None:
+            yield entry["metric"], entry["value"], entry
+
+
+def _pair(ends: Sequence[float]) -> str:
+    return f"[{ends[0]:.6g}, {ends[1]:.6g}]"
+
+
+def _equal(one: float, other: float, error: float = 0.0) -> bool:
+    return math.isclose(one, other, rel_tol=_EXACT, abs_tol=max(error, 1e-9))
+
+
+def _edited(record: Record) -> Iterator[Finding]:
+    """Metrics that differ from their entries, and entries that differ from their checksums."""
+    metrics, sums = record.get("metrics") or {}, checksums.known(record)
+    for name, value, _ in _measured(record):
+        here = metrics.get(name)
+        if here is not None and not _equal(here, value):
+            yield Finding(name, "edited", f"{name} is {here:.6g} in metrics, but {value:.6g} in its entry.")
+    names = set()
+    for entry in _entries(record):
+        name = entry["metric"]
+        names.add(name)
+        if name in sums and sums[name] != checksums.of(entry):
+            says = f"the entry of {name} was changed after it was written: its checksum is of another."
+            yield Finding(name, "edited", says)
+    for name in sums:
+        if name not in names:
+            yield Finding(name, "edited", f"the entry of {name} was removed: its checksum is still there.")
+
+
+def _present(record: Record) -> Iterator[Finding]:
+    """Metrics without entries and entries without metrics."""
+    metrics = record.get("metrics") or {}
+    names = {entry["metric"] for entry in _entries(record)}
+    for name in metrics:
+        if name not in names:
+            says = f"{name} has no entry in evals: nothing says how it was measured."
+            yield Finding(name, "no entry", says)
+    for name, _, _ in _measured(record):
+        if metrics.get(name) is None:
+            yield Finding(name, "no metric", f"{name} has an entry in evals, but is not in metrics.")
+
+
+def _interval(record: Record) -> Iterator[Finding]:
+    """Values outside their intervals, and intervals that are not those of value and n."""
+    for name, value, entry in _measured(record):
+        for field, ends in entry.items():
+            if not schema.is_interval(field) or not _is_pair(ends):
+                continue
+            if "estimator" not in entry and not ends[0] - _EXACT <= value <= ends[1] + _EXACT:
+                says = f"{name} is {value:.6g}, outside its own interval {_pair(ends)}."
+                yield Finding(name, "interval", says)
+            elif field == "ci95" and is_count(name, entry) and 0 <= value <= 1:
+                wanted = wilson(value, entry["n"])
+                if max(abs(a - b) for a, b in zip(ends, wanted, strict=True)) > 1e-6:
+                    says = (
+                        f"{name} has the interval {_pair(ends)}, but that of {value:.6g} with n"
+                        f" {entry['n']} is {_pair(wanted)}."
+                    )
+                    yield Finding(name, "interval", says)
+
+
+def _is_pair(ends: object) -> bool:
+    return isinstance(ends, list) and len(ends) == 2
+
+
+def wilson(share: float, n: int) -> tuple[float, float]:
+    """Wilson's interval of 95 % for a share of n (JASA 22, 1927)."""
+    z2 = 1.959963984540054**2
+    centre = (share + z2 / (2 * n)) / (1 + z2 / n)
+    half = math.sqrt(z2 * (share * (1 - share) / n + z2 / (4 * n**2))) / (1 + z2 / n)
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def is_count(name: str, entry: Entry) -> bool:
+    """Whether the value is a count of correctly classified images divided by n, as rbtools measures it."""
+    n = entry.get("n")
+    if type(n) is not int or n < 1 or _is_published(entry) or "two_phase" in entry or "records" in entry:
+        return False
+    parts = metric_name.parse(name)
+    if parts.is_ge or parts.is_gap or parts.suffix:
+        return False
+    if "corruption" in entry:
+        return "severity" in entry
+    return parts.words[-1:] == ["acc"] or ("attack" in entry and parts.over == "eps")
+
+
+def _is_published(entry: Entry) -> bool:
+    return "published" in entry or "rounding" in entry or entry.get("tool") == "rb-convert"
+
+
+def is_share(name: str, entry: Entry) -> bool:
+    """Whether the value is an accuracy or another share of images or copies, from 0 to 1."""
+    parts = metric_name.parse(name)
+    if parts.is_ge or parts.is_gap:
+        return False
+    if parts.stem in ("acc", "pr", "pr-all", "probacc", "probacc-all"):
+        return True
+    accuracy = parts.over in ("eps", "severity") and ("attack" in entry or "corruption" in entry)
+    return accuracy and not parts.suffix
+
+
+def _whole(record: Record) -> Iterator[Finding]:
+    """Shares outside [0, 1], numbers of images that are none, and counts that are not whole."""
+    for name, value, entry in _measured(record):
+        counts = entry["n"] if isinstance(entry.get("n"), list) else [entry.get("n", 1)]
+        if not all(type(n) is int and n >= 1 for n in counts):
+            yield Finding(name, "n", f"{name} has n {entry['n']}. A number of images is 1 or more.")
+        elif is_share(name, entry) and not 0 <= value <= 1:
+            hint = f" {value:.6g} % would be {value / 100:.6g}." if 1 < value <= 100 else ""
+            yield Finding(name, "share", f"{name} is {value:.6g}, which is no share from 0 to 1.{hint}")
+        elif is_count(name, entry):
+            right = value * entry["n"]
+            if abs(right - round(right)) > _COUNT:
+                says = (
+                    f"{name} is {value:.8g} of n {entry['n']}: {right:.8g} images, which is no whole number."
+                )
+                yield Finding(name, "count", says)
+
+
+def _units(record: Record) -> Iterator[Finding]:
+    """Distances and steps that differ from the metric's name, and distances in the wrong unit."""
+    for name, _, entry in _measured(record):
+        eps, norm = entry.get("eps"), entry.get("norm", "linf")
+        if not isinstance(eps, float | int) or isinstance(eps, bool):
+            continue
+        if norm == "linf" and not 0 <= eps <= 1:
+            says = f"{name} has eps {eps:g}, but distances in evals are on the [0, 1] scale of pixels."
+            yield Finding(name, "unit", says)
+            continue
+        parts = metric_name.parse(name)
+        if parts.over != "eps" or "attack" not in entry or _is_published(entry):
+            continue
+        typed = float(parts.number)
+        if not math.isclose(typed, eps * 255 if norm == "linf" else eps, rel_tol=1e-3, abs_tol=1e-6):
+            says = f"{name} names the distance {typed:g}, but its entry has eps {eps:g} ({norm})."
+            yield Finding(name, "unit", says)
+        steps = entry.get("steps")
+        stem = parts.stem.split(".")[-1]
+        if entry["attack"] in ("pgd", "cw") and type(steps) is int and stem != f"{entry['attack']}{steps}":
+            yield Finding(name, "unit", f"{name} is of {entry['attack']} with {steps} steps by its entry.")
+
+
+def _parts(record: Record) -> Iterator[Finding]:
+    """Differences, means and sums that are not those of their parts."""
+    values = {name: (value, entry) for name, value, entry in _measured(record)}
+    for name, (value, entry) in values.items():
+        parts = metric_name.parse(name)
+        if parts.is_ge and not _is_published(entry):
+            test = parts.rest().build()
+            sides = values.get(f"train.{test}"), values.get(test)
+            yield from _difference(name, value, entry, sides)
+        broken = entry.get("broken_by")
+        if isinstance(broken, Mapping) and is_count(name, entry):
+            total = sum(count for count in broken.values() if type(count) is int)
+            if value * entry["n"] + total > entry["n"] + _COUNT:
+                says = f"{name} is {value:.6g} of n {entry['n']}, but broken_by counts {total} images."
+                yield Finding(name, "parts", says)
+        if parts.stem == "corrupt" and parts.of and parts.suffix == "mean" and not _is_published(entry):
+            five = [values.get(f"corrupt.{parts.of}.{severity}") for severity in range(1, 6)]
+            known = [part for part in five if part is not None]
+            same = [part[1].get("n") for part in known] == [entry.get("n")] * 5
+            if same and not _equal(value, sum(part[0] for part in known) / 5, 1e-6):
+                yield Finding(name, "parts", f"{name} is {value:.6g}, not the mean of its five severities.")
+
+
+def _difference(
+    name: str, value: float, entry: Entry, sides: Sequence[tuple[float, Entry] | None]
+) -> Iterator[Finding]:
+    (train, test) = sides
+    if train is None or test is None or entry.get("n") != [train[1].get("n"), test[1].get("n")]:
+        return
+    if not _equal(value, train[0] - test[0], 1e-6):
+        yield Finding(
+            name, "parts", f"{name} is {value:.6g}, but train - test is {train[0]:.6g} - {test[0]:.6g}."
+        )
+
+
+def _orders(record: Record) -> Iterator[Finding]:
+    """Robust above clean, a smaller distance worse than a larger, AutoAttack above another attack."""
+    attacks = [
+        (name, value, entry)
+        for name, value, entry in _measured(record)
+        if "attack" in entry and is_share(name, entry) and metric_name.parse(name).over == "eps"
+    ]
+    values = {name: (value, entry) for name, value, entry in _measured(record)}
+    for name, value, entry in attacks:
+        split = metric_name.parse(name).split
+        clean = values.get(metric_name.split_name("acc", split))
+        if clean is not None and "transfer" not in metric_name.parse(name).words:
+            p = _by_chance(clean, (value, entry), paired=True)
+            if p < LEVEL:
+                says = f"{name} is {value:.6g}, but acc is only {clean[0]:.6g}{_test(p)}."
+                yield Finding(name, "above clean", says)
+    for first, value, entry in attacks:
+        for second, other, its in attacks:
+            if not _comparable(entry, its):
+                continue
+            closer = entry["eps"] < its["eps"] and _alike(first, second) and _has_steps(entry)
+            weaker = its["attack"] == "aa" != entry["attack"] and _equal(entry["eps"], its["eps"])
+            if not (closer or weaker) or "transfer" in metric_name.parse(first).words:
+                continue
+            p = _by_chance((value, entry), (other, its), paired=False)
+            if p < LEVEL:
+                rule = "distances" if closer else "AutoAttack"
+                yield Finding(second, rule, f"{second} is {other:.6g}, but {first} is {value:.6g}{_test(p)}.")
+
+
+def _test(p: float) -> str:
+    return "" if p == 0 else f" (p = {p:.2g})"
+
+
+def _alike(first: str, second: str) -> bool:
+    return metric_name.parse(first).family == metric_name.parse(second).family
+
+
+def _has_steps(entry: Entry) -> bool:
+    """Whether more distance can only help the attack: a single step may be too long (FGSM)."""
+    return entry["attack"] not in ("fgsm", "noise")
+
+
+def _comparable(entry: Entry, its: Entry) -> bool:
+    """Whether two attacks are on the same split of the same data, in one norm, with plain distances."""
+    same = ("split", "dataset", "norm", "indices", "class_map", "source", "attacked")
+    distances = (entry.get("eps"), its.get("eps"))
+    plain = all(type(eps) in (int, float) for eps in distances)
+    return entry is not its and plain and all(entry.get(field) == its.get(field) for field in same)
+
+
+def _by_chance(low: tuple[float, Entry], high: tuple[float, Entry], *, paired: bool) -> float:
+    """The p-value of `high` being above `low`, although it is truly no larger; 1 where it is not above.
+
+    `paired`: on the same images it cannot be above at all, beyond the rounding of processors: 0. Otherwise
+    the two-sample test of proportions, which is conservative where the images are the same.
+    """
+    difference = high[0] - low[0]
+    rounding = sum(entry.get("rounding", 0) for _, entry in (low, high) if _is_number(entry.get("rounding")))
+    if difference <= rounding + _EXACT:
+        return 1.0
+    errors = [standard_error(value, entry) for value, entry in (low, high)]
+    same = low[1].get("n") == high[1].get("n") and low[1].get("indices") == high[1].get("indices")
+    if paired and same and "two_phase" not in high[1]:
+        return 1.0 if difference <= rounding + max(_FLIPPED, 2 / low[1].get("n", 1)) else 0.0
+    known = [error for error in errors if error is not None]
+    if len(known) < 2:
+        return 1.0
+    spread = math.hypot(*known)
+    return 0.0 if spread == 0 else math.erfc((difference - rounding) / spread / math.sqrt(2)) / 2
+
+
+def standard_error(value: float, entry: Entry) -> float | None:
+    """The standard error of a share, by its interval or its n; None if both are missing."""
+    ends, n = entry.get("ci95"), entry.get("n")
+    if isinstance(ends, list) and len(ends) == 2:
+        return float(ends[1] - ends[0]) / 2 / 1.96
+    if type(n) is int and n > 0:
+        low, high = wilson(min(max(value, 0.0), 1.0), n)
+        return (high - low) / 2 / 1.96
+    return None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+RULES: tuple[Callable[[Record], Iterator[Finding]], ...] = (
+    _edited,
+    _present,
+    _interval,
+    _whole,
+    _units,
+    _parts,
+    _orders,
+)

@@ -1,0 +1,120 @@
+"""Whether a claimed entry and its measurement agree, beyond what chance and arithmetic allow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from rbtools.records import consistency, metric_name, results
+
+Entry = Mapping[str, Any]
+
+LEVEL = 1e-3
+"""A p-value below this is a difference."""
+MATCH, DIFFERS, UNKNOWN = "match", "differs", "cannot be told"
+# Share of images whose verdict may differ between two processors: a search goes other ways in bfloat16 or on
+# another device; a verdict in float32 alone differs only near a tie.
+_SEARCHED, _JUDGED = 0.01, 0.002
+_RELATIVE = 0.01  # of numbers that are no shares
+
+
+def judged(claim: Entry, measured: Entry, images: int | None = None) -> dict[str, Any]:
+    """The verdict on a claimed entry. `images`: of how many images of the claim `measured` is a random part;
+    None: it is of all of them.
+
+    An accuracy on all images has to be the same up to the share of verdicts that arithmetic may turn; on a
+    random part, the count follows the hypergeometric distribution if the claim is true. Other values are
+    compared by their standard errors.
+    """
+    base = {"claimed": claim.get("value"), "measured": measured.get("value"), "n": measured.get("n")}
+    if claim.get("value") is None or measured.get("value") is None:
+        if claim.get("value") == measured.get("value"):
+            return {"verdict": MATCH, **base}
+        return {"verdict": DIFFERS, **base, "reason": "only one of claim and measurement has a value"}
+    base["difference"] = measured["value"] - claim["value"]
+    if images is None and (short := _too_few(claim, measured)):
+        return {"verdict": DIFFERS, **base, "reason": short}
+    if consistency.is_count(str(claim["metric"]), claim) and type(measured.get("n")) is int:
+        return _counts(claim, measured, base)
+    return _numbers(claim, measured, base, images)
+
+
+def different(claim: Entry, measured: Entry) -> str:
+    """In which fields of the protocol the two differ, apart from the chosen images; empty if they agree."""
+    apart = ("n", "indices", "train_indices")
+    return results.difference(
+        *({k: v for k, v in one.items() if k not in apart} for one in (claim, measured))
+    )
+
+
+def _too_few(claim: Entry, measured: Entry) -> str | None:
+    """Whether there are fewer images than claimed, beyond what arithmetic allows where only some count."""
+    counts = [
+        entry["n"] if isinstance(entry.get("n"), list) else [entry.get("n")] for entry in (claim, measured)
+    ]
+    for said, found in zip(*counts, strict=False):
+        if type(said) is int and type(found) is int and abs(said - found) > _allowed(_JUDGED, said):
+            return f"n is {said} in the claim, but there are {found} such images"
+    return None
+
+
+def _rate(claim: Entry) -> float:
+    return _SEARCHED if "attack" in claim or "noise" in claim else _JUDGED
+
+
+def _allowed(rate: float, n: int) -> int:
+    """How many images may differ: none of fewer than ten."""
+    return math.ceil(rate * n) if n >= 10 else 0
+
+
+def _counts(claim: Entry, measured: Entry, base: dict[str, Any]) -> dict[str, Any]:
+    size, part = claim["n"], measured["n"]
+    right, seen = round(claim["value"] * size), round(measured["value"] * part)
+    allowed = _allowed(_rate(claim), part)
+    if part >= size:
+        off = abs(seen - round(claim["value"] * part))
+        words = f"{off} of {part} images differ, and arithmetic explains {allowed}"
+        verdict = MATCH if off <= allowed else DIFFERS
+        return {"verdict": verdict, **base, "test": words, "p": 1.0 if off <= allowed else 0.0}
+    p = hypergeometric(seen, part, right, size, allowed)
+    words = f"hypergeometric, {part} of {size} images, {allowed} explained by arithmetic"
+    return {"verdict": MATCH if p >= LEVEL else DIFFERS, **base, "test": words, "p": p}
+
+
+def hypergeometric(seen: int, part: int, right: int, size: int, allowed: int = 0) -> float:
+    """The probability that a random `part` of `size` images, `right` of which are right, has a count at least
+    as far from its expectation as `seen`, moved towards it by up to `allowed` images.
+    """
+    expected = part * right / size
+    off = max(abs(seen - expected) - allowed, 0.0)
+    every = _log_choose(size, part)
+    total = math.fsum(
+        math.exp(_log_choose(right, count) + _log_choose(size - right, part - count) - every)
+        for count in range(max(0, part - (size - right)), min(part, right) + 1)
+        if abs(count - expected) >= off - 1e-9
+    )
+    return min(1.0, total)
+
+
+def _log_choose(n: int, k: int) -> float:
+    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+
+
+def _numbers(claim: Entry, measured: Entry, base: dict[str, Any], images: int | None) -> dict[str, Any]:
+    """Values that are no counts: on all images equal up to arithmetic, else by their standard errors."""
+    share = consistency.is_share(str(claim["metric"]), claim) or metric_name.parse(str(claim["metric"])).is_ge
+    rate = _rate(claim) * (2 if metric_name.parse(str(claim["metric"])).is_ge else 1)
+    allowed = rate if share else _RELATIVE * abs(claim["value"])
+    off = abs(base["difference"])
+    if images is None:
+        words = f"on the same images; arithmetic explains {allowed:.3g}"
+        close = off <= allowed + 1e-9
+        return {"verdict": MATCH if close else DIFFERS, **base, "test": words, "p": 1.0 if close else 0.0}
+    error = consistency.standard_error(measured["value"], measured)
+    if error is None:
+        reason = "without an interval, a random part of the images does not tell; leave out --n"
+        return {"verdict": UNKNOWN, **base, "reason": reason}
+    p = math.erfc(max(off - allowed, 0.0) / max(error, 1e-12) / math.sqrt(2))
+    words = f"normal, standard error {error:.3g}, {allowed:.3g} explained by arithmetic"
+    return {"verdict": MATCH if p >= LEVEL else DIFFERS, **base, "test": words, "p": p}

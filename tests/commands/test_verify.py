@@ -1,0 +1,137 @@
+"""rb-verify: true claims match, false ones differ, on all images and on some; what cannot be told says so."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from rbtools.commands.verify import main
+from rbtools.probabilistic import intervals
+from rbtools.records import checksums
+
+Record = dict[str, Any]
+
+
+def run(arguments: list[str], *records: Record) -> Result:
+    return CliRunner().invoke(main, arguments, input="".join(json.dumps(one) + "\n" for one in records))
+
+
+def verdicts(result: Result) -> dict[str, str]:
+    (line,) = result.stdout.splitlines()
+    return {metric: one["verdict"] for metric, one in json.loads(line)["verify"]["entries"].items()}
+
+
+@pytest.fixture
+def measured(known: dict[str, Record]) -> Record:
+    """A record with results of several tools, of a network whose behaviour is known."""
+    import rbtools
+
+    record = rbtools.attack(known["erm"], "pgd", eps=[8, 16], steps=3, n=60)
+    record = rbtools.pr(record, gamma=0.1, rho=0.05, samples=5, n=60)
+    record = rbtools.corrupt(record, "contrast", severity=2, n=60)
+    return rbtools.score([record], add=["drop=acc - pgd3.16"])[0]
+
+
+def claimed(record: Record, metric: str, more: int) -> Record:
+    """The record with so many more images in a claim, and all else made to fit."""
+    record = copy.deepcopy(record)
+    for entry in record["evals"]:
+        if entry["metric"] == metric:
+            right = round(entry["value"] * entry["n"]) + more
+            entry |= {"value": right / entry["n"], "ci95": list(intervals.wilson(right, entry["n"]))}
+            record["metrics"][metric] = entry["value"]
+            record["checksums"][metric] = checksums.of(entry)
+    return record
+
+
+def test_true_claims_match(measured: Record) -> None:
+    result = run([], measured)
+    assert result.exit_code == 0, result.stderr
+    told = verdicts(result)
+    assert told.pop("seconds_per_epoch") == "cannot be told"
+    assert set(told.values()) == {"match"} and {"acc", "pgd3.8", "pr.uniform.0.1", "drop"} <= told.keys()
+    assert json.loads(result.stdout)["metrics"] == measured["metrics"]
+
+
+def test_a_false_claim_differs_with_status_1(measured: Record) -> None:
+    result = run([], claimed(measured, "pgd3.16", 3))
+    assert result.exit_code == 1
+    assert verdicts(result)["pgd3.16"] == "differs" and verdicts(result)["pgd3.8"] == "match"
+    assert "pgd3.16" in result.stderr and "differs" in result.stderr
+
+
+def test_a_random_part_of_the_images_and_of_the_entries(measured: Record) -> None:
+    result = run(["--n", "40", "--sample", "4", "--seed", "3"], measured)
+    entries = json.loads(result.stdout)["verify"]["entries"]
+    assert result.exit_code == 0 and len(entries) == 4
+    assert {one["n"] for one in entries.values() if "p" in one and one["n"] != 60} <= set(range(41))
+    again = run(["--n", "40", "--sample", "4", "--seed", "3"], measured)
+    assert json.loads(again.stdout) == json.loads(result.stdout)
+
+
+def test_a_large_lie_shows_on_a_part_of_the_images(measured: Record) -> None:
+    lie = claimed(measured, "corrupt.contrast.2", -40)
+    told = run(["--n", "30"], lie)
+    assert told.exit_code == 1 and verdicts(told)["corrupt.contrast.2"] == "differs"
+
+
+def test_more_images_than_there_are(measured: Record) -> None:
+    record = copy.deepcopy(measured)
+    for entry in record["evals"]:
+        if entry["metric"] == "pgd3.8":
+            entry["n"] = 6000
+    reasons = json.loads(run([], record).stdout)["verify"]["entries"]
+    assert "355 such images" in reasons["pgd3.8"]["reason"]
+
+
+def test_a_claim_of_another_attack_cannot_be_told(measured: Record) -> None:
+    record = copy.deepcopy(measured)
+    for entry in record["evals"]:
+        if entry["metric"] == "pgd3.8":
+            entry["attack"] = "mystery"
+    reason = json.loads(run([], record).stdout)["verify"]["entries"]["pgd3.8"]["reason"]
+    assert "does not say how" in reason or "only in part" in reason
+
+
+def test_a_record_without_a_checkpoint(measured: Record) -> None:
+    record = {name: value for name, value in measured.items() if name != "checkpoint"}
+    entries = json.loads(run([], record).stdout)["verify"]["entries"]
+    assert entries["acc"]["reason"] == "the record has no checkpoint"
+
+
+def test_inconsistent_needs_no_network(measured: Record) -> None:
+    record = {**measured, "checkpoint": "sha256:" + "0" * 64}
+    assert run(["--inconsistent"], record).exit_code == 0
+    record["metrics"] = {**record["metrics"], "acc": 0.999}
+    result = run(["--inconsistent"], record)
+    assert result.exit_code == 1 and "acc is 0.999 in metrics" in result.stderr
+    rules = [one["rule"] for one in json.loads(result.stdout)["verify"]["inconsistent"]]
+    assert rules == ["edited"]
+    assert run(["--inconsistent", "--sample", "2"], record).exit_code == 2
+
+
+def test_old_records_are_told_apart(measured: Record) -> None:
+    record = {name: value for name, value in measured.items() if name != "checksums"}
+    result = run(["--inconsistent"], record)
+    assert result.exit_code == 0 and "results without a checksum" in result.stderr
+    assert "acc" in json.loads(result.stdout)["verify"]["without_checksum"]
+
+
+def test_the_same_from_python(measured: Record) -> None:
+    import rbtools
+
+    verify = rbtools.verify(claimed(measured, "pgd3.16", 3), sample=100)["verify"]
+    assert verify["entries"]["pgd3.16"]["verdict"] == "differs"
+
+
+def test_workers_measure_too(trained: dict[str, Record]) -> None:
+    import rbtools
+
+    record = rbtools.attack(trained["erm"], "fgsm", n=30)
+    result = run(["--jobs", "2"], record)
+    assert result.exit_code == 0, result.stderr
+    assert verdicts(result)["fgsm.8"] == "match"

@@ -1,0 +1,214 @@
+"""Saved adversarial images: what they hold, that they are judged, and that no tampered claim is believed."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rbtools
+from rbtools.errors import RbError
+from rbtools.evaluation import adv_file
+from rbtools.evaluation.evidence import judge_evidence
+from rbtools.execution.context import RunContext
+from rbtools.store import Store
+
+Record = dict[str, Any]
+FILE = "pgd.adv"
+
+
+def judge(record: Record, path: str = FILE) -> Record:
+    return judge_evidence(record, path, RunContext(tool="rb-verify", store=Store("rb-store"), device="cpu"))
+
+
+@pytest.fixture
+def attacked(known: dict[str, Record]) -> Record:
+    """A record with a claim, and FILE with its images."""
+    return rbtools.attack(known["erm"], "pgd", eps=24, steps=3, n=80, save_adv=FILE, store="rb-store")
+
+
+def test_a_true_claim_is_believed(attacked: Record) -> None:
+    verdict = judge(attacked)
+    value = attacked["metrics"]["pgd3.24"]
+    assert (verdict["verdict"], verdict["measured"], verdict["n"]) == ("match", pytest.approx(value), 80)
+    assert 0 < value < attacked["metrics"]["acc"]
+    assert judge({**attacked, "metrics": {}, "evals": []})["claimed"] == pytest.approx(value)
+
+
+def test_the_differences_are_whole_levels_inside_the_ball(attacked: Record) -> None:
+    (block,) = adv_file.blocks(FILE, (1, 8, 8), 355)
+    levels = block.differences * 255
+    assert np.abs(levels - levels.round()).max() < 1e-4 and np.abs(levels).max() == pytest.approx(24)
+    assert adv_file.header_of(FILE)["exact"] == 0
+
+
+@pytest.mark.parametrize(("norm", "eps"), [("l2", 1.0), ("linf", 0.5)])
+def test_other_balls(known: dict[str, Record], norm: str, eps: float) -> None:
+    record = rbtools.attack(
+        known["erm"], "pgd", norm=norm, eps=eps, steps=3, n=40, save_adv="other.adv", store="rb-store"
+    )
+    assert judge(record, "other.adv")["verdict"] == "match"
+
+
+def test_every_form_comes_back() -> None:
+    forms = np.array([0, 1, 2, 3], np.uint8)
+    levels = np.array([[0, 0, 0], [8, -8, 0], [3, -7, 8], [0, 0, 0]], np.int8)
+    exact = np.full((4, 3), 0.25, np.float32)
+    header = {"n": 4, "eps": 8 / 255, "step": 1 / 255, "coarse": 8}
+    Path("blocks").write_bytes(adv_file.packed(np.arange(4), forms, levels, exact, 8))
+    with open("blocks", "rb") as blocks:
+        adv_file.write(Path("forms.adv"), header, blocks)
+    (block,) = adv_file.blocks("forms.adv", (3, 1, 1), 10)
+    wanted = np.where(forms[:, None] == 3, exact, levels / 255.0)
+    assert np.allclose(block.differences.reshape(4, 3), wanted) and (block.ids == np.arange(4)).all()
+
+
+def rewritten(change: Any, path: str = "tampered.adv") -> str:
+    """FILE with a changed header and changed arrays (ids, forms, levels)."""
+    header = adv_file.header_of(FILE)
+    (block,) = adv_file.blocks(FILE, (1, 8, 8), 355)
+    levels = (block.differences.reshape(len(block.ids), -1) * 255).round().astype(np.int16)
+    arrays = [block.ids.copy(), block.forms.copy(), levels]
+    change(header, *arrays)
+    ids, forms, levels = arrays
+    forms[forms == adv_file.COARSE] = adv_file.LEVELS
+    text = adv_file.packed(ids, forms, levels.astype(np.int8), np.zeros(levels.shape, np.float32), 24)
+    Path("blocks").write_bytes(text)
+    with open("blocks", "rb") as blocks:
+        adv_file.write(Path(path), header, blocks)
+    return path
+
+
+def broken(forms: Any, place: int) -> int:
+    return int(np.flatnonzero(forms)[place % np.count_nonzero(forms)])
+
+
+def unmoved(header: Any, ids: Any, forms: Any, levels: Any, at: int) -> None:
+    levels[broken(forms, at)] = 0  # counts as broken, and is the clean image
+
+
+def outside(header: Any, ids: Any, forms: Any, levels: Any, at: int) -> None:
+    levels[broken(forms, at), at % 64] = 25
+    levels[broken(forms, at), (at + 1) % 64] = -25
+
+
+def another_image(header: Any, ids: Any, forms: Any, levels: Any, at: int) -> None:
+    ids[at % len(ids)] = ids[(at + 1) % len(ids)]
+
+
+def claimed_broken(header: Any, ids: Any, forms: Any, levels: Any, at: int) -> None:
+    forms[forms == 0] = adv_file.LEVELS  # some of them are classified correctly
+
+
+def withheld(header: Any, ids: Any, forms: Any, levels: Any, at: int) -> None:
+    forms[broken(forms, at)] = adv_file.CLEAN
+
+
+def other_checkpoint(header: Any, ids: Any, forms: Any, levels: Any, at: int) -> None:
+    header["checkpoint"] = "sha256:" + f"{at:064x}"
+
+
+def larger_ball(header: Any, ids: Any, forms: Any, levels: Any, at: int) -> None:
+    header["eps"] *= 1.01 + at % 5
+
+
+def other_value(header: Any, ids: Any, forms: Any, levels: Any, at: int) -> None:
+    header["value"] += (1 + at % 7) / 80
+
+
+def other_data(header: Any, ids: Any, forms: Any, levels: Any, at: int) -> None:
+    header["data"] = f"{at:064x}"
+
+
+def more_images(header: Any, ids: Any, forms: Any, levels: Any, at: int) -> None:
+    header["n"] += 1 + at
+
+
+TAMPERS = [
+    unmoved,
+    outside,
+    another_image,
+    claimed_broken,
+    withheld,
+    other_checkpoint,
+    larger_ball,
+    other_value,
+    other_data,
+    more_images,
+]
+
+
+@pytest.mark.parametrize("tamper", TAMPERS, ids=lambda tamper: tamper.__name__)
+def test_a_tampered_file_is_refused(attacked: Record, tamper: Any) -> None:
+    assert judge(attacked, rewritten(lambda *arrays: None))["verdict"] == "match"
+    for at in (0, 3, 11):
+        verdict = judge(attacked, rewritten(lambda *arrays, at=at: tamper(*arrays, at)))
+        assert verdict["verdict"] == "differs" and verdict["reason"]
+
+
+@pytest.mark.parametrize("field", ["value", "n", "eps", "norm"])
+def test_a_tampered_record_is_refused(attacked: Record, field: str) -> None:
+    record = copy.deepcopy(attacked)
+    (entry,) = [one for one in record["evals"] if one["metric"] == "pgd3.24"]
+    entry[field] = {"value": entry["value"] - 1 / 80, "n": 79, "eps": 0.1, "norm": "l2"}[field]
+    assert judge(record)["verdict"] == "differs"
+
+
+def test_a_damaged_file_is_an_error_or_refused(attacked: Record) -> None:
+    whole = Path(FILE).read_bytes()
+    chance = random.Random(0)
+    for _ in range(60):
+        place = chance.randrange(len(whole))
+        text = bytearray(whole)
+        text[place] ^= 1 << chance.randrange(8)
+        Path("damaged.adv").write_bytes(bytes(text[: chance.choice([len(text), place])]))
+        try:
+            verdict = judge(attacked, "damaged.adv")
+        except RbError as error:
+            assert "damaged" in str(error) or "Expected" in str(error)
+            continue
+        harmless = adv_file.header_of("damaged.adv")["value"] == adv_file.header_of(FILE)["value"]
+        assert verdict["verdict"] == "differs" or (
+            harmless and verdict["measured"] == judge(attacked)["measured"]
+        )
+
+
+def test_what_a_file_costs_is_bounded(attacked: Record) -> None:
+    import zlib
+
+    header = adv_file.header_of(FILE)
+    bomb = zlib.compress(b"\0" * 10_000_000, 9)
+    parts = [zlib.compress(b"\0" * 320, 9), bomb, bomb, bomb, bomb]
+    Path("blocks").write_bytes(adv_file._SIZES.pack(80, *map(len, parts)) + b"".join(parts))
+    with open("blocks", "rb") as blocks:
+        adv_file.write(Path("bomb.adv"), header, blocks)
+    with pytest.raises(RbError, match="another size than it should"):
+        judge(attacked, "bomb.adv")
+
+
+def test_a_file_is_not_written_over_nor_computed_twice(attacked: Record, known: dict[str, Record]) -> None:
+    before = Path(FILE).stat().st_mtime_ns
+    rbtools.attack(known["erm"], "pgd", eps=24, steps=3, n=80, save_adv=FILE, store="rb-store")
+    assert Path(FILE).stat().st_mtime_ns == before
+    with pytest.raises(RbError, match="has other images already"):
+        rbtools.attack(known["erm"], "pgd", eps=16, steps=3, n=80, save_adv=FILE, store="rb-store")
+    with pytest.raises(RbError, match="one distance"):
+        rbtools.attack(known["erm"], "pgd", eps=[8, 16], n=20, save_adv="two.adv", store="rb-store")
+
+
+def test_the_command_says_match_or_ends_with_status_1(attacked: Record) -> None:
+    from click.testing import CliRunner
+
+    from rbtools.commands.verify import main
+
+    good = CliRunner().invoke(main, ["--adv", FILE, "--store", "rb-store"], input=json.dumps(attacked))
+    assert good.exit_code == 0, good.stderr
+    assert json.loads(good.stdout)["verify"]["entries"]["pgd3.24"]["verdict"] == "match"
+    path = rewritten(lambda *arrays: withheld(*arrays, 0))
+    bad = CliRunner().invoke(main, ["--adv", path, "--store", "rb-store"], input=json.dumps(attacked))
+    assert bad.exit_code == 1 and "at most, not the" in bad.stderr

@@ -1,0 +1,110 @@
+"""Assertions: which end of an interval counts, what cannot be judged, and JUnit's XML."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from click.testing import CliRunner, Result
+
+from rbtools.commands.rank import main
+from rbtools.errors import UsageError
+from rbtools.scoring.assertions import Verdict, assertion, to_junit
+
+Record = dict[str, Any]
+
+
+def model(name: str = "a", value: float = 0.45, **entry: Any) -> Record:
+    whole = {"metric": "aa.8", "value": value, "n": 100, "ci95": [value - 0.1, value + 0.1], **entry}
+    return {"arch": {"name": name, "params": 100}, "metrics": {"aa.8": value, "cost": 3.0}, "evals": [whole]}
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("aa.8 >= .35", True),  # the lower end is .35
+        ("aa.8 > .35", False),
+        ("aa.8 >= .36", False),
+        ("aa.8 <= .55", True),  # the upper end is .55
+        ("aa.8 < .55", False),
+        ("aa.8 <= .54", False),
+        ("params <= 100", True),  # a field is exact
+        ("params * 2 < 200", False),
+        ("acc >= 0", False),  # the record has none
+        ("cost < 9", False),  # no interval
+        ("mean(aa.*) > 0", False),
+    ],
+)
+def test_the_worse_end_of_the_interval_counts(text: str, holds: bool) -> None:
+    record = model(value=0.45, ci95=[0.35, 0.55])
+    assert (assertion(text).problem(record) is None) is holds
+
+
+def test_a_point_assertion_compares_the_value() -> None:
+    record = model()
+    assert assertion("aa.8 >= .45", point=True).problem(record) is None
+    assert assertion("mean(aa.*) >= .46", point=True).problem(record) is not None
+    assert assertion("cost < 9", point=True).problem(record) is None
+
+
+def test_an_edited_metric_is_not_judged_by_the_interval_of_its_entry() -> None:
+    record = model()
+    record["metrics"]["aa.8"] = 0.9
+    assert "cannot be told" in str(assertion("aa.8 >= .3").problem(record))
+
+
+def test_an_interval_of_another_confidence_counts() -> None:
+    record = model()
+    record["evals"][0]["ci90"] = record["evals"][0].pop("ci95")
+    assert assertion("aa.8 >= .34").problem(record) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["aa.8", "aa.8 = 1", ".3 < aa.8 < .4", "aa.8 < acc", "1 < 2", "aa.8 < 'x'", ""]
+)
+def test_what_is_no_assertion(text: str) -> None:
+    with pytest.raises(UsageError, match=r"--assert: .*aa.8 >= .4"):
+        assertion(text)
+
+
+def test_junit_is_xml_whatever_a_record_is_called() -> None:
+    text = to_junit([Verdict('<&"\x00', "aa.8 >= .4", None), Verdict("b", "aa.8 >= .4", 'is "less"')])
+    suite = ElementTree.fromstring(text.encode())[0]
+    assert suite.attrib == {"name": "rb-rank", "tests": "2", "failures": "1"}
+    assert [case.attrib["classname"] for case in suite] == ['<&"?', "b"]
+    assert [[child.attrib["message"] for child in case] for case in suite] == [[], ['is "less"']]
+
+
+def run(arguments: list[str], records: list[Record]) -> Result:
+    return CliRunner().invoke(main, arguments, input="".join(json.dumps(one) + "\n" for one in records))
+
+
+def test_rank_fails_with_a_line_for_each_failure_and_still_writes() -> None:
+    records = [model("a", 0.3), model("b", 0.6), model("c", 0.4)]
+    result = run(["--assert", "aa.8 >= .35", "--by", "aa.8"], records)
+    assert result.exit_code == 1
+    assert [json.loads(line)["rank"] for line in result.stdout.splitlines()] == [1, 2, 3]
+    assert [line.split(":")[2] for line in result.stderr.splitlines()] == [" c", " a"]
+
+
+def test_only_records_that_are_written_are_judged() -> None:
+    records = [model("a", 0.3), model("b", 0.6)]
+    assert run(["--assert", "aa.8 >= .4", "--by", "aa.8", "--top", "1"], records).exit_code == 0
+    assert run(["--assert", "aa.8 >= .4", "--by", "aa.8", "--where", "aa.8 < .5"], records).exit_code == 1
+
+
+def test_no_record_and_a_failed_record_do_not_pass() -> None:
+    assert run(["--assert", "aa.8 >= .4"], []).exit_code == 1
+    failed = {**model("b", 0.9), "error": {"tool": "rb-attack", "message": "no"}}
+    result = run(["--assert", "aa.8 >= .4", "--by", "aa.8"], [model("a", 0.9), failed])
+    assert result.exit_code == 1
+    assert "1 record failed before" in result.stderr
+
+
+def test_junit_in_place_of_the_records() -> None:
+    result = run(["--assert", "aa.8 >= .4", "--by", "aa.8", "--format", "junit"], [model("a", 0.6)])
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert ElementTree.fromstring(result.stdout.encode()).attrib == {"tests": "1", "failures": "0"}
+    assert run(["--format", "junit", "--by", "aa.8"], [model()]).exit_code == 2

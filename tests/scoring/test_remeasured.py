@@ -1,0 +1,76 @@
+"""Verdicts on claims: exact on all images, hypergeometric on some, by standard errors for other numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from scipy import stats
+
+from rbtools.probabilistic import intervals
+from rbtools.scoring.remeasured import LEVEL, different, hypergeometric, judged
+
+
+def attack(right: int, n: int, **more: Any) -> dict[str, Any]:
+    named = {"metric": "pgd20.8", "attack": "pgd", "eps": 8 / 255, "norm": "linf", "steps": 20}
+    return {**named, "value": right / n, "n": n, "ci95": list(intervals.wilson(right, n)), **more}
+
+
+@pytest.mark.parametrize(
+    ("seen", "verdict"), [(500, "match"), (510, "match"), (490, "match"), (511, "differs")]
+)
+def test_all_images_may_differ_by_what_arithmetic_turns(seen: int, verdict: str) -> None:
+    assert judged(attack(500, 1000), attack(seen, 1000))["verdict"] == verdict
+
+
+def test_a_clean_accuracy_may_differ_by_less() -> None:
+    claim = {"metric": "acc", "value": 0.9, "n": 1000}
+    assert judged(claim, {**claim, "value": 0.902})["verdict"] == "match"
+    assert judged(claim, {**claim, "value": 0.903})["verdict"] == "differs"
+
+
+@pytest.mark.parametrize(
+    ("seen", "part", "right", "size"), [(40, 100, 500, 1000), (3, 10, 2, 40), (0, 7, 90, 99)]
+)
+def test_the_hypergeometric_test_is_that_of_scipy(seen: int, part: int, right: int, size: int) -> None:
+    known = stats.hypergeom(size, right, part)
+    expected = part * right / size
+    p = sum(known.pmf(k) for k in range(part + 1) if abs(k - expected) >= abs(seen - expected) - 1e-9)
+    assert hypergeometric(seen, part, right, size) == pytest.approx(p, rel=1e-9)
+
+
+def test_a_random_part_of_the_images_has_a_p_value() -> None:
+    close = judged(attack(5000, 10000), attack(240, 500), 10000)
+    assert (close["verdict"], close["p"] > 0.05) == ("match", True)
+    far = judged(attack(5000, 10000), attack(200, 500), 10000)
+    assert (far["verdict"], far["p"] < LEVEL) == ("differs", True)
+
+
+def test_other_numbers_are_compared_by_their_standard_errors() -> None:
+    claim = {"metric": "pr.uniform.0.1", "noise": "uniform", "value": 0.9, "n": 800, "ci95": [0.88, 0.92]}
+    assert judged(claim, {**claim, "value": 0.905})["verdict"] == "match"
+    assert judged(claim, {**claim, "value": 0.92})["verdict"] == "differs"
+    part = {**claim, "n": 80, "ci95": [0.85, 0.95]}
+    assert judged(claim, {**part, "value": 0.93}, 1000)["verdict"] == "match"
+    assert judged(claim, {**part, "value": 0.75}, 1000)["verdict"] == "differs"
+    del part["ci95"], part["n"]
+    assert judged(claim, part, 1000)["verdict"] == "cannot be told"
+
+
+def test_fewer_images_than_claimed() -> None:
+    verdict = judged(attack(5000, 10000), attack(50, 100))
+    assert (verdict["verdict"], verdict["reason"]) == (
+        "differs",
+        "n is 10000 in the claim, but there are 100 such images",
+    )
+
+
+def test_the_protocol_is_compared_without_the_choice_of_images() -> None:
+    assert different(attack(5, 10, indices="sha256:1"), attack(50, 100)) == ""
+    assert "steps" in different(attack(5, 10, steps=10), attack(50, 100))
+
+
+def test_a_result_without_a_value() -> None:
+    claim = {"metric": "pr.uniform.0.1", "value": None, "n": 0}
+    assert judged(claim, dict(claim))["verdict"] == "match"
+    assert judged(claim, {**claim, "value": 0.5})["verdict"] == "differs"
