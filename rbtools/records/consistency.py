@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from rbtools.records import checksums, metric_name, schema
+from rbtools.records import checksums, metric_name, results, schema
 
 Record = Mapping[str, Any]
 Entry = Mapping[str, Any]
@@ -147,11 +147,16 @@ def is_count(name: str, entry: Entry) -> bool:
     if type(n) is not int or n < 1 or _is_published(entry) or "two_phase" in entry or "records" in entry:
         return False
     parts = metric_name.parse(name)
-    if parts.is_ge or parts.is_gap or parts.suffix:
+    if not _is_plain(parts, entry) or parts.suffix:
         return False
     if "corruption" in entry:
         return "severity" in entry
-    return parts.words[-1:] == ["acc"] or ("attack" in entry and parts.over == "eps")
+    return parts.stem == "acc" or ("attack" in entry and parts.over == "eps")
+
+
+def _is_plain(parts: metric_name.MetricName, entry: Entry) -> bool:
+    """Whether it is a result itself: no difference, loss or measure of one."""
+    return "measure" not in entry and {*parts.prefixes} <= {*metric_name.SPLITS, "transfer"}
 
 
 def _is_published(entry: Entry) -> bool:
@@ -161,7 +166,7 @@ def _is_published(entry: Entry) -> bool:
 def is_share(name: str, entry: Entry) -> bool:
     """Whether the value is an accuracy or another share of images or copies, from 0 to 1."""
     parts = metric_name.parse(name)
-    if parts.is_ge or parts.is_gap:
+    if not _is_plain(parts, entry):
         return False
     if parts.stem in ("acc", "pr", "pr-all", "probacc", "probacc-all"):
         return True
@@ -199,6 +204,8 @@ def _units(record: Record) -> Iterator[Finding]:
             continue
         parts = metric_name.parse(name)
         if parts.over != "eps" or "attack" not in entry or _is_published(entry):
+            continue
+        if not _is_plain(parts, entry):
             continue
         typed = float(parts.number)
         if not math.isclose(typed, eps * 255 if norm == "linf" else eps, rel_tol=1e-3, abs_tol=1e-6):
@@ -239,6 +246,10 @@ def _difference(
     (train, test) = sides
     if train is None or test is None or entry.get("n") != [train[1].get("n"), test[1].get("n")]:
         return
+    own = ("n", "split", "indices", "train_indices", "precision")
+    settings = {field: value for field, value in results.protocol(entry).items() if field not in own}
+    if any(side[1].get(field) != value for side in (train, test) for field, value in settings.items()):
+        return  # a side was measured again since, in another way
     if not _equal(value, train[0] - test[0], 1e-6):
         yield Finding(
             name, "parts", f"{name} is {value:.6g}, but train - test is {train[0]:.6g} - {test[0]:.6g}."

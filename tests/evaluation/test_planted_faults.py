@@ -1,0 +1,271 @@
+"""Planted faults are named by rb-attack check or rb-verify, and honest models raise no alarm.
+
+The networks are formulas on the digits, so that they are the same on every machine: the class whose mean
+image is nearest, with something wrong around it.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import rbtools
+from rbtools import datasets
+from rbtools.errors import RbError
+from rbtools.inputs import resolve
+from rbtools.models.normalize import Normalized
+from rbtools.probabilistic import intervals
+from rbtools.records import checksums, consistency
+from tests.conftest import SMALL_ARCH
+
+Record = dict[str, Any]
+Layer = Callable[[Tensor], Tensor]
+EPS, N = 16, 60
+CHECK = {"eps": EPS, "steps": 5, "queries": 100, "samples": 5, "n": N, "store": "rb-store"}
+
+
+class Nearest(nn.Module):
+    """Logits: minus the squared distance to the mean image of each class, up to a constant."""
+
+    def __init__(self, means: Tensor, scale: float = 1.0) -> None:
+        super().__init__()
+        self.linear = nn.Linear(64, 10)
+        self.linear.weight.data = scale * 2 * means.float()
+        self.linear.bias.data = -scale * means.square().sum(1).float()
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.linear(images.flatten(1))
+        return logits
+
+
+def means(every: int = 1, first: int = 0) -> Tensor:
+    """The mean image (10, 64) of each class, of every so many training images."""
+    data = datasets.load("digits", "train")
+    pixels = data.images.flatten(1).double()[first::every] / 255
+    labels = data.labels[first::every]
+    return torch.stack([pixels[labels == label].mean(0) for label in range(10)])
+
+
+class Around(nn.Module):
+    """The nearest mean after something else is done to the images, and before something to the logits."""
+
+    def __init__(
+        self, before: Callable[[Tensor], Tensor], after: Callable[[Tensor], Tensor] = lambda x: x
+    ) -> None:
+        super().__init__()
+        self.before, self.after, self.nearest = before, after, Nearest(means())
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.after(self.nearest(self.before(images)))
+
+
+class Gradient(torch.autograd.Function):
+    """Identity with another gradient: by `mode` turned round, or of a pattern that says nothing."""
+
+    @staticmethod
+    def forward(ctx: Any, images: Tensor, mode: str) -> Tensor:
+        ctx.mode = mode
+        return images.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        if ctx.mode == "turned":
+            return -gradient, None
+        pattern = torch.arange(gradient.numel()).view_as(gradient) * 7919 % 97 - 48.0
+        return pattern, None
+
+
+def identity(images: Tensor) -> Tensor:
+    return images
+
+
+def contrast(images: Tensor) -> Tensor:
+    return torch.sigmoid(20 * (images - 0.5))
+
+
+def rounded(levels: int) -> Layer:
+    return lambda images: (images * levels).round() / levels
+
+
+def noisy(images: Tensor) -> Tensor:
+    return images + 0.3 * torch.rand_like(images)
+
+
+def batch_statistics(logits: Tensor) -> Tensor:
+    return (logits - logits.mean(0)) / (logits.var(0, unbiased=False) + 1e-5).sqrt()
+
+
+def record_of(monkeypatch: pytest.MonkeyPatch, network: nn.Module) -> Record:
+    """The record of a file of the user's, whose network this is."""
+    path = Path("model.pt").absolute()
+    path.write_bytes(b"a network of the test's own")
+    monkeypatch.setattr(resolve, "load_model", lambda *_: network.requires_grad_(False))
+    name = "sha256:" + hashlib.sha256(path.read_bytes()).hexdigest()
+    record = {"schema": 1, "arch": dict(SMALL_ARCH), "dataset": "digits", "checkpoint": name}
+    return {**record, "checkpoint_file": str(path), "recognised": {"normalize_from": "assumed"}}
+
+
+def alarms(record: Record) -> list[str]:
+    """What rb-attack check says of a model: warnings on outputs and gradients, failing tests, or an error."""
+    try:
+        checked = rbtools.check(record, **CHECK)
+    except RbError as error:
+        return [str(error)]
+    words = []
+    for entry in checked["evals"]:
+        words += entry.get("sanity", {}).get("warnings", [])
+        words += entry.get("warnings", [])
+        words += [f"test {test['test']} fails" for test in entry.get("tests", ()) if not test["holds"]]
+    return words
+
+
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "quantised input": (lambda: Around(rounded(4)), "gradient"),
+    "black and white input": (lambda: Around(lambda images: (images > 0.5).float()), "gradient"),
+    "noise at test time": (lambda: Around(noisy), "not deterministic"),
+    "dropout left on": (lambda: Around(identity, nn.Dropout(0.3).train()), "not deterministic"),
+    "BatchNorm in train mode": (lambda: Around(identity, batch_statistics), "train mode"),
+    "ends in a softmax": (lambda: Around(identity, lambda logits: logits.softmax(1)), "ends in a softmax"),
+    "saturated softmax": (lambda: Around(identity, lambda x: (1e4 * x).softmax(1)), "ends in a softmax"),
+    "saturated logits": (lambda: Around(identity, lambda logits: 1e5 * logits), "gradient"),
+    "wrong mean": (lambda: Normalized(Around(contrast), [0.9], [0.3]), "normalisation"),
+    "labels shifted": (lambda: Around(identity, lambda logits: logits.roll(1, 1)), "--class-map"),
+    "gradient stopped": (lambda: Around(lambda images: images.detach()), "gradient"),
+    "gradient turned round": (lambda: Around(lambda x: Gradient.apply(x, "turned")), "test"),
+    "gradient of a pattern": (lambda: Around(lambda x: Gradient.apply(x, "pattern")), "test"),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("fault", NETWORKS)
+def test_a_faulty_network_is_named(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, word = NETWORKS[fault]
+    torch.manual_seed(0)
+    named = alarms(record_of(monkeypatch, make()))
+    assert any(word in text for text in named), named
+
+
+# Which training images the means are of (every so many, from one on), and a factor of the logits.
+MEANS = (
+    *("1 0 1", "1 0 .1", "1 0 10", "2 0 1", "2 1 3", "3 0 1"),
+    *("3 1 .5", "3 2 2", "4 0 1", "4 1 5", "4 3 .3", "5 2 1"),
+)
+
+
+def nearest(text: str) -> nn.Module:
+    every, first, scale = text.split()
+    return Nearest(means(int(every), int(first)), float(scale))
+
+
+HONEST: dict[str, Callable[[], nn.Module]] = {
+    **{f"nearest mean {text}": partial(nearest, text) for text in MEANS},
+    "contrast": lambda: Around(contrast),
+    "dropout in eval mode": lambda: Around(identity, nn.Dropout(0.3).eval()),
+    "BatchNorm in eval mode": lambda: Around(identity, nn.BatchNorm1d(10).eval()),
+    "log-softmax": lambda: Around(identity, lambda logits: logits.log_softmax(1)),
+    "brighter": lambda: Around(lambda images: 0.9 * images + 0.05),
+    "smoothed": lambda: Around(lambda images: nn.functional.avg_pool2d(images, 3, 1, 1)),
+    "square root": lambda: Around(lambda images: (images + 0.05).sqrt()),
+    "little contrast": lambda: Around(lambda images: torch.sigmoid(3 * (images - 0.5))),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("model", HONEST)
+def test_an_honest_model_raises_no_alarm(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = record_of(monkeypatch, HONEST[model]().eval())
+    assert alarms(record) == []
+    checked = rbtools.attack(
+        rbtools.check(record, **CHECK), "pgd", eps=[4, EPS], steps=5, n=N, store="rb-store"
+    )
+    verify = rbtools.verify(checked, sample=3, store="rb-store")["verify"]
+    assert verify["inconsistent"] == []
+    assert {one["verdict"] for one in verify["entries"].values()} <= {"match", "cannot be told"}
+
+
+@pytest.fixture
+def claim(monkeypatch: pytest.MonkeyPatch) -> Record:
+    """An honest record."""
+    record = record_of(monkeypatch, Nearest(means()))
+    record = rbtools.attack(record, "pgd", eps=[8, EPS], steps=5, n=N, store="rb-store")
+    return rbtools.attack(record, "aa", eps=EPS, attacks="apgd-ce", n=N, store="rb-store")
+
+
+def changed(
+    record: Record, metric: str, right: int | None = None, *, sealed: bool = True, **fields: Any
+) -> None:
+    """Change an entry, and all that has to fit it."""
+    (entry,) = [one for one in record["evals"] if one["metric"] == metric]
+    if right is not None:
+        entry["value"] = right / entry["n"]
+        entry["ci95"] = list(intervals.wilson(right, entry["n"]))
+    entry |= fields
+    record["metrics"][metric] = entry["value"]
+    if sealed:
+        record["checksums"][metric] = checksums.of(entry)
+
+
+def count(record: Record, metric: str) -> int:
+    return round(record["metrics"][metric] * N)
+
+
+def other_network(record: Record) -> None:
+    for metric in ("pgd5.8", "pgd5.16"):
+        changed(record, metric, count(record, metric) + 2)
+
+
+def weak_autoattack(record: Record) -> None:
+    changed(record, "pgd5.16", 10)
+    changed(record, "aa.16", 50)
+
+
+RECORDS: dict[str, tuple[Callable[[Record], Any], str]] = {
+    "metric edited": (lambda r: r["metrics"].update({"pgd5.16": 0.99}), "edited"),
+    "entry edited": (lambda r: changed(r, "pgd5.16", 20, sealed=False), "edited"),
+    "entry removed": (lambda r: r["evals"].pop(0), "edited"),
+    "percent": (lambda r: changed(r, "pgd5.16", value=55.0, ci95=[50.0, 60.0]), "share"),
+    "eps in the wrong unit": (lambda r: changed(r, "pgd5.16", eps=16.0), "unit"),
+    "another eps than its name": (lambda r: changed(r, "pgd5.16", eps=0.016), "unit"),
+    "fewer steps than said": (lambda r: changed(r, "pgd5.16", steps=2), "unit"),
+    "fewer images than said": (lambda r: changed(r, "pgd5.16", n=10 * N), "interval"),
+    "interval of another number": (lambda r: changed(r, "pgd5.16", value=0.99), "interval"),
+    "no whole number of images": (lambda r: changed(r, "pgd5.16", value=0.5011, ci95=[0.3, 0.7]), "count"),
+    "robust above clean": (lambda r: changed(r, "acc", count(r, "pgd5.8") - 5), "above clean"),
+    "worse at a smaller distance": (lambda r: changed(r, "pgd5.8", 0), "distances"),
+    "AutoAttack above PGD": (weak_autoattack, "AutoAttack"),
+    "numbers of another network": (other_network, "differs"),
+    "more images than there are": (
+        lambda r: changed(r, "pgd5.16", n=600, **_fit(r["metrics"]["pgd5.16"], 600)), "differs"
+    ),
+}  # fmt: skip
+
+
+def _fit(value: float, n: int) -> Record:
+    return {"ci95": list(intervals.wilson(value * n, n))}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("fault", RECORDS)
+def test_a_false_record_is_named(fault: str, claim: Record) -> None:
+    plant, word = RECORDS[fault]
+    assert named(claim) == set()
+    record = copy.deepcopy(claim)
+    plant(record)
+    assert word in named(record, measured=word == "differs")
+
+
+def named(record: Record, *, measured: bool = False) -> set[str]:
+    """The rules that rb-verify finds broken, and whether a measurement differs."""
+    rules = {finding.rule for finding in consistency.findings(record)}
+    if measured:
+        entries = rbtools.verify(record, store="rb-store")["verify"]["entries"].values()
+        rules |= {one["verdict"] for one in entries} - {"match"}
+    return rules
