@@ -197,7 +197,8 @@ def _of_another(inputs: Inputs, header: Mapping[str, Any], claim: Mapping[str, A
     }
     for name, value in facts.items():
         there = header.get(name)
-        same = math.isclose(there, value) if _numbers(there, value) else there == value
+        numeric = isinstance(there, int | float) and isinstance(value, int | float)
+        same = math.isclose(there, value) if numeric else there == value  # type: ignore[arg-type]
         if not same:
             return f"its {name} is {there}, and that of the claim {value}"
     return None if _numbers(claim.get("value"), 0) else "the claim has no value"

@@ -99,7 +99,9 @@ def test_every_attack_runs(trained: dict[str, Record], attack: str) -> None:
 
 
 def test_none_measures_clean_accuracy_alone(trained: dict[str, Record]) -> None:
-    plain = {key: value for key, value in trained["erm"].items() if key not in ("metrics", "evals", "checksums")}
+    plain = {
+        key: value for key, value in trained["erm"].items() if key not in ("metrics", "evals", "checksums")
+    }
     record = one(run(["none", "--n", "30", "--detail"], plain))
     assert list(record["metrics"]) == ["acc"]
     (entry,) = record["evals"]
