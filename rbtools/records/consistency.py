@@ -45,16 +45,16 @@ def first_contradiction(record: Record) -> str | None:
     """The first inconsistency that a glance at each entry shows, for tools that read many records."""
     metrics = record.get("metrics") or {}
     for entry in record.get("evals") or ():
-        name, value = entry["metric"], entry.get("value")
+        value = entry.get("value")
         if value is None:
             continue
-        if name not in metrics:
-            return f"{name} has an entry in evals, but is not in metrics"
+        if entry["metric"] not in metrics:
+            return f"{entry['metric']} has an entry in evals, but is not in metrics"
         ends = entry.get("ci95")
-        if ends is None or ends[0] - _EXACT <= value <= ends[1] + _EXACT:
+        if ends is None or ends[0] <= value <= ends[1] or "estimator" in entry:
             continue
-        if "estimator" not in entry:
-            return f"{name} is {value:.6g}, outside its own interval {_pair(ends)}"
+        if not ends[0] - _EXACT <= value <= ends[1] + _EXACT:
+            return f"{entry['metric']} is {value:.6g}, outside its own interval {_pair(ends)}"
     return None
 
 
