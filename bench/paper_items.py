@@ -148,7 +148,8 @@ NAS_ROBBENCH = Paper(
         "table 2": Item(
             "What searches by one metric find; the optimum has the best mean robust accuracy.",
             table="table 2",
-            lacks="a search among so few networks finds the best",
+            lacks="ten runs of ten queries, all of which evolution and local search too begin with at random, so"
+            " that the three are alike; a table of 16 networks has hardly a neighbour of one",
         ),
         "table 3": Item("Symbols of the theory.", reason="It is a list of symbols and has no data."),
         "table 4": Item(
@@ -438,7 +439,8 @@ ROBUSTNESS_DATASET = Paper(
         "table 1": Item(
             "What searches find on clean and on FGSM accuracy, and the best there is.",
             table="table 1",
-            lacks="ten runs of ten queries, without BANANAS, among so few networks",
+            lacks="ten runs of ten queries, without BANANAS, among so few networks: all queries are random ones,"
+            " so that the searches are alike",
         ),
         "table 2": Item(
             "Attacks and their distances.", reason="Settings: rb-attack --preset jung2023 --print-config."
