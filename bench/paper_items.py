@@ -148,7 +148,7 @@ NAS_ROBBENCH = Paper(
         "table 2": Item(
             "What searches by one metric find; the optimum has the best mean robust accuracy.",
             table="table 2",
-            lacks="ten runs of ten queries, all of which evolution and local search too begin with at random, so"
+            lacks="ten runs of ten queries, all of which evolution and local search too make at random, so"
             " that the three are alike; a table of 16 networks has hardly a neighbour of one",
         ),
         "table 3": Item("Symbols of the theory.", reason="It is a list of symbols and has no data."),
@@ -439,7 +439,7 @@ ROBUSTNESS_DATASET = Paper(
         "table 1": Item(
             "What searches find on clean and on FGSM accuracy, and the best there is.",
             table="table 1",
-            lacks="ten runs of ten queries, without BANANAS, among so few networks: all queries are random ones,"
+            lacks="ten runs of ten queries, without BANANAS, among so few networks: all queries are random,"
             " so that the searches are alike",
         ),
         "table 2": Item(
