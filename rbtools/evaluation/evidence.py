@@ -227,7 +227,7 @@ def _judged(
             start += len(ids)
             clean, labels = dataset.images[ids].float().div(255), dataset.labels[ids]
             difference = torch.from_numpy(block.differences)
-            if (problem := _outside(clean, difference, header)) is not None:
+            if (problem := _outside(difference, header)) is not None:
                 return broken, ties, problem
             margin = margins(logits, Scale.moved(clean, difference), labels)
             claimed = torch.from_numpy(block.forms != adv_file.CLEAN)
@@ -247,11 +247,11 @@ def _judged(
     return broken, ties, None if start == header["n"] else "it holds fewer images than it says"
 
 
-def _outside(clean: Tensor, difference: Tensor, header: Mapping[str, Any]) -> str | None:
-    """Whether an image leaves the ball or the box."""
+def _outside(difference: Tensor, header: Mapping[str, Any]) -> str | None:
+    """Whether a difference leaves the ball; the box cuts what is judged."""
     if not torch.isfinite(difference).all():
         return "a difference is not finite"
-    flat = (Scale.moved(clean, difference) - clean).flatten(1)
+    flat = difference.flatten(1)
     order = {"linf": math.inf, "l2": 2, "l1": 1}.get(str(header.get("norm")))
     if order is None:
         return f"its norm is {header.get('norm')}"
