@@ -147,7 +147,8 @@ def _file_lines(tree: Tree) -> Iterator[bytes]:
 
     def work(start: int) -> list[bytes]:
         stop = min(start + HASH_CHUNK, len(tree.files))
-        return [content_hash.lines(tree.files[i][1], _image_hash(tree, i)) for i in range(start, stop)]
+        part = tree.gathered(range(start, stop))
+        return [content_hash.lines(tree.files[i][1], _image_hash(part, i)) for i in range(start, stop)]
 
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         for lines in pool.map(work, starts):

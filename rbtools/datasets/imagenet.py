@@ -20,7 +20,8 @@ from rbtools.datasets.tree import Tree, class_folders, is_image, scan, some
 from rbtools.errors import RbError
 
 WNID = re.compile(r"n\d{8}")
-NUMBER = re.compile(r".*_(\d{8})\.\w+")  # of a validation image, in its file's name
+# The number of a validation image in its file's name; on the Hub its wnid follows.
+NUMBER = re.compile(r"(?:.*/)?[^/]*_(\d{8})(?:_n\d{8})?\.\w+")
 LABELS = (
     "LOC_val_solution.csv",
     "imagenet_2012_validation_synset_labels.txt",
@@ -193,7 +194,7 @@ def _only(tree: Tree, positions: Sequence[int]) -> Tree:
 def _published_subset(tree: Tree) -> list[int]:
     """The positions of the images that RobustBench evaluates on."""
     wanted = set(facts().robustbench)
-    numbers = (NUMBER.fullmatch(path) for _, path in tree.files)
+    numbers = (NUMBER.fullmatch(tree.file_name(index)) for index in range(len(tree)))
     return [place for place, match in enumerate(numbers) if match and int(match[1]) in wanted]
 
 

@@ -5,11 +5,14 @@ PATH is a .parquet file, or a folder with data/train-00000-of-00001.parquet ... 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
 import os
 import re
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -33,6 +36,7 @@ EXPECTED = (
 # The Hub's names of splits; synonyms of `validation`, which is used if there is no `test`.
 _SPLIT = re.compile(r"(?:partial-)?(train|test|validation|valid|val|dev)\b")
 _SAME = {"valid": "validation", "val": "validation", "dev": "validation"}
+AT_ONCE = 32  # rows that are read together
 _IMAGES, _LABELS = ("image", "img"), ("label", "labels", "fine_label")
 
 
@@ -41,8 +45,8 @@ class Parquet(DatasetSource):
     """Images as PNG, JPEG ... in a column, labels in another; `validation` is used if there is no `test`.
 
     Classes are those of the file's Hub features, else the numbers up to the highest label. Images are RGB, or
-    have one channel if the first one is greyscale, and must have one size. Encoded images are kept in memory;
-    decoded ones too, if they fit.
+    have one channel if the first one is greyscale, and must have one size. Decoded images are kept in memory,
+    if they fit; else they are read and decoded where they are used.
     """
 
     def __post_init__(self) -> None:
@@ -144,24 +148,30 @@ def _splits(path: Path) -> dict[str, list[Path]]:
 
 
 class ImageTable:
-    """The rows of a split: labels int64 (N,), and encoded images by number."""
+    """The rows of a split: labels int64 (N,), and encoded images by number.
+
+    Labels are in memory. An image is read where it is asked for, with the rows of its row group before it:
+    rows in ascending order are read once (`gathered`).
+    """
 
     def __init__(self, files: list[Path]) -> None:
         self._files = files
         pa, pq = _pyarrow()
         try:
             schema = pq.read_schema(files[0])
-            image, label = _columns(pa, schema, files[0])
-            tables = [pq.read_table(file, columns=[image, label], memory_map=True) for file in files]
-            table = pa.concat_tables(tables)
-            column = table.column(label)
+            self._image, label = _columns(pa, schema, files[0])
+            opened = [pq.ParquetFile(file, memory_map=True) for file in files]
+            if any(one.schema_arrow.field(self._image) != schema.field(self._image) for one in opened):
+                raise ValueError(f"its column {self._image} differs from that of another file")
+            column = pa.concat_tables([one.read([label]) for one in opened]).column(label)
             if column.null_count:
                 raise ValueError(f"its column {label} has rows without a value")
             self.labels: np.ndarray = column.to_numpy().astype(np.int64)
         except (pa.ArrowException, OSError, ValueError, KeyError) as error:
             raise damaged(files[0], EXPECTED, str(error).split("\n")[0]) from None
         self.class_names = _named_in(schema, label)
-        self._images = table.column(image)
+        self._opened = opened
+        self._reader = _RowReader(files, opened, self._image)
         if not len(self.labels):
             raise RbError(f"The file {files[0]} has no rows. Expected {EXPECTED}.")
 
@@ -172,15 +182,89 @@ class ImageTable:
         return f"in row {index} of {self._files[0]}{' and the following' if len(self._files) > 1 else ''}"
 
     def open(self, index: int) -> IO[bytes]:
-        row = self._images[index].as_py()
+        row = self._reader.row(index)
         data = row["bytes"] if isinstance(row, dict) else row
         if not data:
             raise OSError("it is not in the file, which only names it")
         return io.BytesIO(data)
 
+    def gathered(self, ids: Sequence[int]) -> GatheredRows:
+        """These rows in memory, each row group read once."""
+        rows: dict[int, bytes] = {}
+        for index in sorted(ids):
+            with contextlib.suppress(OSError), self.open(index) as stream:  # `open` says it again
+                rows[index] = stream.read()
+        return GatheredRows(self, rows)
+
+    def file_names(self) -> list[str] | None:
+        """The name of the file that each image was made of, as the Hub's files note it; None without."""
+        pa = _pyarrow()[0]
+        try:
+            column = pa.concat_tables([one.read([f"{self._image}.path"]) for one in self._opened]).column(0)
+            return [str((row or {}).get("path") or "") for row in column.to_pylist()]
+        except (pa.ArrowException, OSError, IndexError, AttributeError):
+            return None
+
     def shape(self) -> tuple[int, int, int]:
         """(C, H, W) of the first image."""
         return (1 if decode.is_grey(self, 0) else 3, *decode.size_of(self, 0))
+
+
+@dataclass(frozen=True)
+class GatheredRows:
+    """Rows of a table whose images are in memory."""
+
+    table: ImageTable
+    rows: dict[int, bytes]
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def path(self, index: int) -> str:
+        return self.table.path(index)
+
+    def open(self, index: int) -> IO[bytes]:
+        return io.BytesIO(self.rows[index]) if index in self.rows else self.table.open(index)
+
+    def gathered(self, ids: Sequence[int]) -> GatheredRows:
+        return self
+
+
+class _RowReader:
+    """Reads rows of one column, a few at a time; going forward in a row group costs no more than its rows."""
+
+    def __init__(self, files: list[Path], opened: Sequence[Any], column: str) -> None:
+        self._column = column
+        self._groups: list[tuple[Path, Any, int]] = []
+        starts = [0]
+        for path, file in zip(files, opened, strict=True):
+            for group in range(file.num_row_groups):
+                self._groups.append((path, file, group))
+                starts.append(starts[-1] + file.metadata.row_group(group).num_rows)
+        self._starts = np.array(starts)
+        self._lock = threading.Lock()
+        self._batches: Iterator[Any] = iter(())
+        self._batch: Any = ()
+        self._group, self._first = -1, 0  # the row group that is read, and the first row of the batch
+
+    def row(self, index: int) -> Any:
+        """Raises RbError naming a damaged file."""
+        group = int(np.searchsorted(self._starts, index, side="right")) - 1
+        path, file, number = self._groups[group]
+        with self._lock:
+            try:
+                if group != self._group or index < self._first:
+                    self._group, self._first, self._batch = group, int(self._starts[group]), ()
+                    self._batches = file.iter_batches(
+                        AT_ONCE, row_groups=[number], columns=[self._column], use_threads=False
+                    )
+                while index >= self._first + len(self._batch):
+                    self._first += len(self._batch)
+                    self._batch = next(self._batches).column(0)
+                return self._batch[index - self._first].as_py()
+            except (_pyarrow()[0].ArrowException, OSError, ValueError, StopIteration) as error:
+                self._group = -1
+                raise damaged(path, EXPECTED, str(error).split("\n")[0]) from None
 
 
 def _pyarrow() -> tuple[Any, Any]:

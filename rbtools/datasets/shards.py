@@ -1,8 +1,7 @@
 """ImageNet in packed files: WebDataset's shards (`val-000.tar`) and the Hub's parquet files.
 
 A shard has for each image NAME.jpg (or .jpeg, .png, .webp) and NAME.cls, its class index as text. At first
-only headers and labels are read; an image is read where it is used. Of parquet files the labels and the
-encoded images are read into memory at once (some 7 GB for ImageNet's validation images).
+only headers and labels are read; an image is read where it is used.
 """
 
 from __future__ import annotations
@@ -11,14 +10,15 @@ import io
 import os
 import re
 import tarfile
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import IO, NamedTuple
 
 from rbtools.datasets import parquet
 from rbtools.datasets.damage import damaged
+from rbtools.datasets.decode import Encoded
 from rbtools.datasets.tree import Tree
 from rbtools.errors import RbError
 
@@ -28,15 +28,34 @@ EXPECTED = "a WebDataset shard: for each image NAME.jpg and NAME.cls, its class 
 MOST_DIGITS = 8  # of a class index
 
 
+class Packed(NamedTuple):
+    """Packed images by name: the class index of each, and what reads some of them, or one."""
+
+    labels: dict[str, int]
+    read: Callable[[str], bytes]
+    gather: Callable[[Sequence[str]], Callable[[str], bytes]] | None = None
+    file_names: Mapping[str, str] = {}  # the names of the files that they were made of
+
+
 @dataclass(frozen=True)
 class PackedTree(Tree):
     """The images of one split in packed files, by the names that `files` has for them."""
 
     sources: Sequence[Path]
-    read: Callable[[str], bytes]
+    packed: Packed
 
     def open(self, index: int) -> IO[bytes]:
-        return io.BytesIO(self.read(self.files[index][1]))
+        return io.BytesIO(self.packed.read(self.files[index][1]))
+
+    def gathered(self, ids: Sequence[int]) -> Tree:
+        if self.packed.gather is None:
+            return self
+        read = self.packed.gather([self.files[index][1] for index in ids])
+        return replace(self, packed=self.packed._replace(read=read, gather=None))
+
+    def file_name(self, index: int) -> str:
+        name = self.files[index][1]
+        return self.packed.file_names.get(name, name)
 
     def stored(self) -> Iterator[tuple[str, str]]:
         return ((path.name, str(path)) for path in self.sources)
@@ -71,7 +90,8 @@ def shards(place: Path, names: Sequence[str]) -> list[Path]:
 def packed_tree(paths: Sequence[Path], class_names: Sequence[str]) -> PackedTree:
     """The images of these files. Raises RbError for a damaged one and for a class index that is none."""
     read = _of_tar if paths[0].suffix == ".tar" else _of_parquet
-    labels, data = read(tuple((path, os.stat(path).st_mtime_ns) for path in paths))
+    packed = read(tuple((path, os.stat(path).st_mtime_ns) for path in paths))
+    labels = packed.labels
     wrong = next((name for name, label in labels.items() if not 0 <= label < len(class_names)), None)
     if wrong is not None:
         raise RbError(
@@ -81,14 +101,11 @@ def packed_tree(paths: Sequence[Path], class_names: Sequence[str]) -> PackedTree
     present = sorted(set(labels.values()))
     position = {label: place for place, label in enumerate(present)}
     files = [(position[label], name) for name, label in labels.items()]
-    return PackedTree(paths[0].parent, [class_names[label] for label in present], files, 0, paths, data)
-
-
-Read = tuple[dict[str, int], Callable[[str], bytes]]
+    return PackedTree(paths[0].parent, [class_names[label] for label in present], files, 0, paths, packed)
 
 
 @lru_cache(maxsize=2)
-def _of_tar(files: tuple[tuple[Path, int], ...]) -> Read:
+def _of_tar(files: tuple[tuple[Path, int], ...]) -> Packed:
     members = {name: member for path, _ in files for name, member in _members(path)}
 
     def data(name: str) -> bytes:
@@ -97,7 +114,7 @@ def _of_tar(files: tuple[tuple[Path, int], ...]) -> Read:
             file.seek(member.offset)
             return file.read(member.size)
 
-    return {name: member.label for name, member in members.items()}, data
+    return Packed({name: member.label for name, member in members.items()}, data)
 
 
 def _members(path: Path) -> Iterator[tuple[str, Member]]:
@@ -129,12 +146,16 @@ def _members(path: Path) -> Iterator[tuple[str, Member]]:
 
 
 @lru_cache(maxsize=2)
-def _of_parquet(files: tuple[tuple[Path, int], ...]) -> Read:
+def _of_parquet(files: tuple[tuple[Path, int], ...]) -> Packed:
     table = parquet.ImageTable([path for path, _ in files])
     rows = {f"row {row}": row for row in range(len(table))}
 
-    def data(name: str) -> bytes:
-        with table.open(rows[name]) as stream:
+    def data(name: str, source: Encoded = table) -> bytes:
+        with source.open(rows[name]) as stream:
             return stream.read()
 
-    return {name: int(table.labels[row]) for name, row in rows.items()}, data
+    def gather(names: Sequence[str]) -> Callable[[str], bytes]:
+        return partial(data, source=table.gathered([rows[name] for name in names]))
+
+    labels = {name: int(table.labels[row]) for name, row in rows.items()}
+    return Packed(labels, data, gather, dict(zip(rows, table.file_names() or (), strict=False)))

@@ -16,6 +16,7 @@ from rbtools import datasets
 from rbtools.datasets.imagenet import facts
 from rbtools.datasets.streaming import Streamed
 from rbtools.errors import RbError
+from tests.datasets import archives
 
 # The labels of the first validation images: class indices, and the numbers of the development kit.
 INDICES, NUMBERS = (65, 970, 230, 809, 516), (490, 361, 171, 822, 297)
@@ -181,6 +182,29 @@ def test_the_hubs_parquet_files_are_the_same_images(flat: Path, tmp_path: Path) 
     (flat.parent / "val.txt").write_text(LABELS["val.txt"])
     plain, hub = (datasets.load("imagenet", "test", place) for place in ("data", tmp_path / "hub"))
     assert hub.labels.tolist() == list(INDICES) and torch.equal(hub.images[:], plain.images[:])
+    assert torch.equal(hub.images[[4, 0, 2]], plain.images[[4, 0, 2]])
+
+
+@pytest.mark.parametrize("name", ["ILSVRC2012_val_{:08}.JPEG", "val/ILSVRC2012_val_{:08}_n01440764.JPEG"])
+def test_robustbenchs_images_are_found_in_parquet_files_by_their_names(tmp_path: Path, name: str) -> None:
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    chosen = facts().robustbench[0]
+    numbers = [chosen + 1, chosen, chosen + 2]
+    assert not {chosen + 1, chosen + 2} & set(facts().robustbench)
+    folder = tmp_path / "hub" / "imagenet"
+    folder.mkdir(parents=True)
+    rows = [
+        {"bytes": archives.png(archives.pixels(n, 1, 3, 8, 8)[0]), "path": name.format(n)} for n in numbers
+    ]
+    table = pa.table({"image": rows, "label": [0, 7, 9]})
+    pq.write_table(table, folder / "validation-00000-of-00001.parquet", row_group_size=2)
+    assert datasets.describe("imagenet", tmp_path / "hub").sizes["robustbench"] == 1
+    subset = datasets.load("imagenet", "robustbench", tmp_path / "hub")
+    assert subset.labels.tolist() == [7]
+    whole = datasets.load("imagenet", "test", tmp_path / "hub")
+    assert torch.equal(subset.images[:], whole.images[1:2])
 
 
 @pytest.mark.parametrize(
