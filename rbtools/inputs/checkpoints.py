@@ -70,6 +70,8 @@ def record_of(
     if named_weights.is_name(path):
         path, arch, name = named_weights.find(path, run)
         given, source = {**arch, **given}, {"weights": name}
+    elif hints.arch is None:
+        given = {**named_weights.beside(path), **given}
     data = data_of({"arch": given}, run) if with_data else None
     name = resolve.hash_of(path, run)
     arch, facts = _recognised(path, name, given, data, run)

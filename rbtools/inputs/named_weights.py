@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rbtools.execution.context import RunContext
 
 WEIGHTS_FILE, CONFIG_FILE = "model.safetensors", "config.json"
+HUB_FILES = (WEIGHTS_FILE, "pytorch_model.bin")  # names of weights in a repository of the Hub
 _REPOSITORY = re.compile(r"([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
 _HASHED = re.compile(r".*-([0-9a-f]{8,})\.pth")  # a file of torchvision, by the beginning of its SHA-256
 _INTERPOLATIONS = ("bilinear", "bicubic")
@@ -62,20 +63,38 @@ def _of_hub(name: str, run: RunContext) -> NamedWeights:
             f"hf:{name} names no repository of the Hub. Expected hf:ORG/NAME or hf:ORG/NAME@REVISION."
         )
     repository, revision = match.groups()
-    config = _config(repository, revision, CONFIG_FILE, run)
-    of_timm = isinstance(config.get("architecture"), str)
-    try:
-        arch = (_of_timm_config if of_timm else transformers_config.network)(config, repository)
-        if not of_timm:
-            images = _config(repository, revision, transformers_config.IMAGES_FILE, run)
-            arch |= transformers_config.images(images, repository)
-    except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError) as error:
-        raise RbError(
-            f"The configuration of hf:{repository} is damaged: {error!r}. Fetch it again."
-        ) from None
+    arch = _configured(f"hf:{repository}", lambda file: _hub_file(repository, revision, file, run))
     path = _hub_file(repository, revision, WEIGHTS_FILE, run)
     commit = Path(path).parent.name  # the cache has a folder for each commit
     return NamedWeights(path, arch, f"hf:{repository}@{commit}")
+
+
+def beside(path: str) -> dict[str, Any]:
+    """The architecture that the configuration beside a file describes, as downloads from the Hub have it;
+    empty without one. Raises RbError for a damaged one and for a network that has no counterpart here.
+    """
+    folder = Path(path).parent
+    there = {file: (folder / file).is_file() for file in (CONFIG_FILE, transformers_config.IMAGES_FILE)}
+    if Path(path).name not in HUB_FILES or not there[CONFIG_FILE]:
+        return {}
+    config = _config(str(folder), str(folder / CONFIG_FILE))
+    of_timm = isinstance(config.get("architecture"), str)
+    if not of_timm and not (isinstance(config.get("architectures"), list) and all(there.values())):
+        return {}
+    return _configured(str(folder), lambda file: str(folder / file))
+
+
+def _configured(source: str, file: Callable[[str], str]) -> dict[str, Any]:
+    """The architecture of the configuration files of timm or transformers; `file` gives their paths."""
+    config = _config(source, file(CONFIG_FILE))
+    of_timm = isinstance(config.get("architecture"), str)
+    try:
+        arch = (_of_timm_config if of_timm else transformers_config.network)(config, source)
+        if not of_timm:
+            arch |= transformers_config.images(_config(source, file(transformers_config.IMAGES_FILE)), source)
+    except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError) as error:
+        raise RbError(f"The configuration of {source} is damaged: {error!r}. Fetch it again.") from None
+    return arch
 
 
 def _hub_file(repository: str, revision: str | None, file: str, run: RunContext) -> str:
@@ -108,25 +127,25 @@ def _hub_file(repository: str, revision: str | None, file: str, run: RunContext)
         raise RbError(f"The file {file} of hf:{repository} cannot be downloaded: {reason}") from None
 
 
-def _config(repository: str, revision: str | None, file: str, run: RunContext) -> Mapping[str, Any]:
-    path = _hub_file(repository, revision, file, run)
+def _config(source: str, path: str) -> Mapping[str, Any]:
+    file = Path(path).name
     try:
         config = json.loads(Path(path).read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise RbError(f"The file {file} of hf:{repository} is damaged: {error}. Fetch it again.") from None
+        raise RbError(f"The file {file} of {source} is damaged: {error}. Fetch it again.") from None
     if not isinstance(config, dict):
-        raise RbError(f"The file {file} of hf:{repository} is no JSON object. Fetch it again.")
+        raise RbError(f"The file {file} of {source} is no JSON object. Fetch it again.")
     return config
 
 
-def _of_timm_config(config: Mapping[str, Any], repository: str) -> dict[str, Any]:
+def _of_timm_config(config: Mapping[str, Any], source: str) -> dict[str, Any]:
     """The architecture of timm that a repository's configuration describes. Raises RbError where its
     arguments are changed.
     """
     if config.get("model_args"):
         changed = shown(", ".join(map(str, config["model_args"])), 100)
         raise RbError(
-            f"hf:{repository} is timm's {config['architecture']} with changed arguments ({changed}). Write a"
+            f"{source} is timm's {config['architecture']} with changed arguments ({changed}). Write a"
             " function that builds it and say --arch python:MODULE:FUNCTION --allow-code."
         )
     name = config["architecture"]

@@ -39,7 +39,7 @@ _INTERPOLATIONS = {2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 _LARGE = 384  # from this side on ConvNeXt's preprocessing scales both sides and crops nothing
 
 
-def network(config: Mapping[str, Any], repository: str) -> dict[str, Any]:
+def network(config: Mapping[str, Any], source: str) -> dict[str, Any]:
     """The fields of the architecture that the weights do not show. Raises RbError for a network that has no
     counterpart here.
     """
@@ -47,22 +47,20 @@ def network(config: Mapping[str, Any], repository: str) -> dict[str, Any]:
     name = str(names[0]) if isinstance(names, list) and names else f"a {config.get('model_type')}"
     expected = CLASSES.get(name)
     if expected is None:
-        raise _refused(repository, f"is {name} of the package transformers, which has no counterpart here")
+        raise _refused(source, f"is {name} of the package transformers, which has no counterpart here")
     for key, value in expected.items():
         if config.get(key, value) != value:
-            raise _refused(repository, f"is a {name} with {key} {config[key]!r}, and {value!r} is known here")
+            raise _refused(source, f"is a {name} with {key} {config[key]!r}, and {value!r} is known here")
     epsilon = config.get("layer_norm_eps", 0)
     if epsilon > EPSILON and "layer_norm_eps" not in expected:
-        raise _refused(
-            repository, f"is a {name} with layer_norm_eps {epsilon}, and at most 1e-6 is known here"
-        )
+        raise _refused(source, f"is a {name} with layer_norm_eps {epsilon}, and at most 1e-6 is known here")
     if expected is _VIT and _OF_A_HEAD * config.get("num_attention_heads", 12) != _width(config):
-        raise _refused(repository, f"is a {name} whose heads do not have {_OF_A_HEAD} channels each")
+        raise _refused(source, f"is a {name} whose heads do not have {_OF_A_HEAD} channels each")
     if name != "DeiTForImageClassificationWithTeacher":
         return {}
     size = _DISTILLED.get(_width(config))
     if size is None:
-        raise _refused(repository, f"is a {name} of width {_width(config)}, which timm does not have")
+        raise _refused(source, f"is a {name} of width {_width(config)}, which timm does not have")
     patch, side = config.get("patch_size", 16), config.get("image_size", 224)
     return {"space": "timm", "name": f"deit_{size}_distilled_patch{patch}_{side}"}
 
@@ -71,19 +69,19 @@ def _width(config: Mapping[str, Any]) -> int:
     return int(config.get("hidden_size", 768))
 
 
-def _refused(repository: str, what: str) -> RbError:
+def _refused(source: str, what: str) -> RbError:
     return RbError(
-        f"hf:{repository} {what}. Write a function that builds the network and say --arch"
+        f"{source} {what}. Write a function that builds the network and say --arch"
         " python:MODULE:FUNCTION --allow-code --checkpoint model.safetensors."
     )
 
 
-def images(config: Mapping[str, Any], repository: str) -> dict[str, Any]:
+def images(config: Mapping[str, Any], source: str) -> dict[str, Any]:
     """`normalize`, and `preprocessing` where the data set imagenet has it. Raises RbError for pixels on
     another scale than [0, 1], and LookupError, TypeError or ValueError for a damaged file.
     """
     if not config.get("do_rescale", True) or abs(255 * config.get("rescale_factor", 1 / 255) - 1) > 1e-6:
-        raise _refused(repository, "takes pixels that are not scaled to [0, 1]")
+        raise _refused(source, "takes pixels that are not scaled to [0, 1]")
     fields: dict[str, Any] = {"normalize": "none"}
     if config.get("do_normalize", True):
         fields["normalize"] = [[float(one) for one in config[key]] for key in ("image_mean", "image_std")]

@@ -106,7 +106,10 @@ def load(
         side = 32 * pooled_windows(checkpoint.state)
     classes, shape = n_classes, shape or (channels, side, side)
     network, checkpoint = _network(checkpoint, arch, classes, shape, allow_code)
-    normalization = normalising.choose_normalization(checkpoint, arch, network, classes, shape, hints)
+    by_user = facts["arch_from"] == "given"
+    normalization = normalising.choose_normalization(
+        checkpoint, arch, network, classes, shape, hints, by_user
+    )
     candidates = [(arch, network)]
     others = disambiguate.variants_of(arch)[1:] if hints.known else []
 

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rbtools.models import statistics
+from rbtools.errors import RbError
+from rbtools.models import published_normalizations, statistics
 from rbtools.models.normalize import PER_IMAGE, Normalized, PerImageStandardization
 from rbtools.models.read_checkpoint import Checkpoint
-from rbtools.models.statistics import Known
+from rbtools.models.statistics import Known, Pair
 from rbtools.models.unpack import MEANS, MOST_CHANNELS, STDS
 
 RAW = "none"  # an architecture's `normalize` where the network takes pixels as they are
@@ -21,6 +22,8 @@ DATASET = "dataset"  # among the known normalisations: that of the data set whic
 PUBLISHED = "published"  # among the known normalisations: that of the network's published configuration
 SMALL_IMAGENET = "imagenet16-120"
 STATISTICS = "BatchNorm statistics"
+ASKED = (DATASET, "none", "imagenet")  # proposed where nothing is published
+WITH_OWN_INPUTS = ("python", "fcnn", "rescnn")  # spaces whose networks say what inputs they take
 GUESS = "guess: "  # the beginning of `normalize_from` where neither file, user nor statistics decide
 
 
@@ -55,12 +58,17 @@ def choose_normalization(
     classes: int,
     shape: tuple[int, int, int],
     hints: NormalizationHints,
+    named: bool = False,
 ) -> ChosenNormalization:
     """The normalisation of a checkpoint's `network`, which holds its weights.
 
     The sources, in this order: the file itself (a file written by rbtools without one has none); the user;
     the data set that a published run was trained on; BatchNorm's statistics; else a guess: none for a network
-    of the user's own code, the published configuration, the data set that is evaluated.
+    of the user's own code, the published configuration, the data set that is evaluated. `named`: the user
+    said which network it is.
+
+    Raises RbError for a network without BatchNorm, when there are images, unless all that publish its tensors
+    agree on the normalisation.
     """
     noted = checkpoint.metadata.get("arch")
     own = checkpoint.mean is not None or "normalisation" in checkpoint.origin
@@ -80,13 +88,65 @@ def choose_normalization(
             chosen(None), {"normalize_from": f"{GUESS}the network normalises by itself"}
         )
     if known:
-        known = {**_published(network, classes), **known}
+        known = {**_fitting(_published(network, classes), shape[0]), **known}
     if not known:
         return ChosenNormalization({}, {"normalize_from": OPEN})
     of_classes = [name for name in known if hints.classes.get(name) == classes]
     guess = guessed(arch, known, of_classes)
     public = arch.get("space") != "nasbench201"  # whose weights have the exact digits
-    return _remembered(network, shape, hints, known, of_classes, guess, public) or guess
+    remembered = _remembered(network, shape, hints, known, of_classes, guess, public)
+    if remembered is not None or arch.get("space") in WITH_OWN_INPUTS or statistics.has_statistics(network):
+        return remembered or guess
+    return _agreed(checkpoint, arch, network, classes, shape[0], known, hints, named)
+
+
+def _agreed(
+    checkpoint: Checkpoint,
+    arch: Mapping[str, Any],
+    network: nn.Module,
+    classes: int,
+    channels: int,
+    known: Mapping[str, Known],
+    hints: NormalizationHints,
+    named: bool,
+) -> ChosenNormalization:
+    """The normalisation that all publish for a network without BatchNorm; open where they differ and there
+    are no images yet. Raises RbError where they differ.
+    """
+    published = published_normalizations.in_use(
+        arch, network, classes, checkpoint.saved, known, named, checkpoint.metadata
+    )
+    pairs = [pair for pair in published if _fitting({"": pair}, channels)]
+    if len(pairs) == 1:
+        return ChosenNormalization(
+            chosen(pairs[0]), {"normalize_from": f"{GUESS}the published configuration"}
+        )
+    if hints.images is None:
+        return ChosenNormalization({}, {"normalize_from": OPEN})
+    words = [_option(pair, known) for pair in pairs or [known[name] for name in ASKED if name in known]]
+    listed = " or ".join(f"--normalize {word}" for word in words)
+    raise RbError(
+        f"The checkpoint {checkpoint.path} has no BatchNorm, whose statistics would tell its normalisation,"
+        f" and networks of these names and shapes are trained with several. Say which it is: {listed}, or"
+        " another that --normalize takes."
+    )
+
+
+def _option(pair: Known, known: Mapping[str, Known]) -> str:
+    """What --normalize takes for a normalisation: its name if it has one."""
+    if pair is None or isinstance(pair, str):
+        return pair or RAW
+    others = {name: other for name, other in known.items() if isinstance(other, tuple)}
+    of_names = (name for name in others if name not in (DATASET, PUBLISHED))
+    name = next((name for name in of_names if _equal(pair, others[name])), None)
+    return name or "'{}'".format(" ".join(",".join(f"{value:.5g}" for value in values) for values in pair))
+
+
+def _equal(pair: Pair, other: Pair) -> bool:
+    """Whether two normalisations are the same; the `other` may have one number for all channels."""
+    return all(
+        values in (of_other, of_other * len(values)) for values, of_other in zip(pair, other, strict=True)
+    )
 
 
 def guessed(
@@ -167,14 +227,8 @@ def _fitting(known: Mapping[str, Known], channels: int) -> dict[str, Known]:
 
 def _published(network: nn.Module, classes: int) -> dict[str, Known]:
     """The normalisation that a network's authors, or timm, publish for it, if there is one."""
-    own = getattr(network, "normalizations", None)
-    if isinstance(own, Mapping):
-        return {PUBLISHED: own[classes]} if classes in own else {}
-    cfg = getattr(network, "pretrained_cfg", None)
-    mean, std = (cfg.get("mean"), cfg.get("std")) if isinstance(cfg, Mapping) else (None, None)
-    if isinstance(mean, tuple) and isinstance(std, tuple):
-        return {PUBLISHED: (tuple(mean), tuple(std))}
-    return {}
+    published = published_normalizations.of_network(network, classes)
+    return {PUBLISHED: published[0]} if published else {}
 
 
 def normaliser(network: nn.Module) -> str | None:

@@ -80,6 +80,11 @@ def _norms(model: nn.Module) -> list[tuple[nn.Module, Tensor, Tensor]]:
     ]
 
 
+def has_statistics(model: nn.Module) -> bool:
+    """Whether the network has BatchNorm layers with running statistics, be they those of a fresh network."""
+    return bool(_norms(model))
+
+
 def remembers(model: nn.Module) -> bool:
     """Whether the network has BatchNorm layers whose statistics differ from the initial ones."""
     return any(bool(mean.any()) or bool((variance - 1).any()) for _, mean, variance in _norms(model))

@@ -174,8 +174,9 @@ def _of_one_size(path: object, mean: Numbers, std: Numbers) -> tuple[Tensor, Ten
 
 
 def _in_metadata(metadata: Mapping[str, Any], path: object) -> list[Any]:
-    """Normalisations in the metadata: mean and std, at its top or inside `normalize` or `normalization`."""
-    places = [metadata, *(metadata.get(name) for name in ("normalize", "normalization"))]
+    """Normalisations in the metadata: mean and std, at its top or inside `normalize`, `normalization`
+    or `args` (timm's training script)."""
+    places = [metadata, *(metadata.get(name) for name in ("normalize", "normalization", "args"))]
     pairs = []
     for place in places:
         pair: list[Any] = [place.get(name) for name in ("mean", "std")] if isinstance(place, Mapping) else []

@@ -116,6 +116,18 @@ def record(result: Result) -> dict[str, Any]:
     return made
 
 
+def test_a_downloaded_file_has_the_configuration_beside_it(hub: Path) -> None:
+    file, config = str(hub / "model.safetensors"), hub / "config.json"
+    arch = record(fgsm(file))["arch"]
+    assert (arch["name"], arch["normalize"], arch["preprocessing"]) == (NAME, [MEAN, STD], "bicubic-73-64")
+    for content in ("{}", '{"architectures": ["BertModel"]}'):  # of another program; without images
+        config.write_text(content)
+        assert record(fgsm(file))["arch"]["normalize"] != [MEAN, STD]
+    config.write_text("[]")
+    damaged = fgsm(file)
+    assert damaged.exit_code == 1 and "is no JSON object" in damaged.stderr
+
+
 def test_a_repository_of_the_hub_is_its_network_normalisation_and_preprocessing(hub: Path) -> None:
     made = record(fgsm("hf:me/small"))
     arch = made["arch"]

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from rbtools.datasets import NORMALIZATIONS
+from rbtools.errors import RbError
 from rbtools.models import build, checkpoint, statistics
 from rbtools.models.checkpoint import NormalizationHints
 from rbtools.models.families import Ambiguous
@@ -116,16 +117,14 @@ def test_images_that_decide_nothing_leave_it_ambiguous(with_skip):
         checkpoint.load("m.pt", hints=NormalizationHints(lambda: black, KNOWN))
 
 
-def test_the_data_sets_own_normalisation_serves_where_nothing_tells(images):
-    """A network without BatchNorm: the data set's; without one, pixels as they are, and it is open."""
+def test_the_normalisation_of_a_network_without_batchnorm_is_asked_for(images):
+    """Without images it stays open."""
     network = build({"space": "zoo", "name": "simplecnn"}, classes=4, shape=(1, 28, 28))
     torch.save(network.state_dict(), "m.pt")
     usual = {"dataset": ((0.13,), (0.31,)), "none": None}
+    with pytest.raises(RbError, match=r"--normalize '0.13 0.31' or --normalize none"):
+        checkpoint.load("m.pt", shape=(1, 28, 28), hints=NormalizationHints(lambda: images, usual))
     _, arch, facts = checkpoint.load("m.pt", shape=(1, 28, 28), hints=NormalizationHints(known=usual))
-    assert facts["normalize_from"] == "guess: the data set's" and arch["normalize"] == [[0.13], [0.31]]
-    _, arch, facts = checkpoint.load(
-        "m.pt", shape=(1, 28, 28), hints=NormalizationHints(known={"none": None})
-    )
     assert facts["normalize_from"] == "open" and "normalize" not in arch
 
 

@@ -338,6 +338,9 @@ def test_a_network_of_timm_is_recognised_by_its_digest_and_asked_about_where_sev
     monkeypatch.setattr(external, "timm_table", lambda: {key: {**row, "names": ["one", "two"]}})
     with pytest.raises(RbError, match=r"2 networks of timm.*--arch timm:one or --arch timm:two"):
         infer(state)
+    assert infer(state, {"args": {"model": "two.of_a_tag"}}).arch["name"] == "two"
+    with pytest.raises(RbError, match="2 networks of timm"):
+        infer(state, {"args": {"model": "three"}})
 
 
 def test_the_table_of_timm_has_one_name_for_each_function():

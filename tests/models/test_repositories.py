@@ -130,10 +130,13 @@ def test_the_strides_of_a_mobilenet_are_measured(images: Tensor) -> None:
         torch.testing.assert_close(model(images[:2]), network(images[:2]))
 
 
-def test_a_lenet_without_batchnorm_has_its_repositorys_normalisation() -> None:
+def test_a_lenet_without_batchnorm_is_asked_about(images: Tensor) -> None:
     torch.save(network_of("kuangliu/lenet").state_dict(), "m.pt")
-    known = NormalizationHints(None, {"dataset": KNOWN["cifar10"], **KNOWN}, CLASSES)
-    _, _, facts = checkpoint.load("m.pt", shape=(3, 32, 32), hints=known)
+    known = NormalizationHints(lambda: images, {"dataset": KNOWN["cifar10"], **KNOWN}, CLASSES)
+    with pytest.raises(RbError, match="--normalize kuangliu or --normalize none"):
+        checkpoint.load("m.pt", shape=(3, 32, 32), hints=known)
+    named = {"space": "repo", "name": "kuangliu/lenet"}  # by name it is the repository's
+    _, _, facts = checkpoint.load("m.pt", named, shape=(3, 32, 32), hints=known)
     assert facts["normalize_from"] == "guess: the published configuration"
     assert facts["normalize"][1] == pytest.approx([0.2023, 0.1994, 0.2010])
 

@@ -282,35 +282,6 @@ def test_among_normalisations_that_fit_alike_that_of_as_many_classes_is_taken(im
     assert names[0] in ("cifar10", "rice", "cinic10") and names[1] == "cifar100"
 
 
-def test_a_published_configuration_serves_where_no_statistics_tell() -> None:
-    class Plain(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.head = nn.Linear(3, 10)
-            self.pretrained_cfg = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
-
-    from rbtools.models import normalising
-    from rbtools.models.read_checkpoint import Checkpoint
-
-    file = Checkpoint("m.pt", {})  # type: ignore[arg-type]
-    arch = {"space": "timm", "name": "plain"}
-    told = normalising.choose_normalization(
-        file, arch, Plain(), 10, (3, 8, 8), NormalizationHints(None, KNOWN, CLASSES)
-    )
-    assert told.arch == {"normalize": [[0.5] * 3, [0.5] * 3]}
-    assert told.facts["normalize_from"] == "guess: the published configuration"
-    of_1000 = normalising.choose_normalization(
-        file, arch, nn.Linear(3, 1000), 1000, (3, 8, 8), NormalizationHints(None, KNOWN, CLASSES)
-    )
-    assert of_1000.facts["normalize_from"] == "guess: ImageNet's 1000 classes"
-    assert (
-        normalising.choose_normalization(
-            file, arch, nn.Linear(3, 10), 10, (3, 8, 8), NormalizationHints(None, KNOWN)
-        ).arch
-        == {}
-    )
-
-
 # --- their records --------------------------------------------------------------------------------
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LONGEST_NAME = 200  # of a tensor; longer names are not searched for numbers
+NAME_KEYS = ("model", "model_name", "arch", "architecture")  # in the options of training scripts
 State = Mapping[str, "Tensor"]
 
 
@@ -62,6 +63,15 @@ def head_of(state: State) -> Tensor | None:
     """The last layer's weights (classes, features), where one tensor alone can be meant."""
     key = head_key(state)
     return None if key is None else state[key]
+
+
+def noted_names(metadata: Mapping[str, Any]) -> list[str]:
+    """The names of networks in the options that training scripts save beside the weights, as timm's does
+    (`args.model`), without the tag of timm's weights.
+    """
+    options = [metadata, *(metadata.get(place) for place in ("args", "hyper_parameters", "config"))]
+    names = [place.get(key) for place in options if isinstance(place, Mapping) for key in NAME_KEYS]
+    return [name.partition(".")[0] for name in names if isinstance(name, str)]
 
 
 def numbered(state: State, pattern: str) -> list[tuple[int, int]]:

@@ -1,8 +1,8 @@
 """timm's networks, recognised by a digest of all their names and shapes (`spaces/timm.json`).
 
 Some names of timm have the same tensors and another function: pooling that blurs, TensorFlow's padding and
-epsilon, another GELU. BatchNorm's statistics do not distinguish them reliably (a larger epsilon hides the
-others), so the user must choose.
+epsilon, another GELU. BatchNorm's statistics do not distinguish them reliably (a padding that is shifted by a
+pixel changes them less than other images do), so the file's own options decide, else the user.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from rbtools.errors import RbError
-from rbtools.models.families.base import Inferred, State
+from rbtools.models.families.base import Inferred, State, noted_names
 from rbtools.models.families.torchvision import digest
 from rbtools.spaces import external
 
 
 def infer(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
-    """The network of timm that has exactly these names and shapes. Raises RbError where several have."""
+    """The network of timm that has exactly these names and shapes. Raises RbError where several
+    have, and the file does not name one of them.
+    """
     table = external.timm_table()
     for head, stem in dict.fromkeys((about["head"], about["stem"]) for about in table.values()):
         if stem not in state or head not in state or state[stem].ndim < 2 or not state[head].ndim:
@@ -26,6 +28,9 @@ def infer(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
         if about is None or (about["head"], about["stem"]) != (head, stem):
             continue
         names = about["names"]
+        noted = [name for name in noted_names(metadata) if name in names]
+        if len(set(noted)) == 1:
+            names = noted[:1]
         if len(names) > 1:
             named = " or ".join(f"--arch timm:{name}" for name in names)
             raise RbError(

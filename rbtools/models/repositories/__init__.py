@@ -8,7 +8,8 @@ A family is one file here and one line in `REPOSITORIES`. Its module has
     variants(name)      fields that names and shapes leave open, the usual ones first; may be absent
     unusual_variants(name)  more of them, which are tried where the others fit badly; may be absent
 
-A network may have `normalizations`, {number of classes: (mean, std)}: those that its authors use.
+A network may have `normalizations`, {number of classes: (mean, std)}: those that its authors use; and
+`other_normalizations`, {number of classes: [...]}, those of others who publish the same tensors.
 """
 
 from __future__ import annotations

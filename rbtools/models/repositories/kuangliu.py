@@ -281,10 +281,12 @@ class CifarGoogLeNet(nn.Module):
 class CifarLeNet(nn.Module):
     """Images (N, in_channels, 32, 32) -> logits (N, classes).
 
-    Without BatchNorm nothing in a file decides the normalisation, so the repository's is the guess.
+    Without BatchNorm nothing in a file decides the normalisation: the repository's, or none as in robust
+    training.
     """
 
     normalizations: ClassVar[Mapping[int, Any]] = {10: ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))}
+    other_normalizations: ClassVar[Mapping[int, Any]] = {10: [None]}
 
     def __init__(self, classes: int, in_channels: int) -> None:
         super().__init__()

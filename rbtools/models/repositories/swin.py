@@ -45,7 +45,8 @@ def build(
         window_size=14 if match["window"] else 7,
         norm_layer=partial(nn.LayerNorm, eps=epsilon),
     )
-    network.normalizations = {1000: None if match["owner"] == "xu" else IMAGENET}
+    pairs: list[Any] = [IMAGENET, None] if match["owner"] == "microsoft" else [None, IMAGENET]
+    network.normalizations, network.other_normalizations = {1000: pairs[0]}, {1000: pairs[1:]}
     result: nn.Module = network
     return result
 
