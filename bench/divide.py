@@ -3,6 +3,7 @@
     python bench/divide.py [--images 1024] [--repeats 3]   one worker, two workers, two threads
     python bench/divide.py --overhead [--repeats 3]        one process, with its batches leased and not
     python bench/divide.py --kill 50 [--seed 0]            workers and whole commands killed at random
+    python bench/divide.py --kill-node 10                  a node of a Ray cluster of two killed at random
 
 A NAS-Bench-201 network with random weights on random images of 32x32 pixels, which carry the labels that the
 network gives them; so every attack has work to do and nothing is downloaded. Seconds are of whole commands,
@@ -24,6 +25,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -143,36 +145,105 @@ def overhead(folder: Path, words: list[str], repeats: int) -> None:
         print(json.dumps({"figure": f"overhead, {figure}", **about, "load": load}), flush=True)
 
 
-def kills(folder: Path, words: list[str], rounds: int, seed: int) -> None:
+def kills(folder: Path, words: list[str], rounds: int, seed: int, line: str) -> None:
     """Kill a worker or all of them; in the end everything is as in a run that nobody disturbed."""
     chance = random.Random(seed)
-    line = COMMANDS["PR"]
     start = time.perf_counter()
     subprocess.run(command(line, words, 2, 1, "calm"), cwd=folder, check=True, stdout=subprocess.DEVNULL)
     whole = time.perf_counter() - start
     expected = contents(folder / "calm")
-    done = finished = differing = 0
+    done = finished = differing = twice = 0
     while done < rounds:
-        tool = subprocess.Popen(
-            command(line, words, 2, 1, "killed"),
-            cwd=folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        time.sleep(chance.uniform(0.2, 1) * whole)
-        workers = [] if chance.random() < 0.5 else children(tool.pid)
-        if tool.poll() is None:
-            done += 1
-            for process in [chance.choice(workers)] if workers else [*children(tool.pid), tool.pid]:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(process, signal.SIGKILL)
-        tool.communicate()
+        with Parts(folder / "killed") as parts:
+            tool = started(command(line, words, 2, 1, "killed"), folder)
+            time.sleep(chance.uniform(0.4, 1) * whole)
+            workers = [] if chance.random() < 0.5 else children(tool.pid)
+            if tool.poll() is None:
+                done += 1
+                for process in [chance.choice(workers)] if workers else [*children(tool.pid), tool.pid]:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(process, signal.SIGKILL)
+            tool.communicate()
+        twice += parts.twice
         if tool.returncode == 0:
             finished += 1
             differing += contents(folder / "killed") != expected
             shutil.rmtree(folder / "killed")
-    print(json.dumps({"figure": "kills", "kills": done, "finished": finished, "differing": differing}))
+    ends = {"finished": finished, "differing": differing, "parts computed twice": twice}
+    print(json.dumps({"figure": "kills", "kills": done, **ends}))
+
+
+def node_kills(folder: Path, words: list[str], rounds: int, seed: int, line: str) -> None:
+    """Kill a node of a Ray cluster of two while it computes tiles of one record that both work on."""
+    from ray_nodes import Cluster
+
+    chance = random.Random(seed)
+    subprocess.run(command(line, words, 1, 1, "calm"), cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    expected = contents(folder / "calm")
+    killed = differing = twice = failed = 0
+    cluster = Cluster(cpus=1)
+    try:
+        for number in range(rounds):
+            cluster.start_second()
+            store = f"store-{number}"
+            engine = [*command(line, words, 2, 1, store), "--engine", "ray", "--ray-address", cluster.address]
+            with Parts(folder / store) as parts:
+                tool = started(engine, folder, {**os.environ, **cluster.access})
+                while tool.poll() is None and not (cluster.tasks("second") and parts.seen):
+                    time.sleep(0.02)
+                time.sleep(chance.uniform(0, 1))
+                killed += bool(tool.poll() is None and cluster.tasks("second"))
+                cluster.kill_second()
+                tool.communicate()
+            twice += parts.twice
+            failed += tool.returncode != 0
+            differing += contents(folder / store) != expected
+    finally:
+        cluster.stop()
+    ends = {"rounds": rounds, "while it worked": killed, "failed": failed, "differing": differing}
+    print(json.dumps({"figure": "kills of a Ray node", **ends, "parts computed twice": twice}))
+
+
+def started(words: list[str], folder: Path, environment: dict[str, str] | None = None) -> Any:
+    return subprocess.Popen(
+        words,
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+class Parts:
+    """Watches the parts of an evaluation in a store: how many were written, and how many more than once."""
+
+    def __init__(self, store: Path) -> None:
+        self._store, self._ending = store, threading.Event()
+        self._written: dict[str, set[int]] = {}
+        self._thread = threading.Thread(target=self._watch)
+
+    @property
+    def seen(self) -> int:
+        return len(self._written)
+
+    @property
+    def twice(self) -> int:
+        return sum(len(times) - 1 for times in self._written.values())
+
+    def _watch(self) -> None:
+        while not self._ending.wait(0.01):
+            for path in self._store.glob("state/??/[!.]*"):
+                with contextlib.suppress(OSError):
+                    self._written.setdefault(path.name, set()).add(path.stat().st_mtime_ns)
+
+    def __enter__(self) -> Parts:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._ending.set()
+        self._thread.join()
 
 
 def children(parent: int) -> list[int]:
@@ -205,12 +276,16 @@ def main() -> None:
     parser.add_argument("--figures", default=",".join(COMMANDS), help="some of: " + ", ".join(COMMANDS))
     parser.add_argument("--overhead", action="store_true")
     parser.add_argument("--kill", type=int, default=0)
+    parser.add_argument("--kill-node", type=int, default=0)
+    parser.add_argument("--line", default=COMMANDS["PR"], help="the command of the kills")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         words = make(Path(name), options.images)
         if options.kill:
-            kills(Path(name), words, options.kill, options.seed)
+            kills(Path(name), words, options.kill, options.seed, options.line)
+        elif options.kill_node:
+            node_kills(Path(name), words, options.kill_node, options.seed, options.line)
         elif options.overhead:
             overhead(Path(name), words, options.repeats)
         else:

@@ -152,6 +152,7 @@ class TrainJob(_RunJob):
 class MeasureJob(_RunJob):
     """Measure the record's network."""
 
+    divisible = True
     asked: Any
     run: RunContext
 

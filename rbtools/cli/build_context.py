@@ -69,11 +69,13 @@ def build_context(
         rates = None if device_rate is None else _rates(device_rate)
         fields["plan"] = DryRun(finished, max(processes, 1), tell=screen.detail, rates=rates)
         engine, processes = LOCAL, 1
+    tasks = (slurm.task() or (1, 1))[1]
     run = RunContext(
         tool=screen.tool,
         store=finished,
         jobs=processes,
-        divide=(processes != 1 or gpus > 0 or slurm.task() is not None) and not (no_store or force),
+        divide=(processes != 1 or gpus > 0 or tasks > 1) and not (no_store or force),
+        workers=max(processes, 1) * tasks,
         jobs_per_gpu=jobs_per_gpu or 1,
         gpus=gpus,
         threads=threads,

@@ -136,6 +136,14 @@ class Output:
         return False
 
     @property
+    def fixed_batches(self) -> bool:
+        """Whether the size of a batch shows in an outcome or its cost, by rounding too.
+
+        It does where images leave a batch during the work: kernels round differently for a few images.
+        """
+        return True
+
+    @property
     def needs_other_outputs(self) -> bool:
         """Whether outcomes of other outputs are needed to measure it."""
         return False

@@ -1,30 +1,66 @@
-"""The batches of one evaluation divided over processes that share a store.
+"""One evaluation divided over processes that share a store.
 
-Every process takes the next batch that is neither done nor leased and stores its outcomes as a part. When all
-parts exist, the process that holds the lease of the whole evaluation appends them in the order of the
-examples: the outcomes equal those of a single process. Batches that a killed process had finished are not
-computed again; one that it had begun is free once its lease expires.
+Every process takes the next tile (consecutive examples) that is neither done nor leased and stores what it
+computes as parts. When all parts exist, the process that holds the lease of the whole evaluation joins them
+in the order of the examples: the outcomes equal those of a single process. Tiles that a killed process had
+finished are not computed again; one that it had begun is free once its lease expires.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TypeVar
 
 from rbtools.evaluation.outcomes import Outcomes, Part
 from rbtools.execution.context import RunContext
 from rbtools.store import Store, digest
 
+Tile = TypeVar("Tile")
 Parts = dict[int, Part]  # by the position of the output
 Compute = Callable[[range], Parts]
 _PAUSES = (
     0.02,
     0.2,
-)  # seconds between checks of batches that others compute: the first and the longest pause
+)  # seconds between checks of tiles that others compute: the first and the longest pause
+
+
+def work_off(
+    parts: Mapping[Tile, Collection[str]],
+    compute: Callable[[Tile], None],
+    is_joined: Callable[[Tile], bool],
+    run: RunContext,
+    progress: Callable[[Tile, Sequence[Tile]], None],
+    *,
+    helping: bool,
+) -> None:
+    """Compute tiles together with other processes until the store has their parts.
+
+    `parts`: the keys of the parts of each tile, which `compute` stores. `is_joined`: whether the result has
+    the tile by now, so that its parts are gone. `progress` takes the next tile and those that are left, and
+    raises when the run should stop. `helping`: return as soon as all tiles are done or leased.
+    """
+    left, pause = list(parts), _PAUSES[0]
+    while left:
+        before = len(left)
+        for tile in list(left):
+            progress(tile, left)
+            with run.store.try_claim(next(iter(parts[tile]))) as ours:
+                done = all(map(run.store.has_state, parts[tile]))
+                # In this order: the result is stored before its parts are dropped.
+                if ours and not done and not is_joined(tile):
+                    compute(tile)
+            if ours or done:
+                left.remove(tile)
+        if len(left) == before:
+            if helping:
+                return
+            time.sleep(pause)
+        pause = _PAUSES[0] if len(left) < before else min(2 * pause, _PAUSES[1])
 
 
 def fill(
-    batches: Sequence[range],
+    tiles: Sequence[range],
     outcomes: Sequence[Outcomes],
     compute: Compute,
     run: RunContext,
@@ -34,65 +70,57 @@ def fill(
 ) -> None:
     """Compute the parts that are missing, together with other processes, and append them to the outcomes.
 
-    batches: consecutive ranges of examples. `compute` gives the missing outcomes of a batch, by the position
-    of the output. `progress` takes the number of finished examples, and raises when the run should stop.
-    `helping`: append nothing, and return as soon as all batches are done or leased.
+    tiles: consecutive ranges of examples. `compute` gives the missing outcomes of a tile, by the position
+    of the output. `progress` takes the number of finished examples. `helping`: append nothing, and return as
+    soon as all tiles are done or leased.
     """
     store = run.store
-    keys = {batch: _part_keys(batch, outcomes) for batch in batches}
-    lacking = [batch for batch in batches if keys[batch]]
+    keys = {tile: missing for tile in tiles if (missing := _part_keys(tile, outcomes))}
     own: dict[range, Parts] = {}  # what this process computed
-    left, pause = list(lacking), _PAUSES[0]
-    while left:
-        before = len(left)
-        for batch in list(left):
-            progress(batches[-1].stop - sum(map(len, left)))
-            with store.try_claim(next(iter(keys[batch].values()))) as ours:
-                done = _is_done(store, keys[batch])
-                if ours and not done:
-                    own[batch] = compute(batch)
-                    for i, part in own[batch].items():
-                        store.keep_part(keys[batch][i], part.encoded())
-            if ours or done:
-                left.remove(batch)
-        if len(left) == before:
-            if helping:
-                return
-            time.sleep(pause)
-        pause = _PAUSES[0] if len(left) < before else min(2 * pause, _PAUSES[1])
+
+    def compute_and_store(tile: range) -> None:
+        own[tile] = compute(tile)
+        for i, part in own[tile].items():
+            store.keep_part(keys[tile][i], part.encoded())
+
+    def is_joined(tile: range) -> bool:
+        return helping and all(len(Outcomes(store, outcomes[i].key)) >= tile.stop for i in keys[tile])
+
+    work_off(
+        {tile: parts.values() for tile, parts in keys.items()},
+        compute_and_store,
+        is_joined,
+        run,
+        lambda tile, left: progress(tiles[-1].stop - sum(map(len, left))),
+        helping=helping,
+    )
     if not helping:
-        _append(
-            {batch: own.get(batch) or _stored(store, keys[batch]) for batch in lacking}, outcomes, compute
-        )
-        for batch in lacking:
-            for key in keys[batch].values():
+        _append({tile: own.get(tile) or _stored(store, keys[tile]) for tile in keys}, outcomes, compute)
+        for tile in keys:
+            for key in keys[tile].values():
                 store.drop_state(key)
 
 
-def _part_keys(batch: range, outcomes: Sequence[Outcomes]) -> dict[int, str]:
-    """The store keys of the parts that a batch lacks, by the position of their output."""
+def _part_keys(tile: range, outcomes: Sequence[Outcomes]) -> dict[int, str]:
+    """The store keys of the parts that a tile lacks, by the position of their output."""
     return {
-        i: digest({"part of": known.key, "begin": max(len(known), batch.start), "end": batch.stop})
+        i: digest({"part of": known.key, "begin": max(len(known), tile.start), "end": tile.stop})
         for i, known in enumerate(outcomes)
-        if len(known) < batch.stop
+        if len(known) < tile.stop
     }
 
 
-def _is_done(store: Store, keys: dict[int, str]) -> bool:
-    return all(map(store.has_state, keys.values()))
-
-
 def _append(parts: dict[range, Parts | None], outcomes: Sequence[Outcomes], compute: Compute) -> None:
-    """Append the parts of the batches in order; one that is lost or damaged is computed again."""
-    for batch, known in parts.items():
-        for i, part in (known or compute(batch)).items():
+    """Append the parts of the tiles in order; one that is lost or damaged is computed again."""
+    for tile, known in parts.items():
+        for i, part in (known or compute(tile)).items():
             outcomes[i].extend(*part)
     for kept in outcomes:
         kept.keep()
 
 
 def _stored(store: Store, keys: dict[int, str]) -> Parts | None:
-    """The parts of a batch; None where one is lost or damaged."""
+    """The parts of a tile; None where one is lost or damaged."""
     parts: Parts = {}
     for i, key in keys.items():
         data = store.state(key)

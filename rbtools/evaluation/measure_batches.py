@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbtools import spaces
 from rbtools.attacks import steps
 from rbtools.errors import RbError
+from rbtools.evaluation import divide
 from rbtools.evaluation.batches import CHUNK
 from rbtools.evaluation.fast_model import CountingModel
 from rbtools.execution.context import RunContext
@@ -19,6 +21,7 @@ from rbtools.lazy import nn, torch
 from rbtools.measures import batchnorm
 from rbtools.measures.base import MeasureBatch
 from rbtools.rng.draws import Draws
+from rbtools.store import digest
 from rbtools.trainer import init
 
 if TYPE_CHECKING:
@@ -60,40 +63,89 @@ def arch_of(record: dict[str, Any], data: Data) -> dict[str, Any]:
     return spaces.describe(arch, data.about.classes, data.about.shape)
 
 
+class MeasureTile(NamedTuple):
+    """What is computed at once: an item, by its place among them, on consecutive examples of one batch."""
+
+    place: int
+    batch: int
+    examples: range
+
+
+class TileResult(NamedTuple):
+    """The result of a tile, and its seconds."""
+
+    result: BatchResult
+    seconds: float
+
+
 class Measuring:
-    """All measures of one record: each network is built once, each batch attacked once for all measures."""
+    """All measures of one record: each network is built once, each batch attacked once for all measures.
+
+    With `run.divide` other processes compute some of the tiles (`divide`).
+    """
 
     def __init__(self, record: dict[str, Any], init_seed: int, run: RunContext, device: torch.device) -> None:
         self.record, self.init_seed, self.run, self.device = record, init_seed, run, device
         self.chunk = run.batch or CHUNK.get(device.type, CHUNK["cpu"])
         self.models: dict[tuple[str, str], tuple[nn.Module, bool]] = {}
+        self.attacked: tuple[Any, AttackedBatch] | None = None  # the last one, and which it is
 
-    def all(self, jobs: Sequence[tuple[Any, MeasureItem]]) -> Iterator[tuple[Any, list[Value], float]]:
-        """The values of each job, and its seconds; jobs on the same batches share a pass over them."""
-        groups: dict[Any, list[tuple[Any, MeasureItem]]] = {}
-        for place, job in jobs:
-            key = (job.on, job.batchnorm, job.data.split, job.size if job.measure.data else None)
-            groups.setdefault(key, []).append((place, job))
-        for group in groups.values():
-            yield from self._group(group)
+    def all(self, items: Sequence[MeasureItem]) -> Iterator[tuple[int, list[Value], float]]:
+        """The place of each item, its values, and its seconds; items on the same batches share a pass."""
+        groups: dict[Any, list[int]] = {}
+        for place, item in enumerate(items):
+            groups.setdefault(_shared(item), []).append(place)
+        for places in groups.values():
+            results = {tile: self._computed(tile, items[tile.place]) for tile in _tiles(items, places)}
+            yield from _joined(items, results)
 
-    def _group(self, jobs: list[tuple[Any, MeasureItem]]) -> Iterator[tuple[Any, list[Value], float]]:
-        first = jobs[0][1]
-        model, together = self._model(first)
-        results: list[list[BatchResult]] = [[] for _ in jobs]
-        seconds = [0.0 for _ in jobs]
-        sizes = []
-        for number, batch in enumerate(self._batches(first)):
-            sizes.append(len(batch))
-            attacked = AttackedBatch(model, batch, self.run.seed, together)
-            for place, (_, job) in enumerate(jobs):
-                self.run.check_cancelled()
-                self.run.progress(f"{job.measure.name}  batch {number + 1}")
-                start = time.perf_counter()
-                results[place].append(self._measured(model, job, attacked))
-                seconds[place] += time.perf_counter() - start
-        for (place, job), parts, spent in zip(jobs, results, seconds, strict=True):
-            yield place, job.measure.values(parts, sizes), spent
+    def is_divisible(self, items: Sequence[MeasureItem]) -> bool:
+        """Whether there is more than one tile."""
+        return len(divisible_tiles(items, self.chunk)) > 1
+
+    def divided(
+        self, items: Sequence[MeasureItem], keys: Sequence[str], *, helping: bool
+    ) -> Iterator[tuple[int, list[Value], float]]:
+        """As `all`, together with other processes; nothing if `helping`. keys: of the items' results."""
+        store, own = self.run.store, dict[MeasureTile, TileResult]()
+        names = {tile: _part_key(tile, keys[tile.place]) for tile in divisible_tiles(items, self.chunk)}
+
+        def compute(tile: MeasureTile) -> None:
+            own[tile] = self._computed(tile, items[tile.place])
+            store.keep_part(names[tile], json.dumps(own[tile]).encode())
+
+        divide.work_off(
+            {tile: [name] for tile, name in names.items()},
+            compute,
+            lambda tile: helping and store.result(keys[tile.place]) is not None,
+            self.run,
+            lambda tile, left: self._progress(items[tile.place], tile),
+            helping=helping,
+        )
+        if helping:
+            return
+        results = {tile: own.get(tile) or _stored(store.state(name)) for tile, name in names.items()}
+        yield from _joined(
+            items,
+            {tile: known or self._computed(tile, items[tile.place]) for tile, known in results.items()},
+        )
+        for name in names.values():
+            store.drop_state(name)
+
+    def _computed(self, tile: MeasureTile, item: MeasureItem) -> TileResult:
+        self._progress(item, tile)
+        model, together = self._model(item)
+        which = (_shared(item), tile.batch, tile.examples)
+        if self.attacked is None or self.attacked[0] != which:
+            batch = self._batch(item, tile)
+            self.attacked = which, AttackedBatch(model, batch, self.run.seed, together)
+        start = time.perf_counter()
+        result = self._measured(model, item, self.attacked[1])
+        return TileResult(result, time.perf_counter() - start)
+
+    def _progress(self, item: MeasureItem, tile: MeasureTile) -> None:
+        self.run.check_cancelled()
+        self.run.progress(f"{item.measure.name}  batch {tile.batch + 1}")
 
     def _measured(self, model: nn.Module, job: MeasureItem, attacked: AttackedBatch) -> BatchResult:
         """A measure of one batch; each time memory runs out, with fewer images at once."""
@@ -134,21 +186,87 @@ class Measuring:
             self.models[key] = model, batchnorm.use(model, job.batchnorm)
         return self.models[key]
 
-    def _batches(self, job: MeasureItem) -> Iterator[MeasureBatch]:
-        """Consecutive pieces of the order of the split; one black image for measures without data."""
-        if not job.measure.data:
-            ids = torch.zeros(1, dtype=torch.int64, device=self.device)
-            yield self._batch(torch.zeros(1, *job.data.about.shape, device=self.device), ids, ids, 0)
-            return
-        dataset = job.data.load()
-        for number, ids in enumerate(job.data.order(dataset.labels)[: job.n].split(job.size[1])):
+    def _batch(self, item: MeasureItem, tile: MeasureTile) -> MeasureBatch:
+        """The examples of a tile, in the order of the split; a black image for measures without data."""
+        if item.measure.data:
+            dataset = item.data.load()
+            ids = item.data.order(dataset.labels)[tile.examples.start : tile.examples.stop]
             images = dataset.images[ids].to(self.device).float().div(255)
-            yield self._batch(images, dataset.labels[ids].to(self.device), ids.to(self.device), number)
-
-    def _batch(self, images: Tensor, labels: Tensor, ids: Tensor, number: int) -> MeasureBatch:
-        draws = Draws(self.run.seed, "measure", ids)
-        probes = Draws(self.run.seed, "measure.batch", torch.tensor([number], device=self.device))
+            labels = dataset.labels[ids].to(self.device)
+        else:
+            ids = labels = torch.zeros(1, dtype=torch.int64, device=self.device)
+            images = torch.zeros(1, *item.data.about.shape, device=self.device)
+        draws = Draws(self.run.seed, "measure", ids.to(self.device))
+        probes = Draws(self.run.seed, "measure.batch", torch.tensor([tile.batch], device=self.device))
         return MeasureBatch(images, labels, draws, probes, chunk=self.chunk)
+
+
+def _shared(item: MeasureItem) -> tuple[Any, ...]:
+    """What items have in common whose batches are the same."""
+    return (item.on, item.batchnorm, item.data.split, item.size if item.measure.data else None)
+
+
+def _tiles(
+    items: Sequence[MeasureItem], places: Sequence[int], piece: int | None = None
+) -> list[MeasureTile]:
+    """The tiles of items that share their batches, batch by batch: batches, or pieces of so many examples."""
+    first = items[places[0]]
+    n, size = (first.n, first.size[1]) if first.measure.data else (1, 1)
+    step = min(piece or size, size)
+    return [
+        MeasureTile(place, start // size, range(begin, min(begin + step, start + size, n)))
+        for start in range(0, n, size)
+        for begin in range(start, min(start + size, n), step)
+        for place in places
+    ]
+
+
+def divisible_tiles(items: Sequence[MeasureItem], chunk: int) -> list[MeasureTile]:
+    """The tiles of all items that processes can share.
+
+    Sums over images are cut where one process would cut them too: after `chunk` images, which go through the
+    network at once. Of other measures a batch is one tile.
+    """
+    groups: dict[Any, list[int]] = {}
+    for place, item in enumerate(items):
+        groups.setdefault((_shared(item), _is_of_images(item)), []).append(place)
+    return [
+        tile
+        for (_, of_images), places in groups.items()
+        for tile in _tiles(items, places, chunk if of_images else None)
+    ]
+
+
+def _is_of_images(item: MeasureItem) -> bool:
+    return bool(item.measure.of_images and item.batchnorm != "batch")
+
+
+def _joined(
+    items: Sequence[MeasureItem], results: Mapping[MeasureTile, TileResult]
+) -> Iterator[tuple[int, list[Value], float]]:
+    """The place, the values and the seconds of every item that has results of tiles, in their order."""
+    for place in dict.fromkeys(tile.place for tile in results):
+        measure, batches = items[place].measure, dict[int, list[MeasureTile]]()
+        for tile in results:
+            if tile.place == place:
+                batches.setdefault(tile.batch, []).append(tile)
+        parts = [measure.joined([results[tile].result for tile in tiles]) for tiles in batches.values()]
+        sizes = [sum(len(tile.examples) for tile in tiles) for tiles in batches.values()]
+        seconds = sum(results[tile].seconds for tiles in batches.values() for tile in tiles)
+        yield place, measure.values(parts, sizes), seconds
+
+
+def _part_key(tile: MeasureTile, key: str) -> str:
+    return digest({"part of": key, "begin": tile.examples.start, "end": tile.examples.stop})
+
+
+def _stored(data: bytes | None) -> TileResult | None:
+    """A tile's result as it was stored; None for damaged data."""
+    try:
+        result, seconds = json.loads(data or b"")
+        return TileResult(dict(result), float(seconds))
+    except (ValueError, TypeError):
+        return None
 
 
 class AttackedBatch:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rbtools import registry
@@ -100,14 +101,16 @@ def measure(record: dict[str, Any], request: MeasureRequest, run: RunContext) ->
     _check(record, jobs, request, run)
     keys = [_what(record, job, request, run) for job in jobs]
     names = [digest(what) for what in keys]
+    compute = partial(_compute, record, request, run, [*zip(jobs, keys, names, strict=True)])
     computed = memoize(
         run,
         names,
         lambda: [run.store.result(name) for name in names],
-        lambda results: _compute(record, request, run, [*zip(jobs, keys, names, strict=True)], results),
+        compute,
         plan=lambda results: run.plan.other(
             "measures", [name for name, entry_list in zip(names, results, strict=True) if entry_list is None]
         ),
+        help=partial(compute, helping=True),
     )
     entries: dict[str, dict[str, Any]] = {}
     for job, entries_of_job in zip(jobs, computed, strict=True):
@@ -265,12 +268,23 @@ def _compute(
     run: RunContext,
     jobs: Sequence[tuple[MeasureItem, dict[str, Any], str]],
     results: list[Any],
+    *,
+    helping: bool = False,
 ) -> None:
-    """Compute the entries that are None in `results`, and store them."""
+    """Compute the entries that are None in `results`, and store them.
+
+    `helping`: compute tiles for the process that holds the leases, and no entries.
+    """
     missing = [place for place, entry_list in enumerate(results) if entry_list is None]
+    items, names = [jobs[place][0] for place in missing], [jobs[place][2] for place in missing]
     with device.taken(run, resources.threads_for(run, record["arch"])) as chosen:
         measuring = measure_batches.Measuring(record, request.init_seed, run, chosen)
-        for place, values, seconds in measuring.all([(place, jobs[place][0]) for place in missing]):
+        if run.divide and measuring.is_divisible(items):
+            finished = measuring.divided(items, names, helping=helping)
+        else:
+            finished = iter(()) if helping else measuring.all(items)
+        for number, values, seconds in finished:
+            place = missing[number]
             job, what, name = jobs[place]
             cost = {"seconds": round(seconds, 3), "device": chosen.type, "precision": "fp32"}
             results[place] = [_entry(job, value, request, run) | cost for value in values]

@@ -67,6 +67,10 @@ class CleanOutput(Output):
     implicit: bool = True
     detail: bool = False
 
+    @property
+    def fixed_batches(self) -> bool:
+        return self.detail  # logits are kept to the bit
+
     def key_fields(self) -> dict[str, Any]:
         return {"kind": "clean", **rows_key(self.detail)}
 
@@ -234,6 +238,10 @@ class CorruptionOutput(Output):
     @property
     def random(self) -> bool:
         return bool(self.corruption.random)
+
+    @property
+    def fixed_batches(self) -> bool:
+        return self.detail  # logits are kept to the bit
 
     def key_fields(self) -> dict[str, Any]:
         return {

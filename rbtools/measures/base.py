@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rbtools.rng.draws import Draws
 
 BatchResult = dict[str, Any]
-"""The result of one batch: names to numbers, or to lists of them."""
+"""The result of one batch, as JSON can write it: names to numbers, or to lists of them."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +107,11 @@ class Measure:
     def attacks(self) -> int:
         return 0
 
+    @property
+    def of_images(self) -> bool:
+        """Whether each image has its own numbers: a batch's result is that of its pieces, `joined`."""
+        return False
+
     def filled(self, record: Mapping[str, Any], images: int) -> Measure:
         """The measure with missing settings taken from the record; `images`: the number of training
         images."""
@@ -119,6 +124,12 @@ class Measure:
     def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         """Measure one batch. `model` maps images to logits (N, K), in eval mode."""
         raise NotImplementedError
+
+    def joined(self, pieces: Sequence[BatchResult]) -> BatchResult:
+        """The result of a batch from those of its consecutive pieces; lists have a number for each image."""
+        if len(pieces) == 1:
+            return pieces[0]
+        return {name: [number for piece in pieces for number in piece[name]] for name in pieces[0]}
 
     def values(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
         """The numbers for all batches, from the result of each and its number of examples."""

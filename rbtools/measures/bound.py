@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.lazy import torch
@@ -166,11 +166,10 @@ class BoundMeasure(Measure):
         if self.paper == "prbench":
             return self._from_constants({key: max(result[key] for result in results) for key in results[0]})
         worst = {"robbench1": max, "robbench2": min, "separation": max}
+        each = {name: [bounds.Bound(**result[name]) for result in results] for name in results[0]}
         return [
-            _value(
-                name, worst[name.partition(".")[0]]((result[name] for result in results), key=_size), (), more
-            )
-            for name, more in ((name, self._assumed(name)) for name in results[0])
+            _value(name, worst[name.partition(".")[0]](found, key=_size), (), self._assumed(name))
+            for name, found in each.items()
         ]
 
     def _assumed(self, name: str) -> dict[str, str]:
@@ -186,7 +185,7 @@ class BoundMeasure(Measure):
         depth = len(derivatives.layers(model))
         labels = batch.labels.cpu()
         targets = labels[:, None].eq(labels.unique()[None]).double().numpy() * 2 - 1
-        result: BatchResult = {}
+        result: dict[str, Bound] = {}
         for name, at in (("clean", 0), ("robust", n)):
             first, second = slice(at, at + n), slice(at + n, at + 2 * n)
             cross = whole[first, second]
@@ -204,7 +203,7 @@ class BoundMeasure(Measure):
             activation = self.activation or "relu"
             result[f"robbench2.{name}"] = bounds.robbench2(flat.cpu().numpy(), radius, activation)
             result[f"separation.{name}"] = bounds.separation(flat.cpu().numpy(), radius)
-        return result
+        return {name: asdict(bound) for name, bound in result.items()}
 
     def _from_constants(self, largest: dict[str, float]) -> list[Value]:
         given = {name: getattr(self, name) for name in (*CONSTANTS, "gamma", "softmax")}

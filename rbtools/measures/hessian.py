@@ -49,10 +49,14 @@ class Hessian(Measure):
             result |= self._input(model, batch)
         return result
 
+    @property
+    def of_images(self) -> bool:
+        return self.wrt == "input"
+
     def values(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
         """The standard error of one batch is over its probes or images; of several, over batches."""
-        names = [name for name in results[0] if not name.endswith((".probes", ".se"))]
-        values = [over_batches(name, [result[name] for result in results], sizes) for name in names]
+        names = [name for name in results[0] if not name.endswith(".probes")]
+        values = [over_batches(name, [_mean(result[name]) for result in results], sizes) for name in names]
         if len(results) > 1:
             return values
         return [self._alone(value, results[0]) for value in values]
@@ -60,9 +64,9 @@ class Hessian(Measure):
     def _alone(self, value: Value, result: BatchResult) -> Value:
         if f"{value.name}.probes" in result:
             return Value(value.name, value.value, standard_error(result[f"{value.name}.probes"]), "probes")
-        if result.get(f"{value.name}.se") is not None:
-            return Value(value.name, value.value, result[f"{value.name}.se"], "examples")
-        return value
+        each = result[value.name]
+        error = standard_error(each) if isinstance(each, list) else None
+        return value if error is None else Value(value.name, value.value, error, "examples")
 
     def _weight(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         hessian = derivatives.WeightHessian(model, batch.images, batch.labels, batch.chunk)
@@ -88,12 +92,7 @@ class Hessian(Measure):
             numbers["input.trace"] = torch.stack(traces).mean(0)
             for name, value in numbers.items():
                 parts.setdefault(name, []).append(value)
-        result: BatchResult = {}
-        for name, values in parts.items():
-            each = torch.cat(values)
-            result[name] = float(each.mean())
-            result[f"{name}.se"] = standard_error(each.tolist())
-        return result
+        return {name: torch.cat(values).tolist() for name, values in parts.items()}
 
     def _eigenvalues(self, wrt: str, product: Callable[[Tensor], Tensor], start: Tensor) -> BatchResult:
         return {name: float(rows[0]) for name, rows in self._rows(wrt, product, start).items()}
@@ -109,3 +108,8 @@ class Hessian(Measure):
         if self.solver != "lanczos":
             result[f"{wrt}.labs"] = spectrum.power(product, start, **limits)  # type: ignore[arg-type]
         return result
+
+
+def _mean(numbers: float | list[float]) -> float:
+    """A number of a batch: itself, or the mean over the images."""
+    return float(torch.tensor(numbers, dtype=torch.float64).mean())

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.errors import RbError
 from rbtools.lazy import torch
 from rbtools.measures import derivatives
-from rbtools.measures.base import BatchResult, Measure, MeasureBatch
+from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value, over_batches
 from rbtools.registry import param
 
 if TYPE_CHECKING:
@@ -42,6 +43,10 @@ class Jacobian(Measure):
     projections: int = param(1, "Random directions for each image.", check="positive")
     exact: bool = param(False, "All logits instead of random directions.")
 
+    @property
+    def of_images(self) -> bool:
+        return not self.exact  # its chunks depend on the free memory
+
     def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         if self.exact and batch.together:
             raise RbError(
@@ -66,7 +71,12 @@ class Jacobian(Measure):
                     v /= v.norm(dim=1, keepdim=True)
                     estimate += pull(v).double().flatten(1).square().sum(1)
                 squares.append(estimate * (logits.shape[1] / self.projections))
-        return {"": math.sqrt(float(torch.cat(squares).mean()))}
+        return {"": torch.cat(squares).tolist()}
+
+    def values(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
+        """The root of the mean square of each batch."""
+        means = [torch.tensor(result[""], dtype=torch.float64).mean() for result in results]
+        return [over_batches("", [math.sqrt(float(mean)) for mean in means], sizes)]
 
     def _chunk(self, model: nn.Module, batch: MeasureBatch) -> int:
         """The number of images whose gradients of all logits fit into memory at once."""

@@ -29,6 +29,10 @@ class Margin(Measure):
     def attacks(self) -> int:
         return 1
 
+    @property
+    def of_images(self) -> bool:
+        return True
+
     def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         return {
             "clean": _margins(model, batch.images, batch.labels, batch.chunk),

@@ -34,6 +34,10 @@ class Nu(Measure):
     eps: float = 8 / 255
     steps: int = param(20, "Gradient steps, of 2.5*eps/steps each.", check="positive")
 
+    @property
+    def of_images(self) -> bool:
+        return True
+
     def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         rows = torch.arange(len(batch), device=batch.images.device)
         each: list[float] = []

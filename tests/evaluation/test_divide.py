@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from rbtools.attacks import ATTACKS
 from rbtools.corruptions import CORRUPTIONS
@@ -26,6 +27,7 @@ from rbtools.execution import memoize
 from rbtools.execution.context import RunContext
 from rbtools.execution.executor import Finished, Job
 from rbtools.execution.local import LocalExecutor
+from rbtools.inputs.resolve import Inputs
 from rbtools.jobs import EvaluateJob
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.estimate import Estimator
@@ -41,8 +43,9 @@ TASKS: dict[str, Callable[[], EvalTask]] = {
 
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Digits come in batches of 4 x 16: six of the test split."""
-    monkeypatch.setattr(batches, "BATCH", {"cpu": 16})
+    """Digits come in batches of 4 x 16: six of the test split, which are not cut further."""
+    monkeypatch.setattr(batches, "BATCH", {"cpu": 16, "cuda": 128})
+    monkeypatch.setattr(batches, "TILES_OF_BATCH", {})
     monkeypatch.setattr(memoize, "_SECONDS_FOR_OTHERS", 0.0)
 
 
@@ -108,6 +111,67 @@ def test_divided_is_as_of_one_process(
     assert outcomes(shared) == outcomes(alone)
     assert not list(Store(shared).files("state")) and not list(Store(shared).files("leases"))
     assert sorted(computed) == ([] if helped else sorted(batches_alone * 2))
+
+
+@pytest.mark.parametrize(
+    ("n", "workers", "sizes"),
+    [
+        (1000, 2, [128, 128, 128, 128, 122, 91, 68, 51, 39, 32, 32, 32, 21]),
+        (100, 2, [32, 32, 36]),
+        (300, 8, [32] * 8 + [44]),
+        (47, 8, [47]),
+    ],
+)
+def test_every_worker_has_tiles_and_they_become_smaller(
+    n: int, workers: int, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batches, "BATCH", {"cpu": 128, "cuda": 128})
+    monkeypatch.setattr(batches, "TILES_OF_BATCH", {"cpu": 4})
+    run = run_in("rb-store", workers=workers)
+    cuts = {
+        (task, device): batches._tiles(TASKS[task]().outputs(), n, torch.device(device), (3, 32, 32), run)
+        for task in TASKS
+        for device in ("cpu", "cuda")
+    }
+    for (task, device), tiles in cuts.items():
+        cut = task == "corruption" and device == "cpu"
+        assert [len(tile) for tile in tiles] == (sizes if cut else [128] * (n // 128) + [n % 128])
+        assert [i for tile in tiles for i in tile] == list(range(n))
+
+
+def test_fewer_images_than_a_batch_are_divided_too(
+    trained: dict[str, Record], tmp_path: Path, computed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batches, "TILES_OF_BATCH", {"cpu": 4})
+    alone, shared = copies(tmp_path)
+    task = CorruptionTask(tuple(CORRUPTIONS.build(name) for name in ("fog", "gaussian_noise")), (1, 5))
+    expected = run_task(trained["erm"], task, run_in(alone, n=50))
+    assert computed == [50]
+    computed.clear()
+    with pytest.raises(Pending):
+        run_task(trained["erm"], task, run_in(shared, n=50, divide=True, workers=2, helps=True))
+    assert computed == [16, 16, 18]
+    result = run_task(trained["erm"], task, run_in(shared, n=50, divide=True, workers=2))
+    assert computed == [16, 16, 18]
+    assert timeless(result) == timeless(expected) and outcomes(shared) == outcomes(alone)
+
+
+def test_a_helper_that_comes_too_late_computes_nothing(
+    trained: dict[str, Record], computed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it loads the network, the evaluation ends and its parts are joined and dropped."""
+    load = Inputs.load_model
+    run = run_in("rb-store", divide=True)
+
+    def ended_meanwhile(inputs: Inputs, *rest: Any) -> Any:
+        monkeypatch.setattr(Inputs, "load_model", load)
+        run_task(trained["erm"], TASKS["pgd"](), run)
+        return load(inputs, *rest)
+
+    monkeypatch.setattr(Inputs, "load_model", ended_meanwhile)
+    run_task(trained["erm"], TASKS["pgd"](), run_in("rb-store", divide=True, helps=True))
+    assert len(computed) == 6
+    assert not list(Store("rb-store").files("state")) and not list(Store("rb-store").files("leases"))
 
 
 def test_more_images_or_another_eps_go_on_from_what_is_there(

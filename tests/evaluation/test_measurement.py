@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from rbtools.errors import RbError, UsageError
+from rbtools.errors import Pending, RbError, UsageError
 from rbtools.evaluation import measure_batches
 from rbtools.evaluation.measurement import MeasureRequest, measure, perturbing
+from rbtools.execution import memoize
 from rbtools.execution.context import RunContext
 from rbtools.inputs import resolve
 from rbtools.inputs.data import data_of
@@ -136,7 +140,7 @@ def test_perturbed_images_keep_their_budget_and_the_second_attack_starts_where_t
 
     job = MeasureItem(MEASURES.build("ntk", kernel="twice"), attack, "init", data, (1, 5))
     work = measure_batches.Measuring(FRESH, 0, run, torch.device("cpu"))
-    (model, _), (clean,) = work._model(job), work._batches(job)
+    (model, _), clean = work._model(job), work._batch(job, measure_batches.MeasureTile(0, 0, range(5)))
     whole = measure_batches.AttackedBatch(model, clean, 0).batch(job, 64)
     first, second = (whole.attacked - clean.images).abs(), (whole.attacked_twice - whole.attacked).abs()
     assert 0 < float(first.max()) <= 8 / 255 + 1e-6 and 0 < float(second.max()) <= 8 / 255 + 1e-6
@@ -287,3 +291,72 @@ def test_bounds_of_several_papers_stand_beside_each_other(trained: dict[str, dic
         made = MEASURES.build("bound", paper=paper)
         record = measure(record, dataclasses.replace(asked(), measures=(made,)), run_in())
     assert {entry.get("paper") for entry in record["evals"]} >= {"wci", "robbench"}
+
+
+@pytest.mark.parametrize("name", MEASURES)
+def test_a_divided_measure_is_as_of_one_process(
+    name: str, trained: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two batches of six images; sums over images are cut after four, the `--batch`."""
+    monkeypatch.setattr(memoize, "_SECONDS_FOR_OTHERS", 0.0)
+    tiles: list[range] = []
+    computed = measure_batches.Measuring._computed
+
+    def counted(self: Any, tile: Any, item: Any) -> Any:
+        tiles.append(tile.examples)
+        return computed(self, tile, item)
+
+    monkeypatch.setattr(measure_batches.Measuring, "_computed", counted)
+    request, found = asked(name), []
+    for folder in ("alone", "shared"):
+        shutil.copytree("rb-store", folder)
+    (one,) = request.measures
+    record = measure(trained["pgd"], request, run_of("alone"))
+    assert tiles == ([range(6), range(6, 12)] if one.data else [range(1)])
+    tiles.clear()
+    if one.data:
+        with pytest.raises(Pending):
+            measure(trained["pgd"], request, run_of("shared", divide=True, helps=True))
+        cut = [range(4), range(4, 6), range(6, 10), range(10, 12)]
+        assert tiles == (cut if one.of_images else [range(6), range(6, 12)])
+        tiles.clear()
+    assert timeless(measure(trained["pgd"], request, run_of("shared", divide=True))) == timeless(record)
+    assert len(tiles) == (not one.data)
+    for folder in ("alone", "shared"):
+        store = Store(folder)
+        found.append({path.name: store.result(path.name) for path in store.files("results")})
+        assert not [*store.files("state"), *store.files("leases")]
+    assert [*found[0]] == [*found[1]]
+
+
+def run_of(folder: str, **own: Any) -> RunContext:
+    return RunContext("rb-measure", Store(folder), device="cpu", threads=1, batch=4, **own)
+
+
+def timeless(record: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{k: v for k, v in entry.items() if k != "seconds"} for entry in record["evals"]]
+
+
+def test_two_workers_share_the_measures_of_one_record(trained: dict[str, dict[str, Any]]) -> None:
+    words = "margin,ntk,wci --batches 2 --batch-size 8 --probes 2 --attack-steps 1 --device cpu --threads 1"
+    records = []
+    for jobs in ("1", "2"):
+        shutil.copytree("rb-store", jobs)
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "rbtools.commands.measure",
+                *words.split(),
+                "--jobs",
+                jobs,
+                "--store",
+                jobs,
+            ],
+            input=json.dumps(trained["pgd"]),
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        records.append(timeless(json.loads(done.stdout)))
+    assert records[0] == records[1]
