@@ -48,7 +48,7 @@ BIN = Path(sys.executable).parent
 WAYS = {"1 worker, 1 thread": (1, 1), "2 workers, 1 thread": (2, 1), "1 worker, 2 threads": (1, 2)}
 FOUR = ("brightness", "contrast", "fog", "gaussian_noise")
 COMMANDS = {
-    "AutoAttack": "rb-attack aa --eps 1",
+    "AutoAttack": "rb-attack aa --eps 24",  # nearly all images break in its first attacks
     "PR": "rb-pr --gamma 0.05 --samples 30",
     "corruptions": "rb-corrupt all",
 }
@@ -101,6 +101,7 @@ def gains(folder: Path, words: list[str], repeats: int, figures: list[str]) -> N
         for _ in range(repeats):
             for way, (jobs, threads) in WAYS.items():
                 runs[way].append(seconds(COMMANDS[figure], words, jobs, threads, folder))
+                print(f"{figure}, {way}: %.1f s, %.1f s of the processors" % runs[way][-1], file=sys.stderr)
         clock = {way: statistics.median(run[0] for run in some) for way, some in runs.items()}
         used = {way: statistics.median(run[1] for run in some) for way, some in runs.items()}
         one, two, threads_ = clock.values()
@@ -169,8 +170,8 @@ def kills(folder: Path, words: list[str], rounds: int, seed: int, line: str) -> 
             finished += 1
             differing += contents(folder / "killed") != expected
             shutil.rmtree(folder / "killed")
-    ends = {"finished": finished, "differing": differing, "parts computed twice": twice}
-    print(json.dumps({"figure": "kills", "kills": done, **ends}))
+            ends = {"finished": finished, "differing": differing, "parts computed twice": twice}
+            print(json.dumps({"figure": "kills", "kills": done, **ends}), flush=True)
 
 
 def node_kills(folder: Path, words: list[str], rounds: int, seed: int, line: str) -> None:
@@ -198,10 +199,11 @@ def node_kills(folder: Path, words: list[str], rounds: int, seed: int, line: str
             twice += parts.twice
             failed += tool.returncode != 0
             differing += contents(folder / store) != expected
+            ends = {"rounds": number + 1, "while it worked": killed, "failed": failed, "differing": differing}
+            ends["parts computed twice"] = twice
+            print(json.dumps({"figure": "kills of a Ray node", **ends}), flush=True)
     finally:
         cluster.stop()
-    ends = {"rounds": rounds, "while it worked": killed, "failed": failed, "differing": differing}
-    print(json.dumps({"figure": "kills of a Ray node", **ends, "parts computed twice": twice}))
 
 
 def started(words: list[str], folder: Path, environment: dict[str, str] | None = None) -> Any:

@@ -47,6 +47,8 @@ def filter_records(
     with opened_output(source, screen) as output:
         loop = _Loop(source, functions, screen, output, run)
         run.check_cancelled, run.warn = output.poll, screen.warn
+        if start is None:
+            run.workers = 1  # records keep workers busy, and small tiles would cost them time
         loop.process(start)
         screen.clear()
         if run.plan is not None and loop.done + loop.pending:

@@ -111,7 +111,7 @@ class RunContext:
     gpus: int = 0  # that take as many workers as fit, which the first batch shows
     worker: int = 0
     divide: bool = False  # processes that share the store share the batches of an evaluation
-    workers: int = 1  # how many such processes there are, of all tasks of a Slurm job
+    workers: int = 1  # that one evaluation is cut for; 1 where there are several records
     helps: bool = False  # this process computes batches of evaluations that others hold
     unordered: bool = False
     plan: Any = None  # of a dry run (execution.dry_run.DryRun): collects what the store lacks

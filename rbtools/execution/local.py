@@ -216,6 +216,7 @@ def _end_with_parent() -> None:
 
 def _leave(status: int) -> NoReturn:
     """Exit without torch's shutdown, which takes seconds on a busy machine."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # of the fork server, which ends at the same time
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
