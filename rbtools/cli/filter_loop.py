@@ -49,6 +49,8 @@ def filter_records(
         run.check_cancelled, run.warn = output.poll, screen.warn
         if start is None:
             run.workers = 1  # records keep workers busy, and small tiles would cost them time
+        elif source.shard is not None:
+            _share_images(source, run)
         loop.process(start)
         screen.clear()
         if run.plan is not None and loop.done + loop.pending:
@@ -58,6 +60,17 @@ def filter_records(
             screen.say(loop.summary())
         screen.detail(loop.times())
         return FAILED if loop.failed else DONE
+
+
+def _share_images(source: RecordSource, run: RunContext) -> None:
+    """The shards of one model share its images. Raises UsageError where they have no store in common."""
+    if run.store.folder is None or run.store.force:
+        raise UsageError(
+            "--shard with --checkpoint divides the images of one model over processes that share a store."
+            " Leave out --no-store and --force."
+        )
+    run.divide = True
+    run.workers = max(run.workers, source.place[1])
 
 
 class _Loop:
@@ -74,6 +87,8 @@ class _Loop:
         self.source, self.functions, self.screen, self.output = source, functions, screen, output
         self.run = run
         self.done = self.failed = self.passed = self.found = self.computed = self.pending = 0
+        self.helped = 0
+        self.spare = run.divide and any(function.divisible for function in functions)
         self.stages: Counter[str] = Counter()
         self.start = time.perf_counter()
         self.troubled = False
@@ -89,7 +104,8 @@ class _Loop:
             stop_if_strict(self.source.strict, str(wrong))
             self.screen.error(str(wrong))
             error = {"tool": self.screen.tool, "message": str(wrong)}
-            self.output.line(dumps({"schema": SCHEMA, "error": error}))
+            if self.source.place[0] == 1:
+                self.output.line(dumps({"schema": SCHEMA, "error": error}))
             return None
 
     def process(self, start: Callable[[], dict[str, Any]] | None) -> None:
@@ -113,9 +129,9 @@ class _Loop:
 
     def _jobs(self, window: _Window, record: dict[str, Any] | None) -> Iterator[Job]:
         if record is not None:
-            yield from window.jobs(record, "")
+            yield from window.jobs(record, "", helps=self.source.place[0] > 1)
             return
-        for line in self.source.lines(self.screen, self.output):
+        for line in self.source.lines(self.screen, self.output, spare=self.spare):
             yield from window.take_in(line)
 
     def _process_ahead(self, executor: Executor, window: _Window, record: dict[str, Any] | None) -> None:
@@ -164,7 +180,7 @@ class _Loop:
     def _read(self, executor: Executor, room: threading.Semaphore) -> None:
         """Post lines while there is room for them, and at last that there are no more, or the error."""
         try:
-            for line in self.source.lines(self.screen, self.output):
+            for line in self.source.lines(self.screen, self.output, spare=self.spare):
                 room.acquire()
                 executor.post(LineRead(line))
             executor.post(LineRead(None))
@@ -269,6 +285,7 @@ class _Loop:
         parts = [f"{self.computed} computed, {self.found} found in the store"]
         parts += [f"{self.failed} failed"] if self.failed else []
         parts += [f"{self.passed} passed on with their error"] if self.passed else []
+        parts += [f"{self.helped} written by another shard"] if self.helped else []
         return f"{total} record{'s' * (total != 1)}: {', '.join(parts)}."
 
 
@@ -298,6 +315,7 @@ class _Window:
         self.waiting: dict[int, tuple[Job, str]] = {}  # by place: jobs and the places of their records
         self.held: dict[int, Callable[[], bytes]] = {}  # by place: what makes the line to write
         self.last: set[int] = set()  # the last place of each line
+        self.helps: set[int] = set()  # places whose results another shard writes
         self.given = self.next = 0
         self.writing = False
 
@@ -305,14 +323,19 @@ class _Window:
         """The jobs of a line; a line without jobs is written in its turn."""
         record = self.loop.record_of(line)
         if record is not None:
-            yield from self.jobs(record, where(line))
+            yield from self.jobs(record, where(line), helps=line.helps)
+            return
+        if line.helps:
+            self.room.release()
             return
         self.finish(self._places(1)[0], lambda: self.loop.passing(line))
 
-    def jobs(self, record: dict[str, Any], at: str) -> Iterator[Job]:
-        """A job for each function; `at` is the place of the record."""
+    def jobs(self, record: dict[str, Any], at: str, *, helps: bool = False) -> Iterator[Job]:
+        """A job for each function; `at` is the place of the record. `helps`: another shard writes it."""
         for function, place in enumerate(self._places(len(self.loop.functions))):
             job = Job(place, function, record)
+            if helps:
+                self.helps.add(place)
             self.waiting[place] = (job, at)
             yield job
 
@@ -360,9 +383,12 @@ class _Window:
 
     def _write(self, number: int) -> None:
         text = self.held[number]()
-        self.writing = True
-        self.loop.output.line(text)
-        self.writing = False
+        if number in self.helps:
+            self.loop.helped += 1
+        else:
+            self.writing = True
+            self.loop.output.line(text)
+            self.writing = False
         del self.held[number]
         self.waiting.pop(number, None)
 

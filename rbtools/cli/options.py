@@ -60,7 +60,8 @@ _stream_options = (
         "--shard",
         default=None,
         metavar="I/N",
-        help="Only every N-th record, from the I-th on (1/4 to 4/4); auto: the shard of this Slurm task.",
+        help="Only every N-th record, from the I-th on (1/4 to 4/4), or with --checkpoint its share of the"
+        " images; auto: the shard of this Slurm task.",
     ),
     click.option("--in-place", is_flag=True, help="Write the records back into the one FILE given."),
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import sys
 import tempfile
@@ -35,13 +34,18 @@ class RecordSource:
     normalize: str | None = None
     adopt: Callable[[dict[str, Any]], bool] | None = None  # whether to accept an object that is no record
 
-    def lines(self, screen: Terminal, output: RecordWriter) -> Iterator[Line]:
+    @property
+    def place(self) -> tuple[int, int]:
+        """The number of this shard, from 1 on, and how many there are. Raises UsageError for no shard."""
+        return (1, 1) if self.shard is None else shard(self.shard)
+
+    def lines(self, screen: Terminal, output: RecordWriter, *, spare: bool = False) -> Iterator[Line]:
         """Yield the lines of this shard, after checking input and output.
 
-        Raises UsageError if there is no input, or input and output are one file.
+        `spare`: a shard without a line, because there are more shards than lines, gets that of another one
+        to help with. Raises UsageError if there is no input, or input and output are one file.
         """
-        number, of = (1, 1) if self.shard is None else shard(self.shard)
-        chosen = itertools.islice(self._all_lines(output), number - 1, None, of)
+        chosen = _dealt(self._all_lines(output), *self.place, spare)
         return chosen if self.adopt is None else map(self._adopted, chosen)
 
     def _adopted(self, line: Line) -> Line:
@@ -99,6 +103,18 @@ class RecordSource:
         if context and any(param.name == "checkpoint" for param in context.command.params):
             return f"{ways}, or evaluate one model with --checkpoint FILE."
         return f"{ways}."
+
+
+def _dealt(all_lines: Iterator[Line], number: int, of: int, spare: bool) -> Iterator[Line]:
+    """Every `of`-th line from the `number`-th on; if there is none and `spare`, that of another shard."""
+    first: list[Line] = []
+    for place, line in enumerate(all_lines):
+        if place % of == number - 1:
+            yield line
+        if place < number:
+            first.append(line)
+    if spare and 0 < len(first) < number:
+        yield first[(number - 1) % len(first)]._replace(helps=True)
 
 
 def _bytes(stream: TextIO) -> Iterator[bytes]:

@@ -32,13 +32,17 @@ class BadLine(RbError):
 
 
 class Line(NamedTuple):
-    """One line of input: its place, its text, and its record or its problem."""
+    """One line of input: its place, its text, and its record or its problem.
+
+    helps: another shard writes its result; this one only takes a part of the work.
+    """
 
     source: str
     number: int
     text: bytes
     record: dict[str, Any] | None
     problem: str | None
+    helps: bool = False
 
 
 def parse(text: bytes, *, whole: bool = True) -> dict[str, Any]:

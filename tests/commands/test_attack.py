@@ -353,6 +353,39 @@ def file(trained: dict[str, Record]) -> Path:
     return Path("model.safetensors")
 
 
+def test_the_shards_of_one_checkpoint_share_its_images_and_the_first_writes(file: Path) -> None:
+    chosen = ["fgsm", "--checkpoint", str(file), "--dataset", "digits", "--n", "20"]
+    whole = one(run([*chosen, "--store", "alone"]))
+    second = run([*chosen, "--shard", "2/2"])
+    assert second.exit_code == 0 and second.stdout == ""
+    assert second.stderr.endswith("1 record: 1 computed, 0 found in the store, 1 written by another shard.\n")
+    first = run([*chosen, "--shard", "1/2"])
+    assert first.stderr.endswith("1 record: 0 computed, 1 found in the store.\n")
+    record = one(first)
+    assert record["metrics"] == whole["metrics"]
+    for option in ("--no-store", "--force"):
+        refused = run([*chosen, "--shard", "2/2", option])
+        assert refused.exit_code == 2 and "--shard with --checkpoint divides the images" in refused.stderr
+
+
+def test_a_shard_without_a_record_helps_another_in_a_slurm_job(
+    trained: dict[str, Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_ARRAY_TASK_COUNT", "3")
+    chosen = ["fgsm", "--n", "20", "--shard", "auto"]
+
+    def task(number: int) -> Result:
+        monkeypatch.setenv("SLURM_ARRAY_TASK_ID", str(number))
+        return run(chosen, trained["erm"], trained["pgd"])
+
+    helped = task(3)
+    assert helped.exit_code == 0 and helped.stdout == ""
+    assert "1 record: 1 computed, 0 found in the store, 1 written by another shard." in helped.stderr
+    first, second = task(1), task(2)
+    assert "0 computed, 1 found" in first.stderr and "1 computed, 0 found" in second.stderr
+    assert [record["train"]["method"] for record in (one(first), one(second))] == ["erm", "pgd"]
+
+
 def test_a_checkpoint_of_our_own_needs_no_arch(file: Path, trained: dict[str, Record]) -> None:
     record = one(run(["fgsm", "--checkpoint", str(file)]))
     (piped,) = records(run(["fgsm"], trained["erm"]))

@@ -45,10 +45,12 @@ DIVIDING = (
         "{use} --shard auto records.jsonl > part-$SLURM_ARRAY_TASK_ID.jsonl",
     ),
     (
-        "Without --shard the tasks of a Slurm job share the images of each record in place of the records,"
-        " and so do the workers of --jobs once no more records come: rb-attack, rb-corrupt, rb-pr and rb-ge"
-        " use them all for one model. They write what one process writes; each task of the job writes"
-        " all of it. GNU parallel, with as many at once as there are cores:",
+        "Shards without a record, because there are more shards than records, help with the images of the"
+        " records of others in a Slurm job, and with --checkpoint all shards share the images of the one"
+        " model: rb-attack, rb-corrupt, rb-pr, rb-ge and rb-measure. The parts together are what one process"
+        " writes: a shard that helps writes nothing. Without --shard the tasks of a Slurm job share the"
+        " images of every record, and each writes all records; so do the workers of --jobs once no more"
+        " records come. GNU parallel, with as many at once as there are cores:",
         "parallel '{use} --shard {{}}/8 records.jsonl > part-{{}}.jsonl' ::: 1 2 3 4 5 6 7 8",
     ),
     (
