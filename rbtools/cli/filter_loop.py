@@ -164,17 +164,17 @@ class _Loop:
                     executor.submit(job)
 
     def _status(self, progress: Progress, window: _Window, helpers: _Helpers | None, reading: bool) -> str:
-        """`[5/24] NAME  TEXT  4:00 left in all`: the number of outputs is known once all lines are read."""
+        """`[5/24] NAME TEXT · 4:00 left in all`: the number of outputs is known once all lines are read."""
         place = progress.place
         if helpers is not None and place in helpers.helped:
             place = helpers.helped[place]
-        name = f"{name_of(window.waiting[place][0].record)}  " if place in window.waiting else ""
+        name = f"{name_of(window.waiting[place][0].record)} " if place in window.waiting else ""
         if reading or window.given < 2:
             return name + progress.text
         done, text = window.given - len(window.waiting.keys() - window.held.keys()), name + progress.text
         if done:
             rest = (time.perf_counter() - self.start) / done * (window.given - done)
-            text += f"  {clock_time(rest)} left in all"
+            text += f" · {clock_time(rest)} left in all"
         return f"[{min(done + 1, window.given)}/{window.given}] {text}"
 
     def _read(self, executor: Executor, room: threading.Semaphore) -> None:

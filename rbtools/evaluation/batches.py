@@ -85,10 +85,11 @@ def fill(
     with run.clock.stage("preparation"):
         fast, fast_steps, *_ = _searched(model, outputs, data.about.shape, run)
     pace = Pace(n, min(map(len, outcomes)))
+    title = f"{task.title} seed {run.seed}" if any(output.random for output in outputs) else task.title
 
     def progress(done: int) -> None:
         run.check_cancelled()
-        run.progress(_words(task.title, done, n, pace, outputs, outcomes))
+        run.progress(_words(title, done, n, pace, outputs, outcomes))
 
     def compute(batch: range) -> dict[int, Part]:
         """The outcomes that a batch lacks, by the position of their output."""
@@ -178,12 +179,12 @@ def _words(
     title: str, done: int, n: int, pace: Pace, outputs: Sequence[Output], outcomes: Sequence[Outcomes]
 ) -> str:
     """The status line: images done, the pace, and the accuracies so far."""
-    parts = [title, f"{done}/{n} images", pace.words(done)]
+    parts = [title, f"image {done}/{n}", pace.words(done)]
     for output, known in zip(outputs, outcomes, strict=True):
         if done and not output.implicit and output.metric is not None and len(known) >= done:
             entry = output.entries(known.values(done), known.totals)[0]
             parts.append(f"{entry['metric']} {entry['value']:.3f}")
-    return "  ".join(filter(None, parts))
+    return " · ".join(filter(None, parts))
 
 
 def _missing(outcomes: Sequence[Outcomes], start: int, stop: int) -> list[tuple[int, list[int]]]:

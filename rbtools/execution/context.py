@@ -55,13 +55,13 @@ class Pace:
         self.start = time.monotonic()
 
     def words(self, done: int) -> str:
-        """`1,234 images/s 0:42 left`; empty before the first unit is done."""
+        """`1,234 images/s · 0:42 left`; empty before the first unit is done."""
         seconds = time.monotonic() - self.start
         if done <= self.first or seconds <= 0:
             return ""
         rate = (done - self.first) / seconds
         shown = f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
-        return f"{shown} {self.unit}/s  {clock_time((self.total - done) / rate)} left"
+        return f"{shown} {self.unit}/s · {clock_time((self.total - done) / rate)} left"
 
 
 def clock_time(seconds: float) -> str:

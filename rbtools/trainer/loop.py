@@ -393,10 +393,10 @@ class _Training:
         )
 
     def _words(self, batch: int, totals: Totals) -> str:
-        means = "  ".join(f"{name} {value:.3f}" for name, value in totals.means().items())
-        where = f"epoch {self.epoch + 1}/{self.recipe.epochs}  batch {batch}/{self.batches}"
+        means = " · ".join(f"{name} {value:.3f}" for name, value in totals.means().items())
+        where = f"epoch {self.epoch + 1}/{self.recipe.epochs} · batch {batch}/{self.batches}"
         pace = self.pace.words((self.epoch * self.batches + batch) * self.recipe.batch_size)
-        return "  ".join(filter(None, [self.method.name, where, pace, means]))
+        return " · ".join(filter(None, [f"{self.method.name} seed {self.run.seed}", where, pace, means]))
 
     def state(self) -> bytes:
         """Everything that the next epoch needs, as bytes that `unpickle.torch_file` reads."""

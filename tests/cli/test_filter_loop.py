@@ -94,4 +94,4 @@ def test_an_idle_worker_helps_with_the_last_record(
     assert [job.record["arch"]["name"] for job in helping] == (["c"] if divide else [])
     assert len(made[0].jobs) == 3 + divide
     if divide:
-        assert re.fullmatch(r"\[3/3\] c  half  0:\d\d left in all", shown[-1])
+        assert re.fullmatch(r"\[3/3\] c half · 0:\d\d left in all", shown[-1])

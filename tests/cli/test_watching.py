@@ -227,7 +227,7 @@ def test_the_pace_is_of_what_was_done_since_the_start(monkeypatch: pytest.Monkey
     one = context.Pace(1000, done=200)
     assert one.words(200) == ""
     now = 110.0
-    assert one.words(600) == "40 images/s  0:10 left"
+    assert one.words(600) == "40 images/s · 0:10 left"
     assert context.clock_time(3723) == "1:02:03"
 
 
@@ -240,6 +240,7 @@ def test_the_status_line_has_pace_and_what_was_found(
     monkeypatch.setattr(Terminal, "status", lambda self, text: shown.append(text))
     monkeypatch.setattr("rbtools.evaluation.batches.batch_size", lambda device, shape: 128)
     run("attack", "fgsm", "--n", "300", text=json.dumps(trained["erm"]))
-    assert re.fullmatch(r"fgsm  256/300 images  [\d,.]+ images/s  \d+:\d\d left  fgsm\.8 0\.\d{3}", shown[-1])
+    pace = r"[\d,.]+ images/s · \d+:\d\d left"
+    assert re.fullmatch(rf"fgsm · image 256/300 · {pace} · fgsm\.8 0\.\d{{3}}", shown[-1])
     run("train", *TRAIN, text=SMALL)
-    assert re.search(r"^erm  epoch 1/1  batch 12/\d+  [\d,.]+ images/s  0:\d\d left  loss ", shown[-1])
+    assert re.search(rf"^erm seed 0 · epoch 1/1 · batch 12/\d+ · {pace} · loss ", shown[-1])
