@@ -123,6 +123,10 @@ def fill(
             tiles = _tiles(outputs, n, device, data.about.shape, run)
             divide.fill(tiles, outcomes, compute, run, progress, helping=helping)
             return
+        if run.divide and run.workers > 1 and any(output.batch_dependent for output in outputs):
+            run.notify(
+                f"{task.title} draws its random numbers for a whole batch, so one process computes all of it."
+            )
         for batch in (range(start, min(start + size, n)) for start in range(0, n, size)):
             progress(batch.start)
             for i, part in compute(batch).items():
