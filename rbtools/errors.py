@@ -90,7 +90,6 @@ _SAME = {
     "at": ("pgd",),
     "ifgsm": ("pgd",),
     "bim": ("pgd",),
-    "apgd": ("apgd-ce",),
     "carlini": ("cw", "cw-l2"),
     "fast": ("n-fgsm",),
 }

@@ -134,7 +134,7 @@ def main(options: RankingOptions, store: str, source: shared.RecordSource, scree
       rb-rank --by pgd20.8 --aggregate seed --ci results.jsonl
       rb-rank --pareto acc,pgd20.8 --group train.method leaderboard.jsonl
       rb-rank --pivot train.method --metric acc,pgd20.8 --format latex leaderboard.jsonl
-      rb-rank --by acc --top 1 --assert-point 'acc >= .1' --format junit results.jsonl
+      rb-rank --by acc --top 1 --assert-point 'acc > 0' --format junit results.jsonl
     """
     choice, conditions = _choice(options), _conditions(options)
     with shared.opened_output(source, screen) as output:

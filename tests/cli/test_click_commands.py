@@ -106,7 +106,6 @@ def test_numbers_are_named_shortly_and_empty_defaults_not_at_all() -> None:
         ("plot", ["scater"], "Did you mean 'scatter' or 'search'? Known: box, hist, scatter, curves,"),
         ("plot", ["corruption"], "Unknown plot 'corruption'. Did you mean 'corruptions'"),
         ("attack", ["clean"], "Unknown attack 'clean'. Did you mean 'none'? Known: fgsm,"),
-        ("attack", ["apgd"], "Unknown attack 'apgd'. Did you mean 'apgd-ce'? Known: fgsm,"),
         ("train", ["--method", "normal"], "Unknown training method 'normal'. Did you mean 'erm'?"),
         ("attack", ["transfr"], "Unknown attack 'transfr'. Did you mean 'transfer'? Known: fgsm,"),
         (
