@@ -127,6 +127,8 @@ def check(command: str, shown: str) -> None:
         assert shown == "" and (into[1] == os.devnull or records(Path(into[1]).read_text("utf-8")))
     elif "--write" in command:
         assert shown == ""
+    elif "--format junit" in command:
+        assert shown.startswith("<?xml") and 'failures="0"' in shown
     elif "--format latex" in command:
         assert shown.startswith("\\begin{tabular}")
     elif "--format table" in command:
