@@ -35,7 +35,7 @@ from rbtools.inputs import checkpoints, resolve
 from rbtools.inputs.data import data_of
 from rbtools.store import Store
 
-PARTS = ("pgd", "fgsm", "square", "ladder", "aa", "memory", "passes")
+PARTS = ("pgd", "fgsm", "square", "ladder", "aa", "stages", "memory", "passes")
 GRID = (0.5, 1, 2, 3, 4, 5, 6, 8)
 
 
@@ -236,6 +236,37 @@ class Bench:
         print(json.dumps({"figure": "AutoAttack, images that differ", "numbers": differ}), flush=True)
         self.options.repeats = repeats
         self.ids, self.images, self.labels = ids, images, labels
+
+    def stages(self) -> None:
+        """Where the time of AutoAttack goes: seconds, passes and broken images of each of its attacks."""
+        search = make_fast_model(self.model, self.bf16, self.shape).model
+        spent: dict[str, dict[str, float]] = {}
+
+        def timed(name: str, stage: Any) -> Any:
+            own = spent.setdefault(name, {"seconds": 0.0, "forward": 0, "backward": 0, "broken": 0})
+
+            def run(model: Any, batch: Any, more: bool) -> Any:
+                before, start = (model.forwards, model.backwards), self.clock()
+                points, broken = stage(model, batch, more)
+                own["seconds"] = round(own["seconds"] + self.clock() - start, 2)
+                own["forward"] += model.forwards - before[0]
+                own["backward"] += model.backwards - before[1]
+                own["broken"] += int(broken.sum())
+                return points, broken
+
+            return run
+
+        class Timed(type(ATTACKS.build("aa"))):  # type: ignore[misc]
+            def stages(self, classes: int) -> list[Any]:
+                names = [part.name for part in self.parts for _ in part.stages(classes)]
+                return [timed(*pair) for pair in zip(names, super().stages(classes), strict=True)]
+
+        method, still_correct = Timed(eps=self.options.eps / 255), 0
+        for start in range(0, min(self.options.aa_n, len(self.ids)), self.together):
+            survived = adversarial.run_attack(self.tile(start, search, 0), method).survived
+            still_correct += int(survived.sum())
+        line = {"figure": f"stages of AutoAttack ({self.bf16})", "n": len(self.ids), "robust": still_correct}
+        print(json.dumps(line | spent), flush=True)
 
     def memory(self) -> None:
         """Peak memory of one batch of 128 beyond what was held before, each side in its own process."""

@@ -47,6 +47,14 @@ DIGITS = (
     "rb-arch --index 13714 --cells 1 |"
     " rb-train --method pgd --eps 32 --step-size 8 --epochs 5 > {out}/digits.jsonl"
 )
+# The same network by PGD-7, N-FGSM and FGSM from a random start.
+SINGLE_STEP = (
+    "rb-arch --index 13714 --channels 8 --cells 1 --dataset {data} > {{out}}/net.jsonl;"
+    " for method in 'pgd --attack-steps 7' n-fgsm 'pgd --attack-steps 1 --step-size {step}'; do"
+    " rb-train --method $method --eps {eps} {how} --threads 1 {{out}}/net.jsonl; done |"
+    " rb-attack pgd --steps 20 --eps {eps} | rb-rank --pivot train.method,train.config.attack_steps"
+    " --metric acc,pgd20.{eps},seconds_per_epoch --format table"
+)
 ATTACKS = "python bench/attacks.py --threads 1 --cpu"
 RESNET = "--checkpoint {resnet} --arch resnet18 --data {images} --n 64"
 SMALL = "--checkpoint {digits} --data digits --eps 32"
@@ -72,6 +80,8 @@ BESIDE = {
     "attacks-square": f"{ATTACKS} {ROBUST} --n 64 --repeats 1 --part square",
     "attacks-aa": f"{ATTACKS} {ROBUST} --n 50 --aa-n 50 --part aa",
     "attacks-aa-digits": f"{ATTACKS} {SMALL} --n 355 --aa-n 355 --part aa",
+    "attacks-stages-digits": f"{ATTACKS} {SMALL} --n 96 --aa-n 96 --part stages",
+    "evidence": "python bench/evidence.py",
     "passes-digits": f"{ATTACKS} {SMALL} --n 355 --part passes",
     "corruptions-speed": "python bench/corruptions.py speed --threads 1 --cpu --data {images}/test",
     "corruptions-near": "python bench/corruptions.py near --data {images}/test --golden {golden}",
@@ -80,6 +90,8 @@ BESIDE = {
     "training-methods": (
         "python bench/training.py --networks nb201-13714 --batch 16 --rounds 3 --threads 1 --only methods"
     ),
+    "single-step-digits": SINGLE_STEP.format(data="digits", eps=32, step=40, how="--epochs 12 --lr 0.1"),
+    "single-step-images": SINGLE_STEP.format(data="imagefolder:{images}", eps=8, step=10, how="--epochs 10 --lr 0.1"),
     "pr": "python bench/pr.py --part sampling --samples 20 --data {images}",
     "pr-adaptive": "python bench/pr.py --part adaptive --n 128 --gamma 0.25 --check 1",
     "measures": "python bench/measures.py --part ntk,traces --threads 1",

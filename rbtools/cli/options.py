@@ -100,8 +100,8 @@ normalize_option = click.option(
     "--normalize",
     metavar="MEAN STD|none|NAME",
     help="Its normalisation, if the file has none: numbers such as 0.49,0.48,0.45 0.25,0.24,0.26, or"
-    " cifar10, imagenet ..., or per-image.  [default: inferred from its BatchNorm layers, else assumed: none"
-    " for python:, timm's for its models, else the data set's]",
+    " cifar10, imagenet ..., or per-image.  [default: inferred from its BatchNorm layers, else what all"
+    " publish for such weights, else asked for; none for python:]",
 )
 
 stream_options = bundle("source", record_source, *_stream_options)
@@ -304,6 +304,12 @@ train_options = bundle(
     *_word_options,
 )
 _split_option = click.option("--split", default="test", help="Which split to evaluate on.")
+_n_option = click.option(
+    "--n", type=click.IntRange(1), default=None, help="Use N images, balanced over classes."
+)
+_batch_option = click.option(
+    "--batch", type=click.IntRange(1), default=None, help="Images at a time; changes memory, not results."
+)
 _evaluation_options = (
     click.option(
         "--weights",
@@ -313,10 +319,8 @@ _evaluation_options = (
         " 000123.pickle.pbz2. For records without a checkpoint.",
     ),
     member_option,
-    click.option("--n", type=click.IntRange(1), default=None, help="Use N images, balanced over classes."),
-    click.option(
-        "--batch", type=click.IntRange(1), default=None, help="Images at a time; changes memory, not results."
-    ),
+    _n_option,
+    _batch_option,
     click.option("--as", "name_as", metavar="NAME", default=None, help="Call the result NAME."),
     click.option("--replace", is_flag=True, help="Overwrite a result measured with another protocol."),
     *_store_options,
@@ -343,6 +347,18 @@ _search_options = (
         help="Search on a copy with BatchNorm folded, channels last and in --precision.",
     ),
     click.option("--compile", is_flag=True, help="Compile that copy with torch.compile."),
+)
+# What is measured again says itself on which split and images, and never comes from the store.
+verify_options = bundle(
+    "work",
+    functools.partial(build_context.build_context, no_store=False, force=False, dry_run=False),
+    _seed_option,
+    *_machine_options,
+    member_option,
+    click.option("--n", type=click.IntRange(1), default=None, help="On N random images of each entry's."),
+    _batch_option,
+    store_option,
+    *_word_options,
 )
 run_options = bundle(
     "work",

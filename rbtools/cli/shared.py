@@ -29,6 +29,7 @@ from rbtools.cli.options import (
     store_option,
     stream_options,
     train_options,
+    verify_options,
 )
 from rbtools.cli.source import RecordSource, bad_line_record, file_path, opened_output, read_all
 from rbtools.cli.terminal import Terminal
@@ -78,6 +79,7 @@ __all__ = [
     "store_option",
     "stream_options",
     "train_options",
+    "verify_options",
 ]
 
 

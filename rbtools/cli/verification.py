@@ -237,6 +237,6 @@ class _Measurement:
 
 
 def _clean(entry: Entry) -> _Command:
-    """The command of a clean accuracy, which comes along with every attack."""
-    words = ["rb-attack", "fgsm", "--eps", "0", "--split", str(entry.get("split", "test"))]
+    """The command of a clean accuracy."""
+    words = ["rb-attack", "none", "--split", str(entry.get("split", "test"))]
     return _Command([*words, *(["--n", str(entry["n"])] if "n" in entry else [])])

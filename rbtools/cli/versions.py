@@ -27,7 +27,11 @@ def lines(tool: str) -> Iterator[str]:
 def _packages() -> Iterator[tuple[str, str | None]]:
     """The packages of the wheel's own requirements, those of an extra with its name; not those of tests."""
     seen: set[str] = set()
-    for requirement in importlib.metadata.requires("rbtools") or ():
+    try:
+        requirements = importlib.metadata.requires("rbtools") or []
+    except importlib.metadata.PackageNotFoundError:  # run from a checkout that is not installed
+        requirements = ["torch", "torchvision", "numpy"]
+    for requirement in requirements:
         extra = re.search(r"extra == [\"'](.+?)[\"']", requirement)
         name = re.match(r"[\w.-]+", requirement)
         if name is None or name[0] in seen or (extra and extra[1] in ("test", "dev", "fuzz")):

@@ -31,7 +31,7 @@ from rbtools.errors import UsageError
     help="Judge the adversarial images of rb-attack --save-adv FILE.adv by one forward pass.",
 )
 @shared.source_options
-@shared.run_options
+@shared.verify_options
 def main(
     inconsistent: bool,
     sample: int | None,
@@ -71,8 +71,10 @@ def main(
     heard = _Verdicts(work.screen)
     work.screen.listeners.append(heard.hear)
     if inconsistent:
-        if sample is not None or adv is not None or source.checkpoint is not None:
-            raise UsageError("--inconsistent measures nothing. Leave out --sample, --adv and --checkpoint.")
+        if sample is not None or work.run.n is not None or adv is not None or source.checkpoint is not None:
+            raise UsageError(
+                "--inconsistent measures nothing. Leave out --sample, --n, --adv and --checkpoint."
+            )
         status = shared.filter_records(source, [ConsistencyJob()], work)
     elif adv is not None:
         if sample is not None or work.run.n is not None:

@@ -238,15 +238,9 @@ class _Training:
         return {"pgd_acc": self.single_step_check.measure(self._kept())["val_robust_acc"]}
 
     def _warn_of_overfitting(self) -> None:
-        if validation.overfitting(self.history) != self.epoch:
-            return
-        pgd, own = (self.history[name][-1] for name in ("pgd_acc", "robust_acc"))
-        self.run.notify(
-            f"{self.arch.get('name', 'The network')} {self.method.name}: catastrophic overfitting in epoch"
-            f" {self.epoch}. Under PGD-{validation.STEPS} the accuracy on training images fell from"
-            f" {max(self.history['pgd_acc']):.3g} to {pgd:.3g}; under the single step of the training it is"
-            f" {own:.3g}. Use n-fgsm with more noise (--k), a smaller --eps, or pgd with more --attack-steps."
-        )
+        if validation.overfitting(self.history) == self.epoch:
+            name = f"{self.arch.get('name', 'The network')} {self.method.name}"
+            self.run.notify(f"{name}: {validation.overfitting_in_words(self.history)}")
 
     def _tell(self) -> None:
         """Report the results of this epoch, for --log and --tensorboard."""

@@ -95,3 +95,14 @@ def overfitting(history: Mapping[str, Sequence[float]]) -> int | None:
             return epoch
         highest = max(highest, pgd)
     return None
+
+
+def overfitting_in_words(history: Mapping[str, Sequence[float]]) -> str:
+    """The message after the epoch in which it came: the last of the history."""
+    pgd, own = (history[name][-1] for name in ("pgd_acc", "robust_acc"))
+    return (
+        f"catastrophic overfitting in epoch {len(history['robust_acc'])}. Under PGD-{STEPS} the accuracy on"
+        f" training images fell from {max(history['pgd_acc']):.3g} to {pgd:.3g}; under the single step of the"
+        f" training it is {own:.3g}. Use n-fgsm with more noise (--k), a smaller --eps, or pgd with more"
+        " --attack-steps."
+    )

@@ -112,6 +112,7 @@ def test_inconsistent_needs_no_network(measured: Record) -> None:
     rules = [one["rule"] for one in json.loads(result.stdout)["verify"]["inconsistent"]]
     assert rules == ["edited"]
     assert run(["--inconsistent", "--sample", "2"], record).exit_code == 2
+    assert run(["--inconsistent", "--n", "2"], record).exit_code == 2
 
 
 def test_old_records_are_told_apart(measured: Record) -> None:
