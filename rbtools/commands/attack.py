@@ -77,8 +77,8 @@ def main(
     writes the records on; every other field passes through. Clean accuracy ("acc") is added too. An image
     that is misclassified without an attack counts as fooled. The search may run in lower precision; success
     is decided by the unchanged model in float32. With --two-phase N the attack, such as aa, runs only on N of
-    the images that PGD does not break, nor an attack of the record whose outcomes are stored; the accuracy
-    under all of them is estimated from these, with its interval. --two-phase all is exact.
+    the images that PGD does not break, nor an earlier attack on the model whose outcomes are stored; the
+    accuracy under all of them is estimated from these, with its interval. --two-phase all is exact.
 
     --save-adv FILE.adv is evidence that travels: of each image that the attack broke its difference, at the
     coarsest of a few roundings (8-bit images, mostly moved by the whole distance or not at all) that the

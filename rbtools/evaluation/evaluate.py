@@ -181,6 +181,22 @@ def stored_outcomes(inputs: Inputs, task: EvalTask) -> dict[Output, np.ndarray]:
     return {unit.output: Outcomes(inputs.run.store, unit.outcomes).values(inputs.n) for unit in units}
 
 
+def outcome_fields(inputs: Inputs, output: Output) -> dict[str, Any]:
+    """The fields that determine the outcomes of an output, whose digest is their key in the store."""
+    return _cache_unit(inputs, output).what
+
+
+def inputs_fields(inputs: Inputs) -> dict[str, Any]:
+    """Those of these fields that name the model, the data and the version of the outcomes."""
+    return {
+        "version": VERSION,
+        "checkpoint": inputs.checkpoint,
+        "arch": identity(inputs.record["arch"]),
+        "data": inputs.data.fingerprint,
+        "split": inputs.data.split,
+    }
+
+
 def known_outcomes(inputs: Inputs, task: EvalTask) -> list[np.ndarray]:
     """The outcomes (n,) or rows (n, R) of the requested outputs that the store has; nothing is computed."""
     units = [unit for unit in _cache_units(inputs, task) if not unit.output.implicit]
@@ -232,14 +248,10 @@ class _CacheUnit(NamedTuple):
 
 
 def _cache_unit(inputs: Inputs, output: Output) -> _CacheUnit:
-    data, run = inputs.data, inputs.run
+    run = inputs.run
     what = {
         "kind": "outcomes",
-        "version": VERSION,
-        "checkpoint": inputs.checkpoint,
-        "arch": identity(inputs.record["arch"]),
-        "data": data.fingerprint,
-        "split": data.split,
+        **inputs_fields(inputs),
         **_arithmetic(output, run),
         "column": output.key_fields(),
     }

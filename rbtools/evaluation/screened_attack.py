@@ -1,16 +1,16 @@
 """An expensive attack on a sample of the images that cheap attacks leave: `rb-attack aa --two-phase`.
 
-The screen, PGD on the cross-entropy and then on the margin, runs on all images; so did the attacks of the
-record whose outcomes are stored. The attack itself runs on the first N images that all of them leave, in a
-random stratified order (`probabilistic.two_phase`). That order is one fixed list, so that a larger N, or a
-run after a crash, continues from the stored outcomes.
+The screen, PGD on the cross-entropy and then on the margin, runs on all images that no attack broke whose
+outcomes are stored (`screen_sources`). The attack itself runs on the first N images that all of them leave,
+in a random stratified order (`probabilistic.two_phase`). That order is one fixed list, so that a larger N, or
+a run after a crash, continues from the stored outcomes.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from rbtools.errors import RbError
 from rbtools.evaluation import adversarial, evaluate
 from rbtools.evaluation.base import EvalTask, Outcome, Output
 from rbtools.evaluation.sampling import margin
+from rbtools.evaluation.screen_sources import ScreenSource, ScreenSources
 from rbtools.evaluation.tasks import AttackOutput, AttackTask, CleanOutput
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.lazy import np, torch
@@ -27,6 +28,7 @@ from rbtools.probabilistic import two_phase
 from rbtools.records import results
 from rbtools.rng import GENERATOR
 from rbtools.rng.draws import Draws
+from rbtools.store import Store
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -56,16 +58,24 @@ def screen_of(method: Attack, steps: int) -> tuple[Attack, ...]:
 
 @dataclass(frozen=True)
 class ScreenOutput(Output):
-    """A row (1,) for each example: its smallest margin under the attacks that it survives, or -1."""
+    """A row (1,) for each example: its smallest margin under the attacks that it survives, or -1.
+
+    sources: the keys of stored outcomes of other attacks, and excluded: the numbers of the examples that they
+    broke, which are not attacked here.
+    """
 
     attacks: tuple[Any, ...]
+    sources: tuple[str, ...] = ()
+    excluded: tuple[int, ...] = field(default=(), compare=False)
 
     @property
     def allow_fast_model(self) -> bool:
         return True
 
     def key_fields(self) -> dict[str, Any]:
-        return {"kind": "screen", "attacks": [AttackOutput(one).key_fields() for one in self.attacks]}
+        sources = {"sources": list(self.sources)} if self.sources else {}
+        attacks = [AttackOutput(one).key_fields() for one in self.attacks]
+        return {"kind": "screen", "attacks": attacks, **sources}
 
     def entry_template(self) -> list[Entry]:
         return [{"metric": "screen"}]
@@ -76,7 +86,8 @@ class ScreenOutput(Output):
 
     def rows(self, batch: Batch) -> Outcome:
         """The rows of a batch, float32 (N, 1). Each attack gets what the one before leaves."""
-        still_correct, least = batch.clean, torch.full_like(batch.images[:, 0, 0, 0], torch.inf)
+        excluded = torch.isin(batch.ids, torch.tensor(self.excluded, device=batch.ids.device).long())
+        still_correct, least = batch.clean & ~excluded, torch.full_like(batch.images[:, 0, 0, 0], torch.inf)
         totals: dict[str, float] = {}
         for attack in self.attacks:
             result = adversarial.run_attack(batch, attack, still_correct=still_correct)
@@ -86,25 +97,6 @@ class ScreenOutput(Output):
                 totals[name] = totals.get(name, 0.0) + value
         rows = torch.where(still_correct, least.clamp_min(0), torch.full_like(least, _BROKEN))
         return Outcome(rows[:, None], totals)
-
-
-def _method_of(entry: Entry) -> Attack | None:
-    """The attack of an entry; None for other entries, and for those of a sample or of published numbers."""
-    name, eps = entry.get("attack"), entry.get("eps")
-    others = {"two_phase", "published", "ladder"} & entry.keys()
-    if not isinstance(name, str) or name not in ATTACKS or not isinstance(eps, float) or others:
-        return None
-    fields = {field.name for field in dataclasses.fields(ATTACKS.load(name))}
-    params = {key: value for key, value in entry.items() if key in fields}
-    try:
-        if "step_size" in params:  # an entry has the length in use, also where it is the default
-            method: Attack = ATTACKS.build(name, **{**params, "step_size": None})
-            if method.effective_step_size == params["step_size"]:
-                return method
-        built: Attack = ATTACKS.build(name, **params)
-        return built
-    except (RbError, TypeError, ValueError):
-        return None
 
 
 @dataclass(frozen=True)
@@ -150,8 +142,20 @@ def run_two_phase(record: dict[str, Any], request: TwoPhaseRequest, run: RunCont
 
     Raises RbError as `evaluate.run_task` does.
     """
+    if run.store.folder is not None or run.plan is not None:
+        return _run(record, request, run)
+    with tempfile.TemporaryDirectory() as folder:  # the phases read each other's outcomes
+        store = Store(folder)
+        result = _run(record, request, replace(run, store=store))
+    run.store.found += store.found
+    run.store.computed += store.computed
+    return result
+
+
+def _run(record: dict[str, Any], request: TwoPhaseRequest, run: RunContext) -> dict[str, Any]:
     inputs = resolve_inputs(record, run)
-    estimates = [TwoPhaseEvaluation(inputs, request, eps) for eps in request.eps]
+    known = ScreenSources(inputs)
+    estimates = [TwoPhaseEvaluation(inputs, request, eps, known) for eps in request.eps]
     expected = [estimate.expected() for estimate in estimates]
     evaluate.check_entries(inputs.record, expected, run)
     if run.plan is not None:
@@ -185,11 +189,58 @@ def _finer(record: dict[str, Any], entry: Entry, run: RunContext) -> Entry:
 class TwoPhaseEvaluation:
     """The two phases at one eps."""
 
-    def __init__(self, inputs: Inputs, request: TwoPhaseRequest, eps: float) -> None:
-        self.inputs, self.request = inputs, request
+    def __init__(self, inputs: Inputs, request: TwoPhaseRequest, eps: float, known: ScreenSources) -> None:
+        self.inputs, self.request, self._known = inputs, request, known
         self.method = replace(request.method, eps=eps)
-        self.screening = ScreenTask(ScreenOutput(tuple(replace(one, eps=eps) for one in request.screen)))
         self.task = _SampleTask(self.method, (eps,))
+
+    @cached_property
+    def sources(self) -> list[ScreenSource]:
+        """The stored outcomes that are part of the screen.
+
+        If the record has this estimate from a former run, they are those of that run.
+        """
+        only = None
+        for entry in self.inputs.record.get("evals") or ():
+            about = entry.get("two_phase")
+            if entry.get("metric") != AttackOutput(self.method).metric or not isinstance(about, dict):
+                continue
+            if not self.inputs.run.replace:
+                former = [one for one in about.get("sources") or () if isinstance(one, dict)]
+                only = [str(one.get("outcomes")) for one in former]
+        return self._known.of(self.method, self._screen, only)
+
+    @property
+    def _screen(self) -> list[Attack]:
+        return [replace(attack, eps=self.method.eps) for attack in self.request.screen]
+
+    @cached_property
+    def attacks(self) -> list[Attack]:
+        """The attacks of the screen that run: those for which no stored outcomes serve.
+
+        The last one runs too where no margins would be known without it.
+        """
+        screen = self._screen
+        serving = [[source for source in self.sources if source.serves_for(attack)] for attack in screen]
+        known = any(source.margins is not None for sources in serving for source in sources)
+        needed = None if known else screen[-1]
+        return [
+            attack for attack, sources in zip(screen, serving, strict=True) if not sources or attack is needed
+        ]
+
+    @cached_property
+    def screening(self) -> ScreenTask:
+        """The screen as a task on all images."""
+        data = self.inputs.data
+        broken = np.zeros(self.inputs.n, bool)
+        for source in self.sources:
+            broken |= source.broken
+        excluded: tuple[int, ...] = ()
+        if broken.any():
+            numbers = data.order(data.load().labels)[: self.inputs.n]
+            excluded = tuple(numbers[torch.from_numpy(broken)].tolist())
+        keys = tuple(sorted(source.key for source in self.sources))
+        return ScreenTask(ScreenOutput(tuple(self.attacks), keys, excluded))
 
     def calls(self) -> list[Callable[[], Any]]:
         """Both phases, for a dry run."""
@@ -209,38 +260,19 @@ class TwoPhaseEvaluation:
     def expected(self) -> Entry:
         """The entry as far as it is known before the work."""
         (entry,) = evaluate.expected_entries(self.inputs, self.task)
-        attacks = [attack.stem for attack in self.request.screen]
+        attacks = [attack.stem for attack in self.attacks]
+        names = dict.fromkeys([*attacks, *(source.metric for source in self.sources)])
         drawn = {"seed": self.inputs.run.seed, "draws": GENERATOR}  # the sample, whatever the attack
-        return {**entry, **drawn, "screen": ",".join([*attacks, *self.stored])}
-
-    @cached_property
-    def stored(self) -> dict[str, np.ndarray]:
-        """Attacks of the record in this norm, up to this eps: which images (n,) each leaves, by metric.
-
-        If the record has this estimate from a former run, only those that were its screen.
-        """
-        left = {}
-        entries = self.inputs.record.get("evals") or ()
-        own = AttackOutput(self.method).metric
-        former = [entry["screen"] for entry in entries if entry.get("metric") == own and "screen" in entry]
-        for entry in entries:
-            method = _method_of(entry)
-            if method is None or method.norm != self.method.norm or method.eps > self.method.eps:
-                continue
-            metric = entry.get("metric")
-            if metric == own or (former and metric not in str(former[0]).split(",")):
-                continue
-            for outcomes in evaluate.known_outcomes(self.inputs, AttackTask(method, (method.eps,))):
-                left[str(entry["metric"])] = outcomes == 1
-        return left
+        return {**entry, **drawn, "screen": ",".join(names)}
 
     @cached_property
     def margins(self) -> np.ndarray:
         """The margin of each image (n,) under the screen, in the order of the evaluation; -1 if broken."""
         values = evaluate.stored_outcomes(self.inputs, self.screening)[self.screening.screen]
         margins: np.ndarray = values[:, 0].copy()
-        for left in self.stored.values():
-            margins[~left] = _BROKEN
+        for source in self.sources:
+            if source.margins is not None:
+                margins = np.where(margins >= 0, np.minimum(margins, source.margins), margins)
         return margins
 
     def entry(self) -> Entry:
@@ -294,6 +326,8 @@ class TwoPhaseEvaluation:
             "strata": [list(part) for part in parts],
             "interval": [end / n for end in estimate.interval],
         }
+        if self.sources:
+            about["sources"] = [source.described() for source in self.sources]
         for entry in of_sample:
             if "broken_by" in entry:
                 about["broken_by"] = entry["broken_by"]

@@ -258,7 +258,8 @@ EVALS = (
         "two_phase",
         "result",
         "of rb-attack --two-phase: how many images the screen left, on how many of them the attack ran, size,"
-        " sampled and broken of each stratum, and the interval of the value on just these n images",
+        " sampled and broken of each stratum, the interval of the value on just these n images, and of each"
+        " stored attack of the screen its metric, seed, how many images it broke, the key of its outcomes",
         page="own",
     ),
     Field("distance", "result", "of an attack that minimises it: its mean over the images that were fooled"),

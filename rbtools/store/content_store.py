@@ -44,9 +44,10 @@ MARKER = canonical({"format": FORMAT, "what": "rbtools store"})
 class Store:
     """Finished work in one folder. With `folder=None` nothing is stored or found.
 
-    The folder is made on the first write. `found` and `computed` count units of work; `damaged` names files
-    whose content did not fit their checksum; `trouble` says why something could not be kept. Raises RbError
-    if the folder has another format or is no folder.
+    The folder is made on the first write. With `force` only what this object has written itself is found.
+    `found` and `computed` count units of work; `damaged` names files whose content did not fit their
+    checksum; `trouble` says why something could not be kept. Raises RbError if the folder has another format
+    or is no folder.
     """
 
     def __init__(
@@ -59,10 +60,11 @@ class Store:
         self.damaged: list[Path] = []
         self.trouble: str | None = None
         self._checked = False
+        self._own: set[tuple[str, str]] = set()  # with `force`: what was written here
 
     def result(self, key: str) -> Any | None:
-        """The finished result of that key, or None. With `force` stored results are ignored."""
-        data = None if self.force else self._sealed("results", key)
+        """The finished result of that key, or None."""
+        data = self._unforced("results", key)
         return None if data is None else orjson.loads(data)["value"]
 
     def keep_result(
@@ -77,7 +79,7 @@ class Store:
 
     def outcomes(self, key: str) -> bytes | None:
         """The stored outcomes per example, or None."""
-        return None if self.force else self._sealed("outcomes", key)
+        return self._unforced("outcomes", key)
 
     def keep_outcomes(self, key: str, data: bytes) -> None:
         """Store outcomes per example."""
@@ -85,7 +87,7 @@ class Store:
 
     def state(self, key: str) -> bytes | None:
         """The state of an interrupted training, or None."""
-        return None if self.force else self._sealed("state", key)
+        return self._unforced("state", key)
 
     def keep_state(self, key: str, data: bytes) -> None:
         """Store the state of an unfinished training."""
@@ -243,6 +245,10 @@ class Store:
         for folder in sorted(self.folder.glob(f"{kind}/??")):
             yield from sorted(path for path in folder.iterdir() if not path.name.startswith("."))
 
+    def _unforced(self, kind: str, name: str) -> bytes | None:
+        """The content of a file that may be used in place of the work."""
+        return None if self.force and (kind, name) not in self._own else self._sealed(kind, name)
+
     def _sealed(self, kind: str, name: str) -> bytes | None:
         path = self.path(kind, name)
         data = self._read(path)
@@ -281,6 +287,8 @@ class Store:
             return
         self.mark()
         write_whole(path, data, sync=sync)
+        if self.force:
+            self._own.add((kind, name))
 
     def mark(self) -> None:
         """Write the format of this folder, if that is missing."""

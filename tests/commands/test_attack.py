@@ -21,6 +21,7 @@ from PIL import Image
 from rbtools import api
 from rbtools.attacks import ATTACKS, presets
 from rbtools.commands.attack import main
+from rbtools.evaluation.tasks import AttackTask
 from rbtools.inputs import resolve
 from rbtools.store import Store
 
@@ -764,7 +765,6 @@ def test_two_phases_on_all_survivors_are_exact(
     known: dict[str, Record], weak_screen: tuple[Any, ...]
 ) -> None:
     from rbtools.evaluation.screened_attack import ScreenOutput, ScreenTask
-    from rbtools.evaluation.tasks import AttackTask
 
     entry = two_phase(known["erm"], "--two-phase", "all")
     method = ATTACKS.build("pgd", steps=5, eps=32 / 255)
@@ -813,20 +813,98 @@ def test_a_larger_sample_continues_the_smaller(
     assert len(attacked) == 30 and "1 found in the store" in again.stderr
 
 
-def test_stored_outcomes_of_the_records_attacks_serve_as_a_screen(
-    known: dict[str, Record], weak_screen: tuple[Any, ...]
+@pytest.mark.parametrize("bare", [False, True])
+def test_stored_outcomes_serve_as_a_screen(
+    known: dict[str, Record], weak_screen: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch, bare: bool
 ) -> None:
+    from rbtools.evaluation import adversarial
+
     plain = two_phase(known["erm"], "--two-phase", "all")
+    assert "sources" not in plain["two_phase"]
     attacked = one(run(["pgd", "--steps", "7", "--eps", "8,32", "--n", "120"], known["erm"]))
-    entry = two_phase(attacked, "--two-phase", "all")
-    assert entry["screen"] == "pgd1,pgd7.8,pgd7.32"
+    stands = outcomes_of(known["erm"], AttackTask(ATTACKS.build("pgd", steps=7, eps=32 / 255), (32 / 255,)))
+    started: list[int] = []
+    attack = adversarial.run_attack
+
+    def counted(batch: Any, method: Any, *more: Any, **options: Any) -> Any:
+        if method.steps == 1:
+            started.append(int(options["still_correct"].sum()))
+        return attack(batch, method, *more, **options)
+
+    monkeypatch.setattr(adversarial, "run_attack", counted)
+    entry = two_phase(known["erm"] if bare else attacked, "--two-phase", "all")
+    assert entry["screen"].startswith("pgd1,pgd7.32")  # pgd1 is needed for margins
+    assert started == [int(stands.sum())]
+    source = entry["two_phase"]["sources"][0]
+    assert source["metric"] == "pgd7.32" and source["broken"] == 120 - stands.sum() and source["seed"] == 0
     assert entry["two_phase"]["survivors"] < plain["two_phase"]["survivors"]
     assert entry["value"] <= min(plain["value"], attacked["metrics"]["pgd7.32"])
+
+
+def test_only_outcomes_of_these_images_and_no_larger_distance_are_a_screen(
+    known: dict[str, Record], weak_screen: tuple[Any, ...]
+) -> None:
     fewer = one(run(["pgd", "--steps", "7", "--eps", "32", "--n", "60"], known["erm"]))
     fewer["evals"][-1]["attack"] = ["pgd"]  # an entry of somebody else's
     assert two_phase(fewer, "--two-phase", "all")["screen"] == "pgd1"
     larger = one(run(["pgd", "--steps", "7", "--eps", "40", "--n", "120"], known["erm"]))
     assert two_phase(larger, "--two-phase", "all")["screen"] == "pgd1"
+    other = one(run(["pgd", "--steps", "7", "--eps", "2", "--norm", "l2", "--n", "120"], known["erm"]))
+    assert two_phase(other, "--two-phase", "all")["screen"] == "pgd1"
+
+
+def test_outcomes_with_details_of_a_ladder_of_a_seed_and_distances_are_a_screen(
+    known: dict[str, Record], weak_screen: tuple[Any, ...]
+) -> None:
+    for words in (
+        "pgd --steps 3 --eps 16,32 --ladder --seed 4",
+        "cw --steps 3 --eps 32 --detail",
+        "curve --queries 40 --eps 1",
+    ):
+        one(run([*words.split(), "--n", "120"], known["erm"]))
+    entry = two_phase(known["erm"], "--two-phase", "all")
+    sources = {one["metric"]: one for one in entry["two_phase"]["sources"]}
+    assert sources["pgd3.32"]["seed"] == 4 and sources.keys() <= {"pgd3.32", "pgd3.16", "cw3.32", "curve.1"}
+    assert {"pgd3.32", "curve.1"} <= sources.keys()
+    assert entry["screen"].split(",")[0] == "pgd1"
+    stands = outcomes_of(known["erm"], AttackTask(ATTACKS.build("pgd", steps=5, eps=32 / 255), (32 / 255,)))
+    assert entry["value"] <= stands.mean()
+
+
+def test_margins_of_stored_logits_spare_the_screen(known: dict[str, Record]) -> None:
+    for words in ("pgd --steps 2", "cw --steps 2 --detail"):
+        one(run([*words.split(), "--eps", "32", "--n", "120"], known["erm"]))
+    entry = two_phase(known["erm"], "--two-phase", "20", "--screen-steps", "2")
+    assert set(entry["screen"].split(",")) == {"pgd2.32", "cw2.32"}
+    assert entry["two_phase"]["sampled"] == 20
+    stronger = two_phase(known["erm"], "--two-phase", "20", "--screen-steps", "4")
+    assert stronger["screen"].startswith("pgd4,cw4,")
+
+
+def test_a_second_run_keeps_the_sources_of_the_first(
+    known: dict[str, Record], weak_screen: tuple[Any, ...]
+) -> None:
+    run(["pgd", "--steps", "3", "--eps", "32", "--n", "120"], known["erm"])
+    first = one(run([*TWO_PHASE, "--two-phase", "20"], known["erm"]))
+    run(["pgd", "--steps", "9", "--eps", "32", "--n", "120"], known["erm"])
+    second = one(run([*TWO_PHASE, "--two-phase", "30"], first))["evals"][-1]
+    assert second["screen"] == "pgd1,pgd3.32" == first["evals"][-1]["screen"]
+    assert second["two_phase"]["sampled"] == 30
+    anew = one(run([*TWO_PHASE, "--two-phase", "30", "--replace"], first))["evals"][-1]
+    assert "pgd9.32" in anew["screen"]
+
+
+@pytest.mark.parametrize("option", ["--force", "--no-store"])
+@pytest.mark.parametrize("size", [["--two-phase", "20"], ["--precision-goal", ".05"]])
+def test_two_phases_without_stored_outcomes(
+    known: dict[str, Record], tmp_path: Path, option: str, size: list[str]
+) -> None:
+    one(run(["pgd", "--steps", "3", "--eps", "32", "--n", "120"], known["erm"]))
+    weights = tmp_path / "net.pt"
+    shutil.copyfile(Store(Path("rb-store")).object(known["erm"]["checkpoint"]), weights)
+    record = {**known["erm"], "checkpoint_file": str(weights)}
+    entry = two_phase(record, *size, option)
+    assert entry["screen"] == "pgd1,cw1" and 0 < entry["value"] < 1
 
 
 def test_a_smaller_sample_does_not_replace_a_larger(known: dict[str, Record]) -> None:

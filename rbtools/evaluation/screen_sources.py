@@ -1,0 +1,216 @@
+"""Stored outcomes of a model's attacks that serve as the screen of a two-phase evaluation.
+
+An image that any of them broke, in the same norm within the same distance, is broken: the attacks of the
+screen need not run on it. Outcomes come from the entries of the record, and from everything that the store
+has of the same checkpoint, split and data.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import orjson
+
+from rbtools.attacks import ATTACKS
+from rbtools.attacks.curve import CurveAttack
+from rbtools.errors import RbError
+from rbtools.evaluation import evaluate
+from rbtools.evaluation.outcomes import Outcomes
+from rbtools.evaluation.tasks import AttackOutput, right
+from rbtools.lazy import np
+from rbtools.store import Store, digest, index, listing
+from rbtools.store.checksum import unsealed
+from rbtools.store.remote_proxy import RemoteStoreProxy
+
+if TYPE_CHECKING:
+    from rbtools.attacks.base import Attack
+    from rbtools.inputs.resolve import Inputs
+
+Entry = dict[str, Any]
+_CROSSING = 2.0  # the steps of an attack that stands in for one of the screen reach this many eps together
+
+
+class StoredEvaluation(NamedTuple):
+    """A metric, and the fields that determine its outcomes, whose digest is their key."""
+
+    metric: str
+    what: dict[str, Any]
+
+    @property
+    def key(self) -> str:
+        """The key of the outcomes."""
+        return digest(self.what)
+
+
+class ScreenSource(NamedTuple):
+    """An attack and its outcomes for n images.
+
+    broken: bool (n,); margins: (n,), of the logits under the attack, or None if these are not stored. key: of
+    the outcomes.
+    """
+
+    metric: str
+    key: str
+    method: Attack
+    seed: int | None
+    broken: np.ndarray
+    margins: np.ndarray | None
+
+    def serves_for(self, attack: Attack) -> bool:
+        """Whether it is at least as strong as an attack of the screen at the same eps: of the same loss, with
+        as many steps, which are long enough to cross the ball, and any iterate counts."""
+        method = self.method
+        if method.loss != attack.loss or method.eps != attack.eps or method.iterate != "any":
+            return False
+        long_enough = getattr(method, "reach", np.inf) >= _CROSSING * method.eps
+        return bool(getattr(method, "steps", 0) >= getattr(attack, "steps", 0) and long_enough)
+
+    def described(self) -> Entry:
+        """What an entry says of it."""
+        seed = {} if self.seed is None else {"seed": self.seed}
+        return {"metric": self.metric, **seed, "broken": int(self.broken.sum()), "outcomes": self.key}
+
+
+class ScreenSources:
+    """What the record and the store have of the model and its images, looked up once for all distances."""
+
+    def __init__(self, inputs: Inputs) -> None:
+        self._inputs = inputs
+
+    @cached_property
+    def _known(self) -> list[StoredEvaluation]:
+        inputs = self._inputs
+        store = inputs.run.store
+        if store.force or store.folder is None or not inputs.record.get("checkpoint"):
+            return []
+        known = {one.key: one for one in [*_of_record(inputs), *_of_store(inputs)]}
+        return [known[key] for key in sorted(known)]
+
+    def of(self, method: Attack, screen: Sequence[Attack], only: Sequence[str] | None) -> list[ScreenSource]:
+        """The outcomes that count at the distance of an attack, the largest distance first.
+
+        Of these only such that break images which those before leave, or that serve for an attack of the
+        screen. The attack's own outcomes are left out. `only`: the keys of those to take.
+        """
+        known = [one for one in self._known if only is None or one.key in only]
+        every = [one for one in (_source(self._inputs, one, method) for one in known) if one is not None]
+        every.sort(key=lambda one: (-one.method.eps, one.metric, one.key))
+        chosen: list[ScreenSource] = []
+        broken = np.zeros(self._inputs.n, bool)
+        for one in every:
+            if (one.broken & ~broken).any() or any(one.serves_for(attack) for attack in screen):
+                chosen.append(one)
+                broken |= one.broken
+        return chosen
+
+
+def _source(inputs: Inputs, one: StoredEvaluation, attack: Attack) -> ScreenSource | None:
+    """The outcomes as a screen of the attack; None if they are of no use for it."""
+    column, seed = one.what["column"], one.what.get("seed")
+    try:
+        stored = _attack_of(column["attack"], column["config"])
+    except (RbError, TypeError, ValueError, KeyError):
+        return None
+    of_distances = column["kind"] == "distance"
+    if stored.version != column["version"] or stored.norm != attack.norm:
+        return None
+    if not of_distances and (
+        stored.eps > attack.eps or (stored == attack and seed in (None, inputs.run.seed))
+    ):
+        return None
+    outcomes = Outcomes(inputs.run.store, one.key)
+    if len(outcomes) < inputs.n:
+        return None
+    values, margins = outcomes.values(inputs.n), None
+    if of_distances:
+        stored = dataclasses.replace(stored, eps=attack.eps)
+        broken = values[:, 0].astype(np.float64) <= attack.eps
+    else:
+        detail = values.ndim == 2
+        broken = right(values, detail) != 1
+        margins = _margins(values) if detail and hasattr(stored, "reach") else None
+    return ScreenSource(one.metric, one.key, stored, seed, broken, margins)
+
+
+def _attack_of(name: str, config: Mapping[str, Any]) -> Any:
+    """The attack of stored outcomes. Raises RbError, TypeError or ValueError if there is none such."""
+    return CurveAttack(**config) if name == CurveAttack.name else ATTACKS.build(name, **config)
+
+
+def _margins(rows: np.ndarray) -> np.ndarray:
+    """The label's logit minus the largest other one (n,), at least 0, of rows (n, 1 + K): label, logits."""
+    labels, logits = rows[:, :1].astype(np.int64), rows[:, 1:].copy()
+    own: np.ndarray = np.take_along_axis(logits, labels, 1)[:, 0]
+    np.put_along_axis(logits, labels, -np.inf, 1)
+    margins: np.ndarray = np.maximum(own - logits.max(1), 0)
+    return margins
+
+
+def _of_record(inputs: Inputs) -> Iterator[StoredEvaluation]:
+    """The outcomes that entries of the record were made from, as far as this run would name them."""
+    for entry in inputs.record.get("evals") or ():
+        method = _method_of(entry)
+        if method is None:
+            continue
+        seed, ladder = entry.get("seed"), entry.get("ladder", ())
+        if not isinstance(ladder, (list, tuple)):
+            continue
+        of_seed = inputs.on(inputs.data.split, seed=seed) if isinstance(seed, int) else inputs
+        for detail in (False, True):
+            output = AttackOutput(method, tuple(ladder), detail)
+            yield StoredEvaluation(str(entry["metric"]), evaluate.outcome_fields(of_seed, output))
+
+
+def _method_of(entry: Entry) -> Attack | None:
+    """The attack of an entry; None for other entries, and for those of a sample or of published numbers."""
+    name, eps = entry.get("attack"), entry.get("eps")
+    others = {"two_phase", "published"} & entry.keys()
+    if not isinstance(name, str) or name not in ATTACKS or not isinstance(eps, float) or others:
+        return None
+    fields = {field.name for field in dataclasses.fields(ATTACKS.load(name))}
+    params = {key: value for key, value in entry.items() if key in fields}
+    try:
+        if "step_size" in params:  # an entry has the length in use, also where it is the default
+            method: Attack = ATTACKS.build(name, **{**params, "step_size": None})
+            if method.effective_step_size == params["step_size"]:
+                return method
+        built: Attack = ATTACKS.build(name, **params)
+        return built
+    except (RbError, TypeError, ValueError):
+        return None
+
+
+def _of_store(inputs: Inputs) -> Iterator[StoredEvaluation]:
+    """The finished evaluations of the store with the checkpoint, images and split of these inputs.
+
+    A process on another machine has no store to list; there only the record's entries count.
+    """
+    store = inputs.run.store
+    if isinstance(store, RemoteStoreProxy) or store.folder is None or not store.folder.exists():
+        return
+    wanted = evaluate.inputs_fields(inputs)
+    name = inputs.checkpoint.encode()
+    for folder in listing.folders(store, "results"):
+        for line in index.texts(store, folder).lines:
+            if name not in line:
+                continue
+            listed = orjson.loads(line)
+            what = _key_fields(store, listed["stored"]["key"])
+            if what is None or {field: what.get(field) for field in wanted} != wanted:
+                continue
+            if what.get("column", {}).get("kind") in ("attack", "distance"):
+                yield StoredEvaluation(str(listed["evals"][0]["metric"]), what)
+
+
+def _key_fields(store: Store, key: str) -> dict[str, Any] | None:
+    """The fields that determine the outcomes of a stored result; None if it is no evaluation, or is gone."""
+    path = store.path("results", key)
+    with contextlib.suppress(OSError, KeyError, TypeError, orjson.JSONDecodeError):
+        body = unsealed(path.read_bytes()) if path is not None else None
+        about = {} if body is None else orjson.loads(body)["about"]
+        return about["of"] if about.get("kind") == "evaluation" else None
+    return None
