@@ -18,7 +18,7 @@ from typing import Any
 import click
 
 from rbtools import __version__, registry
-from rbtools.cli import config, effective_config, events, exit_status
+from rbtools.cli import config, effective_config, events, exit_status, option_groups
 from rbtools.cli.method_options import for_people, legible, method_options
 from rbtools.cli.tools import CONTEXT, params_of
 from rbtools.errors import RbError, unknown
@@ -49,7 +49,16 @@ class _Main:
         sys.exit(status)
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        return legible(super().get_params(ctx))  # type: ignore[misc]
+        return legible(option_groups.with_help_all(super().get_params(ctx)))  # type: ignore[misc]
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The options in groups, those of the chosen classes first; the commands below this one."""
+        command = typing.cast(click.Command, self)
+        names = {option.name for option in method_options(ctx.meta.get("rbtools.classes", ()))}
+        title = f"Options of {_chosen(ctx)}"
+        option_groups.write(formatter, option_groups.sections(ctx, command.get_params(ctx), names, title))
+        if isinstance(command, click.Group):
+            command.format_commands(ctx, formatter)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """`--version` with `-v`, and nothing else, prints more: click's option would not see the second."""
@@ -72,6 +81,14 @@ class _Main:
         """The first paragraph: click would end it after "(Goodfellow et al."."""
         text = inspect.cleandoc(typing.cast(click.Command, self).help or "")
         return " ".join(text.split("\n\n")[0].split())
+
+
+def _chosen(ctx: click.Context) -> str:
+    """The choice as it is typed: pgd, or --method trades."""
+    option = getattr(ctx.command, "option", None)
+    if option is None:
+        return str(ctx.info_name)
+    return f"{option} {','.join(cls.name for cls in ctx.meta['rbtools.classes'])}"
 
 
 def _refuse_odd(params: list[click.Parameter], ctx: click.Context) -> None:

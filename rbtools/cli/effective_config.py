@@ -13,7 +13,7 @@ from rbtools import registry
 from rbtools.cli.config import ORIGINS
 
 PRINT = "rbtools.print-config"
-_UNSAID = ("help", "version", "config", "print-config")
+_UNSAID = ("help", "help-all", "version", "config", "print-config")
 
 
 class EffectiveOption(NamedTuple):

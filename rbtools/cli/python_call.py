@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Record = dict[str, Any]
 # Options that only a stream, a terminal, an output file or several processes need.
 _STREAM = frozenset({"files", "strict", "retry_errors", "shard", "in_place", "form", "shown"})
-_MESSAGES = frozenset({"quiet", "verbose", "log", "config", "print_config", "help", "version"})
+_MESSAGES = frozenset({"quiet", "verbose", "log", "config", "print_config", "help", "help_all", "version"})
 _MESSAGES |= {"dry_run", "device_rate"}
 _PROCESSES = frozenset({"jobs", "jobs_per_gpu", "engine", "address", "unordered"})
 _OF_CHECKPOINT = frozenset({"checkpoint", "arch", "normalize"})

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import click
 
-from rbtools.cli.method_options import for_people, method_options
+from rbtools.cli.method_options import for_people, legible, method_options
 
 if TYPE_CHECKING:
     from rbtools.cli.click_commands import OptionChooser
@@ -109,7 +109,8 @@ def _chosen(page: Page, command: OptionChooser) -> Iterator[Page]:
     for name in command.registry:
         cls = command.registry.load(name)
         help_text = for_people(cls)
-        below = click.Command(name, params=list(method_options([cls])), help=help_text, add_help_option=False)
+        params = legible(list(method_options([cls])))
+        below = click.Command(name, params=params, help=help_text, add_help_option=False)
         words = f"{page.words} {command.option} {name}"
         yield Page(words, below, _context(below, name, page.context))
 

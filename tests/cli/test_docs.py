@@ -81,7 +81,7 @@ def rendered(path: str) -> str:
     command = f"MANWIDTH=400 MANROFFOPT=-c man --warnings=all -l {ROOT / path} | col -bx"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0 and done.stderr == ""
-    return re.sub(r"[ \n]+", " ", done.stdout.replace("‐\n", ""))
+    return re.sub(r"[ \n]+", " ", re.sub(r"‐\n *", "", done.stdout))
 
 
 @pytest.mark.skipif(
@@ -92,11 +92,15 @@ def rendered(path: str) -> str:
 def test_man_takes_the_page_without_a_warning_and_shows_every_option(path: str) -> None:
     shown = rendered(path)
     tool = Path(path).stem
+    # What is below `rb-ge attack` has the options of rb-attack, which that page describes.
+    described = shown + "".join(
+        GENERATED[f"man/{one}.1"] for one in re.findall(r"its options: ([\w-]+)\(1\)", shown)
+    )
     for page in PAGES:
         if page.words.split()[0] == tool and not isinstance(page.command, OptionChooser):
             for option in options(page):
-                assert option.hidden or option.opts[0] in shown
-    for heading in ("NAME", "SYNOPSIS", "DESCRIPTION", "EXAMPLES", "EXIT STATUS", "ENVIRONMENT", "SEE ALSO"):
+                assert option.hidden or option.opts[0] in described.replace("\\-", "-")
+    for heading in ("NAME", "SYNOPSIS", "DESCRIPTION", "EXAMPLES", "EXIT STATUS", "SEE ALSO"):
         assert f" {heading} " in shown
 
 
@@ -278,7 +282,7 @@ def test_completions_start_no_python() -> None:
             assert "python" not in text.replace("python:", "") and "_COMPLETE" not in text
 
 
-def test_an_option_that_differs_between_places_is_told_by_its_place() -> None:
+def test_an_option_that_differs_between_places_is_described_by_its_place() -> None:
     def page(words: str, *params: click.Parameter) -> tools.Page:
         command = click.Command(words, params=list(params))
         return tools.Page(words, command, click.Context(command))

@@ -71,7 +71,7 @@ def help_of(method: str) -> dict[str, str]:
 
 def entries_of(command: click.Command, *arguments: str) -> dict[str, str]:
     """What the command's help says of each option, on one line."""
-    text = CliRunner().invoke(command, [*arguments, "--help"]).output
+    text = CliRunner().invoke(command, [*arguments, "--help-all"]).output
     text = re.sub(r"(?<=\w)-\n +(?=\w)", "-", text)  # a word that the line's end parts
     entries = (" ".join(piece.split()) for piece in re.split(r"\n  (?=-)", text))
     return {entry.split()[0]: entry for entry in entries}

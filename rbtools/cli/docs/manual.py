@@ -2,110 +2,66 @@
 
 from __future__ import annotations
 
+import collections
 import inspect
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import click
 
 from rbtools import __date__, __version__
+from rbtools.cli import option_groups
+from rbtools.cli.click_commands import Chooser
 from rbtools.cli.docs import pages as prose
 from rbtools.cli.tools import Page
 
-STATUS = {
-    "0": "All records were processed, or there were none.",
-    "1": "A record failed or a line was no record; it is on standard output with an error.",
-    "2": "The command line is wrong.",
-    "130": "Interrupted (Ctrl-C). What was finished is written and in the store.",
-    "141": "The reader of standard output closed it.",
-    "143": "Terminated. What was finished is written and in the store.",
-}
-ENVIRONMENT = {
-    "RB_STORE": "The default of --store.",
-    "RB_DATA": "The default of --data-dir.",
-    "RB_CONFIG": "The default of --config.",
-    "NO_COLOR": "No colours on the terminal.",
-}
-RECORDS = (
-    "A record describes one model: one JSON object on one line."
-    ' "metrics" holds its results, a name and a number; "evals" says how each was measured.'
-    " A field that a tool does not know passes through untouched, and so does a record with an"
-    ' "error", which an earlier tool could not work on; rb-rank, rb-corr, rb-search, rb-plot and'
-    " rb-convert leave such a record out and say how many there were."
+Record = tuple[str, str]  # the flags of an option, and its text
+OPTIONS = "rbtools-options"  # the page of the options that many tools share
+GENERAL = ("rb-record(5)", "rbtools(7)", f"{OPTIONS}(7)")
+SEVERAL = "OPTIONS OF SEVERAL COMMANDS"
+STATUS = (
+    "0 if all records were processed, 1 if a record failed or a line was no record, 2 if the command line is"
+    " wrong, 130 after Ctrl-C. rbtools(7) has the others, and the environment variables."
 )
-DIVIDING = (
-    (
-        "With --shard I/N a tool works on each N-th record only, from the I-th on. Many processes, on one"
-        " machine or on many that see the same folder, then divide the work over one store, and each may"
-        " be stopped and started again. --shard auto takes the shard of its task in a Slurm job. This script,"
-        " given to sbatch, works on a file (records.jsonl) in an array of eight:",
-        "#!/bin/sh\n"
-        "#SBATCH --array=1-8 --gpus=1\n"
-        "{use} --shard auto records.jsonl > part-$SLURM_ARRAY_TASK_ID.jsonl",
-    ),
-    (
-        "Shards without a record, because there are more shards than records, help with the images of the"
-        " records of others in a Slurm job, and with --checkpoint all shards share the images of the one"
-        " model: rb-attack, rb-corrupt, rb-pr, rb-ge and rb-measure. The parts together are what one process"
-        " writes: a shard that helps writes nothing. Without --shard the tasks of a Slurm job share the"
-        " images of every record, and each writes all records; so do the workers of --jobs once no more"
-        " records come. GNU parallel, with as many at once as there are cores:",
-        "parallel '{use} --shard {{}}/8 records.jsonl > part-{{}}.jsonl' ::: 1 2 3 4 5 6 7 8",
-    ),
-    (
-        "A makefile, for make -j 8 (a rule on one line needs no tab):",
-        "all: $(patsubst %,part-%.jsonl,1 2 3 4 5 6 7 8)\n"
-        "part-%.jsonl: records.jsonl ; {use} --shard $*/8 $< > $@",
-    ),
-    (
-        "When all have ended, the same command without --shard finds everything in the store and writes"
-        " the records in the order of the file:",
-        "{use} records.jsonl > all.jsonl",
-    ),
-)
-USES = {
-    "rb-train": "rb-train --method trades",
-    "rb-attack": "rb-attack pgd --eps 8",
-    "rb-pr": "rb-pr --gamma 0.1",
-    "rb-corrupt": "rb-corrupt all",
-    "rb-ge": "rb-ge acc",
-    "rb-measure": "rb-measure all",
-    "rb-verify": "rb-verify --n 500",
-    "rb-search": "rb-search local --objective pgd20.8",
-}
 NEEDS_ALL = ("rb-score", "rb-rank", "rb-search", "rb-corr", "rb-plot")
 
 
-def page(pages: Sequence[Page], tools: Sequence[str]) -> str:
-    """The man page of one tool with all its subcommands."""
+def page(pages: Sequence[Page], tools: Sequence[str], shared: Collection[Record]) -> str:
+    """The man page of one tool with all its subcommands; `shared` options stand in rbtools-options(7)."""
     first = pages[0]
     name, summary, body, examples = _parts(first.command, first.words)
-    below = [one for one in pages[1:] if "--" not in one.words]
-    chosen = [one for one in pages[1:] if "--" in one.words]
+    by_option = [one for one in pages[1:] if "--" in one.words]
+    chosen = [one for one in by_option if not _described_above(one, first)]
+    leaves = [one for one in pages[1:] if one not in by_option and not isinstance(one.command, click.Group)]
+    borrowed = _borrowed(leaves)
+    below = [*(one for one in leaves if not any(one in same for same in borrowed.values())), *chosen]
+    several = [record for record in _of_several(below) if record not in shared]
     lines = [
         _title(name, 1),
         ".SH NAME",
         f"{_escape(name)} \\- {_escape(summary)}",
         ".SH SYNOPSIS",
-        *_synopsis([one for one in pages if one not in chosen]),
+        *_synopsis([one for one in pages if one not in by_option]),
         ".SH DESCRIPTION",
         *_paragraphs(body[1:] or body),
-        *_options(first, {flag for one in chosen for flag, _ in _records(one)}),
+        *_options(first, shared, {flag for one in chosen for flag, _ in _records(one)}),
     ]
-    if below or chosen:
-        lines.append(".SH COMMANDS" if below else ".SH CHOICES")
-    shared = _flags(below)
-    for one in [*below, *chosen]:
-        lines += _section(one, shared)
-    lines += _common(below)
+    if leaves or chosen:
+        lines.append(".SH COMMANDS" if leaves else ".SH CHOICES")
+    for one in below:
+        lines += _section(one, several, shared)
+    for words, same in borrowed.items():
+        lines += _borrowed_section(words, same, shared)
+    if several:
+        lines += [f".SH {SEVERAL}", *_terms(dict(several))]
+    lines += _of_many_tools(pages, shared)
     if examples:
         lines += [".SH EXAMPLES", *_code(examples)]
     lines += _expressions(pages)
     lines += _of_records(pages)
-    lines += _dividing(pages)
-    lines += [".SH EXIT STATUS", *_terms(STATUS), ".SH ENVIRONMENT", *_terms(_environment(pages))]
-    lines += _see_also([*(f"{tool}(1)" for tool in tools if tool != name), "rb-record(5)", "rbtools(7)"])
+    lines += [".SH EXIT STATUS", *_paragraphs([STATUS])]
+    lines += _see_also([*(f"{tool}(1)" for tool in tools if tool != name), *GENERAL])
     return _text(lines)
 
 
@@ -120,9 +76,20 @@ def prose_page(page: prose.Prose, tools: Sequence[str]) -> str:
                 lines += _code(part.lines)
             else:
                 lines += _terms(part) if isinstance(part, Mapping) else _paragraphs([part])
-    others = {"rb-record": ["rbtools(7)"], "rbtools": ["rb-record(5)"]}[page.name]
+    others = [name for name in GENERAL if name != f"{page.name}({page.section})"]
     lines += _see_also([*(f"{tool}(1)" for tool in tools), *others])
     return _text(lines)
+
+
+def options_page(shared: Mapping[Record, option_groups.Group], tools: Sequence[str]) -> str:
+    """The page of the options that many tools share."""
+    body: dict[str, list[str | dict[str, str] | prose.Code]] = {
+        "DESCRIPTION": ["Each tool has those of them that its own page names."]
+    }
+    for group in option_groups.GROUPS:
+        members = {flags: text for (flags, text), of in shared.items() if of == group}
+        body[group.title.upper()] = [members]
+    return prose_page(prose.Prose(OPTIONS, 7, "the options that many tools share", body), tools)
 
 
 def _title(name: str, section: int) -> str:
@@ -145,14 +112,8 @@ def _idle(before: str, line: str, after: str) -> bool:
     return line == ".PP" and (before.startswith((".SH", ".SS")) or after.startswith((".SH", ".SS", ".PP")))
 
 
-def _environment(pages: Sequence[Page]) -> dict[str, str]:
-    """The variables that one of these commands reads."""
-    known = {param.envvar for page in pages for param in page.command.params}
-    return {name: text for name, text in ENVIRONMENT.items() if name in known or name == "NO_COLOR"}
-
-
 def _of_records(pages: Sequence[Page]) -> list[str]:
-    """What records are, and whether the tool waits for all of them; nothing for rb-store."""
+    """Whether the tool waits for all records; nothing for rb-store."""
     tool = pages[0].words
     reads = any(param.name == "files" for page in pages for param in page.command.params)
     if not reads and tool != "rb-arch":
@@ -162,21 +123,7 @@ def _of_records(pages: Sequence[Page]) -> list[str]:
         if tool in NEEDS_ALL
         else "This tool writes each record as soon as it is done, so that all tools of a pipe work at once."
     )
-    return [".SH RECORDS", *_paragraphs([RECORDS, pace])]
-
-
-def _dividing(pages: Sequence[Page]) -> list[str]:
-    """How several processes divide the work; only for tools with a store."""
-    params = [param for page in pages for param in page.command.get_params(page.context)]
-    shown = [param for param in params if not (isinstance(param, click.Option) and param.hidden)]
-    flags = {flag for param in shown for flag in param.opts}
-    if not {"--shard", "--store"} <= flags:
-        return []
-    use = USES.get(pages[0].words, pages[0].words)
-    lines = [".SH DIVIDING THE WORK"]
-    for text, code in DIVIDING:
-        lines += [*_paragraphs([text]), *_code(code.format(use=use).split("\n"))]
-    return lines
+    return [".SH RECORDS", *_paragraphs([f"{pace} rb-record(5) says what a record is."])]
 
 
 def _expressions(pages: Sequence[Page]) -> list[str]:
@@ -208,22 +155,56 @@ def _parts(command: click.Command, words: str) -> tuple[str, str, list[str], lis
 
 
 def _synopsis(pages: Sequence[Page]) -> list[str]:
-    uses = [
-        f"\\fB{_escape(one.words)}\\fR {_escape(' '.join(one.command.collect_usage_pieces(one.context)))}"
-        for one in pages
-        if not isinstance(one.command, click.Group)
-    ]
+    """How each command is typed; those that a registry names once, as NAME."""
+    uses: dict[str, None] = {}
+    for one in pages:
+        if not isinstance(one.command, click.Group):
+            is_name = getattr(one.command, "classes", ())
+            words = f"{one.words.rpartition(' ')[0]} NAME" if is_name else one.words
+            usage = " ".join(one.command.collect_usage_pieces(one.context))
+            uses[f"\\fB{_escape(words)}\\fR {_escape(usage)}"] = None
     return "\n.br\n".join(uses).splitlines()
 
 
-def _flags(pages: Sequence[Page]) -> set[str]:
-    """Options that every subcommand has: they are described once."""
-    leaves = [one for one in pages if not isinstance(one.command, click.Group)]
-    sets = [{record[0] for record in _records(one)} for one in leaves]
-    return set.intersection(*sets) if sets else set()
+def _described_above(page: Page, first: Page) -> bool:
+    """Whether a choice by option is also a subcommand, as pgd is in `rb-attack transfer --attack pgd`."""
+    assert page.context.parent is not None
+    command = page.context.parent.command
+    return command is not first.command and command.registry is getattr(first.command, "registry", None)  # type: ignore[attr-defined]
 
 
-def _records(page: Page) -> list[tuple[str, str]]:
+def _borrowed(leaves: Sequence[Page]) -> dict[str, list[Page]]:
+    """Commands below `rb-ge attack` and the like, by these words: rb-attack's page describes them."""
+    of_words: dict[str, list[Page]] = {}
+    for one in leaves:
+        parent = one.context.parent
+        if parent is not None and parent.parent is not None and isinstance(parent.command, Chooser):
+            of_words.setdefault(one.words.rpartition(" ")[0], []).append(one)
+    return of_words
+
+
+def _borrowed_section(words: str, pages: Sequence[Page], shared: Collection[Record]) -> list[str]:
+    """What these commands have in common, and where each of them is described."""
+    parent = pages[0].context.parent
+    assert parent is not None
+    kind = parent.command.registry.kind  # type: ignore[attr-defined]
+    text = f"Each {kind} and its options: rb-{words.split()[-1]}(1). NAME is one of these."
+    every = set.intersection(*(set(_records(one)) for one in pages))
+    own = [record for record in _records(pages[0]) if record in every and record not in shared]
+    summary = parent.command.get_short_help_str()
+    return [f".SS {_escape(words)} NAME", *_paragraphs([summary, text]), *_terms(dict(own))]
+
+
+def _of_several(pages: Sequence[Page]) -> list[Record]:
+    """Options that two or more of the commands have; of several texts of one, that of most commands."""
+    count = collections.Counter(record for one in pages for record in dict.fromkeys(_records(one)))
+    best: dict[str, Record] = {}
+    for record, _ in count.most_common():
+        best.setdefault(record[0].split()[0], record)
+    return [record for record in count if count[record] > 1 and record in best.values()]
+
+
+def _records(page: Page) -> list[Record]:
     params = page.command.get_params(page.context)
     return [
         record
@@ -232,26 +213,49 @@ def _records(page: Page) -> list[tuple[str, str]]:
     ]
 
 
-def _options(page: Page, elsewhere: set[str]) -> list[str]:
-    records = [record for record in _records(page) if record[0] not in elsewhere]
+def shared_options(pages: Iterable[Page]) -> dict[Record, option_groups.Group]:
+    """The options of all groups as most commands have them, group by group."""
+    count: dict[str, collections.Counter[Record]] = {}
+    for one in pages:
+        for param in one.command.get_params(one.context):
+            if isinstance(param, click.Option) and (record := param.get_help_record(one.context)):
+                count.setdefault(option_groups.long_name(param), collections.Counter())[record] += 1
+    return {
+        count[name].most_common(1)[0][0]: group
+        for group in option_groups.GROUPS
+        for name in (*group.shown, *group.more)
+    }
+
+
+def _options(page: Page, shared: Collection[Record], elsewhere: set[str]) -> list[str]:
+    records = [one for one in _records(page) if one[0] not in elsewhere and one not in shared]
     return [".SH OPTIONS", *_terms(dict(records))] if records else []
 
 
-def _section(page: Page, shared: set[str]) -> list[str]:
-    if isinstance(page.command, click.Group):
-        return []
+def _section(page: Page, several: Collection[Record], shared: Collection[Record]) -> list[str]:
     _, _, body, _ = _parts(page.command, page.words)
-    own = {flag: text for flag, text in _records(page) if flag not in shared}
-    return [f".SS {_escape(page.words)}", *_paragraphs(body), *_terms(own)]
+    records = [record for record in _records(page) if record not in shared]
+    own = {flag: text for flag, text in records if (flag, text) not in several}
+    lines = [f".SS {_escape(page.words)}", *_paragraphs(body), *_terms(own)]
+    below = [record for record in records if record in several]
+    if below:
+        lines += _paragraphs([f"{'Also' if own else 'Options'}, described below: {_names(below)}."])
+    return lines
 
 
-def _common(pages: Sequence[Page]) -> list[str]:
-    shared = _flags(pages)
-    if not shared:
-        return []
-    leaf = next(one for one in pages if not isinstance(one.command, click.Group))
-    common = {flag: text for flag, text in _records(leaf) if flag in shared}
-    return [".SH COMMON OPTIONS", *_terms(common)]
+def _of_many_tools(pages: Sequence[Page], shared: Collection[Record]) -> list[str]:
+    """The names of the options that rbtools-options(7) describes."""
+    has = {record for one in pages for record in _records(one)}
+    names = [record for record in shared if record in has]
+    text = f"{OPTIONS}(7) describes these, which many tools have: {_names(names)}."
+    return [".SH OPTIONS OF MANY TOOLS", *_paragraphs([text])]
+
+
+def _names(records: Iterable[Record]) -> str:
+    """--quiet of `-q, --quiet`, --steps of `--steps N`."""
+    return ", ".join(
+        next(word for word in flags.split() if word.startswith("--")).rstrip(",") for flags, _ in records
+    )
 
 
 def _paragraphs(paragraphs: Sequence[str]) -> list[str]:
