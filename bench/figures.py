@@ -91,7 +91,9 @@ BESIDE = {
         "python bench/training.py --networks nb201-13714 --batch 16 --rounds 3 --threads 1 --only methods"
     ),
     "single-step-digits": SINGLE_STEP.format(data="digits", eps=32, step=40, how="--epochs 12 --lr 0.1"),
-    "single-step-images": SINGLE_STEP.format(data="imagefolder:{images}", eps=8, step=10, how="--epochs 10 --lr 0.1"),
+    "single-step-images": SINGLE_STEP.format(
+        data="imagefolder:{images}", eps=8, step=10, how="--epochs 8 --lr 0.1"
+    ),
     "pr": "python bench/pr.py --part sampling --samples 20 --data {images}",
     "pr-adaptive": "python bench/pr.py --part adaptive --n 128 --gamma 0.25 --check 1",
     "measures": "python bench/measures.py --part ntk,traces --threads 1",

@@ -12,7 +12,7 @@ _ALL = "rbtools.help-all"
 _TERMS = 30  # the widest column of flags
 
 
-class Group(NamedTuple):
+class OptionGroup(NamedTuple):
     """Options that many tools share: --help explains `shown` and names `more`, which --help-all explains."""
 
     title: str
@@ -21,9 +21,9 @@ class Group(NamedTuple):
 
 
 GROUPS = (
-    Group("Model", ("checkpoint", "arch", "normalize"), ("weights", "member", "allow-code")),
-    Group("Data", ("dataset", "split", "n"), ("indices", "data-dir", "download", "class-map")),
-    Group(
+    OptionGroup("Model", ("checkpoint", "arch", "normalize"), ("weights", "member", "allow-code")),
+    OptionGroup("Data", ("dataset", "split", "n"), ("indices", "data-dir", "download", "class-map")),
+    OptionGroup(
         "Running",
         ("device", "jobs", "seed"),
         (
@@ -31,7 +31,7 @@ GROUPS = (
             *("ray-address", "unordered", "shard"),
         ),
     ),
-    Group(
+    OptionGroup(
         "Records and store",
         ("store", "dry-run"),
         (
@@ -39,7 +39,7 @@ GROUPS = (
             "device-rate",
         ),
     ),
-    Group(
+    OptionGroup(
         "Messages and help",
         ("quiet", "verbose", "help", "help-all"),
         ("log", "config", "print-config", "version"),
@@ -48,7 +48,7 @@ GROUPS = (
 _GROUP_OF = {name: group for group in GROUPS for name in (*group.shown, *group.more)}
 
 
-class Section(NamedTuple):
+class HelpSection(NamedTuple):
     """A heading of the help, options with their texts, and flags that are only named."""
 
     title: str
@@ -96,27 +96,27 @@ def shared(param: click.Option) -> bool:
 
 def sections(
     ctx: click.Context, params: Sequence[click.Parameter], chosen: Collection[str | None], title: str
-) -> Iterator[Section]:
+) -> Iterator[HelpSection]:
     """The sections of a command's help: the options of its chosen classes under `title` (`chosen` has their
     names), its own options, then the groups."""
     every = ctx.meta.get(_ALL, False)
     options = _options(params)
     own = [param for param in options if param.name not in chosen and not shared(param)]
-    yield Section(title, _records(ctx, [one for one in options if one.name in chosen]), [])
-    yield Section("Options", _records(ctx, own), [])
+    yield HelpSection(title, _records(ctx, [one for one in options if one.name in chosen]), [])
+    yield HelpSection("Options", _records(ctx, own), [])
     for group in GROUPS:
         members = [
             one for one in options if one.name not in chosen and _GROUP_OF.get(long_name(one)) == group
         ]
         if every:
-            yield Section(group.title, _records(ctx, members), [])
+            yield HelpSection(group.title, _records(ctx, members), [])
             continue
         explained = sorted(
             (one for one in members if long_name(one) in group.shown),
             key=lambda one: group.shown.index(long_name(one)),
         )
         named = [f"--{long_name(one)}" for one in members if one not in explained]
-        yield Section(group.title, [*map(_brief, _records(ctx, explained))], named)
+        yield HelpSection(group.title, [*map(_brief, _records(ctx, explained))], named)
 
 
 def _records(ctx: click.Context, options: Sequence[click.Option]) -> list[tuple[str, str]]:
@@ -131,7 +131,7 @@ def _brief(record: tuple[str, str]) -> tuple[str, str]:
     return flags, (sentence[0] if sentence else text) + (default[0] if default else "")
 
 
-def write(formatter: click.HelpFormatter, parts: Iterator[Section]) -> None:
+def write(formatter: click.HelpFormatter, parts: Iterator[HelpSection]) -> None:
     """Write the sections that are not empty, with all texts in one column."""
     every = list(parts)
     width = min(max((len(term) for part in every for term, _ in part.records), default=0), _TERMS)

@@ -81,7 +81,7 @@ def prose_page(page: prose.Prose, tools: Sequence[str]) -> str:
     return _text(lines)
 
 
-def options_page(shared: Mapping[Record, option_groups.Group], tools: Sequence[str]) -> str:
+def options_page(shared: Mapping[Record, option_groups.OptionGroup], tools: Sequence[str]) -> str:
     """The page of the options that many tools share."""
     body: dict[str, list[str | dict[str, str] | prose.Code]] = {
         "DESCRIPTION": ["Each tool has those of them that its own page names."]
@@ -213,7 +213,7 @@ def _records(page: Page) -> list[Record]:
     ]
 
 
-def shared_options(pages: Iterable[Page]) -> dict[Record, option_groups.Group]:
+def shared_options(pages: Iterable[Page]) -> dict[Record, option_groups.OptionGroup]:
     """The options of all groups as most commands have them, group by group."""
     count: dict[str, collections.Counter[Record]] = {}
     for one in pages:
