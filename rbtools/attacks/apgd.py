@@ -109,11 +109,13 @@ def apgd(
     count: int,
     draw: int,
     passes: int = 1,
+    keep_best: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """`count` steps from a random start: images (N, C, H, W) in [0, 1], and which are broken (N,).
 
     eps is in pixel units of [0, 1]. Any iterate that fools the model breaks its example, which is then
-    dropped; unbroken examples are returned unchanged. `draw` numbers the random start; `passes`: see
+    dropped; unbroken examples are returned unchanged, or with `keep_best` as their points of largest loss.
+    `draw` numbers the random start; `passes`: see
     `active_batch.loss_and_gradient`. In L1 the first steps are within larger balls, and nothing they reach
     counts; the last ball's start is the projection of their best point.
     """
@@ -124,7 +126,8 @@ def apgd(
         best = apgd_ascent.highest(model, batch, goal, start, new, number, passes)
         start = steps.project(best, batch.images, smaller, norm)
     last = radii[-1][1]
-    return apgd_ascent.until_broken(model, batch, goal, start, _new(eps, norm, last), last, passes)
+    new = _new(eps, norm, last)
+    return apgd_ascent.until_broken(model, batch, goal, start, new, last, passes, keep_best=keep_best)
 
 
 def _new(eps: float, norm: str, count: int) -> apgd_ascent.NewAscent:

@@ -69,10 +69,13 @@ def until_broken(
     new: NewAscent,
     count: int,
     passes: int,
+    *,
+    keep_best: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """`count` steps; returns images (N, C, H, W) in [0, 1], and which are broken (N,).
 
-    An example is dropped at the first point that fools the model; unbroken ones are returned unchanged.
+    An example is dropped at the first point that fools the model; unbroken ones are returned unchanged, or
+    with `keep_best` as their points of largest loss, the last iterate aside.
     """
     result = batch.images.clone()
     seen = active_batch.loss_and_gradient(model, start, goal, passes=passes)
@@ -97,6 +100,9 @@ def until_broken(
             active_batch.keep_rows(state, seen.still_correct)
         state.note(seen.loss, seen.gradient)
         state.check(number)
+    if keep_best:
+        unbroken = ~broken[state.row]
+        result[state.row[unbroken]] = state.best_point[unbroken]
     return result, broken
 
 

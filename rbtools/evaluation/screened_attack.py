@@ -1,9 +1,9 @@
 """An expensive attack on a sample of the images that cheap attacks leave: `rb-attack aa --two-phase`.
 
-The screen, PGD on the cross-entropy and then on the margin, runs on all images that no attack broke whose
-outcomes are stored (`screen_sources`). The attack itself runs on the first N images that all of them leave,
-in a random stratified order (`probabilistic.two_phase`). That order is one fixed list, so that a larger N, or
-a run after a crash, continues from the stored outcomes.
+The screen, PGD (in L1 APGD) on the cross-entropy and then on the margin, runs on all images that no attack
+broke whose outcomes are stored (`screen_sources`). The attack itself runs on the first N images that all of
+them leave, in a random stratified order (`probabilistic.two_phase`). That order is one fixed list, so that a
+larger N, or a run after a crash, continues from the stored outcomes.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from rbtools.attacks import ATTACKS
+from rbtools.attacks.apgd_margin import APGDMargin
 from rbtools.datasets import indices
-from rbtools.errors import RbError
 from rbtools.evaluation import adversarial, evaluate
 from rbtools.evaluation.base import EvalTask, Outcome, Output
 from rbtools.evaluation.sampling import margin
@@ -44,15 +44,12 @@ _BROKEN = -1.0  # in place of the margin of an image that the screen breaks
 
 
 def screen_of(method: Attack, steps: int) -> tuple[Attack, ...]:
-    """The attacks of the screen: PGD on the cross-entropy, then on the margin, in the norm of the attack.
+    """The attacks of the screen: on the cross-entropy, then on the margin, in the norm of the attack.
 
-    Raises RbError for L1, which PGD does not have.
+    They are PGD's; in L1, where the direction of a step matters more, those of l1-APGD.
     """
     if method.norm == "l1":
-        raise RbError(
-            "--two-phase and --precision-goal screen the images with PGD, which has no norm l1. Leave them"
-            f" out: '{method.name}' alone runs on all images."
-        )
+        return ATTACKS.build("apgd-ce", norm="l1", steps=steps), APGDMargin(norm="l1", steps=steps)
     return tuple(ATTACKS.build(name, norm=method.norm, steps=steps) for name in ("pgd", "cw"))
 
 

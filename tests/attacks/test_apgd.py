@@ -7,6 +7,7 @@ import torch
 
 from rbtools.attacks import ATTACKS, apgd, apgd_l1, losses, steps
 from rbtools.attacks.active_batch import AttackBatch
+from rbtools.attacks.apgd_margin import APGDMargin
 from rbtools.rng.draws import Draws
 
 
@@ -236,3 +237,25 @@ def test_unit_is_of_length_one():
     assert steps.unit(torch.full((2, 1, 3, 3), 1e-30)).flatten(1).norm(dim=1).tolist() == pytest.approx(
         [1, 1]
     )
+
+
+@pytest.mark.parametrize(("norm", "eps"), [("linf", 0.02), ("l2", 0.1), ("l1", 0.5)])
+def test_apgd_on_the_margin_returns_its_best_points(norm, eps):
+    torch.manual_seed(0)
+    linear = torch.nn.Linear(12, 4)
+    images, labels = torch.rand(20, 3, 2, 2), torch.arange(20) % 4
+    model = torch.nn.Sequential(torch.nn.Flatten(), linear)
+
+    def margin_at(points):
+        with torch.no_grad():
+            return losses.margin(model(points), labels, labels)
+
+    attack = APGDMargin(eps=eps, norm=norm, steps=20)
+    points = attack(model, images, labels, Draws(0, "apgd", torch.arange(20)))
+    right = margin_at(images) < 0
+    stands = margin_at(points) < 0
+    assert (stands & right).any()
+    order = {"linf": torch.inf, "l2": 2, "l1": 1}[norm]
+    length = torch.linalg.vector_norm((points - images).flatten(1), ord=order, dim=1)
+    assert (length <= eps * (1 + 1e-4)).all() and (points >= 0).all() and (points <= 1).all()
+    assert (margin_at(points)[stands] > margin_at(images)[stands] + 1e-4).all()

@@ -950,9 +950,16 @@ def test_options_of_two_phases_that_contradict(options: list[str], message: str)
     assert result.exit_code == 2 and message in result.stderr
 
 
-def test_two_phases_need_a_norm_of_the_screen() -> None:
-    result = run(["aa", "--norm", "l1", "--eps", "1", "--n", "20", "--two-phase", "10"])
-    assert result.exit_code == 2 and "screen the images with PGD, which has no norm l1" in result.stderr
+def test_two_phases_in_l1_screen_with_apgd(known: dict[str, Record]) -> None:
+    asked = "apgd-t --norm l1 --steps 20 --eps 1 --n 60 --screen-steps 10".split()
+    entry = one(run([*asked, "--two-phase", "all"], known["erm"]))["evals"][-1]
+    assert entry["screen"] == "apgd-ce.l1,apgd-margin.l1" and entry["metric"] == "apgd-t.l1.1"
+    about = entry["two_phase"]
+    assert 10 < about["sampled"] == about["survivors"] < 60 and about["screen_steps"] == 10
+    whole = one(run(asked[:-2], known["erm"]))["metrics"]
+    assert entry["value"] <= whole["apgd-t.l1.1"] < whole["acc"]
+    sampled = one(run([*asked, "--two-phase", "10"], known["erm"]))["evals"][-1]
+    assert sampled["two_phase"]["interval"][0] <= entry["value"] <= sampled["two_phase"]["interval"][1]
 
 
 def test_two_phases_are_another_protocol_than_the_attack_on_all(known: dict[str, Record]) -> None:
