@@ -93,8 +93,8 @@ arch_option = click.option(
     "--arch",
     metavar="NAME",
     help="Its architecture: resnet18, nb201-13714, a cell's string, torchvision:NAME, timm:NAME,"
-    " repo:OWNER/NAME, robustbench:NAME, or python:MODULE:FUNCTION; preactresnet18:shortcut=input for a"
-    " variant.  [default: recognised in the file]",
+    " repo:OWNER/NAME, robustbench:NAME, open_clip:NAME (with --prompts), or python:MODULE:FUNCTION;"
+    " preactresnet18:shortcut=input for a variant.  [default: recognised in the file]",
 )
 normalize_option = click.option(
     "--normalize",
@@ -102,6 +102,13 @@ normalize_option = click.option(
     help="Its normalisation, if the file has none: numbers such as 0.49,0.48,0.45 0.25,0.24,0.26, or"
     " cifar10, imagenet ..., or per-image.  [default: inferred from its BatchNorm layers, else what all"
     " publish for such weights, else asked for; none for python:]",
+)
+
+prompts_option = click.option(
+    "--prompts",
+    metavar="FILE",
+    help="With --arch open_clip:NAME, the classes of the zero-shot classifier: a line for each, and templates"
+    " such as 'a photo of a {}.', or JSON.",
 )
 
 stream_options = bundle("source", record_source, *_stream_options)
@@ -118,6 +125,7 @@ source_options = bundle(
     ),
     arch_option,
     normalize_option,
+    prompts_option,
 )
 
 eps_option = click.option(

@@ -33,7 +33,7 @@ _STREAM = frozenset({"files", "strict", "retry_errors", "shard", "in_place", "fo
 _MESSAGES = frozenset({"quiet", "verbose", "log", "config", "print_config", "help", "help_all", "version"})
 _MESSAGES |= {"dry_run", "device_rate"}
 _PROCESSES = frozenset({"jobs", "jobs_per_gpu", "engine", "address", "unordered"})
-_OF_CHECKPOINT = frozenset({"checkpoint", "arch", "normalize"})
+_OF_CHECKPOINT = frozenset({"checkpoint", "arch", "normalize", "prompts"})
 
 
 class PythonCall:

@@ -18,6 +18,7 @@ from rbtools.cli.options import (
     image_options,
     member_option,
     normalize_option,
+    prompts_option,
     run_options,
     screen_options,
     search_options,
@@ -67,6 +68,7 @@ __all__ = [
     "member_option",
     "normalize_option",
     "opened_output",
+    "prompts_option",
     "read_all",
     "run_options",
     "screen_options",
@@ -112,7 +114,8 @@ def filter_models(source: RecordSource, work: CommandContext, job: JobFunction) 
     Returns the exit status. Raises UsageError for options that contradict each other.
     """
     if source.checkpoint is None:
-        for option, value in (("--arch", source.arch), ("--normalize", source.normalize)):
+        described = {"--arch": source.arch, "--normalize": source.normalize, "--prompts": source.prompts}
+        for option, value in described.items():
             if value is not None:
                 raise UsageError(
                     f"{option} describes a --checkpoint, but none is given. Add --checkpoint FILE."
@@ -127,7 +130,7 @@ def filter_models(source: RecordSource, work: CommandContext, job: JobFunction) 
     path = file_path(source.checkpoint)
     from rbtools.inputs import checkpoints
 
-    hints = checkpoints.CheckpointHints(source.arch, source.normalize)
+    hints = checkpoints.CheckpointHints(source.arch, source.normalize, source.prompts)
     checked(hints, work.run)
     return filter_records(source, [job], work, lambda: checkpoints.record_of(path, hints, work.run))
 

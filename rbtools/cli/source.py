@@ -32,6 +32,7 @@ class RecordSource:
     checkpoint: str | None = None
     arch: str | None = None
     normalize: str | None = None
+    prompts: str | None = None
     adopt: Callable[[dict[str, Any]], bool] | None = None  # whether to accept an object that is no record
 
     @property

@@ -74,6 +74,7 @@ _choice_options = shared.bundle(
     " --from-checkpoint, the network in the files.",
 )
 @shared.normalize_option
+@shared.prompts_option
 @shared.member_option
 @shared.allow_code_option
 @click.option(
@@ -110,6 +111,7 @@ def main(
     checkpoints: tuple[str, ...],
     arch: str | None,
     normalize: str | None,
+    prompts: str | None,
     member: str | None,
     allow_code: bool,
     space: str,
@@ -150,7 +152,7 @@ def main(
             member=member,
             allow_code=allow_code,
         )
-        recognised = _of_files([*checkpoints, *files], arch, normalize, screen, run)
+        recognised = _of_files([*checkpoints, *files], (arch, normalize, prompts), screen, run)
         return _write(holding(recognised, choice["where"]), screen)
     _refuse_without_files(files)
     if sum(option is not None for option in (arch, index, string, neighbours)) > 1:
@@ -175,15 +177,16 @@ def main(
 
 
 def _of_files(
-    files: Sequence[str], arch: str | None, normalize: str | None, screen: shared.Terminal, run: RunContext
+    files: Sequence[str], described: tuple[str | None, ...], screen: shared.Terminal, run: RunContext
 ) -> Iterator[dict[str, Any]]:
     """A record for each file, in their order, with an `error` if its network is not recognised.
 
-    Raises UsageError for a path that is no file, before any file is read.
+    described: what the user says of the files, as `CheckpointHints` takes it. Raises UsageError for a path
+    that is no file, before any file is read.
     """
     from rbtools.inputs import checkpoints
 
-    hints = checkpoints.CheckpointHints(arch, normalize)
+    hints = checkpoints.CheckpointHints(*described)
     shared.checked(hints, run)
     paths = [shared.file_path(name) for name in files]
 
@@ -201,7 +204,7 @@ def _of_files(
     return file_records()
 
 
-FOR_FILES = ("normalize", "member", "allow_code")
+FOR_FILES = ("normalize", "prompts", "member", "allow_code")
 NOT_FOR_FILES = (
     *("space", "unique", "index", "string", "neighbours", "sample", "seed"),
     *("channels", "cells", "width", "depth"),

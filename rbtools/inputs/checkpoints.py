@@ -20,7 +20,7 @@ from rbtools.inputs import named_weights, published_weights, recognition, resolv
 from rbtools.inputs.data import data_of, of_data
 from rbtools.inputs.recognition import numbers
 from rbtools.records import SCHEMA
-from rbtools.spaces import external, leaderboard_names
+from rbtools.spaces import external, leaderboard_names, prompts
 from rbtools.spaces.identity import identity
 from rbtools.spaces.zoo import form as zoo_form
 from rbtools.store import canonical, digest
@@ -38,10 +38,11 @@ Pairs = dict[str, tuple[tuple[float, ...], tuple[float, ...]] | str | None]
 
 @dataclass(frozen=True)
 class CheckpointHints:
-    """The user's options for a file: its architecture and its normalisation, as typed."""
+    """The user's options for a file: its architecture, normalisation and file of prompts, as typed."""
 
     arch: str | None = None
     normalize: str | None = None
+    prompts: str | None = None
 
     def given(self, run: RunContext) -> dict[str, Any]:
         """The options as fields of an architecture; `space` only where it is named. Raises RbError."""
@@ -54,7 +55,22 @@ class CheckpointHints:
             fields["normalize"] = normalization(self.normalize)
         if run.member is not None:
             fields["member"] = run.member
-        return fields
+        return {**fields, **self._prompts(fields)}
+
+    def _prompts(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """The prompts of a zero-shot classifier as fields of an architecture. Raises RbError."""
+        zero_shot = fields.get("space") == external.ZERO_SHOT
+        if zero_shot and self.prompts is None:
+            raise RbError(
+                f"--arch {self.arch} is a zero-shot classifier, which needs the names of its classes. Add"
+                f" --prompts FILE, with {prompts.EXPECTED}."
+            )
+        if self.prompts is None:
+            return {}
+        if not zero_shot:
+            raise RbError("--prompts names the classes of a zero-shot classifier. Add --arch open_clip:NAME.")
+        path = os.path.abspath(self.prompts)
+        return {"prompts": prompts.digest(path), "prompts_file": path}
 
 
 def record_of(
@@ -73,6 +89,8 @@ def record_of(
     elif hints.arch is None:
         given = {**named_weights.beside(path), **given}
     data = data_of({"arch": given}, run) if with_data else None
+    if data is not None and "prompts" in given:
+        prompts.refuse_other_order(given["prompts_file"], data.about.class_names)
     name = resolve.hash_of(path, run)
     arch, facts = _recognised(path, name, given, data, run)
     facts = recognition.judged(path, facts, run)
@@ -200,8 +218,9 @@ def _classes_of(run: RunContext) -> int | None:
 
 def named_arch(text: str, classes: int | None = None) -> dict[str, Any]:
     """The `arch` for a user's text: resnet18, nb201-13714, a cell's string, torchvision:resnet50, timm:NAME,
-    repo:OWNER/NAME, python:MODULE:FUNCTION, or fcnn:relu/tanh+skip; with the field that distinguishes known
-    variants, preactresnet18:shortcut=input, or sizes, timm:vit_base_patch16_224:side=32:patch=4.
+    repo:OWNER/NAME, open_clip:NAME, python:MODULE:FUNCTION, or fcnn:relu/tanh+skip; with the field that
+    distinguishes known variants, preactresnet18:shortcut=input, or sizes,
+    timm:vit_base_patch16_224:side=32:patch=4.
     robustbench:NAME is an entry of RobustBench, with its normalisation and preprocessing; `classes` decides
     if several data sets have that name. Raises RbError with similar names.
     """
@@ -267,7 +286,7 @@ def _of_leaderboard(name: str, classes: int | None) -> dict[str, Any]:
 
 VARIANTS = ("stem", "pool", "shortcut", "activation", "eps")  # fields of an architecture
 SIZES = ("side", "patch")  # of a vision transformer's images and patches, in pixels
-PREFIXES = ("torchvision", "timm", "repo", "python", "fcnn", "rescnn")
+PREFIXES = ("torchvision", "timm", "repo", "open_clip", "python", "fcnn", "rescnn")
 
 
 def normalization(text: str) -> str | list[list[float]]:

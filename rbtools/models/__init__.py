@@ -26,6 +26,7 @@ SPACES = Registry(
         "fcnn": "rbtools.models.residual_network:from_arch",
         "rescnn": "rbtools.models.residual_network:from_arch",
         "timm": "rbtools.models.libraries:from_timm",
+        "open_clip": "rbtools.models.open_clip_models:from_arch",
         "repo": "rbtools.models.repositories:from_arch",
         "python": "rbtools.models.libraries:from_python",
         "checkpoint": "rbtools.models.programs:from_arch",

@@ -43,6 +43,7 @@ from rbtools.models.read_checkpoint import Checkpoint, read
 from rbtools.models.recognise import infer
 from rbtools.spaces import nasbench201 as nb201
 from rbtools.spaces import zoo
+from rbtools.spaces.external import ZERO_SHOT
 from rbtools.spaces.identity import identity
 
 __all__ = [
@@ -100,7 +101,7 @@ def load(
     n_classes, channels = _classes_and_channels(checkpoint, classes, shape)
     named = any(field in (arch or {}) for field in disambiguate.VARIANT_FIELDS)
     arch, facts = _architecture(checkpoint, arch, hints)
-    large = arch.get("space") in ("torchvision", "timm") and "stem" not in arch
+    large = arch.get("space") in ("torchvision", "timm", ZERO_SHOT) and "stem" not in arch
     side = arch.get("side") or (224 if large or arch.get("stem") == "imagenet" else 32)
     if arch.get("pool") == "4x4":
         side = 32 * pooled_windows(checkpoint.state)
@@ -119,7 +120,8 @@ def load(
     if not named:
         candidates += built(others)
     _refuse_other_channels(_normalize_of(checkpoint, {**arch, **normalization.arch}), shape, path)
-    cfg = getattr(network, "pretrained_cfg", None) if arch["space"] == "timm" and "side" not in arch else None
+    with_cfg = arch["space"] in ("timm", ZERO_SHOT) and "side" not in arch
+    cfg = getattr(network, "pretrained_cfg", None) if with_cfg else None
     preprocessing = libraries.preprocessing(cfg)
     if preprocessing is not None and "preprocessing" not in arch:
         candidates = [({**one, "preprocessing": preprocessing}, network) for one, network in candidates]
@@ -133,6 +135,8 @@ def load(
     arch, facts = {**arch, **normalization.arch}, {**facts, **normalization.facts, **checked}
     normalize = _normalize_of(checkpoint, arch)
     facts |= {"classes": classes, "shape": list(shape), "normalize": normalize}
+    if own := getattr(network, "warnings", None):
+        facts["warnings"] = [*facts.get("warnings", ()), *own]
     return behind(network, normalize).eval(), arch, facts
 
 

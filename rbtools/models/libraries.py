@@ -43,7 +43,7 @@ def from_torchvision(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> 
         without_first_strides(network)
     if shape[0] != 3:
         let_in(network, about["stem"].removesuffix(".weight"), shape[0])
-    return _resizing(network, about["fixed"]) if about["fixed"] else network
+    return resizing(network, about["fixed"]) if about["fixed"] else network
 
 
 def without_first_strides(network: nn.Module) -> None:
@@ -75,7 +75,7 @@ def let_in(network: nn.Module, place: str, channels: int) -> None:
     setattr(network.get_submodule(parent), name, new)
 
 
-def _resizing(network: nn.Module, side: int) -> nn.Module:
+def resizing(network: nn.Module, side: int) -> nn.Module:
     """Let a network resize images of another size to its own before anything else."""
 
     def resized(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -114,7 +114,7 @@ def from_timm(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> nn.Modu
     network = _timm(arch, num_classes=classes, in_chans=shape[0])
     cfg = getattr(network, "pretrained_cfg", {})
     side = arch.get("side") or (cfg["input_size"][-1] if cfg.get("fixed_input_size") else None)
-    return _resizing(network, int(side)) if side else network
+    return resizing(network, int(side)) if side else network
 
 
 def pretrained_timm(

@@ -15,6 +15,7 @@ from rbtools.errors import RbError
 from rbtools.models import statistics
 from rbtools.models.libraries import import_timm
 from rbtools.models.statistics import Known
+from rbtools.spaces import external
 
 OF_LARGE = "imagenet"  # the known normalisation of torchvision's weights
 LARGE = 1000  # classes of ImageNet
@@ -61,6 +62,8 @@ def in_use(
     pairs = [known[name] for name in usual if name in known]
     if space == "timm" and not named:
         pairs = list(_pairs(_timm_configurations(str(arch["name"])), classes))
+    elif space == external.ZERO_SHOT:
+        pairs = list(getattr(network, "published", ()))  # its name does not say which weights they are
     elif space in ("timm", "repo"):
         pairs = of_network(network, classes)[: 1 if named else None]
     numbered = {str(number): pair for number, pair in enumerate(pairs)}

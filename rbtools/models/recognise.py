@@ -19,6 +19,7 @@ COUNTED = re.compile(r"(?:fc|linear|classifier\.)(\d{1,4})\.weight")
 DIFFUSION = re.compile(
     r"model\.diffusion_model\..*|first_stage_model\..*|time_embed\.0\.weight|time_embedding\.linear_1\.weight"
 )
+CLIP = {"logit_scale", "visual.conv1.weight"}  # tensors of OpenAI's and open_clip's models
 STEMS = ("stem.0.weight", "conv1.weight", "features.0.weight", "features.0.0.weight", "conv_proj.weight")
 
 
@@ -34,6 +35,11 @@ def infer(state: State, metadata: Mapping[str, Any] | None = None) -> Inferred:
         raise RbError(
             f"The checkpoint is a diffusion model (it has the tensor {generator}), which gives images and no"
             " logits. Name the file of a classifier with --checkpoint FILE."
+        )
+    if state.keys() >= CLIP:
+        raise RbError(
+            "The checkpoint is a CLIP model, a classifier only with the names of its classes. Say which with"
+            " --arch open_clip:NAME, such as open_clip:ViT-B-32, and name the classes with --prompts FILE."
         )
     for family in FAMILIES.values():
         inferred = family(state, metadata or {})

@@ -26,6 +26,7 @@ BY_NAME = Registry(
     "space",
     {
         "timm": "rbtools.spaces.external:timm",
+        "open_clip": "rbtools.spaces.external:open_clip",
         "repo": "rbtools.spaces.external:repo",
         "python": "rbtools.spaces.external:python",
         "checkpoint": "rbtools.spaces.external:checkpoint",
