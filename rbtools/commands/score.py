@@ -84,7 +84,8 @@ def main(
     Each metric is scaled to [0, 1] over all records, or over each group of --within (1 is best: metrics where
     less is better, such as ge.* or seconds_per_epoch, are inverted), and the score is their weighted mean.
     The record keeps the contribution of each metric. Several records of one checkpoint are merged. Reads all
-    records before it writes the first, except with --add alone.
+    records before it writes the first, except with --add alone. optimality('pgd20') in --add is AttackBench's
+    local optimality of an attack among all of the model that have several distances.
 
     \b
     Examples:
@@ -92,6 +93,7 @@ def main(
       rb-score --metric 'acc,mean(pgd20.*),seconds_per_epoch' --missing renormalise results.jsonl
       rb-score --preset prbench --within dataset,arch.name leaderboard.jsonl
       rb-score --add adv.mean='mean(pgd20.*)' results.jsonl
+      rb-score --add "optimality.pgd20=optimality('pgd20')" results.jsonl
     """
     composite = Composite(
         _asked(metrics, weights), preset=preset, within=names(within, "--within"), missing=missing
@@ -157,7 +159,8 @@ class _Held:
         """Read all lines; True if some were no records or failed. `stream`: write them at once."""
         reader, failed = RecordReader(source, self.screen, output), False
         lines = reader.every_line()
-        for line in lines if stream else self._united(lines):
+        one_by_one = stream and not any(metric.compares_results for metric in self.adds)
+        for line in lines if one_by_one else self._united(lines):
             self.count += 1
             text, record = line.text, line.record
             if line.problem is not None:

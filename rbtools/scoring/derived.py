@@ -14,6 +14,11 @@ class Derived(NamedTuple):
     name: str
     compiled: expr.Expression
 
+    @property
+    def compares_results(self) -> bool:
+        """Whether it compares results that may stand in several records of one model."""
+        return "optimality(" in self.compiled.text
+
     def added(self, record: dict[str, Any], *, replace: bool = False) -> dict[str, Any]:
         """The record with the metric. If it cannot be computed, its entry has a reason.
 

@@ -467,3 +467,22 @@ def test_a_number_too_far_to_scale() -> None:
     assert "too far to scale. Is it a metric?" in refused(
         ["--add", "far=acc * 1.7e308", "--metric", "far"], {"acc": -1}, {"acc": 1}
     )
+
+
+def test_add_compares_attacks_of_several_records_of_a_model() -> None:
+    def evaluated(stem: str, *values: float) -> str:
+        evals = [{"metric": "acc", "n": 10, "value": 0.8}]
+        for eps, value in zip((4, 8), values, strict=True):
+            evals.append(
+                {"metric": f"{stem}.{eps}", "attack": stem, "eps": eps / 255, "n": 10, "value": value}
+            )
+        metrics = {entry["metric"]: entry["value"] for entry in evals}
+        return line(metrics, checkpoint="sha256:1", evals=evals)
+
+    result = run(
+        ["--add", "o.fmn=optimality('fmn')", "--add", "o.pgd20=optimality('pgd20')"],
+        [evaluated("fmn", 0.4, 0.1), evaluated("pgd20", 0.6, 0.2)],
+    )
+    (record,) = [json.loads(text) for text in result.stdout.splitlines()]
+    assert record["metrics"]["o.fmn"] == 1 and 0 < record["metrics"]["o.pgd20"] < 1
+    assert "score" not in record["metrics"]

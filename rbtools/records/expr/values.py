@@ -136,8 +136,11 @@ _OF_MANY: dict[str, Callable[[Sequence[Number]], Number]] = {
     "sum": _total,
     "std": _std,
 }
-# Functions of a record and one value, as "module:function", loaded on use; their space defines them.
-OF_RECORD = {"distance": "rbtools.spaces.nasbench201:distance"}
+# Functions of a record and one value, as "module:function", loaded on use.
+OF_RECORD = {
+    "distance": "rbtools.spaces.nasbench201:distance",
+    "optimality": "rbtools.scoring.optimality:optimality",
+}
 FUNCTIONS = (*_OF_MANY, "count", *_OF_ONE, *OF_RECORD)
 
 

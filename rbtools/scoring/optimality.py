@@ -1,0 +1,103 @@
+"""AttackBench's local optimality of an attack, from a record's accuracies over distances."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from rbtools.errors import RbError, near
+from rbtools.records import metric_name
+
+Over = dict[float, float]  # accuracy by distance
+
+
+def optimality(record: Mapping[str, Any], attack: object) -> float:
+    """How near an attack's curve of accuracy over eps is to the lowest of all attacks of the record, up to 1.
+
+    Cina et al. 2024 (AttackBench, arXiv:2404.19460): 1 - (a - b) / (c - b), where a is the area under the
+    attack's curve, b that under the lower envelope of all curves in its norm, and c clean accuracy times the
+    largest distance: 1 is as good as all attacks together, 0 an attack that finds nothing. The curves end
+    where the envelope reaches 0, or at the largest distance that all of them have. Of each image the record
+    knows nothing: where attacks break different images, the envelope is above that of all attacks together.
+    `rb-attack curve --attacks` has that.
+
+    attack: the metric without its distance, such as "pgd20" or "fmn.l2". It is `optimality('pgd20')` in
+    expressions. Raises RbError without such accuracies, or those of another attack, or clean accuracy.
+    """
+    curves, name = _curves(record), str(attack)
+    if name not in curves:
+        raise RbError(
+            "optimality() takes an attack with accuracies at several distances, such as 'pgd20';"
+            f" '{name}' has none.{near(name, curves)} There are: {', '.join(curves) or 'none'}."
+        )
+    asked = curves[name]
+    compared = [curve.over for curve in curves.values() if curve.images == asked.images]
+    if len(compared) < 2:
+        raise RbError(
+            f"optimality('{name}') compares attacks, but the record has no other at two distances or more in"
+            " this norm on these images."
+        )
+    clean = (record.get("metrics") or {}).get(metric_name.split_name("acc", asked.images.split))
+    if not isinstance(clean, int | float) or clean <= 0:
+        raise RbError(f"optimality('{name}') needs a clean accuracy above 0.")
+    return _optimality({0.0: float(clean), **asked.over}, [{0.0: float(clean), **one} for one in compared])
+
+
+class _Images(NamedTuple):
+    """What curves have in common that are compared: norm, split, data and the number of images."""
+
+    norm: str
+    split: str
+    dataset: Any
+    n: Any
+
+
+class _Curve(NamedTuple):
+    images: _Images
+    over: Over
+
+
+def _curves(record: Mapping[str, Any]) -> dict[str, _Curve]:
+    """The curves of at least two distances above 0, by the name of their attack with split and norm."""
+    curves: dict[str, _Curve] = {}
+    for entry in record.get("evals") or ():
+        parts = metric_name.parse(str(entry.get("metric")))
+        eps, value = entry.get("eps"), entry.get("value")
+        plain = parts.over == "eps" and parts.prefixes in ((), (parts.split,)) and "attack" in entry
+        if plain and isinstance(eps, int | float) and isinstance(value, int | float) and eps > 0:
+            images = _Images(parts.norm, parts.split, entry.get("dataset"), entry.get("n"))
+            curve = curves.setdefault(parts.family, _Curve(images, {}))
+            if curve.images == images:
+                curve.over[float(eps)] = float(value)
+    return {name: curve for name, curve in curves.items() if len(curve.over) > 1}
+
+
+def _optimality(asked: Over, compared: Sequence[Over]) -> float:
+    """Local optimality of a curve among those that it is compared with, all with clean accuracy at 0."""
+    end = min(max(curve) for curve in compared)
+    grid = sorted({eps for curve in compared for eps in curve if eps <= end})
+    lowest = [min(_at(curve, eps) for curve in compared) for eps in grid]
+    if 0.0 in lowest:
+        grid, lowest = grid[: lowest.index(0.0) + 1], lowest[: lowest.index(0.0) + 1]
+    area, least = _area(grid, [_at(asked, eps) for eps in grid]), _area(grid, lowest)
+    most = asked[0.0] * grid[-1]
+    if most <= least:
+        raise RbError("Local optimality is not defined: no attack breaks an image up to that distance.")
+    return 1 - (area - least) / (most - least)
+
+
+def _at(curve: Over, eps: float) -> float:
+    """The accuracy at a distance up to the largest of the curve, along a line between its neighbours."""
+    if eps in curve:
+        return curve[eps]
+    below, above = max(one for one in curve if one < eps), min(one for one in curve if one > eps)
+    share = (eps - below) / (above - below)
+    return curve[below] + share * (curve[above] - curve[below])
+
+
+def _area(grid: Sequence[float], values: Sequence[float]) -> float:
+    """The area under the line through the values at the distances of the grid."""
+    steps = zip(itertools.pairwise(grid), itertools.pairwise(values), strict=True)
+    return math.fsum((right - left) * (low + high) / 2 for (left, right), (low, high) in steps)
