@@ -34,7 +34,9 @@ from pathlib import Path
 from typing import Any
 
 MAIN_MODULES = ("rbtools.commands", "rbtools.cli")  # where a tool's `main` is: the first that has it
-TOOLS = "arch train attack corrupt pr ge measure score rank corr search plot convert store verify".split()
+TOOLS = """
+arch train attack certify corrupt pr ge measure score rank corr search plot convert store verify
+""".split()
 TIMES = re.compile(
     r"seconds|^stages$|time$|timestamp|date$|bytes$|^pid$|^host$|^checksums$"
 )  # fields that differ from run to run

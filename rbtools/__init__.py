@@ -1,9 +1,9 @@
 """rbtools: small Unix tools that measure how robust image classifiers are.
 
-From Python: one function per tool (`arch`, `attack`, `convert`, `corr`, `corrupt`, `ge`, `measure`, `plot`,
-`pr`, `rank`, `score`, `train`, `verify`, and `rbtools.api.search`; see `rbtools.api`), `check` and
-`transfer` of rb-attack, `load` for a record's model, and the rooms `rbtools.records`, `rbtools.datasets`,
-`rbtools.models`.
+From Python: one function per tool (`arch`, `attack`, `certify`, `convert`, `corr`, `corrupt`, `ge`,
+`measure`, `plot`, `pr`, `rank`, `score`, `train`, `verify`, and `rbtools.api.search`; see `rbtools.api`),
+`check` and `transfer` of rb-attack, `load` for a record's model, and the rooms `rbtools.records`,
+`rbtools.datasets`, `rbtools.models`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ __date__ = "2026-11-21"  # of this version; man pages bear it
 _API = (
     "arch",
     "attack",
+    "certify",
     "check",
     "curve",
     "convert",

@@ -89,6 +89,12 @@ def attack(
     return _of_record("attack", [attack] if attack is not None else ["preset", str(preset)], options, record)
 
 
+@_tool("certify")
+def certify(record: Record, method: str, eps: Numbers | None = None, **options: object) -> Record:
+    """The record with its certified accuracy at every distance; see rb-certify."""
+    return _of_record("certify", [method], {"eps": eps, **options}, record)
+
+
 @_tool("attack", "check")
 def check(record: Record, **options: object) -> Record:
     """The record with five tests for masked gradients; see rb-attack check."""

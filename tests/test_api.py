@@ -220,6 +220,7 @@ GIVEN = {
     "check": {"record"},
     "curve": {"record"},
     "transfer": {"record", "origin"},
+    "certify": {"record", "method"},
     "pr": {"record"},
     "train": {"record"},
     "score": {"records"},

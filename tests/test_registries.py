@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from rbtools import datasets, registry
 from rbtools.attacks import ATTACKS
+from rbtools.certification import CERTIFIERS
 from rbtools.cli.config import SHARED
 from rbtools.cli.method_options import method_options
 from rbtools.cli.shared import RecordSource  # noqa: F401  # with the options that fill SHARED
@@ -32,7 +33,7 @@ from rbtools.rng.draws import Draws
 from rbtools.search import SEARCHES
 from rbtools.training import METHODS
 
-METHOD_REGISTRIES = (ATTACKS, CORRUPTIONS, MEASURES, METHODS, NOISES, SEARCHES)
+METHOD_REGISTRIES = (ATTACKS, CERTIFIERS, CORRUPTIONS, MEASURES, METHODS, NOISES, SEARCHES)
 EVERYTHING = [pytest.param(one, name, id=f"{one.kind}-{name}") for one in METHOD_REGISTRIES for name in one]
 COUNT = 12
 SHAPE = (3, 8, 8)

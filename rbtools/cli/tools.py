@@ -17,6 +17,7 @@ TOOLS = (
     "arch",
     "train",
     "attack",
+    "certify",
     "corrupt",
     "pr",
     "ge",

@@ -32,8 +32,9 @@ class MetricName(NamedTuple):
     """The parts of a metric's name, in order; empty texts for missing ones.
 
     prefixes: split, `ge` and other words in front. stem: an attack with its steps (`pgd20`), `pr`, `pr-all`,
-    `probacc`, `probacc-all`, `pfail`, `corrupt`, or all the rest of another name. of: the noise or the
-    corruption. number: eps, gamma or severity as it is written. suffix: the words after it (`mean`, `loss`).
+    `probacc`, `probacc-all`, `pfail`, `corrupt`, `cert`, `cert.linf`, or all the rest of another name. of:
+    the noise or the corruption. number: eps, gamma or severity as it is written. suffix: the words after it
+    (`mean`, `loss`).
     """
 
     stem: str
@@ -100,6 +101,7 @@ def _forms() -> list[re.Pattern[str]]:
     forms = (
         rf"(?P<stem>probacc(?:-all)?)\.(?P<of>[a-z]+)\.(?P<number>{number})\.(?P<rho>{rate})",
         rf"(?P<stem>pr(?:-all)?|pfail)\.(?P<of>[a-z]+)\.(?P<number>{number})",
+        rf"(?P<stem>cert\.linf|cert(?=\.l2\.))(?:\.(?P<norm>l2))?\.(?P<number>{number})",
         r"(?P<stem>corrupt)(?:\.(?P<of>[^.]+)(?=\.))?(?:\.(?P<number>[1-5])(?=\.|$))?(?:\.(?P<suffix>.+))?",
         rf"(?P<stem>(?!l[12]\.)[a-z][a-z-]*\d*)(?:\.(?P<norm>l[12]))?\.(?P<number>{number})(?:\.(?P<suffix>[a-z_]+))?",
     )
@@ -134,6 +136,11 @@ def eps_name(eps: float, norm: str = "linf") -> str:
 def attack_name(stem: str, eps: float, norm: str = "linf") -> str:
     """`pgd20.8` for eps 8/255; the stem of an attack in another norm includes the norm (`pgd20.l2`)."""
     return f"{stem}.{eps_name(eps, norm)}"
+
+
+def cert_name(eps: float, norm: str) -> str:
+    """`cert.linf.8` for eps 8/255, `cert.l2.0.5`: the accuracy that is certified up to eps."""
+    return f"cert.{norm}.{eps_name(eps, norm)}"
 
 
 def corrupt_name(corruption: str, severity: int | str) -> str:

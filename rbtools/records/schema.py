@@ -153,6 +153,10 @@ _PROTOCOL = {
             "of a transfer: the attacked model; of a published number: where it is from",
         ),
     ),
+    "certificate": (
+        ("certificate", "its method in rb-certify"),
+        ("intermediate", "of crown: what bounds the layers between"),
+    ),
     "noise": (
         ("noise", "its name in rb-pr"),
         ("gamma", "its radius, on the [0, 1] scale of pixels"),

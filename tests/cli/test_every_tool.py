@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 FILTERS = {
     "train": ["--epochs", "0"],
     "attack": ["fgsm"],
+    "certify": ["ibp"],
     "corrupt": ["contrast"],
     "pr": [],
     "ge": ["acc"],

@@ -1,0 +1,17 @@
+"""Certification: lower bounds of a network's margins in a ball, which no attack in that ball can go below.
+
+Each method is one file and one line here. Like an attack, a method has no device, seed or file; the
+evaluation decides what is certified from the bounds.
+"""
+
+from __future__ import annotations
+
+from rbtools.registry import Registry
+
+CERTIFIERS = Registry(
+    "certifier",
+    {
+        "ibp": "rbtools.certification.ibp:IBP",
+        "crown": "rbtools.certification.crown:CROWN",
+    },
+)

@@ -1,0 +1,406 @@
+"""A network as a list of operations, recorded while it classifies two images.
+
+The operations are torch's own (convolution, addition ...), below modules and functions, so that it does not
+matter how the network is written.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from rbtools.certification import operations as ops
+from rbtools.errors import RbError
+
+_PROBE = 2  # images
+SUPPORTED = (
+    "convolution in two dimensions, BatchNorm in eval mode, linear layers, ReLU, average and max pooling,"
+    " addition, concatenation, flatten, slices, padding by zeros, and sums and products with constants"
+)
+
+
+class Node(NamedTuple):
+    """An operation, the numbers of the nodes that it takes, and the shape of one image's values."""
+
+    operation: ops.Operation
+    parents: tuple[int, ...]
+    shape: tuple[int, ...]
+
+
+class TracedNetwork(NamedTuple):
+    """The operations in the order of their evaluation: the first is the image, the last gives the logits.
+
+    users: how many operations take the outputs of each.
+    """
+
+    nodes: list[Node]
+    users: list[int]
+
+
+def trace(model: Callable[[Tensor], Tensor], shape: Sequence[int], device: torch.device) -> TracedNetwork:
+    """The operations of a model of images (N, *shape) in [0, 1], in eval mode.
+
+    Raises RbError that names an operation that has no bounds, or that mixes images.
+    """
+    generator = torch.Generator().manual_seed(0)
+    images = torch.rand(_PROBE, *shape, generator=generator).to(device)
+    with torch.no_grad(), _Recorder(images) as recorder:
+        logits = model(images)
+    last = recorder.number_of(logits)
+    if last is None:
+        raise RbError("The logits do not depend on the image, so there is nothing to certify.")
+    return _pruned(_merged(recorder.nodes, last))
+
+
+class _Recorder(TorchDispatchMode):
+    """Records the operations on tensors that depend on the images."""
+
+    def __init__(self, images: Tensor) -> None:
+        super().__init__()
+        self.nodes = [Node(ops.Input(), (), tuple(images.shape[1:]))]
+        # A node of None is of outputs that nothing may use, such as the indices of max pooling.
+        self._known: dict[int, tuple[Tensor, int, int | None]] = {id(images): (images, images._version, 0)}
+
+    def number_of(self, value: object) -> int | None:
+        """The node of a tensor; None for one that does not depend on the images."""
+        if not isinstance(value, Tensor) or id(value) not in self._known:
+            return None
+        tensor, version, number = self._known[id(value)]
+        if number is None or tensor._version != version:
+            raise refusal("an operation that changes a tensor in place, or uses indices")
+        return number
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        parents = [self.number_of(value) for value in _tensors([*args, *kwargs.values()])]
+        name = func.overloadpacket.__name__
+        output = func(*args, **kwargs)
+        if all(parent is None for parent in parents) or name in _CONSTANTS:
+            return output
+        handler = _HANDLERS.get(name.removesuffix("_"))
+        if handler is None:
+            raise refusal(name)
+        first = output[0] if isinstance(output, tuple | list) else output
+        call = _Call(name, args, kwargs, first, self)
+        if first.shape[:1] != (_PROBE,):
+            raise refusal(f"{name} over several images")
+        operation, numbers = handler(call)
+        self.nodes.append(Node(operation, tuple(numbers), tuple(first.shape[1:])))
+        for tensor in _tensors([output]):
+            number = len(self.nodes) - 1 if tensor is first else None
+            self._known[id(tensor)] = (tensor, tensor._version, number)
+        return output
+
+
+def refusal(name: str) -> RbError:
+    """The error for an operation that has no bounds."""
+    return RbError(
+        f"The network cannot be certified: it has the operation {name}, which has no bounds here. Supported:"
+        f" {SUPPORTED}."
+    )
+
+
+def _tensors(values: Sequence[Any]) -> list[Tensor]:
+    tensors = []
+    for value in values:
+        if isinstance(value, Tensor):
+            tensors.append(value)
+        elif isinstance(value, list | tuple):
+            tensors += _tensors(value)
+    return tensors
+
+
+class _Call(NamedTuple):
+    """A call of one of torch's operations, with its first output."""
+
+    name: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    output: Tensor
+    recorder: _Recorder
+
+    def arg(self, position: int, name: str, default: Any = None) -> Any:
+        """An argument by position or name."""
+        if position < len(self.args):
+            return self.args[position]
+        return self.kwargs.get(name, default)
+
+    def rest(self, position: int, *defaults: Any) -> list[Any]:
+        """The arguments from a position on, with defaults for those that are missing."""
+        given = self.args[position : position + len(defaults)]
+        return [*given, *defaults[len(given) :]]
+
+    def only(self, position: int = 0) -> int:
+        """The node of the only argument that depends on the images."""
+        values = _tensors([*self.args, *self.kwargs.values()])
+        numbers = [self.recorder.number_of(value) for value in values]
+        number = self.recorder.number_of(self.args[position])
+        if number is None or sum(other is not None for other in numbers) > 1:
+            raise refusal(f"{self.name} of two activations")
+        return number
+
+    def constant(self, value: Any) -> Tensor:
+        """A number or a tensor that does not depend on the images, as float64 (1, ...) that broadcasts."""
+        tensor = torch.as_tensor(value, device=self.output.device).detach().double()
+        if tensor.ndim == self.output.ndim and tensor.shape[0] == _PROBE:
+            if not tensor[:1].expand_as(tensor).equal(tensor):
+                raise refusal(f"{self.name} with a constant that differs between images")
+            tensor = tensor[:1]
+        return tensor.view(*[1] * (self.output.ndim - tensor.ndim), *tensor.shape)
+
+
+_Recorded = tuple[ops.Operation, Sequence[int]]
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    values = [value] if isinstance(value, int) else list(value)
+    return (values[0], values[-1])
+
+
+def _convolution(call: _Call) -> _Recorded:
+    _, weight, bias, stride, padding, dilation, transposed, _, groups = call.args
+    if transposed or weight.ndim != 4:
+        kind = "transposed convolution" if transposed else f"convolution in {weight.ndim - 2} dimensions"
+        raise refusal(kind)
+    weight = weight.detach().double()
+    bias = None if bias is None else bias.detach().double().view(1, -1, 1, 1)
+    added = weight.new_zeros(1, len(weight), 1, 1) if bias is None else bias.abs()
+    parts = (_pair(stride), _pair(padding), _pair(dilation), groups)
+    return ops.Convolution(weight, bias, added, *parts), [call.only()]
+
+
+def _linear(call: _Call) -> _Recorded:
+    weight, bias = call.args[1].detach().double(), call.arg(2, "bias")
+    return _dense(weight, bias, 1), [call.only()]
+
+
+def _matrix_product(call: _Call) -> _Recorded:
+    return _dense(call.args[1].detach().double().T, None, 1), [call.only()]
+
+
+def _addmm(call: _Call) -> _Recorded:
+    if call.kwargs.get("beta", 1) != 1:
+        raise refusal("addmm with a factor beta")
+    bias, _, weight = call.args
+    return _dense(weight.detach().double().T, bias, call.kwargs.get("alpha", 1)), [call.only(1)]
+
+
+def _dense(weight: Tensor, bias: Tensor | None, factor: float) -> ops.Dense:
+    shift = None if bias is None else bias.detach().double().view(1, -1)
+    return ops.Dense((weight * factor).contiguous(), shift)
+
+
+def _batch_norm(call: _Call) -> _Recorded:
+    values, weight, bias, mean, variance, *rest = call.args
+    if (rest[0] is True and len(rest) == 3) or mean is None:
+        raise refusal("BatchNorm with the statistics of the batch")
+    view = (1, -1, *[1] * (values.ndim - 2))
+    scale = (variance.detach().double() + rest[-1]).rsqrt()
+    if weight is not None:
+        scale = scale * weight.detach().double()
+    shift = mean.new_zeros(mean.shape).double() if bias is None else bias.detach().double()
+    centre = scale * mean.detach().double()
+    parts = (scale, shift - centre, centre.abs() + shift.abs())
+    return ops.ChannelScale(*(part.view(view) for part in parts)), [call.only()]
+
+
+def _shifted(call: _Call, sign: int) -> _Recorded:
+    alpha = call.kwargs.get("alpha", 1)
+    first, second = (call.recorder.number_of(value) for value in call.args[:2])
+    if first is not None and second is not None:
+        if alpha != 1 or call.args[0].shape != call.args[1].shape:
+            raise refusal(f"{call.name} with a factor or of different shapes")
+        return ops.Added((1, sign)), [first, second]
+    at = 0 if first is not None else 1
+    constant = call.constant(call.args[1 - at]) * (sign * alpha if at == 0 else 1)
+    scale = torch.full_like(constant, 1 if at == 0 else sign * alpha)
+    return _elementwise(call, ops.ChannelScale(scale, constant, constant.abs()), at)
+
+
+def _times(call: _Call) -> _Recorded:
+    at = 0 if call.recorder.number_of(call.args[0]) is not None else 1
+    factor = call.constant(call.args[1 - at])
+    return _elementwise(call, _scaled(factor), at)
+
+
+def _over(call: _Call) -> _Recorded:
+    if call.kwargs.get("rounding_mode") is not None:
+        raise refusal("division with rounding")
+    return _elementwise(call, _scaled(1 / call.constant(call.args[1])), 0)
+
+
+def _elementwise(call: _Call, operation: ops.ChannelScale, at: int) -> _Recorded:
+    """The recorded operation, unless the constant has more values than the activation."""
+    if call.args[at].shape != call.output.shape:
+        raise refusal(f"{call.name} that repeats an activation")
+    return operation, [call.only(at)]
+
+
+def _scaled(factor: Tensor) -> ops.ChannelScale:
+    return ops.ChannelScale(factor, torch.zeros_like(factor), torch.zeros_like(factor))
+
+
+def _filled(call: _Call) -> _Recorded:
+    mask, value = call.constant(call.args[1]) != 0, float(call.args[2])
+    shift = torch.where(mask, value, 0.0).double()
+    return ops.ChannelScale((~mask).double(), shift, shift.abs()), [call.only()]
+
+
+def _rectifier(call: _Call) -> _Recorded:
+    least, most = call.arg(1, "min", 0), call.arg(2, "max")
+    if call.name.startswith("clamp") and (least != 0 or most is not None):
+        raise refusal(f"{call.name} to other limits than 0 and infinity")
+    return ops.Rectifier(), [call.only()]
+
+
+def _average_pool(call: _Call) -> _Recorded:
+    kernel, stride = _pair(call.args[1]), _pair(call.rest(2, ())[0] or call.args[1])
+    padding, ceil, include, divisor = call.rest(3, 0, False, True, None)
+    return (
+        ops.Average(
+            lambda x: F.avg_pool2d(x, kernel, stride, _pair(padding), ceil, include, divisor),
+            math.prod(kernel),
+        ),
+        [call.only()],
+    )
+
+
+def _adaptive_pool(call: _Call) -> _Recorded:
+    size = _pair(call.args[1])
+    terms = math.prod(have // want + 2 for have, want in zip(call.args[0].shape[2:], size, strict=True))
+    return ops.Average(lambda x: F.adaptive_avg_pool2d(x, size), terms), [call.only()]
+
+
+def _reduced(call: _Call) -> _Recorded:
+    values, dims, keep = call.args[0], call.arg(1, "dim"), call.arg(2, "keepdim", False)
+    if not dims or any(dim % values.ndim == 0 for dim in dims):
+        raise refusal(f"{call.name} over several images")
+    terms = math.prod(values.shape[dim] for dim in dims)
+    if call.name == "mean":
+        return ops.Average(lambda x: x.mean(dims, keepdim=keep), terms), [call.only()]
+    return ops.Average(lambda x: x.sum(dims, keepdim=keep), terms), [call.only()]
+
+
+def _max_pool(call: _Call) -> _Recorded:
+    kernel, stride = _pair(call.args[1]), _pair(call.rest(2, ())[0] or call.args[1])
+    padding, dilation, ceil = call.rest(3, 0, 1, False)
+    return ops.MaxPooled(kernel, stride, _pair(padding), _pair(dilation), ceil), [call.only()]
+
+
+def _concatenated(call: _Call) -> _Recorded:
+    numbers = [call.recorder.number_of(part) for part in call.args[0]]
+    dim = call.arg(1, "dim", 0) % call.output.ndim
+    if any(number is None for number in numbers) or dim == 0:
+        raise refusal("cat with constants or over several images")
+    return ops.Concatenated(dim), [number for number in numbers if number is not None]
+
+
+def _reshaped(call: _Call) -> _Recorded:
+    shape = call.output.shape[1:]
+    return ops.Rearranged(lambda x: x.reshape(len(x), *shape)), [call.only()]
+
+
+def _sliced(call: _Call) -> _Recorded:
+    dim, start, end, step = call.rest(1, 0, None, None, 1)
+    if dim % call.output.ndim == 0 and call.output.shape != call.args[0].shape:
+        raise refusal("a slice of the images")
+    if dim % call.output.ndim == 0:
+        return ops.Rearranged(lambda x: x), [call.only()]
+    return ops.Rearranged(lambda x: torch.ops.aten.slice(x, dim, start, end, step)), [call.only()]
+
+
+def _padded(call: _Call) -> _Recorded:
+    pads, value = list(call.args[1]), call.arg(2, "value", 0)
+    if value != 0 or len(pads) >= 2 * call.output.ndim:
+        raise refusal("padding by other numbers than 0")
+    return ops.Rearranged(lambda x: F.pad(x, pads)), [call.only()]
+
+
+# Operations whose result does not depend on the values that they take.
+_CONSTANTS = frozenset(
+    ("new_ones", "new_zeros", "new_full", "new_empty", "zeros_like", "ones_like", "full_like", "empty_like")
+)
+_HANDLERS: dict[str, Callable[[_Call], _Recorded]] = {
+    "convolution": _convolution,
+    "linear": _linear,
+    "mm": _matrix_product,
+    "addmm": _addmm,
+    "native_batch_norm": _batch_norm,
+    "_native_batch_norm_legit": _batch_norm,
+    "_native_batch_norm_legit_no_training": _batch_norm,
+    "cudnn_batch_norm": _batch_norm,
+    "miopen_batch_norm": _batch_norm,
+    "add": lambda call: _shifted(call, 1),
+    "sub": lambda call: _shifted(call, -1),
+    "mul": _times,
+    "div": _over,
+    "neg": lambda call: (_scaled(call.constant(-1.0)), [call.only()]),
+    "masked_fill": _filled,
+    "relu": _rectifier,
+    "clamp": _rectifier,
+    "clamp_min": _rectifier,
+    "avg_pool2d": _average_pool,
+    "_adaptive_avg_pool2d": _adaptive_pool,
+    "mean": _reduced,
+    "sum": _reduced,
+    "max_pool2d_with_indices": _max_pool,
+    "cat": _concatenated,
+    **dict.fromkeys(
+        ("view", "_unsafe_view", "_reshape_alias", "squeeze", "unsqueeze", "clone", "detach", "alias"),
+        _reshaped,
+    ),
+    "slice": _sliced,
+    "constant_pad_nd": _padded,
+}
+
+
+def _merged(nodes: list[Node], last: int) -> list[Node]:
+    """The nodes up to the last one, without those that are a scale after a convolution or another scale."""
+    nodes = nodes[: last + 1]
+    users = _users(nodes)
+    merged = list(nodes)
+    for number, node in enumerate(nodes):
+        if not isinstance(node.operation, ops.ChannelScale):
+            continue
+        before = merged[node.parents[0]]
+        single = users[node.parents[0]] == 1 and node.shape == before.shape
+        scale = node.operation.scale
+        if single and isinstance(before.operation, ops.Convolution):
+            single = scale.ndim == 4 and scale.shape[1] == node.shape[0] and scale.numel() == node.shape[0]
+        if single and isinstance(before.operation, ops.Convolution | ops.ChannelScale):
+            merged[number] = Node(before.operation.scaled(node.operation), before.parents, node.shape)
+    return merged
+
+
+def _pruned(nodes: list[Node]) -> TracedNetwork:
+    """The nodes that the last one depends on, in their order."""
+    needed = {0, len(nodes) - 1}
+    for number in range(len(nodes) - 1, 0, -1):
+        if number in needed:
+            needed.update(nodes[number].parents)
+    place = {number: new for new, number in enumerate(sorted(needed))}
+    kept = [
+        nodes[number]._replace(parents=tuple(place[parent] for parent in nodes[number].parents))
+        for number in sorted(needed)
+    ]
+    return TracedNetwork(kept, _users(kept))
+
+
+def _users(nodes: Sequence[Node]) -> list[int]:
+    users = [0] * len(nodes)
+    for node in nodes:
+        for parent in node.parents:
+            users[parent] += 1
+    return users

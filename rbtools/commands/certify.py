@@ -1,0 +1,56 @@
+"""rb-certify: certified accuracy of each model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from rbtools import parse_units
+from rbtools.certification import CERTIFIERS
+from rbtools.cli import shared
+
+
+@shared.command(choose=CERTIFIERS)
+@click.option(
+    "--eps",
+    default="8",
+    metavar="LIST",
+    help="Distances to certify: in 1/255 for L-infinity (8, 8/255, 1-4, 1,2,8), on [0, 1] for L2.",
+)
+@shared.source_options
+@shared.run_options
+def main(
+    certifier: str,
+    params: dict[str, Any],
+    eps: str,
+    source: shared.RecordSource,
+    work: shared.CommandContext,
+) -> int:
+    """Measure each model's certified accuracy: the share of images that no perturbation can break.
+
+    Reads records, adds the certified accuracy at every distance to "metrics" (cert.linf.8, cert.l2.0.5) and
+    how it was proved to "evals", and writes the records on. An attack gives an upper bound of robust
+    accuracy, a certificate a lower one. An image is certified if the bounds of its margins are above 0 for
+    all images within the distance whose pixels are in [0, 1]. They cover the rounding of the network in
+    float32, for sums in any order.
+
+    Networks may have convolutions, BatchNorm, linear layers, ReLU, average and max pooling, addition,
+    concatenation and flatten; one with another operation becomes an error record that names it. A result of
+    another method under the same name is refused: --replace puts the new one in its place, --as gives one a
+    name of its own.
+
+    \b
+    Examples:
+      rb-arch --sample 1 --cells 1 --channels 4 | rb-train --epochs 1 | rb-certify ibp --eps 1 --n 20
+      rb-certify crown --eps 0.5,1,2 --n 20 trained.jsonl
+      rb-certify crown --norm l2 --eps 0.1 --n 20 trained.jsonl
+    """
+    from rbtools.evaluation.certified import CertifiedTask
+
+    method, distances = parse_units.attack(CERTIFIERS, certifier, params, eps, work.screen.warn)
+    return shared.evaluate(source, work, CertifiedTask(method, distances))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""Certified accuracy: the share of images whose label no image of their ball can lose, `rb-certify`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from rbtools import registry
+from rbtools.evaluation.base import EvalTask, Output
+from rbtools.evaluation.tasks import CleanOutput, accuracy_entry
+from rbtools.lazy import np, torch
+from rbtools.records import metric_name
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rbtools.evaluation.base import Batch
+
+
+@dataclass(frozen=True)
+class CertifiedOutput(Output):
+    """A row (1,) for each example: the lower bound of its smallest margin, in a ball around it.
+
+    An example with a bound above 0 is certified. The bound of one that is misclassified is minus infinity.
+    """
+
+    method: Any
+    random = False
+
+    def key_fields(self) -> dict[str, Any]:
+        return {
+            "kind": "certificate",
+            "certificate": self.method.name,
+            "version": self.method.version,
+            "config": registry.config(self.method),
+        }
+
+    @property
+    def metric(self) -> str:
+        """The name of its result."""
+        return metric_name.cert_name(self.method.eps, self.method.norm)
+
+    def entry_template(self) -> list[dict[str, Any]]:
+        return [{"metric": self.metric, "certificate": self.method.name, **registry.config(self.method)}]
+
+    def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
+        (template,) = self.entry_template()
+        return [accuracy_entry(template, outcomes[:, 0] > 0)]
+
+
+@dataclass(frozen=True)
+class CertifiedTask(EvalTask):
+    """Clean accuracy, and certified accuracy by one method at any number of eps."""
+
+    method: Any
+    eps: tuple[float, ...]
+
+    @property
+    def title(self) -> str:
+        return f"certify {self.method.name}"
+
+    def outputs(self) -> Sequence[Output]:
+        return [CleanOutput(), *(CertifiedOutput(replace(self.method, eps=eps)) for eps in self.eps)]
+
+    def run(self, batch: Batch, wanted: Sequence[Output]) -> list[Tensor]:
+        return [
+            _bounds(batch, output) if isinstance(output, CertifiedOutput) else batch.clean.int()
+            for output in wanted
+        ]
+
+
+def _bounds(batch: Batch, output: CertifiedOutput) -> Tensor:
+    """The rows (N, 1) of a batch."""
+    rows = torch.full((len(batch.images), 1), -torch.inf, device=batch.images.device)
+    with torch.no_grad():
+        for part in batch.clean.nonzero()[:, 0].split(batch.chunk_size):
+            least = output.method(batch.model, batch.images[part], batch.labels[part])
+            rows[part, 0] = least.float()
+    return rows

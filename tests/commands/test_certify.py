@@ -1,0 +1,80 @@
+"""rb-certify at the command line: names, entries, resuming, and networks that it refuses."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from rbtools.commands.certify import main
+
+Record = dict[str, Any]
+
+
+def run(arguments: list[str], *records: Record) -> Result:
+    text = "".join(json.dumps(record) + "\n" for record in records)
+    return CliRunner().invoke(main, [*arguments, "--device", "cpu"], input=text)
+
+
+def one(result: Result) -> Record:
+    assert result.exit_code == 0, result.stderr
+    (line,) = result.stdout.splitlines()
+    record: Record = json.loads(line)
+    return record
+
+
+def entry(record: Record, metric: str) -> Record:
+    (found,) = [entry for entry in record["evals"] if entry["metric"] == metric]
+    return found
+
+
+def test_every_distance_has_a_result_that_says_how_it_was_proved(known: dict[str, Record]) -> None:
+    record = one(run(["crown", "--intermediate", "ibp", "--eps", "0,0.01", "--n", "12"], known["erm"]))
+    metrics = record["metrics"]
+    assert metrics["cert.linf.0"] == metrics["acc"] > 0
+    assert metrics["cert.linf.0.01"] <= metrics["acc"]
+    asked = entry(record, "cert.linf.0.01")
+    assert (asked["certificate"], asked["intermediate"], asked["norm"]) == ("crown", "ibp", "linf")
+    assert asked["eps"] == pytest.approx(0.01 / 255) and asked["n"] == 12
+    assert asked["precision"] == "fp32" and "seed" not in asked
+    assert asked["ci95"][0] <= asked["value"] <= asked["ci95"][1]
+    assert record["mine"] == {"kept": [1, 2]}
+
+
+def test_certified_images_are_taken_from_the_store_and_more_are_added(known: dict[str, Record]) -> None:
+    record = known["erm"]
+    run(["ibp", "--norm", "l2", "--eps", "0.001", "--n", "5"], record)
+    more = run(["ibp", "--norm", "l2", "--eps", "0.001", "--n", "9"], record)
+    again = run(["ibp", "--norm", "l2", "--eps", "0.001", "--n", "9"], record)
+    assert "1 computed" in more.stderr and "0 computed, 1 found in the store" in again.stderr
+    assert one(more) == one(again)
+    assert entry(one(again), "cert.l2.0.001")["n"] == 9
+
+
+def test_a_result_of_another_method_is_not_replaced_without_being_asked(known: dict[str, Record]) -> None:
+    first = one(run(["ibp", "--eps", "1", "--n", "4"], known["erm"]))
+    refused = run(["crown", "--intermediate", "ibp", "--eps", "1", "--n", "4"], first)
+    assert refused.exit_code == 1 and "certificate" in refused.stderr
+    replaced = one(run(["crown", "--intermediate", "ibp", "--eps", "1", "--n", "4", "--replace"], first))
+    assert entry(replaced, "cert.linf.1")["certificate"] == "crown"
+
+
+def test_a_network_without_bounds_becomes_an_error_that_names_its_operation(known: dict[str, Record]) -> None:
+    arch = {"space": "fcnn", "str": "tanh", "depth": 2}
+    unbounded = {"schema": 1, "dataset": "digits", "arch": arch}
+    trained = json.loads(_train(unbounded))
+    result = run(["ibp", "--eps", "1", "--n", "4"], trained, known["erm"])
+    failed, passed = (json.loads(line) for line in result.stdout.splitlines())
+    assert result.exit_code == 1 and "operation linalg_vector_norm" in failed["error"]["message"]
+    assert "cert.linf.1" in passed["metrics"]
+
+
+def _train(record: Record) -> str:
+    from rbtools.commands.train import main as train
+
+    arguments = ["--epochs", "0", "--device", "cpu"]
+    result = CliRunner().invoke(train, arguments, input=json.dumps(record) + "\n")
+    assert result.exit_code == 0, result.stderr
+    return result.stdout
