@@ -144,6 +144,7 @@ net: attack fgsm --eps 4,8 --n 10 --checkpoint net.safetensors --arch fcnn:relu/
 <net: attack noise --n 10 --precision fp32
 <net: attack check --n 10 --steps 2 --queries 4 --samples 4 --precision fp32
 <net: attack transfer --n 10 --from net.jsonl --precision fp32
+<net: certify ibp --eps 1 --n 10
 <net: corrupt contrast,fog --severity 1-5 --n 10 --precision fp32
 <net: pr --gamma 0.1,0.2 --samples 20 --n 10 --precision fp32
 <net: pr --rare --gamma 0.1 --n 10 --particles 20 --moves 1 --runs 2 --precision fp32
