@@ -21,7 +21,7 @@ class OptionGroup(NamedTuple):
 
 
 GROUPS = (
-    OptionGroup("Model", ("checkpoint", "arch", "normalize"), ("weights", "member", "allow-code")),
+    OptionGroup("Model", ("checkpoint", "arch", "normalize"), ("prompts", "weights", "member", "allow-code")),
     OptionGroup("Data", ("dataset", "split", "n"), ("indices", "data-dir", "download", "class-map")),
     OptionGroup(
         "Running",

@@ -81,6 +81,7 @@ def load_into(network: nn.Module, checkpoint: Checkpoint) -> None:
             f" there, {len(wanted)} expected). {_misfits(wanted, given, missing, unexpected, shapes)}"
             f" {_advice(checkpoint, wanted)}"
         )
+    _refuse_whole_numbers(checkpoint.path, wanted, given)
     broken = [key for key, value in given.items() if not _finite(value)]
     if broken:
         raise RbError(
@@ -92,6 +93,22 @@ def load_into(network: nn.Module, checkpoint: Checkpoint) -> None:
     # Names and shapes are translated to the current ones, so the version number is the current one too.
     whole._metadata = getattr(wanted, "_metadata", None)  # type: ignore[attr-defined]
     target.load_state_dict(whole, strict=False, assign=on_meta)
+
+
+def _refuse_whole_numbers(path: object, wanted: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
+    """Raise RbError for weights of whole numbers: their scales are elsewhere, if anywhere."""
+    whole = [
+        key
+        for key, value in given.items()
+        if wanted[key].is_floating_point() and not value.is_floating_point()
+    ]
+    if whole:
+        kind = str(given[whole[0]].dtype).removeprefix("torch.")
+        raise RbError(
+            f"The checkpoint {path} has whole numbers ({kind}) in {_counted(whole)}: it is quantised, and"
+            " without their scales these are no weights. Save it with floating-point numbers, where the file"
+            " comes from."
+        )
 
 
 def _finite(value: Tensor) -> bool:

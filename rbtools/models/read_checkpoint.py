@@ -13,6 +13,7 @@ from rbtools.errors import RbError, shown
 from rbtools.models import published, tensor_names, transformers_names, unpack, weights_file
 from rbtools.unpickle import UnusualTensor
 
+_PRUNED, _MASK = "_orig", "_mask"  # ends of the names that torch.nn.utils.prune gives
 EXPANDED = 2**20  # bytes that an expanded tensor may have
 
 
@@ -54,6 +55,7 @@ def read(path: str | Path, member: str | None = None) -> Checkpoint:
     for key, value in weights.items():
         _refuse_unusual(str(key), value, path)
     state = {tensor_names.modern(str(k)): v.detach() for k, v in weights.items() if isinstance(v, Tensor)}
+    state = _without_masks(state)
     saved = dict(state)
     mean, std = unpack.take_normalisation(state, path, metadata)
     prefix = unpack.strip(state)
@@ -63,6 +65,17 @@ def read(path: str | Path, member: str | None = None) -> Checkpoint:
     if run is not None:
         origin["run"] = run
     return Checkpoint(path, transformers_names.renamed(state), metadata, mean, std, origin, saved)
+
+
+def _without_masks(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The weights that torch.nn.utils.prune computes with: those of `NAME_orig` where `NAME_mask` is 1."""
+    state = dict(state)
+    for name in [key.removesuffix(_MASK) for key in state if key.endswith(_MASK)]:
+        weights, mask = state.get(f"{name}{_PRUNED}"), state[f"{name}{_MASK}"]
+        if name not in state and weights is not None and weights.shape == mask.shape:
+            state[name] = weights * mask
+            del state[f"{name}{_PRUNED}"], state[f"{name}{_MASK}"]
+    return state
 
 
 def _refuse_unusual(key: str, value: object, path: Path) -> None:

@@ -259,12 +259,6 @@ def in_another_language(state: dict[str, Tensor]) -> dict[str, Tensor]:
     return {re.sub("^", "couche_", key): value for key, value in state.items()}
 
 
-def masked(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    key = next(key for key, value in state.items() if value.ndim == 4)
-    rest = {other: value for other, value in state.items() if other != key}
-    return {**rest, f"{key}_orig": state[key], f"{key}_mask": torch.ones_like(state[key])}
-
-
 def two(state: dict[str, Tensor]) -> dict[str, Tensor]:
     return {f"{model}.{key}": value for key, value in state.items() for model in ("first", "second")}
 
@@ -281,7 +275,7 @@ def quantised(state: dict[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-DAMAGE = (without_a_block, reshaped, in_another_language, masked, two, fused, quantised)
+DAMAGE = (without_a_block, reshaped, in_another_language, two, fused, quantised)
 SMALL = (
     *OPEN,
     "dai/pssilu-wrn-10-1",

@@ -1,0 +1,282 @@
+"""Changed files of all families: the same logits, or refused; never another function in silence."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import importlib.util
+import random
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rbtools.errors import RbError
+from rbtools.inputs.checkpoints import named_arch
+from rbtools.models import build, checkpoint
+from rbtools.models.load_weights import load_into
+from rbtools.models.read_checkpoint import Checkpoint
+from rbtools.models.recognise import infer
+from rbtools.models.transformers_names import renamed
+from tests.models.test_transformers_names import NETWORKS as transformers
+from tests.models.test_transformers_names import filled
+
+State = dict[str, Tensor]
+# The smallest network of each family, and the side of its images.
+NETWORKS = {
+    "nb201": 32,
+    "resnet18": 32,
+    "preactresnet18": 32,
+    "wrn-16-1": 32,
+    "vgg11": 32,
+    "deit-ti": 224,
+    "torchvision:squeezenet1_1": 64,
+    "torchvision:shufflenet_v2_x0_5": 64,
+    "torchvision:mnasnet0_5": 64,
+    "repo:deepmind/wrn-10-1": 32,
+    "repo:deepmind/meansparse-wrn-10-1": 32,
+    "repo:deepmind/preactresnet18": 32,
+    "repo:huang/wrn-r-d1-2-1-w16-24-16": 32,
+    "repo:huang/wrn-a-d1-2-1-w16-24-16": 32,
+    "repo:dai/pssilu-wrn-10-1": 32,
+    "repo:augmix/resnext-11-2x32d": 32,
+    "repo:card/resnet18-w8": 32,
+    "repo:card/wide-preactresnet18-x1": 32,
+    "repo:debenedetti/xcit-s12": 32,
+    "repo:singh/convnext-t": 64,
+    "repo:microsoft/swin-t": 224,
+    "repo:kuangliu/lenet": 32,
+    "repo:kuangliu/pnasneta": 32,
+    "repo:kuangliu/densenet-cifar": 32,
+    "repo:kuangliu/shufflenetv2-0.5": 32,
+    "repo:kuangliu/regnetx-200mf": 32,
+    "repo:kuangliu/efficientnetb0": 32,
+    "repo:chenyaofo/resnet8": 32,
+    "repo:chenyaofo/vgg11_bn": 32,
+    "repo:chenyaofo/mobilenetv2_x0_5": 32,
+    "repo:huyvnphan/googlenet": 32,
+    "hf:ViT": 224,
+    "hf:ConvNextV2": 64,
+    "hf:ResNet": 64,
+    "hf:RegNet": 64,
+}
+CELL = {
+    "space": "nasbench201",
+    "str": "|nor_conv_3x3~0|+|nor_conv_1x1~0|nor_conv_3x3~1|+|nor_conv_1x1~0|nor_conv_3x3~1|nor_conv_3x3~2|",
+    **{"channels": 8, "cells": 1},
+}
+HUB = "hf:"  # networks of transformers, under its names
+BY_TIMM = ("repo:debenedetti/", "repo:singh/", "repo:microsoft/", HUB)
+ANY_DEPTH = ("repo:huang/",)  # without the last block of a stage it is the next smaller network
+LARGE = 16e6  # parameters; such networks are tried with fewer changes
+TRIES, OF_LARGE = 6, 3
+
+
+# --- changes: the file's content, and the weights that it stands for (None: it has to be refused) ---------
+
+
+def reshaped(state: State, rng: random.Random) -> tuple[Any, State | None]:
+    key = rng.choice([key for key, value in state.items() if value.ndim and len(value) > 1])
+    value = state[key]
+    ways = [
+        value[:-1],
+        torch.cat([value, value[:1]]),
+        value.unsqueeze(-1),
+        value.flatten()[: len(value) // 2],
+    ]
+    return {**state, key: rng.choice(ways)}, None
+
+
+def without_a_module(state: State, rng: random.Random) -> tuple[Any, State | None]:
+    words = rng.choice([key for key in state if not key.endswith("num_batches_tracked")]).split(".")
+    start = ".".join(words[: rng.randint(1, len(words))])
+    return {k: v for k, v in state.items() if k != start and not k.startswith(f"{start}.")}, None
+
+
+def two_in_one_dict(state: State, rng: random.Random) -> tuple[Any, State | None]:
+    names = rng.choice([("first", "second"), ("generator", "classifier"), ("module", "teacher2")])
+    return {f"{name}.{key}": value for name in names for key, value in state.items()}, None
+
+
+def two_dicts(state: State, rng: random.Random) -> tuple[Any, State | None]:
+    other = {key: value + 1 for key, value in state.items()}
+    return {"discriminator": other, "classifier": state}, None
+
+
+def rounded(state: State, rng: random.Random) -> tuple[Any, State | None]:
+    kind = rng.choice([torch.float16, torch.bfloat16, torch.float64])
+    cast = {key: value.to(kind) if value.is_floating_point() else value for key, value in state.items()}
+    return cast, {key: cast[key].to(value.dtype) for key, value in state.items()}
+
+
+def in_whole_numbers(state: State, rng: random.Random) -> tuple[Any, State | None]:
+    """Weights of 8 bits, whose scales the file does not have, or has elsewhere."""
+    kind = rng.choice([torch.int8, torch.uint8, torch.int32])
+    whole = {k: (v * 100).clamp(0, 100).to(kind) if v.ndim > 1 else v for k, v in state.items()}
+    scales = {f"{key}_scale": 0.01 for key in state}
+    return rng.choice([whole, {"state_dict": whole, "scales": scales}]), None
+
+
+def quantised(state: State, rng: random.Random) -> tuple[Any, State | None]:
+    wide = {key: value for key, value in state.items() if value.ndim > 1}
+    return state | {
+        key: torch.quantize_per_tensor(value.detach(), 0.01, 0, torch.qint8) for key, value in wide.items()
+    }, None
+
+
+def pruned(state: State, rng: random.Random) -> tuple[Any, State | None]:
+    """As torch.nn.utils.prune saves it, in some modules or in all."""
+    wide = [key for key, value in state.items() if value.ndim > 1]
+    chosen = rng.choice([wide, wide[-1:], wide[:1]])
+    rest = {key: value for key, value in state.items() if key not in chosen}
+    masks = {key: (state[key].abs() > state[key].abs().mean() / 2).float() for key in chosen}
+    file = rest | {f"{k}_orig": state[k] for k in chosen} | {f"{k}_mask": v for k, v in masks.items()}
+    return file, state | {key: state[key] * mask for key, mask in masks.items()}
+
+
+def fused(state: State, rng: random.Random) -> tuple[Any, State | None]:
+    """Without BatchNorm layers, which were folded into convolutions with a bias."""
+    norms = [key.removesuffix("running_mean") for key in state if key.endswith("running_mean")]
+    rest = {key: value for key, value in state.items() if not key.startswith(tuple(norms or ["-"]))}
+    biases = {re.sub("weight$", "bias", k): v[:, 0, 0, 0].clone() for k, v in rest.items() if v.ndim == 4}
+    return biases | rest, state if not norms else None
+
+
+def wrapped(state: State, rng: random.Random) -> tuple[Any, State | None]:
+    prefix = rng.choice(["module._orig_mod.", "_orig_mod.module.", "module.model.", "module.1._orig_mod."])
+    return {f"{prefix}{key}": value for key, value in state.items()}, state
+
+
+def in_another_language(state: State, rng: random.Random) -> tuple[Any, State | None]:
+    words = {"layer": "couche", "block": "bloc", "conv": "pli", "weight": "poids", "features": "traits"}
+    words |= {
+        "fc": "sortie",
+        "linear": "sortie",
+        "classifier": "sortie",
+        "head": "sortie",
+        "logits": "sortie",
+    }
+    pattern = "|".join(words)
+    return {re.sub(pattern, lambda match: words[match[0]], key): v for key, v in state.items()}, None
+
+
+def with_another_tensor(state: State, rng: random.Random) -> tuple[Any, State | None]:
+    key = rng.choice(["gate.weight", "adapter.0.weight", "conv9.bias", rng.choice(list(state)) + ".extra"])
+    return {**state, key: torch.ones(3)}, None
+
+
+def parametrised(state: State, rng: random.Random) -> tuple[Any, State | None]:
+    """As torch.nn.utils.parametrizations.weight_norm saves it."""
+    key = rng.choice([key for key, value in state.items() if value.ndim > 1 and key.endswith("weight")])
+    module = key.removesuffix("weight") + "parametrizations.weight.original"
+    rest = {other: value for other, value in state.items() if other != key}
+    return rest | {f"{module}0": state[key][:, :1], f"{module}1": state[key]}, None
+
+
+def broken(state: State, rng: random.Random) -> tuple[Any, State | None]:
+    key = rng.choice([key for key, value in state.items() if value.is_floating_point() and value.ndim])
+    value = state[key].clone()
+    value.view(-1)[rng.randrange(value.numel())] = rng.choice([float("nan"), float("inf")])
+    return {**state, key: value}, None
+
+
+def shuffled(state: State, rng: random.Random) -> tuple[Any, State | None]:
+    """In another order and memory layout, without the counters of BatchNorm."""
+    keys = [key for key in state if not key.endswith("num_batches_tracked")]
+    rng.shuffle(keys)
+    return {key: state[key].mT.contiguous().mT if state[key].ndim > 1 else state[key] for key in keys}, state
+
+
+CHANGES: tuple[Callable[[State, random.Random], tuple[Any, State | None]], ...] = (
+    *(reshaped, without_a_module, two_in_one_dict, two_dicts, rounded, in_whole_numbers, quantised, pruned),
+    *(fused, wrapped, in_another_language, with_another_tensor, parametrised, broken, shuffled),
+)
+
+
+# --- the test ---------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def network_of(name: str) -> nn.Module:
+    torch.manual_seed(len(name))
+    side = NETWORKS[name]
+    if name.startswith(HUB):
+        state = renamed(state_of(name))
+        network = build(infer(state).arch, classes=10, shape=(3, side, side)).eval()
+        load_into(network, Checkpoint(Path("m.pt"), state))
+        return network
+    arch = CELL if name == "nb201" else named_arch(name)
+    network = build(arch, classes=10, shape=(3, side, side)).eval()
+    with torch.no_grad():
+        for key, value in network.state_dict().items():
+            if key.endswith("running_mean"):
+                value.normal_(0, 0.1)
+            elif key.endswith("running_var"):
+                value.uniform_(0.8, 1.2)
+            elif value.ndim == 1 and value.is_floating_point():
+                value.add_(torch.randn_like(value), alpha=0.05)
+    return network
+
+
+def state_of(name: str) -> State:
+    """The tensors of the undamaged file."""
+    if name.startswith(HUB):
+        torch.manual_seed(len(name))
+        shapes, _, _ = transformers[name.removeprefix(HUB)]
+        return {key: value + 0.01 * torch.rand_like(value) for key, value in filled(shapes).items()}
+    return {key: value.detach() for key, value in network_of(name).state_dict().items()}
+
+
+@torch.no_grad()
+def logits_of(name: str, state: State, images: Tensor) -> Tensor:
+    """The logits of the network with other weights."""
+    network = copy.deepcopy(network_of(name))
+    if name.startswith(HUB):
+        load_into(network, Checkpoint(Path("m.pt"), renamed(state)))
+    else:
+        for key, value in network.state_dict().items():
+            value.copy_(state[key])
+    logits: Tensor = network(images)
+    return logits
+
+
+@torch.no_grad()
+def refused(name: str, content: Any, stands_for: State | None, file: Path) -> str | None:
+    """The message where the file is refused; else None, after comparing the logits."""
+    side = NETWORKS[name]
+    torch.save(content, file)
+    try:
+        ours, arch, _ = checkpoint.load(file, shape=(3, side, side), classes=10)
+    except RbError as error:
+        return str(error)
+    if arch["name"] != name.partition(":")[2] and name.startswith(ANY_DEPTH):
+        return "m.pt is whole as a network of fewer blocks, which is named"
+    assert stands_for is not None, "a file that was to be refused is evaluated"
+    images = torch.rand(2, 3, side, side, generator=torch.Generator().manual_seed(0))
+    expected = logits_of(name, stands_for, images)
+    torch.testing.assert_close(ours(images), expected, rtol=1e-4, atol=1e-5 * float(expected.abs().max()))
+    return None
+
+
+def changes_of(name: str) -> list[Callable[[State, random.Random], tuple[Any, State | None]]]:
+    """A choice of the changes for each network, so that each is tried in several families."""
+    if name.startswith(BY_TIMM) and importlib.util.find_spec("timm") is None:
+        pytest.skip("timm is not installed")
+    count = sum(value.numel() for value in state_of(name).values())
+    return random.Random(name).sample(CHANGES, OF_LARGE if count > LARGE else TRIES)
+
+
+@pytest.mark.filterwarnings("ignore:.*quantized tensor creation:UserWarning")
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_changed_file_gives_the_same_logits_or_is_refused(name: str, tmp_path: Path) -> None:
+    for change in changes_of(name):
+        state = state_of(name)
+        content, stands_for = change(state, random.Random(f"{name} {change.__name__}"))
+        message = refused(name, content, stands_for, tmp_path / "m.pt")
+        assert message is None or "m.pt" in message, (change.__name__, message)
+        if change in (rounded, wrapped, shuffled, pruned):
+            assert message is None, (change.__name__, message)
