@@ -442,7 +442,7 @@ def _program(
         )
     normalization = ChosenNormalization({}, {"normalize_from": "given"})
     if "normalize" not in (arch or {}):
-        normalization = normalising.guessed({}, {} if hints is None else hints.known)
+        normalization = normalising.of_program(program, path, hints or NormalizationHints())
     own = {"normalize": arch["normalize"]} if arch and "normalize" in arch else normalization.arch
     normalize = None if own.get("normalize") == RAW else own.get("normalize")
     facts = {

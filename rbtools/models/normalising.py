@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from rbtools.models import published_normalizations, statistics
 from rbtools.models.normalize import PER_IMAGE, Normalized, PerImageStandardization
 from rbtools.models.read_checkpoint import Checkpoint
 from rbtools.models.statistics import Known, Pair
-from rbtools.models.unpack import MEANS, MOST_CHANNELS, STDS
+from rbtools.models.unpack import MEANS, MOST_CHANNELS, STDS, take_normalisation
 
 RAW = "none"  # an architecture's `normalize` where the network takes pixels as they are
 OPEN = "open"  # an unknown normalisation
@@ -129,6 +130,27 @@ def _agreed(
         f"The checkpoint {checkpoint.path} has no BatchNorm, whose statistics would tell its normalisation,"
         f" and networks of these names and shapes are trained with several. Say which it is: {listed}, or"
         " another that --normalize takes."
+    )
+
+
+def of_program(program: nn.Module, path: Path, hints: NormalizationHints) -> ChosenNormalization:
+    """None for a program with a normaliser's buffers; open while there are no images, else asked for.
+
+    Raises RbError.
+    """
+    mean, _ = take_normalisation(dict(program.named_buffers()), path, {})
+    if mean is not None:
+        return ChosenNormalization(
+            chosen(None), {"normalize_from": f"{GUESS}the program normalises by itself"}
+        )
+    if hints.images is None:
+        return ChosenNormalization({}, {"normalize_from": OPEN})
+    words = [_option(hints.known[name], hints.known) for name in (DATASET, "imagenet") if name in hints.known]
+    others = "".join(f", --normalize {word}" for word in dict.fromkeys(words) if word != RAW)
+    raise RbError(
+        f"The program {path} does not show the normalisation of its images. Add --normalize none if it"
+        f" normalises by itself or takes pixels as they are; else name it{others or ', --normalize MEAN STD'}"
+        " or another that --normalize takes."
     )
 
 

@@ -439,6 +439,8 @@ def test_programs_run_only_where_the_command_line_says_so(kind: str) -> None:
     words = ["--checkpoint", "program.pt", "--n", "20"]
     refused = attack(*words)
     assert refused.exit_code == 1 and "could run code. If you trust it, add --allow-code" in refused.stderr
+    asked = attack(*words, "--allow-code")
+    assert asked.exit_code == 1 and "Add --normalize none if it normalises by itself" in asked.stderr
     record = one(attack(*words, "--allow-code", "--normalize", "none"))
     assert record["arch"]["space"] == "checkpoint" and record["arch"]["name"] == kind
     found = datasets.load("digits", "test")
@@ -447,6 +449,16 @@ def test_programs_run_only_where_the_command_line_says_so(kind: str) -> None:
     assert record["metrics"]["acc"] == int(right.sum()) / 20
     piped = attack("--n", "20", "--force", given=json.dumps(record))
     assert piped.exit_code == 1 and "--allow-code" in piped.stderr
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_program_with_a_normaliser_takes_pixels_as_they_are() -> None:
+    linear = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    network = torch.jit.trace(Normalized(linear, 0.5, 0.2).eval(), torch.rand(2, 1, 8, 8))
+    torch.jit.save(network, "program.pt")
+    record = one(attack("--checkpoint", "program.pt", "--n", "20", "--allow-code"))
+    assert record["arch"]["normalize"] == "none"
+    assert record["recognised"]["normalize_from"] == "guess: the program normalises by itself"
 
 
 # --- names and shapes that several networks have ---------------------------------------------------
