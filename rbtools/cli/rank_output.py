@@ -29,10 +29,12 @@ class RankOptions:
     aggregate: list[str]
     group: list[str]
     pivot: list[str]
+    bold_within: list[str]
     top: int | None
     ci: bool
     bootstrap: int
     seed: int
+    style: table.Style
 
     @property
     def merges(self) -> bool:
@@ -89,9 +91,10 @@ def write(
         for group in groups
     ]
     if choice.pivot:
-        _write_pivot(ranked, choice, shown, form, output)
+        _write_pivot(ranked, choice, shown, form, output, screen)
     elif any(ranked):
-        _write_table([entry for group in ranked for entry in group], result.keys, choice, shown, form, output)
+        every = [entry for group in ranked for entry in group]
+        _write_table(every, result.keys, choice, shown, form, output, screen)
 
 
 def _spread(text: bytes, result: Ranking, shown: str | None) -> Record:
@@ -116,6 +119,7 @@ def _write_table(
     shown: str | None,
     form: str,
     output: RecordWriter,
+    screen: Terminal,
 ) -> None:
     key, *others = [sort_key.text for sort_key in keys]
     records = [entry.record for entry in ranked]
@@ -130,7 +134,44 @@ def _write_table(
         fields=choice.group or None,
         also=choice.within,
     )
+    metrics = [key, *(name for name in known if name in [one.title for one in built.headings])]
+    _warn_of_n(metrics, records, screen)
+    built = table.styled(built, choice.style)
+    if choice.bold_within:
+        built = table.with_best(built, metrics, _values(records, choice.bold_within))
     _render(built, key, form, output)
+
+
+def _warn_of_n(metrics: Sequence[str], records: Sequence[Record], screen: Terminal) -> None:
+    """Warn of columns whose values are of different numbers of images."""
+    of_metric: dict[str, set[int]] = {}
+    for record in records:
+        for entry in record.get("evals") or []:
+            if type(entry.get("n")) is int:
+                of_metric.setdefault(str(entry.get("metric")), set()).add(entry["n"])
+    mixed = {name: of_metric[name] for name in metrics if len(of_metric.get(name, ())) > 1}
+    if mixed:
+        name, counts = next(iter(mixed.items()))
+        more = f", as in {counted(len(mixed) - 1, 'other column')}" if len(mixed) > 1 else ""
+        screen.warn(
+            f"the values of {name} are of different numbers of images, {min(counts)} to {max(counts)}{more}."
+            " Evaluate all with the same --n to compare them."
+        )
+
+
+def _values(records: Sequence[Record], fields: Sequence[str]) -> list[tuple[str, ...]]:
+    """What the records hold in these fields, to tell groups apart."""
+    compiled = [expr.compile(name) for name in fields]
+    values = []
+    for record in records:
+        of_record = []
+        for one in compiled:
+            try:
+                of_record.append(str(one(record)))
+            except RbError:
+                of_record.append("")
+        values.append(tuple(of_record))
+    return values
 
 
 def _write_pivot(
@@ -139,6 +180,7 @@ def _write_pivot(
     shown: str | None,
     form: str,
     output: RecordWriter,
+    screen: Terminal,
 ) -> None:
     """A table for each group of --within, with the group's values above it, or in CSV as columns."""
     every = [entry.record for group in groups for entry in group]
@@ -146,18 +188,23 @@ def _write_pivot(
     wanted = known if shown is None else chosen(shown, every)
     if not wanted:
         raise UsageError("No record has a metric to show. Evaluate the models first.")
+    _warn_of_n(wanted, every, screen)
     if form == "csv":
-        _render(table.pivot(every, [*choice.within, *choice.pivot], wanted), wanted[0], form, output)
+        built = table.styled(table.pivot(every, [*choice.within, *choice.pivot], wanted), choice.style)
+        _render(built, wanted[0], form, output)
         return
     for number, group in enumerate(groups):
-        built = table.pivot([entry.record for entry in group], choice.pivot, wanted)
+        records = [entry.record for entry in group]
+        built = table.styled(table.pivot(records, choice.pivot, wanted), choice.style)
+        built = table.with_best(built, wanted, _values(records, choice.bold_within))
         if number:
             output.line(b"")
         if choice.within and group:
             values = group[0].record["aggregated"]["group"]
             title = ", ".join(f"{name}: {values[name]}" for name in choice.within)
             output.line(render.heading(title, form).encode())
-        _render(built, wanted[0], form, output, len(choice.pivot))
+        fixed = sum(name not in choice.style.hide for name in choice.pivot)
+        _render(built, wanted[0], form, output, fixed)
 
 
 def _render(built: table.Table, key: str, form: str, output: RecordWriter, fixed: int = 2) -> None:
@@ -167,7 +214,8 @@ def _render(built: table.Table, key: str, form: str, output: RecordWriter, fixed
         text = draw(built, key, output.width(), terminal=output.is_terminal(), fixed=fixed)
     else:
         text = render.RENDERERS[form](built)
-    output.line(text.rstrip("\n").encode())
+    caption = render.caption(built, form)
+    output.line("\n".join(filter(None, [text.rstrip("\n"), caption])).encode())
 
 
 def chosen(text: str, records: Sequence[Record]) -> list[str]:

@@ -25,7 +25,7 @@ from rbtools.cli.source import name_of
 from rbtools.errors import UsageError
 from rbtools.records import dumps, metric_name, parse_again
 from rbtools.registry import param
-from rbtools.scoring import assertions, merge, rank_order, same_model
+from rbtools.scoring import assertions, merge, rank_order, same_model, table
 from rbtools.scoring.groups import Grouping
 from rbtools.scoring.ranking import (
     Entry,
@@ -95,6 +95,23 @@ class RankingOptions:
         metavar="LIST",
         flags=("--metric", "--metrics"),
     )
+    percent: bool = param(False, "Show shares of images in percent in a table.", flags=("--percent",))
+    digits: int | None = param(None, "Decimals in a table.  [default: 4 for shares]", bounds="[0, 15]")
+    labels: tuple[str, ...] = param(
+        (),
+        "Title of a column in a table: pgd20.8=PGD-20; several with commas, or the option again.",
+        metavar="NAME=TITLE",
+        flags=("--label",),
+    )
+    hide: str | None = param(
+        None, "Columns to leave out of the table, such as rank,dataset,records.", metavar="LIST"
+    )
+    bold_within: str | None = param(
+        None,
+        "Mark the best of each column among rows that agree in these fields: arch.name.  [default: with"
+        " --pivot among all]",
+        metavar="LIST",
+    )
     asserts: tuple[str, ...] = param(
         (),
         "Fail unless this holds for every record that is written: 'aa.8 >= .4'. The end of the interval that"
@@ -134,6 +151,7 @@ def main(options: RankingOptions, store: str, source: shared.RecordSource, scree
       rb-rank --by pgd20.8 --aggregate seed --ci results.jsonl
       rb-rank --pareto acc,pgd20.8 --group train.method leaderboard.jsonl
       rb-rank --pivot train.method --metric acc,pgd20.8 --format latex leaderboard.jsonl
+      rb-rank --pivot train.method --percent --digits 1 --label pgd20.8=PGD-20 --format md leaderboard.jsonl
       rb-rank --by acc --top 1 --assert-point 'acc > 0' --format junit results.jsonl
     """
     choice, conditions = _choice(options), _conditions(options)
@@ -196,10 +214,11 @@ def _choice(options: RankingOptions) -> RankOptions:
         for key in sort_keys:
             compiled(key.text, option)
     lists: dict[str, list[str]] = {}
-    for field in ("within", "aggregate", "group", "pivot"):
-        lists[field] = names(getattr(options, field), f"--{field}")
+    for field in ("within", "aggregate", "group", "pivot", "bold_within"):
+        option = f"--{field.replace('_', '-')}"
+        lists[field] = names(getattr(options, field), option)
         for name in lists[field]:
-            compiled(name, f"--{field}")
+            compiled(name, option)
     if lists["pivot"] and lists["group"]:
         raise UsageError("--pivot and --group both say what the rows are. Give one of them.")
     for option, given in (("--top", options.top), ("--ci", options.ci)):
@@ -214,7 +233,18 @@ def _choice(options: RankingOptions) -> RankOptions:
         ci=options.ci,
         bootstrap=options.bootstrap,
         seed=options.seed,
+        style=_style(options),
     )
+
+
+def _style(options: RankingOptions) -> table.Style:
+    labels = {}
+    for item in (part for text in options.labels for part in text.split(",")):
+        name, equals, title = item.partition("=")
+        if not (name and equals and title):
+            raise UsageError(f"--label {item!r} gives no title. Write NAME=TITLE, such as pgd20.8=PGD-20.")
+        labels[name.strip()] = title.strip()
+    return table.Style(options.percent, options.digits, labels, names(options.hide, "--hide"))
 
 
 def _ranking(sink: Sink, choice: RankOptions) -> Ranking | None:

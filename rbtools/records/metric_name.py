@@ -201,6 +201,19 @@ def higher_is_better(metric: str) -> bool:
     return parts[0] not in _LOWER_FAMILIES and not any(re.match(_LOWER_PART, part) for part in parts)
 
 
+def is_share(metric: str) -> bool:
+    """Whether the metric is a share of images or copies, or a difference of two such (`ge.acc`)."""
+    parts = parse(without_split(metric))
+    if parts.is_ge:
+        parts = parts.rest()
+    if {*parts.prefixes} - {"transfer"}:
+        return False
+    if parts.suffix:
+        return parts.stem == "corrupt" and parts.suffix == "mean"
+    shares = ("acc", "pr", "pr-all", "probacc", "probacc-all", "cert")
+    return parts.stem in shares or parts.over in ("eps", "severity")
+
+
 def last_evaluated(record: Mapping[str, Any]) -> str | None:
     """The metric of the last entry of `evals` that has a value; without entries, the last of `metrics`."""
     metrics = record.get("metrics") or {}

@@ -76,6 +76,14 @@ def heading(words: str, form: str) -> str:
     return f"% {plain(words)}" if form == "latex" else plain(words)
 
 
+def caption(table: Table, form: str) -> str:
+    """What stands below a table with deviations: what they are. Nothing in CSV, whose columns say it."""
+    if form == "csv" or all(cell.deviation is None for row in table.rows for cell in row):
+        return ""
+    words = "± is the standard deviation over the records that a row averages."
+    return f"% {words}" if form == "latex" else f"\n{words}"
+
+
 def markdown(words: str) -> str:
     """Text escaped for Markdown, also for table cells."""
     return _MARKDOWN.sub(r"\\\g<0>", plain(words)).strip()

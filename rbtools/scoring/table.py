@@ -18,20 +18,36 @@ from rbtools.scoring.rank_order import Ranked, Record
 
 class TableCell(NamedTuple):
     """A value (None if missing) and, for a measured one, its 95 % interval. deviation: of the sample that it
-    averages. best: whether none in the column is better.
+    averages. best: whether none in the column is better. digits: decimals to show; None chooses.
     """
 
     value: str | float | None
     interval: tuple[float, float] | None = None
     deviation: float | None = None
     best: bool = False
+    digits: int | None = None
 
 
 class Heading(NamedTuple):
-    """A column's title, and whether it holds numbers."""
+    """A column's title, whether it holds numbers, and the metric or field that it shows (else its title)."""
 
     title: str
     numeric: bool
+    shows: str = ""
+
+    @property
+    def name(self) -> str:
+        """What the column shows, whatever its title."""
+        return self.shows or self.title
+
+
+class Style(NamedTuple):
+    """How a table looks: shares in percent, decimals, titles of columns by their names, columns left out."""
+
+    percent: bool = False
+    digits: int | None = None
+    labels: Mapping[str, str] = {}
+    hide: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -108,11 +124,13 @@ def is_detail(name: str) -> bool:
     return severity or parts.split != "test" or name.startswith("seconds")
 
 
-def figure(value: float) -> str:
-    """A number as text: four decimals up to 1 (accuracies), else four digits; whole numbers without
-    decimals."""
+def figure(value: float, digits: int | None = None) -> str:
+    """A number as text: four decimals up to 1 (accuracies), else four digits, or `digits` decimals; whole
+    numbers without decimals."""
     if isinstance(value, int):
         return str(value)
+    if digits is not None:
+        return f"{value + 0.0:.{digits}f}"
     if value == 0 or 5e-4 <= abs(value) <= 1:
         return f"{value + 0.0:.4f}"  # the sum turns -0.0 into 0.0
     return f"{value:.4g}"
@@ -124,13 +142,13 @@ def text(cell: TableCell) -> str:
         return ""
     if isinstance(cell.value, str):
         return plain(cell.value)
+    shown = figure(cell.value, cell.digits)
     if cell.deviation is not None:
-        shown = figure(cell.value)
         return f"{shown} ± {cell.deviation:.{len(shown.partition('.')[2])}f}"
     if cell.interval is None:
-        return figure(cell.value)
-    low, high = map(figure, cell.interval)
-    return f"{figure(cell.value)} [{low}, {high}]"
+        return shown
+    low, high = (figure(end, cell.digits) for end in cell.interval)
+    return f"{shown} [{low}, {high}]"
 
 
 def plain(words: str) -> str:
@@ -279,30 +297,69 @@ def _is_number(value: object) -> TypeGuard[float]:
 
 
 def pivot(records: Sequence[Record], fields: Sequence[str], metrics: Sequence[str]) -> Table:
-    """The table of a paper: a row for each record, named by its grouping fields, and a column per metric. The
-    best number of a column is marked; numbers that print equally are equally good. If records were merged, a
-    column has their number.
+    """The table of a paper: a row for each record, named by its grouping fields, and a column per metric. If
+    records were merged, a column has their number.
     """
     columns = [*map(field_column, fields)]
     if any((record.get("aggregated") or {}).get("records", 1) > 1 for record in records):
         columns.append(RECORDS)
-    first = len(columns)
     columns += map(metric_column, metrics)
     rows = []
     for record in records:
         spreads = spreads_of(record)
         rows.append([column.cell(Ranked(None, None, record), spreads) for column in columns])
-    for place, name in enumerate(metrics, start=first):
-        _mark([row[place] for row in rows], rows, place, metric_names.higher_is_better(name))
     return Table([column.heading for column in columns], rows, [])
 
 
-def _mark(cells: list[TableCell], rows: list[list[TableCell]], place: int, higher: bool) -> None:
+def styled(table: Table, style: Style) -> Table:
+    """The table in a style. Raises RbError for a label or a hidden column that is none of its columns."""
+    names = [heading.name for heading in table.headings]
+    for option, given in (("--label", style.labels), ("--hide", style.hide)):
+        for name in given:
+            if name not in names:
+                raise RbError(f"{option}: The table has no column {name!r}. Its columns: {', '.join(names)}.")
+    kept = [place for place, name in enumerate(names) if name not in style.hide]
+    headings = []
+    for place in kept:
+        heading, name = table.headings[place], names[place]
+        unit = " [%]" if style.percent and metric_names.is_share(name) and name not in style.labels else ""
+        headings.append(heading._replace(title=style.labels.get(name, heading.title) + unit, shows=name))
+    rows = [[_styled(row[place], names[place], style) for place in kept] for row in table.rows]
+    return Table(headings, rows, table.left_out)
+
+
+def _styled(cell: TableCell, name: str, style: Style) -> TableCell:
+    if isinstance(cell.value, str) or cell.value is None:
+        return cell
+    if not (style.percent and metric_names.is_share(name)):
+        return cell._replace(digits=style.digits)
+    return TableCell(
+        100.0 * cell.value,
+        None if cell.interval is None else (100 * cell.interval[0], 100 * cell.interval[1]),
+        None if cell.deviation is None else 100 * cell.deviation,
+        digits=2 if style.digits is None else style.digits,
+    )
+
+
+def with_best(table: Table, metrics: Sequence[str], groups: Sequence[object]) -> Table:
+    """The table with the best number of each of these columns marked, within rows of the same group; numbers
+    that print equally are equally good. `groups` has a value for each row."""
+    rows = [list(row) for row in table.rows]
+    for place, heading in enumerate(table.headings):
+        if heading.name in metrics:
+            for group in dict.fromkeys(groups):
+                of_group = [row for row, own in zip(rows, groups, strict=True) if own == group]
+                _mark(of_group, place, metric_names.higher_is_better(heading.name))
+    return Table(table.headings, rows, table.left_out)
+
+
+def _mark(rows: list[list[TableCell]], place: int, higher: bool) -> None:
+    cells = [row[place] for row in rows]
     numbers = [cell.value for cell in cells if isinstance(cell.value, int | float)]
     if len(numbers) < 2:
         return
-    best = figure(max(numbers) if higher else min(numbers))
+    best = figure(max(numbers) if higher else min(numbers), cells[0].digits)
     for row in rows:
         value = row[place].value
-        if isinstance(value, int | float) and figure(value) == best:
+        if isinstance(value, int | float) and figure(value, row[place].digits) == best:
             row[place] = row[place]._replace(best=True)

@@ -663,6 +663,7 @@ def test_methods_as_rows_and_the_best_in_bold() -> None:
         "| --- | ---: | ---: | ---: |\n"
         "| pgd | 3 | 0.5000 ± 0.2500 | **0.3333 ± 0.1443** |\n"
         "| erm | 2 | **0.9375 ± 0.0884** | 0.0625 ± 0.0884 |\n"
+        "\n± is the standard deviation over the records that a row averages.\n"
     )
     assert out([*PIVOT, "--format", "latex", "--where", "train.seed == 0 and arch.name == 'a'"], SEEDS) == (
         "\\begin{tabular}{lrr}\n\\toprule\nmethod & acc & pgd \\\\\n\\midrule\n"
@@ -673,7 +674,7 @@ def test_methods_as_rows_and_the_best_in_bold() -> None:
     assert out([*PIVOT, "--format", "csv"], SEEDS[:2]) == (
         "method,records,acc,acc_std,pgd,pgd_std\npgd,2,0.625,0.1767766952966369,0.25,0.0\n"
     )
-    assert out([*PIVOT, "--format", "table"], SEEDS).splitlines()[2:] == [
+    assert out([*PIVOT, "--format", "table"], SEEDS).splitlines()[2:4] == [
         "pgd           3   0.5000 ± 0.2500  0.3333 ± 0.1443*",
         "erm           2  0.9375 ± 0.0884*   0.0625 ± 0.0884",
     ]
@@ -768,3 +769,58 @@ def test_a_tool_that_takes_no_checkpoint_does_not_offer_one() -> None:
         "rb-rank: error: Standard input is closed. Pipe records in (rb-arch --unique --sample 3 | ...),"
         " or name a file of records.\n"
     )
+
+
+# --- tables for papers ----------------------------------------------------------------------------
+
+
+def test_percent_digits_and_labels_change_shares_alone() -> None:
+    both = [{**one, "metrics": {**one["metrics"], "seconds_per_epoch": 2.345}} for one in TWO]
+    shown = ["--by", "pgd20.8", "--metric", "acc,seconds_per_epoch", "--label", "acc=clean"]
+    written = out([*shown, "--percent", "--digits", "1", "--format", "md"], both).splitlines()
+    assert written[0].endswith("| pgd20.8 \\[%\\] | clean | seconds\\_per\\_epoch |")
+    assert written[2].endswith("| 75.0 \\[70.0, 80.0\\] | 80.0 \\[75.0, 85.0\\] | 2.3 |")
+    header, first, _ = out([*shown, "--percent", "--format", "csv"], both).splitlines()
+    assert header.split(",")[-7:-4] == ["pgd20.8 [%]", "pgd20.8 [%]_low", "pgd20.8 [%]_high"]
+    assert [float(cell) for cell in first.split(",")[-7:]] == pytest.approx([75, 70, 80, 80, 75, 85, 2.345])
+
+
+def test_columns_are_hidden_and_an_unknown_one_is_an_error() -> None:
+    arguments = ["--by", "pgd20.8", "--format", "csv", "--hide", "rank,dataset"]
+    assert out(arguments, TWO).splitlines()[0].startswith("name,method,pgd20.8")
+    for option, words in (("--hide", "nothing"), ("--label", "nothing=Title")):
+        refused = run(["--by", "pgd20.8", "--format", "csv", option, words], TWO)
+        assert refused.exit_code == 2 and "no column 'nothing'. Its columns: rank, name" in refused.stderr
+    assert "gives no title" in run(["--by", "acc", "--label", "acc"], TWO).stderr
+
+
+def test_the_best_is_bold_within_a_group() -> None:
+    four = [
+        model(name, method, acc, acc / 2) for name in "ab" for method, acc in (("erm", 0.8), ("pgd", 0.7))
+    ]
+    four[3] = model("b", "pgd", 0.9, 0.35)
+    table = ["--by", "pgd20.8", "--metric", "acc", "--format", "md", "--hide", "rank,dataset"]
+    bold = [line for line in out([*table, "--bold-within", "arch.name"], four).splitlines() if "**" in line]
+    assert [re.findall(r"\*\*(0\.\d+)", line) for line in bold] == [
+        ["0.4000", "0.8000"],
+        ["0.4000"],
+        ["0.9000"],
+    ]
+    assert "**" not in out(table, four)
+
+
+def test_a_column_of_several_numbers_of_images_is_said() -> None:
+    fewer = model("nb201-2", "erm", 0.7, 0.5)
+    fewer["evals"][1]["n"] = 50
+    result = run(["--by", "pgd20.8", "--format", "csv"], [TWO[0], fewer])
+    assert "pgd20.8 are of different numbers of images, 50 to 100." in result.stderr
+    assert run(["--by", "pgd20.8", "--format", "jsonl"], [TWO[0], fewer]).stderr == ""
+
+
+def test_a_table_with_deviations_says_what_they_are() -> None:
+    seeds = [model("nb201-1", "erm", acc, 0.5) for acc in (0.8, 0.9)]
+    seeds[1]["train"]["seed"] = 1
+    arguments = ["--by", "pgd20.8", "--aggregate", "seed", "--metric", "acc"]
+    for form in ("md", "latex", "table"):
+        assert "± is the standard deviation over the records" in out([*arguments, "--format", form], seeds)
+    assert "standard" not in out([*arguments, "--format", "csv"], seeds)
