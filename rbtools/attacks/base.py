@@ -81,6 +81,11 @@ class Attack:
         return True
 
     @property
+    def single_step(self) -> bool:
+        """Whether the attack is one gradient step, after which nothing depends on the model."""
+        return False
+
+    @property
     def parts(self) -> Sequence[Attack]:
         """The attacks of an ensemble, which `broken_by` of `run` counts from 0; none of others."""
         return ()

@@ -32,6 +32,8 @@ class FGSM(SequentialAttack):
 
     eps: float = 8 / 255
 
+    single_step: ClassVar[bool] = True
+
     @property
     def clean_pass(self) -> bool:
         return False

@@ -116,6 +116,10 @@ class PGD(SequentialAttack):
         return self.start == "uniform"
 
     @property
+    def single_step(self) -> bool:
+        return self.steps == self.restarts == 1
+
+    @property
     def stem(self) -> str:
         return f"{self.name}{self.steps}{self.norm_suffix}"
 

@@ -62,9 +62,13 @@ def run_attack(
 
 def _perturbed(batch: Batch, method: Attack, totals: dict[str, float]) -> tuple[Tensor, Tensor]:
     """The perturbed images of the batch, and the model's logits on them."""
+    from rbtools.evaluation.fast_model import is_float32
+
     exact = batch.fast_model is batch.model or method.batch_dependent
     images, logits = _attempt(batch, method, batch.model if exact else batch.fast_model, totals)
-    if exact or method.iterate == "last":
+    # A single step follows no decision of the fast model; in float32 both decide alike, and a pass to find
+    # where they do not would cost as much as the step.
+    if exact or method.iterate == "last" or (method.single_step and is_float32(batch.fast_model)):
         return images, logits
     still_correct = logits.argmax(1) == batch.labels
     unconfirmed = torch.zeros_like(still_correct)

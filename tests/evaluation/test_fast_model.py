@@ -16,7 +16,7 @@ from rbtools.attacks import ATTACKS
 from rbtools.commands import attack
 from rbtools.evaluation import adversarial
 from rbtools.evaluation.base import Batch
-from rbtools.evaluation.fast_model import CountingModel, make_fast_model
+from rbtools.evaluation.fast_model import CountingModel, make_fast_model, use_channels_last
 from rbtools.execution import precision
 from rbtools.execution.context import RunContext
 from rbtools.models.normalize import Normalized
@@ -107,6 +107,26 @@ def test_a_search_that_is_wrong_decides_nothing() -> None:
     assert fooled.totals["unconfirmed"] > 0 and "unconfirmed" not in plain.totals
 
 
+@pytest.mark.parametrize(("name", "options"), [("fgsm", {}), ("pgd", {"steps": 1})])
+def test_a_single_step_in_float32_takes_three_passes_and_has_the_verdicts_of_the_model(
+    name: str, options: dict[str, Any]
+) -> None:
+    model = network("nb201")
+    images = torch.rand(64, *SHAPE, generator=torch.Generator().manual_seed(2))
+    labels = model(images).argmax(1)
+    labels[:16] = (labels[:16] + 1) % 10
+    ids = torch.arange(len(images))
+    attack = ATTACKS.build(name, eps=48 / 255, **options)
+    plain = adversarial.run_attack(Batch(model, images, labels, ids, seed=0, chunk_size=16), attack)
+    fast = make_fast_model(model, "fp32", SHAPE).model
+    batch = Batch(model, images, labels, ids, seed=0, chunk_size=16, fast_model=fast)
+    prepared = adversarial.run_attack(batch, attack)
+    assert torch.equal(plain.survived, prepared.survived)
+    if name == "fgsm":
+        assert prepared.totals["forward"] == 64 + 48 + 48 and prepared.totals["backward"] == 48
+    assert 0 < prepared.survived.sum() < 48 and "unconfirmed" not in prepared.totals
+
+
 def test_passes_and_vanishing_gradients_are_counted() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
     metered = CountingModel(model)
@@ -188,3 +208,39 @@ def test_a_search_on_the_network_as_it_is_is_told_and_recorded(
     entries = {entry["metric"]: entry for entry in json.loads(result.stdout)["evals"]}
     assert ["could not be prepared" in words for words in entries["fgsm.8"]["warnings"]] == [True]
     assert "warnings" not in entries["acc"] and entries["fgsm.8"]["precision"] == "fp32"
+
+
+class _Views(torch.nn.Module):
+    """A network that needs its activations in the usual order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = torch.nn.Conv2d(3, 8, 3)
+        self.linear = torch.nn.Linear(8 * 36, 5)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        hidden = self.convolution(images).relu()
+        logits: torch.Tensor = self.linear(hidden.view(len(images), -1))
+        return logits
+
+
+def test_a_network_in_channels_last_order_gives_the_same_logits() -> None:
+    torch.manual_seed(0)
+    layers = torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.Flatten()
+    network = torch.nn.Sequential(*layers, torch.nn.Linear(8 * 36, 5)).eval()
+    images = torch.rand(4, 3, 8, 8)
+    with torch.no_grad():
+        before = network(images)
+        assert use_channels_last(network, (3, 8, 8))
+        assert network[0].weight.is_contiguous(memory_format=torch.channels_last)
+        assert torch.allclose(network(images), before, atol=1e-5)
+
+
+def test_a_network_that_views_its_activations_stays_as_it_is() -> None:
+    network = _Views().eval()
+    images = torch.rand(4, 3, 8, 8)
+    with torch.no_grad():
+        before = network(images)
+        assert not use_channels_last(network, (3, 8, 8))
+        assert network.convolution.weight.is_contiguous()
+        assert torch.equal(network(images), before)
