@@ -15,7 +15,7 @@ import json
 import numpy as np
 
 from rbtools.attacks import ATTACKS
-from rbtools.evaluation import evaluate, screened_attack
+from rbtools.evaluation import evaluate, screen_sources, screened_attack
 from rbtools.execution.context import RunContext
 from rbtools.inputs.checkpoints import CheckpointHints, record_of, resolve_inputs
 from rbtools.probabilistic import two_phase
@@ -58,7 +58,9 @@ def outcomes(options: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
     method = ATTACKS.build("aa", attacks=options.attacks)
     screen = screened_attack.screen_of(method, options.screen_steps)
     request = screened_attack.TwoPhaseRequest(method, (options.eps / 255,), screen)
-    estimate = screened_attack.TwoPhaseEvaluation(resolve_inputs(record, run), request, request.eps[0])
+    inputs = resolve_inputs(record, run)
+    known = screen_sources.ScreenSources(inputs)
+    estimate = screened_attack.TwoPhaseEvaluation(inputs, request, request.eps[0], known)
     evaluate.task_entries(estimate.inputs, estimate.screening)
     left = np.flatnonzero(estimate.margins >= 0)
     numbers, _ = estimate.order(left)
