@@ -203,7 +203,7 @@ def _of_store(inputs: Inputs) -> Iterator[StoredEvaluation]:
             if what is None or {field: what.get(field) for field in wanted} != wanted:
                 continue
             if what.get("column", {}).get("kind") in ("attack", "distance"):
-                yield StoredEvaluation(str(listed["evals"][0]["metric"]), what)
+                yield StoredEvaluation(str(listed["evals"][-1]["metric"]), what)  # "curve.distance"
 
 
 def _key_fields(store: Store, key: str) -> dict[str, Any] | None:
