@@ -11,7 +11,6 @@ accuracies. A peer gets the model as it was loaded, in batches of 128.
 from __future__ import annotations
 
 import argparse
-import copy
 import ctypes
 import json
 import statistics
@@ -29,7 +28,7 @@ from rbtools.attacks import ATTACKS
 from rbtools.evaluation import adversarial
 from rbtools.evaluation.base import Batch
 from rbtools.evaluation.batches import batch_size, default_chunk_size
-from rbtools.evaluation.fast_model import make_fast_model, use_channels_last
+from rbtools.evaluation.fast_model import make_fast_model
 from rbtools.execution import precision
 from rbtools.execution.context import RunContext
 from rbtools.inputs import checkpoints, resolve
@@ -54,8 +53,6 @@ class Bench:
         record = checkpoints.prepared(record, run)
         data = data_of(record, run)
         self.model = resolve.load_model(record, data, run, torch.device("cpu"))
-        self.own = copy.deepcopy(self.model)  # as an evaluation has it
-        use_channels_last(self.own, data.about.shape)
         dataset = data.load()
         self.ids = data.order(dataset.labels)[: options.n]
         self.images = dataset.images[self.ids].float().div(255)
@@ -66,7 +63,7 @@ class Bench:
 
     def ours(self, name: str, how: str, seed: int, **params: Any) -> float:
         """Robust accuracy by our engine: how is "fp32" or "bf16"."""
-        search = make_fast_model(self.own, how, self.shape).model
+        search = make_fast_model(self.model, how, self.shape).model
         method = ATTACKS.build(name, **params)
         still_correct = 0
         for start in range(0, len(self.ids), self.together):
@@ -78,7 +75,7 @@ class Bench:
     def tile(self, start: int, search: nn.Module, seed: int) -> Batch:
         rows = slice(start, start + self.together)
         return Batch(
-            self.own,
+            self.model,
             self.images[rows],
             self.labels[rows],
             self.ids[rows],

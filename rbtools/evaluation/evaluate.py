@@ -341,10 +341,6 @@ def _run_batches(
             return None
         with run.clock.stage("model"):
             model = inputs.load_model(chosen)
-            if chosen.type == "cpu":
-                from rbtools.evaluation.fast_model import use_channels_last
-
-                use_channels_last(model, data.about.shape)
         if not helping and any(isinstance(output, CleanOutput) for output in outputs):
             with run.clock.stage("look"):
                 checks = model_checks.check_outputs(model, record, data, n, chosen, run)

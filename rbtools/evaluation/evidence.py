@@ -208,16 +208,6 @@ def _numbers(*values: object) -> bool:
     return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
 
 
-def _model(inputs: Inputs, place: torch.device) -> nn.Module:
-    """The network in the order of weights in which evaluations have it."""
-    from rbtools.evaluation.fast_model import use_channels_last
-
-    model = inputs.load_model(place)
-    if place.type == "cpu":
-        use_channels_last(model, inputs.data.about.shape)
-    return model
-
-
 def _judged(
     inputs: Inputs, header: Mapping[str, Any], path: str, run: RunContext
 ) -> tuple[int, int, str | None]:
@@ -228,7 +218,7 @@ def _judged(
         return 0, 0, f"it claims {header['n']} images, and the split has {len(wanted)}"
     broken = ties = start = 0
     with device.taken(run, resources.threads_for(run, inputs.record["arch"])) as place:
-        logits = logits_of(_model(inputs, place), place)
+        logits = logits_of(inputs.load_model(place), place)
         for block in adv_file.blocks(path, inputs.data.about.shape, len(wanted)):
             run.check_cancelled()
             ids = wanted[start : start + len(block.ids)]

@@ -69,27 +69,6 @@ def make_fast_model(
     return FastModel(fast, tuple(steps), remark=remark)
 
 
-def use_channels_last(model: nn.Module, shape: tuple[int, int, int]) -> bool:
-    """Store the weights of a network channels last, in place; whether that was possible.
-
-    It stays the same float32 network, whose convolutions take .75 to .85 of the time on a CPU. Logits differ
-    by rounding alone. Programs stay as they are, and so do networks that fail with activations in that order
-    (which use `view`), or that give other logits.
-    """
-    if any(isinstance(module, Program) for module in model.modules()):
-        return False
-    probe = _probe(model, shape)
-    try:
-        with torch.no_grad():
-            before = model(probe)
-            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-            folding.check_same(before, model(probe))
-    except Exception:  # raised by the network's own code
-        model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
-        return False
-    return True
-
-
 def is_float32(model: nn.Module) -> bool:
     """Whether a network computes in float32, as far as its parameters show."""
     return all(parameter.dtype == torch.float32 for parameter in model.parameters())

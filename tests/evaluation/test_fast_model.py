@@ -16,7 +16,7 @@ from rbtools.attacks import ATTACKS
 from rbtools.commands import attack
 from rbtools.evaluation import adversarial
 from rbtools.evaluation.base import Batch
-from rbtools.evaluation.fast_model import CountingModel, make_fast_model, use_channels_last
+from rbtools.evaluation.fast_model import CountingModel, make_fast_model
 from rbtools.execution import precision
 from rbtools.execution.context import RunContext
 from rbtools.models.normalize import Normalized
@@ -208,39 +208,3 @@ def test_a_search_on_the_network_as_it_is_is_told_and_recorded(
     entries = {entry["metric"]: entry for entry in json.loads(result.stdout)["evals"]}
     assert ["could not be prepared" in words for words in entries["fgsm.8"]["warnings"]] == [True]
     assert "warnings" not in entries["acc"] and entries["fgsm.8"]["precision"] == "fp32"
-
-
-class _Views(torch.nn.Module):
-    """A network that needs its activations in the usual order."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.convolution = torch.nn.Conv2d(3, 8, 3)
-        self.linear = torch.nn.Linear(8 * 36, 5)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        hidden = self.convolution(images).relu()
-        logits: torch.Tensor = self.linear(hidden.view(len(images), -1))
-        return logits
-
-
-def test_a_network_in_channels_last_order_gives_the_same_logits() -> None:
-    torch.manual_seed(0)
-    layers = torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.Flatten()
-    network = torch.nn.Sequential(*layers, torch.nn.Linear(8 * 36, 5)).eval()
-    images = torch.rand(4, 3, 8, 8)
-    with torch.no_grad():
-        before = network(images)
-        assert use_channels_last(network, (3, 8, 8))
-        assert network[0].weight.is_contiguous(memory_format=torch.channels_last)
-        assert torch.allclose(network(images), before, atol=1e-5)
-
-
-def test_a_network_that_views_its_activations_stays_as_it_is() -> None:
-    network = _Views().eval()
-    images = torch.rand(4, 3, 8, 8)
-    with torch.no_grad():
-        before = network(images)
-        assert not use_channels_last(network, (3, 8, 8))
-        assert network.convolution.weight.is_contiguous()
-        assert torch.equal(network(images), before)
