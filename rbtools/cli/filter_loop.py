@@ -23,7 +23,7 @@ from rbtools.errors import RbError, UsageError
 from rbtools.execution.context import clock_time
 from rbtools.execution.executor import Executor, Finished, Grown, Job, LineRead, Progress, executor_for
 from rbtools.execution.job import JobFunction, JobReport
-from rbtools.records import SCHEMA, Line, can_be_retried, dumps
+from rbtools.records import SCHEMA, Line, can_be_retried, dumps, parse_again
 
 if TYPE_CHECKING:
     from rbtools.execution.context import RunContext
@@ -51,6 +51,7 @@ def filter_records(
             run.workers = 1  # records keep workers busy, and small tiles would cost them time
         elif source.shard is not None:
             _share_images(source, run)
+        loop.as_table = start is not None and output.is_terminal()
         loop.process(start)
         screen.clear()
         if run.plan is not None and loop.done + loop.pending:
@@ -92,6 +93,15 @@ class _Loop:
         self.stages: Counter[str] = Counter()
         self.start = time.perf_counter()
         self.troubled = False
+        self.as_table = False  # a terminal gets the results of a --checkpoint as a table
+
+    def write(self, text: bytes) -> None:
+        """Write a record, or on a terminal the table of one model's results."""
+        if self.as_table:
+            from rbtools.cli import model_table
+
+            text = model_table.text(parse_again(text), self.output.width()).encode()
+        self.output.line(text)
 
     def started(self, start: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
         """The one record that `start` makes; None if that fails, and a failed record is written."""
@@ -387,7 +397,7 @@ class _Window:
             self.loop.helped += 1
         else:
             self.writing = True
-            self.loop.output.line(text)
+            self.loop.write(text)
             self.writing = False
         del self.held[number]
         self.waiting.pop(number, None)
