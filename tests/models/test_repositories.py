@@ -18,6 +18,7 @@ from rbtools.models.checkpoint import NormalizationHints
 from rbtools.models.load_weights import meta_init
 from rbtools.models.normalising import behind
 from rbtools.models.recognise import infer
+from rbtools.models.repositories.peng import PengResNet
 
 # The first four logits of the first image and the first two of the second, with weights by formula, as the
 # authors' code gives them. The networks are smaller than the published ones where the family has sizes.
@@ -105,6 +106,15 @@ def test_a_network_computes_what_its_authors_code_computes(name: str) -> None:
         torch.testing.assert_close(
             found, torch.tensor(expected), rtol=5e-4, atol=5e-4 * float(logits.abs().max())
         )
+
+
+@torch.no_grad()
+def test_peng_et_als_network_computes_what_its_authors_code_computes() -> None:
+    """A smaller one, as the published one has 104 million parameters."""
+    logits = filled(PengResNet((1, 2, 1, 1), (8, 32, 32, 64, 64), classes=10))(waves(64))
+    expected = torch.tensor([[-0.968844, -0.307327, 0.521568, 1.01173]])
+    torch.testing.assert_close(logits[:1, :4], expected, rtol=5e-4, atol=5e-4)
+    torch.testing.assert_close(logits[1, :2], torch.tensor([-0.957001, -0.295945]), rtol=5e-4, atol=5e-4)
 
 
 BY_TIMM = ("debenedetti/", "singh/", "microsoft/")

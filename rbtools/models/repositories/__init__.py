@@ -37,6 +37,7 @@ REPOSITORIES = {
     "ConvNeXt and ViT behind convolutional stems (Singh et al.), built by timm": "convstem",
     "Swin transformers (patch_embed, layers with relative_position_bias_table), built by timm": "swin",
     "Wide ResNets with a cosine head (Pang et al.), by name": "pang",
+    "the robust ResNet of Peng et al. for ImageNet (stem.stem.stem, stages, fc)": "peng",
     "kuangliu/pytorch-cifar's other networks (densenet, dpn, googlenet, senet ...)": "kuangliu",
     "kuangliu/pytorch-cifar's small networks (mobilenetv2, shufflenet, efficientnet, dla ...)": (
         "kuangliu_small"
