@@ -85,7 +85,7 @@ class ScreenOutput(Output):
         """The rows of a batch, float32 (N, 1). Each attack gets what the one before leaves."""
         excluded = torch.isin(batch.ids, torch.tensor(self.excluded, device=batch.ids.device).long())
         still_correct, least = batch.clean & ~excluded, torch.full_like(batch.images[:, 0, 0, 0], torch.inf)
-        totals: dict[str, float] = {}
+        totals = {"forward": 0.0 if self.attacks else float(len(excluded)), "backward": 0.0}
         for attack in self.attacks:
             result = adversarial.run_attack(batch, attack, still_correct=still_correct)
             still_correct = result.survived

@@ -882,6 +882,8 @@ def test_margins_of_stored_logits_spare_the_screen(known: dict[str, Record]) -> 
     entry = two_phase(known["erm"], "--two-phase", "20", "--screen-steps", "2")
     assert set(entry["screen"].split(",")) == {"pgd2.32", "cw2.32"}
     assert entry["two_phase"]["sampled"] == 20
+    clean = 120  # of the screen; the sample is of 20
+    assert entry["passes"]["forward"] * 120 > clean and entry["passes"]["backward"] * 120 <= 20 * 5 + 1
     stronger = two_phase(known["erm"], "--two-phase", "20", "--screen-steps", "4")
     assert stronger["screen"].startswith("pgd4,cw4,")
 
