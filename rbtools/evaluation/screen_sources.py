@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -193,17 +195,36 @@ def _of_store(inputs: Inputs) -> Iterator[StoredEvaluation]:
     if isinstance(store, RemoteStoreProxy) or store.folder is None or not store.folder.exists():
         return
     wanted = evaluate.inputs_fields(inputs)
-    name = inputs.checkpoint.encode()
-    for folder in listing.folders(store, "results"):
-        for line in index.texts(store, folder).lines:
-            if name not in line:
-                continue
-            listed = orjson.loads(line)
-            what = _key_fields(store, listed["stored"]["key"])
+    for folder, changed in _folders(store):
+        for checkpoint, key, metric in _attacks_in(str(store.folder), folder, changed):
+            what = _key_fields(store, key) if checkpoint == inputs.checkpoint else None
             if what is None or {field: what.get(field) for field in wanted} != wanted:
                 continue
             if what.get("column", {}).get("kind") in ("attack", "distance"):
-                yield StoredEvaluation(str(listed["evals"][-1]["metric"]), what)  # "curve.distance"
+                yield StoredEvaluation(metric, what)
+
+
+def _folders(store: Store) -> list[tuple[str, int]]:
+    """The folders of results, and when each was changed; none of a folder that is no store."""
+    with contextlib.suppress(RbError, OSError):
+        names = listing.folders(store, "results")
+        return [(name, os.stat(f"{store.folder}/results/{name}").st_mtime_ns) for name in names]
+    return []
+
+
+@functools.lru_cache(maxsize=1024)
+def _attacks_in(store: str, folder: str, changed: int) -> list[tuple[str, str, str]]:
+    """The checkpoint, key and last metric of each attack's result in a folder that was changed then.
+
+    It is read once for all records: 100,000 results take seconds.
+    """
+    attacks = []
+    for line in index.texts(Store(store), folder).lines:
+        if b'"attack":' in line:
+            result = orjson.loads(line)
+            metric = str(result["evals"][-1]["metric"])  # of a search for distances "curve.distance"
+            attacks.append((str(result.get("checkpoint")), str(result["stored"]["key"]), metric))
+    return attacks
 
 
 def _key_fields(store: Store, key: str) -> dict[str, Any] | None:
