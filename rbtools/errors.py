@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import traceback
 from collections.abc import Iterable
 
@@ -77,8 +78,41 @@ def shown(text: str, most: int = 80) -> str:
     return line if len(line) <= most else line[:most] + "..."
 
 
-# Other common names of the same thing; of several the first that is known.
+# Other common names of the same thing, of values and of options; of several the first that is known.
 _SAME = {
+    "accuracy": ("acc", "none"),
+    "alpha": ("step-size",),
+    "ascending": ("lower",),
+    "batch-size": ("batch",),
+    "ckpt": ("checkpoint",),
+    "color": ("colour",),
+    "columns": ("cols", "metric"),
+    "cuda": ("device",),
+    "data": ("dataset",),
+    "descending": ("higher",),
+    "eps": ("gamma", "radius"),
+    "epsilon": ("eps", "gamma"),
+    "gpu": ("cuda", "device"),
+    "iterations": ("steps",),
+    "iters": ("steps",),
+    "learning-rate": ("lr",),
+    "limit": ("n", "top"),
+    "list": ("ls",),
+    "markdown": ("md",),
+    "max-samples": ("n",),
+    "model": ("checkpoint", "arch"),
+    "num-samples": ("n", "samples", "sample"),
+    "num-workers": ("jobs",),
+    "order-by": ("by",),
+    "radius": ("eps", "gamma"),
+    "samples": ("n", "sample"),
+    "sort": ("by",),
+    "sort-by": ("by",),
+    "steps": ("attack-steps",),
+    "tex": ("latex",),
+    "wideresnet": ("wrn-28-10",),
+    "wd": ("weight-decay",),
+    "workers": ("jobs",),
     "normal": ("gaussian", "erm"),
     "standard": ("erm",),
     "natural": ("erm", "none"),
@@ -114,6 +148,12 @@ def near(name: str, known: Iterable[str]) -> str:
     if not close:
         return ""
     return " Did you mean " + " or ".join(f"'{shown(word)}'" for word in close) + "?"
+
+
+def near_option(name: str, known: Iterable[str]) -> str:
+    """As `near`, for options: names and answer with their dashes."""
+    answer = near(name.lstrip("-"), [flag.lstrip("-") for flag in known if flag.startswith("--")])
+    return re.sub("'([^']+)'", r"'--\1'", answer)
 
 
 def unknown(kind: str, name: str, known: Iterable[str], error: type[RbError] = RbError) -> RbError:

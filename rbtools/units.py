@@ -120,8 +120,10 @@ def reaches(length: float, eps: float) -> bool:
 
 
 def eps_slip(text: str | float, norm: str = "linf", what: str = "--eps") -> str | None:
-    """The warning for `--eps 0.031`, which means 0.031/255; None if nothing looks wrong."""
+    """The warning for `--eps 0.031`, which means 0.031/255, and for 8 in L2; None if nothing looks wrong."""
     value = number(text, what, "8 or 8/255" if norm == "linf" else "0.5")
+    if norm == "l2" and what == "--eps" and value > 4:
+        return "is an L2 distance on [0, 1], where 0.5 or 1 is usual. Is --norm linf meant?"
     if norm != "linf" or "/" in str(text) or not 0 < value < 0.1:
         return None
     meant = value * 255

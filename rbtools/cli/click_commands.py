@@ -283,7 +283,9 @@ class OptionChooser(_Main, click.Command):
         if config.files(ctx, args):
             config.apply(ctx, self.get_params(ctx), args)
         try:
-            return super().parse_args(ctx, args)
+            rest = super().parse_args(ctx, args)
+            self._refuse_choices(ctx)
+            return rest
         except click.NoSuchOption as wrong:
             for cls in ctx.meta["rbtools.classes"]:
                 for field in registry.options(cls):
@@ -301,6 +303,14 @@ class OptionChooser(_Main, click.Command):
                 f" {self.option} is {','.join(names) or default}.",
                 ctx,
             ) from None
+
+    def _refuse_choices(self, ctx: click.Context) -> None:
+        """Refuse `rb-train trades`: it names no file, but a choice."""
+        for word in ctx.params.get("files") or ():
+            if word in self.registry and not Path(word).exists():
+                raise click.UsageError(
+                    f"'{word}' is a {self.registry.kind}. Write {self.option} {word}.", ctx
+                )
 
     def _flags(self, name: str) -> list[str]:
         """The options of a choice."""
