@@ -17,7 +17,7 @@ __all__ = ["Ambiguous", "Inferred", "classes_of", "in_channels_of", "infer", "sk
 COUNTED = re.compile(r"(?:fc|linear|classifier\.)(\d{1,4})\.weight")
 # Tensors of diffusion models, of CompVis', OpenAI's and diffusers' code.
 DIFFUSION = re.compile(
-    r"model\.diffusion_model\..*|first_stage_model\..*|time_embed\.0\.weight|time_embedding\.linear_1\.weight"
+    r"(model\.)?diffusion_model\..*|first_stage_model\..*|time_embed\.0\.weight|time_embedding\.linear_1\.weight"
 )
 CLIP = {"logit_scale", "visual.conv1.weight"}  # tensors of OpenAI's and open_clip's models
 STEMS = ("stem.0.weight", "conv1.weight", "features.0.weight", "features.0.0.weight", "conv_proj.weight")

@@ -118,7 +118,8 @@ def _none_found(raw: Mapping[Any, Any], path: object, holders: Sequence[Any]) ->
     listed = ", ".join(f"'{shown(str(key))}'" for key in list(raw)[:8]) or "nothing"
     return RbError(
         f"The checkpoint {path} has no weights where they are looked for: it holds {listed}."
-        f" Expected a state dict, bare or under one of: {', '.join(WRAPPERS)}."
+        f" Expected a state dict, bare or under one of: {', '.join(WRAPPERS)}. Save the weights where the"
+        " file comes from: torch.save(model.state_dict(), FILE)."
     )
 
 

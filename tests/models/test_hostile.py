@@ -267,3 +267,6 @@ def test_a_file_of_an_optimiser_or_of_a_diffusion_model_is_said_to_be_one() -> N
         torch.save({"state_dict": {name: torch.ones(2, 2), "conv_in.weight": torch.ones(2, 3, 3, 3)}}, "w.pt")
         with pytest.raises(RbError, match=r"is a diffusion model \(it has the tensor .*gives images"):
             checkpoint.load("w.pt", classes=10)
+    torch.save({"model.diffusion_model.input_blocks.0.weight": torch.ones(2, 2)}, "w.pt")  # a UNet alone
+    with pytest.raises(RbError, match="is a diffusion model"):
+        checkpoint.load("w.pt", classes=10)
