@@ -260,7 +260,7 @@ complete -c rb-attack -n '__rbtools_at $__rbtools_4' -l detail -d 'Keep confiden
 complete -c rb-attack -n '__rbtools_at $__rbtools_3' -l save-adv -x -d 'Write the adversarial images to DIR, one .npz file per model and distance; or, quantised, those of one model and distance to FILE.adv, which rb-verify --adv judges.'
 complete -c rb-attack -n '__rbtools_at $__rbtools_3' -l two-phase -x -d 'Run the attack on a sample of N images that PGD leaves, or on all of these.'
 complete -c rb-attack -n '__rbtools_at $__rbtools_3' -l precision-goal -x -d 'Enlarge the sample of --two-phase until the value on these images is known to +-P.'
-complete -c rb-attack -n '__rbtools_at $__rbtools_3' -l screen-steps -x -d 'Gradient steps of the two PGD runs on all images of --two-phase. [default: 20]'
+complete -c rb-attack -n '__rbtools_at $__rbtools_3' -l screen-steps -x -d 'Gradient steps of the two PGD runs (in L1 APGD) on all images of --two-phase. [default: 20]'
 complete -c rb-attack -n '__rbtools_at $__rbtools_5' -l strict -d 'Stop at the first bad line or failed record.'
 complete -c rb-attack -n '__rbtools_at $__rbtools_5' -l retry-errors -d 'Process records that failed before.'
 complete -c rb-attack -n '__rbtools_at $__rbtools_5' -l shard -x -d 'Only every N-th record, from the I-th on (1/4 to 4/4), or with --checkpoint its share of the images; auto: the shard of this Slurm task.'

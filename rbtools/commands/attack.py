@@ -54,7 +54,7 @@ _CURVE = {"linf": "0:16:33", "l2": "0:2:33", "l1": "0:24:33"}
     "--screen-steps",
     type=click.IntRange(1),
     default=None,
-    help="Gradient steps of the two PGD runs on all images of --two-phase.  [default: 20]",
+    help="Gradient steps of the two PGD runs (in L1 APGD) on all images of --two-phase.  [default: 20]",
 )
 @shared.source_options
 @shared.search_options
