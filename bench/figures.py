@@ -96,6 +96,7 @@ BESIDE = {
     ),
     "pr": "python bench/pr.py --part sampling --samples 20 --data {images}",
     "pr-adaptive": "python bench/pr.py --part adaptive --n 128 --gamma 0.25 --check 1",
+    "smoothing": "python bench/smoothing.py",
     "measures": "python bench/measures.py --part ntk,traces --threads 1",
     "rare": "python bench/rare.py",
     "coverage": "python bench/coverage.py",

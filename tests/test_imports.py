@@ -64,6 +64,7 @@ TABLE: dict[str, set[str]] = {
 LISTED = {
     "plots": {
         "rbtools.attacks.ATTACKS",
+        "rbtools.certification.CERTIFIERS",
         "rbtools.datasets.DATASETS",
         "rbtools.datasets.WITH_PATH",
         "rbtools.datasets.describe",

@@ -28,6 +28,7 @@ class Certifier:
 
     name: ClassVar[str]
     version: ClassVar[int] = 1
+    default_eps: ClassVar[str] = "8"  # as typed
     eps: float
     norm: str
 

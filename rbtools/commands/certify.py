@@ -14,16 +14,17 @@ from rbtools.cli import shared
 @shared.command(choose=CERTIFIERS)
 @click.option(
     "--eps",
-    default="8",
+    default=None,
     metavar="LIST",
-    help="Distances to certify: in 1/255 for L-infinity (8, 8/255, 1-4, 1,2,8), on [0, 1] for L2.",
+    help="Distances to certify: in 1/255 for L-infinity (8, 8/255, 1-4, 1,2,8), on [0, 1] for L2."
+    "  [default: 8, or 0,0.25,0.5,0.75,1 for smooth]",
 )
 @shared.source_options
 @shared.run_options
 def main(
     certifier: str,
     params: dict[str, Any],
-    eps: str,
+    eps: str | None,
     source: shared.RecordSource,
     work: shared.CommandContext,
 ) -> int:
@@ -40,16 +41,24 @@ def main(
     another method under the same name is refused: --replace puts the new one in its place, --as gives one a
     name of its own.
 
+    smooth certifies any network, but another classifier: the network's most frequent class under noise
+    (cert.smooth.SIGMA.RADIUS, radii in L2). Its certificates hold with probability 1 - alpha for each image.
+    "abstained" in evals counts the images without a certificate, "mean_radius" is the mean certified radius,
+    0 where the class is wrong; with --adaptive each image counts with the largest radius of its list.
+
     \b
     Examples:
       rb-arch --sample 1 --cells 1 --channels 4 | rb-train --epochs 1 | rb-certify ibp --eps 1 --n 20
       rb-certify crown --eps 0.5,1,2 --n 20 trained.jsonl
       rb-certify crown --norm l2 --eps 0.1 --n 20 trained.jsonl
+      rb-certify smooth --sigma 0.25 --eps 0,0.25 --adaptive --samples 1000 --n 4 trained.jsonl
     """
-    from rbtools.evaluation.certified import CertifiedTask
+    from rbtools.evaluation.certified import certification_task
 
+    if eps is None:
+        eps = CERTIFIERS.load(certifier).default_eps  # type: ignore[attr-defined]
     method, distances = parse_units.attack(CERTIFIERS, certifier, params, eps, work.screen.warn)
-    return shared.evaluate(source, work, CertifiedTask(method, distances))
+    return shared.evaluate(source, work, certification_task(method, distances, work.screen.warn))
 
 
 if __name__ == "__main__":

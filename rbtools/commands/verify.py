@@ -51,7 +51,7 @@ def main(
     intervals, value times n no whole number, metrics without entries and entries without metrics, entries
     that were changed since they were written (by their checksums; records of other programs have none),
     distances in the wrong unit, accuracy under an attack above the clean one, at a larger distance above that
-    at a smaller, AutoAttack's above that of another attack beyond chance.
+    at a smaller, AutoAttack's above that of another attack beyond chance, certified accuracy above attacked.
 
     --adv judges saved adversarial images: each has to be inside the ball and the box, and misclassified by
     the record's checkpoint. What they show, an accuracy of at most so much, needs no trust in the attack.

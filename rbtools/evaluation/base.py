@@ -144,6 +144,12 @@ class Output:
         return True
 
     @property
+    def copies_together(self) -> int:
+        """How many copies of an example go through the network together: a batch has so many fewer
+        examples."""
+        return 1
+
+    @property
     def needs_other_outputs(self) -> bool:
         """Whether outcomes of other outputs are needed to measure it."""
         return False

@@ -81,7 +81,7 @@ def fill(
     dataset = data.load()
     order = data.order(dataset.labels)[:n]
     size = _together(outputs, device, data.about.shape)
-    chunk_size = min(run.batch or default_chunk_size(device, data.about.shape), size)
+    chunk_size = min(run.batch or default_chunk_size(device, data.about.shape), size * _copies(outputs))
     with run.clock.stage("preparation"):
         fast, fast_steps, *_ = _searched(model, outputs, data.about.shape, run)
     pace = Pace(n, min(map(len, outcomes)))
@@ -149,7 +149,7 @@ def _tiles(
     """
     batch = _together(outputs, device, shape)
     fixed = run.workers == 1 or any(output.fixed_batches for output in outputs)
-    smallest = batch if fixed else batch // TILES_OF_BATCH.get(device.type, 1)
+    smallest = batch if fixed else max(batch // TILES_OF_BATCH.get(device.type, 1), 1)
     tiles, start = [], 0
     while start < n:
         # Half of a worker's share of what is left, so that workers end at about the same time.
@@ -163,7 +163,12 @@ def _tiles(
 def _together(outputs: Sequence[Output], device: torch.device, shape: Sequence[int]) -> int:
     """How many images (C, H, W) are attacked together."""
     whole = any(output.batch_dependent for output in outputs)
-    return REFERENCE_BATCH if whole else batch_size(device, shape)
+    return REFERENCE_BATCH if whole else max(batch_size(device, shape) // _copies(outputs), 1)
+
+
+def _copies(outputs: Sequence[Output]) -> int:
+    """How many copies of each image go through the network together."""
+    return max(output.copies_together for output in outputs)
 
 
 def _known(

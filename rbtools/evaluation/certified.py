@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from rbtools import registry
+from rbtools.certification.smooth import Smooth
 from rbtools.evaluation.base import EvalTask, Output
+from rbtools.evaluation.smoothed_classifier import SmoothingOutput, SmoothingTask
 from rbtools.evaluation.tasks import CleanOutput, accuracy_entry
 from rbtools.lazy import np, torch
+from rbtools.probabilistic import smoothing
 from rbtools.records import metric_name
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from rbtools.evaluation.base import Batch
+
+
+def certification_task(method: Any, eps: tuple[float, ...], warn: Callable[[str], object]) -> EvalTask:
+    """The evaluation of a registered method at these distances. `warn` gets the reason why some of them are
+    out of reach."""
+    if not isinstance(method, Smooth):
+        return CertifiedTask(method, eps)
+    short = smoothing.too_few(eps, method.samples, method.sigma, method.alpha)
+    if short is not None:
+        warn(short)
+    return SmoothingTask(SmoothingOutput(method, eps))
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,8 @@ def with_number(name: str) -> metric_name.MetricName | None:
 
 def axis_of(parts: metric_name.MetricName) -> str:
     """The key in AXES of the quantity of the metric's number."""
-    return f"eps{parts.norm[1:]}" if parts.norm else parts.over
+    norm = "l2" if parts.stem == "cert.smooth" else parts.norm
+    return f"eps{norm[1:]}" if norm else parts.over
 
 
 def describe(name: str) -> str:
@@ -71,7 +72,11 @@ def _described(parts: metric_name.MetricName) -> str:
         return f"{quantity}, {parts.of} noise, γ = {_radius(parts.number)}"
     if parts.over == "severity":
         return f"accuracy under {parts.of.replace('_', ' ')}, severity {parts.number}"
-    unit = "" if parts.norm else "/255"
+    unit = "/255" if axis_of(parts) == "eps" else ""
+    if parts.stem == "cert.smooth":
+        return f"certified accuracy after smoothing, σ = {parts.of}, ε = {parts.number}"
+    if parts.stem.split(".")[0] == "cert":
+        return f"certified accuracy, ε = {parts.number}{unit}"
     return f"accuracy under {parts._replace(norm='').family}, ε = {parts.number}{unit}"
 
 

@@ -44,7 +44,9 @@ def without_checksum(record: Record) -> list[str]:
 def first_contradiction(record: Record) -> str | None:
     """The first inconsistency that a glance at each entry shows, for tools that read many records."""
     metrics = record.get("metrics") or {}
+    certified = False
     for entry in record.get("evals") or ():
+        certified |= "certificate" in entry
         value = entry.get("value")
         if value is None:
             continue
@@ -55,7 +57,8 @@ def first_contradiction(record: Record) -> str | None:
             continue
         if not ends[0] - _EXACT <= value <= ends[1] + _EXACT:
             return f"{entry['metric']} is {value:.6g}, outside its own interval {_pair(ends)}"
-    return None
+    broken = next(_certificates(record), None) if certified else None
+    return None if broken is None else broken.says.removesuffix(".")
 
 
 def _entries(record: Record) -> Sequence[Entry]:
@@ -151,7 +154,12 @@ def is_count(name: str, entry: Entry) -> bool:
         return False
     if "corruption" in entry:
         return "severity" in entry
-    return parts.stem == "acc" or ("attack" in entry and parts.over == "eps")
+    return parts.stem == "acc" or (_has_distance(entry) and parts.over == "eps")
+
+
+def _has_distance(entry: Entry) -> bool:
+    """Whether it is of an attack or a certificate, whose names end with a distance."""
+    return "attack" in entry or "certificate" in entry
 
 
 def _is_plain(parts: metric_name.MetricName, entry: Entry) -> bool:
@@ -170,7 +178,7 @@ def is_share(name: str, entry: Entry) -> bool:
         return False
     if parts.stem in ("acc", "pr", "pr-all", "probacc", "probacc-all"):
         return True
-    accuracy = parts.over in ("eps", "severity") and ("attack" in entry or "corruption" in entry)
+    accuracy = parts.over in ("eps", "severity") and (_has_distance(entry) or "corruption" in entry)
     return accuracy and not parts.suffix
 
 
@@ -203,7 +211,7 @@ def _units(record: Record) -> Iterator[Finding]:
             yield Finding(name, "unit", says)
             continue
         parts = metric_name.parse(name)
-        if parts.over != "eps" or "attack" not in entry or _is_published(entry):
+        if parts.over != "eps" or not _has_distance(entry) or _is_published(entry):
             continue
         if not _is_plain(parts, entry):
             continue
@@ -213,8 +221,9 @@ def _units(record: Record) -> Iterator[Finding]:
             yield Finding(name, "unit", says)
         steps = entry.get("steps")
         stem = parts.stem.split(".")[-1]
-        if entry["attack"] in ("pgd", "cw") and type(steps) is int and stem != f"{entry['attack']}{steps}":
-            yield Finding(name, "unit", f"{name} is of {entry['attack']} with {steps} steps by its entry.")
+        attack = entry.get("attack")
+        if attack in ("pgd", "cw") and type(steps) is int and stem != f"{attack}{steps}":
+            yield Finding(name, "unit", f"{name} is of {attack} with {steps} steps by its entry.")
 
 
 def _parts(record: Record) -> Iterator[Finding]:
@@ -286,6 +295,37 @@ def _orders(record: Record) -> Iterator[Finding]:
                 yield Finding(second, rule, f"{second} is {other:.6g}, but {first} is {value:.6g}{_test(p)}.")
 
 
+def _certificates(record: Record) -> Iterator[Finding]:
+    """Certified above attacked: at its distance and all smaller ones no attack can break a certified image.
+
+    On the same images one image is too much: a certificate covers the rounding of the network. A certificate
+    of the smoothed classifier says nothing of the network, which the attacks are on.
+    """
+    bounds = [
+        (name, value, entry)
+        for name, value, entry in _measured(record)
+        if is_share(name, entry)
+        and metric_name.parse(name).over == "eps"
+        and type(entry.get("eps")) in (int, float)
+    ]
+    for name, value, entry in bounds:
+        if "certificate" not in entry or "classifier" in entry:
+            continue
+        for attacked, other, its in bounds:
+            if "attack" not in its or not _same_data(entry, its) or its["eps"] > entry["eps"] * (1 + _EXACT):
+                continue
+            p = _by_chance((other, its), (value, entry), paired=True, flipped=0.0)
+            if p < LEVEL:
+                says = f"{name} is certified to be {value:.6g}, but {attacked} is only {other:.6g}{_test(p)}."
+                yield Finding(name, "certified above attacked", says)
+
+
+def _same_data(entry: Entry, its: Entry) -> bool:
+    """Whether two results are on the same split of the same data, in one norm."""
+    same = ("split", "dataset", "norm", "indices", "class_map")
+    return all(entry.get(field) == its.get(field) for field in same)
+
+
 def _test(p: float) -> str:
     return "" if p == 0 else f" (p = {p:.2g})"
 
@@ -301,17 +341,20 @@ def _has_steps(entry: Entry) -> bool:
 
 def _comparable(entry: Entry, its: Entry) -> bool:
     """Whether two attacks are on the same split of the same data, in one norm, with plain distances."""
-    same = ("split", "dataset", "norm", "indices", "class_map", "source", "attacked")
     distances = (entry.get("eps"), its.get("eps"))
     plain = all(type(eps) in (int, float) for eps in distances)
-    return entry is not its and plain and all(entry.get(field) == its.get(field) for field in same)
+    alike = all(entry.get(field) == its.get(field) for field in ("source", "attacked"))
+    return entry is not its and plain and alike and _same_data(entry, its)
 
 
-def _by_chance(low: tuple[float, Entry], high: tuple[float, Entry], *, paired: bool) -> float:
+def _by_chance(
+    low: tuple[float, Entry], high: tuple[float, Entry], *, paired: bool, flipped: float = _FLIPPED
+) -> float:
     """The p-value of `high` being above `low`, although it is truly no larger; 1 where it is not above.
 
-    `paired`: on the same images it cannot be above at all, beyond the rounding of processors: 0. Otherwise
-    the two-sample test of proportions, which is conservative where the images are the same.
+    `paired`: on the same images it cannot be above at all, beyond the rounding of processors: 0. That turns a
+    share of `flipped`, or two images; none if it is 0. Otherwise the two-sample test of proportions, which is
+    conservative where the images are the same.
     """
     difference = high[0] - low[0]
     rounding = sum(entry.get("rounding", 0) for _, entry in (low, high) if _is_number(entry.get("rounding")))
@@ -319,8 +362,9 @@ def _by_chance(low: tuple[float, Entry], high: tuple[float, Entry], *, paired: b
         return 1.0
     errors = [standard_error(value, entry) for value, entry in (low, high)]
     same = low[1].get("n") == high[1].get("n") and low[1].get("indices") == high[1].get("indices")
-    if paired and same and "two_phase" not in high[1]:
-        return 1.0 if difference <= rounding + max(_FLIPPED, 2 / low[1].get("n", 1)) else 0.0
+    if paired and same and "two_phase" not in high[1] and "two_phase" not in low[1]:
+        slack = max(flipped, 2 / low[1].get("n", 1)) if flipped else 0.0
+        return 1.0 if difference <= rounding + slack else 0.0
     known = [error for error in errors if error is not None]
     if len(known) < 2:
         return 1.0
@@ -351,4 +395,5 @@ RULES: tuple[Callable[[Record], Iterator[Finding]], ...] = (
     _units,
     _parts,
     _orders,
+    _certificates,
 )

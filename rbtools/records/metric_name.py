@@ -32,9 +32,9 @@ class MetricName(NamedTuple):
     """The parts of a metric's name, in order; empty texts for missing ones.
 
     prefixes: split, `ge` and other words in front. stem: an attack with its steps (`pgd20`), `pr`, `pr-all`,
-    `probacc`, `probacc-all`, `pfail`, `corrupt`, `cert`, `cert.linf`, or all the rest of another name. of:
-    the noise or the corruption. number: eps, gamma or severity as it is written. suffix: the words after it
-    (`mean`, `loss`).
+    `probacc`, `probacc-all`, `pfail`, `corrupt`, `cert`, `cert.linf`, `cert.smooth`, or all the rest of
+    another name. of: the noise, its sigma, or the corruption. number: eps, gamma or severity as it is
+    written. suffix: the words after it (`mean`, `loss`).
     """
 
     stem: str
@@ -72,7 +72,7 @@ class MetricName(NamedTuple):
             return ""
         if self.stem == "corrupt":
             return "severity"
-        return "gamma" if self.of else "eps"
+        return "gamma" if self.of and self.stem != "cert.smooth" else "eps"
 
     @property
     def is_ge(self) -> bool:
@@ -100,6 +100,7 @@ def _forms() -> list[re.Pattern[str]]:
     number, rate = r"\d+(?:\.\d+)?(?:e[-+]?\d+)?", r"0(?:\.\d+)?|\d(?:\.\d+)?e-\d+|1"
     forms = (
         rf"(?P<stem>probacc(?:-all)?)\.(?P<of>[a-z]+)\.(?P<number>{number})\.(?P<rho>{rate})",
+        rf"(?P<stem>cert\.smooth)\.(?P<of>{number})\.(?P<number>{number})",
         rf"(?P<stem>pr(?:-all)?|pfail)\.(?P<of>[a-z]+)\.(?P<number>{number})",
         rf"(?P<stem>cert\.linf|cert(?=\.l2\.))(?:\.(?P<norm>l2))?\.(?P<number>{number})",
         r"(?P<stem>corrupt)(?:\.(?P<of>[^.]+)(?=\.))?(?:\.(?P<number>[1-5])(?=\.|$))?(?:\.(?P<suffix>.+))?",
@@ -162,6 +163,12 @@ def prob_acc_name(noise: str, gamma: float, rho: float, denominator: str = "corr
 def pfail_name(noise: str, gamma: float) -> str:
     """`pfail.uniform.0.1`: the mean probability of failure."""
     return f"pfail.{noise}.{gamma:g}"
+
+
+def smoothing_name(sigma: float, radius: float) -> str:
+    """`cert.smooth.0.25.0.5`: the certified accuracy of the smoothed classifier; sigma, then the L2
+    radius."""
+    return f"cert.smooth.{sigma:g}.{radius:g}"
 
 
 def ge_name(metric: str) -> str:

@@ -155,6 +155,10 @@ _PROTOCOL = {
     ),
     "certificate": (
         ("certificate", "its method in rb-certify"),
+        ("classifier", "smoothed, where the certificates are not of the network itself"),
+        ("sigma", "of smooth: the standard deviation of the noise"),
+        ("alpha", "of smooth: the error probability of an image's certificates"),
+        ("select", "of smooth: the draws that select the class"),
         ("intermediate", "of crown: what bounds the layers between"),
     ),
     "noise": (
@@ -241,6 +245,8 @@ EVALS = (
         "the interval of 95 % for the value; with --confidence 0.9 it is ci90. Of ProbAcc it is that of the"
         " share of images whose true PR passes, which the value estimates with a bias",
     ),
+    Field("abstained", "result", "of smooth: images without a certificate of any class"),
+    Field("mean_radius", "result", "of smooth: the mean certified radius, 0 where the class is wrong"),
     Field("estimator", "result", "of ProbAcc: that the value is a plug-in estimate, and the draws per image"),
     Field(
         "estimate",

@@ -22,6 +22,9 @@ class CorruptionTraining(Method["Tensor"]):
     Gaussian noise has the radius as its standard deviation, Laplace noise as its scale, and both are
     clamped to the ball; PRBench's code (wellzline/PRBenchmark, attack_algorithms.py) draws them with scale
     1 before it clamps (`scale="unit"`). x + delta is clipped to [0, 1].
+
+    With `sigma` it is the training for randomised smoothing (Cohen, Rosenfeld and Kolter, ICML 2019, section
+    3.3): CE(x + sigma * z), z ~ N(0, 1) on each pixel and channel, neither clamped to a ball nor clipped.
     """
 
     name: ClassVar[str] = "corruption"
@@ -36,12 +39,25 @@ class CorruptionTraining(Method["Tensor"]):
         choices=("eps", "unit"),
         optional=True,
     )
+    sigma: float = param(
+        0.0,
+        "Above 0: train for rb-certify smooth, on gaussian noise of this standard deviation that is neither"
+        " clamped nor clipped.",
+        check="non-negative",
+        optional=True,
+    )
 
     @property
     def unused(self) -> dict[str, str]:
-        return {"scale": "--noise uniform, which fills the ball"} if self.noise == "uniform" else {}
+        if self.noise == "gaussian":
+            return dict.fromkeys(("eps", "scale"), "--sigma, whose noise is in no ball") if self.sigma else {}
+        idle = {"scale": "--noise uniform, which fills the ball"} if self.noise == "uniform" else {}
+        return {**idle, "sigma": f"--noise {self.noise}: smoothing takes --noise gaussian"}
 
     def inner_attack(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
+        if self.sigma and self.noise == "gaussian":
+            normal = draws.child("noise").normal(tuple(images.shape[1:]))
+            return images.add(normal.to(images), alpha=self.sigma)
         return noisy(images, draws, self.noise, self.eps, "noise", self.scale)
 
     def loss(self, model: nn.Module, images: Tensor, labels: Tensor, inner_result: Tensor) -> LossTerms:

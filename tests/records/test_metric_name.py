@@ -151,6 +151,7 @@ def test_any_text_is_parsed_and_built_again(text: str) -> None:
         (metric_name.ge_name(metric_name.pr_name("uniform", 0.08, "all")), "gamma", "ge.pr-all.uniform"),
         (metric_name.prob_acc_name("uniform", 1, 0.05), "gamma", "probacc.uniform"),
         (metric_name.pfail_name("gaussian", 1e-5), "gamma", "pfail.gaussian"),
+        (metric_name.smoothing_name(0.25, 0.5), "eps", "cert.smooth.0.25"),
         (metric_name.gap_name("loss.pgd2.8"), "eps", "test_minus_train.loss.pgd2"),
         ("ntk.robust.fro", "", "ntk.robust.fro"),
     ],

@@ -259,6 +259,20 @@ def test_corruption_training_is_the_cross_entropy_of_one_noisy_image_each(noise)
     agree(method(net, images, labels, draws).value, net, sum(rows) / COUNT, other)
 
 
+def test_gaussian_augmentation_is_neither_clamped_nor_clipped():
+    images, labels, draws = batch()
+    net, other = network(), network()
+    method = METHODS.build("corruption", noise="gaussian", sigma=0.5)
+    noise = draws.child("noise").normal(tuple(images.shape[1:]))
+    copies = method.inner_attack(net, images, labels, draws)
+    assert torch.equal(copies, images + 0.5 * noise) and copies.max() > 1 > 0 > copies.min()
+    logits = other(copies)
+    rows = [z.exp().sum().log() - z[y] for z, y in zip(logits, labels, strict=True)]
+    agree(method(net, images, labels, draws).value, net, sum(rows) / COUNT, other)
+    assert METHODS.build("corruption", noise="laplace", sigma=0.5).unused.keys() == {"sigma"}
+    assert method.unused.keys() == {"eps", "scale"}
+
+
 def test_erm_dataaug_is_the_mean_cross_entropy_of_the_points():
     images, labels, draws = batch()
     net, other = network(), network()

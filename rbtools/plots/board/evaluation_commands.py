@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from rbtools.attacks import ATTACKS
+from rbtools.certification import CERTIFIERS
 from rbtools.plots.board.shell_words import (
     CONTROL,
     distance,
@@ -144,7 +145,8 @@ def _step(
     for flag, count in zip(flags, counts or (), strict=False):
         step = step._replace(rest=(*step.rest, *option(flag, count)))
     rest = [*step.rest, *option("seed", entry.get("seed"))]
-    if entry.get("precision") in ("fp32", "bf16") and ("eps" in entry or "gamma" in entry):
+    searched = "certificate" not in entry and ("eps" in entry or "gamma" in entry)
+    if entry.get("precision") in ("fp32", "bf16") and searched:
         rest += option("precision", entry["precision"])  # of a search; other tools have no such option
     both = parts.is_ge and parts.stem == "pr" and parts._replace(stem="pr-all").build() in entries
     if "gamma" in entry and "particles" not in entry and not both:
@@ -192,7 +194,19 @@ def _question(entry: Mapping[str, Any], lacking: dict[str, None]) -> _Step | Non
         return _Step("rb-attack curve", words, eps)
     if isinstance(entry.get("noise"), str) and is_number(entry.get("gamma")):
         return _noise(entry)
+    certificate = entry.get("certificate")
+    if isinstance(certificate, str) and certificate in CERTIFIERS and is_number(entry.get("eps")):
+        return _certificate(certificate, entry, norm)
     return _corruption(entry, lacking)
+
+
+def _certificate(certificate: str, entry: Mapping[str, Any], norm: str) -> _Step:
+    words = []
+    for name in own_options(CERTIFIERS.load(certificate)):
+        words += option(name, entry.get(name))
+    if "stopping" in entry:
+        words.append("--adaptive")
+    return _Step(f"rb-certify {certificate}", tuple(words), {"eps": [distance(entry["eps"], norm)]})
 
 
 def _attack(attack: str, entry: Mapping[str, Any], norm: str) -> _Step:
