@@ -155,6 +155,8 @@ def _refine(bounds: NetworkBounds, number: int, *, relu: bool) -> None:
     lower, upper = (part.clone() for part in bounds.values[number])
     open_values = (lower < 0) & (upper > 0) if relu else torch.ones_like(lower, dtype=torch.bool)
     places = open_values.flatten().nonzero()[:, 0]
+    if not len(places):
+        return
     for part in places.split(_rows(bounds.network, number, lower.device)):
         signs = torch.zeros(2, len(part), lower.numel(), device=lower.device)
         rows = torch.arange(len(part), device=lower.device)

@@ -100,7 +100,8 @@ class _Recorder(TorchDispatchMode):
         self.nodes.append(Node(operation, tuple(numbers), tuple(first.shape[1:])))
         for tensor in _tensors([output]):
             number = len(self.nodes) - 1 if tensor is first else None
-            self._known[id(tensor)] = (tensor, tensor._version, number)
+            in_place = tensor is args[0]  # torch counts its new version after this
+            self._known[id(tensor)] = (tensor, tensor._version + in_place, number)
         return output
 
 

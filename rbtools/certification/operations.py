@@ -430,13 +430,13 @@ class MaxPooled(Operation):
         others = most.scatter(2, position, -math.inf).amax(2, keepdim=True)
         known = (best >= others).to(coefficients.dtype)
         largest = most.amax(2, keepdim=True) * (1 - known)
-        flat = coefficients.view(n, rows, channels, 1, -1)
+        flat = coefficients.flatten(3)[:, :, :, None]
         positive, negative = flat.clamp_min(0), flat.clamp_max(0)
         of_best = positive + negative * known[:, None]
         spread = of_best.new_zeros(n, rows, *least.shape[1:])
         spread.scatter_(3, position[:, None].expand(n, rows, *position.shape[1:]), of_best)
         padded = (size[0] + pads[2] + pads[3], size[1] + pads[0] + pads[1])
-        columns = spread.view(n * rows, -1, least.shape[-1])
+        columns = spread.flatten(2, 3).flatten(0, 1)
         before = F.fold(columns, padded, self.kernel, self.dilation, 0, self.stride)
         before = F.pad(before, [-pad for pad in pads]).unflatten(0, (n, rows))
         return Backward([before], contract(negative, largest))
