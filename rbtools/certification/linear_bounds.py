@@ -21,7 +21,7 @@ from rbtools.certification.operations import (
 )
 
 # Coefficients that are computed at once: more than fit the processor's cache take longer.
-_COEFFICIENTS = {"cpu": 1 << 20, "cuda": 1 << 27}
+_COEFFICIENTS = {"cpu": 1 << 21, "cuda": 1 << 27}
 
 
 class NetworkBounds:

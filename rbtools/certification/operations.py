@@ -422,7 +422,7 @@ class MaxPooled(Operation):
 
     def backward(self, coefficients: Tensor, inputs: Sequence[ValueBounds]) -> Backward:
         lower, upper = inputs[0]
-        n, rows, channels, *windows = coefficients.shape
+        n, rows, _, *windows = coefficients.shape
         size = lower.shape[2:]
         pads = self._pads(size, windows)
         least, most = self._unfolded(lower, pads), self._unfolded(upper, pads)
