@@ -18,6 +18,7 @@ from click.testing import CliRunner
 from PIL import Image
 
 from rbtools.attacks import ATTACKS
+from rbtools.certification import CERTIFIERS
 from rbtools.cli import tools
 from rbtools.cli.docs import manual
 from rbtools.cli.docs import pages as prose
@@ -100,6 +101,7 @@ def shown_by(command: str) -> str:
     [
         ("train", METHODS),
         ("attack", ATTACKS),
+        ("certify", CERTIFIERS),
         ("pr", NOISES),
         ("plot", PLOTS),
         ("convert", FORMATS),

@@ -32,6 +32,11 @@ class Certifier:
     eps: float
     norm: str
 
+    @property
+    def alone(self) -> bool:
+        """Whether each image is bounded by itself, so that the bounds are the same beside any others."""
+        return False
+
     def __call__(
         self, model: Callable[[Tensor], Tensor], images: Tensor, labels: Tensor, *, outward: bool = True
     ) -> Tensor:

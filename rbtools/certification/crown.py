@@ -36,6 +36,10 @@ class CROWN(Certifier):
         "crown", "What bounds the layers between: crown or ibp.", choices=("crown", "ibp")
     )
 
+    @property
+    def alone(self) -> bool:
+        return self.intermediate == "crown"
+
     def __call__(
         self, model: Callable[[Tensor], Tensor], images: Tensor, labels: Tensor, *, outward: bool = True
     ) -> Tensor:

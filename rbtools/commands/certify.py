@@ -49,8 +49,8 @@ def main(
     \b
     Examples:
       rb-arch --sample 1 --cells 1 --channels 4 | rb-train --epochs 1 | rb-certify ibp --eps 1 --n 20
-      rb-certify crown --eps 0.5,1,2 --n 20 trained.jsonl
-      rb-certify crown --norm l2 --eps 0.1 --n 20 trained.jsonl
+      rb-certify crown --eps 0.5,1 --n 4 trained.jsonl
+      rb-certify crown --norm l2 --eps 0.1 --n 4 trained.jsonl
       rb-certify smooth --sigma 0.25 --eps 0,0.25 --adaptive --samples 1000 --n 4 trained.jsonl
     """
     from rbtools.evaluation.certified import certification_task

@@ -42,6 +42,10 @@ class CertifiedOutput(Output):
     method: Any
     random = False
 
+    @property
+    def fixed_batches(self) -> bool:
+        return not self.method.alone
+
     def key_fields(self) -> dict[str, Any]:
         return {
             "kind": "certificate",

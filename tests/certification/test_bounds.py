@@ -24,6 +24,7 @@ from rbtools.models.vgg import VGG
 from rbtools.rng.draws import Draws
 from tests.certification.networks import DrawnNetwork, drawn_images, points_in_ball
 
+BOUNDS = ("ibp", "crown")  # methods that bound margins
 METHODS = [
     pytest.param("ibp", {}, id="ibp"),
     pytest.param("crown", {}, id="crown"),
@@ -107,7 +108,7 @@ def test_of_an_affine_network_the_bounds_are_exact() -> None:
     jacobian = torch.autograd.functional.jacobian(network.double(), images[:1].double())[0, :, 0].flatten(1)
     clean = network(images.double())
     for norm, size in (("linf", 0.05), ("l2", 0.15)):
-        for name in CERTIFIERS:
+        for name in BOUNDS:
             bound = CERTIFIERS.build(name, eps=size, norm=norm)(network.float(), images, labels)
             for i, label in enumerate(labels.tolist()):
                 rows = jacobian[label] - jacobian
@@ -173,7 +174,7 @@ def test_crown_equals_its_definition_by_matrices() -> None:
         assert exact - 1e-3 < stated[i] < exact
 
 
-@pytest.mark.parametrize("name", CERTIFIERS)
+@pytest.mark.parametrize("name", BOUNDS)
 def test_at_distance_0_the_bound_is_the_margin_less_what_rounding_may_do(name: str) -> None:
     network = DrawnNetwork(5)
     images = drawn_images(network, 8)
@@ -195,7 +196,7 @@ def test_rounding_of_a_badly_conditioned_network_is_covered() -> None:
         images + images.flatten(1).flip(1).view_as(images)
     ) / 2  # both logits are equal but for rounding
     labels = network(images).argmax(1)
-    for name in CERTIFIERS:
+    for name in BOUNDS:
         method = CERTIFIERS.build(name, eps=0.0)
         assert (method(network, images, labels) < 0).all()
     moved = [network(images[:, :, :, order]).argmax(1) for order in (torch.arange(8),)]
@@ -263,7 +264,7 @@ class Mixing(nn.Module):
 )
 def test_a_network_without_bounds_is_refused_by_name(network: nn.Module, named: str) -> None:
     images = torch.rand(2, 1, 4, 4, generator=torch.Generator().manual_seed(0))
-    for name in CERTIFIERS:
+    for name in BOUNDS:
         with pytest.raises(RbError, match=named):
             CERTIFIERS.build(name)(network, images, torch.zeros(2, dtype=torch.long))
 

@@ -1,0 +1,199 @@
+"""What rb-certify's bounds are worth: beside auto_LiRPA's, against attacks, and in seconds.
+
+    python bench/certify.py peer     # IBP, CROWN-IBP and CROWN of ten networks; needs auto_LiRPA
+    python bench/certify.py drawn    # 100 networks of drawn shape: AutoAttack, PGD, 10,000 random points
+    python bench/certify.py speed RECORD.jsonl --eps 1 --images 355
+
+auto_LiRPA is on no package index in a version for today's torch: install it from its repository, without
+its dependencies, in an environment of its own. In L2 it takes a normalisation as a part of the network that
+does not scale the ball, so the networks of `peer` in L2 have none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import sys
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from rbtools.attacks import ATTACKS
+from rbtools.certification import CERTIFIERS
+from rbtools.certification.linear_bounds import margin_rows
+from rbtools.models.normalize import Normalized
+from rbtools.models.resnet import ResNet
+from rbtools.rng.draws import Draws
+from tests.certification.networks import DrawnNetwork, drawn_images, points_in_ball
+
+METHODS = {
+    "IBP": ("ibp", {}),
+    "CROWN-IBP": ("crown", {"intermediate": "ibp"}),
+    "CROWN": ("crown", {}),
+}
+EPS = {"linf": 4 / 255, "l2": 0.2}
+
+
+def randomised(network: nn.Module, seed: int) -> nn.Module:
+    """The network with drawn statistics of BatchNorm, in eval mode."""
+    draw = torch.Generator().manual_seed(seed)
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            mean, variance = module.running_mean, module.running_var
+            assert mean is not None and variance is not None
+            mean.copy_(torch.randn(mean.shape, generator=draw) * 0.1)
+            variance.copy_(torch.rand(variance.shape, generator=draw) + 0.5)
+    return network.eval().requires_grad_(False)
+
+
+class Skipping(nn.Module):
+    """Two convolutions with a skip, average pooling and a linear layer."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(1, width, 3, padding=1), nn.BatchNorm2d(width)
+        self.second, self.last = nn.Conv2d(width, width, 3, padding=1), nn.Linear(16 * width, 10)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = torch.relu(self.norm(self.first(images)))
+        x = torch.relu(self.second(x) + x)
+        logits: Tensor = self.last(torch.nn.functional.avg_pool2d(x, 2).flatten(1))
+        return logits
+
+
+def linear_layers(*sizes: int) -> nn.Sequential:
+    layers: list[nn.Module] = [nn.Flatten()]
+    for inputs, outputs in pairwise(sizes):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def convolutions(pool: nn.Module, width: int, stride: int) -> nn.Sequential:
+    layers = [nn.Conv2d(1, width, 3), nn.ReLU(), pool, nn.Conv2d(width, 5, 2, stride), nn.ReLU()]
+    features = nn.Sequential(*layers, nn.Flatten())
+    return features.append(nn.Linear(features(torch.zeros(1, 1, 8, 8)).shape[1], 10))
+
+
+def ten_networks() -> dict[str, nn.Module]:
+    """Networks of images (N, 1, 8, 8), ten classes, with drawn weights."""
+    torch.manual_seed(0)
+    return {
+        "linear 64-20-10": linear_layers(64, 20, 10),
+        "linear 64-30-20-10": linear_layers(64, 30, 20, 10),
+        "linear 64-40-40-40-10": linear_layers(64, 40, 40, 40, 10),
+        "convolutions, max pooling": convolutions(nn.MaxPool2d(2), 4, 1),
+        "convolutions, average pooling": convolutions(nn.AvgPool2d(2), 6, 1),
+        "convolutions, stride 2": convolutions(nn.Identity(), 4, 2),
+        "skip, 4 channels": Skipping(4),
+        "skip, 8 channels": Skipping(8),
+        "ResNet, 1 block a stage": ResNet([1, 1, 1, 1], classes=10, width=2, in_channels=1),
+        "ResNet, 2 blocks a stage": ResNet([2, 1, 1, 1], classes=10, width=2, in_channels=1),
+    }
+
+
+def peer_bounds(network: nn.Module, images: Tensor, labels: Tensor, norm: str, method: str) -> Tensor:
+    """auto_LiRPA's lower bounds (N,) of the smallest margins."""
+    from auto_LiRPA import BoundedModule, BoundedTensor, PerturbationLpNorm
+
+    bounded = BoundedModule(network, images, verbose=False, bound_opts={"conv_mode": "matrix"})
+    ball = PerturbationLpNorm(norm=float("inf") if norm == "linf" else 2, eps=EPS[norm])
+    rows = margin_rows(labels, 10)
+    least, _ = bounded.compute_bounds(
+        x=(BoundedTensor(images, ball),), C=rows, method=method, bound_upper=False
+    )
+    return least.amin(1)
+
+
+def peer() -> None:
+    """The largest difference from auto_LiRPA for each network, norm and method; rounding aside."""
+    images = torch.rand(4, 1, 8, 8, generator=torch.Generator().manual_seed(1)) * 0.4 + 0.3
+    for number, (name, network) in enumerate(ten_networks().items()):
+        for norm in EPS:
+            network = randomised(network, number)
+            model = Normalized(network, [0.4], [0.3]).eval() if norm == "linf" else network
+            labels = model(images).argmax(1)
+            for method, (ours, options) in METHODS.items():
+                certifier = CERTIFIERS.build(ours, eps=EPS[norm], norm=norm, **options)
+                with torch.no_grad():
+                    theirs = peer_bounds(model, images, labels, norm, method)
+                    least = certifier(model, images, labels, outward=False)
+                    stated = certifier(model, images, labels)
+                print(
+                    f"{name:30s} {norm:4s} {method:9s} difference {float((least - theirs).abs().max()):.1e}"
+                    f"  outward {float((least - stated).max()):.1e}  bound {float(least.min()):.3g}",
+                    flush=True,
+                )
+
+
+def drawn(count: int, points: int) -> None:
+    """Certified images of drawn networks under AutoAttack, PGD and random points: how many are broken."""
+    certified = broken = below = 0
+    for seed in range(count):
+        network = DrawnNetwork(seed)
+        images = drawn_images(network, 8, seed)
+        labels = network(images).argmax(1)
+        for norm, eps in (("linf", 0.02), ("l2", 0.1)):
+            method = CERTIFIERS.build("crown", eps=eps, norm=norm)
+            safe = method(network, images, labels) > 0
+            if not safe.any():
+                continue
+            kept, truth = images[safe], labels[safe]
+            certified += len(kept)
+            for name, options in (("aa", {}), ("pgd", {"steps": 40, "restarts": 2})):
+                attack = ATTACKS.build(name, eps=eps, norm=norm, **options)
+                moved = attack(network, kept, truth, Draws(seed, name, torch.arange(len(kept))))
+                broken += int((network(moved).argmax(1) != truth).sum())
+            for part in range(0, points, 1000):
+                cloud = points_in_ball(kept, eps, norm, min(1000, points - part), seed * 1000 + part)
+                below += int((network(cloud.flatten(0, 1)).argmax(1) != truth.repeat(len(cloud))).sum())
+        if seed % 10 == 9:
+            print(f"{seed + 1} networks, {certified} certified, {broken} broken, {below} points", flush=True)
+    print(f"{count} networks: {certified} certified images; broken by attacks {broken}; by points {below}")
+
+
+def speed(path: str, eps: float, images: int) -> None:
+    """Seconds and memory of CROWN for a record's network on digits."""
+    import rbtools
+    from rbtools import datasets
+
+    with open(path, encoding="utf-8") as lines:
+        network = rbtools.load(json.loads(lines.readline()))
+    data = datasets.load("digits", "test")
+    pixels = data.images[:images].float() / 255
+    start, busy = time.perf_counter(), time.process_time()
+    with torch.no_grad():
+        least = CERTIFIERS.build("crown", eps=eps / 255)(network, pixels, data.labels[:images])
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    share = float((least > 0).float().mean())
+    print(
+        f"{images} images at {eps:g}/255: {time.perf_counter() - start:.1f} s, processor"
+        f" {time.process_time() - busy:.1f} s, {memory:.2f} GB, certified {share:.3f}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("what", choices=("peer", "drawn", "speed"))
+    parser.add_argument("record", nargs="?", help="of speed: a file whose first record is used")
+    parser.add_argument("--eps", type=float, default=1.0, help="of speed, in 1/255")
+    parser.add_argument("--images", type=int, default=355)
+    parser.add_argument("--networks", type=int, default=100)
+    parser.add_argument("--points", type=int, default=10_000)
+    given = parser.parse_args()
+    runs: dict[str, Callable[[], None]] = {
+        "peer": peer,
+        "drawn": lambda: drawn(given.networks, given.points),
+        "speed": lambda: speed(given.record, given.eps, given.images),
+    }
+    runs[given.what]()
+
+
+if __name__ == "__main__":
+    main()
