@@ -23,7 +23,7 @@ unexport PYTHONPATH PYTHONHOME
 export PIP_USER := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-portable lint bench docs install uninstall clean
+.PHONY: help setup demo test test-fast test-portable lint bench docs site install uninstall clean
 .DELETE_ON_ERROR:
 
 help:  ## print this list
@@ -68,8 +68,11 @@ uninstall:  ## remove from PREFIX what install put there
 docs: $(VENV)/run.stamp  ## write the man pages and completions anew
 	$(BIN)/python -m rbtools.cli.docs
 
+site: $(VENV)/site.stamp  ## build docs/ as pages that need no network, in site/
+	$(BIN)/mkdocs build --strict --quiet --site-dir site
+
 clean:  ## remove .venv and everything that was built
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 include bench/reproduce.mk
@@ -110,6 +113,11 @@ $(VENV)/test.stamp: $(VENV)/run.stamp
 	@$(PIP) --quiet --no-build-isolation --editable '.[test]'
 	@$(PIP) --quiet --no-deps \
 	    adversarial-robustness-toolbox imagecorruptions pyhessian torchattacks
+	@touch $@
+
+$(VENV)/site.stamp: $(VENV)/run.stamp
+	@echo "Installing mkdocs (once) ..."
+	@$(PIP) --quiet --no-build-isolation --editable '.[docs]'
 	@touch $@
 
 $(VENV)/lint.stamp: $(VENV)/run.stamp

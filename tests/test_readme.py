@@ -1,4 +1,5 @@
-"""Every command that the README or a help text shows is run as typed, on stand-ins for a user's files."""
+"""Every command that the README, a page of docs/ or a help text shows is run as typed, on stand-ins for a
+user's files."""
 
 from __future__ import annotations
 
@@ -31,6 +32,9 @@ from rbtools.training import METHODS
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
+# In the order of the site: a page may use what the README's commands have written.
+PAGES = re.findall(r"^  - .*: ([a-z]+\.md)$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.M)
+TEXT = "\n".join([README, *((ROOT / "docs" / page).read_text("utf-8") for page in PAGES[1:])])
 pytestmark = pytest.mark.slow
 CLASSES = "airplane automobile bird cat deer dog frog horse ship truck".split()
 
@@ -52,7 +56,7 @@ def _files_of_a_user() -> None:
 
 
 def blocks(language: str) -> list[str]:
-    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", README, flags=re.M | re.S)
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", TEXT, flags=re.M | re.S)
     return [block for name, block in fenced if name == language]
 
 
@@ -109,9 +113,10 @@ def shown_by(command: str) -> str:
     ],
 )
 def test_the_table_of_tools_has_every_name(tool: str, registered: Registry) -> None:
-    (row,) = re.findall(rf"^\| `rb-{tool}` \| (.*) \|$", README, flags=re.M)
+    text = (ROOT / "docs" / "tools.md").read_text("utf-8")
+    (row,) = re.findall(rf"^\| `rb-{tool}` \| (.*) \|$", text, flags=re.M)
     lacking = [name for name in registered if f"`{name}`" not in row]
-    assert not lacking, f"add {', '.join(lacking)} to the row of rb-{tool} in README.md"
+    assert not lacking, f"add {', '.join(lacking)} to the row of rb-{tool} in docs/tools.md"
 
 
 def records(text: str) -> list[dict[str, Any]]:
@@ -147,7 +152,7 @@ def check(command: str, shown: str) -> None:
 
 
 @pytest.mark.usefixtures("_files_of_a_user")
-def test_every_command_of_the_readme_works_as_typed() -> None:
+def test_every_command_of_the_readme_and_of_docs_works_as_typed() -> None:
     typed = [command for block in blocks("sh") for command in commands(block)]
     assert len(typed) >= 10
     for command in typed:
@@ -167,15 +172,35 @@ def test_the_line_that_the_readme_opens_with_works_on_a_sample() -> None:
 
 
 def test_the_make_targets_of_the_readme_exist() -> None:
-    named = re.findall(r"\bmake ([a-z][-\w]*)", "\n".join([*blocks(""), *re.findall(r"`([^`\n]+)`", README)]))
+    named = re.findall(r"\bmake ([a-z][-\w]*)", "\n".join([*blocks(""), *re.findall(r"`([^`\n]+)`", TEXT)]))
     assert {"demo", "test", "setup"} <= set(named)
     for target in set(named):
         done = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr
 
 
-def test_the_readme_has_every_tool() -> None:
-    assert {f"rb-{name}" for name in tools.TOOLS} == set(re.findall(r"^\| `(rb-[a-z]+)` \|", README, re.M))
+@pytest.mark.parametrize("path", ["README.md", "docs/tools.md"])
+def test_the_table_has_every_tool(path: str) -> None:
+    text = (ROOT / path).read_text("utf-8")
+    assert {f"rb-{name}" for name in tools.TOOLS} == set(re.findall(r"^\| `(rb-[a-z]+)` \|", text, re.M))
+
+
+def test_the_readme_is_short_and_links_every_page() -> None:
+    assert len(README.encode()) <= 10_000
+    found = {path.name for path in (ROOT / "docs").glob("*.md")}
+    assert found == set(PAGES)
+    assert found - {"index.md"} == set(re.findall(r"^- \[.*\]\(docs/(.*?)\): ", README, re.M))
+
+
+def test_the_site_is_built_without_a_warning_and_needs_no_network() -> None:
+    command = ["python", "-m", "mkdocs", "build", "--strict", "--site-dir", str(Path("site").absolute())]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    pages = {path.name: path.read_text("utf-8") for path in Path("site").glob("*.html")}
+    assert {page.replace(".md", ".html") for page in PAGES} <= set(pages)
+    for text in pages.values():
+        assert not re.search(r"<(?:script|link|img)[^>]*(?:src|href)=\"(?:https?:)?//", text)
+    assert "rb-arch --unique | rb-train" in pages["index.html"]
 
 
 # --- the examples of help texts and man pages -----------------------------------------------------
