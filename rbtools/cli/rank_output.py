@@ -143,13 +143,20 @@ def _write_table(
 
 
 def _warn_of_n(metrics: Sequence[str], records: Sequence[Record], screen: Terminal) -> None:
-    """Warn of columns whose values are of different numbers of images."""
+    """Warn of columns whose values are of different numbers of images.
+
+    PR and ProbAcc are over the images that a model classifies correctly, so that theirs always differ.
+    """
     of_metric: dict[str, set[int]] = {}
     for record in records:
         for entry in record.get("evals") or []:
             if type(entry.get("n")) is int:
                 of_metric.setdefault(str(entry.get("metric")), set()).add(entry["n"])
-    mixed = {name: of_metric[name] for name in metrics if len(of_metric.get(name, ())) > 1}
+    mixed = {
+        name: of_metric[name]
+        for name in metrics
+        if len(of_metric.get(name, ())) > 1 and metric_name.parse(name).stem not in ("pr", "probacc")
+    }
     if mixed:
         name, counts = next(iter(mixed.items()))
         more = f", as in {counted(len(mixed) - 1, 'other column')}" if len(mixed) > 1 else ""

@@ -815,6 +815,12 @@ def test_a_column_of_several_numbers_of_images_is_said() -> None:
     result = run(["--by", "pgd20.8", "--format", "csv"], [TWO[0], fewer])
     assert "pgd20.8 are of different numbers of images, 50 to 100." in result.stderr
     assert run(["--by", "pgd20.8", "--format", "jsonl"], [TWO[0], fewer]).stderr == ""
+    for one, n in zip(both := [record("a"), record("b")], (90, 80), strict=True):
+        one |= {
+            "metrics": {"pr.uniform.0.1": 0.9},
+            "evals": [{"metric": "pr.uniform.0.1", "value": 0.9, "n": n}],
+        }
+    assert out(["--by", "pr.uniform.0.1", "--format", "csv"], both)
 
 
 def test_a_table_with_deviations_says_what_they_are() -> None:
