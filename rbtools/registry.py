@@ -8,12 +8,19 @@ torch from `rbtools.lazy`, so that `--help` and a look-up in the store stay fast
 from __future__ import annotations
 
 import dataclasses
+import functools
+import hashlib
 import importlib
+import os
+import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from rbtools.errors import RbError, near, unknown
+from rbtools.errors import RbError, near, shown, unknown
 
+OWN = "python:"  # before a class of the user's: python:MODULE:CLASS
 MOST = 2**63 - 1  # the largest whole number in a record
 
 
@@ -78,14 +85,37 @@ def config(method: object) -> dict[str, Any]:
     }
 
 
+class Registered:
+    """The base of registered classes.
+
+    One outside the package gets a name and a version where it has none: the class's name, and a digest of its
+    module's source, so that results of changed code are measured anew.
+    """
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        if cls.__module__.partition(".")[0] == "rbtools":
+            return
+        if getattr(cls, "name", None) is None:
+            cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", cls.__name__).lower()  # type: ignore[attr-defined]
+        if "version" not in vars(cls):
+            file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+            source = Path(file).read_bytes() if file and os.path.isfile(file) else b""
+            cls.version = hashlib.sha256(source).hexdigest()[:16]  # type: ignore[attr-defined]
+
+
 class Registry(Mapping[str, str]):
     """name -> "module:Class"; classes are imported by `load` and made by `build`.
 
-    `all` has the names that "all" stands for: every name except those `apart`.
+    `all` has the names that "all" stands for: every name except those `apart`. `load` and `build` take two
+    names more, which are not listed: python:MODULE:CLASS, and an entry point of an installed package in the
+    group rbtools.GROUP.
     """
 
-    def __init__(self, kind: str, entries: Mapping[str, str], apart: Sequence[str] = ()) -> None:
-        self.kind = kind
+    def __init__(
+        self, kind: str, entries: Mapping[str, str], apart: Sequence[str] = (), group: str | None = None
+    ) -> None:
+        self.kind, self.group = kind, group
         self._entries = dict(entries)
         self.all = tuple(name for name in self._entries if name not in apart)
 
@@ -98,12 +128,48 @@ class Registry(Mapping[str, str]):
     def __len__(self) -> int:
         return len(self._entries)
 
+    @functools.cached_property
+    def plugins(self) -> dict[str, str]:
+        """name -> "module:Class" of the entry points of installed packages."""
+        from importlib import metadata
+
+        found = metadata.entry_points(group=f"rbtools.{self.group}") if self.group else ()
+        return {one.name: one.value for one in found if one.name not in self._entries}
+
+    def knows(self, name: str) -> bool:
+        """Whether `load` takes the name, as far as that can be said without an import."""
+        return name in self._entries or (
+            self.group is not None and (name.startswith(OWN) or name in self.plugins)
+        )
+
     def load(self, name: str) -> type:
-        """Import the class of that name. Raises RbError naming the near misses."""
-        if name not in self._entries:
-            raise unknown(self.kind, name, self._entries)
-        module, _, attribute = self._entries[name].partition(":")
-        loaded: type = getattr(importlib.import_module(module), attribute)
+        """Import the class of that name. Raises RbError naming the near misses, and for a class of the
+        user's that is not there or no dataclass of the right base."""
+        if name in self._entries:
+            module, _, attribute = self._entries[name].partition(":")
+            loaded: type = getattr(importlib.import_module(module), attribute)
+            return loaded
+        if not self.knows(name):
+            raise unknown(self.kind, name, [*self._entries, *(self.plugins if self.group else ())])
+        return self._fitting(name, _imported(self.kind, name, self.plugins.get(name, name.removeprefix(OWN))))
+
+    def _fitting(self, name: str, loaded: object) -> type:
+        """The class, if it can be an entry of the registry."""
+        base = next(b for b in reversed(self.load(next(iter(self))).__mro__) if Registered in b.__bases__)
+        if (
+            not isinstance(loaded, type)
+            or not issubclass(loaded, base)
+            or "__dataclass_params__" not in vars(loaded)
+        ):
+            raise RbError(
+                f"The {self.kind} {name} is not one: expected a frozen, keyword-only dataclass that inherits"
+                f" {base.__module__}.{base.__name__}."
+            )
+        if loaded.name in self._entries:  # type: ignore[attr-defined]
+            raise RbError(
+                f"The {self.kind} {name} has the name '{loaded.name}', which is taken. Give the class another"  # type: ignore[attr-defined]
+                " name, or a field name: ClassVar[str]."
+            )
         return loaded
 
     def build(self, name: str, **params: object) -> Any:
@@ -125,6 +191,29 @@ class Registry(Mapping[str, str]):
             values[python_name] = value
             _check(self.kind, name, fields[python_name], value)
         return cls(**values)
+
+
+def _imported(kind: str, name: str, place: str) -> object:
+    """What MODULE:CLASS names, in a module of the working directory or an installed one."""
+    module, colon, attribute = place.partition(":")
+    if not (module and colon and attribute):
+        raise RbError(f"The {kind} {name} names no class. Expected {OWN}MODULE:CLASS.")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # as `python -m` would see the user's own modules; workers get it too
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        if error.name and (module == error.name or module.startswith(f"{error.name}.")):
+            raise RbError(
+                f"There is no module {module} in the working directory or among the installed packages."
+            ) from None
+        raise RbError(f"The module {module} needs {error.name}, which is not installed.") from None
+    except AttributeError:
+        raise RbError(f"The module {module} has no {attribute}.") from None
+    except Exception as error:
+        raise RbError(
+            f"The module {module} stopped with {type(error).__name__}: {shown(str(error), 200)}"
+        ) from error
 
 
 # The values of `check`: a rule for a number, and its words.

@@ -151,10 +151,17 @@ def check(command: str, shown: str) -> None:
         assert all(wanted in record for record in records(shown)) and shown
 
 
+def modules() -> dict[str, str]:
+    """The blocks of Python that are files: their first line is a comment with the name."""
+    return {name[1]: block for block in blocks("python") if (name := re.match(r"# (\w+\.py)\n", block))}
+
+
 @pytest.mark.usefixtures("_files_of_a_user")
 def test_every_command_of_the_readme_and_of_docs_works_as_typed() -> None:
     typed = [command for block in blocks("sh") for command in commands(block)]
     assert len(typed) >= 10
+    for name, text in modules().items():
+        Path(name).write_text(text)
     for command in typed:
         check(command, shown_by(command))
     trained = [record["train"]["method"] for record in records(Path("results.jsonl").read_text("utf-8"))]
@@ -281,7 +288,7 @@ def test_every_worked_pipeline_of_the_manual_works_as_typed() -> None:
 
 
 def test_the_python_of_the_readme_runs_as_typed() -> None:
-    (block,) = blocks("python")
+    (block,) = set(blocks("python")) - set(modules().values())
     found: dict[str, Any] = {}
     exec(block, found)
     assert 0 <= found["record"]["metrics"]["pgd20.8"] <= found["record"]["metrics"]["acc"] <= 1

@@ -27,4 +27,5 @@ ATTACKS = Registry(
         "aa": "rbtools.attacks.aa:AutoAttack",
         "noise": "rbtools.attacks.noise:NoiseAttack",
     },
+    group="attacks",
 )

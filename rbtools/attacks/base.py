@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.errors import RbError
-from rbtools.registry import param
+from rbtools.registry import Registered, param
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,7 +37,7 @@ def backend_param() -> Any:
     )
 
 
-class Attack:
+class Attack(Registered):
     """The base of every registered attack: a frozen, keyword-only dataclass with `__call__`.
 
     `eps` is the radius of the ball of `norm` ("linf", "l2" or "l1"), in pixel units of [0, 1].

@@ -91,6 +91,15 @@ def _chosen(ctx: click.Context) -> str:
     return f"{option} {','.join(cls.name for cls in ctx.meta['rbtools.classes'])}"
 
 
+def _need_allow_code(names: Sequence[str], args: Sequence[str], ctx: click.Context) -> None:
+    """Refuse a class of the user's without --allow-code, before its module is imported."""
+    own = next((name for name in names if name.startswith(registry.OWN)), None)
+    if own is not None and "--allow-code" not in args:
+        raise click.UsageError(
+            f"{own} is a program, which would run. If you trust it, add --allow-code.", ctx
+        )
+
+
 def _refuse_odd(params: list[click.Parameter], ctx: click.Context) -> None:
     """Refuse numbers that JSON cannot hold in records and store keys: NaN, infinity, integers beyond 64
     bits."""
@@ -229,9 +238,10 @@ class Chooser(Group):
         name = args[0]
         if name.startswith("-"):
             return super().resolve_command(ctx, args)
-        other = next((item for item in self._names(name) if item not in self.registry), None)
+        other = next((item for item in self._names(name) if not self.registry.knows(item)), None)
         if name not in self.commands and other is not None:
             raise click.UsageError(str(unknown(self.kind, other, self.list_commands(ctx))), ctx)
+        _need_allow_code(self._names(name), args, ctx)
         try:
             return name, self.get_command(ctx, name), args[1:]
         except RbError as wrong:
@@ -274,6 +284,7 @@ class OptionChooser(_Main, click.Command):
             elif word.startswith(self.option + "="):
                 named = word.partition("=")[2].split(",")
         names = [name for name in (part.strip() for part in named) if name]
+        _need_allow_code(names, args, ctx)
         try:
             default = self.choose([*args, *said])
             ctx.meta["rbtools.named"] = {name: self.registry.load(name) for name in names}

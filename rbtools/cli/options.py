@@ -195,7 +195,7 @@ _store_options = (
 allow_code_option = click.option(
     "--allow-code",
     is_flag=True,
-    help="Let python:MODULE:FUNCTION, TorchScript and torch.export files run: they are programs.",
+    help="Let python:MODULE:NAME, TorchScript and torch.export files run: they are programs.",
 )
 member_option = click.option(
     "--member",

@@ -86,7 +86,7 @@ def main(
 
     Other subcommands: none measures clean accuracy alone, preset runs the attacks of a paper, curve measures
     all distances at once, check tests for gradient masking, transfer evaluates on the adversarial examples of
-    another model.
+    another model. With --allow-code python:MODULE:CLASS is an attack of yours.
 
     \b
     Examples:

@@ -33,4 +33,5 @@ CORRUPTIONS = Registry(
     },
     # Meant for validation; the benchmark's means leave them out.
     apart=("speckle_noise", "gaussian_blur", "spatter", "saturate"),
+    group="corruptions",
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from rbtools.errors import RbError
 from rbtools.lazy import torch
-from rbtools.registry import param
+from rbtools.registry import Registered, param
 from rbtools.units import SEVERITIES
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Draws(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Corruption:
+class Corruption(Registered):
     """Base of the corruptions of CIFAR-10-C and ImageNet-C (Hendrycks and Dietterich, ICLR 2019).
 
     Follows hendrycks/robustness, `make_cifar_c.py`: uint8 images divided by 255, the corruption, clipping to

@@ -28,4 +28,5 @@ MEASURES = Registry(
         "bound": "rbtools.measures.bound:BoundMeasure",
     },
     apart=("bound",),  # not part of "all": one paper's theorems at a time, with their own inputs
+    group="measures",
 )

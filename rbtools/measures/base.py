@@ -75,7 +75,7 @@ class Value:
     clean: bool = False
 
 
-class Measure:
+class Measure(registry.Registered):
     """Base of the measures; a frozen, keyword-only dataclass overrides the defaults.
 
     `weights`: those it is defined on, "init" (freshly initialised), "trained" (needs a checkpoint), "any", or

@@ -25,4 +25,5 @@ METHODS = Registry(
         "at-pr": "rbtools.training.at_pr:ATPR",
         "mixed": "rbtools.training.mixed:Mixed",
     },
+    group="methods",
 )

@@ -11,7 +11,7 @@ from rbtools import units
 from rbtools.attacks import steps
 from rbtools.attacks.steps import widen
 from rbtools.lazy import F, torch
-from rbtools.registry import param
+from rbtools.registry import Registered, param
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -58,7 +58,7 @@ class LossTerms(NamedTuple):
 InnerResult = TypeVar("InnerResult")  # the type of what `Method.inner_attack` hands to `Method.loss`
 
 
-class Method(Generic[InnerResult]):
+class Method(Registered, Generic[InnerResult]):
     """A training method: the solution of its inner problem, and the loss of the batch with it. `inner` names
     the inner problem: "ce" and "kl" ascend from a point of the ball (see `Adversarial`), others are explained
     in their methods; None is no inner problem.

@@ -1,0 +1,137 @@
+"""Attacks, corruptions, measures and methods of the user's: python:MODULE:CLASS, and entry points."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner, Result
+
+from rbtools.attacks import ATTACKS
+from rbtools.attacks.base import Attack
+from rbtools.cli import tools
+from rbtools.errors import RbError
+from rbtools.models import build
+
+ATTACK = '''
+from dataclasses import dataclass
+from rbtools.attacks.base import Attack
+from rbtools.registry import param
+
+@dataclass(frozen=True, kw_only=True)
+class Darker(Attack):
+    """Every pixel darker by eps."""
+    eps: float = 8 / 255
+    share: float = param(1.0, "Share of eps.", check="fraction")
+
+    def __call__(self, model, images, labels, draws):
+        return (images - self.share * self.eps).clamp(0, 1)
+
+class Plain(Attack):
+    pass
+
+@dataclass(frozen=True, kw_only=True)
+class PGD(Attack):
+    eps: float = 8 / 255
+'''
+
+
+@pytest.fixture(autouse=True)
+def _module(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    Path("own.py").write_text(ATTACK)
+    network = build({"space": "zoo", "name": "simplecnn"}, classes=10, shape=(1, 8, 8))
+    torch.save(network.state_dict(), "model.pt")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    yield
+    sys.modules.pop("own", None)
+
+
+def run(*words: str) -> Result:
+    command = [
+        "--eps",
+        "8",
+        "--n",
+        "10",
+        "--checkpoint",
+        "model.pt",
+        "--arch",
+        "simplecnn",
+        "--normalize",
+        "none",
+    ]
+    return CliRunner().invoke(tools.tool("attack").command, [*words, *command], prog_name="rb-attack")
+
+
+def test_an_attack_of_yours_is_measured_like_others_and_its_fields_are_options() -> None:
+    done = run("python:own:Darker", "--share", "0.5", "--allow-code")
+    assert done.exit_code == 0, done.stderr
+    entry = json.loads(done.stdout)["evals"][-1]
+    assert (entry["metric"], entry["attack"], entry["share"], entry["n"]) == ("darker.8", "darker", 0.5, 10)
+    assert "2 [x" not in run("python:own:Darker", "--share", "2", "--allow-code").stdout
+    assert "0 to 1" in run("python:own:Darker", "--share", "2", "--allow-code").stderr
+
+
+def test_a_program_runs_only_with_allow_code() -> None:
+    refused = run("python:own:Darker")
+    assert refused.exit_code == 2 and "If you trust it, add --allow-code." in refused.stderr
+    assert "own" not in sys.modules
+
+
+def test_results_of_changed_code_are_measured_anew() -> None:
+    assert "1 computed" in run("python:own:Darker", "--allow-code").stderr
+    assert "0 computed, 1 found" in run("python:own:Darker", "--allow-code").stderr
+    sys.modules.pop("own")
+    Path("own.py").write_text(ATTACK.replace("images - ", "images + "))
+    importlib.invalidate_caches()
+    assert "1 computed" in run("python:own:Darker", "--allow-code").stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("python:own", "names no class. Expected python:MODULE:CLASS"),
+        ("python:own:Lighter", "The module own has no Lighter"),
+        ("python:gone:Darker", "There is no module gone"),
+        (
+            "python:own:Plain",
+            "expected a frozen, keyword-only dataclass that inherits rbtools.attacks.base.Attack",
+        ),
+        ("python:own:dataclass", "expected a frozen, keyword-only dataclass"),
+        ("python:own:PGD", "has the name 'pgd', which is taken"),
+    ],
+)
+def test_what_is_no_attack_is_refused(name: str, message: str) -> None:
+    refused = run(name, "--allow-code")
+    assert refused.exit_code == 2 and message in refused.stderr
+
+
+def test_a_module_that_stops_is_named_with_its_error() -> None:
+    Path("own.py").write_text("1 / 0")
+    assert "The module own stopped with ZeroDivisionError" in run("python:own:Darker", "--allow-code").stderr
+
+
+def test_an_entry_point_has_a_short_name_and_needs_no_allow_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(vars(ATTACKS), "plugins", {"darker": "own:Darker"})
+    done = run("darker")
+    assert done.exit_code == 0, done.stderr
+    assert json.loads(done.stdout)["evals"][-1]["metric"] == "darker.8"
+    with pytest.raises(RbError, match="Did you mean 'darker'"):
+        ATTACKS.load("drker")
+
+
+def test_a_class_outside_the_package_has_a_name_and_a_version() -> None:
+    class FarAway(Attack):
+        pass
+
+    class Numbered(Attack):
+        name = "own"
+        version = 3
+
+    assert FarAway.name == "far-away" and isinstance(FarAway.version, str)
+    assert (Numbered.name, Numbered.version) == ("own", 3)
