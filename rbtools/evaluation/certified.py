@@ -92,7 +92,7 @@ def _bounds(batch: Batch, output: CertifiedOutput) -> Tensor:
     """The rows (N, 1) of a batch."""
     rows = torch.full((len(batch.images), 1), -torch.inf, device=batch.images.device)
     with torch.no_grad():
-        for part in batch.clean.nonzero()[:, 0].split(batch.chunk_size):
+        for part in batch.clean.nonzero()[:, 0].split(batch.chunk_size) if batch.clean.any() else ():
             least = output.method(batch.model, batch.images[part], batch.labels[part])
             rows[part, 0] = least.float()
     return rows

@@ -6,9 +6,12 @@ import json
 from typing import Any
 
 import pytest
+import torch
 from click.testing import CliRunner, Result
 
+from rbtools import datasets
 from rbtools.commands.certify import main
+from rbtools.models import build
 
 Record = dict[str, Any]
 
@@ -80,3 +83,17 @@ def _train(record: Record) -> str:
     result = CliRunner().invoke(train, arguments, input=json.dumps(record) + "\n")
     assert result.exit_code == 0, result.stderr
     return result.stdout
+
+
+@pytest.mark.parametrize("words", [["crown"], ["crown", "--intermediate", "ibp"], ["ibp"]])
+def test_a_network_that_is_right_on_no_image_has_certified_accuracy_0(words: list[str]) -> None:
+    network = build({"space": "zoo", "name": "simplecnn"}, classes=10, shape=(1, 8, 8))
+    weights = network.state_dict()
+    last = [name for name in weights if name.endswith("bias")][-1]
+    weights[last] = torch.zeros(10).index_fill(0, torch.tensor([9]), 1e6)
+    torch.save(weights, "nine.pt")
+    labels = datasets.load("digits", "test").labels
+    others = ",".join(str(number) for number in range(20) if labels[number] != 9)
+    arguments = [*words, "--eps", "1", "--indices", others, "--checkpoint", "nine.pt", "--arch", "simplecnn"]
+    record = one(run([*arguments, "--dataset", "digits", "--normalize", "none"]))
+    assert record["metrics"] == {"acc": 0, "cert.linf.1": 0}
