@@ -133,8 +133,8 @@ class Registry(Mapping[str, str]):
         """name -> "module:Class" of the entry points of installed packages."""
         from importlib import metadata
 
-        found = metadata.entry_points(group=f"rbtools.{self.group}") if self.group else ()
-        return {one.name: one.value for one in found if one.name not in self._entries}
+        points = metadata.entry_points(group=f"rbtools.{self.group}") if self.group else ()
+        return {one.name: one.value for one in points if one.name not in self._entries}
 
     def knows(self, name: str) -> bool:
         """Whether `load` takes the name, as far as that can be said without an import."""
@@ -159,7 +159,7 @@ class Registry(Mapping[str, str]):
         if (
             not isinstance(loaded, type)
             or not issubclass(loaded, base)
-            or "__dataclass_params__" not in vars(loaded)
+            or not getattr(vars(loaded).get("__dataclass_params__"), "frozen", False)
         ):
             raise RbError(
                 f"The {self.kind} {name} is not one: expected a frozen, keyword-only dataclass that inherits"
@@ -201,19 +201,20 @@ def _imported(kind: str, name: str, place: str) -> object:
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # as `python -m` would see the user's own modules; workers get it too
     try:
-        return getattr(importlib.import_module(module), attribute)
+        loaded = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name and (module == error.name or module.startswith(f"{error.name}.")):
             raise RbError(
                 f"There is no module {module} in the working directory or among the installed packages."
             ) from None
         raise RbError(f"The module {module} needs {error.name}, which is not installed.") from None
-    except AttributeError:
-        raise RbError(f"The module {module} has no {attribute}.") from None
     except Exception as error:
         raise RbError(
             f"The module {module} stopped with {type(error).__name__}: {shown(str(error), 200)}"
         ) from error
+    if not hasattr(loaded, attribute):
+        raise RbError(f"The module {module} has no {attribute}.")
+    return getattr(loaded, attribute)
 
 
 # The values of `check`: a rule for a number, and its words.

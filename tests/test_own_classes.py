@@ -35,6 +35,10 @@ class Darker(Attack):
 class Plain(Attack):
     pass
 
+@dataclass(kw_only=True)
+class Loose(Attack):
+    eps: float = 8 / 255
+
 @dataclass(frozen=True, kw_only=True)
 class PGD(Attack):
     eps: float = 8 / 255
@@ -102,6 +106,7 @@ def test_results_of_changed_code_are_measured_anew() -> None:
             "python:own:Plain",
             "expected a frozen, keyword-only dataclass that inherits rbtools.attacks.base.Attack",
         ),
+        ("python:own:Loose", "expected a frozen, keyword-only dataclass"),
         ("python:own:dataclass", "expected a frozen, keyword-only dataclass"),
         ("python:own:PGD", "has the name 'pgd', which is taken"),
     ],
@@ -111,9 +116,12 @@ def test_what_is_no_attack_is_refused(name: str, message: str) -> None:
     assert refused.exit_code == 2 and message in refused.stderr
 
 
-def test_a_module_that_stops_is_named_with_its_error() -> None:
-    Path("own.py").write_text("1 / 0")
-    assert "The module own stopped with ZeroDivisionError" in run("python:own:Darker", "--allow-code").stderr
+@pytest.mark.parametrize(
+    ("line", "error"), [("1 / 0", "ZeroDivisionError"), ("[].nothing", "AttributeError")]
+)
+def test_a_module_that_stops_is_named_with_its_error(line: str, error: str) -> None:
+    Path("own.py").write_text(line)
+    assert f"The module own stopped with {error}" in run("python:own:Darker", "--allow-code").stderr
 
 
 def test_an_entry_point_has_a_short_name_and_needs_no_allow_code(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,13 +92,16 @@ class SmoothingOutput(Output):
         n, right = len(outcomes), outcomes[:, 1] == 1
         certified = self.certified(outcomes)
         counted = np.where(right & ~np.isnan(certified), certified, 0.0)
-        found = {"abstained": int(np.isnan(certified).sum()), "mean_radius": round(float(counted.mean()), 6)}
+        summary = {
+            "abstained": int(np.isnan(certified).sum()),
+            "mean_radius": round(float(counted.mean()), 6),
+        }
         drawn = {"draws_spent": int(totals.get("draws", 0))} if self.method.adaptive else {}
         entries = []
         for template in self.entry_template():
             passed = int((right & (certified >= template["eps"])).sum())  # no NaN is
             value = {"n": n, "value": passed / n, "ci95": list(intervals.wilson(passed, n))}
-            entries.append({**template, **value, **found, **drawn})
+            entries.append({**template, **value, **summary, **drawn})
         return entries
 
     def certified(self, outcomes: np.ndarray) -> np.ndarray:
